@@ -1,0 +1,180 @@
+"""The classifier of C2T (section 4.1): a two-layer network that says whether a drafted node will be accepted."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from c2t import checkpoints
+from c2t.errors import InputError
+from c2t.kernels.features import FEATURES
+
+FILES = ("config.json", "model.safetensors")
+
+
+def features(nodes: Any, names: Sequence[str]) -> Float[Tensor, "... F"]:
+    """The network's inputs, in the order of `names`, from anything with a node's columns: a Tree, or Records."""
+    return torch.stack([FEATURES[name](nodes).float() for name in known_features(names)], dim=-1)
+
+
+def known_features(names: Sequence[str]) -> tuple[str, ...]:
+    """`names` themselves; InputError where one of them is no feature or there is none."""
+    unknown = [name for name in names if name not in FEATURES]
+    if unknown or not names:
+        raise InputError(f"unknown features {', '.join(unknown) or '(none given)'}; known: {', '.join(FEATURES)}")
+    return tuple(names)
+
+
+@dataclass(frozen=True)
+class ClassifierConfig:
+    """What a saved classifier is: its inputs and size, and where it comes from. Stored as `config.json`."""
+
+    features: Sequence[str] = ("joint_prob", "entropy", "depth")
+    hidden: int = 48
+    M: int | None = 1000  # entropy over the M most probable tokens; None: the whole vocabulary
+    K: int | None = None  # of the harvest, as are `levels` and `pair`
+    levels: int | None = None
+    pair: str | None = None
+    negatives: int | None = 1  # sampled per positive; None: all were used
+    negatives_kept: float = 1.0  # share of all negatives in one epoch, for the prior correction
+    beta: float = 0.5  # recommended threshold
+    metrics: dict[str, float] = field(default_factory=dict)
+    validation_prompts: Sequence[str] = ()  # "file:question_id" of the prompts that the metrics were measured on
+    schema_version: int = 1
+
+
+class TreeClassifier(
+    nn.Module,
+    PyTorchModelHubMixin,
+    library_name="c2t",
+    license="apache-2.0",
+    tags=["speculative-decoding"],
+):
+    """F features -> hidden -> 1 with ReLU and sigmoid: 241 parameters in the paper's default size."""
+
+    def __init__(self, config: ClassifierConfig = ClassifierConfig()):
+        super().__init__()
+        self.config = config
+        self.hidden = nn.Linear(len(known_features(config.features)), config.hidden)
+        self.output = nn.Linear(config.hidden, 1)
+
+    def forward(self, nodes: Any, calibrated: bool = False) -> Float[Tensor, "..."]:
+        """Confidence of each node in (0, 1); calibrated: P(accepted), with the negative sampling corrected for."""
+        logits = self.logits(features(nodes, self.config.features))
+        return torch.sigmoid(logits + math.log(self.config.negatives_kept) if calibrated else logits)
+
+    def logits(self, x: Float[Tensor, "... F"]) -> Float[Tensor, "..."]:
+        """The score before the sigmoid, from a matrix of features."""
+        return self.output(torch.relu(self.hidden(x.to(self.hidden.weight.dtype)))).squeeze(-1)
+
+    @classmethod
+    def from_pretrained(
+        cls, reference: str | Path, *, device: str | torch.device = "cpu", **hub: Any
+    ) -> "TreeClassifier":
+        """Load by NAME, from a folder, or from the Hub (`hub`: revision, token, ... of `hf_hub_download`)."""
+        place = checkpoints.resolve(reference, checkpoints.CLASSIFIER)
+        config_file, weights_file = _download(place, hub) if isinstance(place, str) else [place / f for f in FILES]
+        model = cls(_read_config(config_file))
+        _load_weights(model, weights_file)
+        return model.to(device).eval()
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
+        """Settings, metrics, and how to load the classifier with and without c2t."""
+        return ModelCard(_card(self))
+
+
+def _download(repo: str, hub: dict[str, Any]) -> list[Path]:
+    try:
+        return [Path(hf_hub_download(repo, name, **hub)) for name in FILES]
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"{repo} is no folder, and no classifier could be loaded from the Hub: {reason}") from error
+
+
+def _read_config(path: Path) -> ClassifierConfig:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        names = {f.name for f in fields(ClassifierConfig)}
+        if not isinstance(values, dict) or values.keys() != names:
+            raise InputError(f"{path} does not describe a classifier of c2t")
+        values |= {name: tuple(values[name]) for name in ("features", "validation_prompts")}
+        config = ClassifierConfig(**values)
+        if not isinstance(config.hidden, int) or config.hidden < 1 or not 0 < config.negatives_kept <= 1:
+            raise InputError(f"{path}: hidden must be at least 1 and negatives_kept in (0, 1]")
+        known_features(config.features)
+        return config
+    except FileNotFoundError as error:
+        raise InputError(f"{path.parent} holds no classifier: there is no {path.name}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error
+    except (OSError, UnicodeDecodeError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is not readable JSON of a classifier: {error}") from error
+
+
+def _load_weights(model: TreeClassifier, path: Path) -> None:
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} is missing or damaged: {error}") from error
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    if found != expected:
+        size = f"{len(model.config.features)} features and hidden {model.config.hidden}"
+        raise InputError(f"{path} does not fit its config.json ({size}): {found} instead of {expected}")
+    if not all(tensor.isfinite().all() for tensor in weights.values()):
+        raise InputError(f"{path} holds weights that are not finite")
+    model.load_state_dict(weights)
+
+
+def _card(model: TreeClassifier) -> str:
+    config = model.config
+    info = model._hub_mixin_info.model_card_data.to_yaml()
+    settings = {f.name: getattr(config, f.name) for f in fields(config)}
+    rows = [(name, settings[name]) for name in settings if name not in ("metrics", "validation_prompts")]
+    rows += [(f"{name} (validation)", f"{value:.4g}") for name, value in config.metrics.items()]
+    table = "\n".join(f"| {name} | {', '.join(value) if name == 'features' else value} |" for name, value in rows)
+    return CARD.format(info=info, table=table, pair=config.pair or "its pair", beta=config.beta)
+
+
+CARD = """---
+{info}
+---
+
+# C2T classifier for {pair}
+
+A network of two linear layers that prunes draft trees for speculative decoding (C2T). It reads features of a drafted
+token and says how likely verification is to accept it; tokens below the threshold `beta` are dropped.
+
+| | |
+|---|---|
+{table}
+
+```python
+from c2t import C2T, TreeClassifier
+
+policy = C2T(TreeClassifier.from_pretrained("path/to/this/folder"), beta={beta})
+```
+
+The weights in plain numpy:
+
+```python
+import json
+import numpy as np
+
+raw = open("model.safetensors", "rb").read()
+start = 8 + int.from_bytes(raw[:8], "little")
+table = {{k: v for k, v in json.loads(raw[8:start]).items() if k != "__metadata__"}}
+cut = {{k: slice(*(start + offset for offset in v["data_offsets"])) for k, v in table.items()}}
+weights = {{k: np.frombuffer(raw[cut[k]], np.float32).reshape(v["shape"]) for k, v in table.items()}}
+```
+"""

@@ -1,0 +1,25 @@
+"""The one exception for what a user can get wrong; it stands below every other module."""
+
+
+class InputError(ValueError):
+    """Wrong input: a path, a name, a file or a setting.
+
+    The message is one line that says what is wrong and what would be right. The command line prints it and exits with
+    code 2; everything else that goes wrong is a programmer's error and keeps its traceback.
+    """
+
+
+def at_least_one(settings: object, *names: str) -> None:
+    """Raise InputError unless each named field of a settings object is None (off) or at least 1."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise InputError(f"{type(settings).__name__}: {name} = {value} must be at least 1")
+
+
+def probability(settings: object, *names: str) -> None:
+    """Raise InputError unless each named field of a settings object is in (0, 1]."""
+    for name in names:
+        value = getattr(settings, name)
+        if not 0 < value <= 1:
+            raise InputError(f"{type(settings).__name__}: {name} = {value} must be above 0 and at most 1")

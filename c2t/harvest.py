@@ -1,0 +1,181 @@
+"""Harvest: the nodes of full EAGLE-2 trees along the target's own texts, with what verification accepts (C2T, B.1)."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from c2t.decoding import Step, cut, generate
+from c2t.errors import InputError, at_least_one
+from c2t.models.pairs import Pair
+from c2t.policies.eagle2 import Eagle2
+from c2t.prompts import Prompt, conversation
+from c2t.provenance import environment
+from c2t.records import Harvest, describe
+from c2t.replay import replay, write
+from c2t.sampling import Sampling
+from c2t.shards import ShardWriter, open_folder
+from c2t.statistics import Trace
+
+
+@dataclass(frozen=True)
+class HarvestSettings:
+    """K, levels, M: the full EAGLE-2 tree and its entropy. live: run the target on every tree instead of replaying
+    its text; the rows are the same. batch: conversations at a time; it bounds memory and does not change the rows
+    beyond the last bit."""
+
+    K: int = 10
+    levels: int = 11
+    M: int | None = 1000
+    max_new_tokens: int = 128
+    temperature: float = 0.4
+    seed: int = 0
+    live: bool = False
+    batch: int = 16
+
+    def __post_init__(self):
+        at_least_one(self, "K", "levels", "M", "max_new_tokens", "batch")
+
+
+def harvest(
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    out: Path,
+    settings: HarvestSettings,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] = lambda done, rows: None,
+) -> Harvest:
+    """Write the records of all prompts (every turn of a conversation is one text) into the folder `out`.
+
+    `progress(texts, rows)` is told after each batch how many texts are done and rows written. An interrupted harvest
+    is finished with `resume`, and its rows are those of an uninterrupted one: batches always start at the same
+    prompts. Conversations that outgrow the target's positions give no rows; InputError if that leaves none at all.
+    """
+    turns = [
+        {"question_id": prompt.question_id, "category": prompt.category, "file": prompt.file, "turn": turn}
+        for prompt in prompts
+        for turn in range(len(prompt.turns))
+    ]
+    folder = open_folder(out, resume, overwrite)
+    with ShardWriter(folder, provenance(pair, prompts, settings), turns) as writer:
+        first = 0
+        for start in range(0, len(prompts), settings.batch):
+            group = prompts[start : start + settings.batch]
+            count = sum(len(prompt.turns) for prompt in group)
+            if writer.next_prompt < first + count:
+                for number, columns in enumerate(_rows(pair, group, first, settings), first):
+                    if number >= writer.next_prompt:
+                        writer.write(columns)
+            first += count
+            progress(writer.next_prompt, writer.rows)
+        if not writer.rows:
+            limit = pair.target.max_positions
+            raise InputError(f"every prompt is too long: prompt and new tokens exceed the target's {limit} positions")
+    return describe(folder)
+
+
+def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> dict[str, Any]:
+    """Everything that the rows depend on, and under "environment" what they should not."""
+    content = json.dumps([prompt._asdict() for prompt in prompts], sort_keys=True)
+    varying = {"live": settings.live, **environment()}
+    fixed = {name: value for name, value in asdict(settings).items() if name != "live"}
+    return {
+        "pair": pair.name,
+        "sources": pair.sources,
+        "policy": "eagle2, full tree",
+        **fixed,
+        "dtype": str(pair.target.embed_tokens.weight.dtype).removeprefix("torch."),
+        "prompts": hashlib.sha256(content.encode()).hexdigest()[:16],
+        "environment": varying,
+    }
+
+
+def _rows(pair: Pair, prompts: Sequence[Prompt], first: int, settings: HarvestSettings) -> Iterator[dict[str, Any]]:
+    """The columns of every turn of these conversations, in order; their numbers start at `first`."""
+    numbers = np.cumsum([first, *(len(prompt.turns) for prompt in prompts)])
+    answers: list[list[str]] = [[] for _ in prompts]
+    columns: dict[int, dict[str, Any]] = {}
+    for turn in range(max(len(prompt.turns) for prompt in prompts)):
+        ids = {
+            i: conversation(pair.tokenizer, pair.template, prompt.turns[: turn + 1], answers[i])
+            for i, prompt in enumerate(prompts)
+            if turn < len(prompt.turns) and len(answers[i]) == turn
+        }
+        room = pair.target.max_positions - settings.max_new_tokens - settings.levels - 1
+        fitting = [i for i in ids if len(ids[i]) <= room]
+        steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings)
+        collected, texts = collect(steps, len(fitting), settings.max_new_tokens, pair.target.eos)
+        for i, nodes, text in zip(fitting, collected, texts, strict=True):
+            columns[int(numbers[i]) + turn] = nodes
+            answers[i].append(pair.tokenizer.decode(text, skip_special_tokens=True))
+    for number in range(first, int(numbers[-1])):
+        yield columns.get(number) or _join([])
+
+
+def run(pair: Pair, ids: list[list[int]], sequences: list[int], settings: HarvestSettings) -> Iterator[Step]:
+    """The rounds of these texts under the full EAGLE-2 tree, live or replayed; `sequences` number their streams."""
+    if not ids:
+        return iter(())
+    policy = Eagle2(settings.K, settings.levels, None, settings.M)
+    sampling = Sampling(settings.temperature, seed=settings.seed)
+    common = {"max_new_tokens": settings.max_new_tokens, "sampling": sampling, "eos": pair.target.eos}
+    if settings.live:
+        return generate(pair.target, pair.draft, policy, ids, sequences=sequences, **common)
+    texts = write(pair.target, ids, beyond=settings.levels + 1, sequences=sequences, **common)
+    return replay(pair.draft, policy, texts)
+
+
+def collect(
+    steps: Iterator[Step], count: int, max_new_tokens: int, eos: frozenset[int]
+) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """Each text's node columns, and its new tokens."""
+    parts: list[list[dict[str, np.ndarray]]] = [[] for _ in range(count)]
+    trace = Trace(count)
+    for step in steps:
+        trace.add(step)
+        if step.tree is not None:
+            for row, nodes in zip(step.rows.tolist(), nodes_of(step), strict=True):
+                parts[row].append(nodes | {"tree": np.full(len(nodes["node"]), len(parts[row]))})
+    texts = [cut(tokens, max_new_tokens, eos) for tokens in trace.tokens]
+    return [_join(part) for part in parts], texts
+
+
+def nodes_of(step: Step) -> list[dict[str, np.ndarray]]:
+    """One round's drafted nodes per row, as `c2t.records` names them; the root (slot 0) has no row."""
+    tree, accepted = step.tree, step.accepted
+    assert tree is not None
+    assert accepted is not None
+    on_path = tree.alive.new_zeros(tree.alive.shape).scatter(1, accepted.slots.clamp(min=0), True)
+
+    def column(values: Tensor) -> np.ndarray:
+        return values.cpu().numpy()
+
+    columns = {
+        "parent": column(tree.parent - 1),
+        "depth": column(tree.depth),
+        "joint_prob": column(tree.joint.exp().float()),
+        "entropy": column(tree.entropy.float()),
+        "accepted": column(on_path),
+        "token": column(tree.token),
+        "rank": column(tree.rank),
+    }
+    rows = []
+    for row, size in enumerate(tree.sizes.tolist()):
+        assert tree.alive[row, :size].all(), "policies return trees whose alive slots come first"
+        nodes = {name: values[row, 1:size] for name, values in columns.items()}
+        nodes["node"] = np.arange(size - 1)
+        nodes["position"] = np.full(size - 1, int(step.position[row]))
+        rows.append(nodes)
+    return rows
+
+
+def _join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    names = ("tree", "node", "parent", "depth", "joint_prob", "entropy", "accepted", "token", "rank", "position")
+    return {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in names}

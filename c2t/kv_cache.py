@@ -1,0 +1,99 @@
+"""A preallocated key-value cache in which every row of a batch keeps its own path of a tree.
+
+Row r owns the slots [0, lengths[r]). What forwards append stands at [length, length + pending) in every row,
+length being the longest row, until `keep` moves the accepted part of it to each row's own end, or `drop` forgets it.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class KVCache:
+    """Keys and values: one buffer (2, B, kv_heads, capacity, head_dim) per layer, on that layer's device.
+
+    Stock transformers models accept it as `past_key_values`: their layers only call `update`. It grows by doubling, so
+    `capacity` is a hint.
+    """
+
+    def __init__(self, layers: int, capacity: int = 64):
+        self.capacity = capacity
+        self.buffers: list[Tensor | None] = [None] * layers
+        self.lengths: Tensor | None = None
+        self.length = 0
+        self.pending = 0
+        self._pending_positions: list[Tensor] = []
+
+    def update(
+        self, keys: Float[Tensor, "B H n D"], values: Float[Tensor, "B H n D"], layer: int, *_args, **_kwargs
+    ) -> tuple[Float[Tensor, "B H t D"], Float[Tensor, "B H t D"]]:
+        """Append one layer's keys and values; return views of everything a query may attend to."""
+        start = self.length + self.pending
+        end = start + keys.shape[2]
+        buffer = self._room(layer, keys, end)
+        buffer[0, :, :, start:end] = keys
+        buffer[1, :, :, start:end] = values
+        if layer == len(self.buffers) - 1:
+            self.pending += keys.shape[2]
+            if self.lengths is None:
+                self.lengths = torch.zeros(len(keys), dtype=torch.long, device=self.buffers[0].device)
+        return buffer[0, :, :, :end], buffer[1, :, :, :end]
+
+    def positions(self, new: Int[Tensor, "B n"]) -> Int[Tensor, "B t"]:
+        """Absolute positions of all slots as they will be once tokens at positions `new` are appended: a committed
+        slot's is its place, a pending one's is remembered. Asked for before every append, or never (it serves sliding
+        windows only)."""
+        self._pending_positions.append(new)
+        committed = torch.arange(self.length, device=new.device).expand(len(new), -1)
+        return torch.cat([committed, *self._pending_positions], 1)
+
+    def keep(self, index: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
+        """Row r keeps its pending slots index[r, :count[r]], in that order; everything else pending is forgotten."""
+        steps = torch.arange(index.shape[1], device=index.device)
+        target = self.lengths[:, None] + steps
+        real = steps < count[:, None]
+        # Beyond a row's count a slot is copied onto itself.
+        source = torch.where(real, self.length + index, target).clamp(max=self.capacity - 1)
+        target = target.clamp(max=self.capacity - 1)
+        for buffer in self.buffers:
+            shape = (*buffer.shape[:3], index.shape[1], buffer.shape[4])
+            there, here = (slots.to(buffer.device)[None, :, None, :, None].expand(shape) for slots in (target, source))
+            buffer.scatter_(3, there, buffer.gather(3, here))
+        self.lengths = self.lengths + count
+        self.length = int(self.lengths.max())
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what is pending; nothing is written."""
+        self.pending = 0
+        self._pending_positions = []
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Go on with these rows of the batch only."""
+        if self.lengths is None:
+            return
+        self.buffers = [buffer[:, rows.to(buffer.device)] for buffer in self.buffers]
+        self.lengths = self.lengths[rows]
+        self.length = int(self.lengths.max()) if len(rows) else 0
+
+    def visible(self) -> Bool[Tensor, "B t"]:
+        """Which of the slots [0, length) each row owns."""
+        return torch.arange(self.length, device=self.lengths.device) < self.lengths[:, None]
+
+    def get_seq_length(self, _layer: int = 0) -> int:
+        """Slots before the next append (transformers asks for it)."""
+        return self.length + self.pending
+
+    def _room(self, layer: int, like: Tensor, needed: int) -> Tensor:
+        """The layer's buffer, made or made larger so that it has `needed` slots."""
+        old = self.buffers[layer]
+        if layer == 0 and needed > self.capacity:
+            self.capacity = max(needed, 2 * self.capacity)
+        if old is None or old.shape[3] < self.capacity:
+            batch, heads, _, dim = like.shape
+            # Zeros, not empty: a masked slot still enters softmax(QK)V as 0 * value, and 0 * NaN would spread.
+            new = like.new_zeros(2, batch, heads, self.capacity, dim)
+            if old is not None:
+                new[:, :, :, : old.shape[3]] = old
+            self.buffers[layer] = new
+        return self.buffers[layer]

@@ -1,0 +1,124 @@
+"""The draft side of one generation: committed prefix, slots expanded this round, and who descends from whom."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.errors import InputError
+from c2t.kv_cache import KVCache
+from c2t.protocols import Rows
+from c2t.tree import Tree
+
+
+class DraftSession(ABC):
+    """Keeps the draft's keys and values for B rows and serves `expand`; subclasses bring the forward.
+
+    Slots expanded in a round are numbered in that order ("entries"; entry 0 is the root, whose forward is the last
+    one over the prefix). An entry sees the prefix, its ancestors among the entries, and itself.
+
+    passes: draft forwards of the current round that row r took part in, the one over the prefix included.
+    """
+
+    def __init__(self, layers: int):
+        self.cache = KVCache(layers)
+        self.passes: Int[Tensor, " B"] | None = None
+
+    @abstractmethod
+    def _forward(
+        self,
+        tokens: Int[Tensor, "B F"],
+        features: Float[Tensor, "B F H"],
+        positions: Int[Tensor, "B F"],
+        mask: Bool[Tensor, "B F t"],
+    ) -> Float[Tensor, "B F H"]:
+        """One draft forward behind the cache: hidden states that `_logits` reads and children take as features."""
+
+    @abstractmethod
+    def _logits(self, hidden: Float[Tensor, "B F H"]) -> Float[Tensor, "B F V"]: ...
+
+    @abstractmethod
+    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        """Take in committed text: the previous root (at first the prompt's first token) and the count[r] < n tokens
+        after it, the last of which is the new root; `features` are the target's, of all of them but the new root.
+        Rows are padded on the right."""
+
+    def _observe(self, tokens: Tensor, features: Tensor, count: Tensor) -> None:
+        """Run committed tokens through the draft and make the last real one of each row the root's entry."""
+        self.cache.drop()
+        steps = torch.arange(tokens.shape[1], device=tokens.device)
+        lengths = self.cache.lengths if self.cache.lengths is not None else torch.zeros_like(count)
+        causal = (steps[:, None] >= steps).expand(len(tokens), -1, -1)
+        hidden = self._forward(tokens, features, lengths[:, None] + steps, self._mask(causal))
+        self.cache.keep(steps.expand_as(tokens), count)
+        last = hidden.gather(1, (count - 1)[:, None, None].expand(-1, 1, hidden.shape[2]))
+        self.entries = torch.zeros_like(tokens[:, :1])
+        self.hidden = last
+        self.lineage = torch.ones(len(tokens), 1, 1, dtype=torch.bool, device=tokens.device)
+        self.passes = torch.zeros_like(count)
+        self.expanded = False
+        self.broken = torch.zeros((), dtype=torch.bool, device=tokens.device)
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
+        """See `c2t.protocols.Draft.expand`."""
+        first = not self.expanded
+        self.expanded = True
+        used = slots >= 0
+        slots = slots.clamp(min=0)
+        self.passes = self.passes + (used & tree.alive.gather(1, slots)).any(1)
+        if first:
+            assert slots.shape[1] == 1, "the root is expanded first, alone"
+            return self._rows(self.hidden)
+        parent = (tree.parent.gather(1, slots)[..., None] == self.entries[:, None]).int().argmax(-1)  # (B, F)
+        known = self.lineage.gather(1, parent[..., None].expand(-1, -1, self.lineage.shape[2]))
+        itself = torch.eye(slots.shape[1], dtype=torch.bool, device=slots.device).expand(len(slots), -1, -1)
+        lineage = torch.cat([known, itself], 2)  # (B, F, entries + F)
+        features = self.hidden.gather(1, parent[..., None].expand(-1, -1, self.hidden.shape[2]))
+        positions = self._position_of_root()[:, None] + tree.depth.gather(1, slots) + 1
+        hidden = self._forward(tree.token.gather(1, slots), features, positions, self._mask(lineage[..., 1:]))
+        self.entries = torch.cat([self.entries, torch.where(used, slots, -1)], 1)
+        self.hidden = torch.cat([self.hidden, hidden], 1)
+        older = torch.nn.functional.pad(self.lineage, (0, slots.shape[1]))
+        self.lineage = torch.cat([older, lineage], 1)
+        return self._rows(hidden)
+
+    def check(self) -> None:
+        """Raise InputError if a distribution of this round was not a number; one look a round, none per level."""
+        if self.broken:
+            raise InputError("the draft's logits contain NaN; check its checkpoint, or load it in a wider dtype")
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Go on with these rows of the batch only."""
+        self.cache.select(rows)
+
+    def _rows(self, hidden: Float[Tensor, "B F H"]) -> Rows:
+        rows = Rows(self._logits(hidden))
+        self.broken = self.broken | rows.log_norm.isnan().any()
+        return rows
+
+    def _position_of_root(self) -> Int[Tensor, " B"]:
+        return self.cache.lengths - 1
+
+    def _mask(self, pending: Bool[Tensor, "B F e"]) -> Bool[Tensor, "B F t"]:
+        """Every query sees its row's prefix, and of the pending slots those that `pending` says."""
+        if self.cache.lengths is None:
+            return pending
+        prefix = self.cache.visible()[:, None].expand(-1, pending.shape[1], -1)
+        return torch.cat([prefix, pending], 2)
+
+
+class NoDraft:
+    """Stands in where nothing is drafted, so that plain decoding is the same loop."""
+
+    passes: Int[Tensor, " B"]
+
+    def observe(self, tokens: Tensor, features: Tensor, count: Int[Tensor, " B"]) -> None:
+        self.passes = torch.zeros_like(count)
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
+        raise InputError("only the plain policy decodes without a draft")
+
+    def check(self) -> None: ...
+
+    def select(self, rows: Tensor) -> None: ...

@@ -1,0 +1,120 @@
+"""The EAGLE-1/2 head: one decoder layer that predicts the target's next feature (EAGLE; EAGLE-2 uses the same weights).
+
+    u = fc(concat(embed(x), f));  a = u + attention(u);  y = a + mlp(norm(a));  logits = target.lm_head(y)
+
+y is the predicted next feature. Slot i of the prefix pairs feature f_i with token i + 1 and stands at position i.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+from c2t.kv_cache import KVCache
+from c2t.models.draft import DraftSession
+
+
+class Head(nn.Module):
+    """What draft heads share: the target's embedding, which is given after construction and stored only on request,
+    and rotary positions. `num_layers`: attention layers, which is what the cache needs to know."""
+
+    num_layers = 1
+
+    def __init__(self, config: LlamaConfig):
+        super().__init__()
+        self.config = config
+        config._attn_implementation = "sdpa"
+        self.embed_tokens: nn.Embedding | None = None
+        self.rotary = LlamaRotaryEmbedding(config)
+
+    def _apply(self, *args, **kwargs):
+        """A cast leaves the rotary frequencies in float32: rounded to bf16 they turn far positions by radians."""
+        super()._apply(*args, **kwargs)
+        device = next(self.parameters()).device
+        self.rotary = LlamaRotaryEmbedding(self.config).to(device)
+        return self
+
+    @staticmethod
+    def taps(target_layers: int) -> tuple[int, ...]:
+        """The target's layers whose inputs are the head's features; none: the post-norm state after the last one."""
+        return ()
+
+    def rotation(
+        self, hidden: Float[Tensor, "B n H"], positions: Int[Tensor, "B n"] | None
+    ) -> tuple[Float[Tensor, "_ n D"], Float[Tensor, "_ n D"]]:
+        """Cosines and sines of the positions, 0..n-1 by default."""
+        if positions is None:
+            positions = torch.arange(hidden.shape[1], device=hidden.device)[None]
+        return self.rotary(hidden, positions)
+
+    def logits(self, hidden: Float[Tensor, "B n H"], lm_head: nn.Module) -> Float[Tensor, "B n V"]:
+        """Next-token logits from the head's outputs and the target's LM head."""
+        return lm_head(hidden)
+
+
+class EagleHead(Head):
+    """Upstream's module, with upstream's parameter names. `bias`: of fc; `qkv_bias`: of q, k and v."""
+
+    def __init__(self, config: LlamaConfig, bias: bool = True, qkv_bias: bool = False):
+        super().__init__(config)
+        self.bias, self.qkv_bias, self.num_layers = bias, qkv_bias, config.num_hidden_layers
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bias)
+        self.layers = nn.ModuleList(_layer(config, index, qkv_bias) for index in range(config.num_hidden_layers))
+
+    def forward(
+        self,
+        features: Float[Tensor, "B n H"],
+        tokens: Int[Tensor, "B n"],
+        positions: Int[Tensor, "B n"] | None = None,
+        mask: Bool[Tensor, "B 1 n t"] | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "B n H"]:
+        """Predicted next features. tokens[:, j] is the token *after* the position whose feature is features[:, j].
+
+        Without a mask attention is causal over the n positions; positions default to 0..n-1.
+        """
+        hidden = self.fc(torch.cat([self.embed_tokens(tokens).to(features.dtype), features], -1))
+        rotation = self.rotation(hidden, positions)
+        for layer in self.layers:
+            hidden = layer(hidden, attention_mask=mask, position_embeddings=rotation, past_key_values=cache)
+        return hidden
+
+
+def _layer(config: LlamaConfig, index: int, qkv_bias: bool) -> LlamaDecoderLayer:
+    """A Llama layer without input norm if it is the first one, and never with a bias on o_proj."""
+    layer = LlamaDecoderLayer(config, index)
+    if index == 0:
+        layer.input_layernorm = nn.Identity()
+    if qkv_bias:
+        for name in ("q_proj", "k_proj", "v_proj"):
+            old = getattr(layer.self_attn, name)
+            setattr(layer.self_attn, name, nn.Linear(old.in_features, old.out_features, bias=True))
+    return layer
+
+
+class EagleDraft:
+    """A head of any kind with the target's LM head: makes one session per generation."""
+
+    def __init__(self, head: Head, lm_head: nn.Module):
+        self.head, self.lm_head = head, lm_head
+
+    def session(self) -> "EagleSession":
+        return EagleSession(self)
+
+
+class EagleSession(DraftSession):
+    """Keys and values of the prefix come from the target's true features only: predicted ones live for a round."""
+
+    def __init__(self, draft: EagleDraft):
+        super().__init__(draft.head.num_layers)
+        self.draft = draft
+
+    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        self._observe(tokens[:, 1:], features, count)
+
+    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        return self.draft.head(features, tokens, positions, mask[:, None], self.cache)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.draft.head.logits(hidden, self.draft.lm_head).to(hidden.device)

@@ -1,0 +1,182 @@
+"""Reading and writing draft heads, EAGLE's in upstream's formats: `config.json` and one file of weights."""
+
+import json
+import pickle
+from pathlib import Path
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import LlamaConfig
+
+from c2t.errors import InputError
+from c2t.models.eagle import EagleHead, Head
+from c2t.models.eagle3 import Eagle3Head
+from c2t.models.mtp import MTPHead
+
+# What upstream assumes where the head's own config says nothing; none of it is inherited from the target.
+_DEFAULTS = {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}
+_NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+
+
+def fetch(path_or_id: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensors", "*.bin")) -> Path:
+    """The local folder of a checkpoint: the folder itself, or the Hub repository of that id, downloaded."""
+    if Path(path_or_id).is_dir():
+        return Path(path_or_id)
+    try:
+        return Path(snapshot_download(str(path_or_id), allow_patterns=list(patterns)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise InputError(
+            f"{path_or_id}: neither a folder nor a Hub repository within reach ({type(error).__name__})"
+        ) from error
+
+
+def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding) -> Head:
+    """A head (EAGLE-1/2, EAGLE-3 or MTP, as its config says) on the target's embedding, device and dtype.
+
+    Reads `model.safetensors` or `pytorch_model.bin` in fp32, fp16 or bf16, with or without embed_tokens. Raises
+    InputError for a head of another hidden size or vocabulary than the target's, and for missing, unexpected or
+    unreadable weights.
+    """
+    folder = fetch(path_or_id)
+    raw = _read_config(folder)
+    vocabulary, hidden = embed_tokens.weight.shape
+    for name, mine, theirs in (
+        ("hidden_size", raw["hidden_size"], hidden),
+        ("vocab_size", raw["vocab_size"], vocabulary),
+    ):
+        if mine != theirs:
+            raise InputError(
+                f"{folder}: the draft head has {name} {mine}, the target {theirs}; take the head of this target"
+            )
+    state = _read_weights(folder)
+    head = _build(raw)
+    own = state.pop("embed_tokens.weight", None)
+    if isinstance(head, Eagle3Head) and head.lm_head.out_features == raw["vocab_size"]:
+        state = {name: tensor for name, tensor in state.items() if name not in ("d2t", "t2d")}
+    _check_names(folder, head.state_dict(), state)
+    head.load_state_dict(state)
+    head.embed_tokens = _embedding(own, embed_tokens)
+    return head.to(embed_tokens.weight.device, embed_tokens.weight.dtype).eval()
+
+
+def _build(raw: dict) -> Head:
+    if "draft_vocab_size" in raw:
+        return Eagle3Head(_config(raw), raw["draft_vocab_size"], raw.get("target_hidden_size"))
+    if raw.get("architectures") == [MTPHead.__name__]:
+        return MTPHead(_config(raw))
+    return EagleHead(_config(raw), bias=raw.get("bias", True), qkv_bias=bool(raw.get("qkv_bias", False)))
+
+
+def save_head(head: Head, folder: str | Path, embed_tokens: bool = False) -> None:
+    """Write a head in upstream's names; with `embed_tokens` also the copy of the target's embedding that upstream's
+    strict loaders ask for."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.contiguous() for name, tensor in head.state_dict().items() if name != "embed_tokens.weight"}
+    if embed_tokens:
+        state["embed_tokens.weight"] = head.embed_tokens.weight.detach().clone()
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(_raw(head), indent=2) + "\n")
+
+
+def _raw(head: Head) -> dict:
+    """The head's config.json."""
+    config = head.config
+    rope = config.rope_parameters
+    raw = {
+        "architectures": ["MTPHead" if isinstance(head, MTPHead) else "LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": config.hidden_act,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "num_key_value_heads": config.num_key_value_heads,
+        "rms_norm_eps": config.rms_norm_eps,
+        "max_position_embeddings": config.max_position_embeddings,
+        "rope_theta": rope["rope_theta"],
+        "vocab_size": config.vocab_size,
+    }
+    if rope["rope_type"] != "default":
+        raw["rope_scaling"] = {"type": rope["rope_type"], "factor": rope["factor"]}
+    if isinstance(head, EagleHead):
+        raw["bias"] = head.bias
+    if isinstance(head, EagleHead) and head.qkv_bias:
+        raw["qkv_bias"] = True
+    if isinstance(head, Eagle3Head):
+        raw["draft_vocab_size"] = head.lm_head.out_features
+        raw["target_hidden_size"] = head.fc.in_features // 3
+    return raw
+
+
+def _read_config(folder: Path) -> dict:
+    path = folder / "config.json"
+    try:
+        raw = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(
+            f"{folder}: no config.json; an EAGLE head is a folder of config.json and its weights"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: not JSON ({error.msg}, line {error.lineno})") from None
+    missing = [name for name in _NEEDED if name not in raw]
+    if missing:
+        raise InputError(f"{path}: {', '.join(missing)} missing; this is not the config of an EAGLE head")
+    return raw
+
+
+def _config(raw: dict) -> LlamaConfig:
+    scaling = raw.get("rope_scaling") or {}
+    rope = {"rope_type": scaling.get("type", "default"), "rope_theta": raw.get("rope_theta", _DEFAULTS["rope_theta"])}
+    if "factor" in scaling:
+        rope["factor"] = scaling["factor"]
+    positions = raw.get("max_position_embeddings", raw.get("max_sequence_length", _DEFAULTS["max_position_embeddings"]))
+    return LlamaConfig(
+        hidden_size=raw["hidden_size"],
+        intermediate_size=raw["intermediate_size"],
+        num_hidden_layers=raw.get("num_hidden_layers", _DEFAULTS["num_hidden_layers"]),
+        num_attention_heads=raw["num_attention_heads"],
+        num_key_value_heads=raw.get("num_key_value_heads", raw["num_attention_heads"]),
+        hidden_act=raw.get("hidden_act", "silu"),
+        rms_norm_eps=raw.get("rms_norm_eps", _DEFAULTS["rms_norm_eps"]),
+        max_position_embeddings=positions,
+        rope_parameters=rope,
+        vocab_size=raw["vocab_size"],
+        pad_token_id=None,
+    )
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    if not safe.exists() and not pickled.exists():
+        raise InputError(f"{folder}: neither model.safetensors nor pytorch_model.bin")
+    try:
+        state = load_file(safe) if safe.exists() else torch.load(pickled, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{folder}: weights cannot be read ({reason}); copy the file again") from error
+    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise InputError(f"{folder}: weights cannot be read (not a table of tensors); copy the file again")
+    return state
+
+
+def _check_names(folder: Path, expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    missing, unexpected = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    if missing or unexpected:
+        eagle3 = "midlayer.hidden_norm.weight" in found
+        kind = "EAGLE-3 weights need draft_vocab_size in the config" if eagle3 else "another kind of head?"
+        raise InputError(f"{folder}: missing weights {missing}, unexpected weights {unexpected} ({kind})")
+    for name, tensor in expected.items():
+        if tensor.shape != found[name].shape:
+            raise InputError(f"{folder}: {name} is {tuple(found[name].shape)}, the config says {tuple(tensor.shape)}")
+
+
+def _embedding(own: Tensor | None, target: nn.Embedding) -> nn.Embedding:
+    """The checkpoint's own embedding overrides the target's; equal ones are shared."""
+    if own is None or torch.equal(own.to(target.weight), target.weight):
+        return target
+    return nn.Embedding.from_pretrained(own.to(target.weight), freeze=True)

@@ -1,0 +1,144 @@
+"""Pairs of target and draft, by name or by their parts."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from c2t import checkpoints
+from c2t.errors import InputError
+from c2t.models.draft_lm import DraftLM, check_vocabulary
+from c2t.models.eagle import EagleDraft
+from c2t.models.eagle_checkpoint import fetch, load_head
+from c2t.models.target import Target
+
+# The drafts that a pair can bring along: name on the command line -> part of the pair's folder, kind of draft.
+DRAFTS = {
+    "eagle": ("draft", "head"),
+    "distilled": ("draft_distilled", "head"),
+    "eagle3": ("draft_eagle3", "head"),
+    "mtp": ("draft_mtp", "head"),
+    "lm": ("draft_lm", "lm"),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target, its draft, the tokenizer of both, and what they are called.
+
+    template: the chat template that the target was trained with: a published one's name, "chat" for the tokenizer's
+    own, "" for plain text. sources: part -> (path or Hub id, fingerprint or commit).
+    """
+
+    name: str
+    target: Target
+    draft: EagleDraft | DraftLM
+    tokenizer: PreTrainedTokenizerBase
+    template: str
+    sources: dict[str, tuple[str, str]]
+
+
+def load_pair(
+    pair: str | None = None,
+    *,
+    target: str | Path | None = None,
+    draft: str | Path | None = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    device_map: str | dict | None = None,
+) -> Pair:
+    """Load a pair by NAME (default: the embedded one), or a target and a draft by folder or Hub id.
+
+    `draft` may also name one of the pair's own drafts (DRAFTS). dtype defaults to float32 on a CPU and to the
+    checkpoint's elsewhere; `device_map` spreads a large target over devices as transformers does. Raises InputError
+    for unknown names, unreadable checkpoints, and parts that do not fit each other.
+    """
+    if pair is None and target is None:
+        pair = "tiny"
+    if pair is None and (draft is None or str(draft) in DRAFTS):
+        raise InputError("a target without a pair's name needs --draft: a folder or Hub id of its draft")
+    device = _device(device or "cpu")
+    target_place = str(checkpoints.resolve(target or pair, "target"))
+    part, kind = DRAFTS.get(str(draft or "eagle"), ("draft", ""))
+    draft_place = checkpoints.resolve(pair if kind else draft, part)
+    folder = fetch(draft_place)
+    target_model = _load_target(target_place, device, dtype, device_map)
+    tokenizer = _load_tokenizer(target_place, target_model)
+    if (kind or kind_of(folder)) == "head":
+        head = load_head(folder, target_model.embed_tokens).requires_grad_(False)
+        target_model.tap(head.taps(target_model.config.num_hidden_layers))
+        loaded = EagleDraft(head, target_model.lm_head)
+    else:
+        loaded = DraftLM(_load_target(str(folder), device, dtype, device_map))
+        check_vocabulary(loaded.model, target_model, folder)
+    published = checkpoints.PUBLISHED.get(pair or "")
+    sources = {
+        # A Hub checkpoint is known by its commit: its files may be there twice, and in part only.
+        "target": (target_place, getattr(target_model.config, "_commit_hash", None) or fingerprint(Path(target_place))),
+        "draft": (str(draft_place), fingerprint(folder)),
+    }
+    name = pair or Path(target_place).name
+    template = published.template if published else "chat" * bool(tokenizer.chat_template)
+    return Pair(name, target_model, loaded, tokenizer, template, sources)
+
+
+def kind_of(folder: Path) -> str:
+    """What a draft's folder holds: only a whole language model has a tokenizer of its own."""
+    return "lm" if (folder / "tokenizer_config.json").exists() else "head"
+
+
+def fingerprint(folder: Path) -> str:
+    """Short hash of a checkpoint: names, sizes, and the first and last MiB of its files."""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("config.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(2**20))
+            file.seek(max(0, size - 2**20))
+            digest.update(file.read())
+    return digest.hexdigest()[:16]
+
+
+def _device(name: str | torch.device) -> torch.device:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+        raise InputError(f"no device is called {str(name)!r} on this machine; cpu always is") from error
+    return torch.device(name)
+
+
+def _load_target(place: str, device: torch.device, dtype: torch.dtype | None, device_map) -> Target:
+    dtype = dtype or (torch.float32 if device.type == "cpu" and device_map is None else "auto")
+    where = {"device_map": device_map} if device_map else {}
+    try:
+        # SDPA takes boolean masks; eager attention would silently add them to the scores.
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            place, dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **where
+        )
+    except (SafetensorError, ImportError, OSError, ValueError, RuntimeError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"{place}: the language model cannot be loaded ({reason})") from error
+    model, loading = loaded
+    model.requires_grad_(False)
+    if loading["missing_keys"]:  # transformers would fill them with random numbers
+        names = ", ".join(sorted(loading["missing_keys"])[:3])
+        raise InputError(f"{place}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again")
+    return Target(model if device_map else model.to(device))
+
+
+def _load_tokenizer(place: str, target: Target) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{place}: no tokenizer can be loaded ({str(error).strip().splitlines()[0]})") from error
+    if len(tokenizer) > target.config.vocab_size:
+        raise InputError(
+            f"{place}: the tokenizer has {len(tokenizer)} tokens, the target {target.config.vocab_size}; "
+            "take the tokenizer that the target was trained with"
+        )
+    return tokenizer

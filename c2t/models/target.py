@@ -1,0 +1,140 @@
+"""The target: any stock causal LM of transformers, verifying a tree in one forward.
+
+A 4-D mask and explicit positions reach the stock attention untouched; the cache is ours. Works with the families whose
+attention is softmax over one growing cache; sliding windows go into the mask.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from c2t.errors import InputError
+from c2t.kv_cache import KVCache
+from c2t.tree import Tree
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gpt2")  # tested: tree forward = forward of every path
+
+
+class Verified(NamedTuple):
+    """What one target forward says about every slot: the next token's logits, and the features the draft reads
+    (post-final-norm hidden states, what the LM head reads too, unless `Target.tap` chose others)."""
+
+    logits: Float[Tensor, "B n V"]
+    features: Float[Tensor, "B m D"]
+
+
+class Target:
+    """A causal LM and the facts about it that the runtime needs; InputError for a family that is not in FAMILIES."""
+
+    def __init__(self, model: PreTrainedModel):
+        if model.config.model_type not in FAMILIES:
+            raise InputError(f"{model.config.model_type} models are not supported; known: {', '.join(FAMILIES)}")
+        self.model = model.eval()
+        self.lm_head = model.get_output_embeddings()
+        self.embed_tokens: nn.Embedding = model.get_input_embeddings()
+        self.config = model.config.get_text_config(decoder=True)
+        self._tapped: dict[int, Tensor | None] = {}
+
+    @property
+    def max_positions(self) -> int:
+        return self.config.max_position_embeddings
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """The tokens that end a text, as the checkpoint's generation config says."""
+        ids = getattr(self.model.generation_config, "eos_token_id", None)
+        return frozenset([ids] if isinstance(ids, int) else ids or [])
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed_tokens.weight.device
+
+    def session(self) -> "TargetSession":
+        return TargetSession(self)
+
+    def tap(self, layers: tuple[int, ...]) -> None:
+        """Make features of the inputs of these layers, side by side, instead of the post-norm state (EAGLE-3)."""
+        self._tapped = {index: None for index in layers}
+        for index in layers:
+            self.model.base_model.layers[index].register_forward_pre_hook(partial(self._catch, index), with_kwargs=True)
+
+    def _catch(self, index: int, _layer: nn.Module, inputs: tuple, named: dict) -> None:
+        self._tapped[index] = inputs[0] if inputs else named["hidden_states"]
+
+    def features(self, hidden: Float[Tensor, "B n H"]) -> Float[Tensor, "B n D"]:
+        """What the draft reads, right after the forward that returned `hidden`."""
+        if not self._tapped:
+            return hidden
+        return torch.cat([state.to(self.device) for state in self._tapped.values()], -1)
+
+    def forward(
+        self, tokens: Int[Tensor, "B n"], positions: Int[Tensor, "B n"], mask: Bool[Tensor, "B n t"], cache: KVCache
+    ) -> Float[Tensor, "B n H"]:
+        """Post-norm states of n tokens that see the cache and each other as `mask` says; they join the cache."""
+        hidden = self.model.base_model(
+            input_ids=tokens,
+            attention_mask=self._masks(mask, positions, cache),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        return hidden.to(self.device)  # where layers are spread over devices, the last one is elsewhere
+
+    def logits(self, hidden: Float[Tensor, "B n H"]) -> Float[Tensor, "B n V"]:
+        return self.lm_head(hidden).to(self.device)
+
+    def _masks(self, mask: Tensor, positions: Tensor, cache: KVCache) -> Tensor | dict[str, Tensor]:
+        """The 4-D mask; with a sliding window cut at it, and one mask per kind of layer where a model mixes them."""
+        kinds = set(getattr(self.config, "layer_types", None) or ())
+        window = getattr(self.config, "sliding_window", None)
+        full = mask[:, None]
+        if window is None or kinds == {"full_attention"}:
+            return full
+        stored = cache.positions(positions)
+        sliding = (mask & (positions[:, :, None] - stored[:, None] < window))[:, None]
+        return {"full_attention": full, "sliding_attention": sliding} if len(kinds) > 1 else sliding
+
+
+class TargetSession:
+    """One generation of B rows: the committed prefix in the cache, the root not yet."""
+
+    def __init__(self, target: Target):
+        self.target = target
+        self.cache = KVCache(target.config.num_hidden_layers)
+
+    def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
+        """Run prompts, padded on the right; logits of each row's last token only, (B, 1, V), features of all."""
+        steps = torch.arange(tokens.shape[1], device=tokens.device)
+        causal = (steps[:, None] >= steps).expand(len(tokens), -1, -1)
+        positions = steps.expand_as(tokens)
+        hidden = self.target.forward(tokens, positions, causal, self.cache)
+        self.cache.keep(positions, lengths)
+        last = hidden.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, hidden.shape[2]))
+        return Verified(self.target.logits(last), self.target.features(hidden))
+
+    def verify(self, tree: Tree) -> Verified:
+        """One forward over every slot of the trees; nothing is committed until `commit`."""
+        prefix = self.cache.visible()[:, None].expand(-1, tree.size, -1)
+        mask = torch.cat([prefix, tree.ancestors()], 2)
+        hidden = self.target.forward(tree.token, tree.positions(self.cache.lengths), mask, self.cache)
+        return Verified(self.target.logits(hidden), self.target.features(hidden))
+
+    def commit(self, slots: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
+        """Keep the accepted path of the tree just verified (root first; slots[r, :count[r]] are real)."""
+        self.cache.keep(slots.clamp(min=0), count)
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Go on with these rows of the batch only."""
+        self.cache.select(rows)
+
+
+def check_logits(logits: Float[Tensor, "B V"], who: str) -> None:
+    """Raise InputError if a distribution is not a number: a broken checkpoint or too narrow a dtype."""
+    if not logits.amax(-1).isfinite().all():  # also where all are -inf or one is +inf
+        raise InputError(
+            f"the {who}'s logits contain NaN or infinity; check its checkpoint, or load it in a wider dtype"
+        )

@@ -1,0 +1,41 @@
+"""Tree constructions, one family per file, each a frozen dataclass with one `__call__(draft, root) -> Tree`.
+
+To add one: write its file, list it here; the command line and the tests over every policy then see it.
+"""
+
+from c2t.policies.c2t import C2T
+from c2t.policies.chain import Chain, DyJoint, DyMax
+from c2t.policies.ddd import DDD
+from c2t.policies.dyspec import DySpec, DySpecThreshold
+from c2t.policies.eagle2 import Eagle2
+from c2t.policies.entropy_tree import EntropyTree
+from c2t.policies.kconfig import MCSD, SampledChain, SpecInfer
+from c2t.policies.opt_tree import OptTree
+from c2t.policies.plain import Plain
+from c2t.policies.sequoia import Sequoia
+from c2t.policies.static import Eagle1
+from c2t.policies.talon import Talon
+from c2t.policies.threshold import JointThreshold
+
+POLICIES = {
+    "plain": Plain,
+    "chain": Chain,
+    "dymax": DyMax,
+    "dyjoint": DyJoint,
+    "eagle1": Eagle1,
+    "eagle2": Eagle2,
+    "c2t": C2T,
+    "threshold": JointThreshold,
+    "opttree": OptTree,
+    "talon": Talon,
+    "ddd": DDD,
+    "entropy": EntropyTree,
+    "sampled-chain": SampledChain,
+    "specinfer": SpecInfer,
+    "mcsd": MCSD,
+    "sequoia": Sequoia,
+    "dyspec": DySpec,
+    "dyspec-threshold": DySpecThreshold,
+}
+
+__all__ = ["POLICIES", *sorted(policy.__name__ for policy in POLICIES.values())]

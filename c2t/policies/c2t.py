@@ -1,0 +1,57 @@
+"""C2T (C2T, Algorithm 1): grow level by level, keep a child only if the classifier trusts it with at least beta."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+from c2t.classifier import TreeClassifier
+from c2t.errors import InputError, at_least_one
+from c2t.policies.layered import Judgement, grow
+from c2t.protocols import Draft, Root
+from c2t.tree import Nodes, Tree
+
+
+@dataclass(frozen=True)
+class C2T:
+    """The K most probable children of each frontier node are classified (first top-K); those below confidence `beta`
+    are dropped; the W most confident of a level survive (second top-K; None is the paper's naive variant, capped at
+    max_width) and form the next frontier. M: entropy over the M most probable tokens (default: what the classifier
+    was trained with). K = W = 1 is the paper's chain mode.
+    """
+
+    classifier: TreeClassifier
+    beta: float = 0.5
+    K: int = 15
+    W: int | None = 15
+    levels: int = 10
+    M: int | Literal["trained"] | None = "trained"
+    max_width: int = 64
+    max_nodes: int = 1024
+
+    proposal = "ranked"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
+        if not 0 < self.beta < 1:
+            raise InputError(f"C2T: beta = {self.beta} must be between 0 and 1, both excluded")
+        trained = self.classifier.config.M
+        if self.M not in ("trained", trained):
+            warnings.warn(f"C2T: entropy over M = {self.M}, the classifier was trained with {trained}", stacklevel=3)
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        def confident(children: Nodes) -> Judgement:
+            confidence = self.classifier(children)
+            return Judgement(confidence, confidence >= self.beta)
+
+        return grow(
+            draft,
+            root,
+            confident,
+            K=self.K,
+            levels=self.levels,
+            M=self.classifier.config.M if self.M == "trained" else self.M,
+            width=self.W or self.max_width,
+            max_nodes=self.max_nodes,
+            strict=self.W is None,
+        )

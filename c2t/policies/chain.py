@@ -1,0 +1,79 @@
+"""Chains: one drafted token per depth, of fixed length or stopped by a rule (the chain mode of C2T, section 5.5).
+
+C2T's own chain is C2T(K=1, W=1); the sampled chain is in `kconfig`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from c2t.errors import at_least_one, probability
+from c2t.policies.layered import Judgement, grow
+from c2t.protocols import Draft, Root
+from c2t.tree import Nodes, Tree
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The most probable token `length` times. (C2T's table 3 prints length - 1: upstream's `depth`.)"""
+
+    length: int = 6
+
+    proposal = "ranked"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "length")
+
+    @property
+    def levels(self) -> int:
+        """Layers of drafted nodes at most."""
+        return self.length
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        def everyone(children: Nodes) -> Judgement:
+            return Judgement(children.joint, torch.ones_like(children.alive))
+
+        return grow(draft, root, everyone, K=1, levels=self.length, width=1)
+
+
+@dataclass(frozen=True)
+class DyMax:
+    """Stops before the first token whose own probability is below `threshold`."""
+
+    threshold: float = 0.3
+    levels: int = 10
+
+    proposal = "ranked"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "levels")
+        probability(self, "threshold")
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        def probable(children: Nodes) -> Judgement:
+            return Judgement(children.prob, children.prob.exp() >= self.threshold)
+
+        return grow(draft, root, probable, K=1, levels=self.levels, width=1)
+
+
+@dataclass(frozen=True)
+class DyJoint:
+    """Stops before the first token with which the chain's joint probability falls below `threshold`."""
+
+    threshold: float = 0.08
+    levels: int = 10
+
+    proposal = "ranked"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "levels")
+        probability(self, "threshold")
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        def probable(children: Nodes) -> Judgement:
+            return Judgement(children.joint, children.joint.exp() >= self.threshold)
+
+        return grow(draft, root, probable, K=1, levels=self.levels, width=1)

@@ -1,0 +1,46 @@
+"""Dynamic depth decoding (arXiv 2409.00142): EAGLE-2 that stops drafting when its beam has become improbable."""
+
+from dataclasses import dataclass
+
+import torch
+
+from c2t.errors import at_least_one, probability
+from c2t.policies.eagle2 import rerank
+from c2t.protocols import Draft, Root
+from c2t.tree import Tree, best
+
+
+@dataclass(frozen=True)
+class DDD:
+    """From level `first_check` on, every `every` levels, drafting goes on only while the beam's summed joint
+    probability is at least `threshold` [choice of 0.3; the paper tunes it per model]; K, levels, N as in EAGLE-2."""
+
+    threshold: float = 0.3
+    first_check: int = 5
+    every: int = 2
+    K: int = 10
+    levels: int = 11
+    N: int = 60
+
+    proposal = "ranked"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "first_check", "every", "K", "levels", "N")
+        probability(self, "threshold")
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        tree = Tree.root(root.token)
+        frontier = torch.zeros_like(root.token)[:, None]
+        for level in range(1, self.levels + 1):
+            rows = draft.expand(tree, frontier)
+            children = tree.children(frontier, *rows.top(self.K), rows.entropy(0))
+            beam = best(children.joint, children.joint, children.alive, self.K)
+            frontier = torch.where(children.alive.gather(1, beam), tree.size + beam, -1)
+            tree = tree.extend(children)
+            if level >= self.first_check and (level - self.first_check) % self.every == 0:
+                mass = tree.joint.gather(1, frontier.clamp(min=0)).exp().where(frontier >= 0, 0).sum(1)
+                frontier = torch.where((mass >= self.threshold)[:, None], frontier, -1)
+            if not (frontier >= 0).any():
+                break
+        return rerank(tree, self.N).packed()

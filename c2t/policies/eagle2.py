@@ -1,0 +1,59 @@
+"""EAGLE-2's dynamic tree (EAGLE-2, section 4): expand the K best nodes of each level, rerank all to the N best."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from c2t.errors import InputError, at_least_one
+from c2t.protocols import Draft, Root
+from c2t.tree import Tree, best
+
+
+@dataclass(frozen=True)
+class Eagle2:
+    """K children per node and K nodes expanded per level; `levels` layers of drafted nodes; N tokens verified, root
+    included (None: the full tree, as C2T's harvest takes it).
+
+    M: the tree records the entropy over the M most probable tokens (None: all; 0: not computed, the default, since
+    this policy does not use it).
+
+    The paper's ablations (section 5.2): expand the nodes of highest own "confidence" instead of "value" (joint
+    probability); reranked=False: the K nodes selected on each level are the tree, K levels of them, and N is not used.
+    """
+
+    K: int = 10
+    levels: int = 6
+    N: int | None = 60
+    M: int | None = 0
+    expand: Literal["value", "confidence"] = "value"
+    reranked: bool = True
+
+    proposal = "ranked"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "K", "levels", "N")
+        if self.expand not in ("value", "confidence"):
+            raise InputError(f"Eagle2: expand = {self.expand!r} must be value or confidence")
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        tree = Tree.root(root.token)
+        frontier = torch.zeros_like(root.token)[:, None]
+        for _ in range(self.levels):
+            rows = draft.expand(tree, frontier)
+            children = tree.children(frontier, *rows.top(self.K), rows.entropy(self.M))
+            score = children.joint if self.expand == "value" else children.prob
+            selected = best(score, children.joint, children.alive, self.K)
+            if not self.reranked:
+                children, selected = children.take(selected), torch.arange(self.K).to(selected).expand_as(selected)
+            frontier = tree.size + selected
+            tree = tree.extend(children)
+        return rerank(tree, self.N) if self.reranked and self.N else tree
+
+
+def rerank(tree: Tree, count: int) -> Tree:
+    """The `count` most probable nodes by joint probability, root included; ties prefer the shallower, so that the
+    result is connected (EAGLE-2, section 4.2; upstream's unstable top-k can drop a parent and keep its child)."""
+    order = torch.sort(tree.joint.masked_fill(~tree.alive, float("-inf")), dim=1, descending=True, stable=True)
+    return tree.select(order.indices[:, :count].sort(dim=1).values)

@@ -1,0 +1,87 @@
+"""EntropyTree (EntropyTree, section 3): the entropy of a node's next-token distribution decides how many children it
+gets."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.errors import InputError, at_least_one
+from c2t.policies.layered import Judgement, grow
+from c2t.protocols import Draft, Root
+from c2t.tree import Nodes, Tree
+
+Branching = Callable[[Float[Tensor, "..."]], Int[Tensor, "..."]]
+
+
+def published(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """B(H) of section 4: 1 below 0.02 nats, 2 below 1, then min(ceil(4 H), 7)."""
+    wide = (4 * entropy).ceil().clamp(max=7)
+    return torch.where(entropy < 0.02, 1, torch.where(entropy < 1, 2, wide)).long()
+
+
+def static(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """The paper's static tree: always 2."""
+    return torch.full_like(entropy, 2).long()
+
+
+def early_stop(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """A chain that ends where the entropy exceeds 1 (section 3.1)."""
+    return torch.where(entropy > 1, 0, 1).long()
+
+
+def naive_width(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """A chain whose last token, drawn at an entropy above 1, has 4 alternatives (section 3.1) [choice of 4]. Use with
+    `leaf_above=1`."""
+    return torch.where(entropy > 1, 4, 1).long()
+
+
+def dynamic_depth(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """B(H) with 0 children above 2 nats: dynamic width and depth (section 3.3) [choice of 2]."""
+    return torch.where(entropy > 2, 0, published(entropy))
+
+
+BRANCHING: dict[str, Branching] = {
+    rule.__name__: rule for rule in (published, static, early_stop, naive_width, dynamic_depth)
+}
+
+
+@dataclass(frozen=True)
+class EntropyTree:
+    """`branching` maps entropies (whole vocabulary, temperature 1 [choice]) to numbers of children, at most K: one of
+    BRANCHING by name, or any function of entropy. Children drawn at an entropy above `leaf_above` are not expanded."""
+
+    branching: str | Branching = "published"
+    levels: int = 4
+    leaf_above: float = float("inf")
+    K: int = 7
+    max_width: int = 64
+    max_nodes: int = 1024
+
+    proposal = "ranked"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "levels", "K", "max_width", "max_nodes")
+        if isinstance(self.branching, str) and self.branching not in BRANCHING:
+            raise InputError(f"EntropyTree: no branching is called {self.branching!r}; known: {', '.join(BRANCHING)}")
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        branching = BRANCHING[self.branching] if isinstance(self.branching, str) else self.branching
+
+        def certain(children: Nodes) -> Judgement:
+            alive = children.rank < branching(children.entropy)
+            return Judgement(children.joint, alive, children.entropy <= self.leaf_above)
+
+        return grow(
+            draft,
+            root,
+            certain,
+            K=self.K,
+            levels=self.levels,
+            M=None,
+            width=self.max_width,
+            max_nodes=self.max_nodes,
+        )

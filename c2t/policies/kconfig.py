@@ -1,0 +1,103 @@
+"""Sampled trees of a static configuration (k1, k2, ...): every node of level i - 1 gets ki children.
+
+The sampled chain of standard speculative sampling (1, 1, ...), SpecInfer's independent siblings, and MCSD's siblings
+drawn without replacement (MCSD+, section 4.1).
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from c2t.errors import InputError, at_least_one
+from c2t.policies.sampled import check_temperature, draw
+from c2t.protocols import Draft, Root
+from c2t.tree import Tree
+
+
+@dataclass(frozen=True)
+class SampledChain:
+    """Standard speculative sampling: `length` tokens drawn one after the other from the draft at `temperature`."""
+
+    length: int = 5
+    temperature: float = 1.0
+
+    proposal = "sampled"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "length")
+        check_temperature(self)
+
+    @property
+    def levels(self) -> int:
+        """Layers of drafted nodes at most."""
+        return self.length
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        return grow_config(draft, root, (1,) * self.length, self.temperature, independent=True)
+
+
+@dataclass(frozen=True)
+class SpecInfer:
+    """SpecInfer's expansion configuration: siblings drawn independently, so a token can be drawn twice; it is verified
+    once and offered twice."""
+
+    config: tuple[int, ...] = (4, 2, 2, 1, 1)
+    temperature: float = 1.0
+
+    proposal = "sampled"
+    exact = True
+
+    def __post_init__(self):
+        check_config(self)
+        check_temperature(self)
+
+    @property
+    def levels(self) -> int:
+        """Layers of drafted nodes at most."""
+        return len(self.config)
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        return grow_config(draft, root, self.config, self.temperature, independent=True)
+
+
+@dataclass(frozen=True)
+class MCSD:
+    """MCSD's k-configuration (4,2,2,1,1), initialised by the draft; siblings without replacement [choice]."""
+
+    config: tuple[int, ...] = (4, 2, 2, 1, 1)
+    temperature: float = 1.0
+
+    proposal = "sampled"
+    exact = True
+
+    def __post_init__(self):
+        check_config(self)
+        check_temperature(self)
+
+    @property
+    def levels(self) -> int:
+        """Layers of drafted nodes at most."""
+        return len(self.config)
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        return grow_config(draft, root, self.config, self.temperature, independent=False)
+
+
+def grow_config(draft: Draft, root: Root, config: tuple[int, ...], temperature: float, independent: bool) -> Tree:
+    """The sampled tree of a configuration. Draws that repeat a sibling stay as dead slots: the residual rule offers
+    them too."""
+    tree = Tree.root(root.token)
+    frontier = torch.zeros_like(root.token)[:, None]
+    for k in config:
+        tree, children = draw(tree, draft, root, frontier, k, temperature, independent)
+        slots = tree.size + torch.arange(children.size, device=frontier.device)
+        frontier = torch.where(children.alive, slots, -1)
+        tree = tree.extend(children)
+    return tree
+
+
+def check_config(policy: SpecInfer | MCSD) -> None:
+    """Raise InputError for an empty configuration or a level without children."""
+    if not policy.config or min(policy.config) < 1:
+        raise InputError(f"{type(policy).__name__}: config = {policy.config} must name at least 1 child on every level")

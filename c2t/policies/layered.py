@@ -1,0 +1,63 @@
+"""Growing a tree level by level: draft the frontier's children, judge them, let the survivors join and be the frontier
+(C2T, Algorithm 1). What differs between policies of this kind is only how children are judged."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from c2t.protocols import Draft, Root
+from c2t.tree import Nodes, Tree, best
+
+
+class Judgement(NamedTuple):
+    """What a policy says of a level's candidates: score: how they are ranked where not all fit. alive: who joins the
+    tree. expand: who of these is drafted from (None: everyone)."""
+
+    score: Float[Tensor, "B n"]
+    alive: Bool[Tensor, "B n"]
+    expand: Bool[Tensor, "B n"] | None = None
+
+
+def grow(
+    draft: Draft,
+    root: Root,
+    judge: Callable[[Nodes], Judgement],
+    *,
+    K: int,
+    levels: int,
+    M: int | None = 0,
+    width: int,
+    max_nodes: int = 1024,
+    strict: bool = True,
+) -> Tree:
+    """K candidates per frontier node, of which the `width` best of a level survive, in trees of at most max_nodes.
+
+    M: entropy over the M most probable tokens (None: all; 0: not computed). strict: `width` is a cap, so what it cuts
+    off is counted; False where being among the `width` best is the policy's own rule.
+    """
+    tree = Tree.root(root.token)
+    frontier = torch.zeros_like(root.token)[:, None]
+    for _ in range(levels):
+        rows = draft.expand(tree, frontier)
+        children = tree.children(frontier, *rows.top(K), rows.entropy(M))
+        score, alive, expand = judge(children)
+        alive = alive & children.alive
+        survivors = alive.sum(1)
+        wanted = survivors.clamp(max=width)
+        # By row, not by slot: what a row keeps must not depend on the rows beside it.
+        count = torch.minimum(wanted, max_nodes - tree.sizes)
+        kept = best(score, children.joint, alive, int(count.max()))
+        places = torch.arange(kept.shape[1], device=kept.device)
+        fits = places < count[:, None]
+        going = fits & (tree.sizes + count < max_nodes)[:, None]
+        if expand is not None:
+            going = going & expand.gather(1, kept)
+        frontier = torch.where(going, tree.size + places, -1)
+        cut = (survivors if strict else wanted) - count
+        tree = tree.extend(children.take(kept).scored(score.gather(1, kept), fits), cut)
+        if not going.any():
+            break
+    return tree.packed()

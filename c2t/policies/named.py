@@ -1,0 +1,92 @@
+"""Policies by name with their settings in text, as the command line has them: `eagle2:K=10,levels=6,N=60`."""
+
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from c2t.classifier import TreeClassifier
+from c2t.errors import InputError
+from c2t.policies import POLICIES
+
+# What a brief description always names; other settings only where they are not the default.
+SHAPE = ("N", "beta", "threshold", "length", "config")  # always shown
+
+
+def split(text: str) -> list[str]:
+    """`a:x=1,y=2,b` -> [`a:x=1,y=2`, `b`]: a piece that is only `key=value` belongs to the policy before it."""
+    specs: list[str] = []
+    for piece in text.split(","):
+        if specs and "=" in piece and ":" not in piece:
+            specs[-1] += f",{piece}"
+        else:
+            specs.append(piece.strip())
+    return specs
+
+
+def parse(
+    spec: str,
+    classifier: Callable[[], TreeClassifier],
+    acceptance: Callable[[float], tuple[float, ...]] | None = None,
+    **defaults: Any,
+) -> Any:
+    """The policy that a text describes. `classifier()` is called only for policies that need one, as is
+    `acceptance(draft temperature)`, the rates measured on the pair; `defaults` are used for settings that the policy
+    has and the text leaves out. InputError lists what would be known."""
+    name, _, settings = spec.partition(":")
+    if name not in POLICIES:
+        raise InputError(f"no policy is called {name!r}; known: {', '.join(POLICIES)}")
+    policy = POLICIES[name]
+    known = {field.name: field for field in fields(policy) if field.name != "classifier"}
+    values = {key: value for key, value in defaults.items() if key in known and value is not None}
+    for setting in filter(None, settings.split(",")):
+        key, _, value = (part.strip() for part in setting.partition("="))
+        if key not in known:
+            raise InputError(f"{name} has no setting {key!r}; known: {', '.join(known) or 'none'}")
+        values[key] = _value(name, known[key], value)
+    if len(known) < len(fields(policy)):
+        values["classifier"] = classifier()
+        values.setdefault("beta", values["classifier"].config.beta)
+    if acceptance and "acceptance" in known and "acceptance" not in values:
+        values["acceptance"] = acceptance(values.get("temperature", known["temperature"].default))
+    missing = [field.name for field in fields(policy) if field.default is MISSING and field.name not in values]
+    if missing:
+        raise InputError(f"{name} needs {', '.join(missing)}: {name}:{missing[0]}=...")
+    return policy(**values)
+
+
+def describe(policy: Any, brief: bool = False) -> str:
+    """The text that `parse` reads back, in the brief form without settings of minor interest at their defaults; the
+    classifier itself is left out."""
+    name = next(name for name, kind in POLICIES.items() if type(policy) is kind)
+    hidden = ("classifier", "acceptance") if brief else ("classifier",)
+    values = {
+        field.name: getattr(policy, field.name)
+        for field in fields(policy)
+        if field.name not in hidden
+        and not (brief and field.name not in SHAPE and getattr(policy, field.name) == field.default)
+    }
+    return name + ":" * bool(values) + ",".join(f"{key}={_text(value)}" for key, value in values.items())
+
+
+def _value(policy: str, field: Field, text: str) -> Any:
+    """The field's words (none, true, trained, ...), its kind of number, any text, or numbers joined by x (4x2x2)."""
+    kinds = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else (field.type,)
+    words = {str(word).lower(): word for kind in kinds for word in _words(kind)}
+    if text.lower() in words or str in kinds:
+        return words.get(text.lower(), text)
+    sequence = get_origin(field.type) is tuple
+    numbers = [kind for kind in (get_args(field.type) if sequence else kinds) if kind in (int, float)]
+    try:
+        return tuple(map(numbers[0], text.split("x"))) if sequence else numbers[0](text)
+    except (ValueError, IndexError) as error:
+        what = ["a number" if kind is float else "a whole number" for kind in numbers]
+        raise InputError(f"{policy}: {field.name} = {text!r} must be {' or '.join([*what, *words])}") from error
+
+
+def _words(kind: Any) -> tuple:
+    return get_args(kind) if get_origin(kind) is Literal else {NoneType: (None,), bool: (True, False)}.get(kind, ())
+
+
+def _text(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "__name__", value))

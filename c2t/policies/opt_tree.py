@@ -1,0 +1,53 @@
+"""OPT-Tree (arXiv 2406.17276): the n nodes with the longest expected acceptance, and no level that adds little."""
+
+from dataclasses import dataclass
+
+import torch
+
+from c2t.errors import InputError, at_least_one
+from c2t.policies.eagle2 import rerank
+from c2t.protocols import Draft, Root
+from c2t.tree import Tree, best
+
+
+@dataclass(frozen=True)
+class OptTree:
+    """Of all nodes seen so far the n = N - 1 with the highest joint probability are kept; their sum is the expected
+    accepted length E. Each level expands the kept nodes of the level before, K children each [choice of K: only ranks
+    beyond it are lost]; a level that raises E by less than `delta` is the last. A node outside the n best never has a
+    child among them, so expanding kept nodes only, not the n best of the level, changes nothing.
+    """
+
+    N: int = 60
+    delta: float = 0.2
+    K: int = 10
+    levels: int = 10
+
+    proposal = "ranked"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "N", "K", "levels")
+        if self.delta < 0:
+            raise InputError(f"OptTree: delta = {self.delta} must not be negative")
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        tree = Tree.root(root.token)
+        frontier = torch.zeros_like(root.token)[:, None]
+        expected = torch.ones_like(tree.joint[:, 0])  # the root, which every sum below counts
+        for _ in range(self.levels):
+            rows = draft.expand(tree, frontier)
+            children = tree.children(frontier, *rows.top(self.K), rows.entropy(0))
+            joint, alive = (torch.cat(pair, 1) for pair in ((tree.joint, children.joint), (tree.alive, children.alive)))
+            leaders = best(joint, joint, alive, self.N)
+            leading = alive & torch.zeros_like(alive).scatter(1, leaders, True)
+            fresh = leading[:, tree.size :]
+            kept = best(children.joint, children.joint, fresh, int(fresh.sum(1).max()))
+            raised = torch.where(leading, joint.exp(), 0).sum(1)
+            going = (raised - expected >= self.delta)[:, None] & fresh.gather(1, kept)
+            frontier = torch.where(going, tree.size + torch.arange(kept.shape[1], device=kept.device), -1)
+            tree = tree.extend(children.scored(children.joint, fresh).take(kept))
+            expected = raised
+            if not going.any():
+                break
+        return rerank(tree, self.N).packed()

@@ -1,0 +1,73 @@
+"""Children drawn at random from the draft: what every policy with sampled candidates shares."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from c2t.errors import InputError
+from c2t.protocols import Draft, Root
+from c2t.sampling import invert, mix_in, noise
+from c2t.tree import Nodes, Tree
+
+NEVER = -600.0  # tokens below e^-600 are never drawn: renormalised in float64 they would be 0 / 0
+
+
+def draw(
+    tree: Tree,
+    draft: Draft,
+    root: Root,
+    frontier: Int[Tensor, "B F"],
+    k: int,
+    temperature: float,
+    independent: bool = False,
+) -> tuple[Tree, Nodes]:
+    """k children of each frontier slot (-1: none) in the order in which they are drawn (`rank`), without replacement
+    or independently, from the draft at `temperature`; and the tree that remembers the distributions.
+
+    Not alive are tokens drawn again by independent draws. Tokens of probability 0 count as not drawn, as do all of an
+    absent slot. Raises InputError where k draws without replacement ask for more tokens than there are.
+    """
+    rows = draft.expand(tree, frontier)
+    log_probs = (rows.logits / temperature).log_softmax(-1)
+    log_probs = log_probs.masked_fill(log_probs < NEVER, float("-inf"))
+    key = path_key(tree, frontier, root.key)
+    if independent:
+        token = invert(log_probs.double().exp(), noise(key, k))
+    else:
+        # Gumbel's trick: the order of perturbed log-probabilities is that of successive draws without replacement.
+        vocabulary = log_probs.shape[-1]
+        if k > vocabulary:
+            raise InputError(f"{k} draws without replacement from the draft's {vocabulary} tokens; draw fewer")
+        gumbel = -(-noise(key, vocabulary).log()).log()
+        token = (log_probs.double() + gumbel).topk(k, dim=-1).indices
+    prob = log_probs.gather(-1, token)
+    children = tree.children(frontier, token, prob, rows.entropy(0))
+    repeated = (token[..., :, None] == token[..., None, :]).tril(-1).any(-1).flatten(1)
+    children = replace(children, alive=children.alive & ~repeated)
+    absent = (frontier < 0)[..., None] | (prob == float("-inf"))
+    return tree.drawing(frontier, log_probs, independent), undrawn(children, absent.flatten(1))
+
+
+def undrawn(nodes: Nodes, stop: Bool[Tensor, "B n"]) -> Nodes:
+    """The nodes, where `stop` as if never drawn. Whether to stop may depend on draws made before, never on the token
+    itself: a policy that drops a token after seeing it changes the text's law."""
+    return replace(nodes, alive=nodes.alive & ~stop, rank=torch.where(stop, -1, nodes.rank))
+
+
+def path_key(tree: Tree, slots: Int[Tensor, "B F"], key: Int[Tensor, " B"]) -> Int[Tensor, "B F"]:
+    """Random bits that depend on the round and on the tokens on the path to each slot, not on where it is stored."""
+    keys = key[:, None].expand(slots.shape)
+    slot = slots.clamp(min=0)
+    while (slot > 0).any():
+        keys = torch.where(slot > 0, mix_in(keys, tree.token.gather(1, slot)), keys)
+        slot = tree.parent.gather(1, slot).clamp(min=0)
+    return keys
+
+
+def check_temperature(policy) -> None:
+    """Raise InputError unless the draft's temperature is positive."""
+    if not 0 < policy.temperature < float("inf"):
+        name = type(policy).__name__
+        raise InputError(f"{name}: draft temperature = {policy.temperature} must be positive")

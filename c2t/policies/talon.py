@@ -1,0 +1,37 @@
+"""TALON (arXiv 2601.07353): a node budget spent level by level on what is within a factor of the level's best."""
+
+from dataclasses import dataclass
+
+import torch
+
+from c2t.errors import at_least_one, probability
+from c2t.policies.layered import Judgement, grow
+from c2t.protocols import Draft, Root
+from c2t.tree import Nodes, Tree
+
+
+@dataclass(frozen=True)
+class Talon:
+    """A full first level of K nodes; then, per level, the children whose joint probability is at least `mu` times the
+    level's best join and are expanded, until N tokens (root included) are spent. `levels` bounds the depth [choice].
+    """
+
+    N: int = 60
+    mu: float = 0.03
+    K: int = 10
+    levels: int = 12
+
+    proposal = "ranked"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "N", "K", "levels")
+        probability(self, "mu")
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        def near_best(children: Nodes) -> Judgement:
+            best = children.joint.masked_fill(~children.alive, float("-inf")).amax(1, keepdim=True)
+            near = (children.joint - best).exp() >= self.mu
+            return Judgement(children.joint, torch.where(children.depth == 0, True, near))
+
+        return grow(draft, root, near_best, K=self.K, levels=self.levels, width=self.N, max_nodes=self.N, strict=False)

@@ -1,0 +1,42 @@
+"""Joint-probability threshold: C2T's loop with the joint probability as confidence, the sceptic's first baseline."""
+
+from dataclasses import dataclass
+
+from c2t.errors import at_least_one, probability
+from c2t.policies.layered import Judgement, grow
+from c2t.protocols import Draft, Root
+from c2t.tree import Nodes, Tree
+
+
+@dataclass(frozen=True)
+class JointThreshold:
+    """Keeps a child if its joint probability is at least `threshold`; K, W, levels as in C2T."""
+
+    threshold: float = 0.02
+    K: int = 15
+    W: int | None = 15
+    levels: int = 10
+    max_width: int = 64
+    max_nodes: int = 1024
+
+    proposal = "ranked"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
+        probability(self, "threshold")
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        def probable(children: Nodes) -> Judgement:
+            return Judgement(children.joint, children.joint.exp() >= self.threshold)
+
+        return grow(
+            draft,
+            root,
+            probable,
+            K=self.K,
+            levels=self.levels,
+            width=self.W or self.max_width,
+            max_nodes=self.max_nodes,
+            strict=self.W is None,
+        )

@@ -1,0 +1,183 @@
+"""Harvested nodes on disk: the schema of one Parquet row per drafted node, and reading it back in bounded memory."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from c2t.errors import InputError
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+COLUMNS = {
+    "tree": pa.uint32(),  # counted through the whole harvest
+    "node": pa.uint16(),  # creation order; the root has no row
+    "parent": pa.int16(),  # a node of the same tree; -1 = child of the root
+    "depth": pa.uint8(),
+    "joint_prob": pa.float32(),
+    "entropy": pa.float32(),
+    "accepted": pa.bool_(),
+    "token": pa.int32(),
+    "rank": pa.uint8(),
+    "prompt": pa.uint32(),  # index into the manifest's list of prompts
+    "position": pa.uint32(),  # of the round's root in its text
+}
+METADATA = b"c2t"  # key of the JSON document in each shard's schema metadata
+BATCH = 65_536
+
+
+class Harvest(NamedTuple):
+    """What a complete harvest holds; `prompts` are the manifest's entries (question_id, category, file, ...)."""
+
+    folder: Path
+    rows: int
+    trees: int
+    positives: int
+    prompts: list[dict[str, Any]]
+    shards: dict[str, int]  # file name -> rows
+    provenance: dict[str, Any]
+
+
+class Records(NamedTuple):
+    """Columns of harvested nodes as a feature reads them; prompts and trees of several harvests are told apart."""
+
+    joint: Float[Tensor, " n"]  # log of the joint probability
+    entropy: Float[Tensor, " n"]
+    depth: UInt8[Tensor, " n"]
+    accepted: Bool[Tensor, " n"]
+    tree: Int[Tensor, " n"]
+    prompt: Int[Tensor, " n"]
+
+
+def is_complete(folder: Path) -> bool:
+    """The manifest is written last."""
+    return (folder / MANIFEST).is_file()
+
+
+def describe(folder: str | Path) -> Harvest:
+    """What a complete harvest holds; InputError names the file where it is incomplete, damaged or not ours."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is {'a file' if folder.exists() else 'missing'}: give the folder of a harvest")
+    infos = read_shards(folder)
+    if not is_complete(folder):
+        if not infos:
+            raise InputError(f"{folder} holds no harvest: make one with c2t harvest --out {folder}")
+        raise InputError(f"{folder} is an interrupted harvest (no {MANIFEST}): finish it with c2t harvest --resume")
+    manifest = _read_manifest(folder / MANIFEST)
+    for name, rows in manifest["shards"].items():
+        if infos.get(name, {}).get("rows") != rows:
+            raise InputError(f"{folder / name} is missing or has not the {rows} rows that {MANIFEST} counts")
+    fields = {name: manifest[name] for name in Harvest._fields if name != "folder"}
+    return Harvest(folder=folder, **fields)
+
+
+def read_columns(folder: str | Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Whole columns of a harvest, filled batch by batch: the peak is the result and one batch."""
+    harvest = describe(folder)
+    if not harvest.rows:
+        raise InputError(f"{folder} holds no rows: harvest again with --overwrite and other prompts")
+    columns: dict[str, np.ndarray] = {}
+    start = 0
+    for shard in harvest.shards:
+        with _open(harvest.folder / shard) as file:
+            missing = [name for name in names if name not in file.schema_arrow.names]
+            if missing:
+                known = ", ".join(file.schema_arrow.names)
+                raise InputError(f"{harvest.folder / shard} has no column {missing[0]}; it has {known}")
+            for batch in _batches(file, names, harvest.folder / shard):
+                for name in names:
+                    values = _to_numpy(batch.column(name))
+                    if name not in columns:
+                        columns[name] = np.empty((harvest.rows, *values.shape[1:]), values.dtype)
+                    columns[name][start : start + len(values)] = values
+                start += batch.num_rows
+    return columns
+
+
+def read_records(folders: Sequence[str | Path]) -> Records:
+    """The columns that features and training read, of one or several harvests; InputError without accepted nodes."""
+    parts, trees, prompts = [], 0, 0
+    for folder in folders:
+        harvest = describe(folder)
+        if not harvest.positives:
+            raise InputError(f"{folder} holds no accepted node among {harvest.rows}: nothing can be learned from it")
+        columns = read_columns(folder, ("joint_prob", "entropy", "depth", "accepted", "tree", "prompt"))
+        column = {name: torch.from_numpy(columns.pop(name)) for name in ("joint_prob", "entropy", "depth", "accepted")}
+        # torch has few operations on uint32; harvests stay far below 2^31 trees.
+        tree, prompt = (torch.from_numpy(columns.pop(name).view(np.int32)) for name in ("tree", "prompt"))
+        parts.append(
+            Records(
+                joint=column["joint_prob"].log_(),
+                entropy=column["entropy"],
+                depth=column["depth"],
+                accepted=column["accepted"],
+                tree=tree.add_(trees),
+                prompt=prompt.add_(prompts),
+            )
+        )
+        trees, prompts = trees + harvest.trees, prompts + len(harvest.prompts)
+    if len(parts) == 1:
+        return parts[0]
+    return Records(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def read_shards(folder: Path) -> dict[str, dict[str, Any]]:
+    """File name -> metadata of the shards of a harvest, complete or not, in order and without a gap."""
+    infos: dict[str, dict[str, Any]] = {}
+    prompts = trees = 0
+    for path in sorted(folder.glob("*.parquet")):
+        with _open(path) as file:
+            metadata = (file.schema_arrow.metadata or {}).get(METADATA)
+            rows = file.metadata.num_rows
+        if metadata is None:
+            raise InputError(f"{path} is a Parquet file of another program, not a shard written by c2t harvest")
+        info = json.loads(metadata)
+        if info["schema_version"] != SCHEMA_VERSION:
+            version = info["schema_version"]
+            raise InputError(f"{path} has schema version {version}; this version of c2t reads {SCHEMA_VERSION}")
+        if info["prompts"][0] != prompts or info["trees"][0] != trees or rows != info["rows"]:
+            raise InputError(f"{path} does not continue the shard before it: harvest again with --overwrite")
+        prompts, trees = info["prompts"][1], info["trees"][1]
+        infos[path.name] = info
+    return infos
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path, memory_map=True)
+    except (pa.ArrowException, OSError) as error:
+        hint = "delete it and continue with c2t harvest --resume"
+        raise InputError(f"{path} is empty, truncated or no Parquet file: {hint}") from error
+
+
+def _batches(file: pq.ParquetFile, names: Sequence[str], path: Path) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from file.iter_batches(BATCH, columns=list(names))
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is damaged: harvest again with --overwrite") from error
+
+
+def _to_numpy(array: pa.Array) -> np.ndarray:
+    if isinstance(array, pa.FixedSizeListArray):
+        return array.flatten().to_numpy().reshape(len(array), -1)
+    return array.to_numpy(zero_copy_only=False)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is damaged: delete it and run c2t harvest --resume, which writes it anew") from error
+    if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(f"{path} is no manifest of schema version {SCHEMA_VERSION}")
+    if not {*Harvest._fields} - {"folder"} <= manifest.keys():
+        raise InputError(f"{path} is incomplete: delete it and run c2t harvest --resume, which writes it anew")
+    return manifest

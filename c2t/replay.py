@@ -1,0 +1,118 @@
+"""Exact replay: the rounds of a live run without running the target once per round.
+
+Under the target-only rule the text does not depend on the draft. So it is written once, plainly and in one batch, and
+the rounds that a live run would visit are then drafted in lock step, one row per unfinished text; the accepted path is
+read off by matching the text. Same policies, same drafts, same Steps as `decoding.generate`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.choice import DRAFT, number
+from c2t.decoding import Drafter, Policy, Step, append, cut, generate, pad
+from c2t.models.target import Target
+from c2t.policies.plain import Plain
+from c2t.protocols import Root
+from c2t.sampling import Sampling, stream_key
+from c2t.verify import target_only
+
+
+class Text(NamedTuple):
+    """What the target wrote to one prompt. tokens: prompt, then new tokens up to `end` (where the text is cut), then
+    enough further ones to judge the last tree; features[i]: the target's after tokens[i], for all but the last."""
+
+    tokens: Int[Tensor, " n"]
+    features: Float[Tensor, "n-1 H"]
+    prompt: int
+    end: int
+
+
+@torch.no_grad()
+def write(
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    beyond: int,
+    sampling: Sampling,
+    eos: frozenset[int] = frozenset(),
+    sequences: Sequence[int] | None = None,
+) -> list[Text]:
+    """The target's own texts, `beyond` tokens past each cut (levels + 1 of the deepest tree judge the last round).
+
+    EOS does not stop the writing, only the cut: a live round looks past it too.
+    """
+    new: list[list[int]] = [[] for _ in prompts]
+    steps = generate(
+        target, None, Plain(), prompts, max_new_tokens=max_new_tokens + beyond, sampling=sampling, sequences=sequences
+    )
+    for step in steps:
+        for row, prompt in enumerate(step.rows.tolist()):
+            new[prompt] += step.tokens[row, : step.count[row]].tolist()
+    ends = [len(cut(tokens, max_new_tokens, eos)) for tokens in new]
+    texts = [[*prompt, *tokens[: end + beyond]] for prompt, tokens, end in zip(prompts, new, ends, strict=True)]
+    # One teacher-forced pass gives the features of every position.
+    tokens, lengths = pad(texts, target.device)
+    features = target.session().prefill(tokens, lengths).features
+    return [
+        Text(tokens[row, :length], features[row, : length - 1], len(prompts[row]), len(prompts[row]) + ends[row])
+        for row, length in enumerate(lengths.tolist())
+    ]
+
+
+@torch.no_grad()
+def replay(
+    drafter: Drafter, policy: Policy, texts: Sequence[Text], *, seed: int = 0, sequences: Sequence[int] | None = None
+) -> Iterator[Step]:
+    """The Steps of a live run over these texts: round by round, all unfinished texts in one batch.
+
+    Under the target-only rule, sampled policies included: `seed` and `sequences` are then those of the live run.
+    """
+    tokens, _ = pad([text.tokens.tolist() for text in texts], texts[0].tokens.device)
+    features = torch.nn.utils.rnn.pad_sequence([text.features for text in texts], batch_first=True)
+    ends = torch.tensor([text.end for text in texts], device=tokens.device)
+    position = torch.tensor([text.prompt for text in texts], device=tokens.device)
+    rows = torch.arange(len(texts), device=tokens.device)
+    sequence = number(len(texts), sequences, tokens.device)
+    draft = drafter.session()
+
+    root = tokens.gather(1, position[:, None])
+    step = Step(rows, position, None, None, root, torch.ones_like(position), torch.zeros_like(position))
+    start, count = torch.zeros_like(position), position
+    while True:
+        yield step
+        going = (position + 1 < ends).nonzero()[:, 0]
+        if len(going) < len(rows):
+            if not len(going):
+                return
+            rows, sequence, position = (x[going] for x in (rows, sequence, position))
+            ends, start, count = (x[going] for x in (ends, start, count))
+            tokens, features = tokens[going], features[going]
+            draft.select(going)
+        window = start[:, None] + torch.arange(int(count.max()), device=tokens.device)
+        inside = window.clamp(max=features.shape[1] - 1)
+        committed = append(tokens.gather(1, inside), tokens.gather(1, position[:, None])[:, 0], count)
+        draft.observe(committed, features.gather(1, inside[..., None].expand(-1, -1, features.shape[2])), count)
+
+        root = tokens.gather(1, position[:, None])[:, 0]
+        tree = policy(draft, Root(root, stream_key(seed, sequence, position, DRAFT)))
+        draft.check()
+        accepted = target_only(tree, _known(tree, tokens, position))
+        count, start = accepted.accepted + 1, position
+        new = append(tree.token.gather(1, accepted.slots.clamp(min=0)), accepted.bonus, count)[:, 1:]
+        step = Step(rows, position, tree, accepted, new, count, draft.passes)
+        position = position + count
+
+
+def _known(tree, tokens: Int[Tensor, "B n"], position: Int[Tensor, " B"]):
+    """The rule `choose(slots)` of `c2t.verify` on a written text: its next token, whatever the slot's branch."""
+
+    def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        depth = tree.depth.gather(1, slots[:, None])
+        return tokens.gather(1, position[:, None] + depth + 2)[:, 0]
+
+    return choose

@@ -1,0 +1,122 @@
+"""From logits to the next token: processors in Hugging Face generate's order, and one uniform per position.
+
+The draw at absolute position i of sequence s depends on (seed, s, i) and on the distribution only. So the same seed
+gives the same text for every tree construction, plain decoding included, at any batch size, live or replayed.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the target chooses: temperature 0 is greedy; top_k 0 and top_p 1 keep every token."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self):
+        if not 0 <= self.temperature < float("inf"):
+            raise InputError(f"temperature = {self.temperature}: must be 0 (greedy) or positive")
+        if self.top_k < 0:
+            raise InputError(f"top_k = {self.top_k}: must be 0 (off) or positive")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p = {self.top_p}: must be in (0, 1]; 1 is off")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise InputError(f"repetition_penalty = {self.repetition_penalty}: must be positive; 1 is off")
+
+    def process(self, logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"] | None = None) -> Float[Tensor, "B V"]:
+        """Logits after repetition penalty (over the tokens `seen`), temperature, top-k and top-p; -inf is excluded."""
+        if logits.dtype in (torch.float16, torch.bfloat16):
+            logits = logits.float()  # as generate does; half precision would round the processors' results into ties
+        if seen is not None and self.repetition_penalty != 1:
+            penalised = torch.where(logits < 0, logits * self.repetition_penalty, logits / self.repetition_penalty)
+            logits = torch.where(seen, penalised, logits)
+        if self.temperature == 0:
+            return logits
+        logits = logits / self.temperature
+        if self.top_k:
+            lowest = logits.topk(min(self.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
+            logits = logits.masked_fill(logits < lowest, float("-inf"))
+        if self.top_p < 1:
+            ascending, order = logits.sort(dim=-1)
+            outside = ascending.softmax(-1).cumsum(-1) <= 1 - self.top_p
+            outside[:, -1] = False
+            logits = logits.masked_fill(outside.scatter(1, order, outside), float("-inf"))
+        return logits
+
+    def draw(
+        self,
+        logits: Float[Tensor, "B V"],
+        sequence: Int[Tensor, " B"],
+        position: Int[Tensor, " B"],
+        seen: Bool[Tensor, "B V"] | None = None,
+    ) -> Int[Tensor, " B"]:
+        """The token at `position` of each `sequence`: argmax (lowest id among equals), or the inverse of the float64
+        cumulative distribution, in token order, at that position's uniform."""
+        logits = self.process(logits, seen)
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        return invert(logits.double().softmax(-1), uniform(self.seed, sequence, position)[:, None])[:, 0]
+
+
+def invert(probs: Float[Tensor, "... V"], uniforms: Float[Tensor, "... n"]) -> Int[Tensor, "... n"]:
+    """Tokens at these points of the float64 cumulative distributions, in token order; `probs` need not sum to 1."""
+    cumulative = probs.cumsum(-1)
+    # right=True lands on the first token whose cumulative mass exceeds the point, so probability 0 is never drawn.
+    return torch.searchsorted(cumulative, uniforms * cumulative[..., -1:], right=True).clamp(max=probs.shape[-1] - 1)
+
+
+def stream_key(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], draw: int = 0) -> Int[Tensor, " B"]:
+    """64 random bits for draw number `draw` at this position of this sequence: a counter hash, SplitMix64's finaliser
+    once per coordinate. Number 0 is the target's own choice, positive ones decide on sampled candidates, -1 is the
+    draft's."""
+    state = torch.full_like(position, _mix_int(seed))
+    for coordinate in (sequence, position, torch.full_like(position, draw)):
+        state = _mix(state + (coordinate + 1) * -0x61C8864680B583EB)
+    return state
+
+
+def uniform(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], draw: int = 0) -> Float[Tensor, " B"]:
+    """float64 uniforms in [0, 1), see `stream_key`."""
+    return _unit(stream_key(seed, sequence, position, draw))
+
+
+def noise(key: Int[Tensor, "..."], count: int) -> Float[Tensor, "... n"]:
+    """`count` float64 uniforms in (0, 1) under each key."""
+    number = torch.arange(1, count + 1, device=key.device)
+    return _unit(_mix(key[..., None] + number * -0x61C8864680B583EB)) + 2.0**-54
+
+
+def mix_in(key: Int[Tensor, "..."], value: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """A key that depends on `value` too."""
+    return _mix(key + (value + 1) * -0x61C8864680B583EB)
+
+
+def _unit(bits: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    return _shift(bits, 11).double() * 2.0**-53
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift: torch's is arithmetic."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * -0x40A7B892E31B1A47
+    x = (x ^ _shift(x, 27)) * -0x6B2FB644ECCEEE15
+    return x ^ _shift(x, 31)
+
+
+def _mix_int(seed: int) -> int:
+    """A seed of any size as a well mixed int64."""
+    wrapped = (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+    return int(_mix(torch.tensor(wrapped)))

@@ -1,0 +1,89 @@
+"""What a run costs and yields, read off its Steps: gamma, tau and draft passes, per round and in total."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from c2t.decoding import Step
+
+
+@dataclass
+class Statistics:
+    """Counts of one prompt's rounds, or of several prompts' together (`+`).
+
+    verified: tokens in the target's forward, root included; accepted: drafted tokens accepted; passes: draft forwards;
+    one entry a round each. new_tokens: tokens of the text, after the cut; cut: tokens emitted past it; capped: nodes
+    that only a size limit kept out of a tree. `1 * prompts + sum(accepted + 1) - cut == new_tokens` always holds.
+    """
+
+    prompts: int = 0
+    new_tokens: int = 0
+    cut: int = 0
+    capped: int = 0
+    verified: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    passes: list[int] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> int:
+        return len(self.accepted)
+
+    @property
+    def gamma(self) -> int:
+        """Tokens that the target verified in all rounds."""
+        return sum(self.verified)
+
+    @property
+    def gamma_per_round(self) -> float:
+        return self.gamma / self.rounds if self.rounds else 0.0
+
+    @property
+    def tau(self) -> float:
+        """Mean number of accepted drafted tokens per round, the bonus token not counted."""
+        return sum(self.accepted) / self.rounds if self.rounds else 0.0
+
+    @property
+    def tau_with_bonus(self) -> float:
+        """tau as EAGLE's papers count it."""
+        return self.tau + 1 if self.rounds else 0.0
+
+    @property
+    def draft_passes(self) -> float:
+        """Mean number of draft forwards per round."""
+        return sum(self.passes) / self.rounds if self.rounds else 0.0
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        return Statistics(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+
+class Trace:
+    """Collects the Steps of a run per prompt: emitted tokens (not cut yet) and statistics."""
+
+    def __init__(self, prompts: int):
+        self.tokens: list[list[int]] = [[] for _ in range(prompts)]
+        self.statistics = [Statistics(prompts=1) for _ in range(prompts)]
+
+    def add(self, step: Step) -> None:
+        rows = step.rows.tolist()
+        for row, (prompt, tokens, count) in enumerate(
+            zip(rows, step.tokens.tolist(), step.count.tolist(), strict=True)
+        ):
+            self.tokens[prompt] += tokens[:count]
+            if step.tree is None or step.accepted is None:
+                continue
+            statistics = self.statistics[prompt]
+            statistics.verified.append(int(step.tree.sizes[row]))
+            statistics.accepted.append(count - 1)
+            statistics.passes.append(int(step.draft_passes[row]))
+            statistics.capped += int(step.tree.cut[row])
+
+    def finish(self, ends: Sequence[int]) -> list[list[int]]:
+        """Cut each prompt's tokens to its end and close the statistics; returns the texts."""
+        for tokens, end, statistics in zip(self.tokens, ends, self.statistics, strict=True):
+            statistics.new_tokens, statistics.cut = end, len(tokens) - end
+            del tokens[end:]
+        return self.tokens
+
+
+def total(statistics: Iterable[Statistics]) -> Statistics:
+    """All prompts together."""
+    return sum(statistics, Statistics())

@@ -1,0 +1,48 @@
+"""How a classifier is judged: on whole trees of prompts that it was not trained on, and which epoch is kept."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from sklearn.metrics import average_precision_score
+from torch import Tensor
+
+
+class Validation(NamedTuple):
+    x: Float[Tensor, "v F"]
+    accepted: Bool[Tensor, " v"]
+    tree: Int[Tensor, " v"]  # counted from 0 without gaps
+
+
+class Metrics(NamedTuple):
+    """`recall` and `theta` (the share called positive) at threshold 0.5 are means over trees, as in the paper, whose
+    evaluation batch is one tree; recall over those that have an accepted node. `average_precision` needs no threshold
+    and is over all nodes, because scores must compare between trees."""
+
+    recall: float
+    theta: float
+    average_precision: float
+
+
+def evaluate(score: Float[Tensor, " v"], validation: Validation, threshold: float = 0.5) -> Metrics:
+    """Metrics of scores in (0, 1) of the nodes of whole trees."""
+    accepted, tree = validation.accepted.double(), validation.tree
+    called = (score >= threshold).double()
+    nodes = torch.bincount(tree)
+    hits, positives, calls = (torch.bincount(tree, weight) for weight in (called * accepted, accepted, called))
+    return Metrics(
+        recall=float((hits / positives)[positives > 0].mean()),
+        theta=float((calls / nodes).mean()),
+        average_precision=float(average_precision_score(validation.accepted.numpy(), score.numpy())),
+    )
+
+
+def select(history: Sequence[Metrics]) -> int:
+    """The epoch to keep: average precision within 1 % of the best, then recall within 0.005 of the highest of those,
+    then the smallest theta. Recall alone would choose a network that calls everything positive."""
+    best = max(metrics.average_precision for metrics in history)
+    near = [i for i, metrics in enumerate(history) if metrics.average_precision >= 0.99 * best]
+    recall = max(history[i].recall for i in near)
+    similar = [i for i in near if history[i].recall >= recall - 0.005]
+    return min(similar, key=lambda i: history[i].theta)

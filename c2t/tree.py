@@ -1,0 +1,212 @@
+"""Token trees as batched columns: no node objects, and the same code for one tree, a batch of requests, or every
+position of a text.
+
+Shapes: B rows (trees), n slots. Slot 0 of each row is the root (parent -1, depth -1), parents stand before their
+children, and rows have different numbers of alive nodes; nothing else about a row is special.
+
+    slot     0    1   2   3   4        root -> "a", "b";  "a" -> "c", "d"
+    token    r    a   b   c   d
+    parent  -1    0   0   1   1
+    depth   -1    0   0   1   1
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Columns of drafted nodes; `parent` points into the tree that they belong to.
+
+    token, parent, depth, rank (place among its siblings by draft probability): integers.
+    prob, joint: natural logs of the node's own and of its path's draft probability (root excluded).
+    entropy: nats, of the distribution that the node was drawn from (NaN where no policy asked for it).
+    score: what the policy ranks by. alive: False marks a slot that only fills up a row of the batch.
+    """
+
+    token: Int[Tensor, "B n"]
+    parent: Int[Tensor, "B n"]
+    depth: Int[Tensor, "B n"]
+    rank: Int[Tensor, "B n"]
+    prob: Float[Tensor, "B n"]
+    joint: Float[Tensor, "B n"]
+    entropy: Float[Tensor, "B n"]
+    score: Float[Tensor, "B n"]
+    alive: Bool[Tensor, "B n"]
+
+    @property
+    def size(self) -> int:
+        """Number of slots n, dead ones included."""
+        return self.token.shape[1]
+
+    def columns(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(Nodes)}
+
+    def take(self, index: Int[Tensor, "B m"]) -> "Nodes":
+        """The nodes at these places, `parent` unchanged."""
+        return Nodes(**{name: column.gather(1, index) for name, column in self.columns().items()})
+
+    def scored(self, score: Float[Tensor, "B n"], alive: Bool[Tensor, "B n"]) -> "Nodes":
+        """The nodes with another score and aliveness."""
+        return Nodes(**{**self.columns(), "score": score, "alive": alive})
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The draft distributions that children were sampled from, which the residual rule asks for.
+
+    row: for each slot, which of the E distributions its children were drawn from (-1: it has none), in the order of
+    their ranks. independent: drawn with replacement; a token drawn again is a dead slot of its own rank. A rank of -1
+    marks a slot that was not drawn at all.
+    """
+
+    log_probs: Float[Tensor, "B E V"]
+    row: Int[Tensor, "B n"]
+    independent: bool
+
+
+@dataclass(frozen=True)
+class Tree(Nodes):
+    """Nodes with the root in slot 0. `cut` counts, for each row, nodes that only a size limit kept out; `drawn` is
+    there if the children were sampled."""
+
+    cut: Int[Tensor, " B"]
+    drawn: Drawn | None = None
+
+    @classmethod
+    def root(cls, token: Int[Tensor, " B"], dtype: torch.dtype = torch.float32) -> "Tree":
+        """Trees that consist of their roots."""
+        token = token[:, None]
+        zero = torch.zeros(token.shape, dtype=dtype, device=token.device)
+        minus = torch.full_like(token, -1)
+        return cls(
+            token=token,
+            parent=minus,
+            depth=minus,
+            rank=torch.zeros_like(token),
+            prob=zero,
+            joint=zero,
+            entropy=torch.full_like(zero, float("nan")),
+            score=torch.ones_like(zero),
+            alive=torch.ones_like(token, dtype=torch.bool),
+            cut=torch.zeros_like(token[:, 0]),
+        )
+
+    def children(
+        self,
+        slots: Int[Tensor, "B F"],
+        token: Int[Tensor, "B F K"],
+        prob: Float[Tensor, "B F K"],
+        entropy: Float[Tensor, "B F"],
+    ) -> Nodes:
+        """Candidate nodes under `slots` (-1: none), parent-major and by rank; not part of the tree until `extend`."""
+        ranks = torch.arange(token.shape[2], device=token.device)
+        places = slots.clamp(min=0)
+        parents = {name: self.columns()[name].gather(1, places)[..., None] for name in ("joint", "depth", "alive")}
+        joint = parents["joint"] + prob
+        columns = {
+            "token": token,
+            "parent": places[..., None],
+            "depth": parents["depth"] + 1,
+            "rank": ranks,
+            "prob": prob,
+            "joint": joint,
+            "entropy": entropy[..., None],
+            "score": joint,
+            "alive": parents["alive"] & (slots >= 0)[..., None],
+        }
+        return Nodes(**{name: column.expand(token.shape).flatten(1) for name, column in columns.items()})
+
+    def extend(self, nodes: Nodes, cut: Int[Tensor, " B"] | int = 0) -> "Tree":
+        """The tree with `nodes` appended; their parents must be slots of this tree."""
+        joined = {name: torch.cat([column, nodes.columns()[name]], 1) for name, column in self.columns().items()}
+        drawn = self.drawn and replace(
+            self.drawn, row=torch.nn.functional.pad(self.drawn.row, (0, nodes.token.shape[1]), value=-1)
+        )
+        return Tree(**joined, cut=self.cut + cut, drawn=drawn)
+
+    def drawing(self, slots: Int[Tensor, "B F"], log_probs: Float[Tensor, "B F V"], independent: bool) -> "Tree":
+        """The tree that remembers these distributions as the ones its slots' (-1: none) children are drawn from."""
+        row = torch.full_like(self.token, -1) if self.drawn is None else self.drawn.row
+        known = log_probs[:, :0] if self.drawn is None else self.drawn.log_probs
+        number = known.shape[1] + torch.arange(slots.shape[1], device=slots.device).expand_as(slots)
+        # Absent slots write into an extra column that is cut off again.
+        places = torch.where(slots >= 0, slots, self.size)
+        row = torch.nn.functional.pad(row, (0, 1)).scatter(1, places, number)[:, :-1]
+        return replace(self, drawn=Drawn(torch.cat([known, log_probs], 1), row, independent))
+
+    def select(self, slots: Int[Tensor, "B m"]) -> "Tree":
+        """The tree of these slots in this order: the root first, every alive one's parent before it."""
+        place = torch.zeros_like(self.token).scatter(1, slots, torch.arange(slots.shape[1]).to(slots).expand_as(slots))
+        columns = {name: column.gather(1, slots) for name, column in self.columns().items()}
+        columns["parent"] = place.gather(1, columns["parent"].clamp(min=0)).where(columns["parent"] >= 0, -1)
+        drawn = self.drawn and replace(self.drawn, row=self.drawn.row.gather(1, slots))
+        return Tree(**columns, cut=self.cut, drawn=drawn)
+
+    def packed(self) -> "Tree":
+        """The tree without slots that are dead in every row's tail: alive slots first, in creation order."""
+        order = torch.sort(self.alive, dim=1, descending=True, stable=True).indices
+        return self.select(order[:, : int(self.alive.sum(1).max())])
+
+    def heavy_first(self) -> "Tree":
+        """The tree in depth-first order, at each node the child with the largest subtree first (heavy path
+        decomposition, named in DySpec): the order in which a block-sparse tree mask has the fewest blocks."""
+        reach = self.ancestors() & self.alive[:, :, None]
+        weight = reach.sum(1)  # alive slots in each subtree
+        heavier = (weight[:, None] > weight[:, :, None]) | (
+            (weight[:, None] == weight[:, :, None]) & torch.ones_like(reach[0]).tril(-1)
+        )
+        ahead = (self.parent[:, None] == self.parent[:, :, None]) & heavier & self.alive[:, None]
+        step = 1 + (ahead * weight[:, None]).sum(2)  # from the parent's place to one's own
+        step[:, 0] = 0
+        place = torch.where(self.alive, (reach * step[:, None]).sum(2), self.size)
+        return self.select(place.argsort(dim=1, stable=True))
+
+    @property
+    def sizes(self) -> Int[Tensor, " B"]:
+        """Tokens that the target verifies in each row: alive nodes, root included."""
+        return self.alive.sum(1)
+
+    def positions(self, lengths: Int[Tensor, " B"]) -> Int[Tensor, "B n"]:
+        """Absolute positions of the slots; `lengths` counts the committed tokens without the root."""
+        return lengths[:, None] + self.depth + 1
+
+    def ancestors(self) -> Bool[Tensor, "B n n"]:
+        """mask[b, i, j]: slot j is slot i, one of its ancestors, or the root (depth + 2 ones in an alive row).
+
+        Pointer doubling: after step s the reach covers 2^s generations, so deep trees cost few steps. Dead slots see
+        themselves too, which keeps their softmax finite.
+        """
+        rows, size = self.token.shape
+        reach = torch.eye(size, dtype=torch.bool, device=self.token.device).expand(rows, size, size)
+        jump = self.parent
+        for _ in range(max(1, size - 1).bit_length()):
+            index = jump.clamp(min=0)[..., None].expand(rows, size, size)
+            further = reach.gather(1, index) & (jump >= 0)[..., None]
+            if not further.any():
+                break
+            reach = reach | further
+            jump = torch.where(jump >= 0, jump.gather(1, jump.clamp(min=0)), -1)
+        return reach
+
+    def child(self, slot: Int[Tensor, " B"], token: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """The alive child of `slot` that holds `token`, -1 where there is none."""
+        match = self.alive & (self.parent == slot[:, None]) & (self.token == token[:, None])
+        return torch.where(match.any(1), match.int().argmax(1), -1)
+
+
+def best(
+    score: Float[Tensor, "B n"], joint: Float[Tensor, "B n"], alive: Bool[Tensor, "B n"], count: int
+) -> Int[Tensor, "B m"]:
+    """Places of the `count` best alive nodes: by score, then joint probability, then creation order; dead ones last.
+
+    Stable sorts, because equal values are common where a draft is certain, and an unstable top-k would then keep a
+    child and drop its parent.
+    """
+    dead = torch.full_like(score, float("-inf"))
+    order = torch.sort(joint, dim=1, descending=True, stable=True).indices
+    by_score = torch.sort(torch.where(alive, score, dead).gather(1, order), dim=1, descending=True, stable=True).indices
+    return order.gather(1, by_score[:, :count])

@@ -1,0 +1,27 @@
+"""Train the sceptic's classifiers on a harvest: logistic regression on P, H, d, and on each subset of two."""
+
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from c2t import checkpoints
+from c2t.kernels.features import FEATURES
+from c2t.logistic import train_logistic
+from c2t.training_data import TrainSettings
+
+
+def main(
+    data: Annotated[list[Path] | None, typer.Argument(help="Harvests.", show_default="data/harvest/tiny")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the classifiers.")] = Path("checkpoints/local/logistic"),
+) -> None:
+    paper = tuple(FEATURES)[:3]
+    for names in (paper, *combinations(paper, 2)):
+        place = out / "-".join(names)
+        trained = train_logistic(data or [checkpoints.harvest_of("tiny")], place, TrainSettings(names), overwrite=True)
+        print(place, " ".join(f"{name} {value:.4f}" for name, value in trained.config.metrics.items()))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,72 @@
+"""Text that the target writes itself: heads learn from it what they will have to draft."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+
+def draw(logits: Float[Tensor, "B V"], temperature: float, generator: torch.Generator) -> Int[Tensor, " B"]:
+    if temperature == 0:
+        return logits.argmax(-1)
+    return torch.multinomial((logits.float() / temperature).softmax(-1), 1, generator=generator)[:, 0]
+
+
+@torch.inference_mode()
+def write(
+    target: LlamaForCausalLM,
+    prompts: Int[Tensor, "B n"],
+    length: int,
+    temperature: float,
+    generator: torch.Generator,
+) -> tuple[Int[Tensor, "B length"], Float[Tensor, "B length-1 H"]]:
+    """Prompts of one length, continued to `length` tokens, and the features of all tokens but the last.
+
+    A separator is not an end: the next document follows.
+    """
+    text, cache, new, features = prompts, None, prompts, []
+    while text.shape[1] < length:
+        out = target.model(input_ids=new, past_key_values=cache, use_cache=True)
+        features.append(out.last_hidden_state)
+        cache = out.past_key_values
+        new = draw(target.lm_head(features[-1][:, -1]), temperature, generator)[:, None]
+        text = torch.cat([text, new], 1)
+    return text, torch.cat(features, 1)
+
+
+def beginnings(
+    documents: list[list[int]], rows: int, tokens: int, separator: int, generator: torch.Generator
+) -> Int[Tensor, "rows tokens"]:
+    """Random places of random documents, each behind the separator that begins every text."""
+    starts = []
+    fitting = [ids for ids in documents if len(ids) > tokens]
+    for index in torch.randint(len(fitting), (rows,), generator=generator).tolist():
+        ids = fitting[index]
+        # Half of the texts begin where a document begins, as prompts do.
+        place = int(torch.randint(1, len(ids) - tokens + 2, (1,), generator=generator))
+        if torch.rand((), generator=generator) < 0.5:
+            place = 1
+        starts.append([separator, *ids[place : place + tokens - 1]])
+    return torch.tensor(starts)
+
+
+def write_texts(
+    target: LlamaForCausalLM,
+    documents: list[list[int]],
+    separator: int,
+    rows: int,
+    length: int = 256,
+    temperatures: tuple[float, ...] = (0.4, 0.8, 1.0),
+    batch: int = 128,
+    seed: int = 0,
+) -> tuple[Int[Tensor, "rows length"], Float[Tensor, "rows length H"]]:
+    """Texts and their features (float16), the temperatures in turn."""
+    generator = torch.Generator().manual_seed(seed)
+    texts, features = [], []
+    for index in range(-(-rows // batch)):
+        tokens = int(torch.randint(16, 80, (1,), generator=generator))
+        prompts = beginnings(documents, batch, tokens, separator, generator)
+        text, feature = write(target, prompts, length + 1, temperatures[index % len(temperatures)], generator)
+        texts.append(text[:, :length])
+        features.append(feature.half())
+    return torch.cat(texts)[:rows], torch.cat(features)[:rows]

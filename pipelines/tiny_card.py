@@ -1,0 +1,162 @@
+"""Model card, provenance and loss curves of the embedded pair, from the records and logs of the stages."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from pipelines import corpus
+from pipelines.tiny_report import table
+
+MODELS = {
+    "target": "`LlamaForCausalLM`, 8 layers of 256, byte-level BPE of 8192 tokens, untied head",
+    "draft": "EAGLE-1/2 head, upstream's loss: 1.0 SmoothL1 on features + 0.1 soft cross-entropy",
+    "draft_distilled": "`draft`, trained on with 1.0 soft cross-entropy + 0.1 SmoothL1, also one level down the tree",
+    "draft_lm": "independent Llama, 2 layers of 128, tied head, the target's tokenizer",
+}
+COMMAND = "python -m pipelines.build_tiny_pair"
+
+CARD = """---
+license: apache-2.0
+library_name: c2t
+language: [en, code]
+tags: [speculative-decoding, eagle, c2t]
+---
+# tiny: the embedded pair
+
+A small target with four drafts of known quality, so that every command of c2t runs on two CPU cores without a
+download. It is a test bed for token trees, not a useful language model: it knows its training text by heart, as a
+chat model knows its own style, and little else.
+
+| folder | what | parameters | training |
+| --- | --- | --- | --- |
+{models}
+
+Weights are bf16; heads are stored without `embed_tokens`, which is the target's. Everything in `provenance.json` and
+below comes from `{command}`, stage by stage; a figure's stage is named beside it.
+
+## Data (`--stage corpus`, `--stage tokenizer`)
+
+Functions (`code`), paragraphs of docstrings and comments (`prose`) and interactive examples (`doctest`) of the Python
+standard library and of installed packages, frozen to `data/corpus/tiny.jsonl.xz`
+(sha256 `{sha256}`).
+{trained_tokens:,} tokens are trained on; {heldout_tokens:,} come from files that are left out entirely.
+
+| package | version | licence |
+| --- | --- | --- |
+{sources}
+
+Their licences are in `data/corpus/NOTICES.txt`.
+
+Documents by domain and split; a source file belongs to one split. Prompts of category `known` begin a document of
+`bench_known` or `harvest_known`, prompts of category `heldout` one that the models have never seen.
+
+| domain | {splits} |
+| --- | {rule} |
+{documents}
+
+## Training (`--stage target`, `draft`, `draft_distilled`, `draft_lm`)
+
+![Losses](losses.png)
+
+{losses}
+
+The heads learn from the corpus and from {written_tokens:,} tokens that the target wrote at T = 0.4, 0.8 and 1.0
+(`--stage texts`), none of them begun with a file that prompts come from. Losses are means over 50 steps (heads: 100).
+`agreement` here is on rows held back from the text at T = 1.0, the hardest. `heldout loss` is that of one batch of
+left-out files (`draft_lm`: of held-back text of the target), a different one each time, which is why it jumps.
+
+## Regime (`--stage report`)
+
+Up to {texts} prompts of `data/prompts` for each line, 96 new tokens; `eagle` is `draft/`, `distilled` is
+`draft_distilled/`, `lm` is `draft_lm/`. `T`: temperature of the text. `entropy`: mean
+full-vocabulary entropy, in nats, of the target's distribution at T = 0.8 over the generated positions. `looping`: share
+of texts that end in a loop. `agreement`: share of generated positions where draft and target have the same most
+probable token. `tau`: drafted tokens accepted per round by EAGLE-2 (K = 10, 6 levels, N = 60), bonus not counted.
+
+{report}
+
+`c2t bench` measures tau, gamma and speed for other policies.
+
+## Limits
+
+Text at T = 0 loops; loops are easy to draft and flatter every tree, so comparisons belong at T = 0.4 and 0.8, with the
+share of looping text beside them. Held-out text is harder for the target than known text, and prose harder for the
+drafts than code and examples. The trainings had a time limit (`minutes` in `provenance.json`; schedules follow it) and
+were resumed, so building the pair again gives one of the same kind, not the same weights.
+"""
+
+
+def records(build: Path) -> dict[str, Any]:
+    return {path.stem: json.loads(path.read_text()) for path in sorted(build.glob("*.json")) if path.stem != "card"}
+
+
+def log(build: Path, name: str) -> list[dict[str, float]]:
+    """A line per step; what a resumed run did again replaces what it did before."""
+    with (build / name / "log.csv").open() as file:
+        lines = [{key: float(value) for key, value in line.items()} for line in csv.DictReader(file)]
+    return sorted({line["step"]: line for line in lines}.values(), key=lambda line: line["step"])
+
+
+def plot_losses(build: Path, path: Path) -> None:
+    figure, axes = plt.subplots(1, len(MODELS), figsize=(14, 3), layout="constrained")
+    for axis, name in zip(axes, MODELS, strict=True):
+        lines = log(build, name)
+        for key in (key for key in ("loss", "heldout_loss", "agreement") if key in lines[0]):
+            axis.plot([line["step"] for line in lines], [line[key] for line in lines], label=key.replace("_", " "))
+        axis.set(title=name, xlabel="step")
+        axis.legend(frameon=False)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def models(found: dict[str, Any]) -> str:
+    rows = []
+    for name, what in MODELS.items():
+        parameters, steps, minutes = (found[name][key] for key in ("parameters", "steps", "seconds"))
+        rows.append(f"| `{name}/` | {what} | {parameters:,} | {steps:,} steps, {minutes / 60:.0f} min |")
+    return "\n".join(rows)
+
+
+def last_losses(build: Path) -> str:
+    lines = {name: log(build, name)[-1] for name in MODELS}
+    return "\n".join(
+        f"- `{name}`, last steps: " + ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in line.items()
+        if key in ("loss", "heldout_loss", "agreement"))
+        for name, line in lines.items()
+    )  # fmt: skip
+
+
+def document_counts(path: Path) -> dict[str, str]:
+    counts = Counter((d.domain, d.split) for d in corpus.load(path))
+    splits = [split for split, _ in corpus.SPLITS]
+    rows = [f"| {domain} | " + " | ".join(str(counts[domain, s]) for s in splits) + " |" for domain in corpus.QUOTA]
+    return {"splits": " | ".join(splits), "rule": " | ".join("---" for _ in splits), "documents": "\n".join(rows)}
+
+
+def write_card(out: Path, build: Path, corpus_path: Path) -> dict[str, Any]:
+    found = records(build)
+    sources = json.loads(corpus_path.with_name("sources.json").read_text())
+    provenance = {**found, "sources": sources}
+    (out / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
+    plot_losses(build, out / "losses.png")
+    lines = found["report"]["lines"]
+    tokens = found["tokenizer"]["tokens"]
+    card = CARD.format(
+        **document_counts(corpus_path),
+        models=models(found),
+        command=COMMAND,
+        sha256=found["corpus"]["sha256"],
+        trained_tokens=tokens["trained"],
+        heldout_tokens=tokens["heldout"],
+        sources="\n".join(f"| {s['name']} | {s['version']} | {s['licence']} |" for s in sources),
+        losses=last_losses(build),
+        written_tokens=found["texts"]["written_tokens"],
+        texts=max(line["texts"] for line in lines),
+        report=table(lines),
+    )
+    (out / "README.md").write_text(card)
+    return {"card": "checkpoints/tiny/README.md"}

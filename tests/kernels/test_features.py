@@ -1,0 +1,37 @@
+"""The inputs of the network are the paper's raw values, in whatever shape the columns have."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from c2t.classifier import features
+from c2t.errors import InputError
+from c2t.kernels.features import FEATURES
+
+NODES = SimpleNamespace(
+    joint=torch.tensor([[0.5, 0.25], [1.0, 1e-6]]).log(),
+    entropy=torch.tensor([[0.0, 1.5], [2.5, 6.0]]),
+    depth=torch.tensor([[0, 1], [2, 10]], dtype=torch.uint8),
+)
+
+
+def test_raw_values_in_the_order_of_the_names() -> None:
+    x = features(NODES, ("depth", "joint_prob", "entropy"))
+    assert x.shape == (2, 2, 3)
+    assert x.dtype == torch.float32
+    torch.testing.assert_close(x[1, 1], torch.tensor([10.0, 1e-6, 6.0]))
+    torch.testing.assert_close(x[0, 0], torch.tensor([0.0, 0.5, 0.0]))
+
+
+def test_every_feature_is_element_wise() -> None:
+    """Decoding computes features level by level, training for millions of rows at once."""
+    row = SimpleNamespace(**{name: column[1:, :1] for name, column in vars(NODES).items()})
+    for name in FEATURES:
+        assert torch.equal(features(row, (name,)), features(NODES, (name,))[1:, :1])
+
+
+def test_unknown_or_missing_names_list_the_known() -> None:
+    for names in (("joint_prob", "colour"), ()):
+        with pytest.raises(InputError, match="known: joint_prob, entropy, depth"):
+            features(NODES, names)

@@ -1,0 +1,129 @@
+"""One forward over a tree against one forward per path by stock transformers, for every supported family, on
+checkpoints in the published formats."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from c2t.errors import InputError
+from c2t.models.pairs import Pair, load_pair
+from c2t.models.target import check_logits
+from c2t.policies import Eagle2
+from c2t.sampling import Sampling
+from c2t.tree import Tree
+from tests.eagle_reference import CONFIG, head_state, write_head
+from tests.toys import (
+    FAMILIES,
+    PROMPTS,
+    WINDOW,
+    TableDraft,
+    language_model,
+    path_of,
+    random_table,
+    root_of,
+    run,
+    save_language_model,
+)
+
+VOCABULARY = CONFIG["vocab_size"]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory):
+    """family -> a pair saved as published ones are and loaded back."""
+    root: Path = tmp_path_factory.mktemp("families")
+
+    @cache
+    def load(family: str) -> Pair:
+        # some families' tokenizers bring a token of their own
+        save_language_model(root / family, language_model(FAMILIES[family]), vocabulary=VOCABULARY - 4)
+        write_head(root / "head", CONFIG, head_state(CONFIG))
+        return load_pair(target=root / family, draft=root / "head", dtype=torch.float64)
+
+    return load
+
+
+def tree_of(roots: list[int], seed: int) -> Tree:
+    """Random trees, three levels deep."""
+    return Eagle2(K=3, levels=3, N=12)(TableDraft(random_table(VOCABULARY, seed)), root_of(*roots))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_tree_forward_is_the_forward_of_every_path(family: str, checkpoints) -> None:
+    """Three rounds over rows of different length, each of which commits another path; stock forwards have no cache."""
+    target = checkpoints(family).target
+    texts, lengths = [list(prompt) for prompt in PROMPTS], torch.tensor([len(prompt) for prompt in PROMPTS])
+    tokens = torch.zeros(len(texts), int(lengths.max()), dtype=torch.long)
+    for row, text in enumerate(texts):
+        tokens[row, : len(text)] = torch.tensor(text)
+    session = target.session()
+    verified = session.prefill(tokens, lengths)
+    rows = list(range(len(texts)))
+    for row in rows:
+        plain = target.model(torch.tensor([texts[row]]), output_hidden_states=True)
+        torch.testing.assert_close(verified.logits[row, 0], plain.logits[0, -1], rtol=1e-5, atol=1e-5)
+        features = verified.features[row, : len(texts[row])]
+        torch.testing.assert_close(features, plain.hidden_states[-1][0], rtol=1e-5, atol=1e-5)
+    for turn in range(3):
+        tree = tree_of([5 + turn] * len(rows), seed=turn)
+        verified = session.verify(tree)
+        committed = []
+        for place, row in enumerate(rows):
+            deepest = tree.size - 1 - place  # another slot in every row
+            for slot in range(tree.size):
+                text = [*texts[row], 5 + turn, *path_of(tree, place, slot)]
+                plain = target.model(torch.tensor([text]), output_hidden_states=True)
+                torch.testing.assert_close(verified.logits[place, slot], plain.logits[0, -1], rtol=1e-5, atol=1e-5)
+                feature = plain.hidden_states[-1][0, -1]
+                torch.testing.assert_close(verified.features[place, slot], feature, rtol=1e-5, atol=1e-5)
+            texts[row] += [5 + turn, *path_of(tree, place, deepest)]
+            path = tree.ancestors()[place, deepest].nonzero()[:, 0].tolist()
+            committed.append(path + [-1] * (4 - len(path)))
+        slots = torch.tensor(committed)
+        session.commit(slots, (slots >= 0).sum(1))
+        assert session.cache.lengths.tolist() == [len(texts[row]) for row in rows]
+        if turn == 0:
+            session.select(torch.tensor([3, 0, 1]))
+            rows = [3, 0, 1]
+    assert max(len(texts[row]) for row in rows) > WINDOW
+
+
+@torch.no_grad()
+def test_sliding_window_is_felt(checkpoints) -> None:
+    """The comparison above sees the window: without it the stock model says something else."""
+    target = checkpoints("mistral").target
+    text = torch.tensor([PROMPTS[1]])
+    with_window = target.session().prefill(text, torch.tensor([len(PROMPTS[1])])).logits
+    full = language_model(FAMILIES["llama"])  # the same weights, since they are drawn in the same order
+    assert full.state_dict().keys() == target.model.state_dict().keys()
+    assert (with_window[0, 0] - full(text).logits[0, -1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_decoding_is_that_of_generate(family: str, checkpoints) -> None:
+    pair = checkpoints(family)
+    texts, _ = run(pair.target, pair.draft, Eagle2(K=4, levels=3, N=14), PROMPTS, Sampling(), new=16)
+    for prompt, text in zip(PROMPTS, texts, strict=True):
+        ids = torch.tensor([prompt])
+        plain = pair.target.model.generate(ids, max_new_tokens=16, do_sample=False, pad_token_id=0)
+        assert text == plain[0, len(prompt) :].tolist()
+
+
+def test_eos_is_what_the_generation_config_says(checkpoints) -> None:
+    target = checkpoints("llama").target
+    found = []
+    for ids in (None, 7, [7, 9]):
+        target.model.generation_config.eos_token_id = ids
+        found.append(target.eos)
+    target.model.generation_config.eos_token_id = None
+    assert found == [frozenset(), {7}, {7, 9}]
+
+
+def test_logits_that_are_no_numbers_name_their_model() -> None:
+    check_logits(torch.tensor([[1.0, float("-inf")]]), "target")
+    with pytest.raises(InputError, match="target's logits contain NaN"):
+        check_logits(torch.tensor([[1.0, float("nan")]]), "target")

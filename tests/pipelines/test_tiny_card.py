@@ -1,0 +1,40 @@
+"""The card is made of the stages' records and logs."""
+
+import json
+from pathlib import Path
+
+from pipelines.build_tiny_pair import CORPUS
+from pipelines.tiny_card import MODELS, log, write_card
+
+
+def stages(build: Path) -> None:
+    records = {name: {"parameters": 1234, "steps": 50, "seconds": 120} for name in MODELS}
+    records["corpus"] = {"sha256": "feed"}
+    records["tokenizer"] = {"tokens": {"trained": 7000, "heldout": 3000}}
+    records["texts"] = {"written_tokens": 5000}
+    records["report"] = {"lines": [{"domain": "code", "texts": 20, "tau eagle": 2.51}]}
+    for name, record in records.items():
+        (build / f"{name}.json").write_text(json.dumps(record))
+    for name in MODELS:
+        (build / name).mkdir()
+        (build / name / "log.csv").write_text(
+            "step,seconds,loss,agreement\n50,9,3.0,0.1\n100,20,2.0,0.5\n50,10,2.5,0.2\n"
+        )
+
+
+def test_card_and_provenance_hold_the_figures(tmp_path: Path) -> None:
+    build, out = tmp_path / "build", tmp_path / "out"
+    build.mkdir()
+    out.mkdir()
+    stages(build)
+    write_card(out, build, CORPUS)
+    card = (out / "README.md").read_text()
+    for figure in ("| 1,234 | 50 steps, 2 min |", "feed", "7,000 tokens", "| code | 20 | 2.51 |", "agreement 0.500"):
+        assert figure in card
+    assert (out / "losses.png").exists()
+    assert json.loads((out / "provenance.json").read_text())["texts"]["written_tokens"] == 5000
+
+
+def test_a_step_that_was_done_twice_counts_once(tmp_path: Path) -> None:
+    stages(tmp_path)
+    assert [(line["step"], line["loss"]) for line in log(tmp_path, "draft")] == [(50, 2.5), (100, 2.0)]

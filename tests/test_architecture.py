@@ -1,0 +1,34 @@
+"""Small modules, short functions, a test per policy, and a light import."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted([*ROOT.glob("c2t/**/*.py"), *ROOT.glob("pipelines/**/*.py")])
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_module_and_functions_are_short(path: Path) -> None:
+    source = path.read_text()
+    assert len(source.splitlines()) <= 250
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    assert [f"{f.name}: {length} lines" for f in functions if (length := f.end_lineno - f.lineno + 1) > 50] == []
+
+
+def test_every_policy_has_a_test() -> None:
+    policies = [path for path in MODULES if path.parent.name == "policies" and "def __call__" in path.read_text()]
+    assert [path.stem for path in policies if not (ROOT / f"tests/policies/test_{path.name}").exists()] == []
+
+
+def test_import_of_c2t_needs_no_triton_and_loads_nothing_that_only_some_commands_use() -> None:
+    code = """if True:
+        import sys
+        sys.modules["triton"] = None  # an import of it now fails; torch, which tries, goes on without
+        import c2t
+        print([name for name in ("lightning", "matplotlib", "wandb") if name in sys.modules])"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stderr

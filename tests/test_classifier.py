@@ -1,0 +1,153 @@
+"""The network, its calibration, and what a saved classifier can be loaded with."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from c2t.classifier import ClassifierConfig, TreeClassifier, features
+from c2t.errors import InputError
+
+NODES = SimpleNamespace(
+    joint=torch.rand(2, 5).log(), entropy=torch.rand(2, 5) * 6, depth=torch.randint(0, 10, (2, 5), dtype=torch.int64)
+)
+CONFIG = ClassifierConfig(
+    pair="toy", K=10, levels=11, negatives_kept=0.01, metrics={"recall": 0.8}, validation_prompts=("a.jsonl:3",)
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    TreeClassifier(CONFIG).save_pretrained(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def test_the_papers_network_has_241_parameters() -> None:
+    assert sum(parameter.numel() for parameter in TreeClassifier().parameters()) == 241
+
+
+def test_scores_are_the_two_layer_network_of_the_features() -> None:
+    model = TreeClassifier(CONFIG).double()
+    w = {name: value.detach() for name, value in model.named_parameters()}
+    x = features(NODES, CONFIG.features).double()
+    hidden = (x @ w["hidden.weight"].T + w["hidden.bias"]).clamp(min=0)
+    expected = torch.sigmoid(hidden @ w["output.weight"][0] + w["output.bias"])
+    torch.testing.assert_close(model(NODES), expected)
+
+
+def test_calibration_takes_back_the_share_of_negatives() -> None:
+    """With one negative in a hundred kept, even odds in training are odds of 1 : 100 in decoding."""
+    model = TreeClassifier(CONFIG)
+    torch.nn.init.zeros_(model.output.weight)
+    torch.nn.init.zeros_(model.output.bias)
+    torch.testing.assert_close(model(NODES), torch.full((2, 5), 0.5))
+    torch.testing.assert_close(model(NODES, calibrated=True), torch.full((2, 5), 1 / 101))
+    score = TreeClassifier(CONFIG)(NODES)
+    odds = score / (1 - score) * CONFIG.negatives_kept
+    model = TreeClassifier(replace(CONFIG, negatives_kept=1.0))
+    assert torch.equal(model(NODES), model(NODES, calibrated=True))
+    assert (odds / (1 + odds) < score).all()
+
+
+def test_saved_and_loaded_is_the_same(folder: Path) -> None:
+    saved = load_file(folder / "model.safetensors")
+    loaded = TreeClassifier.from_pretrained(folder)
+    assert loaded.config == CONFIG
+    assert not loaded.training
+    assert loaded.state_dict().keys() == saved.keys()
+    assert all(torch.equal(value, saved[name]) for name, value in loaded.state_dict().items())
+
+
+def test_names_are_found_under_the_root(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("C2T_HOME", str(tmp_path))
+    place = tmp_path / "checkpoints" / "local" / "mine"
+    place.mkdir(parents=True)
+    folder.rename(place / "classifier")
+    assert TreeClassifier.from_pretrained("mine").config.pair == "toy"
+    with pytest.raises(InputError, match=r"'yours'; known: mine$"):
+        TreeClassifier.from_pretrained("yours")
+    with pytest.raises(InputError, match="c2t harvest --pair llama2-7b"):
+        TreeClassifier.from_pretrained("llama2-7b")
+
+
+def test_the_cards_numpy_lines_read_the_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = (folder / "README.md").read_text()
+    snippet = next(block for block in card.split("```python\n")[1:] if "import numpy" in block).split("```")[0]
+    monkeypatch.chdir(folder)
+    found: dict = {}
+    exec(snippet, found)
+    x = np.array([0.5, 2.0, 1.0], np.float32)
+    w = found["weights"]
+    logit = w["output.weight"] @ np.maximum(w["hidden.weight"] @ x + w["hidden.bias"], 0) + w["output.bias"]
+    expected = TreeClassifier.from_pretrained(folder).logits(torch.from_numpy(x))
+    assert math.isclose(float(logit[0]), float(expected.detach()), rel_tol=1e-5)
+
+
+def test_the_card_tells_settings_and_metrics(folder: Path) -> None:
+    card = huggingface_hub.ModelCard.load(folder / "README.md")
+    assert card.data.library_name == "c2t"
+    assert "| recall (validation) | 0.8 |" in card.content
+    assert "| pair | toy |" in card.content
+
+
+def test_hub_ids_are_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def download(repo: str, name: str, **hub: str) -> str:
+        asked.append((repo, name, hub))
+        return str(folder / name)
+
+    monkeypatch.setattr("c2t.classifier.hf_hub_download", download)
+    assert TreeClassifier.from_pretrained("someone/c2t-toy", revision="main").config == CONFIG
+    assert asked == [("someone/c2t-toy", name, {"revision": "main"}) for name in ("config.json", "model.safetensors")]
+
+
+def test_a_hub_id_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="someone/nothing is no folder, and no classifier") as raised:
+        TreeClassifier.from_pretrained("someone/nothing", cache_dir=tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def edit(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "config.json").unlink(), r"saved holds no classifier: there is no config\.json"),
+        (lambda f: (f / "config.json").write_text("{"), r"config\.json is not readable JSON"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "llama"}'), "does not describe a classifier"),
+        (lambda f: edit(f, features=["joint_prob", "colour"]), "unknown features colour; known: joint_prob"),
+        (lambda f: edit(f, features=["joint_prob", "depth"]), "does not fit its config.json .2 features"),
+        (lambda f: edit(f, hidden=12), "does not fit its config.json"),
+        (lambda f: edit(f, hidden=0), "hidden must be at least 1"),
+        (lambda f: edit(f, negatives_kept=0.0), "negatives_kept in"),
+        (lambda f: (f / "model.safetensors").unlink(), r"model\.safetensors is missing or damaged"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"\x10"), r"model\.safetensors is missing or damaged"),
+        (lambda f: save_file({"x": torch.ones(2)}, f / "model.safetensors"), "does not fit"),
+    ],
+    ids=lambda value: "" if callable(value) else value.replace("\\", ""),
+)
+def test_damage_is_named_in_one_line(folder: Path, damage, message: str) -> None:
+    damage(folder)
+    with pytest.raises(InputError, match=message) as raised:
+        TreeClassifier.from_pretrained(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_weights_that_are_not_finite_are_refused(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["hidden.bias"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(InputError, match="not finite"):
+        TreeClassifier.from_pretrained(folder)

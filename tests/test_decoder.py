@@ -1,0 +1,144 @@
+"""The decoder that people load: a pair from disk, one prompt or several, as text or ids, and clear refusals."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from c2t import C2T, Eagle2, InputError, Plain, SpeculativeDecoder
+from c2t.statistics import Statistics
+from tests.eagle_reference import CONFIG, head_state, write_head
+from tests.toys import FAMILIES, PROMPTS, language_model, save_language_model, toy_classifier
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A C2T_HOME whose pair "toy" has everything that a name can lead to."""
+    root = tmp_path_factory.mktemp("home")
+    pair = root / "checkpoints" / "toy"
+    model = language_model(FAMILIES["llama"])
+    model.generation_config.eos_token_id = 47
+    save_language_model(pair / "target", model)
+    write_head(pair / "draft", CONFIG, head_state(CONFIG))
+    toy_classifier().save_pretrained(pair / "classifier")
+    return root
+
+
+@pytest.fixture
+def decoder(home: Path, monkeypatch: pytest.MonkeyPatch) -> SpeculativeDecoder:
+    monkeypatch.setenv("C2T_HOME", str(home))
+    return SpeculativeDecoder.from_pretrained("toy", dtype=torch.float64)
+
+
+def words(tokens: list[int]) -> str:
+    return " ".join(f"w{token}" for token in tokens)
+
+
+def test_the_default_policy_is_c2t_with_the_pairs_classifier(decoder: SpeculativeDecoder) -> None:
+    assert isinstance(decoder.policy, C2T)
+    assert decoder.policy.beta == decoder.policy.classifier.config.beta
+    assert decoder.policy.classifier.output.weight.equal(toy_classifier().output.weight)
+
+
+def test_text_is_what_generate_writes(decoder: SpeculativeDecoder) -> None:
+    output = decoder.generate([words(prompt) for prompt in PROMPTS], max_new_tokens=15)
+    model = decoder.pair.target.model
+    for prompt, tokens, text, own in zip(PROMPTS, output.sequences, output.texts, output.statistics, strict=True):
+        plain = model.generate(torch.tensor([prompt]), max_new_tokens=15, do_sample=False, pad_token_id=0)
+        assert tokens == plain[0, len(prompt) :].tolist()
+        assert text == words(tokens)
+        assert own.new_tokens == len(tokens)
+        assert own.prompts + sum(a + 1 for a in own.accepted) - own.cut == own.new_tokens
+    assert output.total.new_tokens == sum(map(len, output.sequences))
+    assert output.total.prompts == len(PROMPTS)
+
+
+def test_one_prompt_may_be_text_or_ids(decoder: SpeculativeDecoder) -> None:
+    by_text = decoder.generate(words(PROMPTS[0]), 8, 0.7, seed=5)
+    by_ids = decoder.generate(PROMPTS[0], 8, 0.7, seed=5)
+    listed = decoder.generate([PROMPTS[0]], 8, 0.7, seed=5)
+    assert by_text == by_ids == listed
+    assert by_text.text == by_text.texts[0]
+    assert decoder.generate(PROMPTS[0], 8, 0.7, seed=6).sequences != by_ids.sequences
+
+
+def test_several_prompts_have_no_single_text(decoder: SpeculativeDecoder) -> None:
+    with pytest.raises(InputError, match="2 texts"):
+        _ = decoder.generate(PROMPTS[:2], 2).text
+
+
+def test_policies_and_batches_share_the_text_of_a_seed(home: Path, decoder: SpeculativeDecoder) -> None:
+    settings = {
+        "max_new_tokens": 12,
+        "temperature": 0.9,
+        "top_k": 30,
+        "top_p": 0.95,
+        "repetition_penalty": 1.1,
+        "seed": 7,
+    }
+    texts = decoder.generate(PROMPTS, **settings).sequences
+    for policy in (Plain(), Eagle2(K=4, levels=3, N=10)):
+        output = SpeculativeDecoder(decoder.pair, policy).generate(PROMPTS, **settings)
+        assert output.sequences == texts
+    alone = [decoder.generate(prompt, **settings, sequences=[i]).sequences[0] for i, prompt in enumerate(PROMPTS)]
+    assert alone == texts
+
+
+def test_plain_decoding_costs_one_token_a_round_and_no_draft(decoder: SpeculativeDecoder) -> None:
+    output = SpeculativeDecoder(decoder.pair, Plain()).generate(PROMPTS[0], max_new_tokens=6)
+    count = len(output.sequences[0])
+    assert 1 < count <= 6
+    assert output.total == Statistics(1, count, 0, 0, [1] * (count - 1), [0] * (count - 1), [0] * (count - 1))
+
+
+def test_the_text_ends_with_the_targets_eos(decoder: SpeculativeDecoder) -> None:
+    free = decoder.generate(PROMPTS, max_new_tokens=15).sequences
+    longest = max(range(len(free)), key=lambda i: len(free[i]))
+    early = free[longest][4]
+    decoder.pair.target.model.generation_config.eos_token_id = [early, 47]
+    assert decoder.eos == {early, 47}
+    output = decoder.generate(PROMPTS, max_new_tokens=15)
+    assert output.sequences[longest] == free[longest][: free[longest].index(early) + 1]
+    assert all(text == plain[: len(text)] for text, plain in zip(output.sequences, free, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "settings", "message"),
+    [
+        ([], {}, "empty prompt"),
+        ("", {}, "empty prompt"),
+        ([[1, 2], []], {}, "empty prompt"),
+        ([[1, 48]], {}, r"outside the target's vocabulary 0\.\.47"),
+        ([[-1]], {}, "outside the target's vocabulary"),
+        ([[1], [1] * 250], {"max_new_tokens": 7}, r"prompt 1.*250 tokens \+ 7 new ones.*256"),
+        ([1], {"max_new_tokens": 0}, "max_new_tokens = 0"),
+        ([1], {"temperature": -1.0}, "temperature"),
+    ],
+    ids=str,
+)
+def test_impossible_requests_are_refused(decoder: SpeculativeDecoder, prompts, settings: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        decoder.generate(prompts, **settings)
+
+
+def test_a_text_may_fill_the_positions(decoder: SpeculativeDecoder) -> None:
+    """The last trees stand past the limit, and still the text is plain decoding's."""
+    prompt = (PROMPTS[1] * 30)[:246]
+    text = decoder.generate(prompt, max_new_tokens=10).sequences
+    assert text == SpeculativeDecoder(decoder.pair, Plain()).generate(prompt, max_new_tokens=10).sequences
+
+
+def test_a_policy_wider_than_the_vocabulary_is_refused(decoder: SpeculativeDecoder) -> None:
+    with pytest.raises(InputError, match=r"K = 49 .*48"):
+        SpeculativeDecoder(decoder.pair, Eagle2(K=49))
+
+
+def test_a_pair_without_a_classifier_says_how_to_make_one(home: Path, decoder: SpeculativeDecoder) -> None:
+    bare = home / "checkpoints" / "bare"
+    bare.mkdir(exist_ok=True)
+    for part in ("target", "draft"):
+        if not (bare / part).exists():
+            (bare / part).symlink_to(home / "checkpoints" / "toy" / part)
+    with pytest.raises(InputError, match="c2t harvest --pair bare"):
+        SpeculativeDecoder.from_pretrained("bare")
+    assert isinstance(SpeculativeDecoder.from_pretrained("bare", policy=Plain()).policy, Plain)

@@ -1,0 +1,31 @@
+"""The notebooks: stripped of outputs, and every cell runs."""
+
+import json
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+from c2t import harvest, prompts
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_outputs_are_stripped(path: Path) -> None:
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_cells_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On few and short texts."""
+    monkeypatch.setattr(prompts, "spread", lambda found, limit: found[:: max(1, len(found) // min(limit, 6))][:6])
+    settings = harvest.HarvestSettings
+    monkeypatch.setattr(harvest, "HarvestSettings", lambda **_: settings(max_new_tokens=12))
+    matplotlib.use("Agg")
+    names: dict[str, object] = {}
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert names["result"].metrics.average_precision > 0

@@ -1,0 +1,171 @@
+"""The target's choice: processors against Hugging Face's own, draws against the plain cumulative sum, and the hash."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from transformers import (
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from c2t.errors import InputError
+from c2t.sampling import Sampling, uniform
+
+SETTINGS = [
+    Sampling(temperature=0.7),
+    Sampling(temperature=1.0, top_k=5),
+    Sampling(temperature=0.5, top_p=0.9),
+    Sampling(temperature=1.3, top_p=0.01),
+    Sampling(temperature=1.0, top_k=200),  # more than the vocabulary
+    Sampling(temperature=0.8, top_k=12, top_p=0.6, repetition_penalty=1.4),
+    Sampling(temperature=0.8, repetition_penalty=0.7),
+    Sampling(repetition_penalty=1.2),
+]
+
+
+def as_hugging_face(sampling: Sampling) -> LogitsProcessorList:
+    """What `generate` builds, in its order."""
+    chain = LogitsProcessorList()
+    if sampling.repetition_penalty != 1:
+        chain.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    if sampling.temperature:
+        chain.append(TemperatureLogitsWarper(sampling.temperature))
+        if sampling.top_k:
+            chain.append(TopKLogitsWarper(sampling.top_k))
+        if sampling.top_p < 1:
+            chain.append(TopPLogitsWarper(sampling.top_p))
+    return chain
+
+
+def seen_tokens(ids: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    return torch.zeros(len(ids), vocabulary, dtype=torch.bool).scatter(1, ids, True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sampling", SETTINGS, ids=str)
+def test_processors_are_those_of_generate(sampling: Sampling, dtype: torch.dtype) -> None:
+    logits = torch.randn(6, 50, dtype=dtype) * 3
+    ids = torch.randint(0, 50, (6, 20))
+    expected = as_hugging_face(sampling)(ids, logits.clone())
+    torch.testing.assert_close(sampling.process(logits, seen_tokens(ids, 50)), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sampling", SETTINGS, ids=str)
+def test_half_precision_logits_are_processed_in_float32_as_generate_does(
+    sampling: Sampling, dtype: torch.dtype
+) -> None:
+    logits = (torch.randn(6, 50) * 3).to(dtype)
+    ids = torch.randint(0, 50, (6, 20))
+    expected = as_hugging_face(sampling)(ids, logits.float())
+    torch.testing.assert_close(sampling.process(logits, seen_tokens(ids, 50)), expected, rtol=0, atol=0)
+
+
+def test_draw_inverts_the_cumulative_sum_in_token_order() -> None:
+    sampling = Sampling(temperature=0.6, top_p=0.95, seed=4)
+    logits = torch.randn(200, 30, dtype=torch.float64) * 2
+    sequence, position = torch.arange(200) % 7, torch.arange(200)
+    points = uniform(4, sequence, position).tolist()
+    probabilities = as_hugging_face(sampling)(None, logits.clone()).softmax(-1).tolist()
+    expected = []
+    for point, row in zip(points, probabilities, strict=True):
+        mass, token = 0.0, -1
+        while mass <= point:
+            token += 1
+            mass += row[token]
+        expected.append(token)
+    assert sampling.draw(logits, sequence, position).tolist() == expected
+
+
+def test_draws_follow_the_law_and_never_hit_an_excluded_token() -> None:
+    logits = torch.tensor([2.0, float("-inf"), 1.0, 0.0, -1.0]).expand(20_000, -1)
+    rows = torch.arange(20_000)
+    drawn = Sampling(temperature=1.0, seed=1).draw(logits, rows, torch.full_like(rows, 3))
+    counts = torch.bincount(drawn, minlength=5).numpy()
+    law = logits[0].double().softmax(-1).numpy()
+    assert counts[1] == 0
+    assert stats.chisquare(counts[law > 0], 20_000 * law[law > 0]).pvalue > 1e-3
+
+
+def test_greedy_takes_the_lowest_of_equal_tokens() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0]])
+    zeros = torch.zeros(2, dtype=torch.long)
+    assert Sampling().draw(logits, zeros, zeros).tolist() == [1, 0]
+
+
+def test_a_row_is_drawn_as_if_alone() -> None:
+    sampling = Sampling(temperature=1.0, top_k=20, seed=2)
+    logits, rows = torch.randn(9, 40), torch.arange(9)
+    together = sampling.draw(logits, rows, rows + 5)
+    alone = [sampling.draw(logits[i : i + 1], rows[i : i + 1], rows[i : i + 1] + 5) for i in range(9)]
+    assert together.tolist() == torch.cat(alone).tolist()
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, -(2**63), 2**63 - 1, 2**64 - 1, 10**30])
+def test_uniforms_look_uniform_for_every_seed(seed: int) -> None:
+    sequence, position = (
+        grid.flatten() for grid in torch.meshgrid(torch.arange(200), torch.arange(100), indexing="ij")
+    )
+    points = uniform(seed, sequence, position)
+    assert points.dtype == torch.float64
+    assert 0 <= points.min() < 1e-3
+    assert 1 - 1e-3 < points.max() < 1
+    assert stats.kstest(points.numpy(), "uniform").pvalue > 1e-4
+    assert abs(points.var().item() - 1 / 12) < 0.002
+    grid = points.reshape(200, 100).numpy()
+    for one, other in ((grid[:, 1:], grid[:, :-1]), (grid[1:], grid[:-1]), (grid[1:, 1:], grid[:-1, :-1])):
+        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.03
+
+
+def test_uniforms_differ_in_every_coordinate_and_do_not_depend_on_the_batch() -> None:
+    corners = list(product((0, 1, 2, -1, 2**40), (0, 1, 2, 10**6), (0, 1, 2, 10**6)))
+    points = [uniform(seed, torch.tensor([s]), torch.tensor([i])).item() for seed, s, i in corners]
+    assert len(set(points)) == len(corners)
+    again = uniform(2, torch.tensor([s for seed, s, i in corners]), torch.tensor([i for seed, s, i in corners]))
+    assert [p for p, corner in zip(points, corners, strict=True) if corner[0] == 2] == [
+        p for p, corner in zip(again.tolist(), corners, strict=True) if corner[0] == 2
+    ]
+
+
+def test_uniforms_are_the_stream_that_texts_were_made_with() -> None:
+    """A change of the hash would change every stored text of the same seed."""
+    mask = 2**64 - 1
+
+    def mix(x: int) -> int:
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & mask
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB & mask
+        return x ^ (x >> 31)
+
+    def plain(seed: int, sequence: int, position: int, draw: int) -> float:
+        state = mix(seed & mask)
+        for coordinate in (sequence, position, draw):
+            state = mix((state + (coordinate + 1) * 0x9E3779B97F4A7C15) & mask)
+        return (state >> 11) / 2**53
+
+    for seed, sequence, position, draw in product((0, 7, -3, 2**63), (0, 5), (0, 1000), (0, 1, -1)):
+        point = uniform(seed, torch.tensor([sequence]), torch.tensor([position]), draw).item()
+        assert point == plain(seed, sequence, position, draw)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": -0.1},
+        {"temperature": float("inf")},
+        {"temperature": float("nan")},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"repetition_penalty": 0.0},
+    ],
+    ids=str,
+)
+def test_impossible_settings_are_refused_by_name(settings: dict) -> None:
+    with pytest.raises(InputError, match=next(iter(settings))):
+        Sampling(**settings)

@@ -1,0 +1,184 @@
+"""Toy models for the tests of the runtime: tiny and random, in float64, and sure enough of their text that drafts are
+partly accepted."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from c2t.classifier import ClassifierConfig, TreeClassifier
+from c2t.decoding import Step, cut, generate
+from c2t.models.draft_lm import DraftLM
+from c2t.models.eagle import EagleDraft, EagleHead
+from c2t.models.target import Target
+from c2t.protocols import Root, Rows
+from c2t.sampling import Sampling
+from c2t.tree import Tree
+
+VOCABULARY = 48
+PROMPTS = [[1, 5, 9, 40], [2, 3, 4, 5, 6, 7, 8, 9, 10], [3], [7, 7, 2, 30, 31, 5]]
+NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    **NO_TOKENS,
+}
+WINDOW = 6  # of the sliding attention; shorter than every text of the tests
+
+FAMILIES: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(**SIZES),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen2-sliding": Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
+    "qwen3": Qwen3Config(**SIZES, head_dim=12),
+    "mistral": MistralConfig(**SIZES, sliding_window=WINDOW),
+    "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, **NO_TOKENS),
+}
+
+
+def randomise(module: nn.Module, seed: int, spread: float = 0.4) -> nn.Module:
+    """Random weights everywhere, norms and biases too, so that leaving one out shows."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * spread
+            parameter.copy_(noise if parameter.ndim > 1 else noise + parameter)
+    return module
+
+
+def language_model(config: PreTrainedConfig, seed: int = 0, spread: float = 0.4) -> PreTrainedModel:
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").double().eval()
+    return randomise(model, seed, spread)
+
+
+@cache
+def toy_target(vocabulary: int = VOCABULARY, seed: int = 0, spread: float = 0.4) -> Target:
+    return Target(language_model(LlamaConfig(**{**SIZES, "vocab_size": vocabulary}), seed, spread))
+
+
+def random_eagle(target: Target, seed: int = 1) -> EagleDraft:
+    """A head with random weights: accepted by luck only."""
+    config = LlamaConfig(**{**SIZES, "vocab_size": target.config.vocab_size, "num_hidden_layers": 1})
+    head = randomise(EagleHead(config).double(), seed, spread=0.3).eval()
+    head.embed_tokens = target.embed_tokens
+    return EagleDraft(head, target.lm_head)
+
+
+def perturbed(target: Target, noise: float = 0.03, seed: int = 2) -> DraftLM:
+    """The target itself with noise on its weights: right often, but not always."""
+    model = language_model(target.model.config)
+    model.load_state_dict(target.model.state_dict())
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64), alpha=noise)
+    return DraftLM(Target(model))
+
+
+@cache
+def toy_drafts() -> dict[str, EagleDraft | DraftLM]:
+    target = toy_target()
+    return {"eagle": random_eagle(target), "same": DraftLM(target), "perturbed": perturbed(target)}
+
+
+def toy_classifier(seed: int = 0, M: int | None = 1000) -> TreeClassifier:
+    """Confidence that grows with the joint probability and depends on entropy and depth in a random way."""
+    model = TreeClassifier(ClassifierConfig(hidden=6, M=M))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+        model.hidden.weight[0] = torch.tensor([1.0, 0.0, 0.0])
+        model.hidden.bias[0] = 0.0
+        model.output.weight[0, 0] = 12.0
+        model.output.bias[0] = -1.0
+    return model.eval()
+
+
+def toy_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+    """Words "w0", "w1", ... are the tokens 0, 1, ..."""
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocabulary)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, clean_up_tokenization_spaces=False)
+
+
+def save_language_model(folder: Path, model: PreTrainedModel, vocabulary: int = VOCABULARY) -> Path:
+    """A causal LM with its tokenizer, as published ones lie on disk."""
+    model.save_pretrained(folder)
+    toy_tokenizer(vocabulary).save_pretrained(folder)
+    return folder
+
+
+def run(target, drafter, policy, prompts, sampling=Sampling(), *, new=24, eos=frozenset(), sequences=None):
+    """New tokens of each prompt, cut as users see them, and the steps that made them."""
+    steps = list(
+        generate(target, drafter, policy, prompts, max_new_tokens=new, sampling=sampling, eos=eos, sequences=sequences)
+    )
+    return [cut(tokens, new, eos) for tokens in emitted(steps, len(prompts))], steps
+
+
+def emitted(steps: Sequence[Step], prompts: int) -> list[list[int]]:
+    tokens: list[list[int]] = [[] for _ in range(prompts)]
+    for step in steps:
+        for row, prompt in enumerate(step.rows.tolist()):
+            tokens[prompt] += step.tokens[row, : step.count[row]].tolist()
+    return tokens
+
+
+def root_of(*tokens: int) -> Root:
+    """Roots of a batch, for policies that draw nothing at random."""
+    return Root(torch.tensor(tokens), torch.zeros(len(tokens), dtype=torch.long))
+
+
+def path_of(tree: Tree, row: int, slot: int) -> list[int]:
+    """Tokens from under the root to the slot, by walking the parents."""
+    path: list[int] = []
+    while slot > 0:
+        path.insert(0, int(tree.token[row, slot]))
+        slot = int(tree.parent[row, slot])
+    return path
+
+
+class TableDraft:
+    """A draft whose logits are a function of (row, path): what policies are tested on. Counts its calls."""
+
+    def __init__(self, logits: Callable[[int, tuple[int, ...]], Tensor]):
+        self.logits = logits
+        self.expanded: list[Tensor] = []
+
+    def expand(self, tree: Tree, slots: Tensor) -> Rows:
+        self.expanded.append(slots)
+        rows = [
+            torch.stack([self.logits(row, tuple(path_of(tree, row, slot))) for slot in chosen])
+            for row, chosen in enumerate(slots.tolist())
+        ]
+        return Rows(torch.stack(rows))
+
+
+def random_table(vocabulary: int, seed: int = 0, spread: float = 2.0) -> Callable[[int, tuple[int, ...]], Tensor]:
+    """Random logits, the same for the same (row, path)."""
+
+    @cache
+    def logits(row: int, path: tuple[int, ...]) -> Tensor:
+        generator = torch.Generator().manual_seed(hash((seed, row, *path)) % 2**31)
+        return torch.randn(vocabulary, generator=generator, dtype=torch.float64) * spread
+
+    return logits
