@@ -19,11 +19,12 @@ from safetensors.torch import load_file, save_file
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from c2t import cli, shards
+from c2t import shards
 from c2t import harvest as harvesting
 from c2t.benchmark import BenchSettings
 from c2t.classifier import TreeClassifier
 from c2t.cli import app
+from c2t.commands.data import harvests
 from c2t.harvest import HarvestSettings
 from c2t.records import describe, read_columns
 from c2t.shards import ShardWriter, open_folder
@@ -144,12 +145,12 @@ def test_the_literal_command(trained: Path) -> None:
 
 def test_finetune_learns_from_the_embedded_pairs_harvest_first(home: Path) -> None:
     tiny, other = (home / "data" / "harvest" / name for name in ("tiny", "llama2-7b"))
-    assert cli._harvests(None, "tiny", "llama2-7b") == [tiny]
+    assert harvests(None, "tiny", "llama2-7b") == [tiny]
     other.mkdir(parents=True)
-    assert cli._harvests(None, "tiny", "llama2-7b") == [other]
+    assert harvests(None, "tiny", "llama2-7b") == [other]
     tiny.mkdir()
-    assert cli._harvests(None, "tiny", "llama2-7b") == [tiny]
-    assert cli._harvests(["llama2-7b", str(tiny)], "tiny") == [other, tiny]
+    assert harvests(None, "tiny", "llama2-7b") == [tiny]
+    assert harvests(["llama2-7b", str(tiny)], "tiny") == [other, tiny]
 
 
 def test_without_a_classifier_the_commands_that_make_it_are_named(home: Path) -> None:

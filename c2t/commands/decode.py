@@ -1,0 +1,89 @@
+"""Commands that decode: generate, bench; and info."""
+
+from typing import Annotated
+
+import typer
+
+from c2t import acceptance, benchmark, reports, terminal
+from c2t import info as information
+from c2t import options as o
+from c2t.commands import shared
+from c2t.decoder import SpeculativeDecoder
+from c2t.policies import POLICIES
+from c2t.policies.named import describe, parse
+from c2t.prompts import conversation, default_prompts
+
+BENCH = benchmark.BenchSettings()
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="Text to continue, or to answer.")] = "def fibonacci(n):",
+    pair: o.PairName = None,
+    target: o.Target = None,
+    draft: o.Draft = None,
+    policy: Annotated[str, typer.Option(help=f"{', '.join(POLICIES)}; with settings: eagle2:N=60,K=10.")] = "c2t",
+    classifier: o.Classifier = None,
+    beta: Annotated[float | None, typer.Option(help="Threshold.", show_default="the classifier's")] = None,
+    max_new_tokens: o.MaxNewTokens = 128,
+    temperature: o.Temperature = 0.0,
+    seed: o.Seed = 0,
+    device: o.Device = None,
+    dtype: o.Dtype = None,
+    device_map: o.DeviceMap = None,
+    json: o.Json = None,
+) -> None:
+    """Continue a prompt and say what it cost."""
+    loaded = shared.load(pair, target, draft, device, dtype, device_map)
+    rates = acceptance.lookup(loaded, temperature)
+    decoder = SpeculativeDecoder(loaded, parse(policy, shared.classifier(loaded, classifier), rates, beta=beta))
+    ids = conversation(loaded.tokenizer, loaded.template, [prompt])
+    output = decoder.generate(ids, max_new_tokens, temperature, seed=seed)
+    terminal.say(f"{prompt if not loaded.template else ''}{output.text}\n")
+    terminal.say(reports.statistics_line(output.total))
+    figures = {"text": output.text, **reports.statistics_figures(output.total)}
+    settings = {"pair": loaded.name, "policy": describe(decoder.policy), "temperature": temperature, "seed": seed}
+    terminal.result(json, "generate", figures, {**settings, "max_new_tokens": max_new_tokens})
+
+
+def bench(
+    pair: o.PairName = None,
+    target: o.Target = None,
+    draft: o.Draft = None,
+    policies: Annotated[
+        str,
+        typer.Option(help="all, or names separated by commas, with settings: eagle2:N=60,K=10,c2t:beta=0.5."),
+    ] = benchmark.DEFAULT_POLICIES,
+    classifier: o.Classifier = None,
+    prompts: o.Prompts = None,
+    limit: o.Limit = BENCH.limit,
+    timed: Annotated[int, typer.Option(help="Prompts to decode against the clock; 0: none.")] = BENCH.timed,
+    max_new_tokens: o.MaxNewTokens = BENCH.max_new_tokens,
+    temperature: o.Temperature = BENCH.temperature,
+    seed: o.Seed = BENCH.seed,
+    live: o.Live = BENCH.live,
+    rule: o.Rule = BENCH.rule,
+    device: o.Device = None,
+    dtype: o.Dtype = None,
+    device_map: o.DeviceMap = None,
+    json: o.Json = None,
+) -> None:
+    """Compare policies: tau, gamma, draft passes, and tokens/s against plain decoding and transformers' generate."""
+    settings = benchmark.BenchSettings(max_new_tokens, temperature, seed, limit, timed, live, rule)
+    loaded = shared.load(pair, target, draft, device, dtype, device_map)
+    files = prompts or default_prompts(loaded.name, "bench")
+    rates = acceptance.lookup(loaded, temperature, rule)
+    compared = [parse(spec, shared.classifier(loaded, classifier), rates) for spec in benchmark.specs(policies)]
+    with terminal.progress("bench") as bar:
+        task = bar.add_task("", total=None)
+        found = benchmark.bench(
+            loaded, compared, shared.read(files), settings, lambda done, of: bar.update(task, completed=done, total=of)
+        )
+    terminal.table(*reports.bench_table(found))
+    terminal.say(reports.bench_remarks(found))
+    configuration = benchmark.configuration(loaded, settings, files, classifier or loaded.name)
+    terminal.result(json, "bench", benchmark.figures(found), configuration)
+
+
+def info(name: Annotated[str, typer.Argument(help="Pair, classifier or harvest: NAME, folder or Hub id.")] = "tiny"):
+    """Say what a pair, a classifier or a harvest is."""
+    shared.show(information.info(name))
