@@ -19,19 +19,15 @@ def write(
     length: int,
     temperature: float,
     generator: torch.Generator,
-) -> tuple[Int[Tensor, "B length"], Float[Tensor, "B length-1 H"]]:
-    """Prompts of one length, continued to `length` tokens, and the features of all tokens but the last.
-
-    A separator is not an end: the next document follows.
-    """
-    text, cache, new, features = prompts, None, prompts, []
+) -> Int[Tensor, "B length"]:
+    """Prompts of one length, continued to `length` tokens. A separator is not an end: the next document follows."""
+    text, cache, new = prompts, None, prompts
     while text.shape[1] < length:
         out = target.model(input_ids=new, past_key_values=cache, use_cache=True)
-        features.append(out.last_hidden_state)
         cache = out.past_key_values
-        new = draw(target.lm_head(features[-1][:, -1]), temperature, generator)[:, None]
+        new = draw(target.lm_head(out.last_hidden_state[:, -1]), temperature, generator)[:, None]
         text = torch.cat([text, new], 1)
-    return text, torch.cat(features, 1)
+    return text
 
 
 def beginnings(
@@ -59,14 +55,12 @@ def write_texts(
     temperatures: tuple[float, ...] = (0.4, 0.8, 1.0),
     batch: int = 128,
     seed: int = 0,
-) -> tuple[Int[Tensor, "rows length"], Float[Tensor, "rows length H"]]:
-    """Texts and their features (float16), the temperatures in turn."""
+) -> Int[Tensor, "rows length"]:
+    """Texts, the temperatures in turn."""
     generator = torch.Generator().manual_seed(seed)
-    texts, features = [], []
+    texts = []
     for index in range(-(-rows // batch)):
         tokens = int(torch.randint(16, 80, (1,), generator=generator))
         prompts = beginnings(documents, batch, tokens, separator, generator)
-        text, feature = write(target, prompts, length + 1, temperatures[index % len(temperatures)], generator)
-        texts.append(text[:, :length])
-        features.append(feature.half())
-    return torch.cat(texts)[:rows], torch.cat(features)[:rows]
+        texts.append(write(target, prompts, length, temperatures[index % len(temperatures)], generator))
+    return torch.cat(texts)[:rows]

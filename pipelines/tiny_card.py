@@ -15,8 +15,11 @@ MODELS = {
     "target": "`LlamaForCausalLM`, 8 layers of 256, byte-level BPE of 8192 tokens, untied head",
     "draft": "EAGLE-1/2 head, upstream's loss: 1.0 SmoothL1 on features + 0.1 soft cross-entropy",
     "draft_distilled": "`draft`, trained on with 1.0 soft cross-entropy + 0.1 SmoothL1, also one level down the tree",
+    "draft_eagle3": "EAGLE-3 head on layers 2, 4 and 5, vocabulary of the 4096 most frequent tokens, 2 unrolled steps",
+    "draft_mtp": "MTP-style layer: norms of embedding and feature, joined, one block; loss of `draft_distilled`",
     "draft_lm": "independent Llama, 2 layers of 128, tied head, the target's tokenizer",
 }
+LOSSES = ("loss", "heldout_loss", "agreement")
 COMMAND = "python -m pipelines.build_tiny_pair"
 
 CARD = """---
@@ -27,7 +30,7 @@ tags: [speculative-decoding, eagle, c2t]
 ---
 # tiny: the embedded pair
 
-A small target with four drafts of known quality, so that every command of c2t runs on two CPU cores without a
+A small target with six drafts of known quality, so that every command of c2t runs on two CPU cores without a
 download. It is a test bed for token trees, not a useful language model: it knows its training text by heart, as a
 chat model knows its own style, and little else.
 
@@ -58,9 +61,9 @@ Documents by domain and split; a source file belongs to one split. Prompts of ca
 | --- | {rule} |
 {documents}
 
-## Training (`--stage target`, `draft`, `draft_distilled`, `draft_lm`)
+## Training (`--stage target`, `draft`, `draft_distilled`, `draft_eagle3`, `draft_mtp`, `draft_lm`)
 
-![Losses](losses.png)
+{pictures}
 
 {losses}
 
@@ -72,7 +75,7 @@ left-out files (`draft_lm`: of held-back text of the target), a different one ea
 ## Regime (`--stage report`)
 
 Up to {texts} prompts of `data/prompts` for each line, 96 new tokens; `eagle` is `draft/`, `distilled` is
-`draft_distilled/`, `lm` is `draft_lm/`. `T`: temperature of the text. `entropy`: mean
+`draft_distilled/`, and so on. `T`: temperature of the text. `entropy`: mean
 full-vocabulary entropy, in nats, of the target's distribution at T = 0.8 over the generated positions. `looping`: share
 of texts that end in a loop. `agreement`: share of generated positions where draft and target have the same most
 probable token. `tau`: drafted tokens accepted per round by EAGLE-2 (K = 10, 6 levels, N = 60), bonus not counted.
@@ -94,21 +97,21 @@ def records(build: Path) -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text()) for path in sorted(build.glob("*.json")) if path.stem != "card"}
 
 
-def log(build: Path, name: str) -> list[dict[str, float]]:
-    """A line per step; what a resumed run did again replaces what it did before."""
-    with (build / name / "log.csv").open() as file:
+def log(folder: Path) -> list[dict[str, float]]:
+    """A line per step, none of a run that is not there; what a resumed run did again replaces what it did before."""
+    if not (folder / "log.csv").exists():
+        return []
+    with (folder / "log.csv").open() as file:
         lines = [{key: float(value) for key, value in line.items()} for line in csv.DictReader(file)]
     return sorted({line["step"]: line for line in lines}.values(), key=lambda line: line["step"])
 
 
-def plot_losses(build: Path, path: Path) -> None:
-    figure, axes = plt.subplots(1, len(MODELS), figsize=(14, 3), layout="constrained")
-    for axis, name in zip(axes, MODELS, strict=True):
-        lines = log(build, name)
-        for key in (key for key in ("loss", "heldout_loss", "agreement") if key in lines[0]):
-            axis.plot([line["step"] for line in lines], [line[key] for line in lines], label=key.replace("_", " "))
-        axis.set(title=name, xlabel="step")
-        axis.legend(frameon=False)
+def plot_losses(lines: list[dict[str, float]], title: str, path: Path) -> None:
+    figure, axis = plt.subplots(figsize=(3.5, 3), layout="constrained")
+    for key in (key for key in LOSSES if key in lines[0]):
+        axis.plot([line["step"] for line in lines], [line[key] for line in lines], label=key.replace("_", " "))
+    axis.set(title=title, xlabel="step")
+    axis.legend(frameon=False)
     figure.savefig(path, dpi=90)
     plt.close(figure)
 
@@ -121,13 +124,12 @@ def models(found: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
-def last_losses(build: Path) -> str:
-    lines = {name: log(build, name)[-1] for name in MODELS}
+def last_losses(found: dict[str, Any]) -> str:
+    lines = {name: {key: v for key, v in found[name]["last"].items() if key in LOSSES} for name in MODELS}
     return "\n".join(
-        f"- `{name}`, last steps: " + ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in line.items()
-        if key in ("loss", "heldout_loss", "agreement"))
+        f"- `{name}`, last steps: " + ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in line.items())
         for name, line in lines.items()
-    )  # fmt: skip
+    )
 
 
 def document_counts(path: Path) -> dict[str, str]:
@@ -142,7 +144,10 @@ def write_card(out: Path, build: Path, corpus_path: Path) -> dict[str, Any]:
     sources = json.loads(corpus_path.with_name("sources.json").read_text())
     provenance = {**found, "sources": sources}
     (out / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
-    plot_losses(build, out / "losses.png")
+    (out / "losses").mkdir(exist_ok=True)
+    for name in MODELS:
+        if lines_of := log(build / name):  # where there is no log, the picture stays
+            plot_losses(lines_of, name, out / "losses" / f"{name}.png")
     lines = found["report"]["lines"]
     tokens = found["tokenizer"]["tokens"]
     card = CARD.format(
@@ -153,7 +158,8 @@ def write_card(out: Path, build: Path, corpus_path: Path) -> dict[str, Any]:
         trained_tokens=tokens["trained"],
         heldout_tokens=tokens["heldout"],
         sources="\n".join(f"| {s['name']} | {s['version']} | {s['licence']} |" for s in sources),
-        losses=last_losses(build),
+        pictures="\n".join(f"![Losses of {name}](losses/{name}.png)" for name in MODELS),
+        losses=last_losses(found),
         written_tokens=found["texts"]["written_tokens"],
         texts=max(line["texts"] for line in lines),
         report=table(lines),

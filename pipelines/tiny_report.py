@@ -31,34 +31,35 @@ def proposals(pair: Pair, text: Text) -> Int[Tensor, " n"]:
     tokens = text.tokens[None, : text.features.shape[0]]
     if isinstance(pair.draft, EagleDraft):
         hidden = pair.draft.head(text.features[None, :-1], tokens[:, 1:])
-        return pair.draft.lm_head(hidden)[0].argmax(-1)
+        return pair.draft.head.logits(hidden, pair.draft.lm_head)[0].argmax(-1)
     return pair.draft.model.model(input_ids=tokens).logits[0, 1:].argmax(-1)
 
 
-def agreement(pair: Pair, texts: list[Text]) -> float:
-    """Share of the generated positions where target and draft have the same most probable next token."""
+def agreement(pair: Pair, texts: list[Text], choices: list[Int[Tensor, " n"]]) -> float:
+    """Share of the generated positions where the draft's most probable next token is the target's (`choices`)."""
     same = []
-    for text in texts:
-        choice = pair.target.lm_head(text.features[1:]).argmax(-1)
-        same.append((proposals(pair, text) == choice)[text.prompt - 1 : text.end - 2].float())
+    for text, choice in zip(texts, choices, strict=True):
+        same.append((proposals(pair, text) == choice[1:])[text.prompt - 1 : text.end - 2].float())
     return float(torch.cat(same).mean())
 
 
 @torch.inference_mode()
 def measure(pairs: dict[str, Pair], path: Path, category: str, temperature: float, limit: int) -> dict[str, Any]:
     """One line: all drafts on the same texts of one prompt file and category."""
-    any_pair = next(iter(pairs.values()))
+    any_pair = pairs["eagle"]  # its features are what the LM head reads; EAGLE-3's are others
     prompts = [p.turns[0] for p in read_prompts(path) if p.category == category][:limit]
     ids = any_pair.tokenizer(prompts).input_ids
     sampling = Sampling(temperature, seed=0)
     texts = write_texts(any_pair, ids, NEW_TOKENS, POLICY.levels, sampling)
-    logits = [any_pair.target.lm_head(t.features[t.prompt - 1 : t.end - 1]) for t in texts]
+    logits = [any_pair.target.lm_head(t.features) for t in texts]
+    written = torch.cat([rows[t.prompt - 1 : t.end - 1] for rows, t in zip(logits, texts, strict=True)])
     line: dict[str, Any] = {"domain": path.stem, "category": category, "T": temperature, "texts": len(texts)}
-    line["entropy"] = float(entropy(torch.cat(logits), ENTROPY_AT).mean())
+    line["entropy"] = float(entropy(written, ENTROPY_AT).mean())
     line["looping"] = share_of_loops(texts)
     for name, pair in pairs.items():
-        line[f"agreement {name}"] = agreement(pair, texts)
-        counted = evaluate(pair, POLICY, ids, max_new_tokens=NEW_TOKENS, sampling=sampling, texts=texts)
+        own = write_texts(pair, ids, NEW_TOKENS, POLICY.levels, sampling)  # the same tokens with this draft's features
+        line[f"agreement {name}"] = agreement(pair, own, [rows.argmax(-1) for rows in logits])
+        counted = evaluate(pair, POLICY, ids, max_new_tokens=NEW_TOKENS, sampling=sampling, texts=own)
         line[f"tau {name}"] = total(counted).tau
     return line
 

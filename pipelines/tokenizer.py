@@ -1,4 +1,4 @@
-"""Byte-level BPE of 8192 tokens, one special token that begins every document and ends every text."""
+"""Byte-level BPE with one special token that begins every document and ends every text."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,25 +6,24 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-VOCAB = 8192
 SEPARATOR = "<|endoftext|>"
 
 
-def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=VOCAB, special_tokens=[SEPARATOR], initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=[SEPARATOR], initial_alphabet=alphabet)
     bpe.train_from_iterator(texts, trainer)
     begin = (SEPARATOR, bpe.token_to_id(SEPARATOR))
     bpe.post_processor = processors.TemplateProcessing(single=f"{SEPARATOR} $A", special_tokens=[begin])
-    assert bpe.get_vocab_size() == VOCAB
+    assert bpe.get_vocab_size() == vocabulary
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe, bos_token=SEPARATOR, eos_token=SEPARATOR, pad_token=SEPARATOR, model_max_length=1024,
         clean_up_tokenization_spaces=False,
     )  # fmt: skip
 
 
-def save_tokenizer(texts: Iterable[str], folder: Path) -> None:
-    train_tokenizer(texts).save_pretrained(str(folder))
+def save_tokenizer(texts: Iterable[str], folder: Path, vocabulary: int) -> None:
+    train_tokenizer(texts, vocabulary).save_pretrained(str(folder))

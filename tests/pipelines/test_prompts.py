@@ -7,9 +7,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from pipelines import corpus
-from pipelines.build_tiny_pair import CORPUS, OUT, PROMPTS
+from pipelines.build_tiny_pair import CORPUS, PROMPTS
 from pipelines.prompts import CONTINUATION_TOKENS, FOLDERS, PROMPT_TOKENS, prompt_set
+from pipelines.recipes import PAIRS
 
+OUT = PAIRS["tiny"].out
 CASES = [(use, domain) for use in FOLDERS for domain in corpus.QUOTA]
 
 

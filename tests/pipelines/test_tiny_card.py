@@ -8,7 +8,8 @@ from pipelines.tiny_card import MODELS, log, write_card
 
 
 def stages(build: Path) -> None:
-    records = {name: {"parameters": 1234, "steps": 50, "seconds": 120} for name in MODELS}
+    last = {"step": 100.0, "loss": 2.0, "agreement": 0.5}
+    records = {name: {"parameters": 1234, "steps": 50, "seconds": 120, "last": last} for name in MODELS}
     records["corpus"] = {"sha256": "feed"}
     records["tokenizer"] = {"tokens": {"trained": 7000, "heldout": 3000}}
     records["texts"] = {"written_tokens": 5000}
@@ -31,10 +32,10 @@ def test_card_and_provenance_hold_the_figures(tmp_path: Path) -> None:
     card = (out / "README.md").read_text()
     for figure in ("| 1,234 | 50 steps, 2 min |", "feed", "7,000 tokens", "| code | 20 | 2.51 |", "agreement 0.500"):
         assert figure in card
-    assert (out / "losses.png").exists()
+    assert {path.stem for path in (out / "losses").glob("*.png")} == set(MODELS)
     assert json.loads((out / "provenance.json").read_text())["texts"]["written_tokens"] == 5000
 
 
 def test_a_step_that_was_done_twice_counts_once(tmp_path: Path) -> None:
     stages(tmp_path)
-    assert [(line["step"], line["loss"]) for line in log(tmp_path, "draft")] == [(50, 2.5), (100, 2.0)]
+    assert [(line["step"], line["loss"]) for line in log(tmp_path / "draft")] == [(50, 2.5), (100, 2.0)]

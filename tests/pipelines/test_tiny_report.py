@@ -10,7 +10,7 @@ from c2t.models.draft_lm import DraftLM
 from c2t.models.pairs import Pair
 from c2t.models.target import Target
 from c2t.sampling import Sampling
-from pipelines.build_tiny_pair import OUT
+from pipelines.recipes import PAIRS
 from pipelines.tiny_report import agreement, entropy, table
 
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
@@ -24,11 +24,12 @@ def lm(seed: int) -> Target:
 
 @torch.inference_mode()
 def test_the_target_agrees_with_itself_and_a_stranger_does_not() -> None:
-    target, tokenizer = lm(0), AutoTokenizer.from_pretrained(OUT / "target")
+    target, tokenizer = lm(0), AutoTokenizer.from_pretrained(PAIRS["tiny"].out / "target")
     for draft, least, most in ((target, 1.0, 1.0), (lm(1), 0.0, 0.5)):
         pair = Pair("small", target, DraftLM(draft), tokenizer, "", {})
         texts = write_texts(pair, PROMPTS, 24, 2, Sampling(0.8, seed=0))
-        assert least <= agreement(pair, texts) <= most
+        choices = [target.lm_head(text.features).argmax(-1) for text in texts]
+        assert least <= agreement(pair, texts, choices) <= most
 
 
 def test_entropy_of_even_and_of_sure_distributions() -> None:

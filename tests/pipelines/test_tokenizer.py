@@ -3,9 +3,9 @@
 import pytest
 from transformers import AutoTokenizer
 
-from pipelines.build_tiny_pair import OUT, SEPARATOR
-from pipelines.tokenizer import VOCAB
+from pipelines.recipes import PAIRS, SEPARATOR
 
+OUT = PAIRS["tiny"].out
 TEXTS = ["def f(x):\n        return x\n", "  two  spaces", ">>> print('ü€😀')\nü€😀", "a.b, c ."]
 
 
@@ -16,4 +16,4 @@ def test_text_comes_back_behind_the_separator(text: str) -> None:
     assert ids[0] == SEPARATOR == tokenizer.eos_token_id == tokenizer.bos_token_id
     assert ids.count(SEPARATOR) == 1
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
-    assert len(tokenizer) == VOCAB
+    assert len(tokenizer) == PAIRS["tiny"].vocabulary
