@@ -1,5 +1,6 @@
 """What a policy may see: a draft that expands slots of a tree, and the root that the tree hangs from. Never a model."""
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -8,24 +9,36 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
+from c2t.kernels.rows import Ranked, rank
 from c2t.tree import Tree
 
 
 class Root(NamedTuple):
-    """The last committed token, and 64 random bits for policies that sample (see `c2t.sampling.stream_key`)."""
+    """The last committed token, and 64 random bits for policies that sample (see `c2t.sampling.stream_key`).
+
+    successors(k): up to k different tokens (B, k) that the target itself would write after the root, its own choice
+    first, -1 where it has no more; None unless the policy is target-initialised.
+    """
 
     token: Int[Tensor, " B"]
     key: Int[Tensor, " B"]
+    successors: Callable[[int], Int[Tensor, "B W"]] | None = None
 
 
 class Rows:
     """The draft's next-token distributions after F expanded slots of each of B trees; everything in nats.
 
     Half-precision logits are read as float32: sums of half-precision log-probabilities tie and cross all the time.
+    hidden: the draft's last hidden states there, which the logits were made of; None if the draft has none.
     """
 
-    def __init__(self, logits: Float[Tensor, "B F V"]):
-        self.logits = logits if logits.dtype == torch.float64 else logits.float()
+    def __init__(self, logits: Float[Tensor, "B F V"], hidden: Float[Tensor, "B F H"] | None = None):
+        self.hidden = hidden
+        self._drafted = logits
+
+    @cached_property
+    def logits(self) -> Float[Tensor, "B F V"]:
+        return self._drafted if self._drafted.dtype == torch.float64 else self._drafted.float()
 
     @cached_property
     def log_norm(self) -> Float[Tensor, "B F 1"]:
@@ -36,26 +49,26 @@ class Rows:
         return self.logits - self.log_norm
 
     def top(self, k: int) -> tuple[Int[Tensor, "B F K"], Float[Tensor, "B F K"]]:
-        """The k most probable tokens and their log-probabilities, most probable first.
+        """The k most probable tokens and their log-probabilities, most probable first, equal ones by lowest id.
 
         Raises InputError where the vocabulary has fewer than k tokens.
         """
-        vocabulary = self.logits.shape[-1]
-        if k > vocabulary:
-            raise InputError(f"K = {k} is more than the draft's vocabulary of {vocabulary} tokens; choose a smaller K")
-        value, token = self.logits.topk(k, dim=-1)
-        return token, value - self.log_norm
+        ranked = self.ranked(k, 0)
+        return ranked.token, ranked.prob
 
     def entropy(self, m: int | None) -> Float[Tensor, "B F"]:
         """Entropy over the m most probable tokens, not renormalised (C2T, equation 3); None: the whole vocabulary;
         0: not computed (NaN), for policies that do not use it."""
-        logits = self.logits
-        if m == 0:
-            return torch.full_like(logits[..., 0], float("nan"))
-        if m is not None and m < logits.shape[-1]:
-            logits = logits.topk(m, dim=-1, sorted=False).values
-        # entr, not -p log p: that is NaN as soon as a probability is 0.
-        return torch.special.entr((logits - self.log_norm).exp()).sum(-1)
+        return self.ranked(0, m).entropy
+
+    def ranked(self, k: int, m: int | None) -> Ranked:
+        """`top(k)` and `entropy(m)` at once, which on a GPU is one pass over the vocabulary; InputError as in `top`."""
+        vocabulary = self._drafted.shape[-1]
+        if k > vocabulary:
+            raise InputError(f"K = {k} is more than the draft's vocabulary of {vocabulary} tokens; choose a smaller K")
+        if self._drafted.is_cuda:
+            return rank(self._drafted, k, m)
+        return rank(self.logits, k, m, self.log_norm[..., 0])
 
 
 @runtime_checkable

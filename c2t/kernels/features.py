@@ -1,17 +1,49 @@
 """Element-wise transforms of a node's columns into the classifier's inputs (C2T, section 4.1).
 
 The only definition of a feature: decoding reads the columns of a live tree, training the same columns from disk. The
-raw values are the paper's; a variant is one more line of `FEATURES`.
+raw values of the first three are the paper's; a variant is one more line of `FEATURES`.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-# `nodes` is anything with the columns `joint` (log joint probability), `entropy` (nats) and `depth`: a Tree, or Nodes.
+
+@dataclass(frozen=True)
+class Column:
+    """A column as it is, or its exponential: a feature that a kernel can compute from this description."""
+
+    name: str
+    exp: bool = False
+
+    def __call__(self, nodes: Any) -> Tensor:
+        column = getattr(nodes, self.name)
+        return column.exp() if self.exp else column
+
+
+def max_prob_logit(nodes: Any) -> Tensor:
+    """Log-odds of the most probable sibling: the one input of a sceptic's rule for when to stop."""
+    return torch.logit(nodes.peak.exp(), eps=1e-6)
+
+
+# `nodes` is anything with the columns of a Tree or Nodes that the feature reads.
 FEATURES: dict[str, Callable[[Any], Tensor]] = {
-    "joint_prob": lambda nodes: nodes.joint.exp(),
-    "entropy": lambda nodes: nodes.entropy,
-    "depth": lambda nodes: nodes.depth.float(),
+    "joint_prob": Column("joint", exp=True),
+    "entropy": Column("entropy"),
+    "depth": Column("depth"),
+    "log_joint": Column("joint"),
+    "log_prob": Column("prob"),
+    "log_max_prob": Column("peak"),
+    "rank": Column("rank"),
+    "max_prob_logit": max_prob_logit,
+    "top_probs": lambda nodes: nodes.top_probs,
+    "hidden": lambda nodes: nodes.hidden,
 }
+# Several inputs a node: the k highest probabilities and the draft's hidden state of the distribution that the node was
+# drawn from. For decision models (MCSD+, section 3.3); trees do not keep these.
+WIDE = ("top_probs", "hidden")
+# Columns that records do not store under these names, by the features that read them.
+DERIVED = {"log_prob": "prob", "log_max_prob": "peak", "max_prob_logit": "peak", "rank": "rank"}

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from c2t.errors import InputError
+from c2t.kernels.tree_mask import TreeMask
 from c2t.kv_cache import KVCache
+from c2t.models.attention import TREE_ATTENTION, check_heads, tree_arguments
 from c2t.tree import Tree
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gpt2")  # tested: tree forward = forward of every path
@@ -56,6 +58,21 @@ class Target:
     def session(self) -> "TargetSession":
         return TargetSession(self)
 
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The layers that `tap` chose."""
+        return tuple(self._tapped)
+
+    def use_tree_attention(self) -> None:
+        """Verify trees with c2t's own kernel, which skips what a tree's mask leaves empty, instead of SDPA with a dense
+        mask; InputError for models that it cannot serve."""
+        check_heads(self.config)
+        self.model.set_attn_implementation(TREE_ATTENTION)
+
+    @property
+    def has_tree_attention(self) -> bool:
+        return self.model.config._attn_implementation == TREE_ATTENTION
+
     def tap(self, layers: tuple[int, ...]) -> None:
         """Make features of the inputs of these layers, side by side, instead of the post-norm state (EAGLE-3)."""
         self._tapped = {index: None for index in layers}
@@ -72,15 +89,19 @@ class Target:
         return torch.cat([state.to(self.device) for state in self._tapped.values()], -1)
 
     def forward(
-        self, tokens: Int[Tensor, "B n"], positions: Int[Tensor, "B n"], mask: Bool[Tensor, "B n t"], cache: KVCache
+        self,
+        tokens: Int[Tensor, "B n"],
+        positions: Int[Tensor, "B n"],
+        mask: Bool[Tensor, "B n t"] | TreeMask,
+        cache: KVCache,
     ) -> Float[Tensor, "B n H"]:
         """Post-norm states of n tokens that see the cache and each other as `mask` says; they join the cache."""
+        if isinstance(mask, TreeMask):
+            masks = tree_arguments(mask)
+        else:
+            masks = {"attention_mask": self._masks(mask, positions, cache)}
         hidden = self.model.base_model(
-            input_ids=tokens,
-            attention_mask=self._masks(mask, positions, cache),
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
+            input_ids=tokens, position_ids=positions, past_key_values=cache, use_cache=True, **masks
         ).last_hidden_state
         return hidden.to(self.device)  # where layers are spread over devices, the last one is elsewhere
 
@@ -118,10 +139,20 @@ class TargetSession:
 
     def verify(self, tree: Tree) -> Verified:
         """One forward over every slot of the trees; nothing is committed until `commit`."""
-        prefix = self.cache.visible()[:, None].expand(-1, tree.size, -1)
-        mask = torch.cat([prefix, tree.ancestors()], 2)
-        hidden = self.target.forward(tree.token, tree.positions(self.cache.lengths), mask, self.cache)
+        positions = tree.positions(self.cache.lengths)
+        if self.target.has_tree_attention:
+            mask = TreeMask.of(tree.parent, tree.alive, positions, self.cache.lengths)
+        else:
+            prefix = self.cache.visible()[:, None].expand(-1, tree.size, -1)
+            mask = torch.cat([prefix, tree.ancestors()], 2)
+        hidden = self.target.forward(tree.token, positions, mask, self.cache)
         return Verified(self.target.logits(hidden), self.target.features(hidden))
+
+    def peek(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        """The next token's logits after a root; nothing is committed."""
+        logits = self.verify(Tree.root(token)).logits[:, 0]
+        self.cache.drop()
+        return logits
 
     def commit(self, slots: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
         """Keep the accepted path of the tree just verified (root first; slots[r, :count[r]] are real)."""

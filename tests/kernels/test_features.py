@@ -7,12 +7,15 @@ import torch
 
 from c2t.classifier import features
 from c2t.errors import InputError
-from c2t.kernels.features import FEATURES
+from c2t.kernels.features import FEATURES, WIDE
 
 NODES = SimpleNamespace(
     joint=torch.tensor([[0.5, 0.25], [1.0, 1e-6]]).log(),
     entropy=torch.tensor([[0.0, 1.5], [2.5, 6.0]]),
     depth=torch.tensor([[0, 1], [2, 10]], dtype=torch.uint8),
+    prob=torch.tensor([[0.5, 0.3], [1.0, 1e-3]]).log(),
+    peak=torch.tensor([[0.5, 0.5], [1.0, 0.9]]).log(),
+    rank=torch.tensor([[0, 1], [0, 7]]),
 )
 
 
@@ -24,10 +27,15 @@ def test_raw_values_in_the_order_of_the_names() -> None:
     torch.testing.assert_close(x[0, 0], torch.tensor([0.0, 0.5, 0.0]))
 
 
+def test_the_log_odds_of_the_most_probable_sibling_are_finite() -> None:
+    torch.testing.assert_close(features(NODES, ("max_prob_logit",))[0, :, 0], torch.zeros(2))
+    assert features(NODES, ("max_prob_logit",)).isfinite().all()
+
+
 def test_every_feature_is_element_wise() -> None:
     """Decoding computes features level by level, training for millions of rows at once."""
     row = SimpleNamespace(**{name: column[1:, :1] for name, column in vars(NODES).items()})
-    for name in FEATURES:
+    for name in FEATURES.keys() - set(WIDE):
         assert torch.equal(features(row, (name,)), features(NODES, (name,))[1:, :1])
 
 

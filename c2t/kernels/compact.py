@@ -1,0 +1,103 @@
+"""Key-value compaction: the accepted paths move to the ends of their rows, in all layers with one launch."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import no_type_check
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the torch twin needs none
+    triton = None
+
+LONGEST = 64  # slots of a path that the kernel holds at once; a prompt's are more, and hardly ever move
+
+
+def compact(
+    buffers: Sequence[Float[Tensor, "2 B H T D"]],
+    index: Int[Tensor, "B m"],
+    count: Int[Tensor, " B"],
+    lengths: Int[Tensor, " B"],
+    start: int,
+) -> None:
+    """In every buffer, slots start + index[r, :count[r]] of row r are copied to [lengths[r], lengths[r] + count[r]).
+
+    In that order, and as if all were read before one is written. Buffers of one pair may be on several devices.
+    """
+    first = buffers[0]
+    alike = all(
+        buffer.device == first.device and buffer.shape == first.shape and buffer.is_contiguous() for buffer in buffers
+    )
+    if triton is not None and first.is_cuda and alike and index.shape[1] <= LONGEST:
+        triton_compact(buffers, index, count, lengths, start)
+    else:
+        torch_compact(buffers, index, count, lengths, start)
+
+
+def torch_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengths: Tensor, start: int) -> None:
+    """The twin: a gather and a scatter in each layer."""
+    steps = torch.arange(index.shape[1], device=index.device)
+    target = lengths[:, None] + steps
+    # Beyond a row's count a slot is copied onto itself.
+    source = torch.where(steps < count[:, None], start + index, target)
+    for buffer in buffers:
+        shape = (*buffer.shape[:3], index.shape[1], buffer.shape[4])
+        places = (slots.clamp(max=buffer.shape[3] - 1).to(buffer.device) for slots in (target, source))
+        there, here = (slots[None, :, None, :, None].expand(shape) for slots in places)
+        buffer.scatter_(3, there, buffer.gather(3, here))
+
+
+def triton_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengths: Tensor, start: int) -> None:
+    """The kernel; a program moves one head's path in one row of one layer's keys or values."""
+    first = buffers[0]
+    _, rows, heads, capacity, dim = first.shape
+    places = addresses(tuple(buffer.data_ptr() for buffer in buffers), first.device)
+    _compact[(len(buffers), 2 * rows, heads)](
+        *(first, places, index.contiguous(), count, lengths, rows, heads, capacity, index.shape[1], start, dim),
+        PATH=triton.next_power_of_2(index.shape[1]),
+        DIM=triton.next_power_of_2(dim),
+    )
+
+
+@lru_cache(maxsize=64)
+def addresses(pointers: tuple[int, ...], device: torch.device) -> Int[Tensor, " L"]:
+    """Where the layers' buffers begin; they stay where they are until the cache grows or loses a row."""
+    return torch.tensor(pointers, dtype=torch.int64, device=device)
+
+
+if triton is not None:  # no_type_check keeps run-time checkers of annotations out of the kernel's source
+
+    @triton.jit(do_not_specialize=["capacity", "steps", "start"])
+    @no_type_check
+    def _compact(
+        # `like` only says what the addresses point to.
+        like,
+        addresses,
+        index,
+        count,
+        lengths,
+        rows,
+        heads,
+        capacity,
+        steps,
+        start,
+        dim,
+        PATH: tl.constexpr,
+        DIM: tl.constexpr,
+    ):
+        part, head = tl.program_id(1), tl.program_id(2)  # keys of all rows, then values of all rows
+        row = part % rows
+        step, column = tl.arange(0, PATH), tl.arange(0, DIM)
+        moved = step < tl.load(count + row)
+        source = start + tl.load(index + row * steps + step, mask=moved, other=0)
+        target = tl.load(lengths + row) + step
+        buffer = tl.load(addresses + tl.program_id(0)).to(like.dtype)
+        buffer += (part * heads + head).to(tl.int64) * capacity * dim
+        mask = (moved & (source != target))[:, None] & (column < dim)
+        kept = tl.load(buffer + source[:, None] * dim + column, mask=mask)
+        tl.debug_barrier()  # a slot may be both read and written
+        tl.store(buffer + target[:, None] * dim + column, kept, mask=mask)

@@ -1,0 +1,246 @@
+"""What a level of a tree asks of next-token logits, in one pass over the vocabulary: log-sum-exp, the most probable
+tokens, and the entropy over the M most probable ones (C2T, equation 3).
+
+On a GPU every row is split into chunks of the vocabulary, which one kernel reduces to at most M logits each and a
+second one merges: both find the M-th largest by bisection on the bits of the floats, and since equal logits contribute
+equally it does not matter which of those at the threshold are counted. Elsewhere torch does the same.
+"""
+
+from typing import NamedTuple, no_type_check
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the torch twin needs none
+    triton = None
+
+CHUNK, CHUNKS = 4096, 32  # logits in a chunk, unless that makes more chunks of a row than this
+SPARE = 16  # values that the twin looks at behind the k-th
+MANTISSA = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}  # float32 bits that a type never uses
+
+
+class Ranked(NamedTuple):
+    """Of R distributions, in nats: the k most probable tokens, most probable first and equal ones by lowest id, with
+    log-probabilities; the entropy over the m most probable, not renormalised; the log-sum-exp of the logits."""
+
+    token: Int[Tensor, "*R K"]
+    prob: Float[Tensor, "*R K"]
+    entropy: Float[Tensor, "*R"]
+    log_norm: Float[Tensor, "*R"]
+
+
+def rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, log_norm: Float[Tensor, "*R"] | None = None) -> Ranked:
+    """k <= V; 0 ranks no token. m: None is the whole vocabulary; 0 computes no entropy (NaN). log_norm: if it is known
+    already, which saves a pass where there is no kernel.
+
+    Half-precision logits are read as float32; -inf is a token without probability. A NaN makes the row's log_norm NaN,
+    and with it all probabilities.
+    """
+    if triton is not None and logits.is_cuda and logits.dtype in MANTISSA:
+        return triton_rank(logits, k, m)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    log_norm = logits.logsumexp(-1) if log_norm is None else log_norm
+    return Ranked(*torch_top(logits, log_norm, k), torch_entropy(logits, log_norm, m), log_norm)
+
+
+def torch_top(
+    logits: Float[Tensor, "*R V"], log_norm: Float[Tensor, "*R"], k: int
+) -> tuple[Int[Tensor, "*R K"], Float[Tensor, "*R K"]]:
+    """Tokens and log-probabilities. `topk` picks any of equal values, so rows that have some are picked over again."""
+    value, token = logits.topk(min(k + 1, logits.shape[-1]) if k else 0, dim=-1)
+    ties = (value[..., 1:] == value[..., :-1]).any(-1) & ~value.isnan().any(-1)
+    value, token = value[..., :k], token[..., :k]
+    if ties.any():
+        token[ties] = _lowest_ids(logits[ties], k)
+        value = logits.gather(-1, token)
+    return token, value - log_norm[..., None]
+
+
+def _lowest_ids(logits: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R K"]:
+    """The k largest, of equal ones the first; the whole row is only sorted where more than SPARE equal the k-th."""
+    count = min(k + SPARE, logits.shape[1])
+    value, token = logits.topk(count, dim=1)
+    token = token.sort(dim=1).values
+    order = logits.gather(1, token).sort(dim=1, descending=True, stable=True).indices
+    token = token.gather(1, order)[:, :k]
+    beyond = (value[:, k - 1] == value[:, -1]) & (count < logits.shape[1])
+    if beyond.any():
+        token[beyond] = logits[beyond].sort(dim=1, descending=True, stable=True).indices[:, :k]
+    return token
+
+
+def torch_entropy(logits: Float[Tensor, "*R V"], log_norm: Float[Tensor, "*R"], m: int | None) -> Float[Tensor, "*R"]:
+    """Entropy over the m largest; see `rank`."""
+    if m == 0:
+        return torch.full_like(log_norm, float("nan"))
+    if m is not None and m < logits.shape[-1]:
+        logits = logits.topk(m, dim=-1, sorted=False).values
+    # entr, not -p log p: that is NaN as soon as a probability is 0.
+    return torch.special.entr((logits - log_norm[..., None]).exp()).sum(-1)
+
+
+def chunk_size(vocabulary: int) -> int:
+    """A power of two, from CHUNK on, that leaves at most CHUNKS chunks."""
+    return max(CHUNK, 1 << (-(-vocabulary // CHUNKS) - 1).bit_length())
+
+
+def triton_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, chunk: int | None = None) -> Ranked:
+    """`rank` as two kernels, without waiting for the device. chunk: a power of two, at least k."""
+    batch, vocabulary = logits.shape[:-1], logits.shape[-1]
+    logits = logits.reshape(-1, vocabulary)
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    rows, chunk = len(logits), chunk or chunk_size(vocabulary)
+    whole = m is None or m >= vocabulary
+    m = 0 if whole else m
+    filtered = 0 < m < chunk
+    parts, width, kept = -(-vocabulary // chunk), triton.next_power_of_2(max(k, 1)), triton.next_power_of_2(max(m, 1))
+    new = logits.new_empty
+    sums = new(rows, parts, 3, dtype=torch.float32)
+    best = new(rows, parts, width, dtype=torch.int64)
+    values = new(rows, parts * kept, dtype=torch.float32) if filtered else logits
+    out = Ranked(
+        new(rows, k, dtype=torch.int64),
+        new(rows, k, dtype=torch.float32),
+        new(rows, dtype=torch.float32),
+        new(rows, dtype=torch.float32),
+    )
+    unused = MANTISSA[logits.dtype]
+    if rows:
+        _reduce[(rows, parts)](
+            logits, best, values, sums, logits.stride(0), vocabulary,
+            CHUNK=chunk, K=k, WIDTH=width, M=m if filtered else 0, KEPT=kept, WHOLE=whole, UNUSED=unused,
+            num_warps=8,
+        )  # fmt: skip
+        tile = triton.next_power_of_2(values.shape[1])
+        _merge[(rows,)](
+            best, values, sums, *out, values.stride(0), values.shape[1], parts,
+            PARTS=triton.next_power_of_2(parts), K=k, WIDTH=width, M=m, TILE=tile, WHOLE=whole, UNUSED=unused,
+            num_warps=min(max(tile // 512, 4), 32) if m else 4,
+        )  # fmt: skip
+    return Ranked(*(column.reshape(*batch, *column.shape[1:]) for column in out))
+
+
+if triton is not None:  # no_type_check keeps run-time checkers of annotations out of the kernels' source
+
+    @triton.jit
+    @no_type_check
+    def order_of(x):
+        """float32 -> int32 that compares alike, 0.0 and -0.0 as equals."""
+        bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
+        return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+    @triton.jit
+    @no_type_check
+    def value_of(order):
+        """The float32 of this order."""
+        return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+    @triton.jit
+    @no_type_check
+    def _largest(key, K: tl.constexpr, WIDTH: tl.constexpr):
+        """The K largest of distinct keys, largest first, filled up to WIDTH."""
+        slot = tl.arange(0, WIDTH)
+        found = tl.full([WIDTH], -0x7FFFFFFFFFFFFFFF, tl.int64)
+        for i in range(K):
+            largest = tl.max(key, 0)
+            found = tl.where(slot == i, largest, found)
+            key = tl.where(key == largest, -0x7FFFFFFFFFFFFFFF, key)
+        return found
+
+    @triton.jit
+    @no_type_check
+    def _threshold(order, M):
+        """The largest t such that at least M of these are >= t; no more than M may be all of them."""
+        low = tl.min(order, 0).to(tl.int64)
+        high = tl.max(order, 0).to(tl.int64) + 1
+        while high - low > 1:
+            middle = (low + high) >> 1
+            count = tl.sum((order >= middle.to(tl.int32)).to(tl.int32), 0)
+            low = tl.where(count >= M, middle, low)
+            high = tl.where(count > M, high, tl.where(count == M, middle + 1, middle))
+        return low.to(tl.int32)
+
+    @triton.jit
+    @no_type_check
+    def _ordered(x, inside, UNUSED: tl.constexpr):
+        """Orders of logits without the bits that their type never uses; those outside come last."""
+        return tl.where(inside, order_of(x) >> UNUSED, -0x7FFFFFFF)
+
+    # fmt: off
+    @triton.jit
+    @no_type_check
+    def _reduce(
+        logits, best, values, sums, stride, vocabulary,
+        CHUNK: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, KEPT: tl.constexpr,
+        WHOLE: tl.constexpr, UNUSED: tl.constexpr,
+    ):
+        """One chunk of one row -> its largest logit, the sums relative to it, its K best (order, then id, in one
+        integer), and its M largest logits."""
+        row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+        place = row * tl.num_programs(1) + part
+        token = part * CHUNK + tl.arange(0, CHUNK)
+        inside = token < vocabulary
+        x = tl.load(logits + row * stride + token, mask=inside, other=float("-inf")).to(tl.float32)
+        peak = tl.max(x, 0)
+        shift = x - tl.where(peak == float("-inf"), 0.0, peak)
+        weight = tl.exp(shift)
+        tl.store(sums + place * 3, peak)
+        tl.store(sums + place * 3 + 1, tl.sum(weight, 0))
+        if WHOLE:
+            tl.store(sums + place * 3 + 2, tl.sum(tl.where(weight == 0, 0.0, weight * shift), 0))
+        if K > 0:
+            key = tl.where(inside, (order_of(x).to(tl.int64) << 32) | (0x7FFFFFFF - token), -0x7FFFFFFFFFFFFFFF)
+            tl.store(best + place * WIDTH + tl.arange(0, WIDTH), _largest(key, K, WIDTH))
+        if M > 0:
+            order = _ordered(x, inside, UNUSED)
+            last = _threshold(order, M)
+            above = order > last
+            values += place * KEPT
+            tl.store(values + tl.cumsum(above.to(tl.int32), 0) - 1, x, mask=above)
+            slot = tl.arange(0, KEPT)
+            equal = tl.max(tl.where(order == last, x, float("-inf")), 0)
+            rest = slot >= tl.sum(above.to(tl.int32), 0)
+            tl.store(values + slot, tl.where(slot < M, equal, float("-inf")), mask=rest)
+
+    @triton.jit
+    @no_type_check
+    def _merge(
+        best, values, sums, token, prob, entropy, log_norm, stride, count, parts,
+        PARTS: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr,
+        WHOLE: tl.constexpr, UNUSED: tl.constexpr,
+    ):
+        """What the chunks of a row found, as one."""
+        row, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS)
+        there, sums = part < parts, sums + (row * parts + part) * 3
+        peaks, total = tl.load(sums, mask=there, other=float("-inf")), tl.load(sums + 1, mask=there, other=0.0)
+        peak = tl.max(peaks, 0)
+        shift = tl.where(peaks == float("-inf"), 0.0, peaks - peak)
+        total *= tl.exp(shift)
+        scale = tl.sum(total, 0)
+        norm = tl.where(peak == float("-inf"), 0.0, peak) + tl.log(scale)
+        tl.store(log_norm + row, norm)
+        found = float("nan")
+        if WHOLE:
+            weighted = tl.load(sums + 2, mask=there, other=0.0) * tl.exp(shift) + total * shift
+            found = tl.log(scale) - tl.sum(weighted, 0) / scale
+        if M > 0:
+            slot = tl.arange(0, TILE)
+            x = tl.load(values + row * stride + slot, mask=slot < count, other=float("-inf")).to(tl.float32)
+            order = _ordered(x, slot < count, UNUSED)
+            last = _threshold(order, M)
+            missing = M - tl.sum((order > last).to(tl.int32), 0)
+            p, at = tl.exp(x - norm), tl.max(tl.where(order == last, x, float("-inf")), 0) - norm
+            found = tl.sum(tl.where((order > last) & (p != 0), p * (norm - x), 0.0), 0)
+            found -= tl.where((missing == 0) | (tl.exp(at) == 0), 0.0, missing * tl.exp(at) * at)
+        tl.store(entropy + row, found)
+        if K > 0:
+            slot = tl.arange(0, PARTS * WIDTH)
+            keys = tl.load(best + row * parts * WIDTH + slot, mask=slot < parts * WIDTH, other=-0x7FFFFFFFFFFFFFFF)
+            key, slot = _largest(keys, K, WIDTH), tl.arange(0, WIDTH)
+            tl.store(token + row * K + slot, 0x7FFFFFFF - (key & 0xFFFFFFFF), mask=slot < K)
+            tl.store(prob + row * K + slot, value_of((key >> 32).to(tl.int32)) - norm, mask=slot < K)
+    # fmt: on

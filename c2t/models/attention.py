@@ -1,0 +1,55 @@
+"""c2t's tree attention as an attention implementation of transformers, for stock models.
+
+    model.set_attn_implementation("c2t_tree")  # or attn_implementation="c2t_tree" where it is loaded
+    model(tokens, position_ids=mask.positions.long(), past_key_values=cache, **tree_arguments(mask))
+
+Forwards without a tree mask, prefills for example, are those of "sdpa".
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from c2t.errors import InputError
+from c2t.kernels.tree_attention import tree_attention
+from c2t.kernels.tree_mask import TreeMask
+
+TREE_ATTENTION = "c2t_tree"
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    tree_mask: TreeMask | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """What a layer calls, with the queries (B, H, n, D) and the cache's keys and values (B, h, t, D); the output is
+    (B, n, H, D)."""
+    if tree_mask is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
+    return tree_attention(query, key, value, tree_mask, scaling, sliding_window).transpose(1, 2), None
+
+
+AttentionInterface.register(TREE_ATTENTION, attend)
+AttentionMaskInterface.register(TREE_ATTENTION, sdpa_mask)  # without it, stock forwards would have no mask at all
+
+
+def tree_arguments(mask: TreeMask) -> dict[str, Any]:
+    """The arguments of a model's forward that make its layers attend as `mask` says. Models hand what they do not know
+    on to their layers, and a mask of four dimensions too: given one, they build none."""
+    return {"attention_mask": mask.bits[:, None], "tree_mask": mask}
+
+
+def check_heads(config: PreTrainedConfig) -> None:
+    """Raise InputError for heads that the kernel has no blocks for."""
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if dim not in (16, 32, 64, 128, 256):
+        raise InputError(f"tree attention needs heads of 16, 32, 64, 128 or 256 dimensions, not {dim}; use sdpa")

@@ -1,0 +1,172 @@
+"""DySpec's table 5: how many 32 x 32 blocks of a random tree's attention mask are not empty, by order of its nodes;
+on a GPU also how long attention over it takes."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, NamedTuple
+
+import torch
+import typer
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+
+from c2t.kernels.tree_attention import tree_attention
+from c2t.kernels.tree_mask import TreeMask
+from c2t.tree import Tree
+
+# Blocks printed in the paper (table 5), without and with its depth-first order.
+PAPER = {256: (36.0, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}
+
+
+def random_trees(nodes: int, rows: int, seed: int = 0) -> Tree:
+    """Trees whose nodes hang from parents drawn uniformly among the nodes before them."""
+    generator = torch.Generator().manual_seed(seed)
+    parent = (torch.rand(rows, nodes, generator=generator, dtype=torch.float64) * torch.arange(nodes)).long()
+    parent[:, 0] = -1
+    depth = torch.full_like(parent, -1)
+    for slot in range(1, nodes):
+        depth[:, slot] = depth.gather(1, parent[:, slot, None])[:, 0] + 1
+    root = Tree.root(torch.zeros(rows, dtype=torch.long)).columns()
+    columns = {name: column.expand(rows, nodes).contiguous() for name, column in root.items()}
+    return Tree(**{**columns, "parent": parent, "depth": depth}, cut=torch.zeros(rows, dtype=torch.long))
+
+
+def depth_first(tree: Tree) -> Tree:
+    """The trees in depth-first order, children in the order of their creation."""
+    size = torch.ones_like(tree.parent)
+    for slot in range(tree.size - 1, 0, -1):
+        size.scatter_add_(1, tree.parent[:, slot, None], size[:, slot, None])
+    place = torch.zeros_like(tree.parent)
+    free = torch.ones_like(tree.parent)  # where the next child of each node goes, counted from the node
+    for slot in range(1, tree.size):
+        parent = tree.parent[:, slot, None]
+        place[:, slot] = (place.gather(1, parent) + free.gather(1, parent))[:, 0]
+        free.scatter_add_(1, parent, size[:, slot, None])
+    return tree.select(place.argsort(dim=1))
+
+
+ORDERS: dict[str, Callable[[Tree], Tree]] = {
+    "creation": lambda tree: tree,
+    "depth-first": depth_first,
+    "heavy-first": Tree.heavy_first,
+}
+
+
+def mask_of(tree: Tree, prefix: int = 0) -> TreeMask:
+    lengths = torch.full_like(tree.cut, prefix)
+    return TreeMask.of(tree.parent, tree.alive, tree.positions(lengths), lengths)
+
+
+def block_counts(nodes: int, trees: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    """order -> non-empty blocks of each of `trees` random trees, float64."""
+    counts: dict[str, list[torch.Tensor]] = {name: [] for name in ORDERS}
+    for first in range(0, trees, 4):  # a few at a time, since a dense relation of 2048 nodes takes megabytes
+        tree = random_trees(nodes, min(4, trees - first), seed=seed + first)
+        for name, order in ORDERS.items():
+            counts[name].append(mask_of(order(tree)).count.sum(1).double())
+    return {name: torch.cat(parts) for name, parts in counts.items()}
+
+
+class Timing(NamedTuple):
+    """Milliseconds: the median, and the quartiles as its spread."""
+
+    median: float
+    low: float
+    high: float
+
+
+def timed(run: Callable[[], object], device: torch.device, repeats: int = 50) -> Timing:
+    """Time a call; on a GPU by its events, after clearing its cache, which also hides what launching costs."""
+    for _ in range(3):
+        run()
+    samples = []
+    if device.type == "cuda":
+        cache = torch.empty(2**28, dtype=torch.int8, device=device)
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+        for begin, end in events:
+            cache.zero_()
+            begin.record()
+            run()
+            end.record()
+        torch.cuda.synchronize()
+        samples = [begin.elapsed_time(end) for begin, end in events]
+    for _ in range(repeats - len(samples)):
+        begin = time.perf_counter()
+        run()
+        samples.append(1000 * (time.perf_counter() - begin))
+    low, median, high = torch.tensor(samples).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+    return Timing(median, low, high)
+
+
+def timings(
+    nodes: int,
+    *,
+    heads: int = 64,
+    kv_heads: int = 64,
+    dim: int = 128,
+    prefix: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    device: str = "cuda",
+    seed: int = 0,
+    repeats: int = 50,
+) -> Iterator[tuple[str, str, Timing]]:
+    """(order, what, timing) of one layer's attention, and of making its mask, which all layers share; the defaults are
+    the paper's. Without CUDA the figures mean little: no kernel runs and FlexAttention is not compiled."""
+    place = torch.device(device)
+    compiled = torch.compile if place.type == "cuda" else lambda function, **_: function
+    flex, make_blocks = compiled(flex_attention), compiled(create_block_mask)
+    query = torch.randn(1, heads, nodes, dim, device=place, dtype=dtype)
+    key, value = torch.randn(2, 1, kv_heads, prefix + nodes, dim, device=place, dtype=dtype)
+
+    def repeated(shared: torch.Tensor) -> torch.Tensor:
+        """As transformers does for SDPA, whose fast kernels take a mask or grouped heads, not both."""
+        return shared if kv_heads == heads else shared.repeat_interleave(heads // kv_heads, 1)
+
+    for order in ("creation", "heavy-first"):
+        tree = ORDERS[order](random_trees(nodes, 1, seed=seed))
+        mask = TreeMask(*(column.to(place) for column in mask_of(tree, prefix)))
+        parts = [part.to(place) for part in (tree.parent, tree.alive, mask.positions, mask.lengths)]
+        dense = mask.dense(prefix + nodes)
+
+        def seen(_row, _head, slot, other, dense=dense):
+            return dense[0, slot, other]
+
+        def flex_blocks(seen=seen):
+            return make_blocks(seen, None, None, nodes, prefix + nodes, device=device)
+
+        blocks = flex_blocks()
+        runs = {
+            "tree attention": lambda mask=mask: tree_attention(query, key, value, mask),
+            "SDPA, dense mask": lambda dense=dense: scaled_dot_product_attention(
+                query, *map(repeated, (key, value)), attn_mask=dense[:, None]
+            ),
+            "FlexAttention": lambda blocks=blocks: flex(
+                query, key, value, block_mask=blocks, enable_gqa=heads > kv_heads
+            ),
+            "its mask": lambda parts=parts: TreeMask.of(*parts),
+            "FlexAttention's mask": flex_blocks,
+        }
+        for what, run in runs.items():
+            yield order, what, timed(run, place, repeats)
+
+
+def main(
+    nodes: Annotated[list[int] | None, typer.Option(help="Sizes of trees.", show_default="the paper's")] = None,
+    trees: Annotated[int, typer.Option(help="Random trees of each size.")] = 40,
+    seed: int = 0,
+) -> None:
+    print(f"non-empty 32 x 32 blocks, mean over {trees} random trees (standard deviation between trees)")
+    print(f"{'nodes':>6} " + " ".join(f"{name:>18}" for name in ORDERS) + f" {'paper: no / yes':>18}")
+    for count in nodes or list(PAPER):
+        measured = block_counts(count, trees, seed).values()
+        cells = " ".join(f"{f'{x.mean():.1f} ({x.std():.1f})':>18}" for x in measured)
+        print(f"{count:6d} {cells} {' / '.join(map(str, PAPER.get(count, ('-', '-')))):>18}")
+    if torch.cuda.is_available():
+        print(f"\n{torch.cuda.get_device_name()}, 64 heads of 128, bfloat16, no prefix: median ms (quartiles)")
+        for count in nodes or list(PAPER):
+            for order, what, timing in timings(count, seed=seed):
+                print(f"{count:6d} {order:>12} {what:>22} {timing.median:.4f} ({timing.low:.4f}-{timing.high:.4f})")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,45 @@
+"""Compiles the kernels of the draft phase for sm_90; run without TRITON_INTERPRET.
+
+Arguments have the alignment that they have at run time, since without it the compiler plans less shared memory.
+"""
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from c2t.kernels import rows, select
+
+TARGET = GPUTarget("cuda", 90, 32)
+SHARED = 227 * 2**10  # bytes that a block may have on an H100 or H200
+
+
+def build(kernel, types: dict[str, str], constants: dict[str, object], **options: int) -> None:
+    """Arguments that are named nowhere are 32-bit integers."""
+    signature = dict.fromkeys(kernel.arg_names, "i32") | types | dict.fromkeys(constants, "constexpr")
+    aligned = [i for i, name in enumerate(kernel.arg_names) if signature[name][0] == "*" or name[1:2] == "_"]
+    attributes = {(i,): [["tt.divisibility", 16]] for i in aligned}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+    built = triton.compile(source, target=TARGET, options=options)
+    print(kernel.__name__, types, constants, built.metadata.shared, "bytes of shared memory")
+    assert built.metadata.shared <= SHARED
+    assert built.asm["cubin"]
+
+
+for dtype, unused in (("bf16", 16), ("fp32", 0)):  # 15 x 32000 logits, K = 15, M = 1000
+    sums = {"best": "*i64", "sums": "*fp32", "values": "*fp32"}
+    shared = {"K": 15, "WIDTH": 16, "M": 1000, "WHOLE": False, "UNUSED": unused}
+    build(rows._reduce, sums | {"logits": f"*{dtype}"}, shared | {"CHUNK": 4096, "KEPT": 1024}, num_warps=8)
+    ranked = {"token": "*i64", **dict.fromkeys(("prob", "entropy", "log_norm"), "*fp32")}
+    build(rows._merge, sums | ranked, shared | {"PARTS": 8, "TILE": 8192}, num_warps=16)
+integers = ("token", "parent", "depth", "rank", "sizes", "cut", "new_token")
+floats = ("prob", "joint", "entropy", "score", "new_prob", "new_entropy")
+weights = ("hidden_weight", "hidden_bias", "output_weight", "output_bias")
+types = dict.fromkeys(integers, "*i64") | dict.fromkeys((*floats, *weights), "*fp32")
+types |= {"alive": "*i1", "bits": "*i32", "threshold": "fp32"}
+for width, K, size, network in (
+    (15, 15, 256, {"FEATURES": (1, 2, 4), "HIDDEN": 48}),
+    (64, 32, 2048, {"FEATURES": (), "HIDDEN": 0}),
+):
+    slots = {"SLOTS": 1 + 10 * width, "WORDS": 5 if width == 15 else 21, "PADDED": 8 if width == 15 else 32}
+    level = {"F": width, "K": K, "SIZE": size, "LEVEL": width, "WIDTH": 16 if width == 15 else 64, "STRICT": False}
+    build(select._select, types, network | slots | level, num_warps=4 if width == 15 else 8)

@@ -1,0 +1,48 @@
+"""Compiles the attention and compaction kernels for sm_90; run without TRITON_INTERPRET.
+
+Arguments have the alignment that they have at run time, since without it the compiler plans less shared memory.
+"""
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from c2t.kernels import compact, tree_attention
+
+TARGET = GPUTarget("cuda", 90, 32)
+SHARED = 227 * 2**10  # bytes that a block may have on an H100 or H200
+
+
+def build(kernel, types: dict[str, str], constants: dict[str, object], **options: int) -> None:
+    """Arguments that are named nowhere are 32-bit integers."""
+    signature = dict.fromkeys(kernel.arg_names, "i32") | types | dict.fromkeys(constants, "constexpr")
+    aligned = [i for i, name in enumerate(kernel.arg_names) if signature[name][0] == "*" or name[1:2] == "_"]
+    attributes = {(i,): [["tt.divisibility", 16]] for i in aligned}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+    built = triton.compile(source, target=TARGET, options=options)
+    print(kernel.__name__, types, constants, built.metadata.shared, "bytes of shared memory")
+    assert built.metadata.shared <= SHARED
+    assert built.asm["cubin"]
+
+
+def attention(dtype: str, group: int, dim: int, window: int, splits: int) -> None:
+    itemsize = {"fp16": 2, "bf16": 2, "fp32": 4}[dtype]
+    constants = tree_attention.blocking(group, dim, itemsize)
+    options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
+    results = "fp32" if splits > 1 else dtype
+    types = dict.fromkeys(("query", "key", "value"), f"*{dtype}") | {"part": f"*{results}", "weight": f"*{results}"}
+    mask = ("bits", "block", "count", "lengths", "sizes", "positions")
+    types |= {**dict.fromkeys(mask, "*i32"), "scale": "fp32"}
+    build(
+        tree_attention._attend, types, constants | {"WINDOW": window, "SPLITS": splits, "PRECISION": "ieee"}, **options
+    )
+    if splits > 1:
+        types = {"part": "*fp32", "weight": "*fp32", "out": f"*{dtype}"}
+        build(tree_attention._merge, types, {"SPLITS": splits, "DIM": dim, "TILE": 16})
+
+
+attention("bf16", group=4, dim=128, window=0, splits=8)
+attention("bf16", group=8, dim=64, window=4096, splits=1)
+attention("fp32", group=3, dim=128, window=0, splits=1)
+types = {"like": "*bf16", **dict.fromkeys(("addresses", "index", "count", "lengths"), "*i64")}
+build(compact._compact, types, {"PATH": 16, "DIM": 128})

@@ -1,0 +1,118 @@
+"""The kernels in Triton's interpreter against the twin, and the twin against sorting written out."""
+
+import math
+
+import pytest
+import torch
+
+from c2t.errors import InputError
+from c2t.kernels.rows import MANTISSA, Ranked, chunk_size, rank, triton, triton_rank
+from c2t.protocols import Rows
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NINF, NAN = float("-inf"), float("nan")
+
+
+def twin(logits: torch.Tensor, k: int, m: int | None) -> Ranked:
+    return Ranked(*(column.to(DEVICE) for column in rank(logits.cpu(), k, m)))
+
+
+def agree(logits: torch.Tensor, k: int, m: int | None, chunk: int | None = None, tolerance: float = 2e-6) -> None:
+    found, expected = triton_rank(logits.to(DEVICE), k, m, chunk), twin(logits, k, m)
+    for column, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(column, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def tied(rows: int, vocabulary: int) -> torch.Tensor:
+    """Few different values, so that the k-th and the m-th have equals."""
+    return torch.randint(-3, 4, (rows, vocabulary)).float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("values", ["random", "tied", "equal", "reduced"])
+def test_twin_sorts_stably(dtype: torch.dtype, values: str) -> None:
+    logits = {"random": 3 * torch.randn(4, 101), "tied": tied(4, 101), "equal": torch.ones(4, 101)}
+    logits["reduced"] = torch.randn(4, 101).index_fill(1, torch.arange(5, 101), NINF)
+    logits = logits[values].to(dtype)
+    found = rank(logits, 9, 20)
+    for row, numbers in enumerate(logits.double().tolist()):
+        total = sum(map(math.exp, numbers))
+        order = sorted(range(101), key=lambda token: -numbers[token])  # Python's sort is stable
+        probs = [math.exp(numbers[token]) / total for token in order]
+        assert found.token[row].tolist() == order[:9]
+        assert found.log_norm[row].item() == pytest.approx(math.log(total), rel=1e-6)
+        assert found.prob[row].exp().tolist() == pytest.approx(probs[:9], rel=1e-5)
+        assert found.entropy[row].item() == pytest.approx(-sum(p * math.log(p) for p in probs[:20] if p), rel=1e-5)
+
+
+@pytest.mark.skipif(triton is None, reason="triton is not installed")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy says when the interpreter meets -inf or NaN
+class TestKernels:
+    @pytest.mark.parametrize("dtype", list(MANTISSA))
+    @pytest.mark.parametrize(("k", "m"), [(5, 20), (3, None)])
+    def test_random_rows(self, dtype: torch.dtype, k: int, m: int | None) -> None:
+        agree((3 * torch.randn(2, 133)).to(dtype), k, m, chunk=64)
+
+    @pytest.mark.parametrize(("k", "m"), [(7, 40), (2, 100), (1, 0), (0, 40), (0, 0)])
+    def test_ties_within_and_across_chunks(self, k: int, m: int) -> None:
+        agree(tied(2, 133), k, m, chunk=64)
+
+    def test_entropy_over_more_tokens_than_a_chunk_or_the_vocabulary_has(self) -> None:
+        agree(torch.randn(2, 133), 2, 70, chunk=64)
+        agree(torch.randn(2, 133), 2, 134, chunk=64)
+
+    def test_one_chunk_and_one_token(self) -> None:
+        agree(torch.randn(1, 1), 1, None, chunk=16)
+        agree(torch.randn(2, 50), 4, 10)
+
+    def test_reduced_vocabulary(self) -> None:
+        """More tokens are asked for than have a probability; whole chunks have none."""
+        logits = torch.randn(2, 133).index_fill(1, torch.arange(3, 133), NINF)
+        agree(logits, 6, 20, chunk=64)
+        agree(logits.flip(1), 6, None, chunk=64)
+        agree(logits.bfloat16(), 6, 2, chunk=64)
+
+    def test_rows_without_any_probability_or_with_nan(self) -> None:
+        agree(torch.full((1, 70), NINF), 2, 10, chunk=32)
+        logits = torch.randn(3, 70)
+        logits[0, 50] = logits[1, 0] = NAN
+        found = triton_rank(logits.to(DEVICE), 2, 10, 32)
+        assert found.log_norm.isnan().tolist() == [True, True, False]
+        assert found.entropy.isnan().tolist() == [True, True, False]
+        assert found.prob.isnan().all(1).tolist() == [True, True, False]
+
+    def test_zeros_of_both_signs_are_equal(self) -> None:
+        agree(torch.tensor([[-1.0, -0.0, 0.0, -0.0, -2.0]]), 4, 2, chunk=8)
+
+    def test_shapes_and_strides(self) -> None:
+        logits = torch.randn(2, 2, 90)
+        agree(logits[:, :1, 3:73], 3, 8, chunk=64)
+        agree(logits.transpose(0, 2)[:3, 0], 1, 1, chunk=16)
+        agree(logits[:0], 3, 8, chunk=64)
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("dtype", list(MANTISSA))
+    @pytest.mark.parametrize("vocabulary", [8192, 32000, 151_936, 262_144])
+    @pytest.mark.parametrize(("k", "m"), [(15, 1000), (32, None), (10, 5000), (10, 0)])
+    def test_full_size(self, dtype: torch.dtype, vocabulary: int, k: int, m: int | None) -> None:
+        agree((4 * torch.randn(15, vocabulary)).to(dtype), k, m, tolerance=2e-5)
+        agree(tied(3, vocabulary).to(dtype), k, m, tolerance=2e-5)
+
+
+def test_chunks_are_few() -> None:
+    for vocabulary in (1, 4096, 4097, 32000, 131_072, 131_073, 151_936, 2**20):
+        chunk = chunk_size(vocabulary)
+        assert chunk >= 4096
+        assert chunk & (chunk - 1) == 0
+        assert -(-vocabulary // chunk) <= 32
+
+
+def test_rows_rank_at_once_as_one_by_one() -> None:
+    rows = Rows(tied(6, 50).reshape(2, 3, 50).bfloat16())
+    ranked = rows.ranked(4, 10)
+    assert ranked.token.equal(rows.top(4)[0])
+    assert ranked.prob.equal(rows.top(4)[1])
+    assert ranked.entropy.equal(rows.entropy(10))
+    assert ranked.log_norm.equal(rows.log_norm[..., 0])
+    with pytest.raises(InputError, match="vocabulary of 50 tokens"):
+        rows.ranked(51, 0)

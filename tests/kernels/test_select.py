@@ -1,0 +1,200 @@
+"""Levels by the twin against `grow`, and by the kernel in Triton's interpreter against the twin."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from c2t.classifier import ClassifierConfig, TreeClassifier
+from c2t.kernels.features import FEATURES
+from c2t.kernels.rows import Ranked, rank, triton
+from c2t.kernels.select import Limits, Network, select, torch_select, triton_select
+from c2t.kernels.static_tree import StaticTree
+from c2t.kernels.tree_mask import ancestor_bits
+from c2t.policies.c2t import C2T
+from c2t.policies.threshold import JointThreshold
+from c2t.protocols import Rows
+from c2t.tree import Tree
+from tests.toys import root_of
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FEATURE_NAMES = ("depth", "joint_prob", "entropy")
+
+
+class ScriptedDraft:
+    """Level l's logits for the f-th slot of a row's frontier are scripts[l][row, f]."""
+
+    def __init__(self, scripts: list[torch.Tensor]):
+        self.scripts = iter(scripts)
+
+    def expand(self, tree: Tree, slots: torch.Tensor) -> Rows:
+        return Rows(next(self.scripts)[:, : slots.shape[1]])
+
+
+def scripts(rows: int, width: int, levels: int, vocabulary: int = 12) -> list[torch.Tensor]:
+    """Of few values, so that candidates tie."""
+    return [torch.randint(-2, 5, (rows, width, vocabulary)).float() for _ in range(levels)]
+
+
+def grown(step, scripts: list[torch.Tensor], K: int, network: Network | None, limits: Limits, M=None) -> StaticTree:
+    """A draft phase of `step`s."""
+    rows, width = scripts[0].shape[:2]
+    tree = StaticTree.rooted(torch.arange(rows, device=DEVICE), 1 + len(scripts) * width)
+    frontier = range(1)
+    for number, logits in enumerate(scripts):
+        level = range(1 + number * width, 1 + (number + 1) * width)
+        drafted = rank(logits[:, : len(frontier)].to(DEVICE), K, M)
+        step(tree, frontier, level, drafted, network, limits)
+        frontier = level
+    return tree
+
+
+def classifier(hidden: int = 6, names: tuple[str, ...] = FEATURE_NAMES) -> TreeClassifier:
+    """One unit trusts probable, certain and shallow nodes; the others add a little to it."""
+    model = TreeClassifier(ClassifierConfig(features=names, hidden=hidden, M=None)).requires_grad_(False)
+    for layer in (model.hidden, model.output):
+        torch.nn.init.normal_(layer.weight, std=0.1)
+    trust = {"joint_prob": 4.0, "entropy": -0.5, "depth": -0.3}
+    model.hidden.weight[0] = torch.tensor([trust[name] for name in names])
+    model.hidden.bias[0], model.output.weight[0, 0], model.output.bias[0] = 3, 1, -2.5
+    return model
+
+
+def network_of(model: TreeClassifier) -> Network:
+    layers = model.to(DEVICE)
+    return Network(
+        tuple(FEATURES[name] for name in model.config.features),
+        layers.hidden.weight,
+        layers.hidden.bias,
+        layers.output.weight[0],
+        layers.output.bias,
+    )
+
+
+def alive_nodes(tree: Tree | StaticTree, row: int) -> list[tuple]:
+    """Of each alive slot but the root, its columns, the parent as a number among alive slots."""
+    slots = tree.alive[row].nonzero()[:, 0].tolist()
+    columns = [tree.token, tree.depth, tree.rank, tree.prob, tree.joint, tree.score]
+    return [
+        (slots.index(int(tree.parent[row, slot])), *(column[row, slot].item() for column in columns))
+        for slot in slots[1:]
+    ]
+
+
+@pytest.mark.parametrize("max_nodes", [1024, 14])
+@pytest.mark.parametrize("W", [4, None])
+@pytest.mark.parametrize("kind", ["classifier", "joint"])
+def test_levels_are_those_of_grow(kind: str, W: int | None, max_nodes: int) -> None:
+    model = classifier()
+    script = scripts(rows=3, width=4, levels=4)
+    if kind == "classifier":  # whose matrix product may tell equal rows apart in their last bit
+        script = [logits + torch.rand_like(logits) for logits in script]
+    shared = dict(K=3, W=W, levels=4, max_width=4, max_nodes=max_nodes)
+    policy = C2T(model, beta=0.4, **shared) if kind == "classifier" else JointThreshold(0.01, **shared)
+    expected = policy(ScriptedDraft(script), root_of(0, 1, 2))
+    network = network_of(model) if kind == "classifier" else None
+    limits = Limits(0.4 if network else 0.01, max_nodes, strict=W is None)
+    tree = grown(torch_select, script, 3, network, limits)
+    assert tree.cut.tolist() == expected.cut.tolist()
+    assert tree.sizes.tolist() == expected.sizes.tolist()
+    assert 3 < int(tree.sizes.max()) <= max_nodes
+    for row in range(3):
+        found, wanted = alive_nodes(tree, row), alive_nodes(expected, row)
+        assert [node[:4] for node in found] == [node[:4] for node in wanted]
+        torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted))
+
+
+def test_bits_are_the_ancestors_and_dead_slots_see_themselves() -> None:
+    tree = grown(torch_select, scripts(3, 9, 4), 3, None, Limits(0.02))
+    assert 0 < int((~tree.alive).sum()) < tree.alive.numel() - 9
+    expected = ancestor_bits(torch.where(tree.alive, tree.parent, -1))
+    assert tree.bits.shape == (3, 37, 2)
+    assert tree.bits.equal(expected)
+
+
+def test_a_second_round_is_as_the_first() -> None:
+    script = scripts(2, 3, 1)
+    tree = grown(select, script, 3, None, Limits(0.05))
+    first = [column.clone() for column in tree]
+    tree.restart(tree.token[:, 0].clone())
+    assert tree.sizes.tolist() == [1, 1]
+    select(tree, range(1), range(1, 4), rank(script[0][:, :1].to(DEVICE), 3, None), None, Limits(0.05))
+    for column, before in zip(tree, first, strict=True):
+        torch.testing.assert_close(column, before, equal_nan=True)
+
+
+def agree(script: list[torch.Tensor], K: int, network: Network | None, limits: Limits) -> StaticTree:
+    found, expected = (grown(step, script, K, network, limits) for step in (triton_select, torch_select))
+    for name, column in found._asdict().items():
+        torch.testing.assert_close(
+            column,
+            getattr(expected, name),
+            rtol=2e-6,
+            atol=2e-6,
+            equal_nan=True,
+            msg=lambda m, name=name: f"{name}: {m}",
+        )
+    return found
+
+
+@pytest.mark.skipif(triton is None, reason="triton is not installed")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy says when the interpreter meets -inf or NaN
+class TestKernel:
+    @pytest.mark.parametrize("limits", [Limits(0.0), Limits(0.02, strict=True), Limits(0.02, max_nodes=5)])
+    def test_joint_probability(self, limits: Limits) -> None:
+        tree = agree(scripts(2, 4, 3), 3, None, limits)
+        assert int(tree.sizes.max()) > 3
+
+    @pytest.mark.parametrize("limits", [Limits(0.4), Limits(0.4, max_nodes=6, strict=True)])
+    def test_classifier(self, limits: Limits) -> None:
+        tree = agree(scripts(2, 4, 3), 3, network_of(classifier()), limits)
+        assert int(tree.sizes.max()) > 3
+
+    def test_fewer_features_in_another_order(self) -> None:
+        agree(scripts(2, 3, 2), 2, network_of(classifier(3, ("entropy", "depth"))), Limits(0.3))
+
+    def test_trees_end_one_by_one(self) -> None:
+        """The first row's children are hopeless, the second one's go on."""
+        script = scripts(2, 4, 3)
+        script[0][0] = 0
+        tree = agree(script, 3, None, Limits(0.1))
+        assert int(tree.sizes[0]) == 1
+        assert int(tree.sizes[1]) > 1
+        assert int(tree.alive[0].sum()) == 1
+
+    def test_tokens_without_probability_and_rows_with_nan(self) -> None:
+        script = scripts(3, 4, 2)
+        script[0][1, 0, 1:], script[1][2, 0, 4] = float("-inf"), float("nan")
+        agree(script, 3, None, Limits(0.0))
+        agree(script, 3, network_of(classifier(3)), Limits(0.2))
+
+    def test_more_slots_than_a_word_of_bits(self) -> None:
+        tree = agree(scripts(1, 20, 2), 12, None, Limits(0.0))
+        assert int(tree.bits[0, 32:, 1].ne(0).sum()) == 9
+
+    def test_no_rows(self) -> None:
+        tree = StaticTree.rooted(torch.zeros(0, dtype=torch.long, device=DEVICE), 5)
+        empty = torch.zeros(0, 1, 3, device=DEVICE)
+        triton_select(
+            tree, range(1), range(1, 4), Ranked(empty.long(), empty, empty[..., 0], empty[..., 0]), None, Limits(0)
+        )
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("kind", ["classifier", "joint"])
+    @pytest.mark.parametrize(("width", "K"), [(15, 15), (64, 32)])
+    def test_full_size(self, kind: str, width: int, K: int) -> None:
+        """Logits of many values: a confidence that differs in its last bit must not change an order."""
+        script = [torch.randint(-2000, 2000, (8, width, 100)) / 500 for _ in range(4)]
+        agree(script, K, network_of(classifier(64)) if kind == "classifier" else None, Limits(0.01))
+
+
+@pytest.mark.skipif(triton is None, reason="triton is not installed")
+def test_kernels_of_the_draft_phase_compile_for_sm_90() -> None:
+    """Triton's compiler needs no GPU; its interpreter, which the other tests run in, excludes it."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.kernels.compile_draft_sm90"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("bytes of shared memory") == 6

@@ -1,0 +1,126 @@
+"""Stock models with c2t's tree attention say what they say with SDPA and the dense mask."""
+
+from functools import partial
+
+import pytest
+import torch
+from transformers import DynamicCache, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from c2t.errors import InputError
+from c2t.kernels.tree_attention import tree_attention, triton_attention
+from c2t.kernels.tree_mask import TreeMask
+from c2t.models import attention
+from c2t.models.attention import TREE_ATTENTION, tree_arguments
+from c2t.models.target import Target
+from c2t.policies import Eagle2
+from c2t.sampling import Sampling
+from tests.toys import (
+    NO_TOKENS,
+    PROMPTS,
+    SIZES,
+    VOCABULARY,
+    WINDOW,
+    TableDraft,
+    language_model,
+    perturbed,
+    random_table,
+    root_of,
+    run,
+)
+
+WIDE = {**SIZES, "head_dim": 16}
+FAMILIES = {
+    "llama": LlamaConfig(**WIDE),
+    "qwen2": Qwen2Config(**{**SIZES, "hidden_size": 64}),
+    "qwen2-sliding": Qwen2Config(
+        **{**SIZES, "hidden_size": 64}, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
+    ),
+    "qwen3": Qwen3Config(**WIDE),
+    "mistral": MistralConfig(**WIDE, sliding_window=WINDOW),
+    "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=2, n_head=4, n_positions=256, **NO_TOKENS),
+}
+
+
+def target_of(family: str) -> Target:
+    return Target(language_model(FAMILIES[family]))
+
+
+def rounds(target: Target) -> list[torch.Tensor]:
+    """Logits of two trees over rows of different length, in depth-first order."""
+    session = target.session()
+    lengths = torch.tensor([len(prompt) for prompt in PROMPTS])
+    tokens = torch.stack([torch.tensor([*prompt, *[0] * (int(lengths.max()) - len(prompt))]) for prompt in PROMPTS])
+    logits = [session.prefill(tokens, lengths).logits]
+    for seed in range(2):
+        table = TableDraft(random_table(VOCABULARY, seed))
+        tree = Eagle2(K=3, levels=3, N=12)(table, root_of(*[5 + seed] * len(PROMPTS))).heavy_first()
+        logits.append(session.verify(tree).logits[tree.alive])
+        path = tree.ancestors()[:, -1].int().sort(dim=1, descending=True, stable=True).indices
+        session.commit(path, tree.depth[:, -1] + 2)
+    return logits
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_logits_are_those_of_sdpa(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = []
+
+    def watched(query, key, value, mask, scale, window):
+        windows.append(window)
+        return tree_attention(query, key, value, mask, scale, window)
+
+    monkeypatch.setattr(attention, "tree_attention", watched)
+    target = target_of(family)
+    expected = rounds(target)
+    assert windows == []
+    target.use_tree_attention()
+    for ours, stock in zip(rounds(target), expected, strict=True):
+        torch.testing.assert_close(ours, stock, rtol=1e-9, atol=1e-9)
+    # two trees, two layers, of which one or both may have a window
+    assert windows == 2 * {"mistral": [WINDOW, WINDOW], "qwen2-sliding": [None, WINDOW]}.get(family, [None, None])
+
+
+@torch.no_grad()
+def test_kernel_serves_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter in place of the twin, float32."""
+    target = target_of("llama")
+    target.model.float()
+    expected = rounds(target)
+    monkeypatch.setattr(attention, "tree_attention", partial(triton_attention, splits=2))
+    target.use_tree_attention()
+    for ours, stock in zip(rounds(target), expected, strict=True):
+        torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-4)
+
+
+def test_decoding_writes_the_same_text() -> None:
+    target = target_of("mistral")
+    draft, policy = perturbed(target), Eagle2(K=4, levels=3, N=14)
+    expected, _ = run(target, draft, policy, PROMPTS, Sampling(), new=12)
+    target.use_tree_attention()
+    assert run(target, draft, policy, PROMPTS, Sampling(), new=12)[0] == expected
+    assert target.has_tree_attention
+
+
+@torch.no_grad()
+def test_stock_model_with_its_own_cache() -> None:
+    """As the module's docstring says, without a Target."""
+    model = language_model(FAMILIES["llama"])
+    prompt, tree = torch.tensor([PROMPTS[1]]), torch.tensor([[5, 6, 7, 8]])
+    parent, depth = torch.tensor([[-1, 0, 0, 2]]), torch.tensor([[-1, 0, 0, 1]])
+    lengths = torch.tensor([prompt.shape[1]])
+    mask = TreeMask.of(parent, parent >= -1, lengths + depth + 1, lengths)
+    model.set_attn_implementation(TREE_ATTENTION)
+    cache = DynamicCache()
+    model(prompt, past_key_values=cache)
+    logits = model(tree, position_ids=mask.positions.long(), past_key_values=cache, **tree_arguments(mask)).logits[0]
+    for slot, path in enumerate([[5], [5, 6], [5, 7], [5, 7, 8]]):
+        plain = model(torch.tensor([[*PROMPTS[1], *path]])).logits[0, -1]
+        torch.testing.assert_close(logits[slot], plain, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dim", [8, 24])
+def test_heads_that_the_kernel_cannot_cut_into_blocks_are_refused(dim: int) -> None:
+    target = Target(language_model(LlamaConfig(**{**SIZES, "head_dim": dim})))
+    with pytest.raises(InputError, match=f"not {dim}"):
+        target.use_tree_attention()
+    assert not target.has_tree_attention
