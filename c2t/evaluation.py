@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from c2t.decoding import Policy, Step, check_rule, cut, generate
+from c2t.decoding import Drafter, Policy, Step, check_rule, cut, generate
 from c2t.models.pairs import Pair
 from c2t.policies.plain import Plain
 from c2t.prompts import Encoded, Prompt, encode_all
-from c2t.replay import Text, replay, write
+from c2t.replay import Text, replay
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace
+from c2t.text_cache import written
 
 # Texts at a time: it bounds the memory of a run; the figures do not depend on it.
 BATCH = 16
@@ -25,11 +26,13 @@ def evaluate(
     rule: str | None = None,
     live: bool = False,
     texts: Sequence[Text] | None = None,
+    drafter: Drafter | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Statistics]:
     """The statistics of each prompt's rounds.
 
     `texts`: what `write_texts` returned for the same prompts and settings, to be written once for several policies.
+    drafter: drafts in replay instead of the pair's own draft.
     live: run the target on every tree. Both ways count the same rounds; what cannot be replayed (residual rule, trees
     that start from the target's distribution) is always run live.
     """
@@ -45,7 +48,7 @@ def evaluate(
         if live:
             steps = _run(pair, policy, ids[part], max_new_tokens, sampling, numbers, rule)
         else:
-            steps = replay(pair.draft, policy, texts[part], seed=sampling.seed, sequences=numbers)
+            steps = replay(drafter or pair.draft, policy, texts[part], seed=sampling.seed, sequences=numbers)
         for step in steps:
             trace.add(step)
         trace.finish([len(cut(tokens, max_new_tokens, pair.target.eos)) for tokens in trace.tokens])
@@ -79,18 +82,14 @@ def _run(
 def write_texts(
     pair: Pair, ids: Sequence[Sequence[int]], max_new_tokens: int, levels: int, sampling: Sampling
 ) -> list[Text]:
-    """The target's own continuations, long enough to judge trees of up to `levels` levels; see `replay.write`."""
+    """The target's own continuations, long enough to judge trees of up to `levels` levels, from
+    the cache on disk where they are in it; see `replay.write` and `text_cache`."""
     texts: list[Text] = []
     for start in range(0, len(ids), BATCH):
         part = ids[start : start + BATCH]
-        texts += write(
-            pair.target,
-            part,
-            max_new_tokens=max_new_tokens,
-            beyond=levels + 1,
-            sampling=sampling,
-            eos=pair.target.eos,
-            sequences=range(start, start + len(part)),
+        numbers = range(start, start + len(part))
+        texts += written(
+            pair, part, max_new_tokens=max_new_tokens, beyond=levels + 1, sampling=sampling, sequences=numbers
         )
     return texts
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from c2t.choice import DRAFT, number
 from c2t.decoding import Drafter, Policy, Step, append, cut, generate, pad
+from c2t.models.draft import DraftSession
 from c2t.models.target import Target
 from c2t.policies.plain import Plain
 from c2t.protocols import Root
@@ -72,19 +73,16 @@ def replay(
 
     Under the target-only rule, sampled policies included: `seed` and `sequences` are then those of the live run.
     """
+    yield (step := first_roots(texts))
     tokens, _ = pad([text.tokens.tolist() for text in texts], texts[0].tokens.device)
     features = torch.nn.utils.rnn.pad_sequence([text.features for text in texts], batch_first=True)
     ends = torch.tensor([text.end for text in texts], device=tokens.device)
-    position = torch.tensor([text.prompt for text in texts], device=tokens.device)
-    rows = torch.arange(len(texts), device=tokens.device)
+    rows, position = step.rows, step.position
     sequence = number(len(texts), sequences, tokens.device)
     draft = drafter.session()
 
-    root = tokens.gather(1, position[:, None])
-    step = Step(rows, position, None, None, root, torch.ones_like(position), torch.zeros_like(position))
     start, count = torch.zeros_like(position), position
     while True:
-        yield step
         going = (position + 1 < ends).nonzero()[:, 0]
         if len(going) < len(rows):
             if not len(going):
@@ -98,14 +96,34 @@ def replay(
         committed = append(tokens.gather(1, inside), tokens.gather(1, position[:, None])[:, 0], count)
         draft.observe(committed, features.gather(1, inside[..., None].expand(-1, -1, features.shape[2])), count)
 
-        root = tokens.gather(1, position[:, None])[:, 0]
-        tree = policy(draft, Root(root, stream_key(seed, sequence, position, DRAFT)))
-        draft.check()
-        accepted = target_only(tree, _known(tree, tokens, position))
-        count, start = accepted.accepted + 1, position
-        new = append(tree.token.gather(1, accepted.slots.clamp(min=0)), accepted.bonus, count)[:, 1:]
-        step = Step(rows, position, tree, accepted, new, count, draft.passes)
-        position = position + count
+        yield (step := draft_round(draft, policy, rows, tokens, position, stream_key(seed, sequence, position, DRAFT)))
+        count, start, position = step.count, position, position + step.count
+
+
+def first_roots(texts: Sequence[Text]) -> Step:
+    """The Step of the prefill, which draws the first roots and belongs to no round."""
+    device = texts[0].tokens.device
+    position = torch.tensor([text.prompt for text in texts], device=device)
+    root = torch.stack([text.tokens[text.prompt] for text in texts])[:, None]
+    none = torch.zeros_like(position)
+    return Step(torch.arange(len(texts), device=device), position, None, None, root, none + 1, none)
+
+
+def draft_round(
+    draft: DraftSession,
+    policy: Policy,
+    rows: Int[Tensor, " B"],
+    tokens: Int[Tensor, "B n"],
+    position: Int[Tensor, " B"],
+    key: Int[Tensor, " B"],
+) -> Step:
+    """One round at these positions of written texts, of which `draft` has observed everything up to the roots."""
+    tree = policy(draft, Root(tokens.gather(1, position[:, None])[:, 0], key))
+    draft.check()
+    accepted = target_only(tree, _known(tree, tokens, position))
+    count = accepted.accepted + 1
+    new = append(tree.token.gather(1, accepted.slots.clamp(min=0)), accepted.bonus, count)[:, 1:]
+    return Step(rows, position, tree, accepted, new, count, draft.passes)
 
 
 def _known(tree, tokens: Int[Tensor, "B n"], position: Int[Tensor, " B"]):

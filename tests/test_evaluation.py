@@ -2,7 +2,6 @@
 
 import pytest
 
-from c2t.classifier import TreeClassifier
 from c2t.evaluation import BATCH, depth, encode, evaluate, loops, share_of_loops, write_texts
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2, Plain
@@ -10,9 +9,10 @@ from c2t.prompts import Prompt
 from c2t.sampling import Sampling
 from c2t.statistics import total
 from tests.small_pair import TURNS
+from tests.toys import toy_classifier
 
 NEW = 20
-POLICIES = [Plain(), Eagle2(K=4, levels=3, N=12), C2T(TreeClassifier(), beta=0.45, K=4, W=4, levels=5)]
+POLICIES = [Plain(), Eagle2(K=4, levels=3, N=12), C2T(toy_classifier(), beta=0.25, K=4, W=4, levels=5)]
 
 
 def ids_of(pair: Pair) -> list[list[int]]:

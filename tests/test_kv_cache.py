@@ -99,3 +99,19 @@ def test_select_goes_on_with_the_longest_of_the_remaining_rows(rows: list[int]) 
     cache.select(torch.tensor(rows))
     assert cache.length == max([4, 1, 2][row] for row in rows)
     assert [stored(cache, row) for row in range(len(rows))] == [list(range(4 * r, 4 * r + [4, 1, 2][r])) for r in rows]
+
+
+def test_a_fork_has_rows_of_its_own() -> None:
+    """Row r sees the first lengths[r] slots of the one row; what forks append is theirs alone."""
+    cache = KVCache(1)
+    text, new = (torch.randn(rows, 2, count, 4) for rows, count in ((1, 6), (3, 2)))
+    cache.update(text, -text, 0)
+    cache.keep(torch.arange(6)[None], torch.tensor([6]))
+    before = cache.buffers[0].clone()
+    fork = cache.fork(torch.tensor([5, 1, 3]))
+    assert fork.visible().tolist() == [[True] * 5, [True] + [False] * 4, [True] * 3 + [False] * 2]
+    keys, values = fork.update(new, -new, 0)
+    assert keys.equal(torch.cat([text[:, :, :5].expand(3, -1, -1, -1), new], 2))
+    assert values.equal(-keys)
+    assert cache.buffers[0].equal(before)
+    assert (cache.length, cache.pending, fork.pending) == (6, 0, 2)

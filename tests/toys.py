@@ -24,6 +24,8 @@ from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.decoding import Step, cut, generate
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle import EagleDraft, EagleHead
+from c2t.models.eagle3 import Eagle3Head
+from c2t.models.mtp import MTPHead
 from c2t.models.target import Target
 from c2t.protocols import Root, Rows
 from c2t.sampling import Sampling
@@ -97,6 +99,26 @@ def perturbed(target: Target, noise: float = 0.03, seed: int = 2) -> DraftLM:
 def toy_drafts() -> dict[str, EagleDraft | DraftLM]:
     target = toy_target()
     return {"eagle": random_eagle(target), "same": DraftLM(target), "perturbed": perturbed(target)}
+
+
+@cache
+def deep_pairs() -> dict[str, tuple[Target, EagleDraft | DraftLM]]:
+    """A target deep enough for EAGLE-3 with a draft of every kind; EAGLE-3's is the same model with tapped layers."""
+    config = LlamaConfig(**{**SIZES, "num_hidden_layers": 7})
+    target, tapped = (Target(language_model(config, spread=0.2)) for _ in range(2))
+    narrow = LlamaConfig(**{**SIZES, "num_hidden_layers": 1})
+    mtp = randomise(MTPHead(narrow).double(), seed=4, spread=0.3)
+    eagle3 = randomise(Eagle3Head(narrow, VOCABULARY).double(), seed=5, spread=0.3)
+    for head in (mtp, eagle3):
+        head.embed_tokens = target.embed_tokens
+        head.requires_grad_(False).eval()
+    tapped.tap(eagle3.taps(7))
+    return {
+        "eagle": (target, random_eagle(target)),
+        "eagle3": (tapped, EagleDraft(eagle3, target.lm_head)),
+        "mtp": (target, EagleDraft(mtp, target.lm_head)),
+        "lm": (target, perturbed(target, noise=0.02)),
+    }
 
 
 def toy_classifier(seed: int = 0, M: int | None = 1000) -> TreeClassifier:

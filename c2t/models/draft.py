@@ -1,5 +1,6 @@
 """The draft side of one generation: committed prefix, slots expanded this round, and who descends from whom."""
 
+import copy
 from abc import ABC, abstractmethod
 
 import torch
@@ -52,13 +53,26 @@ class DraftSession(ABC):
         causal = (steps[:, None] >= steps).expand(len(tokens), -1, -1)
         hidden = self._forward(tokens, features, lengths[:, None] + steps, self._mask(causal))
         self.cache.keep(steps.expand_as(tokens), count)
-        last = hidden.gather(1, (count - 1)[:, None, None].expand(-1, 1, hidden.shape[2]))
-        self.entries = torch.zeros_like(tokens[:, :1])
-        self.hidden = last
-        self.lineage = torch.ones(len(tokens), 1, 1, dtype=torch.bool, device=tokens.device)
-        self.passes = torch.zeros_like(count)
+        self.observed = hidden
+        self._begin(hidden.gather(1, (count - 1)[:, None, None].expand(-1, 1, hidden.shape[2])))
+
+    def _begin(self, root: Float[Tensor, "B 1 H"]) -> None:
+        """A new round: the root is the only entry."""
+        rows, device = len(root), root.device
+        self.entries = torch.zeros(rows, 1, dtype=torch.long, device=device)
+        self.hidden = root
+        self.lineage = torch.ones(rows, 1, 1, dtype=torch.bool, device=device)
+        self.passes = torch.zeros(rows, dtype=torch.long, device=device)
         self.expanded = False
-        self.broken = torch.zeros((), dtype=torch.bool, device=tokens.device)
+        self.broken = torch.zeros((), dtype=torch.bool, device=device)
+
+    def fork(self, back: Int[Tensor, " B"]) -> "DraftSession":
+        """Sessions at B places of one text, which this session has observed in one call, as its only row: row r is
+        what a session is that has observed all but the text's last back[r] tokens."""
+        fork = copy.copy(self)
+        fork.cache = self.cache.fork(self.cache.lengths - back)
+        fork._begin(self.observed[0, fork.cache.lengths - 1][:, None])
+        return fork
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
         """See `c2t.protocols.Draft.expand`."""
@@ -93,7 +107,7 @@ class DraftSession(ABC):
         self.cache.select(rows)
 
     def _rows(self, hidden: Float[Tensor, "B F H"]) -> Rows:
-        rows = Rows(self._logits(hidden))
+        rows = Rows(self._logits(hidden), hidden)
         self.broken = self.broken | rows.log_norm.isnan().any()
         return rows
 
