@@ -26,7 +26,7 @@ ALL_POLICIES = (  # with the settings of their papers, EAGLE-2's ablations and C
     "eagle2:expand=confidence,reranked=false,c2t,c2t:W=none,threshold,opttree,talon,ddd,entropy,"
     "entropy:branching=static,entropy:branching=early_stop,levels=10,"
     "entropy:branching=naive_width,leaf_above=1,levels=10,entropy:branching=dynamic_depth,levels=10,"
-    "sampled-chain,specinfer,mcsd,sequoia,dyspec,dyspec-threshold"
+    "sampled-chain,specinfer,mcsd,mcsd+,sequoia,dyspec,dyspec-threshold"
 )
 WARM_UP_TOKENS = 8
 
@@ -54,7 +54,7 @@ class BenchSettings:
 class Row(NamedTuple):
     """One policy: `policy` has all of its settings, `label` those that shape its trees. against_plain, against_hf:
     ratio of tokens per second to plain decoding by the same target code and to transformers' generate. categories: tau
-    of each category of prompts."""
+    of each category of prompts. alpha (MCSD+): tau as a share of the longest draft, where drafts have one length."""
 
     policy: str
     label: str
@@ -71,6 +71,7 @@ class Row(NamedTuple):
     against_plain: float | None
     against_hf: float | None
     categories: dict[str, float]
+    alpha: float | None
 
 
 class Bench(NamedTuple):
@@ -168,6 +169,7 @@ def _row(
             name: total(s for s, prompt in zip(statistics, prompts, strict=True) if prompt.category == name).tau
             for name in categories
         },
+        alpha=all_prompts.tau / length if (length := getattr(policy, "draft_length", None)) else None,
     )
 
 
@@ -213,8 +215,7 @@ def _clock(
     if policy is None:
         _hf_generate(pair, prompt, new, sampling)
     else:
-        draft = None if isinstance(policy, Plain) else pair.draft
-        rule = rule_of(policy, settings)
+        draft, rule = None if isinstance(policy, Plain) else pair.draft, rule_of(policy, settings)
         for _ in generate(pair.target, draft, policy, [prompt], max_new_tokens=new, sampling=sampling, rule=rule):
             pass
     if pair.target.device.type == "cuda":
@@ -244,7 +245,6 @@ def configuration(
     pair: Pair, settings: BenchSettings, prompts: Sequence[str | Path], classifier: str
 ) -> dict[str, Any]:
     """What a bench was run with."""
-    files = [Path(path).name for path in prompts]
     dtype = str(pair.target.embed_tokens.weight.dtype).removeprefix("torch.")
-    sources = {"pair": pair.name, "sources": pair.sources, "classifier": classifier, "dtype": dtype, "prompts": files}
-    return {**sources, **asdict(settings)}
+    about = {"pair": pair.name, "sources": pair.sources, "classifier": classifier, "dtype": dtype}
+    return {**about, "prompts": [Path(path).name for path in prompts], **asdict(settings)}

@@ -1,17 +1,20 @@
 """The target's side of a generation at random: which tokens it would choose itself, and what it accepts of a tree."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.models.target import check_logits
-from c2t.sampling import Sampling, stream_key, uniform
+from c2t.protocols import Root
+from c2t.sampling import Sampling, noise, stream_key, uniform
 from c2t.tree import Tree
-from c2t.verify import Accepted, residual, target_only
+from c2t.verify import Accepted, longest_fork, residual, target_only
 
 DRAFT = -1  # the draft's number in `stream_key`: its draws are independent of the target's
+CANDIDATES = -2  # that of the target's further candidates
 
 
 class Choice:
@@ -27,6 +30,7 @@ class Choice:
     ):
         self.sampling = sampling
         self.sequence = number(len(tokens), sequences, tokens.device)
+        self.ahead: Float[Tensor, "B V"] | None = None
         self.seen: Bool[Tensor, "B V"] | None = None
         if sampling.repetition_penalty != 1:
             # Padding repeats the row's first token, which it has seen anyway.
@@ -41,7 +45,9 @@ class Choice:
 
     def on(self, tree: Tree, logits: Float[Tensor, "B n V"], lengths: Int[Tensor, " B"], rule: str) -> Accepted:
         """The accepted paths of verified trees. Slots are asked for in the order of the path, which is how the tokens
-        seen stay up to date. At temperature 0 both rules are the greedy one."""
+        seen stay up to date. At temperature 0 the first two rules are the greedy one."""
+        if rule == "longest-fork":
+            return self._longest_fork(tree, logits, lengths)
         row = torch.arange(len(logits), device=logits.device)
 
         def visit(slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
@@ -62,13 +68,49 @@ class Choice:
         seed = self.sampling.seed
         return residual(tree, probs, lambda slots, draw: uniform(seed, self.sequence, position(slots), draw))
 
-    def key(self, position: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """The draft's random bits for the round whose root stands at `position`."""
-        return stream_key(self.sampling.seed, self.sequence, position, DRAFT)
+    def root(self, token: Int[Tensor, " B"], position: Int[Tensor, " B"]) -> Root:
+        """What a policy is given for the round whose root stands at `position`."""
+        key = stream_key(self.sampling.seed, self.sequence, position, DRAFT)
+        return Root(token, key, None if self.ahead is None else partial(self._candidates, position + 1))
+
+    def foresee(self, root: Int[Tensor, " B"], logits: Float[Tensor, "B V"]) -> None:
+        """Take note of the logits after the coming root: its successors can now be proposed."""
+        self.ahead = logits
+        if self.seen is not None:
+            self.seen.scatter_(1, root[:, None], True)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         self.sequence = self.sequence[rows]
         self.seen = None if self.seen is None else self.seen[rows]
+        self.ahead = None if self.ahead is None else self.ahead[rows]
+
+    def _candidates(self, position: Int[Tensor, " B"], count: int) -> Int[Tensor, "B W"]:
+        """The target's own token at `position`, then further draws without replacement from the same distribution; at
+        temperature 0 the most probable tokens. -1 where the distribution has no more."""
+        own = self.after(self.ahead, position)[:, None]
+        values = self.sampling.process(self.ahead, self.seen).double().scatter(1, own, float("-inf"))
+        if self.sampling.temperature:
+            key = stream_key(self.sampling.seed, self.sequence, position, CANDIDATES)
+            values = values - (-noise(key, values.shape[1]).log()).log()  # Gumbel's trick
+        further = values.topk(min(count, values.shape[1]) - 1, dim=1)
+        return torch.cat([own, torch.where(further.values.isfinite(), further.indices, -1)], 1)
+
+    def _longest_fork(self, tree: Tree, logits: Float[Tensor, "B n V"], lengths: Int[Tensor, " B"]) -> Accepted:
+        position = tree.positions(lengths) + 1
+        sequence = self.sequence[:, None].expand_as(position)
+        seen = None
+        if self.seen is not None:
+            path = tree.ancestors().float() @ torch.nn.functional.one_hot(tree.token, logits.shape[2]).float()
+            seen = (self.seen[:, None] | (path > 0)).flatten(0, 1)
+        check_logits(logits.flatten(0, 1), "target")
+        chosen = self.sampling.draw(logits.flatten(0, 1), sequence.flatten(), position.flatten(), seen)
+        accepted = longest_fork(tree, chosen.unflatten(0, position.shape))
+        end = tree.child(accepted.slots.gather(1, accepted.accepted[:, None])[:, 0], accepted.bonus)
+        if self.seen is not None:
+            path = tree.token.gather(1, accepted.slots.clamp(min=0))
+            self.seen.scatter_(1, path, True)  # beyond a path stands the root, which is on it
+        self.foresee(accepted.bonus, logits.gather(1, end[:, None, None].expand(-1, 1, logits.shape[2]))[:, 0])
+        return accepted
 
 
 def number(count: int, sequences: Sequence[int] | None, device: torch.device) -> Int[Tensor, " B"]:

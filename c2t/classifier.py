@@ -1,4 +1,5 @@
-"""The classifier of C2T (section 4.1): a two-layer network that says whether a drafted node will be accepted."""
+"""The classifier of C2T (section 4.1): a two-layer network that says whether a drafted node will be accepted; with
+other inputs, and a layer more, MCSD+'s decision models (section 3.3)."""
 
 import json
 import math
@@ -17,14 +18,16 @@ from torch import Tensor, nn
 
 from c2t import checkpoints
 from c2t.errors import InputError
-from c2t.kernels.features import FEATURES
+from c2t.kernels.features import FEATURES, WIDE
 
 FILES = ("config.json", "model.safetensors")
+ADDED = {"layers", "label", "widths"}  # not in the files of version 0.1
 
 
 def features(nodes: Any, names: Sequence[str]) -> Float[Tensor, "... F"]:
     """The network's inputs, in the order of `names`, from anything with a node's columns: a Tree, or Records."""
-    return torch.stack([FEATURES[name](nodes).float() for name in known_features(names)], dim=-1)
+    values = {name: FEATURES[name](nodes).float() for name in known_features(names)}
+    return torch.cat([value if name in WIDE else value[..., None] for name, value in values.items()], dim=-1)
 
 
 def known_features(names: Sequence[str]) -> tuple[str, ...]:
@@ -41,6 +44,9 @@ class ClassifierConfig:
 
     features: Sequence[str] = ("joint_prob", "entropy", "depth")
     hidden: int = 48
+    layers: int = 2
+    label: str = "accepted"  # see `c2t.training_data.LABELS`
+    widths: dict[str, int] = field(default_factory=dict)  # inputs of each feature that has several
     M: int | None = 1000  # entropy over the M most probable tokens; None: the whole vocabulary
     K: int | None = None  # of the harvest, as are `levels` and `pair`
     levels: int | None = None
@@ -52,6 +58,11 @@ class ClassifierConfig:
     validation_prompts: Sequence[str] = ()  # "file:question_id" of the prompts that the metrics were measured on
     schema_version: int = 1
 
+    @property
+    def inputs(self) -> int:
+        """Inputs of the network."""
+        return sum(self.widths[name] if name in WIDE else 1 for name in known_features(self.features))
+
 
 class TreeClassifier(
     nn.Module,
@@ -60,12 +71,18 @@ class TreeClassifier(
     license="apache-2.0",
     tags=["speculative-decoding"],
 ):
-    """F features -> hidden -> 1 with ReLU and sigmoid: 241 parameters in the paper's default size."""
+    """F features -> hidden (-> hidden) -> 1 with ReLU and sigmoid: 241 parameters in the paper's default size.
+
+    name: what it was loaded by.
+    """
+
+    name = "unnamed"
 
     def __init__(self, config: ClassifierConfig = ClassifierConfig()):
         super().__init__()
         self.config = config
-        self.hidden = nn.Linear(len(known_features(config.features)), config.hidden)
+        self.hidden = nn.Linear(config.inputs, config.hidden)
+        self.further = nn.ModuleList(nn.Linear(config.hidden, config.hidden) for _ in range(config.layers - 2))
         self.output = nn.Linear(config.hidden, 1)
 
     def forward(self, nodes: Any, calibrated: bool = False) -> Float[Tensor, "..."]:
@@ -75,7 +92,10 @@ class TreeClassifier(
 
     def logits(self, x: Float[Tensor, "... F"]) -> Float[Tensor, "..."]:
         """The score before the sigmoid, from a matrix of features."""
-        return self.output(torch.relu(self.hidden(x.to(self.hidden.weight.dtype)))).squeeze(-1)
+        x = torch.relu(self.hidden(x.to(self.hidden.weight.dtype)))
+        for layer in self.further:
+            x = torch.relu(layer(x))
+        return self.output(x).squeeze(-1)
 
     @classmethod
     def from_pretrained(
@@ -85,6 +105,7 @@ class TreeClassifier(
         place = checkpoints.resolve(reference, checkpoints.CLASSIFIER)
         config_file, weights_file = _download(place, hub) if isinstance(place, str) else [place / f for f in FILES]
         model = cls(_read_config(config_file))
+        model.name = str(reference)
         _load_weights(model, weights_file)
         return model.to(device).eval()
 
@@ -105,13 +126,15 @@ def _read_config(path: Path) -> ClassifierConfig:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         names = {f.name for f in fields(ClassifierConfig)}
-        if not isinstance(values, dict) or values.keys() != names:
+        if not isinstance(values, dict) or not names - ADDED <= values.keys() <= names:
             raise InputError(f"{path} does not describe a classifier of c2t")
         values |= {name: tuple(values[name]) for name in ("features", "validation_prompts")}
         config = ClassifierConfig(**values)
         if not isinstance(config.hidden, int) or config.hidden < 1 or not 0 < config.negatives_kept <= 1:
             raise InputError(f"{path}: hidden must be at least 1 and negatives_kept in (0, 1]")
         known_features(config.features)
+        if config.layers < 2 or not all(config.widths.get(name, 0) >= 1 for name in config.features if name in WIDE):
+            raise InputError(f"{path}: layers must be at least 2, and widths name the inputs of {', '.join(WIDE)}")
         return config
     except FileNotFoundError as error:
         raise InputError(f"{path.parent} holds no classifier: there is no {path.name}") from error
@@ -129,7 +152,7 @@ def _load_weights(model: TreeClassifier, path: Path) -> None:
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if found != expected:
-        size = f"{len(model.config.features)} features and hidden {model.config.hidden}"
+        size = f"{model.config.inputs} features and hidden {model.config.hidden}"
         raise InputError(f"{path} does not fit its config.json ({size}): {found} instead of {expected}")
     if not all(tensor.isfinite().all() for tensor in weights.values()):
         raise InputError(f"{path} holds weights that are not finite")
@@ -143,26 +166,44 @@ def _card(model: TreeClassifier) -> str:
     rows = [(name, settings[name]) for name in settings if name not in ("metrics", "validation_prompts")]
     rows += [(f"{name} (validation)", f"{value:.4g}") for name, value in config.metrics.items()]
     table = "\n".join(f"| {name} | {', '.join(value) if name == 'features' else value} |" for name, value in rows)
-    return CARD.format(info=info, table=table, pair=config.pair or "its pair", beta=config.beta)
+    uses = "C2T" if set(config.features).isdisjoint(WIDE) else "MCSDPlus"
+    return CARD.format(info=info, table=table, pair=config.pair or "its pair", policy=uses, **USES[uses](config.beta))
 
+
+# What the network is for, by the policy that reads its features.
+USES = {
+    "C2T": lambda beta: {
+        "purpose": "prunes draft trees for speculative decoding (C2T)",
+        "effect": "tokens below the threshold `beta` are dropped",
+        "argument": "",
+        "settings": f", beta={beta}",
+    },
+    "MCSDPlus": lambda _: {
+        "purpose": "decides when drafting stops (MCSD+, section 3.3)",
+        "effect": "where it trusts no fork with at least `threshold`, no deeper level is drafted",
+        "argument": "decision=",
+        "settings": ", threshold=0.4",
+    },
+}
 
 CARD = """---
 {info}
 ---
 
-# C2T classifier for {pair}
+# {policy} classifier for {pair}
 
-A network of two linear layers that prunes draft trees for speculative decoding (C2T). It reads features of a drafted
-token and says how likely verification is to accept it; tokens below the threshold `beta` are dropped.
+A small network that {purpose}. It reads features of a drafted token and says how likely verification is to accept
+it; {effect}.
 
 | | |
 |---|---|
 {table}
 
 ```python
-from c2t import C2T, TreeClassifier
+from c2t import TreeClassifier
+from c2t.policies import {policy}
 
-policy = C2T(TreeClassifier.from_pretrained("path/to/this/folder"), beta={beta})
+policy = {policy}({argument}TreeClassifier.from_pretrained("path/to/this/folder"){settings})
 ```
 
 The weights in plain numpy:

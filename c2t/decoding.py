@@ -2,7 +2,8 @@
 
 A round builds a tree of cheap guesses under the last committed token (the root), runs the target once over all of its
 nodes, walks down as long as the target's own choice is among the guesses, and commits that path plus the target's next
-token. The text is exactly what the target alone would have written; a good tree only makes rounds fewer.
+token. The text is exactly what the target alone would have written; a good tree only makes rounds fewer. (MCSD+'s
+trees, which start from several tokens of the target's own, are the exception: see `c2t.verify`.)
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,12 @@ from c2t.sampling import Sampling
 from c2t.tree import Tree
 from c2t.verify import Accepted
 
-RULES = ("target-only", "residual")
+# What a policy's candidates are -> the rules that they can be verified by, the default first.
+RULES = {
+    "ranked": ("target-only",),
+    "sampled": ("residual", "target-only"),
+    "target-initialised": ("longest-fork",),
+}
 
 
 @runtime_checkable
@@ -48,7 +54,7 @@ class Step(NamedTuple):
     rows: which prompt each row serves. position: the root's absolute position (committed tokens without the root).
     tree, accepted: what was verified and which path of it was accepted; both None for the prefill, which draws the
     first root. tokens: the new tokens, count[r] real ones in row r (accepted ones, then the bonus token).
-    draft_passes: draft forwards of the round.
+    draft_passes: draft forwards of the round. logits: the target's, after every slot; None where no target has run.
     """
 
     rows: Int[Tensor, " B"]
@@ -58,6 +64,7 @@ class Step(NamedTuple):
     tokens: Int[Tensor, "B m"]
     count: Int[Tensor, " B"]
     draft_passes: Int[Tensor, " B"]
+    logits: Float[Tensor, "B n V"] | None = None
 
 
 @torch.no_grad()
@@ -77,8 +84,7 @@ def generate(
 
     A row leaves the batch with the round in which it emits an `eos` token or its `max_new_tokens`-th token; that
     round's tokens may run past the cut (see `cut`). `sequences` number the rows' random streams (default 0, 1, ...).
-    `rule`: how sampled text is verified; default residual for policies that sample their candidates, else target-only.
-    Without a drafter only the plain policy works.
+    `rule`: how text is verified (see RULES). Without a drafter only the plain policy works.
     """
     rule = check_rule(policy, rule)
     session, draft = target.session(), drafter.session() if drafter else NoDraft()
@@ -90,6 +96,8 @@ def generate(
     root = choice.after(verified.logits[:, 0], lengths)
     news = News(append(tokens, root, lengths), verified.features, lengths)
     step = Step(rows, lengths, None, None, root[:, None], torch.ones_like(root), torch.zeros_like(root))
+    if policy.proposal == "target-initialised":
+        choice.foresee(root, session.peek(root))  # one more forward (MCSD+, section 3.1)
     while True:
         yield step
         going = still_going(step, emitted, max_new_tokens, eos)
@@ -102,14 +110,14 @@ def generate(
 
         draft.observe(*news)
         position = session.cache.lengths
-        tree = policy(draft, Root(root, choice.key(position)))  # guess: a tree of tokens under the root
+        tree = policy(draft, choice.root(root, position))  # guess: a tree of tokens under the root
         draft.check()
         verified = session.verify(tree)  # verify: one target forward over all of them
         accepted = choice.on(tree, verified.logits, position, rule)  # accept: the path that the target chooses
         news = settle(tree, verified, accepted)
         session.commit(accepted.slots, news.count)  # commit: that path stays in the cache
         root = accepted.bonus  # and the target's next token is the new root
-        step = Step(rows, position, tree, accepted, news.tokens[:, 1:], news.count, draft.passes)
+        step = Step(rows, position, tree, accepted, news.tokens[:, 1:], news.count, draft.passes, verified.logits)
 
 
 class News(NamedTuple):
@@ -130,13 +138,16 @@ def settle(tree: Tree, verified: Verified, accepted: Accepted) -> News:
 
 
 def check_rule(policy: Policy, rule: str | None) -> str:
-    """The verification rule to use; InputError for an unknown one and for the one unsound pairing."""
-    rule = rule or ("residual" if policy.proposal == "sampled" else "target-only")
-    if rule not in RULES:
-        raise InputError(f"no verification rule is called {rule!r}; known: {', '.join(RULES)}")
-    if rule == "residual" and policy.proposal != "sampled":
-        name = type(policy).__name__
+    """The verification rule to use; InputError for an unknown one and for unsound pairings."""
+    name, sound = type(policy).__name__, RULES[policy.proposal]
+    rule = rule or sound[0]
+    known = list(dict.fromkeys(rule for rules in RULES.values() for rule in rules))
+    if rule not in known:
+        raise InputError(f"no verification rule is called {rule!r}; known: {', '.join(known)}")
+    if rule == "residual" and policy.proposal == "ranked":
         raise InputError(f"{name} ranks its candidates: the residual rule would change the text's law; use target-only")
+    if rule not in sound:
+        raise InputError(f"{name} has {policy.proposal} candidates, for which {rule} is no rule; use {sound[0]}")
     return rule
 
 

@@ -1,4 +1,5 @@
-"""Harvest: the nodes of full EAGLE-2 trees along the target's own texts, with what verification accepts (C2T, B.1)."""
+"""Harvest: the nodes of full EAGLE-2 trees along the target's own texts, with what verification accepts (C2T, B.1);
+or those of MCSD+'s forks, along the texts that they make."""
 
 import hashlib
 import json
@@ -10,24 +11,34 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from c2t.decoding import Step, cut, generate
+from c2t.columns import COLUMNS, Recorded, types
+from c2t.decoding import Policy, Step, cut, generate
 from c2t.errors import InputError, at_least_one
+from c2t.models.draft_lm import DraftLM
 from c2t.models.pairs import Pair
 from c2t.policies.eagle2 import Eagle2
+from c2t.policies.mcsd_plus import MCSDPlus
+from c2t.positions import replay_all
 from c2t.prompts import Prompt, conversation
 from c2t.provenance import environment
 from c2t.records import Harvest, describe
-from c2t.replay import replay, write
+from c2t.replay import replay
 from c2t.sampling import Sampling
 from c2t.shards import ShardWriter, open_folder
-from c2t.statistics import Trace
+from c2t.text_cache import written
+
+POLICIES: dict[str, Callable[..., Any]] = {
+    "eagle2": lambda K, levels, M: Eagle2(K, levels, None, M),
+    "mcsd+": lambda K, levels, M: MCSDPlus(K, levels - 1, M=M),
+}
 
 
 @dataclass(frozen=True)
 class HarvestSettings:
-    """K, levels, M: the full EAGLE-2 tree and its entropy. live: run the target on every tree instead of replaying
-    its text; the rows are the same. batch: conversations at a time; it bounds memory and does not change the rows
-    beyond the last bit."""
+    """K, levels, M: the full EAGLE-2 tree and its entropy; of MCSD+, K forks of levels - 1 drafted tokens. live: run
+    the target on every tree instead of replaying its text; the rows are the same. batch: conversations at a time; it
+    bounds memory and does not change the rows beyond the last bit. columns: further ones (`c2t.columns`).
+    positions: where trees stand; "visited": in the rounds of a live run; "all": at every position of the text."""
 
     K: int = 10
     levels: int = 11
@@ -37,9 +48,36 @@ class HarvestSettings:
     seed: int = 0
     live: bool = False
     batch: int = 16
+    policy: str = "eagle2"
+    columns: Sequence[str] = ()
+    positions: str = "visited"
 
     def __post_init__(self):
         at_least_one(self, "K", "levels", "M", "max_new_tokens", "batch")
+        types(self.columns, 1)
+        if self.policy not in POLICIES:
+            raise InputError(f"no harvest is made of {self.policy!r}; known: {', '.join(POLICIES)}")
+        if self.policy == "mcsd+" and self.levels < 2:
+            raise InputError(f"levels = {self.levels}: the first is the target's in mcsd+; take 2 at least")
+        if self.positions not in ("visited", "all"):
+            raise InputError(f"positions = {self.positions!r}: take visited or all")
+        if self.positions == "all" and self.runs_target:
+            raise InputError("positions = all needs replayed texts: not live, not mcsd+, no column of the target's")
+
+    @property
+    def runs_target(self) -> bool:
+        """Whether the target verifies every tree, because that is wanted or because replay cannot tell the rows."""
+        return self.live or not self.trees.exact or any(COLUMNS[name] for name in self.columns)
+
+    @property
+    def nodes(self) -> int:
+        """Drafted nodes of a tree, one per row."""
+        return self.K * self.levels if self.policy == "mcsd+" else self.K + (self.levels - 1) * self.K**2
+
+    @property
+    def trees(self) -> Policy:
+        """The construction of the trees that are harvested."""
+        return POLICIES[self.policy](self.K, self.levels, self.M)
 
 
 def harvest(
@@ -64,7 +102,8 @@ def harvest(
         for turn in range(len(prompt.turns))
     ]
     folder = open_folder(out, resume, overwrite)
-    with ShardWriter(folder, provenance(pair, prompts, settings), turns) as writer:
+    extra = types(settings.columns, hidden_size(pair))
+    with ShardWriter(folder, provenance(pair, prompts, settings), turns, extra) as writer:
         first = 0
         for start in range(0, len(prompts), settings.batch):
             group = prompts[start : start + settings.batch]
@@ -85,11 +124,11 @@ def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
     """Everything that the rows depend on, and under "environment" what they should not."""
     content = json.dumps([prompt._asdict() for prompt in prompts], sort_keys=True)
     varying = {"live": settings.live, **environment()}
-    fixed = {name: value for name, value in asdict(settings).items() if name != "live"}
+    fixed = {name: value for name, value in asdict(settings).items() if name not in ("live", "policy", "columns")}
     return {
         "pair": pair.name,
         "sources": pair.sources,
-        "policy": "eagle2, full tree",
+        "policy": {"eagle2": "eagle2, full tree"}.get(settings.policy, settings.policy),
         **fixed,
         "dtype": str(pair.target.embed_tokens.weight.dtype).removeprefix("torch."),
         "prompts": hashlib.sha256(content.encode()).hexdigest()[:16],
@@ -110,45 +149,56 @@ def _rows(pair: Pair, prompts: Sequence[Prompt], first: int, settings: HarvestSe
         }
         room = pair.target.max_positions - settings.max_new_tokens - settings.levels - 1
         fitting = [i for i in ids if len(ids[i]) <= room]
-        steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings)
-        collected, texts = collect(steps, len(fitting), settings.max_new_tokens, pair.target.eos)
+        policy = Recorded(settings.trees, settings.columns)
+        steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings, policy)
+        collected, texts = collect(steps, len(fitting), settings, pair.target.eos, policy)
         for i, nodes, text in zip(fitting, collected, texts, strict=True):
             columns[int(numbers[i]) + turn] = nodes
             answers[i].append(pair.tokenizer.decode(text, skip_special_tokens=True))
     for number in range(first, int(numbers[-1])):
-        yield columns.get(number) or _join([])
+        yield columns.get(number) or _join([], settings.columns)
 
 
-def run(pair: Pair, ids: list[list[int]], sequences: list[int], settings: HarvestSettings) -> Iterator[Step]:
-    """The rounds of these texts under the full EAGLE-2 tree, live or replayed; `sequences` number their streams."""
+def hidden_size(pair: Pair) -> int:
+    """Of the draft's hidden states."""
+    model = pair.draft.model if isinstance(pair.draft, DraftLM) else pair.draft.head
+    return model.config.hidden_size
+
+
+def run(
+    pair: Pair, ids: list[list[int]], sequences: list[int], settings: HarvestSettings, policy: Policy
+) -> Iterator[Step]:
+    """The rounds of these texts, live or replayed; `sequences` number their streams."""
     if not ids:
         return iter(())
-    policy = Eagle2(settings.K, settings.levels, None, settings.M)
     sampling = Sampling(settings.temperature, seed=settings.seed)
-    common = {"max_new_tokens": settings.max_new_tokens, "sampling": sampling, "eos": pair.target.eos}
-    if settings.live:
-        return generate(pair.target, pair.draft, policy, ids, sequences=sequences, **common)
-    texts = write(pair.target, ids, beyond=settings.levels + 1, sequences=sequences, **common)
-    return replay(pair.draft, policy, texts)
+    common = {"max_new_tokens": settings.max_new_tokens, "sampling": sampling}
+    if settings.runs_target:
+        return generate(pair.target, pair.draft, policy, ids, eos=pair.target.eos, sequences=sequences, **common)
+    texts = written(pair, ids, beyond=settings.levels + 1, sequences=sequences, **common)
+    return (replay_all if settings.positions == "all" else replay)(pair.draft, policy, texts)
 
 
 def collect(
-    steps: Iterator[Step], count: int, max_new_tokens: int, eos: frozenset[int]
+    steps: Iterator[Step], count: int, settings: HarvestSettings, eos: frozenset[int], policy: Recorded
 ) -> tuple[list[dict[str, Any]], list[list[int]]]:
     """Each text's node columns, and its new tokens."""
     parts: list[list[dict[str, np.ndarray]]] = [[] for _ in range(count)]
-    trace = Trace(count)
+    tokens: list[list[int]] = [[] for _ in range(count)]
+    starts, sampling = {}, Sampling(settings.temperature, seed=settings.seed)
     for step in steps:
-        trace.add(step)
+        for row, (text, position) in enumerate(zip(step.rows.tolist(), step.position.tolist(), strict=True)):
+            behind = position - starts.setdefault(text, position) + (step.tree is not None)  # the root, if it is known
+            tokens[text][behind:] = step.tokens[row, : step.count[row]].tolist()
         if step.tree is not None:
-            for row, nodes in zip(step.rows.tolist(), nodes_of(step), strict=True):
+            for row, nodes in zip(step.rows.tolist(), nodes_of(step, policy.of(step, sampling)), strict=True):
                 parts[row].append(nodes | {"tree": np.full(len(nodes["node"]), len(parts[row]))})
-    texts = [cut(tokens, max_new_tokens, eos) for tokens in trace.tokens]
-    return [_join(part) for part in parts], texts
+    texts = [cut(text, settings.max_new_tokens, eos) for text in tokens]
+    return [_join(part, settings.columns) for part in parts], texts
 
 
-def nodes_of(step: Step) -> list[dict[str, np.ndarray]]:
-    """One round's drafted nodes per row, as `c2t.records` names them; the root (slot 0) has no row."""
+def nodes_of(step: Step, further: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """One round's nodes per row, as `c2t.records` names them, with further columns; the root (slot 0) has no row."""
     tree, accepted = step.tree, step.accepted
     assert tree is not None
     assert accepted is not None
@@ -162,9 +212,10 @@ def nodes_of(step: Step) -> list[dict[str, np.ndarray]]:
         "depth": column(tree.depth),
         "joint_prob": column(tree.joint.exp().float()),
         "entropy": column(tree.entropy.float()),
-        "accepted": column(on_path),
+        "accepted": column(on_path if accepted.agreed is None else accepted.agreed),
         "token": column(tree.token),
         "rank": column(tree.rank),
+        **further,
     }
     rows = []
     for row, size in enumerate(tree.sizes.tolist()):
@@ -176,6 +227,18 @@ def nodes_of(step: Step) -> list[dict[str, np.ndarray]]:
     return rows
 
 
-def _join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    names = ("tree", "node", "parent", "depth", "joint_prob", "entropy", "accepted", "token", "rank", "position")
+def _join(parts: list[dict[str, np.ndarray]], further: Sequence[str]) -> dict[str, np.ndarray]:
+    names = (
+        *further,
+        "tree",
+        "node",
+        "parent",
+        "depth",
+        "joint_prob",
+        "entropy",
+        "accepted",
+        "token",
+        "rank",
+        "position",
+    )
     return {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in names}

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from c2t.columns import COLUMNS
 from c2t.models.pairs import DRAFTS
 from c2t.training import LOGGERS
 
@@ -31,6 +32,12 @@ Rule = Annotated[
 Seed = Annotated[int, typer.Option(help="Of what is random.")]
 Live = Annotated[bool, typer.Option("--live", help="Run the target on every tree instead of replaying its text.")]
 Classifier = Annotated[str | None, typer.Option(help="NAME, folder or Hub id.", show_default="the pair's own")]
+
+Trees = Annotated[
+    str, typer.Option(help="eagle2, or mcsd+: K forks of the target's tokens and levels - 1 drafted ones.")
+]
+Positions = Annotated[str, typer.Option(help="Trees at the visited positions of a live run, or at all of the text.")]
+Columns = Annotated[str, typer.Option(help=f"Further columns, by commas: {', '.join(COLUMNS)}.")]
 
 Data = Annotated[list[str] | None, typer.Argument(help="Harvests: folders, or names of pairs.", show_default="tiny")]
 Epochs = Annotated[int, typer.Option(help="Passes over the data; longer ones where it is too small for 2000 steps.")]

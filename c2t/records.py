@@ -23,7 +23,7 @@ COLUMNS = {
     "depth": pa.uint8(),
     "joint_prob": pa.float32(),
     "entropy": pa.float32(),
-    "accepted": pa.bool_(),
+    "accepted": pa.bool_(),  # of MCSD+'s forks: by the target if its fork had been kept
     "token": pa.int32(),
     "rank": pa.uint8(),
     "prompt": pa.uint32(),  # index into the manifest's list of prompts
@@ -54,6 +54,12 @@ class Records(NamedTuple):
     accepted: Bool[Tensor, " n"]
     tree: Int[Tensor, " n"]
     prompt: Int[Tensor, " n"]
+    top_probs: Float[Tensor, "n k"] | None = None
+    hidden: Float[Tensor, "n H"] | None = None
+    target: Float[Tensor, " n"] | None = None  # the node's own probability by the target
+    prob: Float[Tensor, " n"] | None = None  # log of its own by the draft, and of its most probable sibling's
+    peak: Float[Tensor, " n"] | None = None
+    rank: UInt8[Tensor, " n"] | None = None
 
 
 def is_complete(folder: Path) -> bool:
@@ -102,8 +108,9 @@ def read_columns(folder: str | Path, names: Sequence[str]) -> dict[str, np.ndarr
     return columns
 
 
-def read_records(folders: Sequence[str | Path]) -> Records:
-    """The columns that features and training read, of one or several harvests; InputError without accepted nodes."""
+def read_records(folders: Sequence[str | Path], further: Sequence[str] = ()) -> Records:
+    """The columns that features and training read, of one or several harvests; InputError without accepted nodes.
+    further: of the optional columns of Records."""
     parts, trees, prompts = [], 0, 0
     for folder in folders:
         harvest = describe(folder)
@@ -121,12 +128,37 @@ def read_records(folders: Sequence[str | Path]) -> Records:
                 accepted=column["accepted"],
                 tree=tree.add_(trees),
                 prompt=prompt.add_(prompts),
+                **_further(folder, further),
             )
         )
         trees, prompts = trees + harvest.trees, prompts + len(harvest.prompts)
     if len(parts) == 1:
         return parts[0]
-    return Records(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    columns = zip(*parts, strict=True)
+    return Records(*(None if column[0] is None else torch.cat(column) for column in columns))
+
+
+def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
+    """Stored columns as they are; probabilities of a node itself are those of its path over those of its parent's."""
+    stored = [name for name in names if name in ("top_probs", "hidden", "rank")]
+    found = {name: torch.from_numpy(c) for name, c in read_columns(folder, stored).items()} if stored else {}
+    own = {"target": "target_prob", "prob": "joint_prob", "peak": "joint_prob"}
+    wanted = [name for name in names if name in own]
+    if wanted:
+        path = read_columns(folder, ("node", "parent", *{own[name] for name in wanted}))
+        parent = path["parent"].astype(np.int64)
+        tree_start = np.arange(len(parent)) - path["node"]
+        above = tree_start + parent  # the parent's row
+        for name in wanted:
+            column = path[own[name]]
+            found[name] = torch.from_numpy(column / np.where(parent < 0, 1, column[above]).astype(np.float32))
+            if name != "target":
+                found[name] = found[name].log_()
+    if "peak" in wanted:
+        family = torch.from_numpy(tree_start * (1 << 16) + parent + 1).unique(return_inverse=True)[1]
+        most = torch.full((int(family.max()) + 1,), -torch.inf).scatter_reduce(0, family, found["peak"], "amax")
+        found["peak"] = most[family]
+    return found
 
 
 def read_shards(folder: Path) -> dict[str, dict[str, Any]]:

@@ -68,7 +68,8 @@ def finetune(
     """Continue a trained classifier on a share of new harvests; features, size and sampling stay the source's."""
     checkpoints.check_out(out, overwrite)
     old = source.config
-    settings = replace(settings, features=old.features, hidden=old.hidden, negatives=old.negatives)
+    kept = {name: getattr(old, name) for name in ("features", "hidden", "negatives", "layers", "label")}
+    settings = replace(settings, **kept)
     nodes = NodeData(data, settings)
     if nodes.provenance("M") != old.M:
         warnings.warn(
@@ -172,6 +173,9 @@ def config_of(nodes: NodeData, settings: TrainSettings) -> ClassifierConfig:
     return ClassifierConfig(
         features=tuple(settings.features),
         hidden=settings.hidden,
+        layers=settings.layers,
+        label=settings.label,
+        widths=nodes.widths,
         **{key: nodes.provenance(key) for key in ("M", "K", "levels", "pair")},
         negatives=settings.negatives or None,
         negatives_kept=nodes.training.negatives_kept,

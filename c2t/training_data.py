@@ -1,7 +1,7 @@
 """What the classifier learns from: harvested nodes, split by prompt, with negatives drawn anew for every pass."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +13,16 @@ from torch import Tensor
 
 from c2t.classifier import features, known_features
 from c2t.errors import InputError
-from c2t.records import describe, read_records
+from c2t.kernels.features import DERIVED, WIDE
+from c2t.records import Records, describe, read_records
 from c2t.training_metrics import Validation
 
+# What the network is trained to say: whether the node is accepted, or how likely a token drawn from the draft would be
+# (MCSD+, section 3.3; the paper prints max(1, p/q) and means min).
+LABELS: dict[str, Callable[[Records], Tensor]] = {
+    "accepted": lambda records: records.accepted.float(),
+    "ratio": lambda records: (records.target / records.prob.exp()).clamp(max=1),
+}
 # Optimiser steps that one training step of Lightning makes: its cost per step is far above that of a tiny network.
 STEPS_PER_CHUNK = 64
 VALIDATION_ROWS = 65_536
@@ -23,7 +30,8 @@ VALIDATION_ROWS = 65_536
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """C2T's settings; `fraction` of the training prompts is used, `negatives` of None or 0 means all of them."""
+    """C2T's settings; `fraction` of the training prompts is used, `negatives` of None or 0 means all of them; `layers`
+    of the network, `label` one of LABELS."""
 
     features: Sequence[str] = ("joint_prob", "entropy", "depth")
     hidden: int = 48
@@ -35,9 +43,13 @@ class TrainSettings:
     val_fraction: float = 0.05
     fraction: float = 1.0
     seed: int = 0
+    layers: int = 2
+    label: str = "accepted"
 
     def __post_init__(self):
         known_features(self.features)
+        if self.label not in LABELS or self.layers < 2:
+            raise InputError(f"label = {self.label!r} must be {' or '.join(LABELS)}, layers = {self.layers} at least 2")
         for name in ("hidden", "epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} = {getattr(self, name)} must be at least 1")
@@ -47,6 +59,14 @@ class TrainSettings:
             raise InputError(
                 f"val_fraction = {self.val_fraction} must be in (0, 1), fraction = {self.fraction} in (0, 1]"
             )
+
+
+# The networks of the papers. The decision models learn from all nodes, so that a threshold means what it says.
+MODELS = {
+    "c2t": TrainSettings(),
+    "mcsd-hidden": TrainSettings(("hidden",), negatives=None, layers=3, label="ratio"),
+    "mcsd-topk": TrainSettings(("top_probs", "entropy"), negatives=None),
+}
 
 
 class Split(NamedTuple):
@@ -67,13 +87,19 @@ def split_prompts(count: int, val_fraction: float, fraction: float, seed: int) -
 class NegativeSampling:
     """One pass = all positives and `negatives` random negatives for each, drawn from the whole training set.
 
-    Iterating gives one epoch: `passes` passes, each with negatives of its own, as chunks of whole batches.
+    Iterating gives one epoch: `passes` passes, each with negatives of its own, as chunks of whole batches. `label`:
+    what is learned of each row, if not `accepted`.
     """
 
     def __init__(
-        self, x: Float[Tensor, "n F"], accepted: Bool[Tensor, " n"], used: Bool[Tensor, " n"], s: TrainSettings
+        self,
+        x: Float[Tensor, "n F"],
+        accepted: Bool[Tensor, " n"],
+        used: Bool[Tensor, " n"],
+        s: TrainSettings,
+        label: Float[Tensor, " n"] | None = None,
     ):
-        self.x, self.accepted = x, accepted
+        self.x, self.accepted, self.label = x, accepted, accepted if label is None else label
         # 32-bit row numbers: at millions of rows the index is as large as the data
         self.positives = (used & accepted).nonzero().squeeze(1).int()
         self.negatives = (used & ~accepted).nonzero().squeeze(1).int()
@@ -96,7 +122,7 @@ class NegativeSampling:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(self.passes):
             for index in self.draw().split(self.chunk):
-                yield self.x.index_select(0, index), self.accepted.index_select(0, index).float()
+                yield self.x.index_select(0, index), self.label.index_select(0, index).float()
 
     def draw(self) -> Int[Tensor, " rows"]:
         """Row numbers of one pass, shuffled."""
@@ -126,14 +152,18 @@ class NodeData(L.LightningDataModule):
         self.harvests = [describe(folder) for folder in folders]
         if any(harvest.provenance["M"] != self.harvests[0].provenance["M"] for harvest in self.harvests):
             raise InputError(f"the harvests {', '.join(map(str, folders))} have entropies over different M")
-        records = read_records(folders)
-        x = features(records, settings.features)
+        wide = [name for name in settings.features if name in WIDE]
+        derived = [DERIVED[name] for name in settings.features if name in DERIVED]
+        label_reads = ["target", "prob"] if settings.label == "ratio" else []
+        records = read_records(folders, list(dict.fromkeys([*wide, *derived, *label_reads])))
+        x, label = features(records, settings.features), LABELS[settings.label](records)
+        self.widths = {name: getattr(records, name).shape[1] for name in wide}
         present = records.prompt.unique()
         split = split_prompts(len(present), settings.val_fraction, settings.fraction, settings.seed)
-        valid = ~x.isnan().any(1)
+        valid = ~(x.isnan().any(1) | label.isnan())
         self.dropped = int((~valid).sum())
         self.training = NegativeSampling(
-            x, records.accepted, valid & _rows_of(records.prompt, present[split.train]), settings
+            x, records.accepted, valid & _rows_of(records.prompt, present[split.train]), settings, label
         )
         held_out = valid & _rows_of(records.prompt, present[split.validation])
         tree = records.tree[held_out].unique_consecutive(return_inverse=True)[1]

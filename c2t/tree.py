@@ -24,6 +24,7 @@ class Nodes:
     token, parent, depth, rank (place among its siblings by draft probability): integers.
     prob, joint: natural logs of the node's own and of its path's draft probability (root excluded).
     entropy: nats, of the distribution that the node was drawn from (NaN where no policy asked for it).
+    peak: log-probability of its most probable sibling, itself included.
     score: what the policy ranks by. alive: False marks a slot that only fills up a row of the batch.
     """
 
@@ -34,6 +35,7 @@ class Nodes:
     prob: Float[Tensor, "B n"]
     joint: Float[Tensor, "B n"]
     entropy: Float[Tensor, "B n"]
+    peak: Float[Tensor, "B n"]
     score: Float[Tensor, "B n"]
     alive: Bool[Tensor, "B n"]
 
@@ -71,10 +73,11 @@ class Drawn:
 @dataclass(frozen=True)
 class Tree(Nodes):
     """Nodes with the root in slot 0. `cut` counts, for each row, nodes that only a size limit kept out; `drawn` is
-    there if the children were sampled."""
+    there if the children were sampled; `mask` is what `ancestors` gives for every row, where a policy has it ready."""
 
     cut: Int[Tensor, " B"]
     drawn: Drawn | None = None
+    mask: Bool[Tensor, "n n"] | None = None
 
     @classmethod
     def root(cls, token: Int[Tensor, " B"], dtype: torch.dtype = torch.float32) -> "Tree":
@@ -90,6 +93,7 @@ class Tree(Nodes):
             prob=zero,
             joint=zero,
             entropy=torch.full_like(zero, float("nan")),
+            peak=zero,
             score=torch.ones_like(zero),
             alive=torch.ones_like(token, dtype=torch.bool),
             cut=torch.zeros_like(token[:, 0]),
@@ -115,6 +119,7 @@ class Tree(Nodes):
             "prob": prob,
             "joint": joint,
             "entropy": entropy[..., None],
+            "peak": prob.amax(2, keepdim=True),
             "score": joint,
             "alive": parents["alive"] & (slots >= 0)[..., None],
         }
@@ -181,6 +186,8 @@ class Tree(Nodes):
         themselves too, which keeps their softmax finite.
         """
         rows, size = self.token.shape
+        if self.mask is not None:
+            return self.mask.expand(rows, -1, -1)
         reach = torch.eye(size, dtype=torch.bool, device=self.token.device).expand(rows, size, size)
         jump = self.parent
         for _ in range(max(1, size - 1).bit_length()):

@@ -7,13 +7,17 @@ is asked of the tree except that it does not depend on these draws, so every tre
 Residual rule (DySpec, Algorithm 3; SpecInfer): for children that were sampled from the draft. Each one is accepted with
 probability min(1, R[y] / D[y]); a rejection leaves the residual R <- norm(max(R - D, 0)) to its siblings and, if all
 fail, to the bonus token. Lossless only if the children were really drawn from D, so ranked trees are refused.
+
+Longest fork (MCSD+, section 3.1): for trees whose first tokens are several candidates of the target itself. Each fork
+is walked by the target-only rule, and the one that gets furthest is kept. That prefers what is easy to draft, so the
+text is not the target's own.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
@@ -25,11 +29,13 @@ TINY = 1e-300  # keeps an empty distribution at zero where nothing is left to of
 
 class Accepted(NamedTuple):
     """The accepted path of each row. slots: root first, -1 beyond the path; accepted: drafted tokens on it;
-    bonus: the token that the target adds, the next root."""
+    bonus: the token that the target adds, the next root. agreed: of a longest fork, the nodes of all forks that would
+    have been accepted if theirs had been kept."""
 
     slots: Int[Tensor, "B m"]
     accepted: Int[Tensor, " B"]
     bonus: Int[Tensor, " B"]
+    agreed: Bool[Tensor, "B n"] | None = None
 
 
 def target_only(tree: Tree, choose: Callable[[Int[Tensor, " B"]], Int[Tensor, " B"]]) -> Accepted:
@@ -52,6 +58,24 @@ def target_only(tree: Tree, choose: Callable[[Int[Tensor, " B"]], Int[Tensor, " 
         token = torch.where(going, choose(slot), token)
     slots = torch.stack(path, 1)
     return Accepted(slots, (slots >= 0).sum(1) - 1, token)
+
+
+def longest_fork(tree: Tree, chosen: Int[Tensor, "B n"]) -> Accepted:
+    """The path to the deepest node that the target agrees with, among equals the one created first.
+
+    `chosen` is the target's own next token after every slot. Nodes of depth 0 are the target's own candidates and need
+    no agreement. The path's last token becomes the root (`bonus`), so that its slot is not among `slots`, and
+    `accepted` counts the draft's tokens on the path.
+    """
+    agrees = (tree.depth < 1) | (tree.token == chosen.gather(1, tree.parent.clamp(min=0)))
+    ancestors = tree.ancestors()
+    agreed = tree.alive & (agrees[:, None] | ~ancestors).all(2)
+    end = torch.where(agreed, tree.depth, -2).argmax(1, keepdim=True)
+    accepted = tree.depth.gather(1, end)[:, 0]
+    places = torch.arange(tree.size, device=end.device)
+    above = ancestors.gather(1, end[..., None].expand(-1, 1, tree.size))[:, 0] & (places != end)
+    slots = torch.where(above, places, tree.size).sort(1).values[:, : int(accepted.max()) + 1]
+    return Accepted(torch.where(slots < tree.size, slots, -1), accepted, tree.token.gather(1, end)[:, 0], agreed)
 
 
 def residual(

@@ -1,4 +1,5 @@
-"""Train the sceptic's classifiers on a harvest: logistic regression on P, H, d, and on each subset of two."""
+"""Train the sceptic's classifiers on a harvest: logistic regression on P, H, d, on each subset of two, and on the
+log-odds of the most probable sibling."""
 
 from itertools import combinations
 from pathlib import Path
@@ -17,7 +18,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder of the classifiers.")] = Path("checkpoints/local/logistic"),
 ) -> None:
     paper = tuple(FEATURES)[:3]
-    for names in (paper, *combinations(paper, 2)):
+    for names in (paper, *combinations(paper, 2), ("max_prob_logit",)):
         place = out / "-".join(names)
         trained = train_logistic(data or [checkpoints.harvest_of("tiny")], place, TrainSettings(names), overwrite=True)
         print(place, " ".join(f"{name} {value:.4f}" for name, value in trained.config.metrics.items()))

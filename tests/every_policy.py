@@ -18,6 +18,7 @@ from c2t.policies import (
     Eagle2,
     EntropyTree,
     JointThreshold,
+    MCSDPlus,
     OptTree,
     Plain,
     SampledChain,
@@ -86,10 +87,13 @@ EVERY_POLICY: dict[str, Case] = {
     "specinfer widening": Case(SpecInfer((1, 2, 3), temperature=0.7), 10, 3),
     "mcsd": Case(MCSD((3, 2, 1)), 16, 3),
     "mcsd wide": Case(MCSD((8,), temperature=1.5), 9, 1),
+    "mcsd+": Case(MCSDPlus(W=4, D=3), 17, 4),
+    "mcsd+ one fork": Case(MCSDPlus(W=1, D=4), 6, 5),
     "sequoia": Case(Sequoia((0.5, 0.2, 0.1, 0.05), N=14, levels=4), 14, 4),
     "dyspec": Case(DySpec(N=10, K=4), 10, 9),
     "dyspec few passes": Case(DySpec(N=14, K=3, passes=2, temperature=1.0), 14, 2),
     "dyspec threshold": Case(DySpecThreshold(1 / 8, K=4, levels=4, temperature=0.8), 33, 4),
     "dyspec threshold narrow": Case(DySpecThreshold(1 / 30, K=4, levels=3, max_width=3, temperature=1.0), 10, 3),
 }
+EXACT = [name for name, case in EVERY_POLICY.items() if case.policy.exact]
 SAMPLED = [name for name, case in EVERY_POLICY.items() if case.policy.proposal == "sampled"]

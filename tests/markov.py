@@ -58,6 +58,9 @@ class TargetState(State):
         logits = self.after(tree, torch.arange(tree.size).expand(len(tree.token), -1))
         return Verified(logits, torch.zeros(*tree.token.shape, 1))
 
+    def peek(self, token: Tensor) -> Tensor:
+        return self.verify(Tree.root(token)).logits[:, 0]
+
     def commit(self, slots: Tensor, count: Tensor) -> None:
         last = slots.gather(1, count[:, None] - 1)
         self.before = self.tree.token.gather(1, last)[:, 0]

@@ -10,7 +10,7 @@ from c2t.benchmark import BenchSettings, bench, configuration, figures
 from c2t.errors import InputError
 from c2t.evaluation import evaluate
 from c2t.models.pairs import Pair
-from c2t.policies import Eagle2, Plain
+from c2t.policies import MCSD, Eagle2, MCSDPlus, Plain
 from c2t.prompts import Prompt
 from c2t.results import append_line, result_line
 from c2t.sampling import Sampling
@@ -38,6 +38,21 @@ def test_rows_are_what_the_evaluation_counts(small_pair: Pair, result: benchmark
     assert row.categories == {"heldout": total(statistics[1::2]).tau, "known": total(statistics[::2]).tau}
     assert result.rows[1].tau == result.rows[1].draft_passes == 0
     assert result.rows[1].gamma == result.rows[1].rounds
+
+
+def test_alpha_is_tau_as_a_share_of_the_longest_draft(small_pair: Pair) -> None:
+    """Of MCSD+ too, whose first level is the target's; not where drafts have no one length."""
+    policies = [MCSDPlus(W=2, D=3), MCSD((2, 1)), *POLICIES]
+    found = bench(small_pair, policies, PROMPTS[:2], BenchSettings(max_new_tokens=8, temperature=0.0, timed=0))
+    forks, config, *others = found.rows
+    assert (forks.exact, forks.rule, config.exact) == (False, "longest-fork", True)
+    assert forks.alpha == forks.tau / 3 > 0
+    assert config.alpha == config.tau / 2
+    assert [row.alpha for row in others] == [None, None]
+    table = reports.bench_table(found)
+    column = table.columns.index("alpha")
+    assert [row[column] for row in table.rows] == [f"{forks.alpha:.2f}", f"{config.alpha:.2f}", "-", "-"]
+    assert "not exact: " in reports.bench_remarks(found)
 
 
 def test_speeds_are_ratios_of_one_run(result: benchmark.Bench) -> None:

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from c2t import harvest as harvesting
+from c2t.classifier import features
+from c2t.errors import InputError
 from c2t.harvest import HarvestSettings, harvest, run
+from c2t.kernels.features import FEATURES, WIDE
 from c2t.models.pairs import Pair
 from c2t.prompts import Prompt
-from c2t.records import COLUMNS, Harvest, read_columns
+from c2t.records import COLUMNS, Harvest, read_columns, read_records
 from c2t.statistics import Trace
 from tests.small_pair import TURNS
 
@@ -62,11 +66,25 @@ def test_rows_are_what_the_words_say(full: Harvest) -> None:
         assert parent[path].tolist() == [-1, *path[:-1]][: len(path)]
 
 
+def test_features_of_records_are_those_of_live_trees(full: Harvest, small_pair: Pair) -> None:
+    """Also of columns that are derived from stored ones."""
+    records = read_records([full.folder], ["prob", "peak", "rank"])
+    ids = [small_pair.tokenizer(prompt.turns[0]).input_ids for prompt in PROMPTS[:4]]
+    names = [name for name in FEATURES if name not in WIDE]
+    stored, rounds = features(records, names), [0] * 4
+    for step in list(run(small_pair, ids, [0, 1, 2, 3], FULL, FULL.trees))[1:]:
+        for row, text in enumerate(step.rows.tolist()):
+            live = features(step.tree.take(torch.arange(1, 1011).expand(len(step.rows), -1)), names)[row]
+            tree = records.tree[records.prompt == text].unique()[rounds[text]]
+            torch.testing.assert_close(stored[records.tree == tree], live.float(), rtol=1e-4, atol=2e-3)
+            rounds[text] += 1
+
+
 def test_rounds_cover_the_text(full: Harvest, small_pair: Pair) -> None:
     """new tokens = 1 + sum over rounds of (accepted + 1) - cut, and every root stands where the round before ended."""
     ids = [small_pair.tokenizer(prompt.turns[0]).input_ids for prompt in PROMPTS[:3]]
     trace = Trace(3)
-    for step in run(small_pair, ids, [0, 1, 2], FULL):
+    for step in run(small_pair, ids, [0, 1, 2], FULL, FULL.trees):
         trace.add(step)
     lengths = [len(tokens) for tokens in trace.tokens]
     trees = by_tree(full)
@@ -121,3 +139,34 @@ def test_an_interrupted_harvest_ends_with_the_same_rows(
     assert (done.rows, done.trees, done.positives) == (full.rows, full.trees, full.positives)
     for name, column in read_columns(full.folder, list(COLUMNS)).items():
         np.testing.assert_array_equal(column, read_columns(tmp_path, [name])[name], err_msg=name)
+
+
+def test_all_positions_hold_the_visited_ones(small_pair: Pair, tmp_path: Path) -> None:
+    """The same texts (the second turn shows the first answer), a tree at every position, and among them the visited
+    ones, found by walking."""
+    settings = {"K": 3, "levels": 3, "max_new_tokens": 9, "temperature": 0.8, "seed": 5}
+    visited, every = (
+        harvest(small_pair, PROMPTS[3:], tmp_path / name, HarvestSettings(**settings, positions=name))
+        for name in ("visited", "all")
+    )
+    assert (visited.provenance["positions"], every.provenance["positions"]) == ("visited", "all")
+    assert every.trees > visited.trees
+    walked, following, last = [], 0, -1
+    for tree in by_tree(every):
+        prompt, position = int(tree["prompt"][0]), int(tree["position"][0])
+        if prompt != last:
+            last, following = prompt, position
+        if position == following:
+            walked.append(tree)
+            following += int(tree["accepted"].sum()) + 1
+    for one, other in zip(walked, by_tree(visited), strict=True):
+        for name in set(COLUMNS) - {"tree"}:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"positions": "some"}, {"positions": "all", "live": True}, {"positions": "all", "policy": "mcsd+"}]
+)
+def test_positions_that_cannot_be(wrong: dict) -> None:
+    with pytest.raises(InputError, match="positions = "):
+        HarvestSettings(**wrong)

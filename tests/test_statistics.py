@@ -25,6 +25,7 @@ def step(rows: list[int], tokens: list[list[int]], sizes: list[int], passes: lis
         prob=value,
         joint=value,
         entropy=value,
+        peak=value,
         score=value,
         alive=alive,
         cut=torch.tensor(cut),

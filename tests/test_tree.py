@@ -32,6 +32,7 @@ def trees(draw, max_rows: int = 3, max_size: int = 12) -> Tree:
         prob=value,
         joint=-torch.tensor(depth).float(),
         entropy=value,
+        peak=value,
         score=value,
         alive=torch.tensor(alive),
         cut=torch.zeros(rows, dtype=torch.long),
@@ -56,6 +57,7 @@ def small_tree() -> Tree:
         prob=torch.tensor([[-0.5, -1.0], [-0.1, -3.0]]),
         joint=torch.tensor([[-0.5, -1.0], [-0.1, -3.0]]),
         entropy=torch.ones(2, 2),
+        peak=torch.tensor([[-0.5, -0.5], [-0.1, -0.1]]),
         score=torch.zeros(2, 2),
         alive=torch.tensor([[True, True], [True, False]]),
     )

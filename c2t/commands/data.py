@@ -1,6 +1,6 @@
 """Commands that make data and classifiers: harvest, train, finetune."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +12,11 @@ from c2t import info as information
 from c2t import options as o
 from c2t.classifier import TreeClassifier
 from c2t.commands import shared
+from c2t.errors import InputError
 from c2t.prompts import default_prompts, spread
 from c2t.records import describe as describe_harvest
 from c2t.records import is_complete, read_shards
-from c2t.training_data import TrainSettings
+from c2t.training_data import MODELS, TrainSettings
 
 HARVEST, TRAIN, FINETUNE = harvesting.HarvestSettings(), TrainSettings(), training.FINETUNE
 
@@ -28,13 +29,16 @@ def harvest(
     out: o.Out = None,
     k: Annotated[int, typer.Option("--k", help="Children per node, nodes expanded per level.")] = HARVEST.K,
     levels: Annotated[int, typer.Option(help="Levels of drafted nodes.")] = HARVEST.levels,
-    m: Annotated[int, typer.Option("--m", help="Entropy over the M most probable tokens.")] = HARVEST.M,
+    m: Annotated[int, typer.Option("--m", help="Entropy over the M most probable.")] = HARVEST.M,
     live: o.Live = HARVEST.live,
     limit: o.Limit = None,
     max_new_tokens: o.MaxNewTokens = HARVEST.max_new_tokens,
     temperature: o.Temperature = HARVEST.temperature,
     seed: o.Seed = HARVEST.seed,
     batch: Annotated[int, typer.Option(help="Conversations at a time.")] = HARVEST.batch,
+    policy: o.Trees = HARVEST.policy,
+    columns: o.Columns = "",
+    positions: o.Positions = HARVEST.positions,
     resume: Annotated[bool, typer.Option("--resume", help="Finish an interrupted harvest.")] = False,
     overwrite: o.Overwrite = False,
     device: o.Device = None,
@@ -42,24 +46,24 @@ def harvest(
     device_map: o.DeviceMap = None,
     json: o.Json = None,
 ) -> None:
-    """Write the nodes of full EAGLE-2 trees along the target's texts.
+    """Write the nodes of full EAGLE-2 trees, or of MCSD+'s forks, along the target's texts.
 
-    Goes to data/harvest/PAIR without --out; there an interrupted harvest is finished.
+    Goes to data/harvest/PAIR (forks: PAIR-mcsd+) without --out; there an interrupted harvest is finished.
     """
-    settings = harvesting.HarvestSettings(k, levels, m, max_new_tokens, temperature, seed, live, batch)
+    sizes, further = (k, levels, m, max_new_tokens), tuple(filter(None, columns.split(",")))
+    settings = harvesting.HarvestSettings(*sizes, temperature, seed, live, batch, policy, further, positions)
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     files = prompts or default_prompts(loaded.name, "harvest")
     chosen = spread(shared.read(files), limit)
-    folder = out or checkpoints.harvest_of(loaded.name)
+    folder = out or checkpoints.harvest_of(loaded.name + (f"-{policy}" if policy != HARVEST.policy else ""))
     resume = resume or (out is None and not overwrite)
-    complete = resume and is_complete(folder)
-    old = sum(shard["rows"] for shard in read_shards(folder).values()) if resume and folder.is_dir() else 0
-    nodes = k + (levels - 1) * k * k
+    complete, old = resume and is_complete(folder), _rows_in(folder) if resume else 0
     with terminal.progress("harvest", "{task.fields[rows]:,} rows", "{task.fields[speed]:.1f} trees/s") as bar:
         task = bar.add_task("", total=sum(len(prompt.turns) for prompt in chosen), rows=old, speed=0.0)
 
         def tell(texts: int, rows: int) -> None:
-            bar.update(task, completed=texts, rows=rows, speed=(rows - old) / nodes / (bar.tasks[0].elapsed or 1))
+            trees = (rows - old) / settings.nodes
+            bar.update(task, completed=texts, rows=rows, speed=trees / (bar.tasks[0].elapsed or 1))
 
         done = harvesting.harvest(loaded, chosen, folder, settings, resume=resume, overwrite=overwrite, progress=tell)
     if complete:
@@ -72,12 +76,17 @@ def harvest(
 def train(
     data: o.Data = None,
     out: o.Out = None,
+    model: Annotated[str, typer.Option(help=f"{', '.join(MODELS)}: the last two decide for mcsd+.")] = "c2t",
     hidden: Annotated[int, typer.Option(help="Hidden units.")] = TRAIN.hidden,
-    features: Annotated[str, typer.Option(help="Inputs, separated by commas.")] = ",".join(TRAIN.features),
+    features: Annotated[
+        str | None, typer.Option(help="Inputs, by commas.", show_default="the model's: " + ",".join(TRAIN.features))
+    ] = None,
     epochs: o.Epochs = TRAIN.epochs,
     lr: o.LearningRate = TRAIN.lr,
     batch_size: o.BatchSize = TRAIN.batch_size,
-    negatives: Annotated[int, typer.Option(help="Sampled per positive; 0: all of them.")] = TRAIN.negatives or 0,
+    negatives: Annotated[
+        int | None, typer.Option(help="Sampled per positive; 0: all of them.", show_default="the model's: 1, mcsd 0")
+    ] = None,
     seed: o.Seed = TRAIN.seed,
     logger: o.Logger = training.LOGGERS[0],
     overwrite: o.Overwrite = False,
@@ -85,12 +94,18 @@ def train(
 ) -> None:
     """Train a classifier on harvests.
 
-    Without --out it goes to checkpoints/local/PAIR/classifier and replaces the one made there before.
+    Without --out it goes to checkpoints/local/PAIR/classifier (decision models: PAIR-MODEL, their NAME) and replaces
+    the one made there before.
     """
-    names = tuple(name.strip() for name in features.split(","))
-    settings = TrainSettings(names, hidden, epochs, lr, batch_size, negatives, seed=seed)
-    folders = harvests(data, "tiny")
-    place = out or _local(folders)
+    if model not in MODELS:
+        raise InputError(f"no model is called {model!r}; known: {', '.join(MODELS)}")
+    settings = replace(MODELS[model], hidden=hidden, epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
+    if features is not None:
+        settings = replace(settings, features=tuple(name.strip() for name in features.split(",")))
+    if negatives is not None:
+        settings = replace(settings, negatives=negatives)
+    folders = harvests(data, "tiny" if model == "c2t" else "tiny-mcsd+")
+    place = out or _local(folders, "" if model == "c2t" else f"-{model}")
     result = training.train(folders, place, settings, logger, overwrite or out is None, progress=terminal.watched())
     _trained("train", result, settings, folders, json)
 
@@ -121,6 +136,10 @@ def finetune(
         folders, classifier, place, settings, logger, overwrite or out is None, progress=terminal.watched()
     )
     _trained("finetune", result, settings, folders, json)
+
+
+def _rows_in(harvest: Path) -> int:
+    return sum(shard["rows"] for shard in read_shards(harvest).values()) if harvest.is_dir() else 0
 
 
 def _local(harvests: list[Path], suffix: str = "") -> Path:

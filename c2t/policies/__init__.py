@@ -10,6 +10,7 @@ from c2t.policies.dyspec import DySpec, DySpecThreshold
 from c2t.policies.eagle2 import Eagle2
 from c2t.policies.entropy_tree import EntropyTree
 from c2t.policies.kconfig import MCSD, SampledChain, SpecInfer
+from c2t.policies.mcsd_plus import MCSDPlus
 from c2t.policies.opt_tree import OptTree
 from c2t.policies.plain import Plain
 from c2t.policies.sequoia import Sequoia
@@ -33,6 +34,7 @@ POLICIES = {
     "sampled-chain": SampledChain,
     "specinfer": SpecInfer,
     "mcsd": MCSD,
+    "mcsd+": MCSDPlus,
     "sequoia": Sequoia,
     "dyspec": DySpec,
     "dyspec-threshold": DySpecThreshold,

@@ -6,6 +6,7 @@ from typing import Literal
 
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, at_least_one
+from c2t.kernels.features import WIDE
 from c2t.policies.layered import Judgement, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
@@ -35,6 +36,10 @@ class C2T:
         at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
         if not 0 < self.beta < 1:
             raise InputError(f"C2T: beta = {self.beta} must be between 0 and 1, both excluded")
+        if foreign := [name for name in self.classifier.config.features if name in WIDE]:
+            raise InputError(
+                f"C2T: the classifier reads {', '.join(foreign)}: it decides for mcsd+ when to stop drafting"
+            )
         trained = self.classifier.config.M
         if self.M not in ("trained", trained):
             warnings.warn(f"C2T: entropy over M = {self.M}, the classifier was trained with {trained}", stacklevel=3)

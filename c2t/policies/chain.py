@@ -30,6 +30,8 @@ class Chain:
         """Layers of drafted nodes at most."""
         return self.length
 
+    draft_length = levels  # what alpha is a share of
+
     def __call__(self, draft: Draft, root: Root) -> Tree:
         def everyone(children: Nodes) -> Judgement:
             return Judgement(children.joint, torch.ones_like(children.alive))

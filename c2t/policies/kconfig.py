@@ -33,6 +33,8 @@ class SampledChain:
         """Layers of drafted nodes at most."""
         return self.length
 
+    draft_length = levels  # what alpha is a share of
+
     def __call__(self, draft: Draft, root: Root) -> Tree:
         return grow_config(draft, root, (1,) * self.length, self.temperature, independent=True)
 
@@ -57,6 +59,8 @@ class SpecInfer:
         """Layers of drafted nodes at most."""
         return len(self.config)
 
+    draft_length = levels  # what alpha is a share of
+
     def __call__(self, draft: Draft, root: Root) -> Tree:
         return grow_config(draft, root, self.config, self.temperature, independent=True)
 
@@ -79,6 +83,8 @@ class MCSD:
     def levels(self) -> int:
         """Layers of drafted nodes at most."""
         return len(self.config)
+
+    draft_length = levels  # what alpha is a share of
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         return grow_config(draft, root, self.config, self.temperature, independent=False)

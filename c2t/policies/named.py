@@ -26,13 +26,13 @@ def split(text: str) -> list[str]:
 
 def parse(
     spec: str,
-    classifier: Callable[[], TreeClassifier],
+    classifier: Callable[..., TreeClassifier],
     acceptance: Callable[[float], tuple[float, ...]] | None = None,
     **defaults: Any,
 ) -> Any:
-    """The policy that a text describes. `classifier()` is called only for policies that need one, as is
-    `acceptance(draft temperature)`, the rates measured on the pair; `defaults` are used for settings that the policy
-    has and the text leaves out. InputError lists what would be known."""
+    """The policy that a text describes. `classifier()` is called only for policies that need one, `classifier(name)`
+    for one that a setting names, `acceptance(draft temperature)` for the rates measured on the pair; `defaults` are
+    used for settings that the policy has and the text leaves out. InputError lists what would be known."""
     name, _, settings = spec.partition(":")
     if name not in POLICIES:
         raise InputError(f"no policy is called {name!r}; known: {', '.join(POLICIES)}")
@@ -43,7 +43,8 @@ def parse(
         key, _, value = (part.strip() for part in setting.partition("="))
         if key not in known:
             raise InputError(f"{name} has no setting {key!r}; known: {', '.join(known) or 'none'}")
-        values[key] = _value(name, known[key], value)
+        network = TreeClassifier in get_args(known[key].type) and value.lower() != "none"
+        values[key] = classifier(value) if network else _value(name, known[key], value)
     if len(known) < len(fields(policy)):
         values["classifier"] = classifier()
         values.setdefault("beta", values["classifier"].config.beta)
@@ -89,4 +90,6 @@ def _words(kind: Any) -> tuple:
 
 
 def _text(value: Any) -> str:
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "__name__", value))
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return value.name if isinstance(value, TreeClassifier) else str(getattr(value, "__name__", value))

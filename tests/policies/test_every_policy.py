@@ -11,9 +11,9 @@ from c2t.policies import POLICIES
 from c2t.replay import replay, write
 from c2t.sampling import Sampling
 from c2t.tree import Tree
-from tests.every_policy import EVERY_POLICY, SAMPLED
+from tests.every_policy import EVERY_POLICY, EXACT, SAMPLED
 from tests.test_replay import assert_same
-from tests.toys import PROMPTS, TableDraft, emitted, random_table, root_of, toy_drafts, toy_target
+from tests.toys import PROMPTS, TableDraft, deep_pairs, emitted, random_table, root_of, toy_drafts, toy_target
 
 NEW = 10
 GREEDY, SAMPLING = Sampling(), Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=3)
@@ -50,7 +50,7 @@ def test_greedy_texts_are_those_of_generate() -> None:
 
 
 @pytest.mark.parametrize(("draft", "sampling"), RUNS)
-@pytest.mark.parametrize("name", EVERY_POLICY)
+@pytest.mark.parametrize("name", EXACT)
 def test_text_is_plain_decodings_and_replay_is_the_live_run(name: str, draft: str, sampling: str) -> None:
     case, chosen = EVERY_POLICY[name], SAMPLINGS[sampling]
     steps = live(name, draft, chosen, "target-only")
@@ -63,9 +63,18 @@ def test_text_is_plain_decodings_and_replay_is_the_live_run(name: str, draft: st
         assert_same(steps, list(replay(toy_drafts()[draft], case.policy, texts, seed=chosen.seed)))
 
 
+@pytest.mark.parametrize("draft", ["eagle3", "mtp"])
+@pytest.mark.parametrize("name", [name for name in EXACT if name != "plain"])
+def test_greedy_text_is_plain_decodings_with_other_heads(name: str, draft: str) -> None:
+    (target, drafter), settings = deep_pairs()[draft], {"max_new_tokens": 6, "sampling": GREEDY}
+    steps = list(generate(target, drafter, EVERY_POLICY[name].policy, PROMPTS[:2], **settings))
+    expected = list(generate(target, None, EVERY_POLICY["plain"].policy, PROMPTS[:2], **settings))
+    assert [tokens[:6] for tokens in emitted(steps, 2)] == [tokens[:6] for tokens in emitted(expected, 2)]
+
+
 @pytest.mark.parametrize("name", EVERY_POLICY)
 def test_each_row_is_its_run_alone(name: str) -> None:
-    rule = "residual" if name in SAMPLED else "target-only"
+    rule = "residual" if name in SAMPLED else None
     together = live(name, "perturbed", SAMPLING, rule)
     prompt = 2  # the shortest, and neither the first nor the last row
     alone = live(name, "perturbed", SAMPLING, rule, prompt)
@@ -92,7 +101,8 @@ def test_trees_are_trees(name: str, peak: float) -> None:
     def logits(row: int, path: tuple[int, ...]) -> torch.Tensor:
         return ((table(row, path) * 2).round() / 2 * peak).float()
 
-    root = root_of(1, 2, 3)._replace(key=torch.tensor([11, 12, 13]))
+    candidates = torch.tensor([[7, 3, 9, 1], [0, 1, 2, 3], [5, 11, -1, -1]])
+    root = root_of(1, 2, 3)._replace(key=torch.tensor([11, 12, 13]), successors=lambda count: candidates[:, :count])
     draft = TableDraft(logits)
     tree = case.policy(draft, root)
     check_trees(tree, case.nodes, case.levels)

@@ -1,0 +1,105 @@
+"""MCSD+ (Lu et al., "Improving Multi-candidate Speculative Decoding"): forks that start from the target's own tokens.
+
+Not exact: of W tokens that the target might write next, the one whose fork the draft continues best is kept.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.classifier import TreeClassifier
+from c2t.errors import InputError, at_least_one, probability
+from c2t.protocols import Draft, Root, Rows
+from c2t.tree import Nodes, Tree
+
+
+class Drafted(NamedTuple):
+    """The columns that a decision model can read, of the F nodes of a level."""
+
+    joint: Float[Tensor, "B F"]
+    entropy: Float[Tensor, "B F"]
+    depth: Int[Tensor, "B F"]
+    top_probs: Float[Tensor, "B F k"]
+    hidden: Float[Tensor, "B F H"] | None
+
+
+@dataclass(frozen=True)
+class MCSDPlus:
+    """W tokens of the target's own distribution after the root (section 3.1), each continued by the draft's most
+    probable tokens up to D times: a fork of W (1 + D) nodes, in which chains never branch.
+
+    decision: a network that says of a drafted token whether the target will accept it (section 3.3); drafting of a
+    tree stops with the level on which all forks are below `threshold`. M: entropy over the M most probable tokens
+    (0: not computed; a decision model brings its own).
+
+    Choices. The W tokens differ (drawn without replacement); at T = 0 they are the target's W most probable. Chains
+    are the draft's most probable tokens and verified by the target's own draws at every T; the paper's, at T > 0, are
+    sampled and verified by min(1, p/q). joint_prob starts behind the first token, which no draft has proposed.
+    """
+
+    W: int = 16
+    D: int = 5
+    decision: TreeClassifier | None = None
+    threshold: float = 0.4
+    M: int | None = 0
+
+    proposal = "target-initialised"
+    exact = False
+
+    def __post_init__(self):
+        at_least_one(self, "W", "D")
+        probability(self, "threshold")
+
+    @property
+    def levels(self) -> int:
+        """Layers of nodes at most; the first is the target's."""
+        return 1 + self.D
+
+    @property
+    def draft_length(self) -> int:
+        """Drafted tokens on a path at most: what alpha is a share of."""
+        return self.D
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        if root.successors is None:
+            raise InputError("mcsd+ starts from the target's own candidates, which only the real loop has: no replay")
+        first, M = root.successors(self.W), self.M if self.decision is None else self.decision.config.M
+        forks = torch.arange(first.shape[1], device=first.device)
+        tree, place = Tree.root(root.token), torch.zeros_like(root.token)[:, None]
+        draft.expand(tree, place)  # takes the root in; what follows it is the target's to say
+        certain, unknown = torch.zeros_like(first[:, None], dtype=tree.joint.dtype), tree.entropy
+        level = replace(tree.children(place, first.clamp(min=0)[:, None], certain, unknown), alive=first >= 0)
+        going = torch.ones_like(root.token, dtype=torch.bool)
+        for _ in range(self.D):
+            frontier = torch.where(going[:, None] & level.alive, tree.size + forks, -1)
+            tree = tree.extend(level)
+            rows = draft.expand(tree, frontier)
+            level = tree.children(frontier, *rows.top(1), rows.entropy(M))
+            if self.decision is not None:
+                going = going & self._hopeful(level, rows)
+            if not going.any():
+                break
+        tree = tree.extend(level).packed()
+        whole = len(forks) == self.W and bool((first >= 0).all())
+        return replace(tree, mask=topology(self.W, self.D, first.device)[: tree.size, : tree.size]) if whole else tree
+
+    def _hopeful(self, level: Nodes, rows: Rows) -> Bool[Tensor, " B"]:
+        """Rows in which the decision model trusts at least one fork."""
+        top = rows.top(self.decision.config.widths.get("top_probs", 1))[1].exp()
+        confidence = self.decision(Drafted(level.joint, level.entropy, level.depth, top, rows.hidden))
+        return (level.alive & (confidence >= self.threshold)).any(1)
+
+
+@cache
+def topology(W: int, D: int, device: torch.device) -> Bool[Tensor, "n n"]:
+    """The ancestor mask of the root and W forks of 1 + D nodes in depth-major order, built once. Its upper left part
+    of 1 + W (1 + d) slots is the mask of the fork that stopped after d drafted levels (section 3.2)."""
+    slot = torch.arange(W * (1 + D), device=device)
+    same_fork = slot[:, None] % W == slot % W
+    mask = torch.ones(1 + len(slot), 1 + len(slot), dtype=torch.bool, device=device).tril()
+    mask[1:, 1:] &= same_fork
+    return mask
