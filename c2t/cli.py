@@ -5,7 +5,9 @@ import typer
 from c2t import terminal
 from c2t.commands.data import finetune, harvest, train
 from c2t.commands.decode import bench, generate, info
+from c2t.commands.study import plot, sweep
+from c2t.commands.tune import tune
 
 app = typer.Typer(cls=terminal.Commands, no_args_is_help=True, help="Token trees shaped by a learned classifier (C2T).")
-for command in (harvest, train, finetune, generate, bench, info):
+for command in (harvest, train, finetune, generate, bench, tune, sweep, plot, info):
     app.command()(command)

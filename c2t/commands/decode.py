@@ -7,13 +7,18 @@ import typer
 from c2t import acceptance, benchmark, reports, terminal
 from c2t import info as information
 from c2t import options as o
+from c2t import tuned as tuning
 from c2t.commands import shared
 from c2t.decoder import SpeculativeDecoder
+from c2t.decoding import Policy
+from c2t.errors import InputError
+from c2t.models.pairs import Pair
 from c2t.policies import POLICIES
 from c2t.policies.named import describe, parse
 from c2t.prompts import conversation, default_prompts
 
 BENCH = benchmark.BenchSettings()
+Tuned = Annotated[bool, typer.Option("--tuned", help="The policy that c2t tune found to be the fastest here.")]
 
 
 def generate(
@@ -21,7 +26,11 @@ def generate(
     pair: o.PairName = None,
     target: o.Target = None,
     draft: o.Draft = None,
-    policy: Annotated[str, typer.Option(help=f"{', '.join(POLICIES)}; with settings: eagle2:N=60,K=10.")] = "c2t",
+    policy: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(POLICIES)}; with settings: eagle2:N=60,K=10.", show_default="c2t"),
+    ] = None,
+    tuned: Tuned = False,
     classifier: o.Classifier = None,
     beta: Annotated[float | None, typer.Option(help="Threshold.", show_default="the classifier's")] = None,
     max_new_tokens: o.MaxNewTokens = 128,
@@ -34,12 +43,20 @@ def generate(
 ) -> None:
     """Continue a prompt and say what it cost."""
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
-    rates = acceptance.lookup(loaded, temperature)
-    decoder = SpeculativeDecoder(loaded, parse(policy, shared.classifier(loaded, classifier), rates, beta=beta))
+    if tuned and (policy or classifier or beta is not None):
+        raise InputError("--tuned brings its policy: leave --policy, --classifier and --beta out")
+    if tuned:
+        chosen = _tuned(loaded)[0]
+    else:
+        rates = acceptance.lookup(loaded, temperature)
+        chosen = parse(policy or "c2t", shared.classifier(loaded, classifier), rates, beta=beta)
+    decoder = SpeculativeDecoder(loaded, chosen)
     ids = conversation(loaded.tokenizer, loaded.template, [prompt])
     output = decoder.generate(ids, max_new_tokens, temperature, seed=seed)
     terminal.say(f"{prompt if not loaded.template else ''}{output.text}\n")
     terminal.say(reports.statistics_line(output.total))
+    if not decoder.policy.exact:
+        terminal.say("exact: no (this policy's text is not the target's own)")
     figures = {"text": output.text, **reports.statistics_figures(output.total)}
     settings = {"pair": loaded.name, "policy": describe(decoder.policy), "temperature": temperature, "seed": seed}
     terminal.result(json, "generate", figures, {**settings, "max_new_tokens": max_new_tokens})
@@ -50,9 +67,13 @@ def bench(
     target: o.Target = None,
     draft: o.Draft = None,
     policies: Annotated[
-        str,
-        typer.Option(help="all, or names separated by commas, with settings: eagle2:N=60,K=10,c2t:beta=0.5."),
-    ] = benchmark.DEFAULT_POLICIES,
+        str | None,
+        typer.Option(
+            help="all, or names separated by commas, with settings: eagle2:N=60,K=10,c2t:beta=0.5.",
+            show_default=f"{benchmark.DEFAULT_POLICIES}; with --tuned plain",
+        ),
+    ] = None,
+    tuned: Tuned = False,
     classifier: o.Classifier = None,
     prompts: o.Prompts = None,
     limit: o.Limit = BENCH.limit,
@@ -72,7 +93,11 @@ def bench(
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
-    compared = [parse(spec, shared.classifier(loaded, classifier), rates) for spec in benchmark.specs(policies)]
+    specs = benchmark.specs(policies or ("plain" if tuned else benchmark.DEFAULT_POLICIES))
+    compared = [parse(spec, shared.classifier(loaded, classifier), rates) for spec in specs]
+    if tuned:
+        fastest, entry = _tuned(loaded)
+        compared += [fastest] * (describe(fastest) not in map(describe, compared))
     with terminal.progress("bench") as bar:
         task = bar.add_task("", total=None)
         found = benchmark.bench(
@@ -80,8 +105,26 @@ def bench(
         )
     terminal.table(*reports.bench_table(found))
     terminal.say(reports.bench_remarks(found))
+    if tuned:
+        terminal.say(_beside(entry, found))
     configuration = benchmark.configuration(loaded, settings, files, classifier or loaded.name)
     terminal.result(json, "bench", benchmark.figures(found), configuration)
+
+
+def _tuned(pair: Pair) -> tuple[Policy, tuning.Tuned]:
+    """What c2t tune chose for this pair on this device, one prompt at a time."""
+    entry = tuning.lookup(tuning.key(pair, batch=1))
+    return parse(entry.policy, shared.classifier(pair, entry.classifier)), entry
+
+
+def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:
+    """The tuned policy's prediction and what this run measured."""
+    row = next(row for row in found.rows if row.policy == entry.policy)
+    measured = f"{row.tokens_per_second:.0f} measured" if row.tokens_per_second else "not measured (--timed 0)"
+    return (
+        f"tuned: {row.label}, {entry.predicted:.0f} tokens/s predicted, {measured}; predicted at "
+        f"T = {entry.settings['temperature']:g} on the prompts of c2t tune, without the prompts' own forwards"
+    )
 
 
 def info(name: Annotated[str, typer.Argument(help="Pair, classifier or harvest: NAME, folder or Hub id.")] = "tiny"):

@@ -24,8 +24,8 @@ def read(files: list[Path]) -> list[Prompt]:
     return [prompt for path in files for prompt in read_prompts(path)]
 
 
-def classifier(pair: Pair, reference: str | None) -> Callable[[], TreeClassifier]:
-    return lambda: TreeClassifier.from_pretrained(reference or pair.name, device=pair.target.device)
+def classifier(pair: Pair, reference: str | None) -> Callable[..., TreeClassifier]:
+    return lambda name=None: TreeClassifier.from_pretrained(name or reference or pair.name, device=pair.target.device)
 
 
 def show(found: list[information.Facts]) -> None:

@@ -1,0 +1,122 @@
+"""The limit for a draft: trees chosen by the target's own probabilities instead of the draft's or a classifier's.
+
+Among all subtrees with a given number of nodes of the full EAGLE-2 tree, the oracle's has the largest sum of target
+path probabilities, which is its expected number of accepted tokens. A path is never more probable than its beginning,
+so these are the most probable nodes; one threshold for all rounds spends a budget of nodes where it counts most. What
+it costs to know these probabilities (the target itself) is not counted: it bounds policies, it is none.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.decoding import Drafter
+from c2t.errors import at_least_one, probability
+from c2t.models.draft import DraftSession
+from c2t.models.target import Target, TargetSession
+from c2t.policies.eagle2 import Eagle2
+from c2t.protocols import Root, Rows
+from c2t.sampling import Sampling
+from c2t.tree import Tree
+
+SLACK = 1e-4  # rounding: nodes that lie on the threshold up to it are kept
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Keeps the nodes of the full tree (K, levels) with a target path probability of at least `threshold`; to be
+    given a draft of `Judged`."""
+
+    threshold: float = 0.02
+    K: int = 10
+    levels: int = 11
+
+    proposal = "ranked"
+    exact = True
+
+    def __post_init__(self):
+        at_least_one(self, "K", "levels")
+        probability(self, "threshold")
+
+    def __call__(self, draft: "JudgedSession", root: Root) -> Tree:
+        full = Eagle2(self.K, self.levels, N=None)(draft, root)
+        likely = draft.path_probs(full) >= self.threshold * (1 - SLACK)
+        return Tree(**{**full.columns(), "alive": full.alive & likely}, cut=full.cut).packed()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A draft that also knows what the target thinks of its trees, at the given temperature."""
+
+    drafter: Drafter
+    target: Target
+    temperature: float
+
+    def session(self) -> "JudgedSession":
+        return JudgedSession(self)
+
+
+@DraftSession.register  # it wraps one, so that any draft will do
+class JudgedSession:
+    """A draft's session beside one of the target, both over the same committed prefix."""
+
+    def __init__(self, judged: Judged):
+        self.draft: DraftSession = judged.drafter.session()
+        self.target: TargetSession = judged.target.session()
+        self.sampling = Sampling(judged.temperature)
+
+    @property
+    def passes(self) -> Int[Tensor, " B"]:
+        return self.draft.passes
+
+    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        self.draft.observe(tokens, features, count)
+        self._commit(tokens[:, :-1], count)
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
+        return self.draft.expand(tree, slots)
+
+    def check(self) -> None:
+        self.draft.check()
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        self.draft.select(rows)
+        self.target.select(rows)
+
+    def path_probs(self, tree: Tree) -> Float[Tensor, "B n"]:
+        """Target probability of the path from the root to each slot (root excluded), once per round.
+
+        One target forward over the slots that have children: a leaf's probability stands in its parent's row.
+        """
+        parent = tree.parent.clamp(min=0)
+        inner = torch.zeros_like(tree.alive).scatter(1, parent, True)
+        order = torch.sort(inner, dim=1, descending=True, stable=True).indices[:, : int(inner.sum(1).max())]
+        log_probs = self._log_probs(self.target.verify(tree.select(order)).logits)
+        rows = torch.arange(len(order), device=order.device)[:, None]
+        place = torch.zeros_like(tree.token).scatter(1, order, torch.arange(order.shape[1]).to(order).expand_as(order))
+        own = log_probs[rows, place.gather(1, parent), tree.token]
+        own[:, 0] = 0.0
+        return (tree.ancestors() * own.exp()[:, None]).where(tree.ancestors(), 1.0).prod(2)
+
+    def _log_probs(self, logits: Float[Tensor, "B n V"]) -> Float[Tensor, "B n V"]:
+        """Of the law that the target draws from; greedy decoding is certain of its choice."""
+        processed = self.sampling.process(logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
+        if self.sampling.temperature > 0:
+            return processed.log_softmax(-1)
+        chosen = processed.argmax(-1, keepdim=True)
+        return torch.full_like(processed, float("-inf")).scatter(-1, chosen, 0.0)
+
+    def _commit(self, tokens: Int[Tensor, "B n"], count: Int[Tensor, " B"]) -> None:
+        """Take the tokens before the new root, count[r] real ones in row r, into the target's cache."""
+        cache = self.target.cache
+        cache.drop()
+        steps = torch.arange(tokens.shape[1], device=tokens.device)
+        causal = (steps[:, None] >= steps).expand(len(tokens), -1, -1)
+        start = torch.zeros_like(count) if cache.lengths is None else cache.lengths
+        mask: Bool[Tensor, "B n t"] = causal
+        if cache.lengths is not None:
+            mask = torch.cat([cache.visible()[:, None].expand(-1, len(steps), -1), causal], 2)
+        self.target.target.forward(tokens, start[:, None] + steps, mask, cache)
+        cache.keep(steps.expand_as(tokens), count)
