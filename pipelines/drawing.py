@@ -1,0 +1,102 @@
+"""What the figures share: panels, heatmaps, bars, curves and small PNG files."""
+
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from PIL import Image
+
+from c2t.errors import InputError
+
+PANEL = 4.4, 3.5  # inches
+DPI, COLOURS = 80, 256  # keep a figure of several panels below 80 kB
+NOTHING = "0.8"  # grey of cells without data
+
+
+def panels(count: int, columns: int = 3, **settings: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels in rows of `columns`; settings of each panel, as matplotlib takes them."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
+    return figure, [figure.add_subplot(rows, columns, place, **settings) for place in range(1, count + 1)]
+
+
+def panels_3d(count: int) -> tuple[Figure, list[Axes]]:
+    """The same with three axes each, small enough to leave room for their labels."""
+    figure, found = panels(count, projection="3d")
+    for panel in found:
+        panel.set_box_aspect(None, zoom=0.8)
+    return figure, found
+
+
+def heatmap(
+    panel: Axes, values: Float[np.ndarray, "rows columns"], rows: Sequence[str], scale: Normalize, colours: str
+) -> None:
+    """Cells with a colour bar; NaN is grey."""
+    panel.set_facecolor(NOTHING)
+    image = panel.imshow(values, aspect="auto", norm=scale, cmap=colours, interpolation="nearest")
+    panel.set_yticks(range(len(rows)), rows)
+    ranks = range(0, values.shape[1], max(1, values.shape[1] // 5))
+    panel.set_xticks(ranks, [str(rank + 1) for rank in ranks])
+    panel.figure.colorbar(image, ax=panel, shrink=0.85)
+
+
+def curves(panel: Axes, lines: dict[str, Sequence[float]], start: int = 0, label: str = "epoch") -> None:
+    """One line a name over `start`, `start` + 1, ..."""
+    for name, values in lines.items():
+        panel.plot(range(start, start + len(values)), values, marker="o", markersize=3, linewidth=1.2, label=name)
+    panel.set_xlabel(label)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize="small")
+
+
+def fronts(panel: Axes, families: dict[str, Sequence[tuple[float, float]]]) -> None:
+    """(tau, gamma) of each family's settings, as in the papers: tau on the x-axis."""
+    for name, points in families.items():
+        tau, gamma = zip(*sorted(points), strict=True)
+        panel.plot(tau, gamma, marker="o", markersize=3, linewidth=1, label=name)
+    panel.set(xlabel="tau", ylabel="gamma, all tokens verified", yscale="log")
+    panel.grid(alpha=0.3, which="both")
+    panel.legend(fontsize="small")
+
+
+def patch(colour: str) -> Patch:
+    """What a legend shows for a surface, which has no handle of its own."""
+    return Patch(color=colour, alpha=0.6)
+
+
+def stacks(panel: Axes, bars: dict[str, dict[str, float]]) -> None:
+    """A bar for each name, stacked from the parts that are called the same in all of them."""
+    below = np.zeros(len(bars))
+    for number, part in enumerate(parts_of(bars)):
+        heights = np.array([values.get(part, 0.0) for values in bars.values()])
+        panel.bar(list(bars), heights, bottom=below, label=part, color=f"C{number}", width=0.6)
+        below += heights
+    panel.set_ylim(0, 1.2 * below.max())  # room for the legend
+    panel.legend(fontsize="small", loc="upper left", ncols=2)
+
+
+def parts_of(bars: dict[str, dict[str, float]]) -> Iterator[str]:
+    """The names of all bars' parts, each once."""
+    yield from dict.fromkeys(part for values in bars.values() for part in values)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the figure as a PNG. InputError if it cannot be written."""
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=DPI, format="png")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.open(drawn).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+    except OSError as error:
+        raise InputError(f"cannot write a figure to {path}: {error.strerror}") from error
+    return path
