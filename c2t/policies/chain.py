@@ -48,6 +48,7 @@ class DyMax:
 
     proposal = "ranked"
     exact = True
+    column = "prob"  # which log-probability of a node the threshold is for
 
     def __post_init__(self):
         at_least_one(self, "levels")
@@ -55,27 +56,16 @@ class DyMax:
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         def probable(children: Nodes) -> Judgement:
-            return Judgement(children.prob, children.prob.exp() >= self.threshold)
+            score = children.columns()[self.column]
+            return Judgement(score, score.exp() >= self.threshold)
 
         return grow(draft, root, probable, K=1, levels=self.levels, width=1)
 
 
 @dataclass(frozen=True)
-class DyJoint:
+class DyJoint(DyMax):
     """Stops before the first token with which the chain's joint probability falls below `threshold`."""
 
     threshold: float = 0.08
-    levels: int = 10
 
-    proposal = "ranked"
-    exact = True
-
-    def __post_init__(self):
-        at_least_one(self, "levels")
-        probability(self, "threshold")
-
-    def __call__(self, draft: Draft, root: Root) -> Tree:
-        def probable(children: Nodes) -> Judgement:
-            return Judgement(children.joint, children.joint.exp() >= self.threshold)
-
-        return grow(draft, root, probable, K=1, levels=self.levels, width=1)
+    column = "joint"

@@ -49,6 +49,7 @@ class SpecInfer:
 
     proposal = "sampled"
     exact = True
+    independent = True
 
     def __post_init__(self):
         check_config(self)
@@ -62,32 +63,14 @@ class SpecInfer:
     draft_length = levels  # what alpha is a share of
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        return grow_config(draft, root, self.config, self.temperature, independent=True)
+        return grow_config(draft, root, self.config, self.temperature, self.independent)
 
 
 @dataclass(frozen=True)
-class MCSD:
+class MCSD(SpecInfer):
     """MCSD's k-configuration (4,2,2,1,1), initialised by the draft; siblings without replacement [choice]."""
 
-    config: tuple[int, ...] = (4, 2, 2, 1, 1)
-    temperature: float = 1.0
-
-    proposal = "sampled"
-    exact = True
-
-    def __post_init__(self):
-        check_config(self)
-        check_temperature(self)
-
-    @property
-    def levels(self) -> int:
-        """Layers of drafted nodes at most."""
-        return len(self.config)
-
-    draft_length = levels  # what alpha is a share of
-
-    def __call__(self, draft: Draft, root: Root) -> Tree:
-        return grow_config(draft, root, self.config, self.temperature, independent=False)
+    independent = False
 
 
 def grow_config(draft: Draft, root: Root, config: tuple[int, ...], temperature: float, independent: bool) -> Tree:
