@@ -11,6 +11,7 @@ from torch import Tensor
 
 from c2t.decoding import Policy, Step
 from c2t.errors import InputError
+from c2t.models.target import Target, TargetSession, Verified
 from c2t.protocols import Draft, Root, Rows
 from c2t.sampling import Sampling
 from c2t.tree import Tree
@@ -33,11 +34,35 @@ def types(names: Sequence[str], hidden: int) -> dict[str, pa.DataType]:
     return {name: known[name] for name in names}
 
 
-class Recorded:
-    """A policy that also keeps what the draft said in the current round, for the columns that ask for it."""
+class Watched(Target):
+    """A target whose sessions keep the logits of the last trees. Steps do not carry them: they are far larger than all
+    else in a round, and only a column asks for them."""
 
-    def __init__(self, policy: Policy, columns: Sequence[str]):
+    said: Float[Tensor, "B n V"]
+
+    def __init__(self, target: Target):
+        vars(self).update(vars(target))
+
+    def session(self) -> "WatchedSession":
+        return WatchedSession(self)
+
+
+class WatchedSession(TargetSession):
+    target: Watched
+
+    def verify(self, tree: Tree) -> Verified:
+        verified = super().verify(tree)
+        self.target.said = verified.logits
+        return verified
+
+
+class Recorded:
+    """A policy that also keeps what the draft said in the current round, for the columns that ask for it; `target` is
+    whom to decode with, so that what the target said is known as well."""
+
+    def __init__(self, policy: Policy, columns: Sequence[str], target: Target):
         self.policy, self.columns = policy, columns
+        self.target: Target | Watched = Watched(target) if "target_prob" in columns else target
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
@@ -51,7 +76,7 @@ class Recorded:
         if self.proposal == "target-initialised":
             found = {name: value.masked_fill((tree.depth < 1)[..., None], torch.nan) for name, value in found.items()}
         if "target_prob" in self.columns:
-            found["target_prob"] = target_prob(tree, step.logits, sampling)
+            found["target_prob"] = target_prob(tree, self.target.said, sampling)
         return {name: value.float().cpu().numpy() for name, value in found.items()}
 
 
@@ -59,7 +84,7 @@ class Recorder:
     """A draft that remembers its rows. A slot must keep its number until the tree is verified, which holds of the
     trees that are harvested: nothing is left out of them."""
 
-    def __init__(self, draft: Draft, names: Sequence[str]):
+    def __init__(self, draft: Draft, names: Sequence[str] = ()):
         self.draft = draft
         self.slots: list[Int[Tensor, "B F"]] = []
         self.values: dict[str, list[Tensor]] = {name: [] for name in names}
@@ -86,4 +111,4 @@ def target_prob(tree: Tree, logits: Float[Tensor, "B n V"], sampling: Sampling) 
     processed = sampling.process(logits.flatten(0, 1)).log_softmax(-1).reshape(logits.shape)
     above = processed.gather(1, tree.parent.clamp(min=0)[..., None].expand_as(processed))
     own = above.gather(2, tree.token[..., None])[..., 0].masked_fill(tree.parent < 0, 0.0)
-    return torch.where(tree.ancestors(), own[:, None], 0.0).sum(2).exp()
+    return tree.along_path(own).exp()

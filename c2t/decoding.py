@@ -54,7 +54,7 @@ class Step(NamedTuple):
     rows: which prompt each row serves. position: the root's absolute position (committed tokens without the root).
     tree, accepted: what was verified and which path of it was accepted; both None for the prefill, which draws the
     first root. tokens: the new tokens, count[r] real ones in row r (accepted ones, then the bonus token).
-    draft_passes: draft forwards of the round. logits: the target's, after every slot; None where no target has run.
+    draft_passes: draft forwards of the round.
     """
 
     rows: Int[Tensor, " B"]
@@ -64,7 +64,6 @@ class Step(NamedTuple):
     tokens: Int[Tensor, "B m"]
     count: Int[Tensor, " B"]
     draft_passes: Int[Tensor, " B"]
-    logits: Float[Tensor, "B n V"] | None = None
 
 
 @torch.no_grad()
@@ -117,7 +116,7 @@ def generate(
         news = settle(tree, verified, accepted)
         session.commit(accepted.slots, news.count)  # commit: that path stays in the cache
         root = accepted.bonus  # and the target's next token is the new root
-        step = Step(rows, position, tree, accepted, news.tokens[:, 1:], news.count, draft.passes, verified.logits)
+        step = Step(rows, position, tree, accepted, news.tokens[:, 1:], news.count, draft.passes)
 
 
 class News(NamedTuple):

@@ -149,7 +149,7 @@ def _rows(pair: Pair, prompts: Sequence[Prompt], first: int, settings: HarvestSe
         }
         room = pair.target.max_positions - settings.max_new_tokens - settings.levels - 1
         fitting = [i for i in ids if len(ids[i]) <= room]
-        policy = Recorded(settings.trees, settings.columns)
+        policy = Recorded(settings.trees, settings.columns, pair.target)
         steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings, policy)
         collected, texts = collect(steps, len(fitting), settings, pair.target.eos, policy)
         for i, nodes, text in zip(fitting, collected, texts, strict=True):
@@ -166,7 +166,7 @@ def hidden_size(pair: Pair) -> int:
 
 
 def run(
-    pair: Pair, ids: list[list[int]], sequences: list[int], settings: HarvestSettings, policy: Policy
+    pair: Pair, ids: list[list[int]], sequences: list[int], settings: HarvestSettings, policy: Recorded
 ) -> Iterator[Step]:
     """The rounds of these texts, live or replayed; `sequences` number their streams."""
     if not ids:
@@ -174,7 +174,7 @@ def run(
     sampling = Sampling(settings.temperature, seed=settings.seed)
     common = {"max_new_tokens": settings.max_new_tokens, "sampling": sampling}
     if settings.runs_target:
-        return generate(pair.target, pair.draft, policy, ids, eos=pair.target.eos, sequences=sequences, **common)
+        return generate(policy.target, pair.draft, policy, ids, eos=pair.target.eos, sequences=sequences, **common)
     texts = written(pair, ids, beyond=settings.levels + 1, sequences=sequences, **common)
     return (replay_all if settings.positions == "all" else replay)(pair.draft, policy, texts)
 

@@ -98,7 +98,7 @@ class JudgedSession:
         place = torch.zeros_like(tree.token).scatter(1, order, torch.arange(order.shape[1]).to(order).expand_as(order))
         own = log_probs[rows, place.gather(1, parent), tree.token]
         own[:, 0] = 0.0
-        return (tree.ancestors() * own.exp()[:, None]).where(tree.ancestors(), 1.0).prod(2)
+        return tree.along_path(own).exp()
 
     def _log_probs(self, logits: Float[Tensor, "B n V"]) -> Float[Tensor, "B n V"]:
         """Of the law that the target draws from; greedy decoding is certain of its choice."""

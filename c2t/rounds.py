@@ -6,14 +6,13 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
+from c2t.columns import Recorder
 from c2t.decoding import Policy, Step, generate
 from c2t.evaluation import BATCH
 from c2t.models.pairs import Pair
 from c2t.policies.plain import Plain
-from c2t.protocols import Draft, Root, Rows
+from c2t.protocols import Draft, Root
 from c2t.replay import Text, replay
 from c2t.sampling import Sampling
 from c2t.tree import Tree
@@ -39,28 +38,20 @@ class Metered:
     round can be timed."""
 
     def __init__(self, policy: Policy):
-        self.policy, self.slots = policy, []
+        self.policy = policy
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        self.slots = []
-        return self.policy(_Recorder(draft, self.slots), root)
+        self.draft = Recorder(draft)
+        return self.policy(self.draft, root)
 
     def widths(self) -> list[tuple[int, ...]]:
         """Tokens a row in each draft forward below the root in the last round, by row."""
-        if len(self.slots) < 2:
+        levels = self.draft.slots[1:]
+        if not levels:
             return []
-        levels = torch.stack([(slots >= 0).sum(1) for slots in self.slots[1:]], 1)
+        levels = torch.stack([(slots >= 0).sum(1) for slots in levels], 1)
         return [tuple(width for width in row if width) for row in levels.tolist()]
-
-
-class _Recorder:
-    def __init__(self, draft: Draft, slots: list[Tensor]):
-        self.draft, self.slots = draft, slots
-
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
-        self.slots.append(slots)
-        return self.draft.expand(tree, slots)
 
 
 def replayed(

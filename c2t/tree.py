@@ -199,6 +199,10 @@ class Tree(Nodes):
             jump = torch.where(jump >= 0, jump.gather(1, jump.clamp(min=0)), -1)
         return reach
 
+    def along_path(self, values: Float[Tensor, "B n"]) -> Float[Tensor, "B n"]:
+        """Each slot's value added up with those of its ancestors, the root's included."""
+        return torch.where(self.ancestors(), values[:, None], 0.0).sum(2)
+
     def child(self, slot: Int[Tensor, " B"], token: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
         """The alive child of `slot` that holds `token`, -1 where there is none."""
         match = self.alive & (self.parent == slot[:, None]) & (self.token == token[:, None])

@@ -42,7 +42,7 @@ class Eagle2:
         frontier = torch.zeros_like(root.token)[:, None]
         for _ in range(self.levels):
             rows = draft.expand(tree, frontier)
-            children = tree.children(frontier, *rows.top(self.K), rows.entropy(self.M))
+            children = tree.children(frontier, *rows.ranked(self.K, self.M)[:3])
             score = children.joint if self.expand == "value" else children.prob
             selected = best(score, children.joint, children.alive, self.K)
             if not self.reranked:

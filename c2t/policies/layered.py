@@ -42,7 +42,7 @@ def grow(
     frontier = torch.zeros_like(root.token)[:, None]
     for _ in range(levels):
         rows = draft.expand(tree, frontier)
-        children = tree.children(frontier, *rows.top(K), rows.entropy(M))
+        children = tree.children(frontier, *rows.ranked(K, M)[:3])
         score, alive, expand = judge(children)
         alive = alive & children.alive
         survivors = alive.sum(1)

@@ -78,7 +78,7 @@ class MCSDPlus:
             frontier = torch.where(going[:, None] & level.alive, tree.size + forks, -1)
             tree = tree.extend(level)
             rows = draft.expand(tree, frontier)
-            level = tree.children(frontier, *rows.top(1), rows.entropy(M))
+            level = tree.children(frontier, *rows.ranked(1, M)[:3])
             if self.decision is not None:
                 going = going & self._hopeful(level, rows)
             if not going.any():

@@ -37,7 +37,7 @@ class OptTree:
         expected = torch.ones_like(tree.joint[:, 0])  # the root, which every sum below counts
         for _ in range(self.levels):
             rows = draft.expand(tree, frontier)
-            children = tree.children(frontier, *rows.top(self.K), rows.entropy(0))
+            children = tree.children(frontier, *rows.ranked(self.K, 0)[:3])
             joint, alive = (torch.cat(pair, 1) for pair in ((tree.joint, children.joint), (tree.alive, children.alive)))
             leaders = best(joint, joint, alive, self.N)
             leading = alive & torch.zeros_like(alive).scatter(1, leaders, True)

@@ -1,4 +1,4 @@
-"""Compiles the attention and compaction kernels for sm_90; run without TRITON_INTERPRET.
+"""Compiles all kernels for sm_90; run without TRITON_INTERPRET.
 
 Arguments have the alignment that they have at run time, since without it the compiler plans less shared memory.
 """
@@ -7,7 +7,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from c2t.kernels import compact, tree_attention
+from c2t.kernels import compact, rows, select, tree_attention
 
 TARGET = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 2**10  # bytes that a block may have on an H100 or H200
@@ -46,3 +46,22 @@ attention("bf16", group=8, dim=64, window=4096, splits=1)
 attention("fp32", group=3, dim=128, window=0, splits=1)
 types = {"like": "*bf16", **dict.fromkeys(("addresses", "index", "count", "lengths"), "*i64")}
 build(compact._compact, types, {"PATH": 16, "DIM": 128})
+
+for dtype, unused in (("bf16", 16), ("fp32", 0)):  # 15 x 32000 logits, K = 15, M = 1000
+    sums = {"best": "*i64", "sums": "*fp32", "values": "*fp32"}
+    shared = {"K": 15, "WIDTH": 16, "M": 1000, "WHOLE": False, "UNUSED": unused}
+    build(rows._reduce, sums | {"logits": f"*{dtype}"}, shared | {"CHUNK": 4096, "KEPT": 1024}, num_warps=8)
+    ranked = {"token": "*i64", **dict.fromkeys(("prob", "entropy", "log_norm"), "*fp32")}
+    build(rows._merge, sums | ranked, shared | {"PARTS": 8, "TILE": 8192}, num_warps=16)
+integers = ("token", "parent", "depth", "rank", "sizes", "cut", "new_token")
+floats = ("prob", "joint", "entropy", "score", "new_prob", "new_entropy")
+weights = ("hidden_weight", "hidden_bias", "output_weight", "output_bias")
+types = dict.fromkeys(integers, "*i64") | dict.fromkeys((*floats, *weights), "*fp32")
+types |= {"alive": "*i1", "bits": "*i32", "threshold": "fp32"}
+for width, K, size, network in (
+    (15, 15, 256, {"FEATURES": (1, 2, 4), "HIDDEN": 48}),
+    (64, 32, 2048, {"FEATURES": (), "HIDDEN": 0}),
+):
+    slots = {"SLOTS": 1 + 10 * width, "WORDS": 5 if width == 15 else 21, "PADDED": 8 if width == 15 else 32}
+    level = {"F": width, "K": K, "SIZE": size, "LEVEL": width, "WIDTH": 16 if width == 15 else 64, "STRICT": False}
+    build(select._select, types, network | slots | level, num_warps=4 if width == 15 else 8)

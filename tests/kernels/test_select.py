@@ -1,9 +1,5 @@
 """Levels by the twin against `grow`, and by the kernel in Triton's interpreter against the twin."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -188,13 +184,3 @@ class TestKernel:
         """Logits of many values: a confidence that differs in its last bit must not change an order."""
         script = [torch.randint(-2000, 2000, (8, width, 100)) / 500 for _ in range(4)]
         agree(script, K, network_of(classifier(64)) if kind == "classifier" else None, Limits(0.01))
-
-
-@pytest.mark.skipif(triton is None, reason="triton is not installed")
-def test_kernels_of_the_draft_phase_compile_for_sm_90() -> None:
-    """Triton's compiler needs no GPU; its interpreter, which the other tests run in, excludes it."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.kernels.compile_draft_sm90"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("bytes of shared memory") == 6
