@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.kernels.rows import Ranked, rank
+from c2t.kernels.rows import Ranked, rank, torch_log_norm
 from c2t.tree import Tree
 
 
@@ -42,7 +42,7 @@ class Rows:
 
     @cached_property
     def log_norm(self) -> Float[Tensor, "B F 1"]:
-        return self.logits.logsumexp(-1, keepdim=True)
+        return torch_log_norm(self.logits)[..., None]
 
     @property
     def log_probs(self) -> Float[Tensor, "B F V"]:

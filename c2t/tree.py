@@ -45,7 +45,7 @@ class Nodes:
         return self.token.shape[1]
 
     def columns(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(Nodes)}
+        return {name: getattr(self, name) for name in COLUMNS}
 
     def take(self, index: Int[Tensor, "B m"]) -> "Nodes":
         """The nodes at these places, `parent` unchanged."""
@@ -54,6 +54,9 @@ class Nodes:
     def scored(self, score: Float[Tensor, "B n"], alive: Bool[Tensor, "B n"]) -> "Nodes":
         """The nodes with another score and aliveness."""
         return Nodes(**{**self.columns(), "score": score, "alive": alive})
+
+
+COLUMNS = tuple(field.name for field in fields(Nodes))
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Tree(Nodes):
         """Candidate nodes under `slots` (-1: none), parent-major and by rank; not part of the tree until `extend`."""
         ranks = torch.arange(token.shape[2], device=token.device)
         places = slots.clamp(min=0)
-        parents = {name: self.columns()[name].gather(1, places)[..., None] for name in ("joint", "depth", "alive")}
+        parents = {name: getattr(self, name).gather(1, places)[..., None] for name in ("joint", "depth", "alive")}
         joint = parents["joint"] + prob
         columns = {
             "token": token,
@@ -127,7 +130,7 @@ class Tree(Nodes):
 
     def extend(self, nodes: Nodes, cut: Int[Tensor, " B"] | int = 0) -> "Tree":
         """The tree with `nodes` appended; their parents must be slots of this tree."""
-        joined = {name: torch.cat([column, nodes.columns()[name]], 1) for name, column in self.columns().items()}
+        joined = {name: torch.cat([getattr(self, name), getattr(nodes, name)], 1) for name in COLUMNS}
         drawn = self.drawn and replace(
             self.drawn, row=torch.nn.functional.pad(self.drawn.row, (0, nodes.token.shape[1]), value=-1)
         )

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.evaluation import evaluate, share_of_loops, write_texts
-from c2t.models.eagle import EagleDraft
+from c2t.models.eagle_draft import EagleDraft
 from c2t.models.pairs import DRAFTS, Pair, load_pair
 from c2t.policies.eagle2 import Eagle2
 from c2t.prompts import read_prompts

@@ -23,8 +23,9 @@ from transformers import (
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.decoding import Step, cut, generate
 from c2t.models.draft_lm import DraftLM
-from c2t.models.eagle import EagleDraft, EagleHead
+from c2t.models.eagle import EagleHead
 from c2t.models.eagle3 import Eagle3Head
+from c2t.models.eagle_draft import EagleDraft
 from c2t.models.mtp import MTPHead
 from c2t.models.target import Target
 from c2t.protocols import Root, Rows

@@ -10,7 +10,7 @@ import math
 from typing import no_type_check
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from c2t.kernels.tree_mask import WORD, TreeMask
@@ -45,14 +45,24 @@ def torch_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: float, window: int | None = None
 ) -> Tensor:
     """The twin: SDPA with the dense mask, the query heads of a group side by side so that no key is repeated."""
-    rows, heads, n, dim = query.shape
-    group = heads // key.shape[1]
-    dense = mask.dense(key.shape[2], window)[:, None].repeat(1, 1, group, 1)
-    folded = query.reshape(rows, key.shape[1], group * n, dim)
-    out = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=dense, scale=scale)
-    padding = torch.arange(n, device=query.device) >= mask.sizes[:, None]
-    out = out.reshape(query.shape).masked_fill(padding[:, None, :, None], 0)
-    return out.transpose(1, 2).contiguous().transpose(1, 2)
+    out = grouped_attention(query, key, value, mask.dense(key.shape[2], window), scale)
+    padding = torch.arange(query.shape[2], device=query.device) >= mask.sizes[:, None]
+    return out.masked_fill(padding[:, None, :, None], 0).transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def grouped_attention(
+    query: Float[Tensor, "B H n D"],
+    key: Float[Tensor, "B h t D"],
+    value: Float[Tensor, "B h t D"],
+    mask: Bool[Tensor, "B n t"],
+    scale: float | None = None,
+) -> Float[Tensor, "B H n D"]:
+    """SDPA with the query heads of a group side by side, so that no key is repeated."""
+    group = query.shape[1] // key.shape[1]
+    folded = query.reshape(query.shape[0], key.shape[1], group * query.shape[2], query.shape[3])
+    mask = mask[:, None].repeat(1, 1, group, 1) if group > 1 else mask[:, None]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(folded, key, value, attn_mask=mask, scale=scale).reshape(query.shape)
 
 
 def triton_attention(

@@ -5,6 +5,8 @@
 y is the predicted next feature. Slot i of the prefix pairs feature f_i with token i + 1 and stands at position i.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -12,7 +14,6 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from c2t.kv_cache import KVCache
-from c2t.models.draft import DraftSession
 
 
 class Head(nn.Module):
@@ -48,7 +49,7 @@ class Head(nn.Module):
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None]
         return self.rotary(hidden, positions)
 
-    def logits(self, hidden: Float[Tensor, "B n H"], lm_head: nn.Module) -> Float[Tensor, "B n V"]:
+    def logits(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n V"]:
         """Next-token logits from the head's outputs and the target's LM head."""
         return lm_head(hidden)
 
@@ -91,30 +92,3 @@ def _layer(config: LlamaConfig, index: int, qkv_bias: bool) -> LlamaDecoderLayer
             old = getattr(layer.self_attn, name)
             setattr(layer.self_attn, name, nn.Linear(old.in_features, old.out_features, bias=True))
     return layer
-
-
-class EagleDraft:
-    """A head of any kind with the target's LM head: makes one session per generation."""
-
-    def __init__(self, head: Head, lm_head: nn.Module):
-        self.head, self.lm_head = head, lm_head
-
-    def session(self) -> "EagleSession":
-        return EagleSession(self)
-
-
-class EagleSession(DraftSession):
-    """Keys and values of the prefix come from the target's true features only: predicted ones live for a round."""
-
-    def __init__(self, draft: EagleDraft):
-        super().__init__(draft.head.num_layers)
-        self.draft = draft
-
-    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
-        self._observe(tokens[:, 1:], features, count)
-
-    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        return self.draft.head(features, tokens, positions, mask[:, None], self.cache)
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self.draft.head.logits(hidden, self.draft.lm_head).to(hidden.device)

@@ -5,6 +5,8 @@
 y goes back in where the target's states are not known yet; logits = lm_head(norm(y)) over the draft's vocabulary.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -57,7 +59,7 @@ class Eagle3Head(Head):
         embedded = self.embed_tokens(tokens).to(state.dtype)
         return self.midlayer(embedded, state, self.rotation(state, positions), mask, cache)
 
-    def logits(self, hidden: Float[Tensor, "B n H"], lm_head: nn.Module) -> Float[Tensor, "B n V"]:
+    def logits(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n V"]:
         """Over the target's vocabulary, -inf for tokens that the draft does not have. `lm_head` is not used."""
         logits = self.lm_head(self.norm(hidden))
         if logits.shape[-1] == self.config.vocab_size:

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from c2t import checkpoints
 from c2t.errors import InputError
 from c2t.models.draft_lm import DraftLM, check_vocabulary
-from c2t.models.eagle import EagleDraft
 from c2t.models.eagle_checkpoint import fetch, load_head
+from c2t.models.eagle_draft import EagleDraft
 from c2t.models.target import Target
 
 # The drafts that a pair can bring along: name on the command line -> part of the pair's folder, kind of draft.

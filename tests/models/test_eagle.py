@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from c2t.models.eagle import EagleDraft
 from c2t.models.eagle_checkpoint import load_head
+from c2t.models.eagle_draft import EagleDraft
 from c2t.policies import Eagle2
 from tests.eagle_reference import CONFIG, head_forward, head_state, write_head
 from tests.toys import PROMPTS, VOCABULARY, emitted, path_of, root_of, run, toy_target

@@ -7,9 +7,9 @@ import torch
 from transformers import LlamaConfig
 
 from c2t.errors import InputError
-from c2t.models.eagle import EagleDraft
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import load_head, save_head
+from c2t.models.eagle_draft import EagleDraft
 from c2t.models.target import Target
 from c2t.policies import Eagle2, Plain
 from c2t.replay import replay, write

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig
 
-from c2t.models.eagle import EagleDraft
 from c2t.models.eagle_checkpoint import load_head, save_head
+from c2t.models.eagle_draft import EagleDraft
 from c2t.models.mtp import MTPHead
 from c2t.policies import Eagle2, Plain
 from tests.eagle_reference import attention, linear, mlp, norm

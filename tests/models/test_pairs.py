@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 
 from c2t.errors import InputError
 from c2t.models.draft_lm import DraftLM
-from c2t.models.eagle import EagleDraft
+from c2t.models.eagle_draft import EagleDraft
 from c2t.models.pairs import fingerprint, kind_of, load_pair
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, SIZES, language_model, save_language_model
@@ -45,7 +45,7 @@ def test_a_name_brings_its_drafts(draft: str | None, part: str, kind: type, pair
     assert pair.sources["draft"] == (str(pair_folder / part), fingerprint(pair_folder / part))
     if kind is EagleDraft:
         assert pair.draft.head.embed_tokens is pair.target.embed_tokens
-        assert pair.draft.lm_head is pair.target.lm_head
+        assert pair.draft.lm_head.linear is pair.target.lm_head
 
 
 def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> None:

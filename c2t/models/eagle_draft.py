@@ -1,0 +1,62 @@
+"""A draft head of any kind with the target's LM head, and its side of one generation."""
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from c2t.kernels.tree_attention import grouped_attention
+from c2t.models.draft import DraftSession
+from c2t.models.eagle import Head
+from c2t.models.fused_eagle import FusedEagle
+from c2t.models.projection import Projection
+
+
+class EagleDraft:
+    """Makes one session per generation. EAGLE-1/2 heads run as their fused form, others as the modules they are."""
+
+    def __init__(self, head: Head, lm_head: nn.Module):
+        self.head, self.lm_head = head, Projection(lm_head)
+        self._fused: tuple[list, FusedEagle] | None = None
+
+    def session(self) -> "EagleSession":
+        return EagleSession(self)
+
+    @property
+    def fused(self) -> FusedEagle | None:
+        """The head's fused form, made anew when its weights have changed; None if it has none."""
+        if not FusedEagle.serves(self.head):
+            return None
+        version = [(weight.data_ptr(), weight._version) for weight in self.head.parameters()]
+        if self._fused is None or self._fused[0] != version:
+            self._fused = version, FusedEagle(self.head)
+        return self._fused[1]
+
+
+class EagleSession(DraftSession):
+    """Keys and values of the prefix come from the target's true features only: predicted ones live for a round."""
+
+    def __init__(self, draft: EagleDraft):
+        super().__init__(draft.head.num_layers)
+        self.draft, self.fused = draft, draft.fused
+
+    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        self._observe(tokens[:, 1:], features, count)
+
+    def _forward(
+        self,
+        tokens: Int[Tensor, "B F"],
+        features: Float[Tensor, "B F D"],
+        positions: Int[Tensor, "B F"],
+        mask: Bool[Tensor, "B F t"],
+    ) -> Float[Tensor, "B F H"]:
+        if self.fused is None:
+            return self.draft.head(features, tokens, positions, mask[:, None], self.cache)
+
+        self.fused.reach(self.cache.get_seq_length() + tokens.shape[1] + 1)
+
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return grouped_attention(query, *self.cache.update(key, value, layer), mask)
+
+        return self.fused(features, tokens, positions, attend)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.draft.head.logits(hidden, self.draft.lm_head).to(hidden.device)
