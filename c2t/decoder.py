@@ -4,16 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from c2t.classifier import TreeClassifier
-from c2t.decoding import Policy, cut, generate
+from c2t.decoding import Drafter, Policy, cut, generate
 from c2t.errors import InputError
+from c2t.models.eagle_draft import EagleDraft
 from c2t.models.pairs import Pair, load_pair
+from c2t.models.target import Target
 from c2t.policies.c2t import C2T
 from c2t.policies.plain import Plain
 from c2t.sampling import Sampling
+from c2t.static_draft import StaticDraft, StaticPolicy
+from c2t.static_target import StaticTarget
 from c2t.statistics import Statistics, Trace, total
 
 
@@ -40,12 +45,28 @@ class Output:
         return total(self.statistics)
 
 
-class SpeculativeDecoder:
-    """Decodes with a pair and a policy: the target's own text, in fewer target forwards."""
+class Parts(NamedTuple):
+    """What `generate` decodes with."""
 
-    def __init__(self, pair: Pair, policy: Policy):
-        self.pair, self.policy = pair, policy
+    target: Target
+    draft: Drafter | None
+    policy: Policy
+
+
+class SpeculativeDecoder:
+    """Decodes with a pair and a policy: the target's own text, in fewer target forwards.
+
+    graph_tokens: decode by CUDA graphs, for which memory is set aside for texts of so many tokens, prompt included
+    (0: no graphs). They serve EAGLE-1/2 heads with EAGLE-2, C2T, joint-threshold and entropy trees, and plain decoding;
+    InputError for others.
+    """
+
+    def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0):
+        self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
         check_policy(policy, pair)
+        self._static: dict[int, Parts] = {}
+        if graph_tokens:
+            self._static[1] = self._by_graphs(1)  # which says at once what they do not serve
 
     @classmethod
     def from_pretrained(
@@ -58,13 +79,14 @@ class SpeculativeDecoder:
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         device_map: str | dict | None = None,
+        graph_tokens: int = 0,
     ) -> "SpeculativeDecoder":
         """Load a pair (see `load_pair`); the policy defaults to C2T with the pair's own classifier at its beta."""
         loaded = load_pair(pair, target=target, draft=draft, device=device, dtype=dtype, device_map=device_map)
         if policy is None:
             classifier = TreeClassifier.from_pretrained(loaded.name, device=loaded.target.device)
             policy = C2T(classifier, beta=classifier.config.beta)
-        return cls(loaded, policy)
+        return cls(loaded, policy, graph_tokens)
 
     def generate(
         self,
@@ -89,13 +111,13 @@ class SpeculativeDecoder:
             raise InputError(f"max_new_tokens = {max_new_tokens} must be at least 1")
         for number, prompt in enumerate(ids):
             check_length(len(prompt), max_new_tokens, self.pair.target.max_positions, f"prompt {number}")
-        draft = None if isinstance(self.policy, Plain) else self.pair.draft
+            if self.graph_tokens and len(prompt) + max_new_tokens > self.graph_tokens:
+                total = f"{len(prompt)} tokens + {max_new_tokens} new ones"
+                raise InputError(f"prompt {number}: {total} exceed the limit of {self.graph_tokens} (graph_tokens)")
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
         trace = Trace(len(ids))
         for step in generate(
-            self.pair.target,
-            draft,
-            self.policy,
+            *self._parts(len(ids)),
             ids,
             max_new_tokens=max_new_tokens,
             sampling=sampling,
@@ -106,6 +128,27 @@ class SpeculativeDecoder:
         tokens = trace.finish([len(cut(new, max_new_tokens, self.eos)) for new in trace.tokens])
         texts = self.pair.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return Output(tokens, texts, trace.statistics)
+
+    def _parts(self, rows: int) -> "Parts":
+        """What decodes `rows` prompts; graphs are made for 1, 4, 16, ... of them."""
+        if not self.graph_tokens:
+            return Parts(self.pair.target, None if isinstance(self.policy, Plain) else self.pair.draft, self.policy)
+        size = 1
+        while size < rows:
+            size *= 4
+        if size not in self._static:
+            self._static[size] = self._by_graphs(size)
+        return self._static[size]
+
+    def _by_graphs(self, rows: int) -> "Parts":
+        capacity = self.graph_tokens + self.policy.levels + 2  # the last round may run past the end
+        draft, policy = None, self.policy
+        if not isinstance(policy, Plain):
+            if not hasattr(policy, "plan") or not isinstance(self.pair.draft, EagleDraft):
+                raise InputError("graphs serve EAGLE-1/2 heads with eagle2, c2t, threshold and entropy; leave them out")
+            draft = StaticDraft(self.pair.draft, policy.plan(), rows, capacity)
+            policy = StaticPolicy(policy)
+        return Parts(StaticTarget(self.pair.target, rows, capacity), draft, policy)
 
     @property
     def eos(self) -> frozenset[int]:

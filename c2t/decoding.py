@@ -108,7 +108,7 @@ def generate(
                 state.select(going)
 
         draft.observe(*news)
-        position = session.cache.lengths
+        position = session.lengths
         tree = policy(draft, choice.root(root, position))  # guess: a tree of tokens under the root
         draft.check()
         verified = session.verify(tree)  # verify: one target forward over all of them

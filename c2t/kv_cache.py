@@ -100,3 +100,41 @@ class KVCache:
                 new[:, :, :, : old.shape[3]] = old
             self.buffers[layer] = new
         return self.buffers[layer]
+
+
+class StaticKVCache(KVCache):
+    """A cache whose addresses and shapes never change, so that CUDA graphs can hold them: prefixes of up to `capacity`
+    slots, and behind them, from slot `capacity` on in every row, room for what is pending."""
+
+    def __init__(self, layers: int, capacity: int, room: int):
+        super().__init__(layers, capacity + room)
+        self.length = capacity
+
+    def adopt(self, cache: KVCache) -> None:
+        """Take over another cache's prefixes, as the first rows of this one, which has as many rows or more."""
+        rows, longest = len(cache.lengths), cache.length
+        for layer, buffer in enumerate(cache.buffers):
+            self.buffers[layer][:, :rows, :, :longest] = buffer[:, :, :, :longest]
+        self.lengths.zero_()
+        self.lengths[:rows] = cache.lengths
+
+    def allocate(self, like: KVCache, rows: int) -> None:
+        """Make the buffers, for `rows` rows of what the other cache holds."""
+        for layer, buffer in enumerate(like.buffers):
+            shape = (2, rows, buffer.shape[2], self.capacity, buffer.shape[4])
+            self.buffers[layer] = buffer.new_zeros(shape)
+        self.lengths = torch.zeros(rows, dtype=torch.long, device=self.buffers[0].device)
+
+    def keep(self, index: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
+        compact(self.buffers, index, count, self.lengths, self.length)
+        self.lengths.add_(count)
+        self.drop()
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """These rows become the first ones; the others are empty."""
+        kept = len(rows)
+        for buffer in self.buffers:
+            buffer[:, :kept] = buffer[:, rows]
+        lengths = self.lengths[rows]
+        self.lengths.zero_()
+        self.lengths[:kept] = lengths

@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.kernels.rows import Ranked, rank, torch_log_norm
+from c2t.kernels.rows import Ranked, rank
+from c2t.kernels.torch_rows import torch_log_norm
 from c2t.tree import Tree
 
 

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from c2t import C2T, Eagle2, InputError, Plain, SpeculativeDecoder
+from c2t.policies import Sequoia
 from c2t.statistics import Statistics
 from tests.eagle_reference import CONFIG, head_state, write_head
-from tests.toys import FAMILIES, PROMPTS, language_model, save_language_model, toy_classifier
+from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, save_language_model, toy_classifier
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +144,25 @@ def test_a_pair_without_a_classifier_says_how_to_make_one(home: Path, decoder: S
     with pytest.raises(InputError, match="c2t harvest --pair bare"):
         SpeculativeDecoder.from_pretrained("bare")
     assert isinstance(SpeculativeDecoder.from_pretrained("bare", policy=Plain()).policy, Plain)
+
+
+@pytest.mark.parametrize("policy", [Eagle2(K=3, levels=3, N=9), C2T(toy_classifier(), beta=0.4), Plain()], ids=str)
+def test_graphs_write_the_same_text(policy, home: Path, tmp_path: Path) -> None:
+    """On a CPU they are called, not replayed; the target has heads that the kernel serves."""
+    model = language_model(LlamaConfig(**{**SIZES, "head_dim": 16}))
+    save_language_model(tmp_path / "target", model)
+    parts = {"target": tmp_path / "target", "draft": home / "checkpoints" / "toy" / "draft", "dtype": torch.float64}
+    expected = SpeculativeDecoder.from_pretrained(**parts, policy=policy).generate(PROMPTS, 12)
+    decoder = SpeculativeDecoder.from_pretrained(**parts, policy=policy, graph_tokens=40)
+    assert decoder.generate(PROMPTS, 12).sequences == expected.sequences
+    assert decoder.generate(PROMPTS[:1], 12).sequences == expected.sequences[:1]
+    with pytest.raises(InputError, match="prompt 0: 4 tokens \\+ 37 new ones exceed the limit of 40"):
+        decoder.generate(PROMPTS[:1], 37)
+
+
+def test_graphs_refuse_what_they_do_not_serve(home: Path, tmp_path: Path) -> None:
+    model = language_model(LlamaConfig(**{**SIZES, "head_dim": 16}))
+    save_language_model(tmp_path / "target", model)
+    parts = {"target": tmp_path / "target", "draft": home / "checkpoints" / "toy" / "draft", "graph_tokens": 40}
+    with pytest.raises(InputError, match="graphs serve EAGLE-1/2 heads with eagle2, c2t, threshold and entropy"):
+        SpeculativeDecoder.from_pretrained(**parts, policy=Sequoia(acceptance=(0.5,), N=8))

@@ -13,14 +13,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from c2t.kernels.features import Column
-from c2t.kernels.rows import Ranked, order_of, triton, value_of
+from c2t.kernels.rows import Ranked, triton
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_mask import WORD
 
 if triton is not None:
     import triton.language as tl
 
-COLUMNS = ("joint", "entropy", "depth")  # of a candidate, in the kernel
+    from c2t.kernels.rows import order_of, value_of
+
+COLUMNS = ("joint", "entropy", "depth", "prob", "peak", "rank")  # of a candidate, in the kernel
 
 
 class Network(NamedTuple):
@@ -46,7 +48,8 @@ def select(
     tree: StaticTree, frontier: range, level: range, drafted: Ranked, network: Network | None, limits: Limits
 ) -> None:
     """Fills the slots `level` with the best children of the slots `frontier`, which `drafted` (B, F, K) holds, and the
-    last with dead ones; by score, then joint probability, then creation order, as `c2t.tree.best` sorts.
+    last with dead ones; by score, then joint probability, then creation order, as `c2t.tree.best` sorts. Tokens
+    without probability are no children.
 
     The score is the network's confidence, or without one the log joint probability (EAGLE-2's choice of whom to expand
     is threshold 0; a child's place among the F K candidates is (parent - frontier[0]) K + rank).
@@ -65,6 +68,7 @@ class _Candidates(NamedTuple):
     prob: Tensor
     joint: Tensor
     entropy: Tensor
+    peak: Tensor
 
 
 def torch_select(
@@ -76,11 +80,11 @@ def torch_select(
     parent = places(frontier.start, frontier.stop).repeat_interleave(K).expand(len(tree.token), -1)
     rank, prob = places(K).repeat(len(frontier)).expand_as(parent), drafted.prob.flatten(1)
     depth, joint = tree.depth.gather(1, parent) + 1, tree.joint.gather(1, parent) + prob
-    entropy = drafted.entropy.repeat_interleave(K, 1)
-    nodes = _Candidates(drafted.token.flatten(1), parent, depth, rank, prob, joint, entropy)
+    entropy, peak = (column.repeat_interleave(K, 1) for column in (drafted.entropy, drafted.prob[..., 0]))
+    nodes = _Candidates(drafted.token.flatten(1), parent, depth, rank, prob, joint, entropy, peak)
     score = joint if network is None else _confidence(nodes, network)
     sure = (joint.exp() if network is None else score) >= limits.threshold
-    keep = sure & tree.alive.gather(1, parent) & (tree.sizes < limits.max_nodes)[:, None]
+    keep = sure & (joint > float("-inf")) & tree.alive.gather(1, parent) & (tree.sizes < limits.max_nodes)[:, None]
     survivors = keep.sum(1)
     wanted = survivors.clamp(max=width)
     count = torch.minimum(wanted, limits.max_nodes - tree.sizes)
@@ -93,7 +97,7 @@ def torch_select(
     order = torch.nn.functional.pad(order, (0, width - order.shape[1]))
     alive = places(width) < count[:, None]
     for name, column in {**nodes._asdict(), "score": score}.items():
-        dead = float("-inf") if name in ("prob", "joint", "score") else 0
+        dead = float("-inf") if name in ("prob", "joint", "peak", "score") else 0
         getattr(tree, name)[:, new] = column.gather(1, order).masked_fill(~alive, dead)
     tree.alive[:, new] = alive
     words = tree.bits.shape[2]
@@ -136,11 +140,11 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def _trust(
-        joint, entropy, depth, hidden_weight, hidden_bias, output_weight, output_bias,
+        joint, entropy, depth, prob, peak, rank, hidden_weight, hidden_bias, output_weight, output_bias,
         FEATURES: tl.constexpr, HIDDEN: tl.constexpr,
     ):
         """The network's confidence; FEATURES: twice the column's number, and 1 for its exponential."""
-        columns, inputs = (joint, entropy, depth.to(tl.float32)), ()
+        columns, inputs = (joint, entropy, depth.to(tl.float32), prob, peak, rank.to(tl.float32)), ()
         for f in tl.static_range(len(FEATURES)):
             x = columns[FEATURES[f] // 2]
             if FEATURES[f] % 2 == 1:
@@ -158,7 +162,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def _append(
-        token, parent, depth, rank, prob, joint, entropy, score, alive, bits, new_token, new_prob, new_entropy,
+        token, parent, depth, rank, prob, joint, entropy, peak, score, alive, bits, new_token, new_prob, new_entropy,
         chosen, value, count, drafted, base, rows, frontier, first,
         K: tl.constexpr, LEVEL: tl.constexpr, WIDTH: tl.constexpr, WORDS: tl.constexpr, PADDED: tl.constexpr,
     ):
@@ -176,6 +180,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         tl.store(depth + out, tl.load(depth + base + frontier + above, mask=real, other=-1) + 1, mask=inside)
         tl.store(rank + out, tl.where(real, chosen % K, 0), mask=inside)
         tl.store(entropy + out, tl.load(new_entropy + rows + above, mask=real, other=0.0), mask=inside)
+        tl.store(peak + out, tl.load(new_prob + drafted + above * K, mask=real, other=nothing), mask=inside)
         tl.store(alive + out, real, mask=inside)
         line = bits + (base + frontier + above)[:, None] * WORDS + word
         line = tl.load(line, mask=real[:, None] & (word < WORDS), other=0)
@@ -186,7 +191,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit(do_not_specialize=["frontier", "first"])
     @no_type_check
     def _select(
-        token, parent, depth, rank, prob, joint, entropy, score, alive, bits, sizes, cut,
+        token, parent, depth, rank, prob, joint, entropy, peak, score, alive, bits, sizes, cut,
         new_token, new_prob, new_entropy, hidden_weight, hidden_bias, output_weight, output_bias,
         frontier, first, threshold, max_nodes,
         FEATURES: tl.constexpr, HIDDEN: tl.constexpr, F: tl.constexpr, K: tl.constexpr, SIZE: tl.constexpr,
@@ -199,14 +204,18 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         there, above = place < F * K, base + frontier + place // K
         nodes = tl.load(sizes + row)
         path = tl.load(joint + above, mask=there, other=0.0)
-        path += tl.load(new_prob + drafted + place, mask=there, other=0.0)
+        own = tl.load(new_prob + drafted + place, mask=there, other=0.0)
+        path += own
         trust, bound = path, tl.exp(path)
         if HIDDEN > 0:
             h = tl.load(new_entropy + row * F + place // K, mask=there, other=0.0)
             level = tl.load(depth + above, mask=there, other=0) + 1
-            trust = _trust(path, h, level, hidden_weight, hidden_bias, output_weight, output_bias, FEATURES, HIDDEN)
+            first_of = tl.load(new_prob + drafted + place // K * K, mask=there, other=0.0)
+            weights = hidden_weight, hidden_bias, output_weight, output_bias
+            trust = _trust(path, h, level, own, first_of, place % K, *weights, FEATURES, HIDDEN)
             bound = trust
         keep = there & (tl.load(alive + above, mask=there, other=0) != 0) & (nodes < max_nodes) & (bound >= threshold)
+        keep &= path > float("-inf")
         survivors = tl.sum(keep.to(tl.int32), 0)
         wanted = tl.minimum(survivors, LEVEL)
         count = tl.minimum(wanted, (max_nodes - nodes).to(tl.int32))
@@ -226,7 +235,8 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             key = tl.where(place == at, -0x7FFFFFFFFFFFFFFF, key)
             i += 1
         _append(
-            token, parent, depth, rank, prob, joint, entropy, score, alive, bits, new_token, new_prob, new_entropy,
+            token, parent, depth, rank, prob, joint, entropy, peak, score, alive, bits,
+            new_token, new_prob, new_entropy,
             chosen, value, count, drafted, base, row * F, frontier, first, K, LEVEL, WIDTH, WORDS, PADDED,
         )
     # fmt: on

@@ -23,6 +23,7 @@ class StaticTree(NamedTuple):
     prob: Float[Tensor, "B n"]
     joint: Float[Tensor, "B n"]
     entropy: Float[Tensor, "B n"]
+    peak: Float[Tensor, "B n"]
     score: Float[Tensor, "B n"]
     alive: Bool[Tensor, "B n"]
     bits: Int[Tensor, "B n w"]
@@ -30,12 +31,12 @@ class StaticTree(NamedTuple):
     cut: Int[Tensor, " B"]
 
     @classmethod
-    def rooted(cls, token: Int[Tensor, " B"], slots: int) -> "StaticTree":
-        """Trees that consist of their roots."""
+    def rooted(cls, token: Int[Tensor, " B"], slots: int, dtype: torch.dtype = torch.float32) -> "StaticTree":
+        """Trees that consist of their roots; the kernels want float32."""
         rows = len(token)
         zeros = partial(torch.zeros, device=token.device)
         integers = [zeros(rows, slots, dtype=torch.long) for _ in range(4)]
-        floats = [zeros(rows, slots, dtype=torch.float32) for _ in range(4)]
+        floats = [zeros(rows, slots, dtype=dtype) for _ in range(5)]
         alive = zeros(rows, slots, dtype=torch.bool)
         bits = zeros(rows, slots, -(-slots // WORD), dtype=torch.int32)
         counts = [zeros(rows, dtype=torch.long) for _ in range(2)]

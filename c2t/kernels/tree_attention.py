@@ -29,23 +29,32 @@ def tree_attention(
     mask: TreeMask,
     scale: float | None = None,
     window: int | None = None,
+    slots: int | None = None,
 ) -> Float[Tensor, "B H n D"]:
-    """softmax(scale QK)V over each row's prefix, key slots [0, lengths[r]), and tree, the last n key slots.
+    """softmax(scale QK)V over each row's prefix, key slots [0, lengths[r]), and tree, the last `slots` key slots.
 
     H is a multiple of h: query head i reads key-value head i // (H / h). scale: 1 / sqrt(D) by default. window: keys
-    further back than this are not seen. The output is stored as (B, n, H, D).
+    further back than this are not seen. slots: of the tree, n unless the queries are a part of it (which excludes a
+    window: positions are those of the queries). The output is stored as (B, n, H, D).
     """
+    assert window is None or slots is None, "a window needs the positions of all slots"
     scale = query.shape[3] ** -0.5 if scale is None else scale
     if triton is not None and query.is_cuda and query.dtype != torch.float64:
-        return triton_attention(query, key, value, mask, scale, window)
-    return torch_attention(query, key, value, mask, scale, window)
+        return triton_attention(query, key, value, mask, scale, window, slots)
+    return torch_attention(query, key, value, mask, scale, window, slots)
 
 
 def torch_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: float, window: int | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: TreeMask,
+    scale: float,
+    window: int | None = None,
+    slots: int | None = None,
 ) -> Tensor:
     """The twin: SDPA with the dense mask, the query heads of a group side by side so that no key is repeated."""
-    out = grouped_attention(query, key, value, mask.dense(key.shape[2], window), scale)
+    out = grouped_attention(query, key, value, mask.dense(key.shape[2], window, slots), scale)
     padding = torch.arange(query.shape[2], device=query.device) >= mask.sizes[:, None]
     return out.masked_fill(padding[:, None, :, None], 0).transpose(1, 2).contiguous().transpose(1, 2)
 
@@ -72,13 +81,15 @@ def triton_attention(
     mask: TreeMask,
     scale: float,
     window: int | None = None,
+    slots: int | None = None,
     splits: int | None = None,
 ) -> Tensor:
     """The kernel; `splits` programs, a power of two, share a prefix (default: enough to fill the device)."""
     rows, heads, n, dim = query.shape
     blocks = blocking(heads // key.shape[1], dim, query.element_size())
     grid = (triton.cdiv(n, blocks["NODES"]), rows * key.shape[1])
-    start = key.shape[2] - n
+    slots = slots or n
+    start = key.shape[2] - slots
     splits = splits or fill(grid[0] * grid[1], start, query.device)
     out = torch.empty(rows, n, heads, dim, dtype=query.dtype, device=query.device)
     part, weight = out, out  # one split writes the result itself
@@ -88,7 +99,7 @@ def triton_attention(
     strides = (stride for tensor in (query, key, value) for stride in tensor.stride()[:3])
     _attend[(*grid, splits)](
         *(query, key, value, part, weight, *mask, *strides),
-        *(n, key.shape[1], start, mask.bits.shape[2], scale / math.log(2)),
+        *(n, slots, key.shape[1], start, mask.bits.shape[2], scale / math.log(2)),
         WINDOW=window or 0,
         SPLITS=splits,
         PRECISION="interpreter" if query.device.type == "cpu" else "ieee",
@@ -147,11 +158,11 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         return keys, tl.load(value + slot[:, None] * v_slot + dim, mask=there[:, None], other=0.0)
 
     # fmt: off
-    @triton.jit(do_not_specialize=["n", "start", "words"])
+    @triton.jit(do_not_specialize=["n", "slots", "start", "words"])
     @no_type_check
     def _attend(
         query, key, value, part, weight, bits, block, count, lengths, sizes, positions,
-        q_row, q_head, q_node, k_row, k_head, k_slot, v_row, v_head, v_slot, n, kv_heads, start, words, scale,
+        q_row, q_head, q_node, k_row, k_head, k_slot, v_row, v_head, v_slot, n, slots, kv_heads, start, words, scale,
         WINDOW: tl.constexpr, SPLITS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, NODES: tl.constexpr,
         KEYS: tl.constexpr, DIM: tl.constexpr, PRECISION: tl.constexpr,
     ):
@@ -186,7 +197,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         for i in range(0, tl.where(split == SPLITS - 1, tl.load(count + blocks), 0)):  # the last share has the tree
             word = tl.load(block + blocks * words + i)
             slot = word * 32 + bit
-            keys, values = _keys(key, value, start + slot, slot < n, k_slot, v_slot, dim)
+            keys, values = _keys(key, value, start + slot, slot < slots, k_slot, v_slot, dim)
             seen = ((tl.load(bits + (row * n + node) * words + word, mask=real, other=0)[:, None] >> bit) & 1) != 0
             if WINDOW:
                 seen &= place[:, None] - tl.load(positions + row * n + slot, mask=slot < n, other=0) < WINDOW

@@ -18,6 +18,8 @@ class TreeMask(NamedTuple):
     bits[r, i]: slots that slot i sees, slot j being bit j % 32 of word j // 32. block[r, I, :count[r, I]]: the words
     in which any of the 32 slots from 32 I on sees somebody. sizes: slots from there on are padding, whose output is 0.
     positions: absolute ones of the slots, for sliding windows; a prefix key's position is its place.
+
+    A level of a tree that is being drafted asks for itself only: its n queries then see more than n slots.
     """
 
     bits: Int[Tensor, "B n W"]
@@ -44,12 +46,13 @@ class TreeMask(NamedTuple):
         last = torch.where(alive, torch.arange(1, alive.shape[1] + 1, device=alive.device), 0).amax(1)
         return cls(bits, *(column.int().contiguous() for column in (block, filled.sum(2), lengths, last, positions)))
 
-    def dense(self, keys: int, window: int | None = None) -> Bool[Tensor, "B n t"]:
-        """The same as a mask over `keys` slots of which the tree has the last n; a key further back than `window`
-        is not seen."""
+    def dense(self, keys: int, window: int | None = None, slots: int | None = None) -> Bool[Tensor, "B n t"]:
+        """The same as a mask over `keys` slots of which the tree has the last `slots` (default: n); a key further
+        back than `window` is not seen."""
         n = self.bits.shape[1]
-        place = torch.arange(keys - n, device=self.bits.device)
-        slot = torch.arange(n, device=self.bits.device)
+        slots = slots or n
+        place = torch.arange(keys - slots, device=self.bits.device)
+        slot = torch.arange(slots, device=self.bits.device)
         prefix = (place < self.lengths[:, None])[:, None].expand(-1, n, -1)
         tree = (self.bits[:, :, slot // WORD] >> (slot % WORD) & 1).bool()
         mask = torch.cat([prefix, tree], 2)

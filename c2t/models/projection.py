@@ -24,7 +24,7 @@ class Projection:
     def __call__(self, x: Float[Tensor, "*R F"]) -> Float[Tensor, "*R V"]:
         if x.is_cuda or x.dtype != torch.float32 or torch.is_grad_enabled() or not packable(self.linear):
             return self.linear(x)
-        weight = self.linear.weight
+        weight: Tensor = self.linear.weight
         if (version := (weight.data_ptr(), weight._version)) != self._version:
             self._packed, self._version = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS), version
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.linear.bias, "none", [], "")

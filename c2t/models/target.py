@@ -127,6 +127,11 @@ class TargetSession:
         self.target = target
         self.cache = KVCache(target.config.num_hidden_layers)
 
+    @property
+    def lengths(self) -> Int[Tensor, " B"]:
+        """Committed tokens of each row, without the root."""
+        return self.cache.lengths
+
     def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
         """Run prompts, padded on the right; logits of each row's last token only, (B, 1, V), features of all."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)

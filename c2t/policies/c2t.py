@@ -6,8 +6,9 @@ from typing import Literal
 
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, at_least_one
-from c2t.kernels.features import WIDE
-from c2t.policies.layered import Judgement, grow
+from c2t.kernels.features import FEATURES, WIDE, Column
+from c2t.kernels.select import Limits, Network
+from c2t.policies.layered import Judgement, Plan, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 
@@ -55,8 +56,23 @@ class C2T:
             confident,
             K=self.K,
             levels=self.levels,
-            M=self.classifier.config.M if self.M == "trained" else self.M,
+            M=self._entropy_over,
             width=self.W or self.max_width,
             max_nodes=self.max_nodes,
             strict=self.W is None,
         )
+
+    def plan(self) -> Plan:
+        """See `Plan`; InputError for a classifier that the kernel does not have."""
+        features = [FEATURES[name] for name in self.classifier.config.features]
+        if self.classifier.config.layers != 2 or not all(isinstance(feature, Column) for feature in features):
+            raise InputError("C2T: a draft phase of fixed shapes needs a classifier of two layers on a node's columns")
+        first, second = self.classifier.hidden, self.classifier.output
+        weights = (first.weight, first.bias, second.weight[0], second.bias)
+        network = Network(tuple(features), *(weight.detach() for weight in weights))
+        limits = Limits(self.beta, self.max_nodes, strict=self.W is None)
+        return Plan(self.K, self.W or self.max_width, self.levels, self._entropy_over, limits, network)
+
+    @property
+    def _entropy_over(self) -> int | None:
+        return self.classifier.config.M if self.M == "trained" else self.M

@@ -6,6 +6,8 @@ from typing import Literal
 import torch
 
 from c2t.errors import InputError, at_least_one
+from c2t.kernels.select import Limits
+from c2t.policies.layered import Plan
 from c2t.protocols import Draft, Root
 from c2t.tree import Tree, best
 
@@ -50,6 +52,13 @@ class Eagle2:
             frontier = tree.size + selected
             tree = tree.extend(children)
         return rerank(tree, self.N) if self.reranked and self.N else tree
+
+    def plan(self) -> Plan:
+        """See `Plan`; InputError for the full tree and the ablations."""
+        if self.N is None or not self.reranked or self.expand != "value":
+            raise InputError("Eagle2: a draft phase of fixed shapes needs N, expand=value and reranked=true")
+        slots = 1 + self.K * self.levels
+        return Plan(self.K, self.K, self.levels, self.M, Limits(0.0, slots), reranked=self.N)
 
 
 def rerank(tree: Tree, count: int) -> Tree:

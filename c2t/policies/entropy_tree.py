@@ -1,7 +1,6 @@
 """EntropyTree (EntropyTree, section 3): the entropy of a node's next-token distribution decides how many children it
 gets."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,11 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError, at_least_one
-from c2t.policies.layered import Judgement, grow
+from c2t.kernels.select import Limits
+from c2t.policies.layered import Branching, Judgement, Plan, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
-
-Branching = Callable[[Float[Tensor, "..."]], Int[Tensor, "..."]]
 
 
 def published(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
@@ -69,7 +67,7 @@ class EntropyTree:
             raise InputError(f"EntropyTree: no branching is called {self.branching!r}; known: {', '.join(BRANCHING)}")
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        branching = BRANCHING[self.branching] if isinstance(self.branching, str) else self.branching
+        branching = self._branching
 
         def certain(children: Nodes) -> Judgement:
             alive = children.rank < branching(children.entropy)
@@ -85,3 +83,14 @@ class EntropyTree:
             width=self.max_width,
             max_nodes=self.max_nodes,
         )
+
+    def plan(self) -> Plan:
+        """See `Plan`; InputError where some nodes are leaves."""
+        if self.leaf_above != float("inf"):
+            raise InputError("EntropyTree: a draft phase of fixed shapes expands every node; leave leaf_above out")
+        limits = Limits(0.0, self.max_nodes, strict=True)
+        return Plan(self.K, self.max_width, self.levels, None, limits, branching=self._branching)
+
+    @property
+    def _branching(self) -> Branching:
+        return BRANCHING[self.branching] if isinstance(self.branching, str) else self.branching

@@ -5,11 +5,32 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from c2t.kernels.select import Limits, Network
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree, best
+
+Branching = Callable[[Float[Tensor, "..."]], Int[Tensor, "..."]]  # entropies -> numbers of children
+
+
+class Plan(NamedTuple):
+    """A layered policy as numbers, from which `c2t.static_draft` makes a draft phase of fixed shapes.
+
+    K candidates per frontier node; the `width` best of a level, among those within `limits`, are expanded. M: as in
+    `grow`. network: whose confidence ranks them (None: the joint probability). branching: how many of the K candidates
+    there are. reranked: the tree is the so many most probable of all candidates, root included (EAGLE-2).
+    """
+
+    K: int
+    width: int
+    levels: int
+    M: int | None
+    limits: Limits
+    network: Network | None = None
+    branching: Branching | None = None
+    reranked: int | None = None
 
 
 class Judgement(NamedTuple):
@@ -44,7 +65,7 @@ def grow(
         rows = draft.expand(tree, frontier)
         children = tree.children(frontier, *rows.ranked(K, M)[:3])
         score, alive, expand = judge(children)
-        alive = alive & children.alive
+        alive = alive & children.alive & (children.joint > float("-inf"))
         survivors = alive.sum(1)
         wanted = survivors.clamp(max=width)
         # By row, not by slot: what a row keeps must not depend on the rows beside it.

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from c2t.errors import at_least_one, probability
-from c2t.policies.layered import Judgement, grow
+from c2t.kernels.select import Limits
+from c2t.policies.layered import Judgement, Plan, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 
@@ -40,3 +41,8 @@ class JointThreshold:
             max_nodes=self.max_nodes,
             strict=self.W is None,
         )
+
+    def plan(self) -> Plan:
+        """See `Plan`."""
+        limits = Limits(self.threshold, self.max_nodes, strict=self.W is None)
+        return Plan(self.K, self.W or self.max_width, self.levels, 0, limits)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
-from c2t.kernels.features import FEATURES
+from c2t.kernels.features import FEATURES, Column
 from c2t.kernels.rows import Ranked, rank, triton
 from c2t.kernels.select import Limits, Network, select, torch_select, triton_select
 from c2t.kernels.static_tree import StaticTree
@@ -52,8 +52,8 @@ def classifier(hidden: int = 6, names: tuple[str, ...] = FEATURE_NAMES) -> TreeC
     model = TreeClassifier(ClassifierConfig(features=names, hidden=hidden, M=None)).requires_grad_(False)
     for layer in (model.hidden, model.output):
         torch.nn.init.normal_(layer.weight, std=0.1)
-    trust = {"joint_prob": 4.0, "entropy": -0.5, "depth": -0.3}
-    model.hidden.weight[0] = torch.tensor([trust[name] for name in names])
+    trust = {"joint_prob": 4.0, "entropy": -0.5, "depth": -0.3, "rank": -0.2}
+    model.hidden.weight[0] = torch.tensor([trust.get(name, 0.1) for name in names])
     model.hidden.bias[0], model.output.weight[0, 0], model.output.bias[0] = 3, 1, -2.5
     return model
 
@@ -150,6 +150,12 @@ class TestKernel:
 
     def test_fewer_features_in_another_order(self) -> None:
         agree(scripts(2, 3, 2), 2, network_of(classifier(3, ("entropy", "depth"))), Limits(0.3))
+
+    def test_every_column(self) -> None:
+        names = tuple(name for name, feature in FEATURES.items() if isinstance(feature, Column))
+        assert len(names) == 7
+        tree = agree(scripts(2, 4, 3), 3, network_of(classifier(5, names)), Limits(0.4))
+        assert 3 < int(tree.sizes.max()) < 13
 
     def test_trees_end_one_by_one(self) -> None:
         """The first row's children are hopeless, the second one's go on."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from c2t.kernels.tree_attention import fill, torch_attention, tree_attention, triton_attention
+from c2t.kernels.tree_attention import fill, torch_attention, tree_attention, triton, triton_attention
 from c2t.kernels.tree_mask import TreeMask, ancestor_bits
 from c2t.tree import Tree
 from pipelines.tree_blocks import random_trees
@@ -97,11 +97,27 @@ def test_blocks_are_those_with_a_bit() -> None:
 )
 def test_kernel_is_the_twin(nodes, lengths, heads, kv_heads, dim, dtype, window, splits) -> None:
     query, key, value, mask, _ = case(nodes, lengths, heads, kv_heads, dim, dtype, gap=3)
-    found = triton_attention(query, key, value, mask, 0.3, window, splits)
+    found = triton_attention(query, key, value, mask, 0.3, window, splits=splits)
     wide = (part.float() for part in (query, key, value))
     expected = torch_attention(*wide, mask, 0.3, window)
     assert found.dtype == dtype
     torch.testing.assert_close(found.float(), expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_a_level_asks_for_itself_only(splits: int) -> None:
+    """Slots 33 to 39 of trees of 45: the rows that they are of an attention of all slots."""
+    query, key, value, mask, _ = case(45, [7, 70], 4, 2, 16)
+    expected = torch_attention(query, key, value, mask, 0.3)
+    level, words = slice(33, 40), torch.arange(2, device=DEVICE)
+    seen = words.expand(2, 2, 2).int().contiguous(), torch.full((2, 2), 2, device=DEVICE).int()
+    sizes = (mask.sizes - 33).clamp(max=7)
+    part = TreeMask(mask.bits[:, level].contiguous(), *seen, mask.lengths, sizes, mask.positions[:, level].contiguous())
+    few = query[:, :, level]
+    torch.testing.assert_close(torch_attention(few, key, value, part, 0.3, slots=45), expected[:, :, level])
+    if triton is not None:
+        found = triton_attention(few, key, value, part, 0.3, slots=45, splits=splits)
+        torch.testing.assert_close(found, expected[:, :, level], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.gpu
