@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from c2t.errors import InputError
 from c2t.graphs import Graph
@@ -20,12 +21,15 @@ SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # tokens that
 
 class StaticTarget(Target):
     """A target whose sessions verify by graphs: of at most `rows` rows and texts of at most `capacity` tokens; one
-    generation at a time, since all use the same memory. It is `target` itself, with its tree attention switched on."""
+    generation at a time, since all use the same memory. It is `target` itself, with its tree attention switched on and
+    on a CUDA device its norms and MLPs compiled."""
 
     def __init__(self, target: Target, rows: int, capacity: int, sizes: Sequence[int] = SIZES):
         if len({weight.device for weight in target.model.parameters()}) > 1:
             raise InputError("graphs need a target on one device; leave device_map out")
         target.use_tree_attention()
+        if target.device.type == "cuda":
+            compile_small_operations(target.model)
         vars(self).update(vars(target))
         self.rows, self.capacity, self.sizes = rows, capacity, sorted(sizes)
         self.cache: StaticKVCache | None = None
@@ -49,6 +53,14 @@ class StaticTarget(Target):
             padded.token, positions, TreeMask.of(padded.parent, padded.alive, positions, lengths), self.cache
         )
         padded.out[:] = [self.logits(hidden), self.features(hidden)]
+
+
+def compile_small_operations(model: PreTrainedModel) -> None:
+    """Norms, and the products between an MLP's matrices, become one kernel each, instead of several that cost more to
+    start than to run. What is compiled already stays as it is."""
+    for module in model.modules():
+        if type(module).__name__.endswith(("RMSNorm", "MLP")) and module._compiled_call_impl is None:
+            module.compile()
 
 
 class Padded(NamedTuple):

@@ -9,7 +9,7 @@ from c2t.models.target import Target
 from c2t.policies import C2T, Eagle2, Plain, Sequoia
 from c2t.sampling import Sampling
 from c2t.static_draft import StaticDraft, StaticPolicy
-from c2t.static_target import StaticTarget
+from c2t.static_target import StaticTarget, compile_small_operations
 from tests.toys import PROMPTS, SIZES, WINDOW, language_model, random_eagle, run, toy_classifier
 
 WIDE = {**SIZES, "head_dim": 16}  # which the kernel has blocks for
@@ -68,3 +68,20 @@ def test_kept_features_outlive_the_next_round() -> None:
     target = Target(language_model(FAMILIES["llama"]))
     _, steps = run(StaticTarget(target, 1, 64), None, Plain(), PROMPTS[:1], new=6)
     assert [int(step.position[0]) for step in steps[1:]] == list(range(4, 9))
+
+
+@torch.no_grad()
+def test_norms_and_mlps_are_compiled_once() -> None:
+    """What the compiler makes of them is its own business (and takes half a minute here): it stands aside."""
+    model = language_model(FAMILIES["llama"])
+    tokens = torch.tensor([PROMPTS[1]])
+    expected = model(tokens).logits
+    compile_small_operations(model)
+    compiled = {name: module._compiled_call_impl for name, module in model.named_modules()}
+    assert (
+        sum(call is not None for call in compiled.values()) == 2 * 2 + 1 + 2
+    )  # two norms and an MLP a layer, one norm
+    compile_small_operations(model)
+    assert compiled == {name: module._compiled_call_impl for name, module in model.named_modules()}
+    with torch.compiler.set_stance("force_eager"):
+        torch.testing.assert_close(model(tokens).logits, expected)
