@@ -107,7 +107,7 @@ class _Bench:
         self.session = pair.target.session()
         self.session.prefill(self.tokens[:, :longest], self.lengths)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def verify(self, size: int) -> float:
         """Seconds of the target over trees of `size` tokens."""
         tree = regular(self.root, size, BRANCHING)
@@ -117,7 +117,7 @@ class _Bench:
         self.session.cache.drop()
         return seconds
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def draft(self, width: int) -> float:
         """Seconds of the draft over a level of `width` tokens under the root."""
         session, tree = self.pair.draft.session(), regular(self.root, width + 1, width)

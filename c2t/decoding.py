@@ -66,7 +66,7 @@ class Step(NamedTuple):
     draft_passes: Int[Tensor, " B"]
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def generate(
     target: Target,
     drafter: Drafter | None,

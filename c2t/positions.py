@@ -20,7 +20,7 @@ from c2t.verify import Accepted
 CHUNK = 32  # positions at a time: more cost memory and were measured to be no faster on two CPU cores
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def replay_all(
     drafter: Drafter, policy: Policy, texts: Sequence[Text], *, seed: int = 0, sequences: Sequence[int] | None = None
 ) -> Iterator[Step]:

@@ -32,7 +32,7 @@ class Text(NamedTuple):
     end: int
 
 
-@torch.no_grad()
+@torch.no_grad()  # not inference mode: texts and features are for others to use
 def write(
     target: Target,
     prompts: Sequence[Sequence[int]],
@@ -65,7 +65,7 @@ def write(
     ]
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def replay(
     drafter: Drafter, policy: Policy, texts: Sequence[Text], *, seed: int = 0, sequences: Sequence[int] | None = None
 ) -> Iterator[Step]:

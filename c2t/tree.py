@@ -220,7 +220,9 @@ def best(
     Stable sorts, because equal values are common where a draft is certain, and an unstable top-k would then keep a
     child and drop its parent.
     """
-    dead = torch.full_like(score, float("-inf"))
+    masked = score.masked_fill(~alive, float("-inf"))
+    if score is joint:
+        return torch.sort(masked, dim=1, descending=True, stable=True).indices[:, :count]
     order = torch.sort(joint, dim=1, descending=True, stable=True).indices
-    by_score = torch.sort(torch.where(alive, score, dead).gather(1, order), dim=1, descending=True, stable=True).indices
+    by_score = torch.sort(masked.gather(1, order), dim=1, descending=True, stable=True).indices
     return order.gather(1, by_score[:, :count])

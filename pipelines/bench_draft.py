@@ -1,6 +1,6 @@
 """What a draft phase of the embedded pair costs, against the straightforward version: the head as a module of stock
-transformers layers, the LM head as torch's linear layer, log-softmax, top-k and entropy as torch has them. Both in one
-run, in turn, on the same texts; the trees are made by the same code.
+transformers layers, the LM head as torch's linear layer, log-softmax, top-k and entropy as torch has them, without
+gradients. Both in one run, in turn, on the same texts; the trees are made by the same code.
 
 python -m pipelines.bench_draft [POLICIES] [--threads N]
 
@@ -17,7 +17,6 @@ from torch import Tensor
 from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy
 from c2t.kernels.rows import Ranked
-from c2t.models.draft import DraftSession
 from c2t.models.eagle_draft import EagleSession
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies.named import parse
@@ -82,22 +81,23 @@ def texts_of(pair: Pair) -> list[Text]:
     return write(pair.target, ids, max_new_tokens=NEW_TOKENS, beyond=0, sampling=Sampling(0.4))
 
 
-@torch.no_grad()
 def compare(pair: Pair, policy: Policy, texts: list[Text]) -> tuple[list[float], list[float]]:
     """Seconds of every phase, by the straightforward version and by c2t's."""
     plain, ours = [], []
     for text in texts:
         tokens, features = text.tokens[None], text.features[None]
-        sessions: list[tuple[DraftSession, list[float]]] = [(Modules(pair.draft), plain), (pair.draft.session(), ours)]
+        sessions = [(Modules(pair.draft), plain, torch.no_grad), (pair.draft.session(), ours, torch.inference_mode)]
         ends = range(text.prompt, len(text.tokens), STEP)
         for start, end in zip([0, *ends], ends, strict=False):
             count = torch.tensor([end - start])
-            for session, seconds in sessions:
-                begun = time.perf_counter()
-                session.observe(tokens[:, start : end + 1], features[:, start:end], count)
-                policy(session, Root(tokens[:, end], tokens[:, end]))
+            for session, seconds, mode in sessions:
+                with mode():
+                    begun = time.perf_counter()
+                    session.observe(tokens[:, start : end + 1], features[:, start:end], count)
+                    policy(session, Root(tokens[:, end], tokens[:, end]))
                 if start:  # the first phase reads the prompt
                     seconds.append(time.perf_counter() - begun)
+            sessions.reverse()  # who comes second finds some of the weights in the cache
     return plain, ours
 
 

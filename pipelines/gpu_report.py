@@ -187,7 +187,7 @@ class Report:
                 yield Line("attention", f"{nodes} nodes, {order}: {what}", timing)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def main(arguments: list[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--tiny", action="store_true")

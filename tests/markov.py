@@ -48,6 +48,10 @@ class MarkovTarget(Target):
 
 
 class TargetState(State):
+    @property
+    def lengths(self) -> Tensor:
+        return self.cache.lengths
+
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Verified:
         last = tokens.gather(1, torch.stack([lengths - 2, lengths - 1], 1))
         self.before, self.cache.lengths = last[:, 1], lengths

@@ -6,6 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 SPARE = 16  # values looked at behind the k-th
+PART = 128  # logits of a part of a row
 
 
 def torch_log_norm(logits: Float[Tensor, "*R V"]) -> Float[Tensor, "*R"]:
@@ -18,13 +19,25 @@ def torch_top(
     logits: Float[Tensor, "*R V"], log_norm: Float[Tensor, "*R"], k: int
 ) -> tuple[Int[Tensor, "*R K"], Float[Tensor, "*R K"]]:
     """Tokens and log-probabilities. `topk` picks any of equal values, so rows that have some are picked over again."""
-    value, token = logits.topk(min(k + 1, logits.shape[-1]) if k else 0, dim=-1)
+    value, token = _topk(logits, min(k + 1, logits.shape[-1]) if k else 0)
     ties = (value[..., 1:] == value[..., :-1]).any(-1) & ~value.isnan().any(-1)
     value, token = value[..., :k], token[..., :k]
     if ties.any():
         token[ties] = _lowest_ids(logits[ties], k)
         value = logits.gather(-1, token)
     return token, value - log_norm[..., None]
+
+
+def _topk(logits: Float[Tensor, "*R V"], k: int) -> tuple[Float[Tensor, "*R K"], Int[Tensor, "*R K"]]:
+    """The k largest and their places. Of the parts of a row only the k with the largest maxima can hold them, which
+    on a CPU leaves a fraction to look through."""
+    parts, odd = divmod(logits.shape[-1], PART)
+    if odd or parts < 2 * k or logits.is_cuda:
+        return logits.topk(k, dim=-1)
+    split = logits.unflatten(-1, (parts, PART))
+    part = split.amax(-1).topk(k, dim=-1).indices
+    value, place = split.gather(-2, part[..., None].expand(*part.shape, PART)).flatten(-2).topk(k, dim=-1)
+    return value, part.gather(-1, place // PART) * PART + place % PART
 
 
 def _lowest_ids(logits: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R K"]:

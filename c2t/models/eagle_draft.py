@@ -7,7 +7,7 @@ from c2t.kernels.tree_attention import grouped_attention
 from c2t.models.draft import DraftSession
 from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
-from c2t.models.projection import Projection
+from c2t.models.projection import Projection, version_of
 
 
 class EagleDraft:
@@ -25,7 +25,7 @@ class EagleDraft:
         """The head's fused form, made anew when its weights have changed; None if it has none."""
         if not FusedEagle.serves(self.head):
             return None
-        version = [(weight.data_ptr(), weight._version) for weight in self.head.parameters()]
+        version = [version_of(weight) for weight in self.head.parameters()]
         if self._fused is None or self._fused[0] != version:
             self._fused = version, FusedEagle(self.head)
         return self._fused[1]

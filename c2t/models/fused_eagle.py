@@ -18,12 +18,23 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 class Layer(NamedTuple):
     """One decoder layer. read: its input norm (None: it has none). norm: the one before the MLP."""
 
-    read: nn.Module | None
+    read: "Norm | None"
     qkv: Projection
     out: Projection
-    norm: nn.Module
+    norm: "Norm"
     gate_up: Projection
     down: Projection
+
+
+class Norm:
+    """A Llama norm in one operation."""
+
+    def __init__(self, module: nn.Module):
+        weight: Tensor = module.weight
+        self.weight, self.epsilon = weight.detach(), module.variance_epsilon
+
+    def __call__(self, x: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
+        return torch.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
 
 
 class FusedEagle:
@@ -49,7 +60,6 @@ class FusedEagle:
         half = self.dim // 2  # both halves turn by the same angles, the first one towards minus the second
         self.cos, self.sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
 
-    @torch.no_grad()
     def __call__(
         self,
         features: Float[Tensor, "B n H"],
@@ -82,10 +92,10 @@ class FusedEagle:
 def fused(layer: nn.Module) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     return Layer(
-        None if isinstance(layer.input_layernorm, nn.Identity) else layer.input_layernorm,
+        None if isinstance(layer.input_layernorm, nn.Identity) else Norm(layer.input_layernorm),
         joined((attention.q_proj, attention.k_proj, attention.v_proj)),
         Projection(attention.o_proj),
-        layer.post_attention_layernorm,
+        Norm(layer.post_attention_layernorm),
         joined((mlp.gate_proj, mlp.up_proj)),
         Projection(mlp.down_proj),
     )

@@ -25,9 +25,14 @@ class Projection:
         if x.is_cuda or x.dtype != torch.float32 or torch.is_grad_enabled() or not packable(self.linear):
             return self.linear(x)
         weight: Tensor = self.linear.weight
-        if (version := (weight.data_ptr(), weight._version)) != self._version:
+        if (version := version_of(weight)) != self._version:
             self._packed, self._version = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS), version
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.linear.bias, "none", [], "")
+
+
+def version_of(weight: Tensor) -> tuple[int, int]:
+    """Changes whenever the weight does; but tensors made in inference mode, which nobody trains, do not count."""
+    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
 
 # Both are private to torch (its compiler uses them), so they may go.

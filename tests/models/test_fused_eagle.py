@@ -37,7 +37,9 @@ def test_outputs_are_the_modules(variant: str, bias: bool) -> None:
     fused = FusedEagle(head)
     fused.reach(1501)
     found = fused(features, tokens, positions, lambda layer, q, k, v: grouped_attention(q, k, v, mask))
-    torch.testing.assert_close(found, head(features, tokens, positions, mask[:, None]), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        found, head(features, tokens, positions, mask[:, None]), rtol=1e-6, atol=1e-6
+    )  # the module computes norms in float32
 
 
 def test_a_head_that_was_trained_on_is_fused_anew() -> None:

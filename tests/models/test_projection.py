@@ -39,3 +39,9 @@ def test_gradients_pass() -> None:
     linear, x = nn.Linear(8, 4), torch.randn(2, 8)
     Projection(linear)(x).sum().backward()
     assert linear.weight.grad is not None
+
+
+@torch.inference_mode()
+def test_layers_made_in_inference_mode_work_too() -> None:
+    linear, x = nn.Linear(8, 4), torch.randn(2, 8)
+    torch.testing.assert_close(Projection(linear)(x), linear(x))
