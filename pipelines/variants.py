@@ -1,20 +1,13 @@
-"""What a learned score could gain over the joint probability: many scores, judged on domains that they did not learn
-from, by cutting trees out of harvested full EAGLE-2 trees.
-
-A node is kept if it and all its ancestors score at least a threshold, so every score gets its whole tau-gamma front
-from one harvest, without running a model. Against the real policies this leaves out only children that EAGLE-2 did not
-draft, and it visits the full tree's rounds; ratios between scores are what it is good for.
-
-python -m pipelines.variants [HARVEST ...]
+"""Scores of a tree's nodes: learned ones, judged on domains that they did not learn from, and what ranks nodes without
+any training. `pipelines.gain` compares them.
 """
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Annotated, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
-import typer
 from jaxtyping import Bool, Float, Int
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -23,65 +16,19 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.nn import functional as F
 
-from c2t import checkpoints, terminal
-from c2t.fronts import RIVALS_TOGETHER, compare
-from c2t.points import Point
-from c2t.records import describe, read_columns, read_records
+from pipelines.context import DOUBTS
+from pipelines.subtrees import LEVELS, Nodes, along, eagle2
 
-SIZES = np.geomspace(3, 120, 36)  # mean tokens of the trees that are cut out
 NEGATIVES = 20  # per positive, as the committed classifier learns
 STEPS, BATCH, HIDDEN, RATE = 1500, 4096, 48, 1e-2
 PAPER = ("joint_prob", "entropy", "depth")
 LOGS = ("log_joint", "entropy", "depth")
 OWN = (*LOGS, "log_prob", "log_max_prob", "rank")
 ALL = (*OWN, "path_gap", "path_entropy", "parent_entropy", "parent_log_prob", "sibling_gap")
-
-
-class Nodes(NamedTuple):
-    """Rows of one or several harvests. above: the parent's row, -1 under the root; fold: number of the prompt file."""
-
-    columns: dict[str, Float[np.ndarray, " n"]]
-    above: Int[np.ndarray, " n"]
-    depth: Int[np.ndarray, " n"]
-    tree: Int[np.ndarray, " n"]
-    prompt: Int[np.ndarray, " n"]
-    fold: Int[np.ndarray, " n"]
-    accepted: Bool[np.ndarray, " n"]
-    files: tuple[str, ...]
-
-
-def along(values: np.ndarray, above: np.ndarray, depth: np.ndarray, join: Callable = np.add) -> np.ndarray:
-    """Each node's value joined with those of its ancestors."""
-    joined = values.astype(np.float64)
-    for level in range(1, int(depth.max()) + 1):
-        here = depth == level
-        joined[here] = join(joined[here], joined[above[here]])
-    return joined
-
-
-def read_nodes(folder: Path) -> Nodes:
-    """Every column that costs nothing at run time: of the node, its siblings, its parent and its path."""
-    records = read_records([folder], ["prob", "peak", "rank"])
-    place = read_columns(folder, ("node", "parent"))
-    parent = place["parent"].astype(np.int64)
-    above = np.where(parent < 0, -1, np.arange(len(parent)) - place["node"] + parent)
-    joint, prob, peak = (getattr(records, name).double().numpy() for name in ("joint", "prob", "peak"))
-    entropy, depth = records.entropy.double().numpy(), records.depth.numpy().astype(np.int64)
-    first = above < 0
-    better = np.where(records.rank.numpy() > 0, np.roll(prob, 1), prob)  # siblings stand together, by rank
-    columns = {
-        "joint_prob": np.exp(joint), "log_joint": joint, "entropy": entropy, "depth": depth.astype(float),
-        "log_prob": prob, "log_max_prob": peak, "rank": records.rank.numpy().astype(float),
-        "path_gap": along(prob - peak, above, depth), "path_entropy": along(entropy, above, depth),
-        "parent_entropy": np.where(first, 0.0, entropy[above]), "parent_log_prob": np.where(first, 0.0, prob[above]),
-        "sibling_gap": better - prob,
-    }  # fmt: skip
-    entries = describe(folder).prompts
-    files = tuple(sorted({entry["file"] for entry in entries}))
-    fold = np.array([files.index(entry["file"]) for entry in entries])
-    prompt = records.prompt.numpy().astype(np.int64)
-    tree = records.tree.numpy().astype(np.int64)
-    return Nodes(columns, above, depth, tree, prompt, fold[prompt], records.accepted.numpy(), files)
+# Of one step, of the text (`pipelines.context`), and of the round: 16 inputs are what a fused kernel may carry.
+STEP = ("log_prob", "log_max_prob", "rank", "entropy", "depth", "sibling_gap", "parent_entropy", "parent_log_prob")
+COPIES = ("count_1", "count_2", "share_2", "count_3", "share_3", "count_4", "match", "nearness")
+ROUND = ("root_entropy", "root_peak", "last_accepted", "last_top")
 
 
 def matrix(nodes: Nodes, names: tuple[str, ...]) -> Float[np.ndarray, "n F"]:
@@ -147,76 +94,90 @@ def _rivals(tree: np.ndarray, accepted: np.ndarray) -> Int[np.ndarray, "p 2"]:
     return np.concatenate(pairs)
 
 
-# name -> (features, how they are learned)
-VARIANTS: dict[str, tuple[tuple[str, ...], Callable]] = {
-    "paper's network": (PAPER, network("bce")),
-    "network, log P": (LOGS, network("bce")),
-    "network, log P, own p, max p, rank": (OWN, network("bce")),
-    "network, all 11": (ALL, network("bce")),
-    "network, all 11, weighted by reach": (ALL, network("reach")),
-    "network, all 11, ranked in the tree": (ALL, network("rank")),
-    "logistic, log P": (LOGS, logistic),
-    "logistic, all 11": (ALL, logistic),
-    "boosted trees, log P alone": (("log_joint",), boosting),
-    "boosted trees, log P": (LOGS, boosting),
-    "boosted trees, all 11": (ALL, boosting),
+class Variant(NamedTuple):
+    """A learned score. features: columns; fit: how it is learned; steps: what. A path's score is learned from all nodes
+    (some of those not accepted left out). A step's is the probability that a node is accepted if its parent is, learned
+    from the children of accepted nodes and multiplied along the path: fewer rows, but each one tells what is asked."""
+
+    features: tuple[str, ...]
+    fit: Callable
+    steps: bool = False
+
+
+VARIANTS = {
+    "paper's network": Variant(PAPER, network("bce")),
+    "network, log P": Variant(LOGS, network("bce")),
+    "network, log P, own p, max p, rank": Variant(OWN, network("bce")),
+    "network, all 11": Variant(ALL, network("bce")),
+    "network, all 11, weighted by reach": Variant(ALL, network("reach")),
+    "network, all 11, ranked in the tree": Variant(ALL, network("rank")),
+    "logistic, log P": Variant(LOGS, logistic),
+    "logistic, all 11": Variant(ALL, logistic),
+    "boosted trees, log P alone": Variant(("log_joint",), boosting),
+    "boosted trees, log P": Variant(LOGS, boosting),
+    "boosted trees, log P, root": Variant((*LOGS, *ROUND), boosting),
+    "boosted trees, all 11": Variant(ALL, boosting),
+    "boosted trees, all 11, root": Variant((*ALL, *ROUND), boosting),
+    "network, all 11, copies": Variant((*ALL, *COPIES), network("bce")),
+    "boosted trees, all 11, copies": Variant((*ALL, *COPIES), boosting),
+    "steps: logistic, own 8": Variant(STEP, logistic, steps=True),
+    "steps: logistic, own 8, copies": Variant((*STEP, *COPIES), logistic, steps=True),
+    "steps: network, own 8": Variant(STEP, network("bce"), steps=True),
+    "steps: network, own 8, copies": Variant((*STEP, *COPIES), network("bce"), steps=True),
+    "steps: boosted trees, own p alone": Variant(("log_prob",), boosting, steps=True),
+    "steps: boosted trees, own p, max p, rank": Variant(("log_prob", "log_max_prob", "rank"), boosting, steps=True),
+    "steps: boosted trees, own 8": Variant(STEP, boosting, steps=True),
+    "steps: boosted trees, own 8, root": Variant((*STEP, *ROUND), boosting, steps=True),
+    "steps: boosted trees, own p, match": Variant(("log_prob", "match"), boosting, steps=True),
+    "steps: boosted trees, own 8, count_1": Variant((*STEP, "count_1"), boosting, steps=True),
+    "steps: boosted trees, own 8, count_3": Variant((*STEP, "count_3"), boosting, steps=True),
+    "steps: boosted trees, own 8, match": Variant((*STEP, "match"), boosting, steps=True),
+    "steps: boosted trees, own 8, copies": Variant((*STEP, *COPIES), boosting, steps=True),
+    "steps: boosted trees, own 8, copies, root": Variant((*STEP, *COPIES, *ROUND), boosting, steps=True),
 }
 
 
-def scores(nodes: Nodes) -> Iterator[tuple[str, Float[np.ndarray, " n"]]]:
-    """Each variant's score of every node, by the model that has not seen the node's prompt file."""
+def learned(nodes: Nodes, variant: Variant) -> Float[np.ndarray, " n"]:
+    """The score of every node, by the model that has not seen the node's prompt file."""
     rng = np.random.default_rng(0)
-    parts = [(nodes.fold != fold, nodes.fold == fold) for fold in range(len(nodes.files))]
-    samples = [sample(nodes, seen, rng) for seen, _ in parts]
-    for name, (features, fit) in VARIANTS.items():
-        score, x = np.zeros(len(nodes.above)), matrix(nodes, features)
-        for (_, unseen), chosen in zip(parts, samples, strict=True):
-            score[unseen] = fit(x[chosen], nodes.accepted[chosen], nodes, chosen)(x[unseen])
-        yield name, score
+    score, x = np.zeros(len(nodes.above)), matrix(nodes, variant.features)
+    reached = (nodes.above < 0) | nodes.accepted[nodes.above]
+    for fold in range(len(nodes.files)):
+        seen, unseen = nodes.fold != fold, nodes.fold == fold
+        chosen = np.flatnonzero(seen & reached) if variant.steps else sample(nodes, seen, rng)
+        score[unseen] = variant.fit(x[chosen], nodes.accepted[chosen], nodes, chosen)(x[unseen])
+    return along(-np.logaddexp(0, -score), nodes.above, nodes.depth) if variant.steps else score
 
 
-def cuts(nodes: Nodes, family: str, score: Float[np.ndarray, " n"]) -> list[Point]:
-    """The trees of nodes whose path scores above a threshold, for thresholds that give SIZES."""
-    least = along(score, nodes.above, nodes.depth, np.minimum)
-    prompts, place = np.unique(nodes.prompt, return_inverse=True)
-    first = np.unique(nodes.tree, return_index=True)[1]
-    rounds = np.bincount(place[first], minlength=len(prompts))
-    falling = np.sort(least)[::-1]
-    points = []
-    for size in SIZES:
-        kept = least >= falling[int((size - 1) * len(first))]
-        accepted = np.bincount(place, kept & nodes.accepted, len(prompts)).astype(int)
-        verified = np.bincount(place, kept, len(prompts)).astype(int) + rounds
-        counts = (tuple(column.tolist()) for column in (rounds, accepted, verified, np.zeros_like(rounds)))
-        points.append(Point(family, f"{family}:{size:.3g}", f"{family} {size:.3g}", None, *counts))
-    return points
+def bonus(nodes: Nodes, nats: float) -> Float[np.ndarray, " n"]:
+    """P, with so much more for each token of the path and each of those before it that it followed earlier too."""
+    step = nodes.columns["log_prob"] + nats * (nodes.columns["match"] - 1).clip(0)
+    return along(step, nodes.above, nodes.depth)
 
 
-def eagle2(nodes: Nodes) -> Float[np.ndarray, " n"]:
-    """Minus the place in its tree by joint probability: a threshold on it keeps EAGLE-2's N best of each tree."""
-    order = np.lexsort((np.arange(len(nodes.tree)), -nodes.columns["log_joint"], nodes.tree))
-    start = np.flatnonzero(np.r_[True, np.diff(nodes.tree[order]) > 0])
-    place = np.empty(len(order))
-    place[order] = np.arange(len(order)) - np.repeat(start, np.diff(np.r_[start, len(order)]))
-    return -place
+# What ranks nodes by the draft alone, and what nobody has to train either but reads the text.
+RIVALS: dict[str, Callable[[Nodes], np.ndarray]] = {
+    "threshold on P": lambda nodes: nodes.columns["log_joint"],
+    **{f"EAGLE-2, {levels} levels": partial(eagle2, levels=levels) for levels in LEVELS},
+}
+COPYING: dict[str, Callable[[Nodes], np.ndarray]] = {
+    f"P mixed with copies, doubt {doubt}": lambda nodes, doubt=doubt: nodes.columns[f"mixed_{doubt}"]
+    for doubt in DOUBTS
+}
+UNTRAINED: dict[str, Callable[[Nodes], np.ndarray]] = {
+    **RIVALS,
+    **{
+        f"threshold on P, {slope:+g} nats a level": lambda nodes, slope=slope: (
+            nodes.columns["log_joint"] + slope * nodes.columns["depth"]
+        )
+        for slope in (-0.3, -0.15, 0.15, 0.3)
+    },
+    **COPYING,
+    **{f"P with {nats} nats a copied token": partial(bonus, nats=nats) for nats in (0.1, 0.2)},
+}
 
 
-def main(
-    data: Annotated[list[Path] | None, typer.Argument(help="Harvests.", show_default="data/harvest/tiny")] = None,
-) -> None:
-    for folder in data or [checkpoints.harvest_of("tiny")]:
-        nodes = read_nodes(folder)
-        rivals = cuts(nodes, "joint probability", nodes.columns["log_joint"]) + cuts(nodes, "eagle2", eagle2(nodes))
-        deepest = max(point.tau for point in rivals)
-        taus = [tau for tau in np.arange(1, 8, 0.5) if tau < deepest]
-        lines = []
-        for name, score in scores(nodes):
-            found = compare([*cuts(nodes, name, score), *rivals], name, taus).ratios[RIVALS_TOGETHER]
-            shown = ["-" if r.ratio is None else f"{r.ratio:.2f} ({r.low or 0:.2f}-{r.high or 0:.2f})" for r in found]
-            lines.append([name, *shown])
-        title = f"{folder}: gamma over that of the better rival (threshold on P, EAGLE-2's N best) at equal tau"
-        terminal.table(title, ["score", *(f"tau {tau:g}" for tau in taus)], lines)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+def scores(nodes: Nodes, names: Iterable[str]) -> Iterator[tuple[str, Float[np.ndarray, " n"]]]:
+    """These scores of every node."""
+    for name in names:
+        yield name, UNTRAINED[name](nodes) if name in UNTRAINED else learned(nodes, VARIANTS[name])

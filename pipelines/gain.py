@@ -1,0 +1,228 @@
+"""When a learned tree gains: gamma of scores over that of the best training-free tree at equal tau, by draft, text
+temperature and domain. Trees are cut out of harvested full ones (`pipelines.subtrees`); a learned score is always
+judged on domains that it did not learn from.
+
+    python -m pipelines.gain [--limit N] [--drafts a,b] [--temperatures a,b] [--grid] [--every]
+
+Harvests are made where they are missing and kept; an interrupted one is gone on with.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+import typer
+from matplotlib.axes import Axes
+
+from c2t import checkpoints, terminal
+from c2t.fronts import compare
+from c2t.harvest import HarvestSettings, harvest
+from c2t.models.pairs import DRAFTS, load_pair
+from c2t.points import Point
+from c2t.prompts import Prompt, default_prompts, read_prompts, spread
+from c2t.records import describe, is_complete, read_columns
+from c2t.results import result_line
+from pipelines import drawing
+from pipelines.context import read_texts, with_context
+from pipelines.subtrees import Nodes, cuts, read_nodes
+from pipelines.variants import COPYING, RIVALS, UNTRAINED, VARIANTS, scores
+
+RESULTS = checkpoints.root() / "data" / "results" / "gain.jsonl"
+TAUS = (1.5, 2.0, 2.5, 3.0)
+MAIN = (
+    "threshold on P",
+    "paper's network",
+    "network, log P",
+    "boosted trees, all 11",
+    "steps: network, own 8",
+    *COPYING,
+    "steps: network, own 8, copies",
+    "steps: boosted trees, own 8, copies",
+)
+# What a score is compared with: the best at each tau of the trees that the draft alone ranks, or of those as well whose
+# probabilities know what the text copies.
+BARS = {"draft": tuple(RIVALS), "draft and copies": (*RIVALS, *COPYING)}
+ORACLE, EVERYTHING = "oracle", "all prompts"
+DRAWN = {
+    "paper's network": "C0",
+    "boosted trees, all 11": "C1",
+    "P mixed with copies, doubt 16": "C2",
+    "steps: network, own 8, copies": "C3",
+}
+DRAWN_RESULTS = checkpoints.root() / "data" / "results" / "gain.jsonl"
+TAUS = (1.5, 2.0)
+
+
+class Condition(NamedTuple):
+    draft: str
+    temperature: float
+
+    @property
+    def title(self) -> str:
+        return f"{self.draft}, T = {self.temperature:g}"
+
+
+class Row(NamedTuple):
+    """gamma of a score over that of the rivals together at one tau, with a 95 % interval by prompt; None: not reached.
+    prompts: which part of them."""
+
+    prompts: str
+    score: str
+    rivals: str
+    tau: float
+    ratio: float | None
+    low: float | None
+    high: float | None
+
+
+def conditions(drafts: Sequence[str], temperatures: Sequence[float], grid: bool) -> list[Condition]:
+    """All drafts at the first temperature and all temperatures with the first draft; grid: every draft at every one."""
+    return [
+        Condition(draft, temperature)
+        for temperature in temperatures
+        for draft in drafts
+        if grid or draft == drafts[0] or temperature == temperatures[0]
+    ]
+
+
+def harvested(condition: Condition, prompts: Sequence[Prompt], settings: HarvestSettings, build: Path) -> Path:
+    """The folder of this condition's full trees, made if it is not complete yet."""
+    further = "".join(f"-{name}" for name in settings.columns)
+    name = f"{condition.draft}-T{condition.temperature:g}-{len(prompts)}x{settings.max_new_tokens}{further}"
+    folder = build / name
+    if not is_complete(folder):
+        harvest(load_pair("tiny", draft=condition.draft), prompts, folder, settings, resume=True)
+    return folder
+
+
+def parts(nodes: Nodes, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, np.ndarray]]:
+    """The prompts as a whole, by file and by category: masks over the prompts that have trees."""
+    entries = [entries[prompt] for prompt in np.unique(nodes.prompt)]
+    yield EVERYTHING, np.ones(len(entries), bool)
+    for key in ("file", "category"):
+        values = np.array([entry[key].removesuffix(".jsonl") for entry in entries])
+        yield from ((str(value), values == value) for value in np.unique(values))
+
+
+def only(points: Iterable[Point], kept: np.ndarray, family: str) -> list[Point]:
+    """The points' counts of these prompts, as one family."""
+    where = np.flatnonzero(kept)
+    counts = ("rounds", "accepted", "verified", "passes")
+    return [
+        point._replace(family=family, **{name: tuple(getattr(point, name)[i] for i in where) for name in counts})
+        for point in points
+    ]
+
+
+def ratios(
+    nodes: Nodes, entries: Sequence[dict[str, Any]], found: dict[str, list[Point]], bars: Iterable[str]
+) -> Iterator[Row]:
+    """Every score over these bars, on all prompts and on the parts of them."""
+    for part, kept in parts(nodes, entries):
+        for bar in bars:
+            rivals = only((point for name in BARS[bar] for point in found[name]), kept, bar)
+            for name, points in found.items():
+                for ratio in compare([*only(points, kept, "own"), *rivals], "own", TAUS).ratios[bar]:
+                    values = (value and round(value, 4) for value in (ratio.ratio, ratio.low, ratio.high))
+                    yield Row(part, name, bar, ratio.tau, *values)
+
+
+def judged(folder: Path, prompts: Sequence[Prompt], settings: HarvestSettings, names: Iterable[str]) -> list[Row]:
+    """These scores on a harvest."""
+    nodes = read_nodes(folder)
+    with torch.no_grad():
+        nodes = with_context(nodes, read_texts(load_pair("tiny"), prompts, settings))
+    wanted = dict.fromkeys((*names, *BARS["draft and copies"]))
+    found = {name: cuts(nodes, name, score) for name, score in scores(nodes, wanted)}
+    return list(ratios(nodes, describe(folder).prompts, found, BARS))
+
+
+def limit_of(folder: Path) -> list[Row]:
+    """The oracle on a harvest with the target's probabilities."""
+    nodes = read_nodes(folder)
+    found = {name: cuts(nodes, name, score) for name, score in scores(nodes, RIVALS)}
+    found[ORACLE] = cuts(nodes, ORACLE, read_columns(folder, ["target_prob"])["target_prob"])
+    rows = ratios(nodes, describe(folder).prompts, found, ["draft"])
+    return [row for row in rows if row.score == ORACLE]
+
+
+def show(title: str, rows: Sequence[Row]) -> None:
+    """A table for all prompts over each bar."""
+    for bar in BARS:
+        lines: dict[str, list[str]] = {}
+        for row in rows:
+            if (row.prompts, row.rivals) == (EVERYTHING, bar):
+                interval = "" if row.low is None else f" ({row.low:.2f}-{row.high:.2f})"
+                lines.setdefault(row.score, []).append("-" if row.ratio is None else f"{row.ratio:.2f}{interval}")
+        if lines:
+            columns = ["score", *(f"tau {tau:g}" for tau in TAUS)]
+            terminal.table(f"{title}: gamma over the best by {bar}", columns, [[k, *v] for k, v in lines.items()])
+
+
+def draw(found: dict[str, list[Row]], path: Path) -> None:
+    """Ratios with intervals: all conditions, and the first one's parts of the prompts."""
+    first = next(iter(found))
+    places = [(title, EVERYTHING) for title in found]
+    places += [(first, part) for part in dict.fromkeys(row.prompts for row in found[first]) if part != EVERYTHING]
+    figure, panels = drawing.panels(len(DRAWN_TAUS))
+    figure.set_size_inches(10, 1.5 + 0.45 * len(places))
+    for panel, tau in zip(panels, DRAWN_TAUS, strict=True):
+        _panel(panel, found, places, tau)
+    panels[0].set_yticks(range(len(places)), [title if part == EVERYTHING else part for title, part in places])
+    panels[1].set_yticks(range(len(places)), [])
+    panels[0].legend(fontsize="x-small", loc="lower left")
+    drawing.save(figure, path)
+
+
+def _panel(panel: Axes, found: dict[str, list[Row]], places: Sequence[tuple[str, str]], tau: float) -> None:
+    for number, (name, colour) in enumerate(DRAWN.items()):
+        for place, (title, part) in enumerate(places):
+            for row in found[title]:
+                if row[:4] != (part, name, "draft", tau) or row.low is None:
+                    continue
+                height = place + 0.18 * (number - (len(DRAWN) - 1) / 2)
+                panel.plot([row.low, row.high], [height] * 2, color=colour, linewidth=1.5)
+                panel.plot(row.ratio, height, "o", color=colour, markersize=4, label="" if place else name)
+    panel.axvline(1, color="0.4", linewidth=1)
+    panel.set(title=f"tau {tau:g}", xlabel="gamma over the best training-free tree's", ylim=(len(places) - 0.5, -0.5))
+    panel.grid(alpha=0.3, axis="x")
+
+
+def main(
+    drafts: Annotated[str, typer.Option(help="The first one meets all temperatures.")] = ",".join(DRAFTS),
+    temperatures: Annotated[str, typer.Option(help="Of the text; the first one meets all drafts.")] = "0.4,0,0.8",
+    grid: Annotated[bool, typer.Option(help="Every draft at every temperature.")] = False,
+    every: Annotated[bool, typer.Option(help="Every score that was tried instead of the main ones.")] = False,
+    limit: Annotated[int, typer.Option(help="Prompts.")] = 120,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
+    oracle: Annotated[int, typer.Option(help="Prompts of the first condition for the limit; 0: none.")] = 24,
+    build: Annotated[Path, typer.Option(help="Where harvests are kept.")] = checkpoints.root() / "build" / "gain",
+    out: Annotated[Path, typer.Option(help="JSON lines; the figure lies beside them.")] = RESULTS,
+) -> None:
+    prompts = spread([p for path in default_prompts("tiny", "harvest") for p in read_prompts(path)], limit)
+    chosen = conditions(drafts.split(","), [float(value) for value in temperatures.split(",")], grid)
+    names = (*UNTRAINED, *VARIANTS) if every else MAIN
+    lines, found = [], {}
+    for condition in chosen:
+        settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=condition.temperature)
+        folder = harvested(condition, prompts, settings, build)
+        rows = judged(folder, prompts, settings, names)
+        if oracle and condition == chosen[0]:
+            few = prompts[:oracle]
+            rows += limit_of(harvested(condition, few, replace(settings, columns=["target_prob"]), build))
+        show(condition.title, rows)
+        found[condition.title] = rows
+        harvested_trees = describe(folder).trees
+        figures = {"trees": harvested_trees, "rows": rows}
+        configuration = {**condition._asdict(), "prompts": len(prompts), "oracle_prompts": oracle, **asdict(settings)}
+        lines.append(result_line("gain", figures, configuration))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    draw(found, out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    typer.run(main)
