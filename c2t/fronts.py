@@ -127,13 +127,13 @@ def compare(
     weights = resample(len(points[0].rounds), resamples, seed)
     own = gamma_at(*tau_gamma(groups[subject], weights), taus)
     others = {name: gamma_at(*tau_gamma(group, weights), taus) for name, group in (rivals | together | limit).items()}
-    ratios = {name: _ratios(taus, own, gamma) for name, gamma in others.items()}
-    return Comparison(subject, tuple(taus), ratios, _strongest({name: ratios[name] for name in rivals}))
+    found = {name: ratios(taus, own, gamma) for name, gamma in others.items()}
+    return Comparison(subject, tuple(taus), found, _strongest({name: found[name] for name in rivals}))
 
 
-def _ratios(taus: Sequence[float], own: np.ndarray, other: np.ndarray) -> list[Ratio]:
-    """Row 0 holds the estimates, the others the resamples."""
-    ratios = []
+def ratios(taus: Sequence[float], own: Float[np.ndarray, "R t"], other: Float[np.ndarray, "R t"]) -> list[Ratio]:
+    """One gamma over another at these taus. Row 0 holds the estimates, the others the resamples."""
+    found = []
     for number, tau in enumerate(taus):
         mine, theirs = own[0, number], other[0, number]
         drawn = own[1:, number] / other[1:, number]
@@ -142,8 +142,8 @@ def _ratios(taus: Sequence[float], own: np.ndarray, other: np.ndarray) -> list[R
         low, high = (
             np.percentile(both, [2.5, 97.5]) if known and len(both) >= max(1, MOST * len(drawn)) else (None,) * 2
         )
-        ratios.append(Ratio(tau, *map(_number, (mine, theirs, mine / theirs, low, high))))
-    return ratios
+        found.append(Ratio(tau, *map(_number, (mine, theirs, mine / theirs, low, high))))
+    return found
 
 
 def _number(value: float | None) -> float | None:

@@ -17,8 +17,8 @@ import torch
 import typer
 from matplotlib.axes import Axes
 
-from c2t import checkpoints, terminal
-from c2t.fronts import compare
+from c2t import checkpoints, fronts, terminal
+from c2t.fronts import RESAMPLES, gamma_at, resample, tau_gamma
 from c2t.harvest import HarvestSettings, harvest
 from c2t.models.pairs import DRAFTS, load_pair
 from c2t.points import Point
@@ -42,9 +42,10 @@ MAIN = (
     "steps: network, own 8, copies",
     "steps: boosted trees, own 8, copies",
 )
+PLAIN, COPIED = "the best untrained tree", "the best untrained tree, copies known"
 # What a score is compared with: the best at each tau of the trees that the draft alone ranks, or of those as well whose
 # probabilities know what the text copies.
-BARS = {"draft": tuple(RIVALS), "draft and copies": (*RIVALS, *COPYING)}
+BARS = {PLAIN: tuple(RIVALS), COPIED: (*RIVALS, *COPYING)}
 ORACLE, EVERYTHING = "oracle", "all prompts"
 DRAWN = {
     "paper's network": "C0",
@@ -52,8 +53,7 @@ DRAWN = {
     "P mixed with copies, doubt 16": "C2",
     "steps: network, own 8, copies": "C3",
 }
-DRAWN_RESULTS = checkpoints.root() / "data" / "results" / "gain.jsonl"
-TAUS = (1.5, 2.0)
+DRAWN_TAUS = (1.5, 2.0)
 
 
 class Condition(NamedTuple):
@@ -107,25 +107,19 @@ def parts(nodes: Nodes, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str
         yield from ((str(value), values == value) for value in np.unique(values))
 
 
-def only(points: Iterable[Point], kept: np.ndarray, family: str) -> list[Point]:
-    """The points' counts of these prompts, as one family."""
-    where = np.flatnonzero(kept)
-    counts = ("rounds", "accepted", "verified", "passes")
-    return [
-        point._replace(family=family, **{name: tuple(getattr(point, name)[i] for i in where) for name in counts})
-        for point in points
-    ]
-
-
 def ratios(
     nodes: Nodes, entries: Sequence[dict[str, Any]], found: dict[str, list[Point]], bars: Iterable[str]
 ) -> Iterator[Row]:
     """Every score over these bars, on all prompts and on the parts of them."""
     for part, kept in parts(nodes, entries):
+        weights = np.zeros((1 + RESAMPLES, len(kept)))
+        weights[:, kept] = resample(int(kept.sum()))
+        own = {name: gamma_at(*tau_gamma(points, weights), TAUS) for name, points in found.items()}
         for bar in bars:
-            rivals = only((point for name in BARS[bar] for point in found[name]), kept, bar)
-            for name, points in found.items():
-                for ratio in compare([*only(points, kept, "own"), *rivals], "own", TAUS).ratios[bar]:
+            rivals = [point for name in BARS[bar] for point in found[name]]
+            best = gamma_at(*tau_gamma(rivals, weights), TAUS)
+            for name, gamma in own.items():
+                for ratio in fronts.ratios(TAUS, gamma, best):
                     values = (value and round(value, 4) for value in (ratio.ratio, ratio.low, ratio.high))
                     yield Row(part, name, bar, ratio.tau, *values)
 
@@ -135,7 +129,7 @@ def judged(folder: Path, prompts: Sequence[Prompt], settings: HarvestSettings, n
     nodes = read_nodes(folder)
     with torch.no_grad():
         nodes = with_context(nodes, read_texts(load_pair("tiny"), prompts, settings))
-    wanted = dict.fromkeys((*names, *BARS["draft and copies"]))
+    wanted = dict.fromkeys((*names, *BARS[COPIED]))
     found = {name: cuts(nodes, name, score) for name, score in scores(nodes, wanted)}
     return list(ratios(nodes, describe(folder).prompts, found, BARS))
 
@@ -145,7 +139,7 @@ def limit_of(folder: Path) -> list[Row]:
     nodes = read_nodes(folder)
     found = {name: cuts(nodes, name, score) for name, score in scores(nodes, RIVALS)}
     found[ORACLE] = cuts(nodes, ORACLE, read_columns(folder, ["target_prob"])["target_prob"])
-    rows = ratios(nodes, describe(folder).prompts, found, ["draft"])
+    rows = ratios(nodes, describe(folder).prompts, found, [PLAIN])
     return [row for row in rows if row.score == ORACLE]
 
 
@@ -159,7 +153,7 @@ def show(title: str, rows: Sequence[Row]) -> None:
                 lines.setdefault(row.score, []).append("-" if row.ratio is None else f"{row.ratio:.2f}{interval}")
         if lines:
             columns = ["score", *(f"tau {tau:g}" for tau in TAUS)]
-            terminal.table(f"{title}: gamma over the best by {bar}", columns, [[k, *v] for k, v in lines.items()])
+            terminal.table(f"{title}: gamma over that of {bar}", columns, [[k, *v] for k, v in lines.items()])
 
 
 def draw(found: dict[str, list[Row]], path: Path) -> None:
@@ -181,7 +175,7 @@ def _panel(panel: Axes, found: dict[str, list[Row]], places: Sequence[tuple[str,
     for number, (name, colour) in enumerate(DRAWN.items()):
         for place, (title, part) in enumerate(places):
             for row in found[title]:
-                if row[:4] != (part, name, "draft", tau) or row.low is None:
+                if row[:4] != (part, name, PLAIN, tau) or row.low is None:
                     continue
                 height = place + 0.18 * (number - (len(DRAWN) - 1) / 2)
                 panel.plot([row.low, row.high], [height] * 2, color=colour, linewidth=1.5)
