@@ -47,7 +47,7 @@ def read_texts(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
             sequences=range(first, first + len(group)),
         )
         for text in found:
-            law = pair.target.logits(text.features[text.prompt - 1 :]).log_softmax(-1)
+            law = pair.target.logits(text.features[None, text.prompt - 1 :])[0].log_softmax(-1)
             quiet = torch.zeros(text.prompt)
             tokens.append(text.tokens)
             entropies.append(torch.cat([quiet, -(law.exp() * law).sum(-1)]))

@@ -113,7 +113,7 @@ def ratios(
     """Every score over these bars, on all prompts and on the parts of them."""
     for part, kept in parts(nodes, entries):
         weights = np.zeros((1 + RESAMPLES, len(kept)))
-        weights[:, kept] = resample(int(kept.sum()))
+        weights[:, kept] = resample(int(kept.sum()), RESAMPLES)
         own = {name: gamma_at(*tau_gamma(points, weights), TAUS) for name, points in found.items()}
         for bar in bars:
             rivals = [point for name in BARS[bar] for point in found[name]]
@@ -192,11 +192,14 @@ def main(
     every: Annotated[bool, typer.Option(help="Every score that was tried instead of the main ones.")] = False,
     limit: Annotated[int, typer.Option(help="Prompts.")] = 120,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
+    fresh: Annotated[bool, typer.Option(help="The bench prompts: nothing was chosen on them.")] = False,
     oracle: Annotated[int, typer.Option(help="Prompts of the first condition for the limit; 0: none.")] = 24,
     build: Annotated[Path, typer.Option(help="Where harvests are kept.")] = checkpoints.root() / "build" / "gain",
     out: Annotated[Path, typer.Option(help="JSON lines; the figure lies beside them.")] = RESULTS,
 ) -> None:
-    prompts = spread([p for path in default_prompts("tiny", "harvest") for p in read_prompts(path)], limit)
+    purpose = "bench" if fresh else "harvest"
+    prompts = spread([p for path in default_prompts("tiny", purpose) for p in read_prompts(path)], limit)
+    build = build / purpose
     chosen = conditions(drafts.split(","), [float(value) for value in temperatures.split(",")], grid)
     names = (*UNTRAINED, *VARIANTS) if every else MAIN
     lines, found = [], {}
@@ -209,10 +212,9 @@ def main(
             rows += limit_of(harvested(condition, few, replace(settings, columns=["target_prob"]), build))
         show(condition.title, rows)
         found[condition.title] = rows
-        harvested_trees = describe(folder).trees
-        figures = {"trees": harvested_trees, "rows": rows}
-        configuration = {**condition._asdict(), "prompts": len(prompts), "oracle_prompts": oracle, **asdict(settings)}
-        lines.append(result_line("gain", figures, configuration))
+        run = {"purpose": purpose, "prompts": len(prompts), "oracle_prompts": oracle, **asdict(settings)}
+        figures = {"trees": describe(folder).trees, "rows": rows}
+        lines.append(result_line("gain", figures, {"draft": condition.draft, **run}))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     draw(found, out.with_suffix(".png"))

@@ -1,87 +1,51 @@
-"""Trees cut out of harvested ones: counts by hand, EAGLE-2's selection, and scores from models that saw other files."""
+"""Learned scores: from models that saw other files, of whole paths and of single steps."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from c2t.shards import ShardWriter, open_folder
 from pipelines import variants
-from pipelines.variants import along, cuts, eagle2, read_nodes, scores
-from tests.harvests import PROVENANCE, trees
+from pipelines.subtrees import along, read_nodes
+from pipelines.variants import Variant, learned, scores
+from tests.harvests import two_files
 
 
 @pytest.fixture(scope="module")
 def harvest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four prompts of two files."""
-    folder = open_folder(tmp_path_factory.mktemp("variants") / "rows")
-    prompts = [{"question_id": i, "category": "known", "file": f"{'ab'[i % 2]}.jsonl"} for i in range(4)]
-    with ShardWriter(folder, PROVENANCE, prompts, None) as writer:
-        for i in range(4):
-            writer.write(trees(3, seed=i))
-    return folder
+    return two_files(tmp_path_factory.mktemp("variants") / "rows")
 
 
-def test_values_along_a_path() -> None:
-    above, depth = np.array([-1, 0, 0, 1]), np.array([0, 1, 1, 2])
-    assert along(np.array([1.0, 2.0, 3.0, 4.0]), above, depth).tolist() == [1, 3, 4, 7]
-    assert along(np.array([1.0, 2.0, 0.5, 0.7]), above, depth, np.minimum).tolist() == [1, 1, 0.5, 0.7]
-
-
-def test_columns_are_those_of_the_tree(harvest: Path) -> None:
-    nodes = read_nodes(harvest)
-    for row in np.random.default_rng(0).integers(0, len(nodes.above), 50):
-        path = [row]
-        while nodes.above[path[-1]] >= 0:
-            path.append(nodes.above[path[-1]])
-        assert nodes.depth[row] == len(path) - 1
-        assert nodes.columns["path_entropy"][row] == pytest.approx(nodes.columns["entropy"][path].sum(), rel=1e-5)
-        assert nodes.columns["log_joint"][row] == pytest.approx(nodes.columns["log_prob"][path].sum(), abs=1e-4)
-        if nodes.columns["rank"][row] == 0:
-            assert nodes.columns["log_max_prob"][row] == nodes.columns["log_prob"][row]
-
-
-def test_cuts_keep_whole_paths_above_a_threshold(harvest: Path) -> None:
-    nodes = read_nodes(harvest)
-    score = np.random.default_rng(0).normal(size=len(nodes.above))
-    least = along(score, nodes.above, nodes.depth, np.minimum)
-    for point in cuts(nodes, "any", score):
-        assert point.rounds == (3, 3, 3, 3)
-        kept = sum(point.verified) - 12
-        threshold = np.sort(least)[::-1][kept - 1]
-        for prompt in range(4):
-            mine = (nodes.prompt == prompt) & (least >= threshold)
-            assert point.verified[prompt] == 3 + mine.sum()
-            assert point.accepted[prompt] == (mine & nodes.accepted).sum()
-
-
-def test_a_threshold_on_the_place_is_eagle2(harvest: Path) -> None:
-    nodes = read_nodes(harvest)
-    place = eagle2(nodes)
-    for tree in np.unique(nodes.tree):
-        joint = nodes.columns["log_joint"][nodes.tree == tree]
-        best = np.argsort(-joint, kind="stable")[:25]
-        assert sorted(-place[nodes.tree == tree][best]) == list(range(25))
-
-
-def test_a_file_is_scored_by_models_of_the_others(harvest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_scored_by_models_of_the_others(harvest: Path) -> None:
     nodes, seen = read_nodes(harvest), []
 
     def fit(x, y, nodes, chosen):
         seen.append(set(nodes.fold[chosen]))
         return lambda rows: np.full(len(rows), float(len(seen)))
 
-    monkeypatch.setattr(variants, "VARIANTS", {"fake": (("log_joint",), fit)})
-    ((name, score),) = scores(nodes)
-    assert name == "fake"
+    score = learned(nodes, Variant(("log_joint",), fit))
     assert seen == [{1}, {0}]
     assert (score == nodes.fold + 1).all()
 
 
-@pytest.mark.parametrize("name", ["paper's network", "network, all 11, ranked in the tree", "logistic, log P"])
+def test_steps_are_learned_under_accepted_parents_and_multiplied(harvest: Path) -> None:
+    nodes = read_nodes(harvest)
+
+    def fit(x, y, nodes, chosen):
+        parents = nodes.above[chosen]
+        assert nodes.accepted[parents[parents >= 0]].all()
+        assert (parents < 0).sum() == 10 * len(np.unique(nodes.tree[chosen]))
+        return lambda rows: np.log(np.exp(rows[:, 0]) / (1 - np.exp(rows[:, 0])))
+
+    score = learned(nodes, Variant(("log_prob",), fit, steps=True))
+    assert score == pytest.approx(along(nodes.columns["log_prob"], nodes.above, nodes.depth), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name", ["paper's network", "network, all 11, ranked in the tree", "logistic, log P", "steps: network, own 8"]
+)
 def test_variants_learn(name: str, harvest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variants, "VARIANTS", {name: variants.VARIANTS[name]})
     monkeypatch.setattr(variants, "STEPS", 200)
     nodes = read_nodes(harvest)
-    ((_, score),) = scores(nodes)
+    ((_, score),) = scores(nodes, [name])
     assert score[nodes.accepted].mean() > score[~nodes.accepted].mean()

@@ -1,0 +1,36 @@
+"""The command on few and short texts, with networks that hardly learn."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer import Typer
+from typer.testing import CliRunner
+
+from pipelines import gain, variants
+from pipelines.gain import Condition, conditions
+
+
+def test_the_first_of_each_meets_all_of_the_other() -> None:
+    cross = conditions(["eagle", "lm"], [0.4, 0.0], grid=False)
+    assert cross == [Condition("eagle", 0.4), Condition("lm", 0.4), Condition("eagle", 0.0)]
+    assert len(conditions(["eagle", "lm"], [0.4, 0.0], grid=True)) == 4
+
+
+def test_a_run_writes_ratios_and_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants, "STEPS", 5)
+    monkeypatch.setattr(gain, "MAIN", ("threshold on P", "paper's network", "steps: network, own 8, copies"))
+    monkeypatch.setattr(gain, "RESAMPLES", 20)
+    app = Typer()
+    app.command()(gain.main)
+    few = ["--drafts", "eagle", "--temperatures", "0.4", "--limit", "6", "--max-new-tokens", "12", "--oracle", "1"]
+    arguments = [*few, "--build", str(tmp_path / "build"), "--out", str(tmp_path / "gain.jsonl")]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert "gamma over that of the best untrained tree" in done.stdout
+    (line,) = (tmp_path / "gain.jsonl").read_text().splitlines()
+    rows = [gain.Row(*row) for row in json.loads(line)["figures"]["rows"]]
+    assert {row.prompts for row in rows} == {"all prompts", "code", "doctest", "prose", "known", "heldout"}
+    rival = [row.ratio for row in rows if row.score == "threshold on P" and row.ratio is not None]
+    assert rival
+    assert min(rival) >= 0.999
+    assert (tmp_path / "gain.png").stat().st_size > 1000
