@@ -116,8 +116,8 @@ def ratios(
         weights[:, kept] = resample(int(kept.sum()), RESAMPLES)
         own = {name: gamma_at(*tau_gamma(points, weights), TAUS) for name, points in found.items()}
         for bar in bars:
-            rivals = [point for name in BARS[bar] for point in found[name]]
-            best = gamma_at(*tau_gamma(rivals, weights), TAUS)
+            # Of each family's own front: points of different ones are no front that anything can be read between.
+            best = np.fmin.reduce([own[name] for name in BARS[bar]])
             for name, gamma in own.items():
                 for ratio in fronts.ratios(TAUS, gamma, best):
                     values = (value and round(value, 4) for value in (ratio.ratio, ratio.low, ratio.high))
@@ -167,7 +167,9 @@ def draw(found: dict[str, list[Row]], path: Path) -> None:
         _panel(panel, found, places, tau)
     panels[0].set_yticks(range(len(places)), [title if part == EVERYTHING else part for title, part in places])
     panels[1].set_yticks(range(len(places)), [])
-    panels[0].legend(fontsize="x-small", loc="lower left")
+    panels[0].legend(
+        handles=[drawing.patch(colour) for colour in DRAWN.values()], labels=list(DRAWN), fontsize="x-small"
+    )
     drawing.save(figure, path)
 
 
@@ -179,7 +181,7 @@ def _panel(panel: Axes, found: dict[str, list[Row]], places: Sequence[tuple[str,
                     continue
                 height = place + 0.18 * (number - (len(DRAWN) - 1) / 2)
                 panel.plot([row.low, row.high], [height] * 2, color=colour, linewidth=1.5)
-                panel.plot(row.ratio, height, "o", color=colour, markersize=4, label="" if place else name)
+                panel.plot(row.ratio, height, "o", color=colour, markersize=4)
     panel.axvline(1, color="0.4", linewidth=1)
     panel.set(title=f"tau {tau:g}", xlabel="gamma over the best training-free tree's", ylim=(len(places) - 0.5, -0.5))
     panel.grid(alpha=0.3, axis="x")
