@@ -167,9 +167,8 @@ def draw(found: dict[str, list[Row]], path: Path) -> None:
         _panel(panel, found, places, tau)
     panels[0].set_yticks(range(len(places)), [title if part == EVERYTHING else part for title, part in places])
     panels[1].set_yticks(range(len(places)), [])
-    panels[0].legend(
-        handles=[drawing.patch(colour) for colour in DRAWN.values()], labels=list(DRAWN), fontsize="x-small"
-    )
+    colours = [drawing.patch(colour) for colour in DRAWN.values()]
+    panels[0].legend(handles=colours, labels=list(DRAWN), fontsize="x-small")
     drawing.save(figure, path)
 
 
