@@ -2,11 +2,12 @@
 temperature and domain. Trees are cut out of harvested full ones (`pipelines.subtrees`); a learned score is always
 judged on domains that it did not learn from.
 
-    python -m pipelines.gain [--limit N] [--drafts a,b] [--temperatures a,b] [--grid] [--every]
+    python -m pipelines.gain [--limit N] [--drafts a,b] [--temperatures a,b] [--grid] [--every] [--fresh] [--mixed]
 
 Harvests are made where they are missing and kept; an interrupted one is gone on with.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -124,9 +125,14 @@ def ratios(
                     yield Row(part, name, bar, ratio.tau, *values)
 
 
-def judged(folder: Path, prompts: Sequence[Prompt], settings: HarvestSettings, names: Iterable[str]) -> list[Row]:
-    """These scores on a harvest."""
+def judged(
+    folder: Path, prompts: Sequence[Prompt], settings: HarvestSettings, names: Iterable[str], mixed: bool
+) -> list[Row]:
+    """These scores on a harvest. mixed: by models that saw other prompts of the same domain."""
     nodes = read_nodes(folder)
+    if mixed:
+        folds = np.random.default_rng(0).integers(len(nodes.files), size=len(prompts))
+        nodes = nodes._replace(fold=folds[nodes.prompt])
     with torch.no_grad():
         nodes = with_context(nodes, read_texts(load_pair("tiny"), prompts, settings))
     wanted = dict.fromkeys((*names, *BARS[COPIED]))
@@ -154,6 +160,15 @@ def show(title: str, rows: Sequence[Row]) -> None:
         if lines:
             columns = ["score", *(f"tau {tau:g}" for tau in TAUS)]
             terminal.table(f"{title}: gamma over that of {bar}", columns, [[k, *v] for k, v in lines.items()])
+
+
+def read(path: Path) -> dict[str, list[Row]]:
+    """The rows of each condition in a file."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {
+        Condition(run["draft"], run["temperature"]).title: [Row(*row) for row in figures["rows"]]
+        for run, figures in ((line["configuration"], line["figures"]) for line in lines)
+    }
 
 
 def draw(found: dict[str, list[Row]], path: Path) -> None:
@@ -194,6 +209,7 @@ def main(
     limit: Annotated[int, typer.Option(help="Prompts.")] = 120,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
     fresh: Annotated[bool, typer.Option(help="The bench prompts: nothing was chosen on them.")] = False,
+    mixed: Annotated[bool, typer.Option(help="Learn from other prompts of the same domains.")] = False,
     oracle: Annotated[int, typer.Option(help="Prompts of the first condition for the limit; 0: none.")] = 24,
     build: Annotated[Path, typer.Option(help="Where harvests are kept.")] = checkpoints.root() / "build" / "gain",
     out: Annotated[Path, typer.Option(help="JSON lines; the figure lies beside them.")] = RESULTS,
@@ -207,15 +223,15 @@ def main(
     for condition in chosen:
         settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=condition.temperature)
         folder = harvested(condition, prompts, settings, build)
-        rows = judged(folder, prompts, settings, names)
+        rows = judged(folder, prompts, settings, names, mixed)
         if oracle and condition == chosen[0]:
             few = prompts[:oracle]
             rows += limit_of(harvested(condition, few, replace(settings, columns=["target_prob"]), build))
         show(condition.title, rows)
         found[condition.title] = rows
-        run = {"purpose": purpose, "prompts": len(prompts), "oracle_prompts": oracle, **asdict(settings)}
+        run = {"purpose": purpose, "mixed": mixed, "prompts": len(prompts), "oracle_prompts": oracle}
         figures = {"trees": describe(folder).trees, "rows": rows}
-        lines.append(result_line("gain", figures, {"draft": condition.draft, **run}))
+        lines.append(result_line("gain", figures, {"draft": condition.draft, **run, **asdict(settings)}))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     draw(found, out.with_suffix(".png"))

@@ -61,7 +61,7 @@ def network(loss: str) -> Callable:
         inputs, wanted = torch.from_numpy((x - mean) / scale), torch.from_numpy(y).float()
         parent = np.where(nodes.above[chosen] < 0, 0.0, nodes.columns["log_joint"][nodes.above[chosen]])
         weight = torch.from_numpy(np.exp(0.5 * parent)).float() if loss == "reach" else torch.ones(len(y))
-        rivals = torch.from_numpy(_rivals(nodes.tree[chosen], y))
+        rivals = torch.from_numpy(_rivals(nodes.tree[chosen], y)) if loss == "rank" else None
         model = nn.Sequential(nn.Linear(x.shape[1], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
         optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
         schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.02, STEPS)
