@@ -67,14 +67,14 @@ class Condition(NamedTuple):
 
 
 class Row(NamedTuple):
-    """gamma of a score over that of the rivals together at one tau, with a 95 % interval by prompt; None: not reached.
-    prompts: which part of them."""
+    """gamma of a score over that of the best rival at one tau, with a 95 % interval by prompt (None where too few
+    resamples reach the tau). prompts: which part of them."""
 
     prompts: str
     score: str
     rivals: str
     tau: float
-    ratio: float | None
+    ratio: float
     low: float | None
     high: float | None
 
@@ -121,8 +121,9 @@ def ratios(
             best = np.fmin.reduce([own[name] for name in BARS[bar]])
             for name, gamma in own.items():
                 for ratio in fronts.ratios(TAUS, gamma, best):
-                    values = (value and round(value, 4) for value in (ratio.ratio, ratio.low, ratio.high))
-                    yield Row(part, name, bar, ratio.tau, *values)
+                    if ratio.ratio is not None:
+                        values = (value and round(value, 4) for value in (ratio.ratio, ratio.low, ratio.high))
+                        yield Row(part, name, bar, ratio.tau, *values)
 
 
 def judged(
@@ -152,14 +153,14 @@ def limit_of(folder: Path) -> list[Row]:
 def show(title: str, rows: Sequence[Row]) -> None:
     """A table for all prompts over each bar."""
     for bar in BARS:
-        lines: dict[str, list[str]] = {}
+        lines: dict[str, dict[float, str]] = {}
         for row in rows:
             if (row.prompts, row.rivals) == (EVERYTHING, bar):
                 interval = "" if row.low is None else f" ({row.low:.2f}-{row.high:.2f})"
-                lines.setdefault(row.score, []).append("-" if row.ratio is None else f"{row.ratio:.2f}{interval}")
+                lines.setdefault(row.score, {})[row.tau] = f"{row.ratio:.2f}{interval}"
         if lines:
-            columns = ["score", *(f"tau {tau:g}" for tau in TAUS)]
-            terminal.table(f"{title}: gamma over that of {bar}", columns, [[k, *v] for k, v in lines.items()])
+            table = [[name, *(found.get(tau) for tau in TAUS)] for name, found in lines.items()]
+            terminal.table(f"{title}: gamma over that of {bar}", ["score", *(f"tau {tau:g}" for tau in TAUS)], table)
 
 
 def read(path: Path) -> dict[str, list[Row]]:
@@ -180,10 +181,10 @@ def draw(found: dict[str, list[Row]], path: Path) -> None:
     figure.set_size_inches(10, 1.5 + 0.45 * len(places))
     for panel, tau in zip(panels, DRAWN_TAUS, strict=True):
         _panel(panel, found, places, tau)
-    panels[0].set_yticks(range(len(places)), [title if part == EVERYTHING else part for title, part in places])
+    panels[0].set_yticks(range(len(places)), [title if part == EVERYTHING else f"{title}: {part}" for title, part in places])
     panels[1].set_yticks(range(len(places)), [])
     colours = [drawing.patch(colour) for colour in DRAWN.values()]
-    panels[0].legend(handles=colours, labels=list(DRAWN), fontsize="x-small")
+    figure.legend(handles=colours, labels=list(DRAWN), loc="outside upper center", ncols=len(DRAWN), fontsize="small")
     drawing.save(figure, path)
 
 
@@ -197,7 +198,7 @@ def _panel(panel: Axes, found: dict[str, list[Row]], places: Sequence[tuple[str,
                 panel.plot([row.low, row.high], [height] * 2, color=colour, linewidth=1.5)
                 panel.plot(row.ratio, height, "o", color=colour, markersize=4)
     panel.axvline(1, color="0.4", linewidth=1)
-    panel.set(title=f"tau {tau:g}", xlabel="gamma over the best training-free tree's", ylim=(len(places) - 0.5, -0.5))
+    panel.set(title=f"tau {tau:g}", xlabel="gamma over the best untrained tree's", ylim=(len(places) - 0.5, -0.5))
     panel.grid(alpha=0.3, axis="x")
 
 
