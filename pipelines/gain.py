@@ -181,7 +181,8 @@ def draw(found: dict[str, list[Row]], path: Path) -> None:
     figure.set_size_inches(10, 1.5 + 0.45 * len(places))
     for panel, tau in zip(panels, DRAWN_TAUS, strict=True):
         _panel(panel, found, places, tau)
-    panels[0].set_yticks(range(len(places)), [title if part == EVERYTHING else f"{title}: {part}" for title, part in places])
+    labels = [title if part == EVERYTHING else f"{title}: {part}" for title, part in places]
+    panels[0].set_yticks(range(len(places)), labels)
     panels[1].set_yticks(range(len(places)), [])
     colours = [drawing.patch(colour) for colour in DRAWN.values()]
     figure.legend(handles=colours, labels=list(DRAWN), loc="outside upper center", ncols=len(DRAWN), fontsize="small")
