@@ -43,7 +43,9 @@ def sample(nodes: Nodes, rows: Bool[np.ndarray, " n"], rng: np.random.Generator)
 
 
 def boosting(x: np.ndarray, y: np.ndarray, nodes: Nodes, chosen: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    model = HistGradientBoostingClassifier(max_iter=120, learning_rate=0.08, max_leaf_nodes=15, l2_regularization=5.0)
+    model = HistGradientBoostingClassifier(
+        max_iter=120, learning_rate=0.08, max_leaf_nodes=15, l2_regularization=5.0, random_state=0
+    )
     return model.fit(x, y).decision_function
 
 

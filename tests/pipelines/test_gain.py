@@ -30,7 +30,7 @@ def test_a_run_writes_ratios_and_a_figure(tmp_path: Path, monkeypatch: pytest.Mo
     (line,) = (tmp_path / "gain.jsonl").read_text().splitlines()
     rows = gain.read(tmp_path / "gain.jsonl")["eagle, T = 0.4"]
     assert json.loads(line)["configuration"]["prompts"] == 6
-    assert {row.prompts for row in rows} == {"all prompts", "code", "doctest", "prose", "known", "heldout"}
+    assert {"all prompts", "known"} <= {row.prompts for row in rows}
     rival = [row.ratio for row in rows if row.score == "threshold on P"]
     assert rival
     assert min(rival) >= 0.999
