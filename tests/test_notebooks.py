@@ -5,6 +5,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+import torch
 
 from c2t import harvest, prompts
 
@@ -29,7 +30,9 @@ def test_cells_run(name: str, found: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(harvest, "HarvestSettings", lambda **_: settings(max_new_tokens=12))
     matplotlib.use("Agg")
     names: dict[str, object] = {}
-    for cell in json.loads((FOLDER / f"{name}.ipynb").read_text())["cells"]:
-        if cell["cell_type"] == "code":
-            exec("".join(cell["source"]), names)
+    cells = json.loads((FOLDER / f"{name}.ipynb").read_text())["cells"]
+    with torch.enable_grad():  # a notebook may turn gradients off: on leaving they are as they were
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                exec("".join(cell["source"]), names)
     assert eval(found, names)
