@@ -34,9 +34,10 @@ class Ratio(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """subject: the family compared; taus; ratios: rival -> one Ratio per tau, all rivals' points together as a family
-    of their own, the oracle last if there is one. strongest: the rival with the smallest gamma at most of the taus
-    that the subject reaches (of equals, the one of smaller mean log gamma there); None without a common tau."""
+    """subject: the family compared; taus; ratios: rival -> one Ratio per tau, all rivals together (the least of their
+    fronts and of their common one), the oracle last if there is one. strongest: the rival with the smallest gamma at
+    most of the taus that the subject reaches (of equals, the one of smaller mean log gamma there); None without a
+    common tau."""
 
     subject: str
     taus: tuple[float, ...]
@@ -120,13 +121,17 @@ def compare(
     if len({len(point.rounds) for point in points}) != 1:
         raise InputError("the points count different prompts; compare points of one condition only")
     rivals = {name: group for name, group in groups.items() if name not in (subject, LIMIT)}
-    together = {RIVALS_TOGETHER: [p for group in rivals.values() for p in group]} if len(rivals) > 1 else {}
     limit = {LIMIT: groups[LIMIT]} if LIMIT in groups and subject != LIMIT else {}
     if taus is None:
         taus = np.arange(1, 1e-9 + max(point.tau for point in groups[subject]), STEP).tolist()
     weights = resample(len(points[0].rounds), resamples, seed)
     own = gamma_at(*tau_gamma(groups[subject], weights), taus)
-    others = {name: gamma_at(*tau_gamma(group, weights), taus) for name, group in (rivals | together | limit).items()}
+    others = {name: gamma_at(*tau_gamma(group, weights), taus) for name, group in (rivals | limit).items()}
+    if len(rivals) > 1:
+        everyone = gamma_at(*tau_gamma([p for group in rivals.values() for p in group], weights), taus)
+        # A dear point between two of another family raises the common front there, so that a rival could beat it.
+        others[RIVALS_TOGETHER] = np.fmin.reduce([everyone, *(others[name] for name in rivals)])
+    others |= {name: others.pop(name) for name in limit}  # last
     found = {name: ratios(taus, own, gamma) for name, gamma in others.items()}
     return Comparison(subject, tuple(taus), found, _strongest({name: found[name] for name in rivals}))
 
