@@ -182,6 +182,9 @@ def check_length(prompt: int, new: int, limit: int, what: str) -> None:
 
 def check_policy(policy: Policy, pair: Pair) -> None:
     """Raise InputError for a policy that cannot run on this pair."""
-    k, vocabulary = getattr(policy, "K", 1), pair.target.config.vocab_size
+    name = "K" if hasattr(policy, "K") else "W"
+    k, vocabulary = getattr(policy, name, 1), pair.target.config.vocab_size
     if k > vocabulary:
-        raise InputError(f"K = {k} is more than the pair's vocabulary of {vocabulary} tokens; choose a smaller K")
+        raise InputError(
+            f"{name} = {k} is more than the pair's vocabulary of {vocabulary} tokens; choose a smaller {name}"
+        )

@@ -4,20 +4,20 @@ or those of MCSD+'s forks, along the texts that they make."""
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from c2t.columns import COLUMNS, Recorded, types
-from c2t.decoding import Policy, Step, cut, generate
-from c2t.errors import InputError, at_least_one
+from c2t.columns import Recorded, types
+from c2t.decoder import check_policy
+from c2t.decoding import Step, cut, generate
+from c2t.errors import InputError
+from c2t.harvest_settings import HarvestSettings
 from c2t.models.draft_lm import DraftLM
 from c2t.models.pairs import Pair
-from c2t.policies.eagle2 import Eagle2
-from c2t.policies.mcsd_plus import MCSDPlus
 from c2t.positions import replay_all
 from c2t.prompts import Prompt, conversation
 from c2t.provenance import environment
@@ -26,58 +26,6 @@ from c2t.replay import replay
 from c2t.sampling import Sampling
 from c2t.shards import ShardWriter, open_folder
 from c2t.text_cache import written
-
-POLICIES: dict[str, Callable[..., Any]] = {
-    "eagle2": lambda K, levels, M: Eagle2(K, levels, None, M),
-    "mcsd+": lambda K, levels, M: MCSDPlus(K, levels - 1, M=M),
-}
-
-
-@dataclass(frozen=True)
-class HarvestSettings:
-    """K, levels, M: the full EAGLE-2 tree and its entropy; of MCSD+, K forks of levels - 1 drafted tokens. live: run
-    the target on every tree instead of replaying its text; the rows are the same. batch: conversations at a time; it
-    bounds memory and does not change the rows beyond the last bit. columns: further ones (`c2t.columns`).
-    positions: where trees stand; "visited": in the rounds of a live run; "all": at every position of the text."""
-
-    K: int = 10
-    levels: int = 11
-    M: int | None = 1000
-    max_new_tokens: int = 128
-    temperature: float = 0.4
-    seed: int = 0
-    live: bool = False
-    batch: int = 16
-    policy: str = "eagle2"
-    columns: Sequence[str] = ()
-    positions: str = "visited"
-
-    def __post_init__(self):
-        at_least_one(self, "K", "levels", "M", "max_new_tokens", "batch")
-        types(self.columns, 1)
-        if self.policy not in POLICIES:
-            raise InputError(f"no harvest is made of {self.policy!r}; known: {', '.join(POLICIES)}")
-        if self.policy == "mcsd+" and self.levels < 2:
-            raise InputError(f"levels = {self.levels}: the first is the target's in mcsd+; take 2 at least")
-        if self.positions not in ("visited", "all"):
-            raise InputError(f"positions = {self.positions!r}: take visited or all")
-        if self.positions == "all" and self.runs_target:
-            raise InputError("positions = all needs replayed texts: not live, not mcsd+, no column of the target's")
-
-    @property
-    def runs_target(self) -> bool:
-        """Whether the target verifies every tree, because that is wanted or because replay cannot tell the rows."""
-        return self.live or not self.trees.exact or any(COLUMNS[name] for name in self.columns)
-
-    @property
-    def nodes(self) -> int:
-        """Drafted nodes of a tree, one per row."""
-        return self.K * self.levels if self.policy == "mcsd+" else self.K + (self.levels - 1) * self.K**2
-
-    @property
-    def trees(self) -> Policy:
-        """The construction of the trees that are harvested."""
-        return POLICIES[self.policy](self.K, self.levels, self.M)
 
 
 def harvest(
@@ -92,10 +40,12 @@ def harvest(
 ) -> Harvest:
     """Write the records of all prompts (every turn of a conversation is one text) into the folder `out`.
 
-    `progress(texts, rows)` is told after each batch how many texts are done and rows written. An interrupted harvest
+    `progress(texts, rows)` is told after each round how many texts are written and rows found. An interrupted harvest
     is finished with `resume`, and its rows are those of an uninterrupted one: batches always start at the same
-    prompts. Conversations that outgrow the target's positions give no rows; InputError if that leaves none at all.
+    prompts. Conversations that outgrow the target's positions give no rows. What cannot be harvested is refused before
+    the folder is touched.
     """
+    check(pair, prompts, settings)
     turns = [
         {"question_id": prompt.question_id, "category": prompt.category, "file": prompt.file, "turn": turn}
         for prompt in prompts
@@ -104,20 +54,39 @@ def harvest(
     folder = open_folder(out, resume, overwrite)
     extra = types(settings.columns, hidden_size(pair))
     with ShardWriter(folder, provenance(pair, prompts, settings), turns, extra) as writer:
+
+        def tell(found: int) -> None:
+            progress(writer.next_prompt, writer.rows + found)
+
         first = 0
         for start in range(0, len(prompts), settings.batch):
             group = prompts[start : start + settings.batch]
             count = sum(len(prompt.turns) for prompt in group)
             if writer.next_prompt < first + count:
-                for number, columns in enumerate(_rows(pair, group, first, settings), first):
+                for number, columns in enumerate(_rows(pair, group, first, settings, tell), first):
                     if number >= writer.next_prompt:
-                        writer.write(columns)
+                        writer.write(columns or _join([], settings.columns), too_long=columns is None)
             first += count
             progress(writer.next_prompt, writer.rows)
         if not writer.rows:
-            limit = pair.target.max_positions
-            raise InputError(f"every prompt is too long: prompt and new tokens exceed the target's {limit} positions")
+            raise InputError("no text has a round: the target ended every one with its first token")
     return describe(folder)
+
+
+def check(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> None:
+    """Raise InputError for trees that the pair cannot draft, and where no conversation has room for an answer."""
+    check_policy(settings.trees, pair)
+    room, limit = room_for(pair, settings), pair.target.max_positions
+    if room < 1:
+        sizes = f"max_new_tokens = {settings.max_new_tokens} and levels = {settings.levels}"
+        raise InputError(f"{sizes} leave no room for a prompt in the target's {limit} positions")
+    if not any(len(conversation(pair.tokenizer, pair.template, prompt.turns[:1])) <= room for prompt in prompts):
+        raise InputError(f"every prompt is too long: prompt and new tokens exceed the target's {limit} positions")
+
+
+def room_for(pair: Pair, settings: HarvestSettings) -> int:
+    """Tokens that a conversation may have before its answer; the last tree stands behind the text."""
+    return pair.target.max_positions - settings.max_new_tokens - settings.levels - 1
 
 
 def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> dict[str, Any]:
@@ -136,8 +105,11 @@ def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
     }
 
 
-def _rows(pair: Pair, prompts: Sequence[Prompt], first: int, settings: HarvestSettings) -> Iterator[dict[str, Any]]:
-    """The columns of every turn of these conversations, in order; their numbers start at `first`."""
+def _rows(
+    pair: Pair, prompts: Sequence[Prompt], first: int, settings: HarvestSettings, tell: Callable[[int], None]
+) -> Iterator[dict[str, Any] | None]:
+    """The columns of every turn of these conversations, in order, None where one is too long; their numbers start at
+    `first`. `tell(rows)` hears of the rows found so far."""
     numbers = np.cumsum([first, *(len(prompt.turns) for prompt in prompts)])
     answers: list[list[str]] = [[] for _ in prompts]
     columns: dict[int, dict[str, Any]] = {}
@@ -147,16 +119,25 @@ def _rows(pair: Pair, prompts: Sequence[Prompt], first: int, settings: HarvestSe
             for i, prompt in enumerate(prompts)
             if turn < len(prompt.turns) and len(answers[i]) == turn
         }
-        room = pair.target.max_positions - settings.max_new_tokens - settings.levels - 1
-        fitting = [i for i in ids if len(ids[i]) <= room]
+        fitting = [i for i in ids if len(ids[i]) <= room_for(pair, settings)]
         policy = Recorded(settings.trees, settings.columns, pair.target)
         steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings, policy)
-        collected, texts = collect(steps, len(fitting), settings, pair.target.eos, policy)
+        found = sum(len(nodes["node"]) for nodes in columns.values())
+        collected, texts = collect(_told(steps, tell, found), len(fitting), settings, pair.target.eos, policy)
         for i, nodes, text in zip(fitting, collected, texts, strict=True):
             columns[int(numbers[i]) + turn] = nodes
             answers[i].append(pair.tokenizer.decode(text, skip_special_tokens=True))
     for number in range(first, int(numbers[-1])):
-        yield columns.get(number) or _join([], settings.columns)
+        yield columns.get(number)
+
+
+def _told(steps: Iterator[Step], tell: Callable[[int], None], rows: int) -> Iterator[Step]:
+    """The same steps; `tell` hears of their rows, counted on from `rows`."""
+    for step in steps:
+        if step.tree is not None:
+            rows += int(step.tree.sizes.sum()) - len(step.rows)
+            tell(rows)
+        yield step
 
 
 def hidden_size(pair: Pair) -> int:
@@ -228,17 +209,7 @@ def nodes_of(step: Step, further: dict[str, np.ndarray]) -> list[dict[str, np.nd
 
 
 def _join(parts: list[dict[str, np.ndarray]], further: Sequence[str]) -> dict[str, np.ndarray]:
-    names = (
-        *further,
-        "tree",
-        "node",
-        "parent",
-        "depth",
-        "joint_prob",
-        "entropy",
-        "accepted",
-        "token",
-        "rank",
-        "position",
-    )
-    return {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in names}
+    stored = ("tree", "node", "parent", "depth", "joint_prob", "entropy", "accepted", "token", "rank", "position")
+    return {
+        name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in (*further, *stored)
+    }

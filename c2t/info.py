@@ -76,6 +76,7 @@ def _harvest(path: Path) -> Facts:
         "accepted": f"{harvest.positives:,} ({harvest.positives / max(1, harvest.rows):.2%})",
         "texts": len(harvest.prompts),
         "texts without rows": without_rows(harvest),
+        "too long": harvest.too_long,
         "bytes a row": f"{size / max(1, harvest.rows):.2f}",
     }
     return Facts("harvest", counts | _flat(harvest.provenance))

@@ -43,6 +43,7 @@ class Harvest(NamedTuple):
     prompts: list[dict[str, Any]]
     shards: dict[str, int]  # file name -> rows
     provenance: dict[str, Any]
+    too_long: int | None = None  # prompts left out for the target's positions; None where nobody counted them
 
 
 class Records(NamedTuple):
@@ -81,7 +82,7 @@ def describe(folder: str | Path) -> Harvest:
     for name, rows in manifest["shards"].items():
         if infos.get(name, {}).get("rows") != rows:
             raise InputError(f"{folder / name} is missing or has not the {rows} rows that {MANIFEST} counts")
-    fields = {name: manifest[name] for name in Harvest._fields if name != "folder"}
+    fields = {name: manifest[name] for name in Harvest._fields if name in manifest}
     return Harvest(folder=folder, **fields)
 
 
@@ -210,6 +211,6 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is damaged: delete it and run c2t harvest --resume, which writes it anew") from error
     if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
         raise InputError(f"{path} is no manifest of schema version {SCHEMA_VERSION}")
-    if not {*Harvest._fields} - {"folder"} <= manifest.keys():
+    if not {*Harvest._fields} - {"folder", "too_long"} <= manifest.keys():
         raise InputError(f"{path} is incomplete: delete it and run c2t harvest --resume, which writes it anew")
     return manifest

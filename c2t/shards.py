@@ -24,6 +24,8 @@ PLAIN_ENCODING = {"tree": "DELTA_BINARY_PACKED", "node": "DELTA_BINARY_PACKED", 
 
 def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> Path:
     """Make `folder` ready for a writer; what stands there is continued or removed only if asked for."""
+    if resume and overwrite:
+        raise InputError("--resume continues what --overwrite deletes: give one of them")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder")
     try:
@@ -88,8 +90,9 @@ class ShardWriter:
         """Rows written so far, those of earlier runs included."""
         return sum(info["rows"] for info in self.infos) + self._rows
 
-    def write(self, columns: Mapping[str, Any]) -> None:
-        """All rows of prompt number `next_prompt`, possibly none. `tree` counts from 0 and `prompt` is left out."""
+    def write(self, columns: Mapping[str, Any], too_long: bool = False) -> None:
+        """All rows of prompt number `next_prompt`, possibly none. `tree` counts from 0 and `prompt` is left out.
+        too_long: it has none because the target has no room for it; these are counted."""
         assert self.next_prompt < len(self.prompts), "more prompts than announced"
         trees = np.asarray(columns["tree"]).astype(np.int64)
         assert (np.diff(trees, prepend=0) >= 0).all(), "trees are in order"
@@ -97,6 +100,7 @@ class ShardWriter:
         arrays = [_array(columns[name], kind) for name, kind in self.types.items()]
         self._tables.append(pa.table(arrays, names=list(self.types)))
         self._rows += len(trees)
+        self._too_long += too_long
         self.next_prompt += 1
         self.next_tree += int(trees[-1]) + 1 if len(trees) else 0
         if self._rows >= self.rows_per_shard:
@@ -111,6 +115,7 @@ class ShardWriter:
             "rows": self.rows,
             "trees": self.next_tree,
             "positives": sum(info["positives"] for info in self.infos),
+            "too_long": sum(info.get("too_long", 0) for info in self.infos),
             "provenance": self.provenance,
             "shards": {_shard_name(i): info["rows"] for i, info in enumerate(self.infos)},
             "prompts": self.prompts,
@@ -122,7 +127,7 @@ class ShardWriter:
 
     def _start_shard(self) -> None:
         self._tables: list[pa.Table] = []
-        self._rows, self._first = 0, (self.next_prompt, self.next_tree)
+        self._rows, self._too_long, self._first = 0, 0, (self.next_prompt, self.next_tree)
 
     def _seal(self) -> None:
         if not self._tables:
@@ -131,6 +136,7 @@ class ShardWriter:
         info = {
             "schema_version": SCHEMA_VERSION,
             "rows": table.num_rows,
+            "too_long": self._too_long,
             "positives": int(np.count_nonzero(table["accepted"].to_numpy())),
             "prompts": [self._first[0], self.next_prompt],
             "trees": [self._first[1], self.next_tree],

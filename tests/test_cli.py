@@ -262,11 +262,13 @@ def test_long_prompts_are_left_out_with_a_count(at_home: Path, tmp_path: Path) -
     some = write_prompts(tmp_path / "some.jsonl", ["number " * 900, "a number", "The sum"])
     every = write_prompts(tmp_path / "all.jsonl", ["number " * 900])
     said = good("harvest", *SMALL, "--prompts", some, "--out", tmp_path / "out")
+    assert ["too", "long", "1"] in [line.split() for line in said.splitlines()]
     assert ["texts", "without", "rows", "1"] in [line.split() for line in said.splitlines()]
     assert "1 turns left out" in good(
         "bench", "--policies", "plain", "--max-new-tokens", "4", "--timed", "0", "--prompts", some
     )
     assert "768 positions" in refused("harvest", *SMALL, "--prompts", every, "--out", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
     assert "all 1 prompts are longer" in refused("bench", "--policies", "plain", "--prompts", every)
 
 
@@ -375,6 +377,43 @@ def test_folders_that_are_not_empty(at_home: Path, tmp_path: Path) -> None:
     assert "is not empty: continue it with --resume" in refused("harvest", *SMALL, "--out", rows)
     assert "other settings: temperature = 0.4 there, 0.8 now" in refused("harvest", *SMALL, "--temperature", "0.8")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temperature", "nan"], "temperature = nan"),
+        (["--levels", "1", "--policy", "mcsd+"], "the first is the target's"),
+        (["--k", "9000"], "K = 9000, levels = 4: .* at most 256 children"),
+        (["--max-new-tokens", "5000"], "max_new_tokens = 5000 and levels = 4 leave no room .* 768 positions"),
+        (["--max-new-tokens", "760"], "every prompt is too long"),
+        (["--columns", "colour"], "no further column is called 'colour'"),
+        (["--resume"], "--resume continues what --overwrite deletes"),
+    ],
+)
+def test_a_refused_overwrite_deletes_nothing(home: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    rows = make_harvest(tmp_path / "rows", prompts=3, trees_each=1, K=3, levels=3)
+    prompts = home / "data" / "prompts" / "code.jsonl"
+    before = {path.name: path.read_bytes() for path in rows.iterdir()}
+    for out in (["--out", rows, "--overwrite"], ["--out", tmp_path / "new", "--overwrite"]):
+        assert re.search(message, refused("harvest", *SMALL, "--prompts", prompts, *arguments, *out))
+    assert {path.name: path.read_bytes() for path in rows.iterdir()} == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_training_replaces_classifiers_only(at_home: Path, tmp_path: Path) -> None:
+    """Not a draft's head, and not a classifier's folder that holds somebody's own file."""
+    head, mine = tmp_path / "head", tmp_path / "mine"
+    shutil.copytree(at_home / "checkpoints" / "tiny" / "draft", head)
+    shutil.copytree(at_home / "checkpoints" / "local" / "tiny" / "classifier", mine)
+    (mine / "thesis.tex").write_text("x")
+    before = {path: path.read_bytes() for path in (*head.iterdir(), *mine.iterdir())}
+    assert "holds something else than a classifier" in refused("train", "--out", head, "--overwrite")
+    assert "no classifier's (thesis.tex)" in refused("train", "--out", mine, "--overwrite")
+    assert {path: path.read_bytes() for path in (*head.iterdir(), *mine.iterdir())} == before
+    (mine / "thesis.tex").unlink()
+    good("train", "--out", mine, "--overwrite", "--epochs", "1", "--hidden", "7")
+    assert TreeClassifier.from_pretrained(mine).config.hidden == 7
 
 
 def test_a_full_disk_leaves_a_harvest_that_goes_on(

@@ -1,6 +1,7 @@
 """Harvests of a small pair in float64: what every row must satisfy, live and replayed, whole and interrupted."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from c2t.prompts import Prompt
 from c2t.records import COLUMNS, Harvest, read_columns, read_records
 from c2t.statistics import Trace
 from tests.small_pair import TURNS
+from tests.toys import toy_target
 
 PROMPTS = [Prompt(number, "known", [turn], "code.jsonl") for number, turn in enumerate(TURNS[:5])]
 PROMPTS += [Prompt(9, "heldout", ["The sum of", "a number is", "def add"], "chat.jsonl")]
@@ -163,6 +165,26 @@ def test_all_positions_hold_the_visited_ones(small_pair: Pair, tmp_path: Path) -
     for one, other in zip(walked, by_tree(visited), strict=True):
         for name in set(COLUMNS) - {"tree"}:
             np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def test_progress_is_told_as_rounds_go(small_pair: Pair, tmp_path: Path) -> None:
+    """Rows grow round by round, not batch by batch."""
+    told = []
+    settings = HarvestSettings(3, 3, 100, 8, batch=len(PROMPTS))
+    done = harvest(small_pair, PROMPTS, tmp_path, settings, progress=lambda *counts: told.append(counts))
+    assert len(told) > 5
+    assert [rows for _, rows in told] == sorted(rows for _, rows in told)
+    assert told[0] == (0, settings.nodes * len(PROMPTS))
+    assert told[-1] == (len(done.prompts), done.rows)
+    assert told[-2] == (0, done.rows)
+
+
+def test_trees_wider_than_the_vocabulary_leave_the_folder_alone(small_pair: Pair, tmp_path: Path) -> None:
+    narrow = replace(small_pair, target=toy_target())
+    for policy in ("eagle2", "mcsd+"):
+        with pytest.raises(InputError, match=r"[KW] = 60 is more than the pair's vocabulary of 48"):
+            harvest(narrow, PROMPTS, tmp_path / "new", HarvestSettings(K=60, levels=2, policy=policy), overwrite=True)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A harvest may stop anywhere and still ends with the rows of one that did not."""
 
+import contextlib
 import errno
 import json
 import os
@@ -84,8 +85,21 @@ def test_prompts_without_rows_count_as_done(tmp_path: Path) -> None:
         for columns in (nothing, trees(2, seed=0, **SMALL), nothing):
             writer.write(columns)
     assert set(all_rows(folder)["prompt"]) == {1}
+    assert describe(folder).too_long == 0
     assert len(describe(folder).prompts) == 3
     assert ShardWriter(folder, PROVENANCE, prompt_list(3)).next_prompt == 3
+
+
+def test_too_long_prompts_are_counted_through_an_interruption(tmp_path: Path) -> None:
+    nothing = {name: np.empty(0) for name in COLUMNS if name != "prompt"}
+    for stop in (2, 4):
+        with contextlib.suppress(KeyboardInterrupt), ShardWriter(tmp_path, PROVENANCE, prompt_list(4)) as writer:
+            for prompt in range(writer.next_prompt, stop):
+                rows = nothing if prompt % 2 else trees(1, seed=prompt, **SMALL)
+                writer.write(rows, too_long=bool(prompt % 2))
+            if stop == 2:
+                raise KeyboardInterrupt
+    assert describe(tmp_path).too_long == 2
 
 
 def test_resuming_needs_the_same_settings_and_prompts(tmp_path: Path) -> None:
@@ -141,6 +155,8 @@ def test_folders_are_only_continued_or_replaced_on_request(tmp_path: Path) -> No
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"notes\.txt"):
         open_folder(folder, overwrite=True)
+    with pytest.raises(InputError, match="give one of them"):
+        open_folder(folder, resume=True, overwrite=True)
     assert is_complete(folder)
     (folder / "notes.txt").unlink()
     assert list(open_folder(folder, overwrite=True).iterdir()) == []

@@ -69,7 +69,8 @@ def harvest(
     if complete:
         terminal.say(f"{folder} is complete already; --overwrite makes it anew.")
     shared.show(information.folder(folder))
-    figures = {"rows": done.rows, "trees": done.trees, "positives": done.positives, "texts": len(done.prompts)}
+    counts = ("rows", "trees", "positives", "too_long")
+    figures = {name: getattr(done, name) for name in counts} | {"texts": len(done.prompts)}
     terminal.result(json, "harvest", figures, done.provenance)
 
 
