@@ -1,5 +1,6 @@
 """Where checkpoints are - what a NAME, a folder or a Hub id leads to - and how a new one is put into its place."""
 
+import json
 import os
 import re
 import tempfile
@@ -11,6 +12,8 @@ from typing import NamedTuple
 from c2t.errors import InputError
 
 CLASSIFIER = "classifier"
+# What a training leaves in a classifier's folder.
+CLASSIFIER_FILES = {"config.json", "model.safetensors", "README.md", "metrics.csv", "hparams.yaml"}
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -105,8 +108,19 @@ def check_out(out: Path, overwrite: bool) -> None:
     if out.is_dir() and any(out.iterdir()):
         if not overwrite:
             raise InputError(f"{out} is not empty: choose another folder with --out")
-        if not (out / "model.safetensors").is_file():
+        if not is_classifier(out):
             raise InputError(f"{out} holds something else than a classifier: choose another folder with --out")
+        if foreign := sorted(path.name for path in out.iterdir() if path.name not in CLASSIFIER_FILES):
+            raise InputError(f"{out} holds a file that is no classifier's ({foreign[0]}): choose another folder")
+
+
+def is_classifier(folder: Path) -> bool:
+    """Whether its config.json is one of a classifier of c2t; a target's and a head's have no such entry."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "negatives_kept" in config
 
 
 @contextmanager

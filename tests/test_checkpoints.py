@@ -101,6 +101,14 @@ def test_only_classifiers_are_replaced_and_only_on_request(tmp_path: Path) -> No
         with pytest.raises(InputError, match="choose another folder"):
             checkpoints.check_out(tmp_path, overwrite)
     (tmp_path / "model.safetensors").write_text("x")
-    checkpoints.check_out(tmp_path, overwrite=True)
+    for config in ("[]", "{", '{"model_type": "llama"}'):  # a head has weights and a config, too
+        (tmp_path / "config.json").write_text(config)
+        with pytest.raises(InputError, match="something else than a classifier"):
+            checkpoints.check_out(tmp_path, overwrite=True)
+    (tmp_path / "config.json").write_text('{"negatives_kept": 1.0}')
+    with pytest.raises(InputError, match=r"no classifier's \(thesis\.tex\)"):
+        checkpoints.check_out(tmp_path, overwrite=True)
     with pytest.raises(InputError, match="is a file"):
         checkpoints.check_out(tmp_path / "thesis.tex", overwrite=True)
+    (tmp_path / "thesis.tex").unlink()
+    checkpoints.check_out(tmp_path, overwrite=True)
