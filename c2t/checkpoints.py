@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from c2t.errors import InputError
+from safetensors import SafetensorError
+
+from c2t.errors import InputError, one_line
 
 CLASSIFIER = "classifier"
+WITH_PROMPTS = ("tiny",)  # pairs whose prompts are in data/prompts
 # What a training leaves in a classifier's folder.
 CLASSIFIER_FILES = {"config.json", "model.safetensors", "README.md", "metrics.csv", "hparams.yaml"}
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -93,7 +96,8 @@ def recipe(name: str) -> str:
     """The commands that make the classifier of a pair, where its name finds it."""
     rows, out = harvest_of(name), root() / "checkpoints" / "local" / name / CLASSIFIER
     rows, out = _short(rows), _short(out)
-    return f"c2t harvest --pair {name} --out {rows} && c2t train {rows} --out {out}"
+    prompts = "" if name in WITH_PROMPTS else "--prompts FILE "
+    return f"c2t harvest --pair {name} {prompts}--out {rows} && c2t train {rows} --out {out}"
 
 
 def harvest_of(name: str) -> Path:
@@ -128,15 +132,15 @@ def replacing(out: Path) -> Iterator[Path]:
     """A folder that becomes `out` at the end, in one step; after a failure nothing is left of it."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {out.parent}: {error.strerror}") from error
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
-        new, old = Path(scratch) / "new", Path(scratch) / "old"
-        new.mkdir()
-        yield new
-        if out.exists():
-            out.rename(old)
-        new.rename(out)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
+            new, old = Path(scratch) / "new", Path(scratch) / "old"
+            new.mkdir()
+            yield new
+            if out.exists():
+                out.rename(old)
+            new.rename(out)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot write {out}: {one_line(error)}") from error
 
 
 def _short(path: Path) -> Path:

@@ -1,5 +1,7 @@
 """The one exception for what a user can get wrong; it stands below every other module."""
 
+from numbers import Integral
+
 
 class InputError(ValueError):
     """Wrong input: a path, a name, a file or a setting.
@@ -7,6 +9,20 @@ class InputError(ValueError):
     The message is one line that says what is wrong and what would be right. The command line prints it and exits with
     code 2; everything else that goes wrong is a programmer's error and keeps its traceback.
     """
+
+
+def one_line(error: Exception) -> str:
+    """What another library says went wrong, without its further lines."""
+    said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return said.splitlines()[0]
+
+
+def whole(settings: object, *names: str) -> None:
+    """Raise InputError unless each named field of a settings object is a whole number."""
+    for name in names:
+        value = getattr(settings, name)
+        if not isinstance(value, Integral):
+            raise InputError(f"{type(settings).__name__}: {name} = {value} must be a whole number")
 
 
 def at_least_one(settings: object, *names: str) -> None:

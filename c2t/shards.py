@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from c2t.errors import InputError
+from c2t.errors import InputError, one_line
 from c2t.records import COLUMNS, MANIFEST, METADATA, SCHEMA_VERSION, read_shards
 
 ROW_GROUP = 131_072
@@ -32,14 +32,14 @@ def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
-    ours = {*folder.glob("part-*.parquet"), *folder.glob("part-*.tmp"), *folder.glob(f"{MANIFEST}*")}
-    foreign = sorted(path.name for path in folder.iterdir() if path not in ours)
-    if foreign:
-        raise InputError(f"{folder} holds a file that is no harvest's ({foreign[0]}): choose another folder")
-    if overwrite:
-        for path in sorted(ours):  # the manifest goes first: what is left is never taken for complete
+    with _writing(folder):
+        ours = {*folder.glob("part-*.parquet"), *folder.glob("part-*.tmp"), *folder.glob(f"{MANIFEST}*")}
+        foreign = sorted(path.name for path in folder.iterdir() if path not in ours)
+        if foreign:
+            raise InputError(f"{folder} holds a file that is no harvest's ({foreign[0]}): choose another folder")
+        for path in sorted(ours) if overwrite else ():  # the manifest first: the rest is never taken for complete
             path.unlink()
-    elif not resume and ours:
+    if not resume and not overwrite and ours:
         raise InputError(f"{folder} is not empty: continue it with --resume or replace it with --overwrite")
     return folder
 
@@ -67,8 +67,9 @@ class ShardWriter:
         self.columns = {name: str(kind) for name, kind in self.types.items()}
         self.prompts = [dict(prompt) for prompt in prompts]
         self.provenance = json.loads(json.dumps(dict(provenance)))
-        for path in folder.glob("*.tmp"):
-            path.unlink()
+        with _writing(folder):
+            for path in folder.glob("*.tmp"):
+                path.unlink()
         self.infos = list(read_shards(folder).values())
         if self.infos:
             self._check_same_settings(self.infos[-1])
@@ -121,7 +122,7 @@ class ShardWriter:
             "prompts": self.prompts,
         }
         temporary = self.folder / f"{MANIFEST}.tmp"
-        with _full_disk(self.folder):
+        with _writing(self.folder):
             temporary.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
             _publish(temporary, self.folder / MANIFEST)
 
@@ -145,7 +146,7 @@ class ShardWriter:
             "provenance": self.provenance,
         }
         path = self.folder / _shard_name(len(self.infos))
-        with _full_disk(self.folder):
+        with _writing(self.folder):
             table = table.replace_schema_metadata({METADATA: json.dumps(info)})
             pq.write_table(table, path.with_suffix(".tmp"), row_group_size=ROW_GROUP, **_encodings(self.types))
             _publish(path.with_suffix(".tmp"), path)
@@ -205,10 +206,11 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _full_disk(folder: Path) -> Iterator[None]:
+def _writing(folder: Path) -> Iterator[None]:
+    """What goes wrong with the disk is told in one line; the shards that are complete stay and can be continued."""
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise InputError(f"no disk space left for {folder}: free some, then continue with --resume") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(f"no disk space left for {folder}: free some, then continue with --resume") from error
+        raise InputError(f"cannot write to {folder}: {one_line(error)}; later continue with --resume") from error

@@ -39,7 +39,7 @@ def test_published_pair_without_classifier_says_how_to_make_it(home: Path, monke
     with pytest.raises(InputError) as raised:
         checkpoints.resolve("llama2-7b", "classifier")
     harvest, train = str(raised.value).split("make it with: ")[1].split(" && ")
-    assert harvest == "c2t harvest --pair llama2-7b --out data/harvest/llama2-7b"
+    assert harvest == "c2t harvest --pair llama2-7b --prompts FILE --out data/harvest/llama2-7b"
     assert train == "c2t train data/harvest/llama2-7b --out checkpoints/local/llama2-7b/classifier"
     (home / train.split("--out ")[1]).mkdir(parents=True)
     assert checkpoints.resolve("llama2-7b", "classifier") == home / "checkpoints/local/llama2-7b/classifier"
@@ -87,10 +87,19 @@ def test_a_new_checkpoint_replaces_the_old_in_one_step(tmp_path: Path) -> None:
             (folder / "model.safetensors").write_text(text)
             assert text == "first" or (out / "model.safetensors").read_text() == "first"
     assert (out / "model.safetensors").read_text() == "second"
-    with pytest.raises(IsADirectoryError), checkpoints.replacing(out) as folder:
+    with (
+        pytest.raises(InputError, match=r"cannot write .*classifier: Is a directory"),
+        checkpoints.replacing(out) as folder,
+    ):
         folder.write_text("fails half-way")
     assert (out / "model.safetensors").read_text() == "second"
     assert [path.name for path in out.parent.iterdir()] == ["classifier"]
+
+
+def test_a_place_that_cannot_be_written_is_one_line() -> None:
+    for out in (Path("/proc/nowhere"), Path("/proc/no/where")):
+        with pytest.raises(InputError, match=f"cannot write {out}: "), checkpoints.replacing(out):
+            pass
 
 
 def test_only_classifiers_are_replaced_and_only_on_request(tmp_path: Path) -> None:

@@ -132,6 +132,25 @@ def test_full_disk_leaves_a_folder_that_resumes(tmp_path: Path, whole: dict, mon
         assert np.array_equal(values, whole[name]), name
 
 
+def test_any_trouble_with_the_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = interrupted(tmp_path / "parts", 4)
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for owner, name, step in (
+        (shards.pq, "write_table", lambda: write_until(folder, PROMPTS)),
+        (shards.os, "replace", lambda: write_until(folder, PROMPTS)),
+        (shards.Path, "unlink", lambda: open_folder(folder, overwrite=True)),
+        (shards.Path, "mkdir", lambda: open_folder(tmp_path / "new")),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, read_only)
+            with pytest.raises(InputError, match="Read-only file system"):
+                step()
+    assert write_until(open_folder(folder, resume=True), PROMPTS).rows == PROMPTS * 2 * 21
+
+
 def test_every_shard_carries_the_whole_provenance(tmp_path: Path) -> None:
     write_until(open_folder(tmp_path), PROMPTS)
     for path in tmp_path.glob("*.parquet"):
