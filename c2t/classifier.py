@@ -4,7 +4,7 @@ other inputs, and a layer more, MCSD+'s decision models (section 3.3)."""
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from c2t import checkpoints
 from c2t.errors import InputError
 from c2t.kernels.features import FEATURES, WIDE
 
+SCHEMA_VERSION = 1
 FILES = ("config.json", "model.safetensors")
+KINDS = {"features": list, "validation_prompts": list, "widths": dict, "metrics": dict, "label": str}
 ADDED = {"layers", "label", "widths"}  # not in the files of version 0.1
 
 
@@ -33,6 +35,9 @@ def features(nodes: Any, names: Sequence[str]) -> Float[Tensor, "... F"]:
 def known_features(names: Sequence[str]) -> tuple[str, ...]:
     """`names` themselves; InputError where one of them is no feature or there is none."""
     unknown = [name for name in names if name not in FEATURES]
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise InputError(f"features name {twice[0]} twice: give each once")
     if unknown or not names:
         raise InputError(f"unknown features {', '.join(unknown) or '(none given)'}; known: {', '.join(FEATURES)}")
     return tuple(names)
@@ -56,7 +61,7 @@ class ClassifierConfig:
     beta: float = 0.5  # recommended threshold
     metrics: dict[str, float] = field(default_factory=dict)
     validation_prompts: Sequence[str] = ()  # "file:question_id" of the prompts that the metrics were measured on
-    schema_version: int = 1
+    schema_version: int = SCHEMA_VERSION
 
     @property
     def inputs(self) -> int:
@@ -128,20 +133,38 @@ def _read_config(path: Path) -> ClassifierConfig:
         names = {f.name for f in fields(ClassifierConfig)}
         if not isinstance(values, dict) or not names - ADDED <= values.keys() <= names:
             raise InputError(f"{path} does not describe a classifier of c2t")
-        values |= {name: tuple(values[name]) for name in ("features", "validation_prompts")}
-        config = ClassifierConfig(**values)
-        if not isinstance(config.hidden, int) or config.hidden < 1 or not 0 < config.negatives_kept <= 1:
-            raise InputError(f"{path}: hidden must be at least 1 and negatives_kept in (0, 1]")
-        known_features(config.features)
-        if config.layers < 2 or not all(config.widths.get(name, 0) >= 1 for name in config.features if name in WIDE):
-            raise InputError(f"{path}: layers must be at least 2, and widths name the inputs of {', '.join(WIDE)}")
-        return config
+        _check(asdict(ClassifierConfig()) | values)
+        return ClassifierConfig(**values | {name: tuple(values[name]) for name in ("features", "validation_prompts")})
     except FileNotFoundError as error:
         raise InputError(f"{path.parent} holds no classifier: there is no {path.name}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error
     except (OSError, UnicodeDecodeError, TypeError, ValueError) as error:
         raise InputError(f"{path} is not readable JSON of a classifier: {error}") from error
+
+
+def _check(values: dict[str, Any]) -> None:
+    """InputError for what no training writes; JSON can hold any value anywhere."""
+    if values["schema_version"] != SCHEMA_VERSION:
+        raise InputError(f"schema version {values['schema_version']}; this version of c2t reads {SCHEMA_VERSION}")
+    for name in ("hidden", "M", "K", "levels", "negatives"):
+        if not _whole(values[name]) and (values[name] is not None or name == "hidden"):
+            raise InputError(f"{name} must be at least 1, not {values[name]!r}")
+    for name in ("beta", "negatives_kept"):
+        if not isinstance(values[name], int | float) or not 0 < values[name] <= 1:
+            raise InputError(f"{name} must be in (0, 1], not {values[name]!r}")
+    for name, kind in KINDS.items():
+        if not isinstance(values[name], kind):
+            raise InputError(f"{name} = {values[name]!r} is no {kind.__name__}")
+    wide = [name for name in known_features(values["features"]) if name in WIDE]
+    if not _whole(values["layers"], 2) or not all(_whole(values["widths"].get(name)) for name in wide):
+        raise InputError(f"layers must be at least 2, and widths name the inputs of {', '.join(WIDE)}")
+    if not all(isinstance(value, int | float) for value in values["metrics"].values()):
+        raise InputError("metrics must be numbers")
+
+
+def _whole(value: Any, least: int = 1) -> bool:
+    return isinstance(value, int) and value >= least
 
 
 def _load_weights(model: TreeClassifier, path: Path) -> None:

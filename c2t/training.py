@@ -116,7 +116,10 @@ class TrainClassifier(L.LightningModule):
         self.scores.append(self.classifier.logits(x).sigmoid())
 
     def on_validation_epoch_end(self) -> None:
-        metrics = evaluate(torch.cat(self.scores), self.held_out)
+        scores = torch.cat(self.scores)
+        if not all(values.isfinite().all() for values in (scores, *self.classifier.parameters())):
+            raise InputError(f"the training diverged: give a smaller lr than {self.settings.lr:g}")
+        metrics = evaluate(scores, self.held_out)
         self.history.append(metrics)
         self.weights.append({name: value.clone() for name, value in self.classifier.state_dict().items()})
         self.log("average_precision", metrics.average_precision)

@@ -53,8 +53,8 @@ class TrainSettings:
         for name in ("hidden", "epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} = {getattr(self, name)} must be at least 1")
-        if self.lr <= 0 or (self.negatives or 0) < 0:
-            raise InputError(f"lr = {self.lr} must be above 0, negatives = {self.negatives} not below 0")
+        if not 0 < self.lr < math.inf or (self.negatives or 0) < 0:
+            raise InputError(f"lr = {self.lr} must be above 0 and finite, negatives = {self.negatives} not below 0")
         if not (0 < self.val_fraction < 1 and 0 < self.fraction <= 1):
             raise InputError(
                 f"val_fraction = {self.val_fraction} must be in (0, 1), fraction = {self.fraction} in (0, 1]"
