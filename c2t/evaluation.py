@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from c2t.decoding import Drafter, Policy, Step, check_rule, cut, generate
+from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.policies.plain import Plain
 from c2t.prompts import Encoded, Prompt, encode_all
@@ -102,7 +103,12 @@ def encode(pair: Pair, prompts: Sequence[Prompt], max_new_tokens: int, sampling:
         new = [text.tokens[text.prompt : text.end] for text in texts]
         return pair.tokenizer.batch_decode(new, skip_special_tokens=True)
 
-    longest = pair.target.max_positions - max_new_tokens
+    limit = pair.target.max_positions
+    longest = limit - max_new_tokens
+    if longest < 1:
+        raise InputError(
+            f"max_new_tokens = {max_new_tokens} leaves no room for a prompt in the target's {limit} positions"
+        )
     return encode_all(pair.tokenizer, pair.template, prompts, longest, answer)
 
 

@@ -47,7 +47,8 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     """
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # not splitlines: a text may hold U+2028 and other line ends of Unicode; a BOM is Windows' habit
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise InputError(f"{path}: cannot be read as a prompt file ({reason})") from error
@@ -68,7 +69,22 @@ def _prompt(line: str, path: Path, number: int) -> Prompt:
     question_id, category = values.get("question_id", number - 1), values.get("category", "")
     if not isinstance(question_id, int) or not isinstance(category, str):
         raise InputError(f"{path}, line {number}: question_id must be an integer and category a text")
+    if not all(map(encodable, (category, *turns))):
+        raise InputError(f"{path}, line {number}: holds half of a surrogate pair, which is no text")
     return Prompt(question_id, category, turns, path.name)
+
+
+def encodable(text: str) -> bool:
+    """Whether it is text; JSON's escapes, and arguments that are not UTF-8, can make half of a surrogate pair."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def check_text(text: str) -> None:
+    """Raise InputError for a prompt that cannot be continued; one without tokens may still get a BOS token."""
+    if not text:
+        raise InputError("an empty prompt: give at least one token to continue")
+    if not encodable(text):
+        raise InputError("a prompt is not UTF-8: it holds half of a surrogate pair, which is no text")
 
 
 def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
@@ -87,7 +103,7 @@ def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
 def default_prompts(pair: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
     """The prompt files shipped for a pair: those for harvest and for bench come from different sources."""
     folder = checkpoints.root() / "data" / "prompts" / ("harvest" if purpose == "harvest" else "")
-    paths = sorted(folder.glob("*.jsonl")) if pair == "tiny" else []
+    paths = sorted(folder.glob("*.jsonl")) if pair in checkpoints.WITH_PROMPTS else []
     if not paths:
         raise InputError(f"no prompts come with the pair {pair}: give them with --prompts FILE (Spec-Bench JSONL)")
     return paths
@@ -101,12 +117,14 @@ def conversation(tokenizer: Any, template: str, turns: Sequence[str], answers: S
     with Meta's system text).
     """
     assert len(turns) == len(answers) + 1, "every turn but the last one has an answer"
+    for turn in turns:
+        check_text(turn)
     if template == "":
-        return tokenizer("\n".join([*(t + a for t, a in zip(turns, answers, strict=False)), turns[-1]])).input_ids
+        return token_ids(tokenizer, "\n".join([*(t + a for t, a in zip(turns, answers, strict=False)), turns[-1]]))
     if template == "vicuna":
-        return tokenizer(_vicuna(turns, answers)).input_ids
+        return token_ids(tokenizer, _vicuna(turns, answers))
     if template == "llama2":
-        return tokenizer(_llama2(turns, answers)).input_ids
+        return token_ids(tokenizer, _llama2(turns, answers))
     system = [{"role": "system", "content": LLAMA_SYSTEM}] if template == "llama3" else []
     said = [
         message
@@ -114,7 +132,12 @@ def conversation(tokenizer: Any, template: str, turns: Sequence[str], answers: S
         for message in ({"role": "user", "content": turn}, {"role": "assistant", "content": answer})
     ]
     text = tokenizer.apply_chat_template([*system, *said[:-1]], tokenize=False, add_generation_prompt=True)
-    return tokenizer(text, add_special_tokens=False).input_ids
+    return token_ids(tokenizer, text, special=False)
+
+
+def token_ids(tokenizer: Any, text: str, special: bool = True) -> list[int]:
+    """Quietly: what is too long for the target is left out or refused in c2t's own words."""
+    return tokenizer(text, add_special_tokens=special, verbose=False).input_ids
 
 
 def _vicuna(turns: Sequence[str], answers: Sequence[str]) -> str:

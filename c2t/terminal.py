@@ -1,7 +1,8 @@
 """What commands show: tables and messages on stdout, progress bars and errors on stderr."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,38 @@ from typer.core import TyperGroup
 from c2t.errors import InputError
 from c2t.results import append_line, result_line
 
+UsageError: Any = typer.BadParameter.__bases__[0]  # click's, or that of the copy that newer Typer brings along
 PLAIN_WIDTH = 160  # of tables that go to a file or a pipe
 
 
 class Commands(TyperGroup):
     """A group of commands in which wrong input ends with one line on stderr and exit code 2."""
 
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        if not args:  # which asks for help, and Typer raises that as a usage error
+            return super().make_context(info_name, args, *more, **extra)
+        with _in_one_line():
+            return super().make_context(info_name, args, *more, **extra)
+
     def invoke(self, ctx: Any) -> Any:
         transformers_logging.disable_progress_bar()
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _in_one_line():
             warnings.showwarning = lambda message, *_args, **_kwargs: say(f"warning: {message}", error=True)
-            try:
-                return super().invoke(ctx)
-            except InputError as error:
-                say(f"c2t: {error}", error=True)
-                raise typer.Exit(2) from error
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Wrong input and wrong usage of an option, without a traceback or a box."""
+    try:
+        yield
+    except InputError as error:
+        say(f"c2t: {error}", error=True)
+        raise typer.Exit(2) from error
+    except UsageError as error:
+        help_of = f"; see {error.ctx.command_path} --help" if error.ctx else ""
+        say(f"c2t: {' '.join(error.format_message().split()).rstrip('.')}{help_of}", error=True)
+        raise typer.Exit(2) from error
 
 
 def say(text: str, error: bool = False) -> None:

@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -159,7 +160,12 @@ def test_finetune_learns_from_the_embedded_pairs_harvest_first(home: Path) -> No
 def test_without_a_classifier_the_commands_that_make_it_are_named(home: Path) -> None:
     line = refused("finetune", "--from", "llama2-7b")
     rows, out = home / "data/harvest/llama2-7b", home / "checkpoints/local/llama2-7b/classifier"
-    assert f"c2t harvest --pair llama2-7b --out {rows} && c2t train {rows} --out {out}" in line
+    assert f"c2t harvest --pair llama2-7b --prompts FILE --out {rows} && c2t train {rows} --out {out}" in line
+    prompts = str(home / "data" / "prompts" / "code.jsonl")
+    for command in line.split("make it with: ")[1].split(" && "):
+        words = [prompts if word == "FILE" else word for word in shlex.split(command)]
+        good(*words[1:], *(SMALL if words[1] == "harvest" else ["--epochs", "1"]))
+    good("finetune", "--from", "llama2-7b", "--epochs", "1")
 
 
 @pytest.mark.parametrize("policy", ["c2t", "plain", "eagle2:N=5,K=3", "c2t:W=none,K=5"])
@@ -226,12 +232,30 @@ def test_info_of_folders(at_home: Path) -> None:
         (["generate", "--policy", "eagle2:N=0"], "N = 0 must be at least 1"),
         (["generate", "--policy", "eagle2:K=999"], "K = 999 is more than .*vocabulary of 320"),
         (["bench", "--policies", "plain,eagle2:K=999"], "K = 999 is more than .*vocabulary of 320"),
+        (["harvest", "--k", "300"], "K = 300, levels = 11: 900,300 nodes; a harvest stores at most 256 children"),
+        (["harvest", "--levels", "300", "--k", "1"], "levels = 300: 300 nodes; .* 256 levels"),
         (["harvest", "--k", "0"], "K = 0 must be at least 1"),
         (["harvest", "--levels", "0"], "levels = 0 must be at least 1"),
         (["generate", "--temperature", "-1"], "temperature = -1.0"),
         (["generate", "--max-new-tokens", "0"], "max_new_tokens = 0"),
         (["generate", "--max-new-tokens", "9999"], "exceed the target's 768 positions"),
         (["generate", ""], "empty prompt"),
+        (["generate", "", "--pair", "llama2-7b"], "empty prompt"),
+        (["generate", "a\udcff b"], "not UTF-8"),
+        (["generate", "--temperature", "abc"], "'--temperature'"),
+        (["generate", "--colour"], "No such option: --colour; see .*generate --help"),
+        (["generate", "--dtype", "int8"], "'--dtype'.*float64"),
+        (["generat"], "No such command 'generat'"),
+        (["--colour"], "No such option: --colour"),
+        (["bench", "--max-new-tokens", "5000"], "max_new_tokens = 5000 leaves no room .* 768 positions"),
+        (["tune", "--max-new-tokens", "5000"], "max_new_tokens = 5000 leaves no room .* 768 positions"),
+        (["train", "--lr", "nan"], "lr = nan must be above 0 and finite"),
+        (["train", "--lr", "inf"], "lr = inf must be above 0 and finite"),
+        (["train", "--lr", "1e30", "--epochs", "1", "--out", "{new}"], r"diverged: give a smaller lr than 1e\+30"),
+        (["finetune", "--lr", "1e30", "--epochs", "1", "--out", "{new}"], "diverged"),
+        (["train", "--features", "joint_prob,joint_prob"], "features name joint_prob twice"),
+        (["train", "--out", "/proc/zz"], "cannot write /proc/zz: "),
+        (["harvest", "--out", "/proc/zz", "--max-new-tokens", "4"], "cannot make the folder /proc/zz: "),
         (["bench", "--limit", "0"], "limit"),
         (["bench", "--pair", "llama2-7b"], "--prompts FILE"),
         (["train", "--features", "joint_prob,colour"], "unknown features colour; known: joint_prob"),
@@ -241,14 +265,28 @@ def test_info_of_folders(at_home: Path) -> None:
         (["generate", "--device", "quantum"], "no device is called 'quantum'"),
     ],
 )
-def test_wrong_arguments(at_home: Path, arguments: list[str], message: str) -> None:
-    line = refused(*arguments)
+def test_wrong_arguments(at_home: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    line = refused(*(argument.format(new=tmp_path / "new") for argument in arguments))
     assert re.search(message, line), line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["generate", "--help"]])
+def test_help_stays_help(arguments: list[str]) -> None:
+    result = c2t(*arguments)
+    assert result.exit_code in (0, 2)
+    assert "Usage: " in result.output
+    assert "c2t: " not in result.output
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "holds no prompts"), ('{"turns": ["a"]}\n{turns}\n', "line 2"), ('{"turns": []}', "line 1")],
+    [
+        ("", "holds no prompts"),
+        ('{"turns": ["\\ud800 abc"]}', "line 1: holds half of a surrogate pair"),
+        ('{"turns": ["a"]}\n{turns}\n', "line 2"),
+        ('{"turns": []}', "line 1"),
+    ],
 )
 @pytest.mark.parametrize("command", ["harvest", "bench"])
 def test_prompt_files(at_home: Path, tmp_path: Path, command: str, text: str, message: str) -> None:

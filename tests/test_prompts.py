@@ -47,6 +47,8 @@ def test_reads_spec_bench_lines(tmp_path: Path) -> None:
         ('{"question_id": 1}', 'line 1: needs "turns"'),
         ('{"turns": []}', 'line 1: needs "turns"'),
         ('{"turns": ["a", ""]}', 'line 1: needs "turns"'),
+        ('{"turns": ["a", "\\udfff"]}', "line 1: holds half"),
+        ('{"turns": ["a"], "category": "\\ud800"}', "line 1: holds half"),
         ('{"turns": "a"}', 'line 1: needs "turns"'),
         ('{"turns": ["a"], "question_id": "one"}', "line 1: question_id"),
     ],
@@ -56,6 +58,14 @@ def test_malformed_files_are_refused_with_the_line(tmp_path: Path, text: str, me
     with pytest.raises(InputError, match=message) as error:
         read_prompts(tmp_path / "bad.jsonl")
     assert str(tmp_path / "bad.jsonl") in str(error.value)
+
+
+def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
+    """Texts may hold the other line ends of Unicode, and files a byte order mark and Windows' line ends."""
+    turn = "one\u2028two\u0085three"
+    lines = [json.dumps({"turns": [turn]}, ensure_ascii=False), json.dumps({"turns": ["b"]})]
+    (tmp_path / "p.jsonl").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode() + b"\r\n")
+    assert [prompt.turns for prompt in read_prompts(tmp_path / "p.jsonl")] == [[turn], ["b"]]
 
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Pairs of target and draft, by name or by their parts."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from c2t import checkpoints
 from c2t.errors import InputError
@@ -117,9 +120,10 @@ def _load_target(place: str, device: torch.device, dtype: torch.dtype | None, de
     where = {"device_map": device_map} if device_map else {}
     try:
         # SDPA takes boolean masks; eager attention would silently add them to the scores.
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            place, dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **where
-        )
+        with _no_report():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                place, dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **where
+            )
     except (SafetensorError, ImportError, OSError, ValueError, RuntimeError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(f"{place}: the language model cannot be loaded ({reason})") from error
@@ -129,6 +133,17 @@ def _load_target(place: str, device: torch.device, dtype: torch.dtype | None, de
         names = ", ".join(sorted(loading["missing_keys"])[:3])
         raise InputError(f"{place}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again")
     return Target(model if device_map else model.to(device))
+
+
+@contextmanager
+def _no_report() -> Iterator[None]:
+    """Without transformers' table of missing weights: they are refused in one line."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
 
 
 def _load_tokenizer(place: str, target: Target) -> PreTrainedTokenizerBase:

@@ -1,5 +1,6 @@
 """Pairs by name and by their parts, and what does not fit together."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -129,11 +130,16 @@ def test_a_damaged_target_is_one_clear_line(damage: str, pair_folder: Path, tmp_
     assert "\n" not in str(caught.value)
 
 
-def test_a_target_without_all_of_its_weights_is_refused(pair_folder: Path, tmp_path: Path) -> None:
-    """transformers would fill them with random numbers and a warning."""
+def test_a_target_without_all_of_its_weights_is_refused(
+    pair_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers would fill them with random numbers and a table of warnings."""
     target = save_language_model(tmp_path / "target", language_model(FAMILIES["llama"]))
     state = load_file(target / "model.safetensors")
     del state["model.layers.1.mlp.down_proj.weight"]
     save_file(state, target / "model.safetensors", metadata={"format": "pt"})
+    said: list[str] = []
+    monkeypatch.setattr(logging.StreamHandler, "emit", lambda _, record: said.append(record.getMessage()))
     with pytest.raises(InputError, match=r"model\.layers\.1\.mlp\.down_proj\.weight"):
         load_pair(target=target, draft=pair_folder / "draft")
+    assert said == []
