@@ -13,6 +13,7 @@ from c2t import decoding
 from c2t.choice import Choice
 from c2t.decoding import cut
 from c2t.models.draft_lm import DraftLM
+from c2t.models.target import Target
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.sampling import Sampling
 from c2t.tree import Tree
@@ -43,8 +44,8 @@ def plain() -> dict[str, list[list[int]]]:
     }
 
 
-def hugging_face(prompt: list[int], new: int, **settings) -> list[int]:
-    ids = toy_target().model.generate(
+def hugging_face(prompt: list[int], new: int, target: Target | None = None, **settings) -> list[int]:
+    ids = (target or toy_target()).model.generate(
         torch.tensor([prompt]), max_new_tokens=new, do_sample=False, pad_token_id=0, **settings
     )
     return ids[0, len(prompt) :].tolist()
@@ -62,6 +63,16 @@ def test_text_is_that_of_plain_decoding(policy: str, draft: str, sampling: str, 
 def test_greedy_text_is_that_of_generate(penalty: float, plain) -> None:
     name = "greedy" if penalty == 1 else "greedy with penalty"
     assert plain[name] == [hugging_face(prompt, NEW, repetition_penalty=penalty) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_greedy_text_does_not_hang_on_the_weights(seed: int) -> None:
+    """Other targets, with drafts of theirs: EAGLE-2 and C2T write what generate writes."""
+    target = toy_target(seed=seed)
+    for draft in (random_eagle(target, seed + 10), perturbed(target, seed=seed + 20)):
+        for policy in (POLICIES["eagle2"], POLICIES["c2t"]):
+            texts, _ = run(target, draft, policy, PROMPTS, Sampling(), new=NEW)
+            assert texts == [hugging_face(prompt, NEW, target) for prompt in PROMPTS]
 
 
 def test_drafts_of_these_tests_are_partly_accepted() -> None:
