@@ -1,6 +1,6 @@
 """The decoder that people load in their own code: a pair, a policy, and `generate`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -16,6 +16,7 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.models.target import Target
 from c2t.policies.c2t import C2T
 from c2t.policies.plain import Plain
+from c2t.prompts import check_text, token_ids
 from c2t.sampling import Sampling
 from c2t.static_draft import StaticDraft, StaticPolicy
 from c2t.static_target import StaticTarget
@@ -107,8 +108,8 @@ class SpeculativeDecoder:
         prompts' random streams (default 0, 1, ...). Raises InputError for empty or too long prompts.
         """
         ids = self.encode(prompts)
-        if max_new_tokens < 1:
-            raise InputError(f"max_new_tokens = {max_new_tokens} must be at least 1")
+        if not isinstance(max_new_tokens, Integral) or max_new_tokens < 1:
+            raise InputError(f"max_new_tokens = {max_new_tokens} must be a whole number of at least 1")
         for number, prompt in enumerate(ids):
             check_length(len(prompt), max_new_tokens, self.pair.target.max_positions, f"prompt {number}")
             if self.graph_tokens and len(prompt) + max_new_tokens > self.graph_tokens:
@@ -160,9 +161,14 @@ class SpeculativeDecoder:
             prompts = [prompts]
         if hasattr(prompts, "tolist"):  # a tensor or an array
             prompts = prompts.tolist()
+        if isinstance(prompts, Mapping) or any(isinstance(prompt, Mapping) for prompt in prompts):
+            raise InputError("a mapping is no prompt: give its input_ids, or the text")
         if len(prompts) and isinstance(prompts[0], Integral):
             prompts = [prompts]
-        ids = [self.pair.tokenizer(p).input_ids if isinstance(p, str) else [int(token) for token in p] for p in prompts]
+        for text in (prompt for prompt in prompts if isinstance(prompt, str)):
+            check_text(text)
+        tokenizer = self.pair.tokenizer
+        ids = [token_ids(tokenizer, p) if isinstance(p, str) else [int(token) for token in p] for p in prompts]
         if not ids or not all(ids):
             raise InputError("an empty prompt: give at least one token to continue")
         vocabulary = self.pair.target.config.vocab_size
@@ -182,6 +188,9 @@ def check_length(prompt: int, new: int, limit: int, what: str) -> None:
 
 def check_policy(policy: Policy, pair: Pair) -> None:
     """Raise InputError for a policy that cannot run on this pair."""
+    if isinstance(policy, str):
+        how = "as Eagle2(...), or by c2t.policies.named.parse"
+        raise InputError(f"policy = {policy!r} is a name: give the policy itself, {how}")
     name = "K" if hasattr(policy, "K") else "W"
     k, vocabulary = getattr(policy, name, 1), pair.target.config.vocab_size
     if k > vocabulary:

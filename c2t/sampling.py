@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.errors import InputError
+from c2t.errors import InputError, whole
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self):
+        whole(self, "top_k", "seed")
         if not 0 <= self.temperature < float("inf"):
             raise InputError(f"temperature = {self.temperature}: must be 0 (greedy) or positive")
         if self.top_k < 0:

@@ -1,5 +1,8 @@
 """The decoder that people load: a pair from disk, one prompt or several, as text or ids, and clear refusals."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ from c2t.policies import Sequoia
 from c2t.statistics import Statistics
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, save_language_model, toy_classifier
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +149,70 @@ def test_a_pair_without_a_classifier_says_how_to_make_one(home: Path, decoder: S
     with pytest.raises(InputError, match="c2t harvest --pair bare"):
         SpeculativeDecoder.from_pretrained("bare")
     assert isinstance(SpeculativeDecoder.from_pretrained("bare", policy=Plain()).policy, Plain)
+
+
+WRONG_KINDS = """
+import torch
+from c2t import Eagle2, InputError, SpeculativeDecoder
+from c2t.sampling import Sampling
+decoder = SpeculativeDecoder.from_pretrained("toy", policy=Eagle2(K=3, levels=2, N=4))
+encoded = decoder.pair.tokenizer("w1 w2", return_tensors="pt")
+for call in (
+    lambda: decoder.generate(encoded),
+    lambda: decoder.generate([dict(encoded)]),
+    lambda: SpeculativeDecoder.from_pretrained("toy", policy="eagle2"),
+    lambda: decoder.generate([1], max_new_tokens=2.5),
+    lambda: decoder.generate([1], top_k=1.5),
+    lambda: decoder.generate([1], seed=1.5),
+):
+    try:
+        print("not refused:", call())
+    except InputError as error:
+        print(error)
+print(decoder.generate(encoded["input_ids"], max_new_tokens=1).total.new_tokens)
+"""
+
+
+def test_values_of_other_kinds_are_refused(home: Path) -> None:
+    """In a process of its own, where no hook checks types."""
+    environment = {**os.environ, "C2T_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", WRONG_KINDS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        *["a mapping is no prompt: give its input_ids, or the text"] * 2,
+        "policy = 'eagle2' is a name: give the policy itself, as Eagle2(...), or by c2t.policies.named.parse",
+        "max_new_tokens = 2.5 must be a whole number of at least 1",
+        "Sampling: top_k = 1.5 must be a whole number",
+        "Sampling: seed = 1.5 must be a whole number",
+        "1",
+    ], done.stderr
+
+
+def test_an_empty_text_is_refused_where_a_bos_token_would_fill_it(small_home: Path) -> None:
+    folder = small_home / "checkpoints" / "llama2-7b"
+    decoder = SpeculativeDecoder.from_pretrained(target=folder / "target", draft=folder / "draft", policy=Plain())
+    assert decoder.encode("a")[0][0] == decoder.pair.tokenizer.bos_token_id
+    for prompts in ("", [""], ["a", ""]):
+        with pytest.raises(InputError, match="an empty prompt"):
+            decoder.generate(prompts)
+    with pytest.raises(InputError, match="not UTF-8"):
+        decoder.generate("a\ud800")
+
+
+def test_the_embedded_pair_writes_what_generate_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained weights, in float64: three prompts, 24 tokens."""
+    monkeypatch.delenv("C2T_HOME", raising=False)
+    decoder = SpeculativeDecoder.from_pretrained("tiny", dtype=torch.float64)
+    prompts = [decoder.encode(prompt)[0] for prompt in ("def fibonacci(n):", "Return the ", ">>> import numpy as np")]
+    model, expected = decoder.pair.target.model, []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        plain = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
+        expected.append(plain[0, len(prompt) :].tolist())
+    for policy in (Eagle2(), decoder.policy):
+        output = SpeculativeDecoder(decoder.pair, policy).generate(prompts, max_new_tokens=24)
+        assert output.sequences == expected
+        assert output.total.tau > 1  # else exactness would say little
 
 
 @pytest.mark.parametrize("policy", [Eagle2(K=3, levels=3, N=9), C2T(toy_classifier(), beta=0.4), Plain()], ids=str)
