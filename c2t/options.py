@@ -7,7 +7,16 @@ import typer
 
 from c2t.columns import COLUMNS
 from c2t.models.pairs import DRAFTS
+from c2t.results import check_place
 from c2t.training import LOGGERS
+
+
+def _before_the_work(path: str | None) -> str | None:
+    """A place that cannot hold the results is refused before they are made."""
+    if path not in (None, "-"):
+        check_place(Path(path))
+    return path
+
 
 PairName = Annotated[str | None, typer.Option("--pair", help="NAME of a pair.", show_default="tiny")]
 Target = Annotated[str | None, typer.Option(help="Folder or Hub id of a target, instead of a pair's.")]
@@ -48,4 +57,6 @@ Logger = Annotated[str, typer.Option(help=f"One of {', '.join(LOGGERS)}.")]
 
 Out = Annotated[Path | None, typer.Option(help="Folder to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what stands in the folder.")]
-Json = Annotated[str | None, typer.Option(help="File to append a line of results to; - prints it last.")]
+Json = Annotated[
+    str | None, typer.Option(help="File to append a line of results to; - prints it last.", callback=_before_the_work)
+]

@@ -72,7 +72,8 @@ def describe(folder: str | Path) -> Harvest:
     """What a complete harvest holds; InputError names the file where it is incomplete, damaged or not ours."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder} is {'a file' if folder.exists() else 'missing'}: give the folder of a harvest")
+        what = "a file" if folder.exists() else "missing"
+        raise InputError(f"{folder} is {what}: give the folder of a harvest, or run c2t harvest")
     infos = read_shards(folder)
     if not is_complete(folder):
         if not infos:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from c2t.benchmark import Bench
 from c2t.fronts import Comparison, Ratio, families, front
+from c2t.kernels.features import WIDE
 from c2t.points import Condition, Point
 from c2t.statistics import Statistics
 from c2t.sweep import Sweep
@@ -123,9 +124,18 @@ def training_table(result: Result) -> Table:
 
 def training_remarks(result: Result) -> str:
     dropped = f", {result.dropped:,} rows with NaN dropped" if result.dropped else ""
-    return (
-        f"{result.rows:,} rows a pass, {result.steps:,} steps, {result.seconds:.1f} s{dropped}\nsaved in {result.out}"
-    )
+    lines = [f"{result.rows:,} rows a pass, {result.steps:,} steps, {result.seconds:.1f} s{dropped}"]
+    lines += [f"saved in {result.out}", f"to use it: {use_of(result)}"]
+    return "\n".join(lines)
+
+
+def use_of(result: Result) -> str:
+    """The command that decodes with a new classifier; a pair's name may find an older one."""
+    place = result.out if len(result.out.parts) > 1 else f"./{result.out}"  # without a separator it would be a NAME
+    config = result.classifier.config
+    pair = "" if config.pair in (None, "tiny") else f"--pair {config.pair} "
+    decides = not set(config.features).isdisjoint(WIDE)
+    return f"c2t bench {pair}" + (f"--policies mcsd+:decision={place}" if decides else f"--classifier {place}")
 
 
 def training_figures(result: Result) -> dict[str, Any]:

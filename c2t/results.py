@@ -1,6 +1,7 @@
 """Result lines: what a command found, as one line of JSON from which tables and plots are made."""
 
 import json
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,18 @@ def result_line(command: str, figures: dict[str, Any], configuration: dict[str, 
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     line = {"command": command, "time": when, "figures": figures, "configuration": configuration, **environment()}
     return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def check_place(path: Path) -> None:
+    """Raise InputError if no line can be added to a file here; nothing is left behind."""
+    try:
+        if path.exists():
+            path.open("a").close()
+        else:
+            folder = next(parent for parent in path.absolute().parents if parent.exists())
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(f"cannot write results to {path}: {error.strerror}") from error
 
 
 def append_line(path: str | Path, line: str) -> None:

@@ -154,7 +154,7 @@ class ShardWriter:
         self._start_shard()
 
     def _check_same_settings(self, info: dict[str, Any]) -> None:
-        old, new = ({**source["provenance"], "columns": source["columns"]} for source in (info, vars(self)))
+        old, new = (_settings(source["provenance"], source["columns"]) for source in (info, vars(self)))
         changed = [k for k in sorted(old.keys() | new.keys()) if k != "environment" and old.get(k) != new.get(k)]
         if changed:
             what = f"{changed[0]} = {old.get(changed[0])} there, {new.get(changed[0])} now"
@@ -162,7 +162,14 @@ class ShardWriter:
             what = "its prompts are others"
         else:
             return
-        raise InputError(f"{self.folder} cannot be resumed with other settings: {what}; use the same, or --overwrite")
+        raise InputError(
+            f"{self.folder} cannot be resumed with other settings: {what}; use the same, --overwrite or --out"
+        )
+
+
+def _settings(provenance: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:
+    """What must not change, with the parts of the pair (target, draft) one by one."""
+    return {**provenance, **provenance.get("sources", {}), "sources": None, "columns": columns}
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:

@@ -97,6 +97,27 @@ def test_the_card_tells_settings_and_metrics(folder: Path) -> None:
     assert "| pair | toy |" in card.content
 
 
+def test_a_classifier_is_pushed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed = {}
+
+    class Hub:
+        def __init__(self, token: str | None = None):
+            pass
+
+        def create_repo(self, repo_id: str, **_: object) -> SimpleNamespace:
+            return SimpleNamespace(repo_id=repo_id)
+
+        def upload_folder(self, *, repo_id: str, folder_path: Path, **_: object) -> None:
+            pushed["repo"] = repo_id
+            pushed.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
+
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Hub)
+    TreeClassifier(CONFIG).push_to_hub("you/name")
+    assert pushed.keys() == {"repo", "config.json", "model.safetensors", "README.md"}
+    assert pushed["repo"] == "you/name"
+    assert json.loads(pushed["config.json"])["pair"] == "toy"
+
+
 def test_hub_ids_are_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

@@ -129,9 +129,15 @@ def test_train_and_finetune_write_what_their_names_find(trained: Path, tmp_path:
     """They replace what stands in their own default places."""
     home = shutil.copytree(trained, tmp_path / "home")
     monkeypatch.setenv("C2T_HOME", str(home))
-    assert "average precision" in good("train", "--epochs", "1", "--hidden", "7")
+    said = good("train", "--epochs", "1", "--hidden", "7")
+    assert "average precision" in said
+    use = next(line for line in said.splitlines() if line.startswith("to use it: "))
+    assert use == f"to use it: c2t bench --classifier {home / 'checkpoints' / 'local' / 'tiny' / 'classifier'}"
+    few = ["--limit", "1", "--timed", "0", "--max-new-tokens", "2", "--policies", "c2t"]
+    assert "c2t:" in good(*shlex.split(use)[4:], *few)
     assert TreeClassifier.from_pretrained("tiny").config.hidden == 7
     said = good("finetune", "--from", "tiny", "--epochs", "1", "--json", "-")
+    assert f"c2t bench --classifier {home / 'checkpoints' / 'local' / 'tiny-finetuned'}" in said
     line = json.loads(said.splitlines()[-1])
     assert line["figures"]["out"] == str(home / "checkpoints" / "local" / "tiny-finetuned" / "classifier")
     assert TreeClassifier.from_pretrained("tiny-finetuned").config.hidden == 7
@@ -257,11 +263,15 @@ def test_info_of_folders(at_home: Path) -> None:
         (["train", "--out", "/proc/zz"], "cannot write /proc/zz: "),
         (["harvest", "--out", "/proc/zz", "--max-new-tokens", "4"], "cannot make the folder /proc/zz: "),
         (["bench", "--limit", "0"], "limit"),
+        (["bench", "--policies", ""], "no policy is called ''"),
+        (["bench", "--json", "/proc/no/lines.jsonl"], "cannot write results to /proc/no/lines.jsonl: "),
+        (["train", "--json", "/proc", "--out", "{new}"], "cannot write results to /proc: Is a directory"),
+        (["finetune", "--json", "/dev/null/lines.jsonl"], "cannot write results to /dev/null/lines.jsonl: "),
         (["bench", "--pair", "llama2-7b"], "--prompts FILE"),
         (["train", "--features", "joint_prob,colour"], "unknown features colour; known: joint_prob"),
         (["train", "--hidden", "0"], "hidden = 0"),
         (["train", "--logger", "paper"], "unknown logger 'paper'"),
-        (["train", "nowhere"], "nowhere is missing"),
+        (["train", "nowhere"], "nowhere is missing: give the folder of a harvest, or run c2t harvest"),
         (["generate", "--device", "quantum"], "no device is called 'quantum'"),
     ],
 )

@@ -33,9 +33,9 @@ def write_until(folder: Path, stop: int, error: BaseException | None = None, **c
     return writer
 
 
-def interrupted(folder: Path, stop: int, error: type[BaseException] = KeyboardInterrupt) -> Path:
+def interrupted(folder: Path, stop: int, error: type[BaseException] = KeyboardInterrupt, **provenance) -> Path:
     with pytest.raises(error):
-        write_until(open_folder(folder), stop, error())
+        write_until(open_folder(folder), stop, error(), provenance=provenance)
     return folder
 
 
@@ -106,6 +106,11 @@ def test_resuming_needs_the_same_settings_and_prompts(tmp_path: Path) -> None:
     folder = interrupted(tmp_path / "parts", 4)
     with pytest.raises(InputError, match=r"temperature = 0\.4 there, 0\.8 now"):
         write_until(folder, PROMPTS, provenance={"temperature": 0.8})
+    for part in ("target", "draft"):
+        sources = {"target": ["there", "1"], "draft": ["here", "2"]} | {part: ["elsewhere", "3"]}
+        other = interrupted(tmp_path / part, 4, sources={"target": ["there", "1"], "draft": ["here", "2"]})
+        with pytest.raises(InputError, match=rf"{part} = \['t?here', .*there, \['elsewhere', '3'\] now"):
+            write_until(other, PROMPTS, provenance={"sources": sources})
     with pytest.raises(InputError, match="prompts are others"):
         ShardWriter(folder, PROVENANCE, prompt_list(PROMPTS + 1))
     write_until(folder, PROMPTS, provenance={"environment": {"c2t": "another version"}})

@@ -93,7 +93,7 @@ def bench(
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
-    specs = benchmark.specs(policies or ("plain" if tuned else benchmark.DEFAULT_POLICIES))
+    specs = benchmark.specs(("plain" if tuned else benchmark.DEFAULT_POLICIES) if policies is None else policies)
     compared = [parse(spec, shared.classifier(loaded, classifier), rates) for spec in specs]
     if tuned:
         fastest, entry = _tuned(loaded)
