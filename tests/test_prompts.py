@@ -1,6 +1,7 @@
 """Reading prompt files, chat templates as the published scripts write them, and prompts that do not fit."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,19 @@ def test_too_long_turns_are_left_out_with_those_after_them(tokenizer: PreTrained
     assert encoded.skipped == 4
     with pytest.raises(InputError, match="all 1 prompts are longer than 20 tokens"):
         encode_all(tokenizer, "", prompts(["a" * 50]), 20, lambda ids: [""])
+
+
+def test_too_long_texts_are_told_by_c2t_alone(
+    tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers would print a line of its own, about indexing errors."""
+    said: list[str] = []
+    monkeypatch.setattr(logging.StreamHandler, "emit", lambda _, record: said.append(record.getMessage()))
+    monkeypatch.setattr(tokenizer, "model_max_length", 20)
+    assert len(conversation(tokenizer, "", ["a" * 50])) > 20
+    assert said == []
+    tokenizer("a" * 50)
+    assert "Token indices" in said[0]
 
 
 def test_spread_takes_from_all_files_and_categories() -> None:

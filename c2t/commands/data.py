@@ -18,6 +18,7 @@ from c2t.records import describe as describe_harvest
 from c2t.records import is_complete, read_shards
 from c2t.training_data import MODELS, TrainSettings
 
+COUNTS = ("rows", "trees", "positives", "too_long")
 HARVEST, TRAIN, FINETUNE = harvesting.HarvestSettings(), TrainSettings(), training.FINETUNE
 
 
@@ -69,8 +70,7 @@ def harvest(
     if complete:
         terminal.say(f"{folder} is complete already; --overwrite makes it anew.")
     shared.show(information.folder(folder))
-    counts = ("rows", "trees", "positives", "too_long")
-    figures = {name: getattr(done, name) for name in counts} | {"texts": len(done.prompts)}
+    figures = {name: getattr(done, name) for name in COUNTS} | {"texts": len(done.prompts)}
     terminal.result(json, "harvest", figures, done.provenance)
 
 
