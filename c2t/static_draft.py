@@ -65,11 +65,9 @@ class StaticSession:
     def __init__(self, owner: StaticDraft):
         self.owner = owner
         self.reader: EagleSession | None = owner.draft.session()
-        self.rows = 0
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`."""
-        self.rows = len(count)
         if self.reader is None:
             self.owner.phase.read_news(tokens[:, 1:], features, count)
             return
