@@ -7,23 +7,23 @@ The other pair is `tiny-small` by default; where it is not there, it is built fi
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 import typer
 
 from c2t import checkpoints, terminal
-from c2t import options as o
 from c2t.classifier import TreeClassifier
 from c2t.commands import shared
 from c2t.policies import C2T
 from c2t.training_data import NodeData, TrainSettings
 from c2t.training_metrics import Metrics, evaluate
-from pipelines import drawing, paper
+from pipelines import command, drawing
 from pipelines.build_tiny_pair import build, stages_of
 from pipelines.figure6 import history
 from pipelines.figures import FIGURES, Out, Shown, fact, run
-from pipelines.paper import DEFAULT, Counted, Study
+from pipelines.paper import Counted, Study
 from pipelines.recipes import PAIRS
 from pipelines.verdicts import Conclusion, above, all_of, at_equal_tau, below
 
@@ -32,8 +32,6 @@ BETAS = (0.7, 0.5, 0.3)
 HALF = BETAS.index(0.5)
 CURVES = ("recall", "theta", "average_precision")
 BEFORE, AFTER, SCRATCH = "transferred", "fine-tuned", "from scratch"
-Pair = Annotated[str, typer.Option(help="NAME of the pair to transfer to.")]
-Draft = Annotated[str | None, typer.Option(help="Its draft.", show_default="eagle")]
 
 
 def ensure(name: str) -> None:
@@ -119,30 +117,16 @@ def conclusions(metrics: dict[str, Metrics], points: dict[str, list[Counted]]) -
     ]
 
 
-def main(
-    pair: paper.PairName = DEFAULT.pair,
-    draft: o.Draft = None,
-    pair_to: Pair = "tiny-small",
-    draft_to: Draft = None,
-    temperature: o.Temperature = DEFAULT.temperature,
-    limit: o.Limit = 12,
-    max_new_tokens: o.MaxNewTokens = DEFAULT.max_new_tokens,
-    prompts: o.Prompts = None,
-    harvest_prompts: paper.HarvestPrompts = None,
-    harvest_limit: paper.HarvestLimit = DEFAULT.harvest_limit,
-    harvest_tokens: paper.HarvestTokens = DEFAULT.harvest_tokens,
-    training: paper.Training = DEFAULT.training,
-    seed: o.Seed = DEFAULT.seed,
-    out: Out = FIGURES,
-    json: o.Json = None,
-) -> None:
+def main(pair_to: str, draft_to: str | None, out: Path, **chosen: Any) -> Shown:
     """C2T, figure 7: fine-tuning a classifier on 10 % of another pair's nodes."""
-    files = {"prompts": tuple(prompts or ()), "harvest_prompts": tuple(harvest_prompts or ())}
-    numbers = {"harvest_limit": harvest_limit, "harvest_tokens": harvest_tokens, "max_new_tokens": max_new_tokens}
-    common = {"pair": pair, "draft": draft, "temperature": temperature, "limit": limit, "seed": seed}
-    build_it = partial(figure, pair_to=pair_to, draft_to=draft_to)
-    run("figure7", build_it, out, json, training=training, **files, **numbers, **common)
+    return run("figure7", partial(figure, pair_to=pair_to, draft_to=draft_to), out, **chosen)
 
+
+OPTIONS = {
+    "pair_to": (Annotated[str, typer.Option(help="NAME of the pair to transfer to.")], "tiny-small"),
+    "draft_to": (Annotated[str | None, typer.Option(help="Its draft.", show_default="eagle")], None),
+    "out": (Out, FIGURES),
+}
 
 if __name__ == "__main__":
-    typer.run(main)
+    command.run(main, main.__doc__, OPTIONS, limit=12)

@@ -3,6 +3,7 @@ and what they say of the paper's conclusions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
@@ -10,12 +11,11 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from matplotlib.figure import Figure
 
-from c2t import options as o
 from c2t import terminal
 from c2t.errors import InputError
 from c2t.provenance import hardware
 from c2t.records import Harvest
-from pipelines import drawing, paper
+from pipelines import command, drawing, paper
 from pipelines.paper import Study
 from pipelines.verdicts import FAILS, HOLDS, OPEN, Conclusion, Estimate
 
@@ -71,32 +71,7 @@ def show(name: str, shown: Shown, study: Study, out: Path, json: str | None) -> 
 def script(name: str, build: Callable[[Study], Shown], **defaults: Any) -> None:
     """Run a figure's script: the common options on the command line, with other `defaults` where the figure needs
     them."""
-    settings = paper.Settings(**defaults)
-
-    def main(
-        pair: paper.PairName = settings.pair,
-        draft: o.Draft = settings.draft,
-        temperature: o.Temperature = settings.temperature,
-        limit: o.Limit = settings.limit,
-        max_new_tokens: o.MaxNewTokens = settings.max_new_tokens,
-        prompts: o.Prompts = None,
-        harvest_prompts: paper.HarvestPrompts = None,
-        harvest_limit: paper.HarvestLimit = settings.harvest_limit,
-        harvest_tokens: paper.HarvestTokens = settings.harvest_tokens,
-        training: paper.Training = settings.training,
-        seed: o.Seed = settings.seed,
-        device: o.Device = None,
-        dtype: o.Dtype = None,
-        out: Out = FIGURES,
-        json: o.Json = None,
-    ) -> None:
-        files = {"prompts": tuple(prompts or ()), "harvest_prompts": tuple(harvest_prompts or ())}
-        numbers = {"harvest_limit": harvest_limit, "harvest_tokens": harvest_tokens, "max_new_tokens": max_new_tokens}
-        common = {"pair": pair, "draft": draft, "temperature": temperature, "limit": limit, "seed": seed}
-        run(name, build, out, json, device, dtype, training=training, **files, **numbers, **common)
-
-    main.__doc__ = build.__doc__
-    typer.run(main)
+    command.run(partial(run, name, build), build.__doc__, {"out": (Out, FIGURES)}, **defaults)
 
 
 def run(

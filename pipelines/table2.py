@@ -10,18 +10,17 @@ by `python -m pipelines.build_tiny_pair` where they are missing (about 20 minute
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from c2t import checkpoints, terminal
-from c2t import options as o
 from c2t.classifier import TreeClassifier
 from c2t.commands import shared
 from c2t.policies import C2T
-from pipelines import paper, tables
+from pipelines import command, tables
 from pipelines.build_tiny_pair import build, stages_of
-from pipelines.paper import Counted, Settings, Study, nearest
+from pipelines.paper import Counted, Study, nearest
 from pipelines.recipes import PAIRS
 from pipelines.tables import Quoted, Report, Row
 from pipelines.verdicts import Conclusion, Estimate, apart, at_equal_tau, below
@@ -129,31 +128,20 @@ def available(names: Sequence[str], make: bool) -> list[str | None]:
     return ready
 
 
-def main(
-    pair: paper.PairName = Settings.pair,
-    draft: o.Draft = None,
-    same: Annotated[str, typer.Option(help="Pair of the same family.")] = "tiny-small",
-    other: Annotated[str, typer.Option(help="Pair of another family.")] = "tiny-qwen",
-    make: Annotated[bool, typer.Option("--build/--no-build", help="Build missing pairs, or leave them out.")] = True,
-    temperature: o.Temperature = Settings.temperature,
-    limit: o.Limit = LIMIT,
-    max_new_tokens: o.MaxNewTokens = Settings.max_new_tokens,
-    prompts: o.Prompts = None,
-    harvest_prompts: paper.HarvestPrompts = None,
-    harvest_limit: paper.HarvestLimit = Settings.harvest_limit,
-    harvest_tokens: paper.HarvestTokens = Settings.harvest_tokens,
-    training: paper.Training = Settings.training,
-    seed: o.Seed = Settings.seed,
-    device: o.Device = None,
-    json: o.Json = None,
-) -> None:
+def main(same: str, other: str, make: bool, **chosen: Any) -> Report:
     """C2T, table 2: transfer to other targets."""
-    chosen = dict(locals())
-    near, far = available((chosen.pop("same"), chosen.pop("other")), chosen.pop("make"))
-    for name in ("prompts", "harvest_prompts"):
-        chosen[name] = tuple(chosen[name] or ())
-    tables.run("table2", lambda study: table(study, near, far), dtype=None, **chosen)
+    near, far = available((same, other), make)
+    return tables.run("table2", lambda study: table(study, near, far), **chosen)
 
+
+OPTIONS = {
+    "same": (Annotated[str, typer.Option(help="Pair of the same family.")], "tiny-small"),
+    "other": (Annotated[str, typer.Option(help="Pair of another family.")], "tiny-qwen"),
+    "make": (
+        Annotated[bool, typer.Option("--build/--no-build", help="Build missing pairs, or leave them out.")],
+        True,
+    ),
+}
 
 if __name__ == "__main__":
-    typer.run(main)
+    command.run(main, main.__doc__, OPTIONS, limit=LIMIT)

@@ -3,16 +3,16 @@ that hold of every run, and the command line."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import typer
 
-from c2t import options as o
 from c2t import terminal
 from c2t.errors import InputError
 from c2t.provenance import hardware
-from pipelines import paper
+from pipelines import command, paper
 from pipelines.paper import Counted, Study
 from pipelines.verdicts import Conclusion
 
@@ -119,35 +119,16 @@ def figures(report: Report) -> dict[str, Any]:
 
 def script(name: str, build: Callable[[Study], Report], **defaults: Any) -> None:
     """Run a table's script: the common options on the command line, with `defaults` where the table has its own."""
-    settings = paper.Settings(**defaults)
-
-    def main(
-        pair: paper.PairName = settings.pair,
-        draft: o.Draft = settings.draft,
-        temperature: o.Temperature = settings.temperature,
-        limit: o.Limit = settings.limit,
-        max_new_tokens: o.MaxNewTokens = settings.max_new_tokens,
-        prompts: o.Prompts = None,
-        harvest_prompts: paper.HarvestPrompts = None,
-        harvest_limit: paper.HarvestLimit = settings.harvest_limit,
-        harvest_tokens: paper.HarvestTokens = settings.harvest_tokens,
-        training: paper.Training = settings.training,
-        seed: o.Seed = settings.seed,
-        device: o.Device = None,
-        dtype: o.Dtype = None,
-        json: o.Json = None,
-    ) -> None:
-        files = {"prompts": tuple(prompts or ()), "harvest_prompts": tuple(harvest_prompts or ())}
-        numbers = {"harvest_limit": harvest_limit, "harvest_tokens": harvest_tokens, "max_new_tokens": max_new_tokens}
-        common = {"pair": pair, "draft": draft, "temperature": temperature, "limit": limit, "seed": seed}
-        run(name, build, json, device, dtype, training=training, **files, **numbers, **common)
-
-    main.__doc__ = build.__doc__
-    typer.run(main)
+    command.run(partial(run, name, build), build.__doc__, **defaults)
 
 
 def run(
-    name: str, build: Callable[[Study], Report], json: str | None, device: str | None, dtype: str | None, **chosen: Any
+    name: str,
+    build: Callable[[Study], Report],
+    json: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    **chosen: Any,
 ) -> Report:
     """Make a report, print it, and write its line of results; wrong input ends with one line and exit code 2."""
     try:
