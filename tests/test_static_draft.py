@@ -44,10 +44,10 @@ def test_every_round_is_the_policys_own(name: str, sampling: Sampling) -> None:
     """Rows end at different times, which moves the others."""
     policy, target = POLICIES[name], toy_target()
     draft, prompts, eos = random_eagle(target), PROMPTS, frozenset({11, 30})
-    _, expected = run(target, draft, policy, prompts, new=14, sampling=sampling, eos=eos)
+    _, expected = run(target, draft, policy, prompts, new=11, sampling=sampling, eos=eos)
     static = StaticDraft(draft, policy.plan(), rows=6, capacity=64)
-    for _ in range(2):  # the second generation finds the first one's memory
-        _, found = run(target, static, StaticPolicy(policy), prompts, new=14, sampling=sampling, eos=eos)
+    for _ in range(2 if name == "c2t" else 1):  # the second generation finds the first one's memory
+        _, found = run(target, static, StaticPolicy(policy), prompts, new=11, sampling=sampling, eos=eos)
         assert len({len(step.rows) for step in found}) > 1
         for step, other in zip(found[1:], expected[1:], strict=True):
             assert step.rows.tolist() == other.rows.tolist()
