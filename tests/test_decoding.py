@@ -65,7 +65,7 @@ def test_greedy_text_is_that_of_generate(penalty: float, plain) -> None:
     assert plain[name] == [hugging_face(prompt, NEW, repetition_penalty=penalty) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_greedy_text_does_not_hang_on_the_weights(seed: int) -> None:
     """Other targets, with drafts of theirs: EAGLE-2 and C2T write what generate writes."""
     target = toy_target(seed=seed)
