@@ -1,7 +1,8 @@
 """A draft phase of fixed shapes: a layered policy on an EAGLE-1/2 head, one graph for each level (C2T, Algorithm 1).
 
-Every level drafts from `width` slots, dead ones included, in columns, keys and values that exist already, so on a CUDA
-device nothing waits for it within a round but one look at whether the level before the last had a survivor.
+Every level drafts from `width` slots, dead ones included, in columns, keys and values that exist already. On a CUDA
+device the only wait while levels are drafted is for whether the one before the last begun had a survivor, which is
+known by then as a rule; the trees' sizes are read once a round.
 
     read     the committed tokens' keys and values, and the root's hidden state
     level 0  the root's children             rank -> select
@@ -24,6 +25,7 @@ from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_attention import tree_attention
 from c2t.kernels.tree_mask import WORD, TreeMask, ancestor_bits
 from c2t.kv_cache import StaticKVCache
+from c2t.models.draft import refuse_nan
 from c2t.models.eagle_draft import EagleDraft, EagleSession
 from c2t.policies.eagle2 import rerank
 from c2t.policies.layered import Plan
@@ -84,8 +86,7 @@ class StaticSession:
 
     def check(self) -> None:
         """See `DraftSession.check`."""
-        if self.owner.phase.broken:
-            raise InputError("the draft's logits contain NaN; check its checkpoint, or load it in a wider dtype")
+        refuse_nan(self.owner.phase.broken)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Go on with these rows of the batch only."""

@@ -83,8 +83,7 @@ def random_head(shapes: Shapes, target: Target) -> EagleDraft:
 
 def behind(target: Target, rows: int, prefix: int, shapes: Shapes) -> StaticTarget:
     """A target by graphs, with prefixes in its memory."""
-    largest = max(size for sizes in shapes.ragged.values() for size in sizes)
-    sizes = {*shapes.verified, *(2 * size for size in range(1, largest + 1))}
+    sizes = {*shapes.verified, *(2 * mean for means in shapes.ragged.values() for mean in means)}
     static = StaticTarget(target, rows, prefix + shapes.room, sorted(sizes))
     tokens = torch.zeros(rows, PROMPT, dtype=torch.long, device=target.device)
     static.session().prefill(tokens, torch.full((rows,), PROMPT, device=target.device))

@@ -99,8 +99,7 @@ class DraftSession(ABC):
 
     def check(self) -> None:
         """Raise InputError if a distribution of this round was not a number; one look a round, none per level."""
-        if self.broken:
-            raise InputError("the draft's logits contain NaN; check its checkpoint, or load it in a wider dtype")
+        refuse_nan(self.broken)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Go on with these rows of the batch only."""
@@ -120,6 +119,12 @@ class DraftSession(ABC):
             return pending
         prefix = self.cache.visible()[:, None].expand(-1, pending.shape[1], -1)
         return torch.cat([prefix, pending], 2)
+
+
+def refuse_nan(broken: Bool[Tensor, ""]) -> None:
+    """Raise InputError if any of a draft's distributions was not a number."""
+    if broken:
+        raise InputError("the draft's logits contain NaN; check its checkpoint, or load it in a wider dtype")
 
 
 class NoDraft:
