@@ -65,6 +65,8 @@ class SpeculativeDecoder:
     def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0):
         self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
         check_policy(policy, pair)
+        if not isinstance(graph_tokens, Integral) or graph_tokens < 0:
+            raise InputError(f"graph_tokens = {graph_tokens} must be a whole number, 0 for no graphs")
         self._static: dict[int, Parts] = {}
         if graph_tokens:
             self._static[1] = self._by_graphs(1)  # which says at once what they do not serve

@@ -94,7 +94,7 @@ def _model(path: Path) -> Facts:
         raise InputError(f"{path / 'config.json'} is not readable JSON: {error}") from error
     if not isinstance(raw, dict):
         raise InputError(f"{path / 'config.json'} describes no model")
-    if "negatives_kept" in raw:
+    if checkpoints.is_classifier(path):
         classifier = TreeClassifier.from_pretrained(path)
         values = asdict(classifier.config) | {"validation_prompts": len(classifier.config.validation_prompts)}
         return Facts("classifier", {"folder": path, **_flat(values)})
