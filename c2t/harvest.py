@@ -16,7 +16,6 @@ from c2t.decoder import check_policy
 from c2t.decoding import Step, cut, generate
 from c2t.errors import InputError
 from c2t.harvest_settings import HarvestSettings
-from c2t.models.draft_lm import DraftLM
 from c2t.models.pairs import Pair
 from c2t.positions import replay_all
 from c2t.prompts import Prompt, conversation
@@ -52,7 +51,7 @@ def harvest(
         for turn in range(len(prompt.turns))
     ]
     folder = open_folder(out, resume, overwrite)
-    extra = types(settings.columns, hidden_size(pair))
+    extra = types(settings.columns, pair.draft.hidden_size)
     with ShardWriter(folder, provenance(pair, prompts, settings), turns, extra) as writer:
 
         def tell(found: int) -> None:
@@ -138,12 +137,6 @@ def _told(steps: Iterator[Step], tell: Callable[[int], None], rows: int) -> Iter
             rows += int(step.tree.sizes.sum()) - len(step.rows)
             tell(rows)
         yield step
-
-
-def hidden_size(pair: Pair) -> int:
-    """Of the draft's hidden states."""
-    model = pair.draft.model if isinstance(pair.draft, DraftLM) else pair.draft.head
-    return model.config.hidden_size
 
 
 def run(

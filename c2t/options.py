@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from c2t.columns import COLUMNS
-from c2t.models.pairs import DRAFTS
+from c2t.models.pairs import DRAFTS, NGRAMS
 from c2t.results import check_place
 from c2t.training import LOGGERS
 
@@ -20,7 +20,13 @@ def _before_the_work(path: str | None) -> str | None:
 
 PairName = Annotated[str | None, typer.Option("--pair", help="NAME of a pair.", show_default="tiny")]
 Target = Annotated[str | None, typer.Option(help="Folder or Hub id of a target, instead of a pair's.")]
-Draft = Annotated[str | None, typer.Option(help=f"Folder or Hub id of a draft, or a pair's own: {', '.join(DRAFTS)}.")]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Folder or Hub id of a draft, or a pair's own: {', '.join(DRAFTS)}; with {NGRAMS} behind it (or "
+        f"{NGRAMS}=DOUBT) it is mixed with what followed the same tokens earlier in the text."
+    ),
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...", show_default="cuda if there is one")]
 Dtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16"] | None,

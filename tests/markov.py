@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from c2t.models.draft import DraftSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.target import Target, Verified
 from c2t.protocols import Rows
@@ -82,6 +83,7 @@ class MarkovDraft(DraftLM):
         return DraftState(self.table)
 
 
+@DraftSession.register
 class DraftState(State):
     def observe(self, tokens: Tensor, features: Tensor, count: Tensor) -> None:
         self.before = tokens.gather(1, count[:, None] - 1)[:, 0]

@@ -16,6 +16,10 @@ class DraftLM:
     def __init__(self, model: Target):
         self.model = model
 
+    @property
+    def hidden_size(self) -> int:
+        return self.model.config.hidden_size
+
     def session(self) -> "DraftLMSession":
         return DraftLMSession(self)
 

@@ -17,6 +17,10 @@ class EagleDraft:
         self.head, self.lm_head = head, Projection(lm_head)
         self._fused: tuple[list, FusedEagle] | None = None
 
+    @property
+    def hidden_size(self) -> int:
+        return self.head.config.hidden_size
+
     def session(self) -> "EagleSession":
         return EagleSession(self)
 

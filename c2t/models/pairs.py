@@ -17,6 +17,7 @@ from c2t.errors import InputError
 from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.eagle_checkpoint import fetch, load_head
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.ngrams import NgramDraft
 from c2t.models.target import Target
 
 # The drafts that a pair can bring along: name on the command line -> part of the pair's folder, kind of draft.
@@ -27,6 +28,7 @@ DRAFTS = {
     "mtp": ("draft_mtp", "head"),
     "lm": ("draft_lm", "lm"),
 }
+NGRAMS = "+ngrams"  # behind any draft's name, and "=DOUBT" behind it
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Pair:
 
     name: str
     target: Target
-    draft: EagleDraft | DraftLM
+    draft: EagleDraft | DraftLM | NgramDraft
     tokenizer: PreTrainedTokenizerBase
     template: str
     sources: dict[str, tuple[str, str]]
@@ -56,12 +58,14 @@ def load_pair(
 ) -> Pair:
     """Load a pair by NAME (default: the embedded one), or a target and a draft by folder or Hub id.
 
-    `draft` may also name one of the pair's own drafts (DRAFTS). dtype defaults to float32 on a CPU and to the
+    `draft` may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=DOUBT" behind it mixes it with
+    the text's n-grams (`c2t.models.ngrams`). dtype defaults to float32 on a CPU and to the
     checkpoint's elsewhere; `device_map` spreads a large target over devices as transformers does. Raises InputError
     for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
         pair = "tiny"
+    draft, doubt = _with_ngrams(draft)
     if pair is None and (draft is None or str(draft) in DRAFTS):
         raise InputError("a target without a pair's name needs --draft: a folder or Hub id of its draft")
     device = _device(device or "cpu")
@@ -84,9 +88,28 @@ def load_pair(
         "target": (target_place, getattr(target_model.config, "_commit_hash", None) or fingerprint(Path(target_place))),
         "draft": (str(draft_place), fingerprint(folder)),
     }
+    if doubt is not None:
+        loaded = NgramDraft(loaded, doubt)
+        sources["draft"] = tuple(f"{part}{NGRAMS}={doubt:g}" for part in sources["draft"])
     name = pair or Path(target_place).name
     template = published.template if published else "chat" * bool(tokenizer.chat_template)
     return Pair(name, target_model, loaded, tokenizer, template, sources)
+
+
+def _with_ngrams(draft: str | Path | None) -> tuple[str | Path | None, float | None]:
+    """A draft without the "+ngrams=DOUBT" behind it (None: the pair's usual one), and the doubt (None: no n-grams)."""
+    name, plus, doubt = str(draft or "").partition(NGRAMS)
+    if not plus:
+        return draft, None
+    kind = type(draft)
+    if not doubt:
+        return kind(name) if name else None, NgramDraft.doubt
+    try:
+        if doubt[0] != "=":
+            raise ValueError
+        return kind(name) if name else None, float(doubt[1:])
+    except ValueError as error:
+        raise InputError(f"draft = {draft}: write {NGRAMS}, or {NGRAMS}=DOUBT with a positive number") from error
 
 
 def kind_of(folder: Path) -> str:

@@ -11,6 +11,7 @@ from transformers import LlamaConfig
 from c2t.errors import InputError
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import fingerprint, kind_of, load_pair
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, SIZES, language_model, save_language_model
@@ -54,6 +55,29 @@ def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> Non
     assert isinstance(parts.draft, DraftLM)
     other = load_pair("toy", draft=str(pair_folder / "draft_distilled"))
     assert other.draft.head.fc.weight.equal(load_pair("toy", draft="distilled").draft.head.fc.weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "doubt"),
+    [
+        ("+ngrams", "draft", 16.0),
+        ("lm+ngrams=0.5", "draft_lm", 0.5),
+        ("{}/draft_distilled+ngrams", "draft_distilled", 16.0),
+    ],
+)
+def test_ngrams_come_with_any_draft(name: str, part: str, doubt: float, pair_folder: Path) -> None:
+    pair = load_pair("toy", draft=name.format(pair_folder))
+    assert isinstance(pair.draft, NgramDraft)
+    assert pair.draft.doubt == doubt
+    place, version = pair.sources["draft"]
+    assert place == f"{pair_folder / part}+ngrams={doubt:g}"
+    assert version == f"{fingerprint(pair_folder / part)}+ngrams={doubt:g}"
+
+
+@pytest.mark.parametrize("name", ["lm+ngrams=", "lm+ngrams=many", "lm+ngrams8", "lm+ngrams=0", "lm+ngrams=nan"])
+def test_ngrams_of_no_positive_doubt_are_refused(name: str, pair_folder: Path) -> None:
+    with pytest.raises(InputError, match="positive number"):
+        load_pair("toy", draft=name)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float64, torch.bfloat16])

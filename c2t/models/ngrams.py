@@ -1,0 +1,118 @@
+"""A draft that reads the text too: its distributions are mixed with what followed the same tokens earlier.
+
+This is a cache language model (Kuhn and De Mori, 1990) around any draft, and its counts are what prompt lookup decoding
+copies from. It costs no forward, serves every policy, and brings tokens to the tree that the draft alone never would.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.errors import InputError
+from c2t.models.draft import DraftSession
+from c2t.models.draft_lm import DraftLM
+from c2t.models.eagle_draft import EagleDraft
+from c2t.protocols import Rows
+from c2t.tree import Tree
+
+LONGEST = 3  # tokens that are looked for together, at most
+
+
+@dataclass(frozen=True)
+class NgramDraft:
+    """`draft` with the text's own n-grams. After n tokens that stand N times earlier in the text, c of them before the
+    token x, its probability p becomes (c + doubt p) / (N + doubt): first for n = 1, then for that result and n = 2,
+    then 3. doubt: how many tokens the draft is trusted like; InputError unless it is positive and finite."""
+
+    draft: EagleDraft | DraftLM
+    doubt: float = 16.0
+
+    def __post_init__(self):
+        if not 0 < self.doubt < float("inf"):
+            raise InputError(f"doubt = {self.doubt} of the n-grams must be a positive number")
+
+    @property
+    def hidden_size(self) -> int:
+        return self.draft.hidden_size
+
+    def session(self) -> "NgramSession":
+        return NgramSession(self.draft.session(), self.doubt)
+
+
+@DraftSession.register  # it wraps one, so that any draft will do
+class NgramSession:
+    """A draft's session beside the committed text, the root included: text[r, :lengths[r]]."""
+
+    def __init__(self, draft: DraftSession, doubt: float):
+        self.draft, self.doubt = draft, doubt
+        self.text: Int[Tensor, "B L"] | None = None
+        self.lengths: Int[Tensor, " B"] | None = None
+
+    @property
+    def passes(self) -> Int[Tensor, " B"]:
+        return self.draft.passes
+
+    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        self.draft.observe(tokens, features, count)
+        if self.text is None:
+            self.text, self.lengths = tokens, count + 1
+            return
+        place = self.lengths[:, None] + torch.arange(tokens.shape[1] - 1, device=tokens.device)
+        longer = torch.nn.functional.pad(self.text, (0, tokens.shape[1] - 1))
+        self.lengths = self.lengths + count
+        self.text = longer.scatter(1, place, tokens[:, 1:])[:, : int(self.lengths.max())]
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
+        """See `c2t.protocols.Draft.expand`."""
+        rows = self.draft.expand(tree, slots)
+        share, trust = self._copies(self._context(tree, slots.clamp(min=0)), rows.logits.dtype)
+        log_probs = rows.log_probs + trust.log()[..., None]
+        token = self._following().expand_as(share)
+        copied = torch.zeros_like(log_probs).scatter_add_(2, token, share).gather(2, token).log()
+        return Rows(log_probs.scatter(2, token, torch.logaddexp(log_probs.gather(2, token), copied)), rows.hidden)
+
+    def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
+        """As `DraftSession.fork`."""
+        fork = NgramSession(self.draft.fork(back), self.doubt)
+        fork.text, fork.lengths = self.text.expand(len(back), -1), self.lengths - back
+        return fork
+
+    def check(self) -> None:
+        self.draft.check()
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        self.draft.select(rows)
+        self.text, self.lengths = self.text[rows], self.lengths[rows]
+
+    def _context(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Int[Tensor, "n B F"]:
+        """The last tokens up to each slot, its own first: of its path, then of the text; -1 before its beginning."""
+        above, place, context = slots, (self.lengths - 1)[:, None].expand_as(slots), []
+        for _ in range(LONGEST):
+            inside = above >= 0
+            place = place - (~inside).long()
+            before = torch.where(place >= 0, self.text.gather(1, place.clamp(min=0)), -1)
+            context.append(torch.where(inside, tree.token.gather(1, above.clamp(min=0)), before))
+            above = torch.where(inside, tree.parent.gather(1, above.clamp(min=0)), -1)
+        return torch.stack(context)
+
+    def _copies(
+        self, context: Int[Tensor, "n B F"], dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "B F L"], Float[Tensor, "B F"]]:
+        """How much the token behind each place of the text gains by it, and the factor left to the draft."""
+        places = torch.arange(self.text.shape[1], device=self.text.device)
+        fits = (places < (self.lengths - 1)[:, None])[:, None]  # something stands behind these
+        share = torch.zeros((), dtype=dtype, device=self.text.device)
+        trust = torch.ones_like(share)
+        for back, token in enumerate(context):
+            earlier = self.text.roll(back, 1).masked_fill(places < back, -2)  # nothing is before the beginning
+            fits = fits & (earlier[:, None] == token[..., None])
+            weight = 1 / (fits.sum(2).to(dtype) + self.doubt)
+            share = share * (self.doubt * weight)[..., None] + fits * weight[..., None]
+            trust = trust * (self.doubt * weight)
+        return share, trust
+
+    def _following(self) -> Int[Tensor, "B 1 L"]:
+        """The token behind each place of the text; its first one behind the last, which gains nothing."""
+        return self.text.roll(-1, 1)[:, None]

@@ -1,0 +1,130 @@
+"""A draft with the text's n-grams: its distributions against counts made one by one, and what every draft promises."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from c2t.decoder import SpeculativeDecoder
+from c2t.decoding import generate
+from c2t.errors import InputError
+from c2t.models.ngrams import LONGEST, NgramDraft, NgramSession
+from c2t.models.pairs import Pair
+from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
+from c2t.positions import replay_all, visited
+from c2t.protocols import Draft
+from c2t.replay import replay, write
+from c2t.sampling import Sampling
+from tests.every_policy import EVERY_POLICY
+from tests.markov import MarkovDraft, MarkovTarget
+from tests.test_law import DRAFT, PROMPT, ROWS, SAMPLINGS, TARGET, p_of_bonus, p_of_texts
+from tests.test_positions import assert_same
+from tests.toys import (
+    PROMPTS,
+    emitted,
+    path_of,
+    random_eagle,
+    root_of,
+    toy_classifier,
+    toy_drafts,
+    toy_target,
+    toy_tokenizer,
+)
+
+TEXTS = [[7, 1, 7, 2, 7, 1, 7, 1, 7], [5, 5, 5, 5], [9, 8, 9], [1, 2, 3, 4, 1, 2, 3, 6, 9, 1, 2, 3]]
+
+
+def reader(drafter: NgramDraft, texts: list[list[int]]) -> NgramSession:
+    """A session that has observed the texts in two parts, the second of another length in every row."""
+    session, embed = drafter.session(), toy_target().embed_tokens
+    for parts in ([text[:2] for text in texts], [text[1:] for text in texts]):
+        tokens = torch.zeros(len(texts), max(map(len, parts)), dtype=torch.long)
+        for row, part in enumerate(parts):
+            tokens[row, : len(part)] = torch.tensor(part)
+        session.observe(tokens, embed(tokens)[:, :-1], torch.tensor([len(part) - 1 for part in parts]))
+    return session
+
+
+def mixed(prob: Tensor, text: list[int], path: list[int], doubt: float) -> Tensor:
+    """The definition."""
+    whole = text + path
+    for n in range(1, min(LONGEST, len(whole)) + 1):
+        behind = [text[i + n] for i in range(len(text) - n) if text[i : i + n] == whole[-n:]]
+        count = torch.tensor([float(behind.count(token)) for token in range(len(prob))], dtype=prob.dtype)
+        prob = (count + doubt * prob) / (len(behind) + doubt)
+    return prob
+
+
+@pytest.mark.parametrize("doubt", [0.5, 16.0])
+@pytest.mark.parametrize("name", ["eagle", "same"])
+@torch.no_grad()
+def test_distributions_are_mixed_with_counts(name: str, doubt: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, drafted, changed = reader(NgramDraft(toy_drafts()[name], doubt), TEXTS), [], 0
+    assert isinstance(session, Draft)
+    expand = session.draft.expand
+    monkeypatch.setattr(session.draft, "expand", lambda *level: drafted.append(expand(*level)) or drafted[-1])
+    tree = Eagle2(K=3, levels=4, N=None)(session, root_of(*(text[-1] for text in TEXTS)))
+    for slots in ([[3, 20, 6], [4, 17, 30], [1, 8, 25], [2, 29, 16]], [[7, -1], [1, 9], [22, -1], [28, 4]]):
+        rows = session.expand(tree, torch.tensor(slots))
+        assert rows.hidden.equal(drafted[-1].hidden)
+        for row, text in enumerate(TEXTS):
+            for place, slot in enumerate(slots[row]):
+                if slot < 0:
+                    continue
+                alone = drafted[-1].log_probs[row, place].exp()
+                wanted = mixed(alone, text, path_of(tree, row, slot), doubt)
+                torch.testing.assert_close(rows.log_probs[row, place].exp(), wanted, rtol=1e-9, atol=1e-12)
+                changed += not torch.allclose(alone, wanted)
+    assert changed >= 4
+
+
+@pytest.mark.parametrize("name", ["eagle2", "c2t naive", "opttree", "entropy", "specinfer", "sequoia", "dyspec"])
+def test_text_is_that_of_plain_decoding(name: str) -> None:
+    policy, drafter = EVERY_POLICY[name].policy, NgramDraft(toy_drafts()["perturbed"], doubt=2.0)
+    prompts = [*PROMPTS, [4, 4, 9, 4, 4, 9, 4, 4]]
+    for sampling in (Sampling(), Sampling(temperature=0.4, seed=3)):
+        settings = {"max_new_tokens": 12, "sampling": sampling}
+        plain = emitted(list(generate(toy_target(), None, Plain(), prompts, **settings)), len(prompts))
+        steps = list(generate(toy_target(), drafter, policy, prompts, rule="target-only", **settings))
+        assert [text[:12] for text in emitted(steps, len(prompts))] == plain
+
+
+@pytest.mark.parametrize("policy", [Eagle2(3, 2, None), SpecInfer((3, 2))], ids=lambda policy: type(policy).__name__)
+def test_text_follows_the_targets_law(policy) -> None:
+    """Candidates that are drawn from the mixed distributions are verified by them."""
+    sampling, models = SAMPLINGS["T=1"], (MarkovTarget(TARGET), NgramDraft(MarkovDraft(DRAFT), doubt=1.0))
+    steps = list(generate(*models, policy, [PROMPT] * ROWS, max_new_tokens=4, sampling=sampling))
+    assert p_of_texts(steps, sampling) > 1e-4
+    assert p_of_bonus(steps, sampling) > 1e-4
+
+
+@torch.no_grad()
+def test_a_text_that_repeats_itself_is_gone_on_with() -> None:
+    """Whatever a random head says: tokens come into the tree that are not among its most probable ones."""
+    text = [4, 9, 2, 30, 17] * 3 + [4, 9]
+    drafter = NgramDraft(random_eagle(toy_target()), doubt=0.5)
+    tree = Eagle2(K=1, levels=7, N=None)(reader(drafter, [text]), root_of(text[-1]))
+    assert tree.token[0].tolist() == [9, 2, 30, 17, 4, 9, 2, 30]
+
+
+@pytest.mark.parametrize(
+    "policy", [C2T(toy_classifier(), beta=0.25, K=4, W=4, levels=4), JointThreshold(0.03, K=4, levels=4)]
+)
+def test_replays_are_the_live_run(policy) -> None:
+    target, drafter = toy_target(), NgramDraft(toy_drafts()["perturbed"], doubt=3.0)
+    sampling = Sampling(temperature=0.4, seed=2)
+    texts = write(target, PROMPTS, max_new_tokens=20, beyond=6, sampling=sampling)
+    live = list(generate(target, drafter, policy, PROMPTS, max_new_tokens=20, sampling=sampling))
+    assert_same(live, replay(drafter, policy, texts, seed=2))
+    assert_same(live, visited(replay_all(drafter, policy, texts, seed=2)))
+
+
+@pytest.mark.parametrize("doubt", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_doubt_that_is_none_is_refused(doubt: float) -> None:
+    with pytest.raises(InputError, match="must be a positive number"):
+        NgramDraft(toy_drafts()["same"], doubt)
+
+
+def test_graphs_do_not_serve_it() -> None:
+    pair = Pair("toy", toy_target(), NgramDraft(toy_drafts()["eagle"]), toy_tokenizer(), "", {})
+    with pytest.raises(InputError, match="graphs serve EAGLE-1/2 heads"):
+        SpeculativeDecoder(pair, Eagle2(K=2, levels=2), graph_tokens=64)
