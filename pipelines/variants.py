@@ -20,6 +20,7 @@ from pipelines.context import DOUBTS
 from pipelines.subtrees import LEVELS, Nodes, along, eagle2
 
 NEGATIVES = 20  # per positive, as the committed classifier learns
+GROWN = 40
 STEPS, BATCH, HIDDEN, RATE = 1500, 4096, 48, 1e-2
 PAPER = ("joint_prob", "entropy", "depth")
 LOGS = ("log_joint", "entropy", "depth")
@@ -99,11 +100,13 @@ def _rivals(tree: np.ndarray, accepted: np.ndarray) -> Int[np.ndarray, "p 2"]:
 class Variant(NamedTuple):
     """A learned score. features: columns; fit: how it is learned; steps: what. A path's score is learned from all nodes
     (some of those not accepted left out). A step's is the probability that a node is accepted if its parent is, learned
-    from the children of accepted nodes and multiplied along the path: fewer rows, but each one tells what is asked."""
+    from the children of accepted nodes and multiplied along the path: fewer rows, but each one tells what is asked.
+    grown: how often it is learned again, from the nodes that trees of its own (of GROWN tokens) asked about."""
 
     features: tuple[str, ...]
     fit: Callable
     steps: bool = False
+    grown: int = 0
 
 
 VARIANTS = {
@@ -113,6 +116,9 @@ VARIANTS = {
     "network, all 11": Variant(ALL, network("bce")),
     "network, all 11, weighted by reach": Variant(ALL, network("reach")),
     "network, all 11, ranked in the tree": Variant(ALL, network("rank")),
+    "paper's network, on trees it grew": Variant(PAPER, network("bce"), grown=2),
+    "network, log P, on trees it grew": Variant(LOGS, network("bce"), grown=2),
+    "network, all 11, on trees it grew": Variant(ALL, network("bce"), grown=2),
     "logistic, log P": Variant(LOGS, logistic),
     "logistic, all 11": Variant(ALL, logistic),
     "boosted trees, log P alone": Variant(("log_joint",), boosting),
@@ -147,8 +153,21 @@ def learned(nodes: Nodes, variant: Variant) -> Float[np.ndarray, " n"]:
     for fold in range(len(nodes.files)):
         seen, unseen = nodes.fold != fold, nodes.fold == fold
         chosen = np.flatnonzero(seen & reached) if variant.steps else sample(nodes, seen, rng)
-        score[unseen] = variant.fit(x[chosen], nodes.accepted[chosen], nodes, chosen)(x[unseen])
+        model = variant.fit(x[chosen], nodes.accepted[chosen], nodes, chosen)
+        for _ in range(variant.grown):
+            chosen = sample(nodes, seen & asked(nodes, model(x), seen), rng)
+            model = variant.fit(x[chosen], nodes.accepted[chosen], nodes, chosen)
+        score[unseen] = model(x[unseen])
     return along(-np.logaddexp(0, -score), nodes.above, nodes.depth) if variant.steps else score
+
+
+def asked(nodes: Nodes, score: Float[np.ndarray, " n"], rows: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    """The nodes that trees cut out by this score, of GROWN tokens in these rows, are chosen from: children of those
+    that they keep."""
+    least = along(score, nodes.above, nodes.depth, np.minimum)
+    trees = len(np.unique(nodes.tree[rows]))
+    kept = least >= np.sort(least[rows])[::-1][GROWN * trees]
+    return (nodes.above < 0) | kept[nodes.above]
 
 
 def bonus(nodes: Nodes, nats: float) -> Float[np.ndarray, " n"]:
