@@ -17,17 +17,19 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.protocols import Rows
 from c2t.tree import Tree
 
-LONGEST = 3  # tokens that are looked for together, at most
+LONGEST = 4  # tokens that are looked for together, at most
+SOONER = 4.0  # how much less doubt one more of them leaves
 
 
 @dataclass(frozen=True)
 class NgramDraft:
     """`draft` with the text's own n-grams. After n tokens that stand N times earlier in the text, c of them before the
-    token x, its probability p becomes (c + doubt p) / (N + doubt): first for n = 1, then for that result and n = 2,
-    then 3. doubt: how many tokens the draft is trusted like; InputError unless it is positive and finite."""
+    token x, its probability p becomes (c + d p) / (N + d) with d = doubt / SOONER^(n - 1): first for n = 1, then for
+    that result and n = 2, up to LONGEST. doubt: how many tokens of the text the draft outweighs; InputError unless it
+    is positive and finite."""
 
     draft: EagleDraft | DraftLM
-    doubt: float = 16.0
+    doubt: float = 128.0
 
     def __post_init__(self):
         if not 0 < self.doubt < float("inf"):
@@ -106,11 +108,12 @@ class NgramSession:
         share = torch.zeros((), dtype=dtype, device=self.text.device)
         trust = torch.ones_like(share)
         for back, token in enumerate(context):
+            doubt = self.doubt / SOONER**back
             earlier = self.text.roll(back, 1).masked_fill(places < back, -2)  # nothing is before the beginning
             fits = fits & (earlier[:, None] == token[..., None])
-            weight = 1 / (fits.sum(2).to(dtype) + self.doubt)
-            share = share * (self.doubt * weight)[..., None] + fits * weight[..., None]
-            trust = trust * (self.doubt * weight)
+            weight = 1 / (fits.sum(2).to(dtype) + doubt)
+            share = share * (doubt * weight)[..., None] + fits * weight[..., None]
+            trust = trust * (doubt * weight)
         return share, trust
 
     def _following(self) -> Int[Tensor, "B 1 L"]:

@@ -50,7 +50,7 @@ def mixed(prob: Tensor, text: list[int], path: list[int], doubt: float) -> Tenso
     for n in range(1, min(LONGEST, len(whole)) + 1):
         behind = [text[i + n] for i in range(len(text) - n) if text[i : i + n] == whole[-n:]]
         count = torch.tensor([float(behind.count(token)) for token in range(len(prob))], dtype=prob.dtype)
-        prob = (count + doubt * prob) / (len(behind) + doubt)
+        prob, doubt = (count + doubt * prob) / (len(behind) + doubt), doubt / 4
     return prob
 
 
