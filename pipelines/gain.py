@@ -1,6 +1,6 @@
 """When a learned tree gains: gamma of scores over that of the best training-free tree at equal tau, by draft, text
-temperature and domain. Trees are cut out of harvested full ones (`pipelines.subtrees`); a learned score is always
-judged on domains that it did not learn from.
+temperature and domain, with and without the text's n-grams in the draft (`c2t.models.ngrams`). Trees are cut out of
+harvested full ones (`pipelines.subtrees`); a learned score is always judged on domains that it did not learn from.
 
     python -m pipelines.gain [--limit N] [--drafts a,b] [--temperatures a,b] [--grid] [--every] [--fresh] [--mixed]
 
@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from c2t import checkpoints, fronts, terminal
 from c2t.fronts import RESAMPLES, gamma_at, resample, tau_gamma
 from c2t.harvest import HarvestSettings, harvest
-from c2t.models.pairs import DRAFTS, load_pair
+from c2t.models.pairs import DRAFTS, NGRAMS, load_pair
 from c2t.points import Point
 from c2t.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.records import describe, is_complete, read_columns
@@ -29,30 +29,28 @@ from c2t.results import result_line
 from pipelines import drawing
 from pipelines.context import read_texts, with_context
 from pipelines.subtrees import Nodes, cuts, read_nodes
-from pipelines.variants import COPYING, RIVALS, UNTRAINED, VARIANTS, scores
+from pipelines.variants import RIVALS, UNTRAINED, VARIANTS, scores
 
 RESULTS = checkpoints.root() / "data" / "results" / "gain.jsonl"
 TAUS = (1.5, 2.0, 2.5, 3.0)
 MAIN = (
-    "threshold on P",
     "paper's network",
+    "paper's network, on trees it grew",
     "network, log P",
     "boosted trees, all 11",
     "steps: network, own 8",
-    *COPYING,
-    "steps: network, own 8, copies",
-    "steps: boosted trees, own 8, copies",
 )
-PLAIN, COPIED = "the best untrained tree", "the best untrained tree, copies known"
-# What a score is compared with: the best at each tau of the trees that the draft alone ranks, or of those as well whose
-# probabilities know what the text copies.
-BARS = {PLAIN: tuple(RIVALS), COPIED: (*RIVALS, *COPYING)}
+COPYING = (*MAIN, "steps: network, own 8, copies", "steps: boosted trees, own 8, copies")  # where n-grams are in P too
+PLAIN, COPIED = "the best untrained tree", "the best untrained tree, n-grams known"
+# What a score is compared with: the best tree at each tau that the draft alone ranks, or that the draft with n-grams
+# ranks as well.
+BARS = {PLAIN: tuple(RIVALS), COPIED: (*RIVALS, *(name + NGRAMS for name in RIVALS))}
 ORACLE, EVERYTHING = "oracle", "all prompts"
 DRAWN = {
     "paper's network": "C0",
     "boosted trees, all 11": "C1",
-    "P mixed with copies, doubt 16": "C2",
-    "steps: network, own 8, copies": "C3",
+    "threshold on P" + NGRAMS: "C2",
+    "steps: network, own 8, copies" + NGRAMS: "C3",
 }
 DRAWN_TAUS = (1.5, 2.0)
 
@@ -127,18 +125,22 @@ def ratios(
 
 
 def judged(
-    folder: Path, prompts: Sequence[Prompt], settings: HarvestSettings, names: Iterable[str], mixed: bool
-) -> list[Row]:
-    """These scores on a harvest. mixed: by models that saw other prompts of the same domain."""
-    nodes = read_nodes(folder)
-    if mixed:
-        folds = np.random.default_rng(0).integers(len(nodes.files), size=len(prompts))
-        nodes = nodes._replace(fold=folds[nodes.prompt])
+    condition: Condition, prompts: Sequence[Prompt], settings: HarvestSettings, build: Path, every: bool, mixed: bool
+) -> tuple[int, list[Row]]:
+    """The number of trees, and all scores on the harvests of a draft alone and with n-grams. mixed: by models that saw
+    other prompts of the same domain."""
     with torch.no_grad():
-        nodes = with_context(nodes, read_texts(load_pair("tiny"), prompts, settings))
-    wanted = dict.fromkeys((*names, *BARS[COPIED]))
-    found = {name: cuts(nodes, name, score) for name, score in scores(nodes, wanted)}
-    return list(ratios(nodes, describe(folder).prompts, found, BARS))
+        texts = read_texts(load_pair("tiny"), prompts, settings)
+    found: dict[str, list[Point]] = {}
+    for ngrams, names in (("", (*UNTRAINED, *VARIANTS) if every else (*RIVALS, *MAIN)), (NGRAMS, (*RIVALS, *COPYING))):
+        folder = harvested(condition._replace(draft=condition.draft + ngrams), prompts, settings, build)
+        nodes = read_nodes(folder)
+        if mixed:
+            folds = np.random.default_rng(0).integers(len(nodes.files), size=len(prompts))
+            nodes = nodes._replace(fold=folds[nodes.prompt])
+        for name, score in scores(with_context(nodes, texts), names):
+            found[name + ngrams] = cuts(nodes, name + ngrams, score)
+    return describe(folder).trees, list(ratios(nodes, describe(folder).prompts, found, BARS))
 
 
 def limit_of(folder: Path) -> list[Row]:
@@ -220,19 +222,17 @@ def main(
     prompts = spread([p for path in default_prompts("tiny", purpose) for p in read_prompts(path)], limit)
     build = build / purpose
     chosen = conditions(drafts.split(","), [float(value) for value in temperatures.split(",")], grid)
-    names = (*UNTRAINED, *VARIANTS) if every else MAIN
     lines, found = [], {}
     for condition in chosen:
         settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=condition.temperature)
-        folder = harvested(condition, prompts, settings, build)
-        rows = judged(folder, prompts, settings, names, mixed)
+        trees, rows = judged(condition, prompts, settings, build, every, mixed)
         if oracle and condition == chosen[0]:
             few = prompts[:oracle]
             rows += limit_of(harvested(condition, few, replace(settings, columns=["target_prob"]), build))
         show(condition.title, rows)
         found[condition.title] = rows
         run = {"purpose": purpose, "mixed": mixed, "prompts": len(prompts), "oracle_prompts": oracle}
-        figures = {"trees": describe(folder).trees, "rows": rows}
+        figures = {"trees": trees, "rows": rows}
         lines.append(result_line("gain", figures, {"draft": condition.draft, **run, **asdict(settings)}))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -166,7 +166,7 @@ def asked(nodes: Nodes, score: Float[np.ndarray, " n"], rows: Bool[np.ndarray, "
     that they keep."""
     least = along(score, nodes.above, nodes.depth, np.minimum)
     trees = len(np.unique(nodes.tree[rows]))
-    kept = least >= np.sort(least[rows])[::-1][GROWN * trees]
+    kept = least >= np.sort(least[rows])[::-1][GROWN * trees - 1]
     return (nodes.above < 0) | kept[nodes.above]
 
 
@@ -176,14 +176,10 @@ def bonus(nodes: Nodes, nats: float) -> Float[np.ndarray, " n"]:
     return along(step, nodes.above, nodes.depth)
 
 
-# What ranks nodes by the draft alone, and what nobody has to train either but reads the text.
+# What ranks nodes by the draft alone, and what else nobody has to train.
 RIVALS: dict[str, Callable[[Nodes], np.ndarray]] = {
     "threshold on P": lambda nodes: nodes.columns["log_joint"],
     **{f"EAGLE-2, {levels} levels": partial(eagle2, levels=levels) for levels in LEVELS},
-}
-COPYING: dict[str, Callable[[Nodes], np.ndarray]] = {
-    f"P mixed with copies, doubt {doubt}": lambda nodes, doubt=doubt: nodes.columns[f"mixed_{doubt}"]
-    for doubt in DOUBTS
 }
 UNTRAINED: dict[str, Callable[[Nodes], np.ndarray]] = {
     **RIVALS,
@@ -193,7 +189,10 @@ UNTRAINED: dict[str, Callable[[Nodes], np.ndarray]] = {
         )
         for slope in (-0.3, -0.15, 0.15, 0.3)
     },
-    **COPYING,
+    **{
+        f"P mixed with copies, doubt {doubt}": lambda nodes, doubt=doubt: nodes.columns[f"mixed_{doubt}"]
+        for doubt in DOUBTS
+    },
     **{f"P with {nats} nats a copied token": partial(bonus, nats=nats) for nats in (0.1, 0.2)},
 }
 

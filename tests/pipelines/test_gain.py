@@ -19,7 +19,8 @@ def test_the_first_of_each_meets_all_of_the_other() -> None:
 
 def test_a_run_writes_ratios_and_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "STEPS", 5)
-    monkeypatch.setattr(gain, "MAIN", ("threshold on P", "paper's network", "steps: network, own 8, copies"))
+    monkeypatch.setattr(gain, "MAIN", ("paper's network",))
+    monkeypatch.setattr(gain, "COPYING", ("steps: network, own 8, copies",))
     monkeypatch.setattr(gain, "RESAMPLES", 20)
     app = Typer()
     app.command()(gain.main)
@@ -31,7 +32,11 @@ def test_a_run_writes_ratios_and_a_figure(tmp_path: Path, monkeypatch: pytest.Mo
     rows = gain.read(tmp_path / "gain.jsonl")["eagle, T = 0.4"]
     assert json.loads(line)["configuration"]["prompts"] == 6
     assert {"all prompts", "known"} <= {row.prompts for row in rows}
-    rival = [row.ratio for row in rows if row.score == "threshold on P"]
-    assert rival
-    assert min(rival) >= 0.999
+    assert {"paper's network", "threshold on P+ngrams", "steps: network, own 8, copies+ngrams"} <= {
+        row.score for row in rows
+    }
+    for bar, rivals in gain.BARS.items():
+        ratios = [row.ratio for row in rows if row.rivals == bar and row.score in rivals]
+        assert ratios
+        assert min(ratios) >= 0.999
     assert (tmp_path / "gain.png").stat().st_size > 1000

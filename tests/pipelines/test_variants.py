@@ -41,6 +41,22 @@ def test_steps_are_learned_under_accepted_parents_and_multiplied(harvest: Path) 
     assert score == pytest.approx(along(nodes.columns["log_prob"], nodes.above, nodes.depth), rel=1e-4)
 
 
+def test_a_network_learns_again_from_what_its_trees_asked_about(harvest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants, "GROWN", 3)
+    nodes, learned_from = read_nodes(harvest), []
+
+    def fit(x, y, nodes, chosen):
+        learned_from.append(chosen)
+        return lambda rows: rows[:, 0]
+
+    learned(nodes, Variant(("log_joint",), fit, grown=1))
+    first, again = learned_from[:2]
+    trees = len(np.unique(nodes.tree[first]))
+    assert len(again) < len(first)
+    kept = set(nodes.above[again]) - {-1}
+    assert 0 < len(kept) <= 3 * trees  # the parents of what was asked about
+
+
 @pytest.mark.parametrize(
     "name", ["paper's network", "network, all 11, ranked in the tree", "logistic, log P", "steps: network, own 8"]
 )
