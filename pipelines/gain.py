@@ -35,7 +35,6 @@ RESULTS = checkpoints.root() / "data" / "results" / "gain.jsonl"
 TAUS = (1.5, 2.0, 2.5, 3.0)
 MAIN = (
     "paper's network",
-    "paper's network, on trees it grew",
     "network, log P",
     "boosted trees, all 11",
     "steps: network, own 8",

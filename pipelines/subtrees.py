@@ -87,11 +87,39 @@ def cuts(nodes: Nodes, family: str, score: Float[np.ndarray, " n"]) -> list[Poin
     return points
 
 
-def eagle2(nodes: Nodes, levels: int = LEVELS[-1]) -> Float[np.ndarray, " n"]:
-    """Minus the place in its tree by joint probability: a threshold on it keeps EAGLE-2's N best of each tree."""
-    joint = np.where(nodes.depth < levels, nodes.columns["log_joint"], -np.inf)
-    order = np.lexsort((np.arange(len(nodes.tree)), -joint, nodes.tree))
+def eagle2(nodes: Nodes, levels: int | Int[np.ndarray, " n"] = LEVELS[-1]) -> Int[np.ndarray, " n"]:
+    """A threshold on this keeps EAGLE-2's N best of each tree; nodes below these levels are its last."""
+    return placed(nodes, -np.where(nodes.depth < levels, nodes.columns["log_joint"], -np.inf))
+
+
+def ddd(nodes: Nodes, threshold: float) -> Int[np.ndarray, " n"]:
+    """EAGLE-2's where a tree ends with the first level whose expanded nodes have less joint probability than this
+    together (`c2t.policies.ddd`, which looks at every level)."""
+    expanded = np.isin(np.arange(len(nodes.above)), nodes.above)
+    tree = np.unique(nodes.tree, return_inverse=True)[1]
+    width = int(nodes.depth.max()) + 1
+    mass = np.bincount(
+        tree * width + nodes.depth, expanded * np.exp(nodes.columns["log_joint"]), (tree[-1] + 1) * width
+    )
+    levels = 1 + (mass.reshape(-1, width) < threshold).argmax(1)  # of its full width a tree's last level has none
+    return eagle2(nodes, levels[tree])
+
+
+def talon(nodes: Nodes, mu: float) -> Int[np.ndarray, " n"]:
+    """A threshold on this keeps the whole first level and then, level by level, what has at least `mu` of its level's
+    best joint probability, until N nodes are spent (`c2t.policies.talon`)."""
+    joint, width = nodes.columns["log_joint"], int(nodes.depth.max()) + 1
+    level = np.unique(nodes.tree, return_inverse=True)[1] * width + nodes.depth
+    best = np.full(level.max() + 1, -np.inf)
+    np.maximum.at(best, level, joint)
+    near = along((nodes.depth == 0) | (joint - best[level] >= np.log(mu)), nodes.above, nodes.depth, np.minimum)
+    return placed(nodes, np.where(near, nodes.depth, width), -joint)
+
+
+def placed(nodes: Nodes, *keys: np.ndarray) -> Int[np.ndarray, " n"]:
+    """Minus the place of each node in its tree, in the order of the keys, the first one first."""
+    order = np.lexsort((np.arange(len(nodes.tree)), *reversed(keys), nodes.tree))
     start = np.flatnonzero(np.r_[True, np.diff(nodes.tree[order]) > 0])
-    place = np.empty(len(order))
+    place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order)) - np.repeat(start, np.diff(np.r_[start, len(order)]))
     return -place

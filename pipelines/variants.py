@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pipelines.context import DOUBTS
-from pipelines.subtrees import LEVELS, Nodes, along, eagle2
+from pipelines.subtrees import LEVELS, Nodes, along, ddd, eagle2, talon
 
 NEGATIVES = 20  # per positive, as the committed classifier learns
 GROWN = 40
@@ -180,6 +180,8 @@ def bonus(nodes: Nodes, nats: float) -> Float[np.ndarray, " n"]:
 RIVALS: dict[str, Callable[[Nodes], np.ndarray]] = {
     "threshold on P": lambda nodes: nodes.columns["log_joint"],
     **{f"EAGLE-2, {levels} levels": partial(eagle2, levels=levels) for levels in LEVELS},
+    **{f"DDD, {threshold}": partial(ddd, threshold=threshold) for threshold in (0.03, 0.1, 0.3)},
+    **{f"TALON, {mu}": partial(talon, mu=mu) for mu in (0.01, 0.03, 0.1, 0.3)},
 }
 UNTRAINED: dict[str, Callable[[Nodes], np.ndarray]] = {
     **RIVALS,

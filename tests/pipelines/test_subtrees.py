@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.subtrees import along, cuts, eagle2, read_nodes
+from pipelines.subtrees import along, cuts, ddd, eagle2, read_nodes, talon
 from tests.harvests import two_files
 
 
@@ -61,3 +61,38 @@ def test_eagle2_of_few_levels_keeps_deep_nodes_last(harvest: Path) -> None:
     place = eagle2(nodes, levels=4)
     assert place[nodes.depth < 4].min() == -(10 + 3 * 100) + 1
     assert place[nodes.depth >= 4].max() == -(10 + 3 * 100)
+
+
+def test_ddd_ends_with_the_first_improbable_beam(harvest: Path) -> None:
+    nodes, threshold = read_nodes(harvest), 0.3
+    place = ddd(nodes, threshold)
+    ended = set()
+    for tree in np.unique(nodes.tree):
+        mine = nodes.tree == tree
+        joint, depth = nodes.columns["log_joint"][mine], nodes.depth[mine]
+        masses = [np.sort(np.exp(joint[depth == level]))[-10:].sum() for level in range(10)]
+        levels = 1 + next((level for level, mass in enumerate(masses) if mass < threshold), 10)
+        ended.add(levels)
+        order = np.lexsort((np.arange(len(joint)), -joint, depth >= levels))
+        inside = (depth < levels).sum()
+        assert (-place[mine])[order[:inside]].tolist() == list(range(inside))
+    assert len(ended) > 1
+
+
+def test_talon_spends_its_nodes_level_by_level(harvest: Path) -> None:
+    nodes, mu = read_nodes(harvest), 0.1
+    place = -talon(nodes, mu)
+    for tree in np.unique(nodes.tree):
+        rows = np.flatnonzero(nodes.tree == tree)
+        kept, expected = {-1}, []
+        for level in range(11):
+            here = rows[nodes.depth[rows] == level]
+            best = nodes.columns["log_joint"][here].max()
+            near = [
+                row
+                for row in here[np.argsort(-nodes.columns["log_joint"][here], kind="stable")]
+                if level == 0 or (nodes.above[row] in kept and nodes.columns["log_joint"][row] >= best + np.log(mu))
+            ]
+            kept |= set(near)
+            expected += near
+        assert rows[np.argsort(place[rows])][: len(expected)].tolist() == expected
