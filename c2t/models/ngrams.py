@@ -1,13 +1,13 @@
 """A draft that reads the text too: its distributions are mixed with what followed the same tokens earlier.
 
 This is a cache language model (Kuhn and De Mori, 1990) around any draft, and its counts are what prompt lookup decoding
-copies from. It costs no forward, serves every policy, and brings tokens to the tree that the draft alone never would.
+copies from. It costs no forward and serves every policy.
 """
 
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
@@ -17,19 +17,23 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.protocols import Rows
 from c2t.tree import Tree
 
-LONGEST = 4  # tokens that are looked for together, at most
-SOONER = 4.0  # how much less doubt one more of them leaves
+SHORTEST, LONGEST = 2, 4  # tokens that are looked for together
+SOONER = 4.0  # how many times less doubt one more of them leaves
+PLAUSIBLE = 20  # of the draft's most probable tokens; what it excludes is rarely right, however often the text says so
 
 
 @dataclass(frozen=True)
 class NgramDraft:
-    """`draft` with the text's own n-grams. After n tokens that stand N times earlier in the text, c of them before the
-    token x, its probability p becomes (c + d p) / (N + d) with d = doubt / SOONER^(n - 1): first for n = 1, then for
-    that result and n = 2, up to LONGEST. doubt: how many tokens of the text the draft outweighs; InputError unless it
-    is positive and finite."""
+    """`draft` with the text's own n-grams.
+
+    After n tokens that stand N times earlier in the text, c of them before the token x, its probability p becomes
+    (c + d p) / (N + d) with d = doubt / SOONER^(n - SHORTEST): first for SHORTEST tokens, then for that result and one
+    more, up to LONGEST. Counts of tokens that are not among the draft's PLAUSIBLE ones are left out, and the rest is
+    normalised. doubt: how many places of the text the draft outweighs; InputError unless it is positive and finite.
+    """
 
     draft: EagleDraft | DraftLM
-    doubt: float = 128.0
+    doubt: float = 32.0
 
     def __post_init__(self):
         if not 0 < self.doubt < float("inf"):
@@ -69,11 +73,13 @@ class NgramSession:
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
         """See `c2t.protocols.Draft.expand`."""
         rows = self.draft.expand(tree, slots)
-        share, trust = self._copies(self._context(tree, slots.clamp(min=0)), rows.logits.dtype)
-        log_probs = rows.log_probs + trust.log()[..., None]
-        token = self._following().expand_as(share)
-        copied = torch.zeros_like(log_probs).scatter_add_(2, token, share).gather(2, token).log()
-        return Rows(log_probs.scatter(2, token, torch.logaddexp(log_probs.gather(2, token), copied)), rows.hidden)
+        _, best = rows.top(min(PLAUSIBLE, rows.logits.shape[2]))
+        copied, kept = self._copies(self._context(tree, slots.clamp(min=0)), rows.logits.dtype)
+        log_probs, token = rows.log_probs, self.text.roll(-1, 1)[:, None].expand_as(copied)
+        plausible = log_probs.gather(2, token) >= best[..., -1:]
+        share = torch.zeros_like(log_probs).scatter_add_(2, token, copied * plausible).gather(2, token)
+        mixed = torch.logaddexp(log_probs.gather(2, token) + kept.log(), share.log())
+        return Rows((log_probs + kept.log()).scatter(2, token, mixed), rows.hidden)
 
     def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
         """As `DraftSession.fork`."""
@@ -88,7 +94,7 @@ class NgramSession:
         self.draft.select(rows)
         self.text, self.lengths = self.text[rows], self.lengths[rows]
 
-    def _context(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Int[Tensor, "n B F"]:
+    def _context(self, tree: Tree, slots: Int[Tensor, "B F"]) -> list[Int[Tensor, "B F"]]:
         """The last tokens up to each slot, its own first: of its path, then of the text; -1 before its beginning."""
         above, place, context = slots, (self.lengths - 1)[:, None].expand_as(slots), []
         for _ in range(LONGEST):
@@ -97,25 +103,22 @@ class NgramSession:
             before = torch.where(place >= 0, self.text.gather(1, place.clamp(min=0)), -1)
             context.append(torch.where(inside, tree.token.gather(1, above.clamp(min=0)), before))
             above = torch.where(inside, tree.parent.gather(1, above.clamp(min=0)), -1)
-        return torch.stack(context)
+        return context
 
     def _copies(
-        self, context: Int[Tensor, "n B F"], dtype: torch.dtype
-    ) -> tuple[Float[Tensor, "B F L"], Float[Tensor, "B F"]]:
-        """How much the token behind each place of the text gains by it, and the factor left to the draft."""
+        self, context: list[Int[Tensor, "B F"]], dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "B F L"], Float[Tensor, "B F 1"]]:
+        """The probability that goes to the token behind each place of the text, and the factor left to the draft's."""
         places = torch.arange(self.text.shape[1], device=self.text.device)
-        fits = (places < (self.lengths - 1)[:, None])[:, None]  # something stands behind these
-        share = torch.zeros((), dtype=dtype, device=self.text.device)
-        trust = torch.ones_like(share)
+        fits: Bool[Tensor, "B 1 L"] = (places < (self.lengths - 1)[:, None])[:, None]  # something stands behind these
+        copied = torch.zeros((), dtype=dtype, device=self.text.device)
+        kept = torch.ones_like(copied)
         for back, token in enumerate(context):
-            doubt = self.doubt / SOONER**back
             earlier = self.text.roll(back, 1).masked_fill(places < back, -2)  # nothing is before the beginning
             fits = fits & (earlier[:, None] == token[..., None])
-            weight = 1 / (fits.sum(2).to(dtype) + doubt)
-            share = share * (doubt * weight)[..., None] + fits * weight[..., None]
-            trust = trust * (doubt * weight)
-        return share, trust
-
-    def _following(self) -> Int[Tensor, "B 1 L"]:
-        """The token behind each place of the text; its first one behind the last, which gains nothing."""
-        return self.text.roll(-1, 1)[:, None]
+            if back + 1 >= SHORTEST:
+                doubt = self.doubt / SOONER ** (back + 1 - SHORTEST)
+                weight = 1 / (fits.sum(2, keepdim=True).to(dtype) + doubt)
+                copied = (copied * doubt + fits) * weight
+                kept = kept * doubt * weight
+        return copied, kept

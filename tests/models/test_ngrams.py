@@ -7,19 +7,22 @@ from torch import Tensor
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import generate
 from c2t.errors import InputError
-from c2t.models.ngrams import LONGEST, NgramDraft, NgramSession
+from c2t.models import ngrams
+from c2t.models.ngrams import LONGEST, PLAUSIBLE, SHORTEST, SOONER, NgramDraft, NgramSession
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
 from c2t.positions import replay_all, visited
 from c2t.protocols import Draft
 from c2t.replay import replay, write
 from c2t.sampling import Sampling
+from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY
 from tests.markov import MarkovDraft, MarkovTarget
 from tests.test_law import DRAFT, PROMPT, ROWS, SAMPLINGS, TARGET, p_of_bonus, p_of_texts
 from tests.test_positions import assert_same
 from tests.toys import (
     PROMPTS,
+    VOCABULARY,
     emitted,
     path_of,
     random_eagle,
@@ -30,7 +33,7 @@ from tests.toys import (
     toy_tokenizer,
 )
 
-TEXTS = [[7, 1, 7, 2, 7, 1, 7, 1, 7], [5, 5, 5, 5], [9, 8, 9], [1, 2, 3, 4, 1, 2, 3, 6, 9, 1, 2, 3]]
+TEXTS = [[7, 1, 7, 2, 7, 1, 7, 1, 7], [2, 2, 2, 2], [7, 1, 9], [7, 1, 2, 7, 1, 9, 7, 1, 2]]
 
 
 def reader(drafter: NgramDraft, texts: list[list[int]]) -> NgramSession:
@@ -46,12 +49,13 @@ def reader(drafter: NgramDraft, texts: list[list[int]]) -> NgramSession:
 
 def mixed(prob: Tensor, text: list[int], path: list[int], doubt: float) -> Tensor:
     """The definition."""
-    whole = text + path
-    for n in range(1, min(LONGEST, len(whole)) + 1):
+    whole, plausible = text + path, prob >= prob.sort(descending=True).values[PLAUSIBLE - 1]
+    for n in range(SHORTEST, min(LONGEST, len(whole)) + 1):
         behind = [text[i + n] for i in range(len(text) - n) if text[i : i + n] == whole[-n:]]
         count = torch.tensor([float(behind.count(token)) for token in range(len(prob))], dtype=prob.dtype)
-        prob, doubt = (count + doubt * prob) / (len(behind) + doubt), doubt / 4
-    return prob
+        prob = (count * plausible + doubt * prob) / (len(behind) + doubt)
+        doubt /= SOONER
+    return prob / prob.sum()
 
 
 @pytest.mark.parametrize("doubt", [0.5, 16.0])
@@ -62,19 +66,22 @@ def test_distributions_are_mixed_with_counts(name: str, doubt: float, monkeypatc
     assert isinstance(session, Draft)
     expand = session.draft.expand
     monkeypatch.setattr(session.draft, "expand", lambda *level: drafted.append(expand(*level)) or drafted[-1])
-    tree = Eagle2(K=3, levels=4, N=None)(session, root_of(*(text[-1] for text in TEXTS)))
-    for slots in ([[3, 20, 6], [4, 17, 30], [1, 8, 25], [2, 29, 16]], [[7, -1], [1, 9], [22, -1], [28, 4]]):
-        rows = session.expand(tree, torch.tensor(slots))
+    tree, slots = Tree.root(torch.tensor([text[-1] for text in TEXTS])), torch.zeros(len(TEXTS), 1, dtype=torch.long)
+    for _ in range(3):
+        rows = session.expand(tree, slots)
         assert rows.hidden.equal(drafted[-1].hidden)
         for row, text in enumerate(TEXTS):
-            for place, slot in enumerate(slots[row]):
-                if slot < 0:
-                    continue
+            for place, slot in enumerate(slots[row].tolist()):
                 alone = drafted[-1].log_probs[row, place].exp()
                 wanted = mixed(alone, text, path_of(tree, row, slot), doubt)
                 torch.testing.assert_close(rows.log_probs[row, place].exp(), wanted, rtol=1e-9, atol=1e-12)
                 changed += not torch.allclose(alone, wanted)
-    assert changed >= 4
+        children = torch.tensor([1, 2, 7]).expand(*slots.shape, 3)  # which the texts are made of
+        prob = torch.zeros(children.shape)
+        nodes = tree.children(slots, children, prob, prob[..., 0])
+        slots = tree.size + torch.arange(nodes.size).expand(len(TEXTS), -1)
+        tree = tree.extend(nodes)
+    assert changed >= 6
 
 
 @pytest.mark.parametrize("name", ["eagle2", "c2t naive", "opttree", "entropy", "specinfer", "sequoia", "dyspec"])
@@ -98,10 +105,11 @@ def test_text_follows_the_targets_law(policy) -> None:
 
 
 @torch.no_grad()
-def test_a_text_that_repeats_itself_is_gone_on_with() -> None:
-    """Whatever a random head says: tokens come into the tree that are not among its most probable ones."""
+def test_a_text_that_repeats_itself_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a random head says, as long as it does not exclude a token."""
+    monkeypatch.setattr(ngrams, "PLAUSIBLE", VOCABULARY)
     text = [4, 9, 2, 30, 17] * 3 + [4, 9]
-    drafter = NgramDraft(random_eagle(toy_target()), doubt=0.5)
+    drafter = NgramDraft(random_eagle(toy_target()), doubt=0.1)
     tree = Eagle2(K=1, levels=7, N=None)(reader(drafter, [text]), root_of(text[-1]))
     assert tree.token[0].tolist() == [9, 2, 30, 17, 4, 9, 2, 30]
 

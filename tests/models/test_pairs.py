@@ -60,9 +60,9 @@ def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "part", "doubt"),
     [
-        ("+ngrams", "draft", 128.0),
+        ("+ngrams", "draft", 32.0),
         ("lm+ngrams=0.5", "draft_lm", 0.5),
-        ("{}/draft_distilled+ngrams", "draft_distilled", 128.0),
+        ("{}/draft_distilled+ngrams", "draft_distilled", 32.0),
     ],
 )
 def test_ngrams_come_with_any_draft(name: str, part: str, doubt: float, pair_folder: Path) -> None:
