@@ -92,7 +92,8 @@ class NgramSession:
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         self.draft.select(rows)
-        self.text, self.lengths = self.text[rows], self.lengths[rows]
+        if self.text is not None:  # a row may end with its first token, before anything is observed
+            self.text, self.lengths = self.text[rows], self.lengths[rows]
 
     def _context(self, tree: Tree, slots: Int[Tensor, "B F"]) -> list[Int[Tensor, "B F"]]:
         """The last tokens up to each slot, its own first: of its path, then of the text; -1 before its beginning."""

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from c2t.decoder import SpeculativeDecoder
-from c2t.decoding import generate
+from c2t.decoding import cut, generate
 from c2t.errors import InputError
 from c2t.models import ngrams
 from c2t.models.ngrams import LONGEST, PLAUSIBLE, SHORTEST, SOONER, NgramDraft, NgramSession
@@ -27,6 +27,7 @@ from tests.toys import (
     path_of,
     random_eagle,
     root_of,
+    run,
     toy_classifier,
     toy_drafts,
     toy_target,
@@ -93,6 +94,16 @@ def test_text_is_that_of_plain_decoding(name: str) -> None:
         plain = emitted(list(generate(toy_target(), None, Plain(), prompts, **settings)), len(prompts))
         steps = list(generate(toy_target(), drafter, policy, prompts, rule="target-only", **settings))
         assert [text[:12] for text in emitted(steps, len(prompts))] == plain
+
+
+def test_rows_end_at_their_own_time() -> None:
+    """One of them with its first token, before the draft has observed anything."""
+    alone = [run(toy_target(), NgramDraft(toy_drafts()["same"]), Eagle2(2, 3, 7), [p], new=9)[0][0] for p in PROMPTS]
+    eos = frozenset([alone[1][0]])
+    assert any(eos.isdisjoint(text) for text in alone)  # the others go on
+    together = run(toy_target(), NgramDraft(toy_drafts()["same"]), Eagle2(2, 3, 7), PROMPTS, new=9, eos=eos)[0]
+    assert together == [cut(text, 9, eos) for text in alone]
+    assert len(together[1]) == 1
 
 
 @pytest.mark.parametrize("policy", [Eagle2(3, 2, None), SpecInfer((3, 2))], ids=lambda policy: type(policy).__name__)
