@@ -1,6 +1,7 @@
 """What a draft phase of the embedded pair costs, against the straightforward version: the head as a module of stock
 transformers layers, the LM head as torch's linear layer, log-softmax, top-k and entropy as torch has them, without
-gradients. Both in one run, in turn, on the same texts; the trees are made by the same code.
+gradients. And what the text's n-grams add to it. All in one run, in turn, on the same texts; the trees are made by the
+same code.
 
 python -m pipelines.bench_draft [POLICIES] [--threads N]
 
@@ -18,6 +19,7 @@ from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy
 from c2t.kernels.rows import Ranked
 from c2t.models.eagle_draft import EagleSession
+from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies.named import parse
 from c2t.prompts import conversation, default_prompts, read_prompts, spread
@@ -65,13 +67,18 @@ def main() -> None:
     pair = load_pair("tiny")
     texts = texts_of(pair)
     print(f"{hardware()}, {given.threads} thread(s), {len(texts)} texts, milliseconds a draft phase")
-    print(f"{'policy':28} {'modules':>8} {'c2t':>8} {'ratio':>6}  (quartiles of the rounds' ratios)")
+    print(f"{'policy':28} {'modules':>8} {'c2t':>8}  c2t / modules, +ngrams / c2t (quartiles of the rounds' ratios)")
     for name in given.policies.split(","):
         policy = parse(name, lambda name="tiny": TreeClassifier.from_pretrained(name))
-        plain, ours = compare(pair, policy, texts)
-        ratios = statistics.quantiles([b / a for a, b in zip(plain, ours, strict=True)], n=4)
+        plain, ours, ngrams = compare(pair, policy, texts)
         before, after = (1e3 * statistics.median(seconds) for seconds in (plain, ours))
-        print(f"{name:28} {before:8.2f} {after:8.2f} {ratios[1]:6.2f}  ({ratios[0]:.2f}-{ratios[2]:.2f})")
+        print(f"{name:28} {before:8.2f} {after:8.2f}  {ratio(ours, plain)}, {ratio(ngrams, ours)}")
+
+
+def ratio(seconds: list[float], base: list[float]) -> str:
+    """Median and quartiles of the rounds' ratios."""
+    low, middle, high = statistics.quantiles([one / other for one, other in zip(seconds, base, strict=True)], n=4)
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
 def texts_of(pair: Pair) -> list[Text]:
@@ -81,12 +88,16 @@ def texts_of(pair: Pair) -> list[Text]:
     return write(pair.target, ids, max_new_tokens=NEW_TOKENS, beyond=0, sampling=Sampling(0.4))
 
 
-def compare(pair: Pair, policy: Policy, texts: list[Text]) -> tuple[list[float], list[float]]:
-    """Seconds of every phase, by the straightforward version and by c2t's."""
-    plain, ours = [], []
+def compare(pair: Pair, policy: Policy, texts: list[Text]) -> tuple[list[float], list[float], list[float]]:
+    """Seconds of every phase, by the straightforward version, by c2t's, and by that with n-grams."""
+    plain, ours, ngrams = [], [], []
     for text in texts:
         tokens, features = text.tokens[None], text.features[None]
-        sessions = [(Modules(pair.draft), plain, torch.no_grad), (pair.draft.session(), ours, torch.inference_mode)]
+        sessions = [
+            (Modules(pair.draft), plain, torch.no_grad),
+            (pair.draft.session(), ours, torch.inference_mode),
+            (NgramDraft(pair.draft).session(), ngrams, torch.inference_mode),
+        ]
         ends = range(text.prompt, len(text.tokens), STEP)
         for start, end in zip([0, *ends], ends, strict=False):
             count = torch.tensor([end - start])
@@ -97,8 +108,8 @@ def compare(pair: Pair, policy: Policy, texts: list[Text]) -> tuple[list[float],
                     policy(session, Root(tokens[:, end], tokens[:, end]))
                 if start:  # the first phase reads the prompt
                     seconds.append(time.perf_counter() - begun)
-            sessions.reverse()  # who comes second finds some of the weights in the cache
-    return plain, ours
+            sessions.append(sessions.pop(0))  # who comes second finds some of the weights in the cache
+    return plain, ours, ngrams
 
 
 if __name__ == "__main__":
