@@ -73,13 +73,14 @@ class NgramSession:
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
         """See `c2t.protocols.Draft.expand`."""
         rows = self.draft.expand(tree, slots)
-        _, best = rows.top(min(PLAUSIBLE, rows.logits.shape[2]))
         copied, kept = self._copies(self._context(tree, slots.clamp(min=0)), rows.logits.dtype)
-        log_probs, token = rows.log_probs, self.text.roll(-1, 1)[:, None].expand_as(copied)
-        plausible = log_probs.gather(2, token) >= best[..., -1:]
-        share = torch.zeros_like(log_probs).scatter_add_(2, token, copied * plausible).gather(2, token)
-        mixed = torch.logaddexp(log_probs.gather(2, token) + kept.log(), share.log())
-        return Rows((log_probs + kept.log()).scatter(2, token, mixed), rows.hidden)
+        token = self.text.roll(-1, 1)[:, None].expand_as(copied)  # behind each place of the text
+        own, (_, best) = rows.logits.gather(2, token), rows.top(min(PLAUSIBLE, rows.logits.shape[2]))
+        copied = copied * (own - rows.log_norm >= best[..., -1:])
+        share = torch.zeros_like(rows.logits).scatter_add_(2, token, copied).gather(2, token)
+        scale = kept.log() - rows.log_norm
+        mixed = (rows.logits + scale).scatter_(2, token, torch.logaddexp(own + scale, share.log()))
+        return Rows(mixed, rows.hidden, (kept + copied.sum(2, keepdim=True)).log())
 
     def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
         """As `DraftSession.fork`."""
@@ -96,14 +97,18 @@ class NgramSession:
             self.text, self.lengths = self.text[rows], self.lengths[rows]
 
     def _context(self, tree: Tree, slots: Int[Tensor, "B F"]) -> list[Int[Tensor, "B F"]]:
-        """The last tokens up to each slot, its own first: of its path, then of the text; -1 before its beginning."""
-        above, place, context = slots, (self.lengths - 1)[:, None].expand_as(slots), []
+        """The last tokens up to each slot, its own first; -1 before the beginning of the text.
+
+        Beginning, text and tree in one row, and for each place the one before it.
+        """
+        size = self.text.shape[1] + 1
+        token = torch.cat([torch.full_like(self.text[:, :1], -1), self.text, tree.token], 1)
+        before = (torch.arange(size, device=token.device) - 1).clamp(min=0).expand(len(token), -1)
+        under_root = torch.where(tree.parent < 0, self.lengths[:, None] - 1, size + tree.parent)
+        before, place, context = torch.cat([before, under_root], 1), size + slots, []
         for _ in range(LONGEST):
-            inside = above >= 0
-            place = place - (~inside).long()
-            before = torch.where(place >= 0, self.text.gather(1, place.clamp(min=0)), -1)
-            context.append(torch.where(inside, tree.token.gather(1, above.clamp(min=0)), before))
-            above = torch.where(inside, tree.parent.gather(1, above.clamp(min=0)), -1)
+            context.append(token.gather(1, place))
+            place = before.gather(1, place)
         return context
 
     def _copies(
@@ -111,11 +116,11 @@ class NgramSession:
     ) -> tuple[Float[Tensor, "B F L"], Float[Tensor, "B F 1"]]:
         """The probability that goes to the token behind each place of the text, and the factor left to the draft's."""
         places = torch.arange(self.text.shape[1], device=self.text.device)
-        fits: Bool[Tensor, "B 1 L"] = (places < (self.lengths - 1)[:, None])[:, None]  # something stands behind these
+        fits: Bool[Tensor, "B F L"] = (places < (self.lengths - 1)[:, None])[:, None]  # something stands behind these
         copied = torch.zeros((), dtype=dtype, device=self.text.device)
         kept = torch.ones_like(copied)
         for back, token in enumerate(context):
-            earlier = self.text.roll(back, 1).masked_fill(places < back, -2)  # nothing is before the beginning
+            earlier = self.text.roll(back, 1).masked_fill_(places < back, -2)  # nothing is before the beginning
             fits = fits & (earlier[:, None] == token[..., None])
             if back + 1 >= SHORTEST:
                 doubt = self.doubt / SOONER ** (back + 1 - SHORTEST)
