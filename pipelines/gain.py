@@ -108,7 +108,7 @@ def parts(nodes: Nodes, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str
 def ratios(
     nodes: Nodes, entries: Sequence[dict[str, Any]], found: dict[str, list[Point]], bars: Iterable[str]
 ) -> Iterator[Row]:
-    """Every score over these bars, on all prompts and on the parts of them."""
+    """Every score over these bars, on all prompts; on the parts of them what is drawn."""
     for part, kept in parts(nodes, entries):
         weights = np.zeros((1 + RESAMPLES, len(kept)))
         weights[:, kept] = resample(int(kept.sum()), RESAMPLES)
@@ -118,7 +118,8 @@ def ratios(
             best = np.fmin.reduce([own[name] for name in BARS[bar]])
             for name, gamma in own.items():
                 for ratio in fronts.ratios(TAUS, gamma, best):
-                    if ratio.ratio is not None:
+                    drawn = bar == PLAIN and ratio.tau in DRAWN_TAUS
+                    if ratio.ratio is not None and (drawn or part == EVERYTHING):
                         values = (value and round(value, 4) for value in (ratio.ratio, ratio.low, ratio.high))
                         yield Row(part, name, bar, ratio.tau, *values)
 
