@@ -49,7 +49,7 @@ DRAWN = {
     "paper's network": "C0",
     "boosted trees, all 11": "C1",
     "threshold on P" + NGRAMS: "C2",
-    "steps: network, own 8, copies" + NGRAMS: "C3",
+    "steps: network, own 8" + NGRAMS: "C3",
 }
 DRAWN_TAUS = (1.5, 2.0)
 

@@ -71,6 +71,9 @@ def load_pair(
     device = _device(device or "cpu")
     target_place = str(checkpoints.resolve(target or pair, "target"))
     part, kind = DRAFTS.get(str(draft or "eagle"), ("draft", ""))
+    names = [*DRAFTS, *checkpoints.known(part)]
+    if draft and checkpoints.is_name(draft) and draft[0] != "." and draft not in names:
+        raise InputError(f"no draft is called {draft!r}; known: {', '.join(names)}, and {NGRAMS} behind each")
     draft_place = checkpoints.resolve(pair if kind else draft, part)
     folder = fetch(draft_place)
     target_model = _load_target(target_place, device, dtype, device_map)
@@ -105,7 +108,7 @@ def _with_ngrams(draft: str | Path | None) -> tuple[str | Path | None, float | N
     if not doubt:
         return kind(name) if name else None, NgramDraft.doubt
     try:
-        if doubt[0] != "=":
+        if doubt[0] != "=" or not 0 < float(doubt[1:]) < float("inf"):
             raise ValueError
         return kind(name) if name else None, float(doubt[1:])
     except ValueError as error:
