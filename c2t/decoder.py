@@ -58,8 +58,8 @@ class SpeculativeDecoder:
     """Decodes with a pair and a policy: the target's own text, in fewer target forwards.
 
     graph_tokens: decode by CUDA graphs, for which memory is set aside for texts of so many tokens, prompt included
-    (0: no graphs). They serve EAGLE-1/2 heads with EAGLE-2, C2T, joint-threshold and entropy trees, and plain decoding;
-    InputError for others.
+    (0: no graphs). They serve EAGLE-1/2 heads without n-grams, with EAGLE-2, C2T, joint-threshold and entropy trees,
+    and plain decoding; InputError for others.
     """
 
     def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0):
@@ -148,7 +148,8 @@ class SpeculativeDecoder:
         draft, policy = None, self.policy
         if not isinstance(policy, Plain):
             if not hasattr(policy, "plan") or not isinstance(self.pair.draft, EagleDraft):
-                raise InputError("graphs serve EAGLE-1/2 heads with eagle2, c2t, threshold and entropy; leave them out")
+                served = "EAGLE-1/2 heads with eagle2, c2t, threshold and entropy, without n-grams"
+                raise InputError(f"graphs serve {served}; leave them out")
             draft = StaticDraft(self.pair.draft, policy.plan(), rows, capacity)
             policy = StaticPolicy(policy)
         return Parts(StaticTarget(self.pair.target, rows, capacity), draft, policy)

@@ -30,18 +30,12 @@ class Rows:
     """The draft's next-token distributions after F expanded slots of each of B trees; everything in nats.
 
     Half-precision logits are read as float32: sums of half-precision log-probabilities tie and cross all the time.
-    hidden: the draft's last hidden states there, which the logits were made of; None if the draft has none. log_norm:
-    log-sum-exp of the logits, where it is known.
+    hidden: the draft's last hidden states there, which the logits were made of; None if the draft has none.
     """
 
-    def __init__(
-        self,
-        logits: Float[Tensor, "B F V"],
-        hidden: Float[Tensor, "B F H"] | None = None,
-        log_norm: Float[Tensor, "B F 1"] | None = None,
-    ):
+    def __init__(self, logits: Float[Tensor, "B F V"], hidden: Float[Tensor, "B F H"] | None = None):
         self.hidden = hidden
-        self._drafted, self._log_norm = logits, log_norm
+        self._drafted = logits
 
     @cached_property
     def logits(self) -> Float[Tensor, "B F V"]:
@@ -49,7 +43,7 @@ class Rows:
 
     @cached_property
     def log_norm(self) -> Float[Tensor, "B F 1"]:
-        return torch_log_norm(self.logits)[..., None] if self._log_norm is None else self._log_norm
+        return torch_log_norm(self.logits)[..., None]
 
     @property
     def log_probs(self) -> Float[Tensor, "B F V"]:

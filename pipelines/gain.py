@@ -127,11 +127,12 @@ def ratios(
 def judged(
     condition: Condition, prompts: Sequence[Prompt], settings: HarvestSettings, build: Path, every: bool, mixed: bool
 ) -> tuple[int, list[Row]]:
-    """The number of trees, and all scores on the harvests of a draft alone and with n-grams. mixed: by models that saw
-    other prompts of the same domain."""
+    """The number of trees of the draft alone, and all scores on its harvest and on that with n-grams. mixed: by models
+    that saw other prompts of the same domain."""
     with torch.no_grad():
         texts = read_texts(load_pair("tiny"), prompts, settings)
     found: dict[str, list[Point]] = {}
+    alone = harvested(condition, prompts, settings, build)
     for ngrams, names in (("", (*UNTRAINED, *VARIANTS) if every else (*RIVALS, *MAIN)), (NGRAMS, (*RIVALS, *COPYING))):
         folder = harvested(condition._replace(draft=condition.draft + ngrams), prompts, settings, build)
         nodes = read_nodes(folder)
@@ -140,7 +141,7 @@ def judged(
             nodes = nodes._replace(fold=folds[nodes.prompt])
         for name, score in scores(with_context(nodes, texts), names):
             found[name + ngrams] = cuts(nodes, name + ngrams, score)
-    return describe(folder).trees, list(ratios(nodes, describe(folder).prompts, found, BARS))
+    return describe(alone).trees, list(ratios(nodes, describe(alone).prompts, found, BARS))
 
 
 def limit_of(folder: Path) -> list[Row]:

@@ -11,6 +11,7 @@ import torch
 
 from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy, generate
+from c2t.models.ngrams import NgramSession
 from c2t.models.pairs import Pair
 from c2t.models.target import TargetSession
 from c2t.policies import eagle2, layered
@@ -68,7 +69,8 @@ class Constructed:
 def methods(pair: Pair) -> dict[str, list[tuple[Any, str]]]:
     """Stage -> what is timed as it. A stage within another one counts for itself only: what is left of a policy's call
     and of taking in the accepted tokens is the rest, the bookkeeping of trees and caches."""
-    session = type(pair.draft.session())
+    session = pair.draft.session()
+    session = type(session.draft if isinstance(session, NgramSession) else session)
     return {
         "forward": [(session, "_forward"), (session, "_logits")],
         "select": [

@@ -5,6 +5,7 @@ copies from. It costs no forward and serves every policy.
 """
 
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,6 +21,7 @@ from c2t.tree import Tree
 SHORTEST, LONGEST = 2, 4  # tokens that are looked for together
 SOONER = 4.0  # how many times less doubt one more of them leaves
 PLAUSIBLE = 20  # of the draft's most probable tokens; what it excludes is rarely right, however often the text says so
+DOUBTS = (1e-3, 1e6)  # beyond them float32 has no room, and no draft needs it
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,14 @@ class NgramDraft:
     After n tokens that stand N times earlier in the text, c of them before the token x, its probability p becomes
     (c + d p) / (N + d) with d = doubt / SOONER^(n - SHORTEST): first for SHORTEST tokens, then for that result and one
     more, up to LONGEST. Counts of tokens that are not among the draft's PLAUSIBLE ones are left out, and the rest is
-    normalised. doubt: how many places of the text the draft outweighs; InputError unless it is positive and finite.
+    normalised. doubt: how many places of the text the draft outweighs; InputError outside of DOUBTS.
     """
 
     draft: EagleDraft | DraftLM
     doubt: float = 32.0
 
     def __post_init__(self):
-        if not 0 < self.doubt < float("inf"):
-            raise InputError(f"doubt = {self.doubt} of the n-grams must be a positive number")
+        check_doubt(self.doubt)
 
     @property
     def hidden_size(self) -> int:
@@ -45,6 +46,12 @@ class NgramDraft:
 
     def session(self) -> "NgramSession":
         return NgramSession(self.draft.session(), self.doubt)
+
+
+def check_doubt(doubt: float) -> None:
+    """Raise InputError for one that is no number within DOUBTS."""
+    if not isinstance(doubt, Real) or not DOUBTS[0] <= doubt <= DOUBTS[1]:
+        raise InputError(f"doubt = {doubt} of the n-grams must be a number from {DOUBTS[0]:g} to {DOUBTS[1]:g}")
 
 
 @DraftSession.register  # it wraps one, so that any draft will do
@@ -75,12 +82,13 @@ class NgramSession:
         rows = self.draft.expand(tree, slots)
         copied, kept = self._copies(self._context(tree, slots.clamp(min=0)), rows.logits.dtype)
         token = self.text.roll(-1, 1)[:, None].expand_as(copied)  # behind each place of the text
-        own, (_, best) = rows.logits.gather(2, token), rows.top(min(PLAUSIBLE, rows.logits.shape[2]))
-        copied = copied * (own - rows.log_norm >= best[..., -1:])
+        best, _ = rows.top(min(PLAUSIBLE, rows.logits.shape[2]))
+        own, least = rows.logits.gather(2, token), rows.logits.gather(2, best[..., -1:])
+        copied = copied * ((own >= least) & (own > float("-inf")))
         share = torch.zeros_like(rows.logits).scatter_add_(2, token, copied).gather(2, token)
         scale = kept.log() - rows.log_norm
         mixed = (rows.logits + scale).scatter_(2, token, torch.logaddexp(own + scale, share.log()))
-        return Rows(mixed, rows.hidden, (kept + copied.sum(2, keepdim=True)).log())
+        return Rows(mixed, rows.hidden)
 
     def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
         """As `DraftSession.fork`."""

@@ -1,6 +1,7 @@
 """Pairs of target and draft, by name or by their parts."""
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from c2t.errors import InputError
 from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.eagle_checkpoint import fetch, load_head
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.ngrams import NgramDraft
+from c2t.models.ngrams import NgramDraft, check_doubt
 from c2t.models.target import Target
 
 # The drafts that a pair can bring along: name on the command line -> part of the pair's folder, kind of draft.
@@ -65,14 +66,14 @@ def load_pair(
     """
     if pair is None and target is None:
         pair = "tiny"
-    draft, doubt = _with_ngrams(draft)
+    draft, doubt = _split(draft)
     if pair is None and (draft is None or str(draft) in DRAFTS):
         raise InputError("a target without a pair's name needs --draft: a folder or Hub id of its draft")
     device = _device(device or "cpu")
     target_place = str(checkpoints.resolve(target or pair, "target"))
     part, kind = DRAFTS.get(str(draft or "eagle"), ("draft", ""))
     names = [*DRAFTS, *checkpoints.known(part)]
-    if draft and checkpoints.is_name(draft) and draft[0] != "." and draft not in names:
+    if draft and checkpoints.is_name(draft) and not str(draft).startswith(".") and draft not in names:
         raise InputError(f"no draft is called {draft!r}; known: {', '.join(names)}, and {NGRAMS} behind each")
     draft_place = checkpoints.resolve(pair if kind else draft, part)
     folder = fetch(draft_place)
@@ -99,20 +100,18 @@ def load_pair(
     return Pair(name, target_model, loaded, tokenizer, template, sources)
 
 
-def _with_ngrams(draft: str | Path | None) -> tuple[str | Path | None, float | None]:
-    """A draft without the "+ngrams=DOUBT" behind it (None: the pair's usual one), and the doubt (None: no n-grams)."""
-    name, plus, doubt = str(draft or "").partition(NGRAMS)
-    if not plus:
+def _split(draft: str | Path | None) -> tuple[str | Path | None, float | None]:
+    """A draft without the "+ngrams=DOUBT" at its end (None: the pair's usual one), and the doubt (None: no n-grams)."""
+    found = re.fullmatch(rf"(.*){re.escape(NGRAMS)}(?:=([^/]*))?", str(draft or ""), re.DOTALL)
+    if not found:
         return draft, None
-    kind = type(draft)
-    if not doubt:
-        return kind(name) if name else None, NgramDraft.doubt
+    name, doubt = found[1] and type(draft)(found[1]), found[2]
     try:
-        if doubt[0] != "=" or not 0 < float(doubt[1:]) < float("inf"):
-            raise ValueError
-        return kind(name) if name else None, float(doubt[1:])
+        doubt = NgramDraft.doubt if doubt is None else float(doubt)
     except ValueError as error:
-        raise InputError(f"draft = {draft}: write {NGRAMS}, or {NGRAMS}=DOUBT with a positive number") from error
+        raise InputError(f"draft = {draft}: write {NGRAMS}, or {NGRAMS}=DOUBT with a number") from error
+    check_doubt(doubt)
+    return name or None, doubt
 
 
 def kind_of(folder: Path) -> str:

@@ -8,11 +8,12 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import cut, generate
 from c2t.errors import InputError
 from c2t.models import ngrams
+from c2t.models.draft import DraftSession
 from c2t.models.ngrams import LONGEST, PLAUSIBLE, SHORTEST, SOONER, NgramDraft, NgramSession
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
 from c2t.positions import replay_all, visited
-from c2t.protocols import Draft
+from c2t.protocols import Draft, Rows
 from c2t.replay import replay, write
 from c2t.sampling import Sampling
 from c2t.tree import Tree
@@ -85,6 +86,35 @@ def test_distributions_are_mixed_with_counts(name: str, doubt: float, monkeypatc
     assert changed >= 6
 
 
+class Certain(DraftSession):
+    """A draft in float32 that goes on with 1, 2, 3, ... and doubts it as good as never."""
+
+    def __init__(self, last: int):
+        self.last = last
+
+    def observe(self, tokens, features, count) -> None: ...
+
+    def _forward(self, *level): ...
+
+    def _logits(self, hidden): ...
+
+    def expand(self, tree: Tree, slots: Tensor) -> Rows:
+        logits = torch.randn(*slots.shape, VOCABULARY)
+        following = self.last + tree.depth.gather(1, slots.clamp(min=0)) + 2
+        return Rows(logits.scatter_add_(2, following[..., None], torch.full((*slots.shape, 1), 20.0)))
+
+
+def test_no_probability_exceeds_one_and_no_child_its_parent() -> None:
+    """Or reranking would keep a node without its parent, even without the root."""
+    for last in range(1, 21):
+        text = torch.tensor([[*range(last + 9)] * 2 + [*range(last + 1)]])
+        session = NgramSession(Certain(last), doubt=32.0)
+        session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
+        tree = Eagle2(K=3, levels=6, N=5)(session, root_of(last))
+        assert tree.depth[0].tolist() == [-1, 0, 1, 2, 3]
+        assert (tree.prob <= 0).all()
+
+
 @pytest.mark.parametrize("name", ["eagle2", "c2t naive", "opttree", "entropy", "specinfer", "sequoia", "dyspec"])
 def test_text_is_that_of_plain_decoding(name: str) -> None:
     policy, drafter = EVERY_POLICY[name].policy, NgramDraft(toy_drafts()["perturbed"], doubt=2.0)
@@ -137,9 +167,9 @@ def test_replays_are_the_live_run(policy) -> None:
     assert_same(live, visited(replay_all(drafter, policy, texts, seed=2)))
 
 
-@pytest.mark.parametrize("doubt", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("doubt", [0.0, -1.0, float("nan"), float("inf"), 1e-4, 1e7])
 def test_a_doubt_that_is_none_is_refused(doubt: float) -> None:
-    with pytest.raises(InputError, match="must be a positive number"):
+    with pytest.raises(InputError, match="must be a number from"):
         NgramDraft(toy_drafts()["same"], doubt)
 
 

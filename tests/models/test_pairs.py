@@ -1,6 +1,7 @@
 """Pairs by name and by their parts, and what does not fit together."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,10 +75,28 @@ def test_ngrams_come_with_any_draft(name: str, part: str, doubt: float, pair_fol
     assert version == f"{fingerprint(pair_folder / part)}+ngrams={doubt:g}"
 
 
-@pytest.mark.parametrize("name", ["lm+ngrams=", "lm+ngrams=many", "lm+ngrams8", "lm+ngrams=0", "lm+ngrams=nan"])
-def test_ngrams_of_no_positive_doubt_are_refused(name: str, pair_folder: Path) -> None:
-    with pytest.raises(InputError, match="positive number"):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("lm+ngrams=", "DOUBT with a number"),
+        ("lm+ngrams=many", "DOUBT with a number"),
+        ("lm+ngrams=0", "from 0.001 to 1e"),
+        ("lm+ngrams=nan", "from 0.001 to 1e"),
+        ("lm+ngrams=1e39", "from 0.001 to 1e"),
+        ("lm+ngrams8", "no draft is called"),
+        ("lm+ngrams+ngrams", "no draft is called"),
+    ],
+)
+def test_ngrams_of_no_sensible_doubt_are_refused(name: str, reason: str, pair_folder: Path) -> None:
+    with pytest.raises(InputError, match=reason):
         load_pair("toy", draft=name)
+
+
+def test_a_folder_may_have_ngrams_in_its_name(pair_folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "x+ngrams-heads" / "draft"
+    shutil.copytree(pair_folder / "draft", place)
+    assert isinstance(load_pair("toy", draft=place).draft, EagleDraft)
+    assert load_pair("toy", draft=Path(f"{place}+ngrams=2")).draft.doubt == 2
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float64, torch.bfloat16])
