@@ -11,6 +11,10 @@ os.environ["MPLBACKEND"] = "Agg"
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True)  # the same examples in every run
+settings.load_profile("same")
 
 HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:

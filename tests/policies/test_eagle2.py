@@ -70,10 +70,11 @@ def check_columns(tree: Tree, logits: Callable, M: int | None = None) -> None:
             assert parent < slot
             assert tree.depth[row, slot] == len(path) - 1 == tree.depth[row, parent] + 1
             own = distribution[path[-1]].item()
-            # A float32 log-probability of -600 has steps of 6e-5: rounding grows with the number.
-            assert tree.prob[row, slot].item() == pytest.approx(own, abs=1e-5, rel=1e-6)
+            # A float32 logit of 600 has steps of 6e-5: rounding grows with the numbers.
+            step = 1e-5 + 2**-23 * logits(row, tuple(path[:-1])).abs().max().item()
+            assert tree.prob[row, slot].item() == pytest.approx(own, abs=step, rel=1e-6)
             above = tree.joint[row, parent].item() if parent else 0.0
-            assert tree.joint[row, slot].item() == pytest.approx(above + own, abs=1e-5, rel=1e-6)
+            assert tree.joint[row, slot].item() == pytest.approx(above + own, abs=step, rel=1e-6)
             assert (distribution > own + 1e-6).sum() <= tree.rank[row, slot] <= (distribution >= own - 1e-6).sum() - 1
             if M is not None:
                 p = distribution.exp().sort(descending=True).values[:M]
