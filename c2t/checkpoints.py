@@ -4,7 +4,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -65,12 +65,15 @@ def known(part: str) -> list[str]:
     return sorted(local | (set(PUBLISHED) if part in PublishedPair._fields else set()))
 
 
-def resolve(reference: str | Path, part: str) -> Path | str:
-    """Where `part` ("target", "draft", "classifier", ...) of `reference` is: a folder (Path) or a Hub id (str)."""
+def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Path | str:
+    """Where `part` ("target", "draft", "classifier", ...) of `reference` is: a folder (Path) or a Hub id (str).
+
+    others: names that the caller knows besides, for the message of the InputError that a wrong one raises."""
+    listed = ", ".join([*others, *known(part)]) or "none yet"
     if not str(reference):
-        raise InputError(f"the name of the {part} is empty: give one of {_listed(part)}, a folder or a Hub id")
+        raise InputError(f"the name of the {part} is empty: give one of {listed}, a folder or a Hub id")
     if is_name(reference):
-        return _resolve_name(str(reference), part)
+        return _resolve_name(str(reference), part, listed)
     path = Path(reference)
     if path.is_dir():
         return path
@@ -79,9 +82,9 @@ def resolve(reference: str | Path, part: str) -> Path | str:
     raise InputError(f"no such folder: {reference}")
 
 
-def _resolve_name(name: str, part: str) -> Path | str:
+def _resolve_name(name: str, part: str, listed: str) -> Path | str:
     if name.startswith("."):  # "." and ".." would leave the folder of the name
-        raise InputError(f"{name!r} is not a name: give one of {_listed(part)}, or a path with a separator")
+        raise InputError(f"{name!r} is not a name: give one of {listed}, or a path with a separator")
     for folder in _folders():
         if (folder / name / part).is_dir():
             return folder / name / part
@@ -89,7 +92,7 @@ def _resolve_name(name: str, part: str) -> Path | str:
         return getattr(PUBLISHED[name], part)
     if part == CLASSIFIER and (name in PUBLISHED or any((folder / name).is_dir() for folder in _folders())):
         raise InputError(f"{name} has no classifier yet; make it with: {recipe(name)}")
-    raise InputError(f"no {part} is called {name!r}; known: {_listed(part)}")
+    raise InputError(f"no {part} is called {name!r}; known: {listed}")
 
 
 def recipe(name: str) -> str:
@@ -145,7 +148,3 @@ def replacing(out: Path) -> Iterator[Path]:
 
 def _short(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _listed(part: str) -> str:
-    return ", ".join(known(part)) or "none yet"

@@ -5,6 +5,7 @@ surer (or less sure) of itself than it should be. It ranks the same tokens; only
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,13 @@ import typer
 from torch import Tensor
 
 from c2t import checkpoints
-from c2t.harvest import HarvestSettings, harvest
+from c2t.harvest import HarvestSettings
 from c2t.models.eagle_draft import EagleDraft, EagleSession
-from c2t.models.pairs import load_pair
-from c2t.prompts import Prompt, default_prompts, read_prompts, spread
-from c2t.records import describe, is_complete
-from pipelines.gain import PLAIN, Condition, harvested, ratios, show
+from c2t.models.pairs import Pair, load_pair
+from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.records import describe
+from pipelines.full_trees import Condition, harvested, kept
+from pipelines.gain import PLAIN, ratios, show
 from pipelines.subtrees import cuts, read_nodes
 from pipelines.variants import RIVALS, scores
 
@@ -41,13 +43,9 @@ class ScaledSession(EagleSession):
         return super()._logits(hidden) * self.draft.scale
 
 
-def scaled(condition: Condition, scale: float, prompts: list[Prompt], settings: HarvestSettings, build: Path) -> Path:
-    """The folder of the scaled draft's trees, made if it is not complete yet."""
-    folder = build / f"{condition.draft}-x{scale:g}-T{condition.temperature:g}-{len(prompts)}x{settings.max_new_tokens}"
-    if not is_complete(folder):
-        pair = load_pair("tiny", draft=condition.draft)
-        harvest(replace(pair, draft=Scaled(pair.draft, scale)), prompts, folder, settings, resume=True)
-    return folder
+def load_scaled(draft: str, scale: float) -> Pair:
+    pair = load_pair("tiny", draft=draft)
+    return replace(pair, draft=Scaled(pair.draft, scale))
 
 
 def main(
@@ -62,7 +60,7 @@ def main(
     condition, build = Condition(draft, TEMPERATURE), build / "harvest"
     before = read_nodes(harvested(condition, prompts, settings, build))
     for scale in map(float, scales.split(",")):
-        folder = scaled(condition, scale, prompts, settings, build)
+        folder = kept(f"{draft}-x{scale:g}", partial(load_scaled, draft, scale), prompts, settings, build)
         nodes = read_nodes(folder)
         found = {name: cuts(nodes, name, score) for name, score in scores(nodes, (*RIVALS, *LEARNED))}
         name = "threshold on P, logits as they were"

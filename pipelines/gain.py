@@ -3,8 +3,6 @@ temperature and domain, with and without the text's n-grams in the draft (`c2t.m
 harvested full ones (`pipelines.subtrees`); a learned score is always judged on domains that it did not learn from.
 
     python -m pipelines.gain [--limit N] [--drafts a,b] [--temperatures a,b] [--grid] [--every] [--fresh] [--mixed]
-
-Harvests are made where they are missing and kept; an interrupted one is gone on with.
 """
 
 import json
@@ -20,14 +18,15 @@ from matplotlib.axes import Axes
 
 from c2t import checkpoints, fronts, terminal
 from c2t.fronts import RESAMPLES, gamma_at, resample, tau_gamma
-from c2t.harvest import HarvestSettings, harvest
+from c2t.harvest import HarvestSettings
 from c2t.models.pairs import DRAFTS, NGRAMS, load_pair
 from c2t.points import Point
 from c2t.prompts import Prompt, default_prompts, read_prompts, spread
-from c2t.records import describe, is_complete, read_columns
+from c2t.records import describe, read_columns
 from c2t.results import result_line
 from pipelines import drawing
 from pipelines.context import read_texts, with_context
+from pipelines.full_trees import Condition, harvested
 from pipelines.subtrees import Nodes, cuts, read_nodes
 from pipelines.variants import RIVALS, UNTRAINED, VARIANTS, scores
 
@@ -39,11 +38,11 @@ MAIN = (
     "boosted trees, all 11",
     "steps: network, own 8",
 )
-COPYING = (*MAIN, "steps: network, own 8, copies", "steps: boosted trees, own 8, copies")  # where n-grams are in P too
-PLAIN, COPIED = "the best untrained tree", "the best untrained tree, n-grams known"
+WITH_NGRAMS = (*MAIN, "steps: network, own 8, copies", "steps: boosted trees, own 8, copies")
+PLAIN, BOTH = "the best untrained tree", "the best untrained tree, n-grams known"
 # What a score is compared with: the best tree at each tau that the draft alone ranks, or that the draft with n-grams
 # ranks as well.
-BARS = {PLAIN: tuple(RIVALS), COPIED: (*RIVALS, *(name + NGRAMS for name in RIVALS))}
+BARS = {PLAIN: tuple(RIVALS), BOTH: (*RIVALS, *(name + NGRAMS for name in RIVALS))}
 ORACLE, EVERYTHING = "oracle", "all prompts"
 DRAWN = {
     "paper's network": "C0",
@@ -52,15 +51,6 @@ DRAWN = {
     "steps: network, own 8" + NGRAMS: "C3",
 }
 DRAWN_TAUS = (1.5, 2.0)
-
-
-class Condition(NamedTuple):
-    draft: str
-    temperature: float
-
-    @property
-    def title(self) -> str:
-        return f"{self.draft}, T = {self.temperature:g}"
 
 
 class Row(NamedTuple):
@@ -84,16 +74,6 @@ def conditions(drafts: Sequence[str], temperatures: Sequence[float], grid: bool)
         for draft in drafts
         if grid or draft == drafts[0] or temperature == temperatures[0]
     ]
-
-
-def harvested(condition: Condition, prompts: Sequence[Prompt], settings: HarvestSettings, build: Path) -> Path:
-    """The folder of this condition's full trees, made if it is not complete yet."""
-    further = "".join(f"-{name}" for name in settings.columns)
-    name = f"{condition.draft}-T{condition.temperature:g}-{len(prompts)}x{settings.max_new_tokens}{further}"
-    folder = build / name
-    if not is_complete(folder):
-        harvest(load_pair("tiny", draft=condition.draft), prompts, folder, settings, resume=True)
-    return folder
 
 
 def parts(nodes: Nodes, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, np.ndarray]]:
@@ -133,7 +113,10 @@ def judged(
         texts = read_texts(load_pair("tiny"), prompts, settings)
     found: dict[str, list[Point]] = {}
     alone = harvested(condition, prompts, settings, build)
-    for ngrams, names in (("", (*UNTRAINED, *VARIANTS) if every else (*RIVALS, *MAIN)), (NGRAMS, (*RIVALS, *COPYING))):
+    for ngrams, names in (
+        ("", (*UNTRAINED, *VARIANTS) if every else (*RIVALS, *MAIN)),
+        (NGRAMS, (*RIVALS, *WITH_NGRAMS)),
+    ):
         folder = harvested(condition._replace(draft=condition.draft + ngrams), prompts, settings, build)
         nodes = read_nodes(folder)
         if mixed:

@@ -176,6 +176,12 @@ def bonus(nodes: Nodes, nats: float) -> Float[np.ndarray, " n"]:
     return along(step, nodes.above, nodes.depth)
 
 
+def narrow(nodes: Nodes, width: int) -> Float[np.ndarray, " n"]:
+    """P, with a first level of so few nodes; what hangs under the others comes last."""
+    dropped = (nodes.depth == 0) & (nodes.columns["rank"] >= width)
+    return nodes.columns["log_joint"] - 1e3 * dropped
+
+
 # What ranks nodes by the draft alone, and what else nobody has to train.
 RIVALS: dict[str, Callable[[Nodes], np.ndarray]] = {
     "threshold on P": lambda nodes: nodes.columns["log_joint"],
@@ -191,6 +197,7 @@ UNTRAINED: dict[str, Callable[[Nodes], np.ndarray]] = {
         )
         for slope in (-0.3, -0.15, 0.15, 0.3)
     },
+    **{f"threshold on P, first level of {width}": partial(narrow, width=width) for width in (2, 3, 5)},
     **{
         f"P mixed with copies, doubt {doubt}": lambda nodes, doubt=doubt: nodes.columns[f"mixed_{doubt}"]
         for doubt in DOUBTS

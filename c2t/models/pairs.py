@@ -60,9 +60,9 @@ def load_pair(
     """Load a pair by NAME (default: the embedded one), or a target and a draft by folder or Hub id.
 
     `draft` may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=DOUBT" behind it mixes it with
-    the text's n-grams (`c2t.models.ngrams`). dtype defaults to float32 on a CPU and to the
-    checkpoint's elsewhere; `device_map` spreads a large target over devices as transformers does. Raises InputError
-    for unknown names, unreadable checkpoints, and parts that do not fit each other.
+    the text's n-grams (`c2t.models.ngrams`). dtype defaults to float32 on a CPU and to the checkpoint's elsewhere;
+    `device_map` spreads a large target over devices as transformers does. Raises InputError for unknown names,
+    unreadable checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
         pair = "tiny"
@@ -72,10 +72,7 @@ def load_pair(
     device = _device(device or "cpu")
     target_place = str(checkpoints.resolve(target or pair, "target"))
     part, kind = DRAFTS.get(str(draft or "eagle"), ("draft", ""))
-    names = [*DRAFTS, *checkpoints.known(part)]
-    if draft and checkpoints.is_name(draft) and not str(draft).startswith(".") and draft not in names:
-        raise InputError(f"no draft is called {draft!r}; known: {', '.join(names)}, and {NGRAMS} behind each")
-    draft_place = checkpoints.resolve(pair if kind else draft, part)
+    draft_place = checkpoints.resolve(pair if kind else draft, part, others=DRAFTS)
     folder = fetch(draft_place)
     target_model = _load_target(target_place, device, dtype, device_map)
     tokenizer = _load_tokenizer(target_place, target_model)
@@ -94,7 +91,7 @@ def load_pair(
     }
     if doubt is not None:
         loaded = NgramDraft(loaded, doubt)
-        sources["draft"] = tuple(f"{part}{NGRAMS}={doubt:g}" for part in sources["draft"])
+        sources["draft"] = tuple(f"{source}{NGRAMS}={doubt:g}" for source in sources["draft"])
     name = pair or Path(target_place).name
     template = published.template if published else "chat" * bool(tokenizer.chat_template)
     return Pair(name, target_model, loaded, tokenizer, template, sources)

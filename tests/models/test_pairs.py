@@ -123,7 +123,7 @@ def test_a_fingerprint_changes_with_the_weights(tmp_path: Path) -> None:
 def test_what_is_missing_or_unknown_is_named(pair_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no target is called 'nobody'; known: .*toy"):
         load_pair("nobody")
-    with pytest.raises(InputError, match=r"no draft is called 'eagel'; known: eagle, .*toy.* \+ngrams behind each"):
+    with pytest.raises(InputError, match=r"no draft is called 'eagel'; known: eagle, distilled, .*toy"):
         load_pair("toy", draft="eagel+ngrams")
     with pytest.raises(InputError, match="needs --draft"):
         load_pair(target=pair_folder / "target")

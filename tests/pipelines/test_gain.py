@@ -8,7 +8,8 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from pipelines import gain, variants
-from pipelines.gain import Condition, conditions
+from pipelines.full_trees import Condition
+from pipelines.gain import conditions
 
 
 def test_the_first_of_each_meets_all_of_the_other() -> None:
@@ -20,7 +21,7 @@ def test_the_first_of_each_meets_all_of_the_other() -> None:
 def test_a_run_writes_ratios_and_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "STEPS", 5)
     monkeypatch.setattr(gain, "MAIN", ("paper's network",))
-    monkeypatch.setattr(gain, "COPYING", ("steps: network, own 8, copies",))
+    monkeypatch.setattr(gain, "WITH_NGRAMS", ("steps: network, own 8, copies",))
     monkeypatch.setattr(gain, "RESAMPLES", 20)
     app = Typer()
     app.command()(gain.main)
