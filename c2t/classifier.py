@@ -21,6 +21,7 @@ from c2t.errors import InputError
 from c2t.kernels.features import FEATURES, WIDE
 
 SCHEMA_VERSION = 1
+STEP = "step"  # the label of a classifier that says whether a node is accepted if its parent is
 FILES = ("config.json", "model.safetensors")
 KINDS = {"features": list, "validation_prompts": list, "widths": dict, "metrics": dict, "label": str}
 ADDED = {"layers", "label", "widths"}  # not in the files of version 0.1
@@ -50,7 +51,7 @@ class ClassifierConfig:
     features: Sequence[str] = ("joint_prob", "entropy", "depth")
     hidden: int = 48
     layers: int = 2
-    label: str = "accepted"  # see `c2t.training_data.LABELS`
+    label: str = "accepted"  # what it says: see `c2t.training_data.LABELS`
     widths: dict[str, int] = field(default_factory=dict)  # inputs of each feature that has several
     M: int | None = 1000  # entropy over the M most probable tokens; None: the whole vocabulary
     K: int | None = None  # of the harvest, as are `levels` and `pair`
@@ -78,7 +79,8 @@ class TreeClassifier(
 ):
     """F features -> hidden (-> hidden) -> 1 with ReLU and sigmoid: 241 parameters in the paper's default size.
 
-    name: what it was loaded by.
+    With the label STEP it says whether a node is accepted if its parent is; the product along a path is what C2T
+    compares with beta. name: what it was loaded by.
     """
 
     name = "unnamed"
@@ -91,7 +93,8 @@ class TreeClassifier(
         self.output = nn.Linear(config.hidden, 1)
 
     def forward(self, nodes: Any, calibrated: bool = False) -> Float[Tensor, "..."]:
-        """Confidence of each node in (0, 1); calibrated: P(accepted), with the negative sampling corrected for."""
+        """Confidence of each node in (0, 1); calibrated: P(accepted) (with the label STEP: if its parent is), with the
+        negative sampling corrected for."""
         logits = self.logits(features(nodes, self.config.features))
         return torch.sigmoid(logits + math.log(self.config.negatives_kept) if calibrated else logits)
 

@@ -84,11 +84,10 @@ class SpeculativeDecoder:
         device_map: str | dict | None = None,
         graph_tokens: int = 0,
     ) -> "SpeculativeDecoder":
-        """Load a pair (see `load_pair`); the policy defaults to C2T with the pair's own classifier at its beta."""
+        """Load a pair (see `load_pair`); the policy defaults to C2T with the pair's own classifier."""
         loaded = load_pair(pair, target=target, draft=draft, device=device, dtype=dtype, device_map=device_map)
         if policy is None:
-            classifier = TreeClassifier.from_pretrained(loaded.name, device=loaded.target.device)
-            policy = C2T(classifier, beta=classifier.config.beta)
+            policy = C2T(TreeClassifier.from_pretrained(loaded.name, device=loaded.target.device))
         return cls(loaded, policy, graph_tokens)
 
     def generate(

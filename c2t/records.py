@@ -61,6 +61,7 @@ class Records(NamedTuple):
     prob: Float[Tensor, " n"] | None = None  # log of its own by the draft, and of its most probable sibling's
     peak: Float[Tensor, " n"] | None = None
     rank: UInt8[Tensor, " n"] | None = None
+    reached: Bool[Tensor, " n"] | None = None  # its parent was accepted, or is the root
 
 
 def is_complete(folder: Path) -> bool:
@@ -144,18 +145,22 @@ def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
     """Stored columns as they are; probabilities of a node itself are those of its path over those of its parent's."""
     stored = [name for name in names if name in ("top_probs", "hidden", "rank")]
     found = {name: torch.from_numpy(c) for name, c in read_columns(folder, stored).items()} if stored else {}
-    own = {"target": "target_prob", "prob": "joint_prob", "peak": "joint_prob"}
-    wanted = [name for name in names if name in own]
-    if wanted:
-        path = read_columns(folder, ("node", "parent", *{own[name] for name in wanted}))
-        parent = path["parent"].astype(np.int64)
-        tree_start = np.arange(len(parent)) - path["node"]
-        above = tree_start + parent  # the parent's row
-        for name in wanted:
-            column = path[own[name]]
-            found[name] = torch.from_numpy(column / np.where(parent < 0, 1, column[above]).astype(np.float32))
-            if name != "target":
-                found[name] = found[name].log_()
+    of_path = {"target": "target_prob", "prob": "joint_prob", "peak": "joint_prob", "reached": "accepted"}
+    wanted = [name for name in names if name in of_path]
+    if not wanted:
+        return found
+    path = read_columns(folder, ("node", "parent", *{of_path[name] for name in wanted}))
+    parent = path["parent"].astype(np.int64)
+    tree_start = np.arange(len(parent)) - path["node"]
+    above = tree_start + parent  # the parent's row
+    for name in wanted:
+        column = path[of_path[name]]
+        if name == "reached":
+            found[name] = torch.from_numpy((parent < 0) | column[above])
+            continue
+        found[name] = torch.from_numpy(column / np.where(parent < 0, 1, column[above]).astype(np.float32))
+        if name != "target":
+            found[name] = found[name].log_()
     if "peak" in wanted:
         family = torch.from_numpy(tree_start * (1 << 16) + parent + 1).unique(return_inverse=True)[1]
         most = torch.full((int(family.max()) + 1,), -torch.inf).scatter_reduce(0, family, found["peak"], "amax")

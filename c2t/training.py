@@ -65,10 +65,11 @@ def finetune(
     overwrite: bool = False,
     progress: bool = False,
 ) -> Result:
-    """Continue a trained classifier on a share of new harvests; features, size and sampling stay the source's."""
+    """Continue a trained classifier on a share of new harvests; features, size, sampling and the recommended beta stay
+    the source's."""
     checkpoints.check_out(out, overwrite)
     old = source.config
-    kept = {name: getattr(old, name) for name in ("features", "hidden", "negatives", "layers", "label")}
+    kept = {name: getattr(old, name) for name in ("features", "hidden", "negatives", "layers", "label", "beta")}
     settings = replace(settings, **kept)
     nodes = NodeData(data, settings)
     if nodes.provenance("M") != old.M:
@@ -178,6 +179,7 @@ def config_of(nodes: NodeData, settings: TrainSettings) -> ClassifierConfig:
         hidden=settings.hidden,
         layers=settings.layers,
         label=settings.label,
+        beta=settings.beta,
         widths=nodes.widths,
         **{key: nodes.provenance(key) for key in ("M", "K", "levels", "pair")},
         negatives=settings.negatives or None,

@@ -11,17 +11,27 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.classifier import features, known_features
+from c2t.classifier import STEP, features, known_features
 from c2t.errors import InputError
 from c2t.kernels.features import DERIVED, WIDE
 from c2t.records import Records, describe, read_records
 from c2t.training_metrics import Validation
 
-# What the network is trained to say: whether the node is accepted, or how likely a token drawn from the draft would be
+
+class Label(NamedTuple):
+    """of: what is learned of a node. reads: the further columns of Records that this takes."""
+
+    of: Callable[[Records], Tensor]
+    reads: tuple[str, ...] = ()
+
+
+# What the network is trained to say: whether the node is accepted; the same if its parent is (learned from the nodes
+# for which that was asked: the children of accepted ones); or how likely a token drawn from the draft would be accepted
 # (MCSD+, section 3.3; the paper prints max(1, p/q) and means min).
-LABELS: dict[str, Callable[[Records], Tensor]] = {
-    "accepted": lambda records: records.accepted.float(),
-    "ratio": lambda records: (records.target / records.prob.exp()).clamp(max=1),
+LABELS = {
+    "accepted": Label(lambda records: records.accepted.float()),
+    STEP: Label(lambda records: records.accepted.float(), ("reached",)),
+    "ratio": Label(lambda records: (records.target / records.prob.exp()).clamp(max=1), ("target", "prob")),
 }
 # Optimiser steps that one training step of Lightning makes: its cost per step is far above that of a tiny network.
 STEPS_PER_CHUNK = 64
@@ -31,7 +41,7 @@ VALIDATION_ROWS = 65_536
 @dataclass(frozen=True)
 class TrainSettings:
     """C2T's settings; `fraction` of the training prompts is used, `negatives` of None or 0 means all of them; `layers`
-    of the network, `label` one of LABELS."""
+    of the network, `label` one of LABELS. beta: threshold that the classifier is to recommend."""
 
     features: Sequence[str] = ("joint_prob", "entropy", "depth")
     hidden: int = 48
@@ -45,6 +55,7 @@ class TrainSettings:
     seed: int = 0
     layers: int = 2
     label: str = "accepted"
+    beta: float = 0.5
 
     def __post_init__(self):
         known_features(self.features)
@@ -55,15 +66,21 @@ class TrainSettings:
                 raise InputError(f"{name} = {getattr(self, name)} must be at least 1")
         if not 0 < self.lr < math.inf or (self.negatives or 0) < 0:
             raise InputError(f"lr = {self.lr} must be above 0 and finite, negatives = {self.negatives} not below 0")
+        if not 0 < self.beta < 1:
+            raise InputError(f"beta = {self.beta} must be between 0 and 1, both excluded")
         if not (0 < self.val_fraction < 1 and 0 < self.fraction <= 1):
             raise InputError(
                 f"val_fraction = {self.val_fraction} must be in (0, 1), fraction = {self.fraction} in (0, 1]"
             )
 
 
-# The networks of the papers. The decision models learn from all nodes, so that a threshold means what it says.
+# The networks of the papers, and C2T's by steps. All but the first learn from all nodes, so that a threshold means what
+# it says.
 MODELS = {
     "c2t": TrainSettings(),
+    "c2t-steps": TrainSettings(
+        ("log_prob", "log_max_prob", "rank", "entropy", "depth"), negatives=None, lr=3e-3, label=STEP, beta=0.05
+    ),
     "mcsd-hidden": TrainSettings(("hidden",), negatives=None, layers=3, label="ratio"),
     "mcsd-topk": TrainSettings(("top_probs", "entropy"), negatives=None),
 }
@@ -145,7 +162,8 @@ class Slices:
 
 
 class NodeData(L.LightningDataModule):
-    """Reads harvests into memory (about 60 bytes a row) and splits them by prompt; rows with NaN are dropped."""
+    """Reads harvests into memory (about 60 bytes a row) and splits them by prompt; rows with NaN are dropped, and for
+    a network by steps those whose parent was not accepted."""
 
     def __init__(self, folders: Sequence[str | Path], settings: TrainSettings):
         super().__init__()
@@ -154,14 +172,15 @@ class NodeData(L.LightningDataModule):
             raise InputError(f"the harvests {', '.join(map(str, folders))} have entropies over different M")
         wide = [name for name in settings.features if name in WIDE]
         derived = [DERIVED[name] for name in settings.features if name in DERIVED]
-        label_reads = ["target", "prob"] if settings.label == "ratio" else []
-        records = read_records(folders, list(dict.fromkeys([*wide, *derived, *label_reads])))
-        x, label = features(records, settings.features), LABELS[settings.label](records)
+        records = read_records(folders, list(dict.fromkeys([*wide, *derived, *LABELS[settings.label].reads])))
+        x, label = features(records, settings.features), LABELS[settings.label].of(records)
         self.widths = {name: getattr(records, name).shape[1] for name in wide}
         present = records.prompt.unique()
         split = split_prompts(len(present), settings.val_fraction, settings.fraction, settings.seed)
         valid = ~(x.isnan().any(1) | label.isnan())
         self.dropped = int((~valid).sum())
+        if records.reached is not None:
+            valid &= records.reached
         self.training = NegativeSampling(
             x, records.accepted, valid & _rows_of(records.prompt, present[split.train]), settings, label
         )

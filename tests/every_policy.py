@@ -47,8 +47,8 @@ def _eagle2(K: int, levels: int, N: int | None, **ablation) -> Case:
     return Case(Eagle2(K, levels, N, **ablation), N or 1 + K + (levels - 1) * K * K, levels)
 
 
-def _c2t(levels: int, nodes: int, seed: int = 0, **settings) -> Case:
-    return Case(C2T(toy_classifier(seed), levels=levels, **settings), nodes, levels)
+def _c2t(levels: int, nodes: int, seed: int = 0, label: str = "accepted", **settings) -> Case:
+    return Case(C2T(toy_classifier(seed, label=label), levels=levels, **settings), nodes, levels)
 
 
 def _entropy(branching, nodes: int, levels: int = 4, **settings) -> Case:
@@ -68,6 +68,7 @@ EVERY_POLICY: dict[str, Case] = {
     "eagle2 not reranked": Case(Eagle2(3, 4, reranked=False), 13, 4),
     "eagle2 neither": Case(Eagle2(3, 4, expand="confidence", reranked=False), 13, 4),
     "c2t": _c2t(5, 21, beta=0.25, K=4, W=4),
+    "c2t by steps": _c2t(5, 21, label="step", beta=0.1, K=4, W=4),
     "c2t naive": _c2t(4, 30, 1, beta=0.3, K=3, W=None, max_width=8, max_nodes=30),
     "threshold": Case(JointThreshold(0.03, K=5, W=6, levels=5), 31, 5),
     "threshold naive": Case(JointThreshold(0.05, K=5, W=None, levels=5, max_nodes=24), 24, 5),

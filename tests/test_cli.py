@@ -93,7 +93,7 @@ def test_defaults_are_those_of_the_settings() -> None:
             if option:
                 checked += 1
                 expected = ",".join(value) if isinstance(value, tuple) else value
-                if name == "train" and field.name in ("features", "negatives"):
+                if name == "train" and field.name in ("features", "negatives", "lr"):
                     expected = None  # the model's own
                 assert option.default == expected, (name, field.name)
     assert checked > 20
@@ -141,6 +141,14 @@ def test_train_and_finetune_write_what_their_names_find(trained: Path, tmp_path:
     line = json.loads(said.splitlines()[-1])
     assert line["figures"]["out"] == str(home / "checkpoints" / "local" / "tiny-finetuned" / "classifier")
     assert TreeClassifier.from_pretrained("tiny-finetuned").config.hidden == 7
+
+
+def test_a_network_by_steps_is_trained_and_used(at_home: Path, tmp_path: Path) -> None:
+    said = good("train", "--model", "c2t-steps", "--epochs", "1", "--out", tmp_path / "steps")
+    use = next(line for line in said.splitlines() if line.startswith("to use it: "))
+    few = ["--limit", "1", "--timed", "0", "--max-new-tokens", "4", "--policies", "c2t", "--json", "-"]
+    line = json.loads(good(*shlex.split(use)[4:], *few).splitlines()[-1])
+    assert [row["policy"].split(",")[0] for row in line["figures"]["rows"]] == ["c2t:beta=0.05"]
 
 
 def test_the_literal_command(trained: Path) -> None:

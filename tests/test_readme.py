@@ -22,7 +22,7 @@ def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_decoding_in_three_lines(capsys: pytest.CaptureFixture[str]) -> None:
     exec(BLOCKS[0], names := {})
     assert capsys.readouterr().out.strip()
-    assert names["decoder"].policy.beta == 0.5
+    assert names["decoder"].policy.beta == TreeClassifier.from_pretrained("tiny").config.beta == 0.1
 
 
 def test_the_classifier_in_plain_numpy() -> None:

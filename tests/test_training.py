@@ -12,8 +12,9 @@ import wandb
 from c2t import training
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
+from c2t.records import read_records
 from c2t.training import TrainClassifier, finetune, train
-from c2t.training_data import NegativeSampling, NodeData, TrainSettings
+from c2t.training_data import MODELS, NegativeSampling, NodeData, TrainSettings
 from c2t.training_metrics import Validation, evaluate
 from pipelines import bench_training
 from tests.harvests import PROVENANCE, make_harvest
@@ -109,10 +110,25 @@ def test_finetune_starts_where_the_source_stopped(harvest: Path, trained: traini
 
 
 def test_finetune_keeps_the_sources_shape(harvest: Path, tmp_path: Path) -> None:
-    config = ClassifierConfig(features=("depth", "joint_prob"), hidden=6, negatives=3)
+    config = ClassifierConfig(features=("depth", "joint_prob"), hidden=6, negatives=3, beta=0.1)
     result = finetune([harvest], TreeClassifier(config), tmp_path / "fine", replace(training.FINETUNE, min_steps=20))
     kept = result.classifier.config
-    assert (kept.features, kept.hidden, kept.negatives) == (("depth", "joint_prob"), 6, 3)
+    assert (kept.features, kept.hidden, kept.negatives, kept.beta) == (("depth", "joint_prob"), 6, 3, 0.1)
+
+
+def test_confidences_by_steps_are_probabilities(harvest: Path, tmp_path: Path) -> None:
+    """In these harvests a node whose parent is accepted is so in 70 % of the cases if it is the first of its siblings,
+    in 0.3^r 70 % if it is of rank r, whatever the draft says of it."""
+    result = train([harvest], tmp_path / "steps", replace(MODELS["c2t-steps"], min_steps=1000))
+    classifier = TreeClassifier.from_pretrained(tmp_path / "steps")
+    assert (classifier.config.label, classifier.config.beta, classifier.config.negatives) == ("step", 0.05, None)
+    records = read_records([harvest], ["prob", "peak", "rank"])
+    with torch.no_grad():
+        confidence = classifier(records)
+    for rank in range(3):
+        mean = float(confidence[records.rank == rank].mean())
+        assert mean == pytest.approx(0.7 * 0.3**rank, rel=0.25)
+    assert result.metrics.average_precision > 0.5
 
 
 def test_another_m_warns(harvest: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Which rows the network sees: split by prompt, negatives drawn anew, NaN left out."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 import torch
 
 from c2t.errors import InputError
-from c2t.records import read_records
-from c2t.training_data import NegativeSampling, NodeData, TrainSettings, split_prompts
+from c2t.records import read_columns, read_records
+from c2t.training_data import MODELS, NegativeSampling, NodeData, TrainSettings, split_prompts
 from tests.harvests import PROVENANCE, make_harvest
 
 SMALL = {"K": 3, "levels": 3}
@@ -109,6 +110,21 @@ def test_no_prompt_is_in_both_parts(tmp_path: Path) -> None:
     assert not inside & held_out
     assert data.validation.tree.unique().tolist() == list(range(12))
     assert len(data.validation.x) == 12 * 1010
+
+
+def test_a_network_by_steps_learns_from_the_children_of_accepted_nodes(tmp_path: Path) -> None:
+    make_harvest(tmp_path, prompts=20, trees_each=2, **SMALL)
+    settings = replace(MODELS["c2t-steps"], val_fraction=0.2)
+    data, columns = NodeData([tmp_path], settings), read_columns(tmp_path, ("node", "parent", "accepted", "prompt"))
+    parent = columns["parent"].astype(int)
+    above = columns["accepted"][np.arange(len(parent)) - columns["node"] + parent]
+    asked = np.flatnonzero((parent < 0) | above)
+    learned, held_out = torch.cat([data.training.positives, data.training.negatives]).sort().values, data.validation
+    assert set(learned.tolist()) < set(asked.tolist())
+    assert len(learned) + len(held_out.x) == len(asked) < len(parent) / 2
+    assert len(data.training.positives) + int(held_out.accepted.sum()) == columns["accepted"].sum()
+    assert data.dropped == 0
+    assert data.training.negatives_kept == 1
 
 
 def test_rows_with_nan_are_dropped_and_counted(tmp_path: Path) -> None:

@@ -77,16 +77,16 @@ def harvest(
 def train(
     data: o.Data = None,
     out: o.Out = None,
-    model: Annotated[str, typer.Option(help=f"{', '.join(MODELS)}: the last two decide for mcsd+.")] = "c2t",
+    model: Annotated[str, typer.Option(help=f"{', '.join(MODELS)}: by steps; for mcsd+.")] = "c2t",
     hidden: Annotated[int, typer.Option(help="Hidden units.")] = TRAIN.hidden,
     features: Annotated[
         str | None, typer.Option(help="Inputs, by commas.", show_default="the model's: " + ",".join(TRAIN.features))
     ] = None,
     epochs: o.Epochs = TRAIN.epochs,
-    lr: o.LearningRate = TRAIN.lr,
+    lr: Annotated[float | None, typer.Option(help="Adam's.", show_default="the model's: 1e-3, c2t-steps 3e-3")] = None,
     batch_size: o.BatchSize = TRAIN.batch_size,
     negatives: Annotated[
-        int | None, typer.Option(help="Sampled per positive; 0: all of them.", show_default="the model's: 1, mcsd 0")
+        int | None, typer.Option(help="Sampled per positive; 0: all of them.", show_default="the model's: 1, others 0")
     ] = None,
     seed: o.Seed = TRAIN.seed,
     logger: o.Logger = training.LOGGERS[0],
@@ -95,17 +95,19 @@ def train(
 ) -> None:
     """Train a classifier on harvests.
 
-    Without --out it goes to checkpoints/local/PAIR/classifier (decision models: PAIR-MODEL, their NAME) and replaces
-    the one made there before.
+    Without --out it goes to checkpoints/local/PAIR/classifier (other models: PAIR-MODEL, their NAME) and replaces the
+    one made there before.
     """
     if model not in MODELS:
         raise InputError(f"no model is called {model!r}; known: {', '.join(MODELS)}")
-    settings = replace(MODELS[model], hidden=hidden, epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
+    settings = replace(MODELS[model], hidden=hidden, epochs=epochs, batch_size=batch_size, seed=seed)
+    if lr is not None:
+        settings = replace(settings, lr=lr)
     if features is not None:
         settings = replace(settings, features=tuple(name.strip() for name in features.split(",")))
     if negatives is not None:
         settings = replace(settings, negatives=negatives)
-    folders = harvests(data, "tiny" if model == "c2t" else "tiny-mcsd+")
+    folders = harvests(data, "tiny-mcsd+" if model.startswith("mcsd") else "tiny")
     place = out or _local(folders, "" if model == "c2t" else f"-{model}")
     result = training.train(folders, place, settings, logger, overwrite or out is None, progress=terminal.watched())
     _trained("train", result, settings, folders, json)

@@ -26,13 +26,15 @@ COLUMNS = ("joint", "entropy", "depth", "prob", "peak", "rank")  # of a candidat
 
 
 class Network(NamedTuple):
-    """The classifier's two layers; F features, which the columns of a candidate give."""
+    """The classifier's two layers; F features, which the columns of a candidate give. by_steps: a candidate's score is
+    its own confidence times its parent's score."""
 
     features: tuple[Column, ...]
     hidden_weight: Float[Tensor, "H F"]
     hidden_bias: Float[Tensor, " H"]
     output_weight: Float[Tensor, " H"]
     output_bias: Float[Tensor, " 1"]
+    by_steps: bool = False
 
 
 class Limits(NamedTuple):
@@ -83,6 +85,8 @@ def torch_select(
     entropy, peak = (column.repeat_interleave(K, 1) for column in (drafted.entropy, drafted.prob[..., 0]))
     nodes = _Candidates(drafted.token.flatten(1), parent, depth, rank, prob, joint, entropy, peak)
     score = joint if network is None else _confidence(nodes, network)
+    if network is not None and network.by_steps:
+        score = score * tree.score.gather(1, parent)
     sure = (joint.exp() if network is None else score) >= limits.threshold
     keep = sure & (joint > float("-inf")) & tree.alive.gather(1, parent) & (tree.sizes < limits.max_nodes)[:, None]
     survivors = keep.sum(1)
@@ -124,14 +128,15 @@ def triton_select(
     if not rows:
         return
     size, width = triton.next_power_of_2(F * K), triton.next_power_of_2(len(level))
-    weights = (tree.joint,) * 4 if network is None else network[1:]
+    weights = (tree.joint,) * 4 if network is None else network[1:5]
     _select[(rows,)](
         *tree, *(column.contiguous() for column in drafted[:3]), *weights,
         frontier.start, level.start, limits.threshold, limits.max_nodes,
         FEATURES=() if network is None else tuple(2 * COLUMNS.index(f.name) + f.exp for f in network.features),
         HIDDEN=0 if network is None else len(network.hidden_bias), F=F, K=K, SIZE=size, LEVEL=len(level),
         WIDTH=width, SLOTS=tree.token.shape[1], WORDS=tree.bits.shape[2],
-        PADDED=triton.next_power_of_2(tree.bits.shape[2]), STRICT=limits.strict, num_warps=min(max(size // 64, 1), 8),
+        PADDED=triton.next_power_of_2(tree.bits.shape[2]), STRICT=limits.strict,
+        BY_STEPS=network is not None and network.by_steps, num_warps=min(max(size // 64, 1), 8),
     )  # fmt: skip
 
 
@@ -196,7 +201,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         frontier, first, threshold, max_nodes,
         FEATURES: tl.constexpr, HIDDEN: tl.constexpr, F: tl.constexpr, K: tl.constexpr, SIZE: tl.constexpr,
         LEVEL: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, WORDS: tl.constexpr, PADDED: tl.constexpr,
-        STRICT: tl.constexpr,
+        STRICT: tl.constexpr, BY_STEPS: tl.constexpr,
     ):
         """One level of one tree."""
         row = tl.program_id(0).to(tl.int64)
@@ -213,6 +218,8 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             first_of = tl.load(new_prob + drafted + place // K * K, mask=there, other=0.0)
             weights = hidden_weight, hidden_bias, output_weight, output_bias
             trust = _trust(path, h, level, own, first_of, place % K, *weights, FEATURES, HIDDEN)
+            if BY_STEPS:
+                trust *= tl.load(score + above, mask=there, other=0.0)
             bound = trust
         keep = there & (tl.load(alive + above, mask=there, other=0) != 0) & (nodes < max_nodes) & (bound >= threshold)
         keep &= path > float("-inf")

@@ -4,7 +4,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Literal
 
-from c2t.classifier import TreeClassifier
+from c2t.classifier import STEP, TreeClassifier
 from c2t.errors import InputError, at_least_one
 from c2t.kernels.features import FEATURES, WIDE, Column
 from c2t.kernels.select import Limits, Network
@@ -17,12 +17,15 @@ from c2t.tree import Nodes, Tree
 class C2T:
     """The K most probable children of each frontier node are classified (first top-K); those below confidence `beta`
     are dropped; the W most confident of a level survive (second top-K; None is the paper's naive variant, capped at
-    max_width) and form the next frontier. M: entropy over the M most probable tokens (default: what the classifier
-    was trained with). K = W = 1 is the paper's chain mode.
+    max_width) and form the next frontier. K = W = 1 is the paper's chain mode.
+
+    beta: default None, what the classifier recommends. M: entropy over the M most probable tokens (default: what it was
+    trained with). Not in the paper: with a classifier by steps (label "step") a node's confidence is the product along
+    its path.
     """
 
     classifier: TreeClassifier
-    beta: float = 0.5
+    beta: float | None = None
     K: int = 15
     W: int | None = 15
     levels: int = 10
@@ -35,6 +38,8 @@ class C2T:
 
     def __post_init__(self):
         at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
+        if self.beta is None:
+            object.__setattr__(self, "beta", self.classifier.config.beta)
         if not 0 < self.beta < 1:
             raise InputError(f"C2T: beta = {self.beta} must be between 0 and 1, both excluded")
         if foreign := [name for name in self.classifier.config.features if name in WIDE]:
@@ -48,6 +53,8 @@ class C2T:
     def __call__(self, draft: Draft, root: Root) -> Tree:
         def confident(children: Nodes) -> Judgement:
             confidence = self.classifier(children)
+            if self.classifier.config.label == STEP:
+                confidence = confidence * children.score
             return Judgement(confidence, confidence >= self.beta)
 
         return grow(
@@ -68,8 +75,14 @@ class C2T:
         if self.classifier.config.layers != 2 or not all(isinstance(feature, Column) for feature in features):
             raise InputError("C2T: a draft phase of fixed shapes needs a classifier of two layers on a node's columns")
         first, second = self.classifier.hidden, self.classifier.output
-        weights = (first.weight, first.bias, second.weight[0], second.bias)
-        network = Network(tuple(features), *(weight.detach() for weight in weights))
+        network = Network(
+            features=tuple(features),
+            hidden_weight=first.weight.detach(),
+            hidden_bias=first.bias.detach(),
+            output_weight=second.weight[0].detach(),
+            output_bias=second.bias.detach(),
+            by_steps=self.classifier.config.label == STEP,
+        )
         limits = Limits(self.beta, self.max_nodes, strict=self.W is None)
         return Plan(self.K, self.W or self.max_width, self.levels, self._entropy_over, limits, network)
 

@@ -56,6 +56,7 @@ def grow(
 ) -> Tree:
     """K candidates per frontier node, of which the `width` best of a level survive, in trees of at most max_nodes.
 
+    judge: what the policy says of a level's candidates, which come with their parents' scores.
     M: entropy over the M most probable tokens (None: all; 0: not computed). strict: `width` is a cap, so what it cuts
     off is counted; False where being among the `width` best is the policy's own rule.
     """
@@ -64,6 +65,7 @@ def grow(
     for _ in range(levels):
         rows = draft.expand(tree, frontier)
         children = tree.children(frontier, *rows.ranked(K, M)[:3])
+        children = children.scored(tree.score.gather(1, children.parent), children.alive)
         score, alive, expand = judge(children)
         alive = alive & children.alive & (children.joint > float("-inf"))
         survivors = alive.sum(1)

@@ -47,7 +47,6 @@ def parse(
         values[key] = classifier(value) if network else _value(name, known[key], value)
     if len(known) < len(fields(policy)):
         values["classifier"] = classifier()
-        values.setdefault("beta", values["classifier"].config.beta)
     if acceptance and "acceptance" in known and "acceptance" not in values:
         values["acceptance"] = acceptance(values.get("temperature", known["temperature"].default))
     missing = [field.name for field in fields(policy) if field.default is MISSING and field.name not in values]

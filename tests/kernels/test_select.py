@@ -47,9 +47,10 @@ def grown(step, scripts: list[torch.Tensor], K: int, network: Network | None, li
     return tree
 
 
-def classifier(hidden: int = 6, names: tuple[str, ...] = FEATURE_NAMES) -> TreeClassifier:
+def classifier(hidden: int = 6, names: tuple[str, ...] = FEATURE_NAMES, label: str = "accepted") -> TreeClassifier:
     """One unit trusts probable, certain and shallow nodes; the others add a little to it."""
-    model = TreeClassifier(ClassifierConfig(features=names, hidden=hidden, M=None)).requires_grad_(False)
+    config = ClassifierConfig(features=names, hidden=hidden, M=None, label=label)
+    model = TreeClassifier(config).requires_grad_(False)
     for layer in (model.hidden, model.output):
         torch.nn.init.normal_(layer.weight, std=0.1)
     trust = {"joint_prob": 4.0, "entropy": -0.5, "depth": -0.3, "rank": -0.2}
@@ -66,6 +67,7 @@ def network_of(model: TreeClassifier) -> Network:
         layers.hidden.bias,
         layers.output.weight[0],
         layers.output.bias,
+        by_steps=model.config.label == "step",
     )
 
 
@@ -81,17 +83,17 @@ def alive_nodes(tree: Tree | StaticTree, row: int) -> list[tuple]:
 
 @pytest.mark.parametrize("max_nodes", [1024, 14])
 @pytest.mark.parametrize("W", [4, None])
-@pytest.mark.parametrize("kind", ["classifier", "joint"])
+@pytest.mark.parametrize("kind", ["accepted", "step", "joint"])
 def test_levels_are_those_of_grow(kind: str, W: int | None, max_nodes: int) -> None:
-    model = classifier()
+    model, beta = classifier(label=kind), 0.15 if kind == "step" else 0.4
     script = scripts(rows=3, width=4, levels=4)
-    if kind == "classifier":  # whose matrix product may tell equal rows apart in their last bit
+    if kind != "joint":  # whose matrix product may tell equal rows apart in their last bit
         script = [logits + torch.rand_like(logits) for logits in script]
     shared = dict(K=3, W=W, levels=4, max_width=4, max_nodes=max_nodes)
-    policy = C2T(model, beta=0.4, **shared) if kind == "classifier" else JointThreshold(0.01, **shared)
+    policy = JointThreshold(0.01, **shared) if kind == "joint" else C2T(model, beta=beta, **shared)
     expected = policy(ScriptedDraft(script), root_of(0, 1, 2))
-    network = network_of(model) if kind == "classifier" else None
-    limits = Limits(0.4 if network else 0.01, max_nodes, strict=W is None)
+    network = None if kind == "joint" else network_of(model)
+    limits = Limits(beta if network else 0.01, max_nodes, strict=W is None)
     tree = grown(torch_select, script, 3, network, limits)
     assert tree.cut.tolist() == expected.cut.tolist()
     assert tree.sizes.tolist() == expected.sizes.tolist()
@@ -147,6 +149,11 @@ class TestKernel:
     def test_classifier(self, limits: Limits) -> None:
         tree = agree(scripts(2, 4, 3), 3, network_of(classifier()), limits)
         assert int(tree.sizes.max()) > 3
+
+    def test_classifier_by_steps(self) -> None:
+        script = scripts(2, 4, 3)
+        tree = agree(script, 3, network_of(classifier(label="step")), Limits(0.15))
+        assert 3 < int(tree.sizes.max()) < int(agree(script, 3, network_of(classifier()), Limits(0.15)).sizes.max())
 
     def test_fewer_features_in_another_order(self) -> None:
         agree(scripts(2, 3, 2), 2, network_of(classifier(3, ("entropy", "depth"))), Limits(0.3))

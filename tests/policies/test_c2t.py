@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from c2t.classifier import TreeClassifier
+from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
 from c2t.policies import C2T
 from tests.toys import TableDraft, path_of, random_table, root_of, toy_classifier
@@ -30,39 +30,49 @@ def confidence(classifier: TreeClassifier, joint_prob: float, entropy: float, de
 
 
 def algorithm_1(
-    probabilities: Callable, classifier, beta, K, W, levels, M
+    probabilities: Callable, classifier, beta, K, W, levels, M, by_steps
 ) -> list[list[tuple[tuple[int, ...], float]]]:
-    """Levels of (path, confidence), most confident first."""
-    tree, frontier = [], [((), 1.0)]
+    """Levels of (path, confidence), most confident first; by steps: confidences are multiplied along the path."""
+    tree, frontier = [], [((), 1.0, 1.0)]
     for depth in range(levels):
         candidates = []
-        for path, joint in frontier:
+        for path, joint, above in frontier:
             p = probabilities(path)
             ranked = sorted(range(len(p)), key=lambda token: -p[token])
             entropy = -sum(p[token] * math.log(p[token]) for token in ranked[:M])
             for token in ranked[:K]:
-                score = confidence(classifier, joint * p[token], entropy, depth)
+                score = confidence(classifier, joint * p[token], entropy, depth) * (above if by_steps else 1)
                 candidates.append((score, (*path, token), joint * p[token]))
         survivors = sorted((c for c in candidates if c[0] >= beta), key=lambda c: -c[0])[:W]
         if not survivors:
             break
         tree.append([(path, score) for score, path, _ in survivors])
-        frontier = [(path, joint) for _, path, joint in survivors]
+        frontier = [(path, joint, score) for score, path, joint in survivors]
     return tree
 
 
+@pytest.mark.parametrize("label", ["accepted", "step"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(
     ("beta", "K", "W", "levels", "M"),
     [(0.5, 5, 4, 4, 1000), (0.35, 5, None, 3, 1000), (0.3, 3, 3, 6, 7), (0.6, 1, 1, 6, None), (0.32, 6, 2, 2, 3)],
 )
-def test_tree_is_that_of_algorithm_1(seed: int, beta: float, K: int, W: int | None, levels: int, M: int | None) -> None:
-    logits, classifier = random_table(VOCABULARY, seed), toy_classifier(seed, M)
+def test_tree_is_that_of_algorithm_1(
+    seed: int, beta: float, K: int, W: int | None, levels: int, M: int | None, label: str
+) -> None:
+    logits, classifier = random_table(VOCABULARY, seed), toy_classifier(seed, M, label)
     tree = C2T(classifier, beta, K, W, levels, max_width=1000)(TableDraft(logits), ROOT)
     sizes = []
     for row in range(3):
         expected = algorithm_1(
-            lambda path, row=row: logits(row, path).softmax(-1).tolist(), classifier, beta, K, W, levels, M
+            lambda path, row=row: logits(row, path).softmax(-1).tolist(),
+            classifier,
+            beta,
+            K,
+            W,
+            levels,
+            M,
+            by_steps=label == "step",
         )
         nodes = [slot for slot in range(1, tree.size) if tree.alive[row, slot]]
         flat = [node for level in expected for node in level]
@@ -156,6 +166,10 @@ def test_entropy_uses_the_trained_M_and_warns_about_another() -> None:
     draft = TableDraft(random_table(VOCABULARY))
     whole, trained = policy(draft, ROOT), C2T(classifier, beta=0.01, K=2, W=2, levels=1)(draft, ROOT)
     assert (whole.entropy[:, 1] > trained.entropy[:, 1]).all()
+
+
+def test_beta_is_the_one_that_the_classifier_recommends() -> None:
+    assert C2T(TreeClassifier(ClassifierConfig(beta=0.2))).beta == 0.2
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -0.5, 2.0, float("nan")])
