@@ -43,7 +43,7 @@ def acceptance_by_rank(
         if step.tree is None or step.accepted is None:
             continue
         rounds += len(step.rows)
-        hit = step.accepted.accepted > 0
+        hit = step.accepted.length > 0
         child = step.accepted.slots[hit, 1:2]
         ranks = step.tree.rank[hit].gather(1, child)[:, 0].cpu() if child.numel() else counts[:0]
         counts += torch.bincount(ranks, minlength=children)

@@ -10,7 +10,7 @@ import torch
 
 from c2t.decoding import Policy, check_rule, generate
 from c2t.errors import InputError, at_least_one
-from c2t.evaluation import depth, encode, evaluate, share_of_loops, write_texts
+from c2t.evaluation import encode, evaluate, share_of_loops, write_texts
 from c2t.models.pairs import Pair
 from c2t.policies.named import describe, split
 from c2t.policies.plain import Plain
@@ -100,7 +100,7 @@ def bench(
     progress(0, of)
     texts = None
     if not settings.live:
-        texts = write_texts(pair, ids, settings.max_new_tokens, max(map(depth, policies)), sampling)
+        texts = write_texts(pair, ids, settings.max_new_tokens, max(policy.levels for policy in policies), sampling)
     counts = []
     for number, policy in enumerate(policies):
 
@@ -215,8 +215,8 @@ def _clock(
     if policy is None:
         _hf_generate(pair, prompt, new, sampling)
     else:
-        draft, rule = None if isinstance(policy, Plain) else pair.draft, rule_of(policy, settings)
-        for _ in generate(pair.target, draft, policy, [prompt], max_new_tokens=new, sampling=sampling, rule=rule):
+        rule = rule_of(policy, settings)
+        for _ in generate(pair.target, pair.draft, policy, [prompt], max_new_tokens=new, sampling=sampling, rule=rule):
             pass
     if pair.target.device.type == "cuda":
         torch.cuda.synchronize(pair.target.device)

@@ -1,5 +1,6 @@
 """The decoder that people load in their own code: a pair, a policy, and `generate`."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from c2t.classifier import TreeClassifier
-from c2t.decoding import Drafter, Policy, cut, generate
+from c2t.decoding import DraftModel, Policy, cut, generate
 from c2t.errors import InputError
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.pairs import Pair, load_pair
@@ -50,12 +51,13 @@ class Parts(NamedTuple):
     """What `generate` decodes with."""
 
     target: Target
-    draft: Drafter | None
+    draft: DraftModel | None
     policy: Policy
 
 
 class SpeculativeDecoder:
-    """Decodes with a pair and a policy: the target's own text, in fewer target forwards.
+    """Decodes with a pair and a policy: the target's own text, in fewer target forwards (a policy that is not exact is
+    warned of).
 
     graph_tokens: decode by CUDA graphs, for which memory is set aside for texts of so many tokens, prompt included
     (0: no graphs). They serve EAGLE-1/2 heads without n-grams, with EAGLE-2, C2T, joint-threshold and entropy trees,
@@ -65,6 +67,8 @@ class SpeculativeDecoder:
     def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0):
         self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
         check_policy(policy, pair)
+        if not policy.exact:
+            warnings.warn(f"{type(policy).__name__} is not exact: its text is not the target's own", stacklevel=2)
         if not isinstance(graph_tokens, Integral) or graph_tokens < 0:
             raise InputError(f"graph_tokens = {graph_tokens} must be a whole number, 0 for no graphs")
         self._static: dict[int, Parts] = {}
@@ -101,12 +105,16 @@ class SpeculativeDecoder:
         repetition_penalty: float = 1.0,
         seed: int = 0,
         sequences: Sequence[int] | None = None,
+        rule: str | None = None,
     ) -> Output:
         """Continue one prompt or several, given as text or token ids, in one batch.
 
         Each row is what it would be alone: rows have trees of their own size and end at their own time, with an EOS
-        token or after `max_new_tokens`. The same seed gives the same text under every policy; `sequences` number the
-        prompts' random streams (default 0, 1, ...). Raises InputError for empty or too long prompts.
+        token or after `max_new_tokens`. `sequences` number the prompts' random streams (default 0, 1, ...).
+
+        rule: how policies that sample their candidates are verified, "residual" (the default) or "target-only" (see
+        `c2t.verify`). Both keep the target's law; under target-only, which is the rule of all others, the same seed
+        gives the same text whatever the tree. Raises InputError for empty or too long prompts.
         """
         ids = self.encode(prompts)
         if not isinstance(max_new_tokens, Integral) or max_new_tokens < 1:
@@ -125,6 +133,7 @@ class SpeculativeDecoder:
             sampling=sampling,
             eos=self.eos,
             sequences=sequences,
+            rule=rule,
         ):
             trace.add(step)
         tokens = trace.finish([len(cut(new, max_new_tokens, self.eos)) for new in trace.tokens])
@@ -134,7 +143,7 @@ class SpeculativeDecoder:
     def _parts(self, rows: int) -> "Parts":
         """What decodes `rows` prompts; graphs are made for 1, 4, 16, ... of them."""
         if not self.graph_tokens:
-            return Parts(self.pair.target, None if isinstance(self.policy, Plain) else self.pair.draft, self.policy)
+            return Parts(self.pair.target, self.pair.draft, self.policy)
         size = 1
         while size < rows:
             size *= 4
@@ -170,7 +179,7 @@ class SpeculativeDecoder:
         for text in (prompt for prompt in prompts if isinstance(prompt, str)):
             check_text(text)
         tokenizer = self.pair.tokenizer
-        ids = [token_ids(tokenizer, p) if isinstance(p, str) else [int(token) for token in p] for p in prompts]
+        ids = [token_ids(tokenizer, p) if isinstance(p, str) else _ids(p) for p in prompts]
         if not ids or not all(ids):
             raise InputError("an empty prompt: give at least one token to continue")
         vocabulary = self.pair.target.config.vocab_size
@@ -178,6 +187,14 @@ class SpeculativeDecoder:
             if not 0 <= min(prompt) <= max(prompt) < vocabulary:
                 raise InputError(f"a prompt has token ids outside the target's vocabulary 0..{vocabulary - 1}")
         return ids
+
+
+def _ids(prompt: Sequence[int]) -> list[int]:
+    """Token ids as plain numbers; InputError for what else int() would read."""
+    values = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
+    if isinstance(prompt, bytes) or not all(isinstance(v, Integral) and not isinstance(v, bool) for v in values):
+        raise InputError("a prompt is neither a text nor a list of whole token ids")
+    return [int(value) for value in values]
 
 
 def check_length(prompt: int, new: int, limit: int, what: str) -> None:
@@ -190,6 +207,8 @@ def check_length(prompt: int, new: int, limit: int, what: str) -> None:
 
 def check_policy(policy: Policy, pair: Pair) -> None:
     """Raise InputError for a policy that cannot run on this pair."""
+    if isinstance(policy, type):
+        raise InputError(f"policy = {policy.__name__} is a class: give one of its policies, as {policy.__name__}()")
     if isinstance(policy, str):
         how = "as Eagle2(...), or by c2t.policies.named.parse"
         raise InputError(f"policy = {policy!r} is a name: give the policy itself, {how}")

@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.choice import Choice
 from c2t.errors import InputError
 from c2t.models.draft import DraftSession, NoDraft
 from c2t.models.target import Target, Verified
 from c2t.protocols import Draft, Root
 from c2t.sampling import Sampling
+from c2t.target_sampler import TargetSampler
 from c2t.tree import Tree
 from c2t.verify import Accepted
 
@@ -34,15 +34,15 @@ RULES = {
 class Policy(Protocol):
     """A tree construction; see `c2t.policies`."""
 
-    proposal: str
-    exact: bool
+    proposal: str  # where its candidates come from, a key of RULES
+    exact: bool  # whether the text keeps the target's law
     levels: int  # layers of drafted nodes at most
 
     def __call__(self, draft: Draft, root: Root) -> Tree: ...
 
 
 @runtime_checkable
-class Drafter(Protocol):
+class DraftModel(Protocol):
     """A draft model; see `c2t.models`."""
 
     def session(self) -> DraftSession: ...
@@ -69,7 +69,7 @@ class Step(NamedTuple):
 @torch.inference_mode()
 def generate(
     target: Target,
-    drafter: Drafter | None,
+    drafter: DraftModel | None,
     policy: Policy,
     prompts: Sequence[Sequence[int]],
     *,
@@ -86,17 +86,17 @@ def generate(
     `rule`: how text is verified (see RULES). Without a drafter only the plain policy works.
     """
     rule = check_rule(policy, rule)
-    session, draft = target.session(), drafter.session() if drafter else NoDraft()
+    session, draft = target.session(), drafter.session() if drafter and policy.levels else NoDraft()
     tokens, lengths = pad(prompts, target.device)
-    choice = Choice(sampling, target.config.vocab_size, tokens, lengths, sequences)
+    sampler = TargetSampler(sampling, target.config.vocab_size, tokens, lengths, sequences)
     rows, emitted = torch.arange(len(prompts), device=target.device), [0] * len(prompts)
 
-    verified = session.prefill(tokens, lengths)
-    root = choice.after(verified.logits[:, 0], lengths)
+    verified = session.prefill(tokens, lengths)  # the prompt, and the first root, which no tree has guessed
+    root = sampler.sample(verified.logits[:, 0], lengths)
     news = News(append(tokens, root, lengths), verified.features, lengths)
     step = Step(rows, lengths, None, None, root[:, None], torch.ones_like(root), torch.zeros_like(root))
     if policy.proposal == "target-initialised":
-        choice.foresee(root, session.peek(root))  # one more forward (MCSD+, section 3.1)
+        sampler.look_ahead(root, session.peek(root))  # one more forward (MCSD+, section 3.1)
     while True:
         yield step
         going = still_going(step, emitted, max_new_tokens, eos)
@@ -104,15 +104,15 @@ def generate(
             return
         if len(going) < len(rows):
             rows, root, news = rows[going], root[going], News(*(part[going] for part in news))
-            for state in (session, draft, choice):
+            for state in (session, draft, sampler):
                 state.select(going)
 
         draft.observe(*news)
         position = session.lengths
-        tree = policy(draft, choice.root(root, position))  # guess: a tree of tokens under the root
-        draft.check()
+        tree = policy(draft, sampler.root(root, position))  # guess: a tree of tokens under the root
+        draft.refuse_nan()  # once a round, when the tree is there: a look at every level would wait for the device
         verified = session.verify(tree)  # verify: one target forward over all of them
-        accepted = choice.on(tree, verified.logits, position, rule)  # accept: the path that the target chooses
+        accepted = sampler.accept(tree, verified.logits, position, rule)  # accept: the path that the target chooses
         news = settle(tree, verified, accepted)
         session.commit(accepted.slots, news.count)  # commit: that path stays in the cache
         root = accepted.bonus  # and the target's next token is the new root
@@ -130,7 +130,7 @@ class News(NamedTuple):
 
 def settle(tree: Tree, verified: Verified, accepted: Accepted) -> News:
     """Tokens and features of the accepted path, and the bonus token behind it."""
-    path, count = accepted.slots.clamp(min=0), accepted.accepted + 1
+    path, count = accepted.slots.clamp(min=0), accepted.length + 1
     tokens = append(tree.token.gather(1, path), accepted.bonus, count)
     features = verified.features.gather(1, path[..., None].expand(-1, -1, verified.features.shape[2]))
     return News(tokens, features, count)

@@ -17,20 +17,21 @@ def one_line(error: Exception) -> str:
     return said.splitlines()[0]
 
 
-def whole(settings: object, *names: str) -> None:
-    """Raise InputError unless each named field of a settings object is a whole number."""
+def whole(settings: object, *names: str, least: int | None = None) -> None:
+    """Raise InputError unless each named field of a settings object is a whole number, and not below `least`."""
     for name in names:
         value = getattr(settings, name)
         if not isinstance(value, Integral):
             raise InputError(f"{type(settings).__name__}: {name} = {value} must be a whole number")
+        if least is not None and value < least:
+            raise InputError(f"{type(settings).__name__}: {name} = {value} must be at least {least}")
 
 
 def at_least_one(settings: object, *names: str) -> None:
-    """Raise InputError unless each named field of a settings object is None (off) or at least 1."""
+    """Raise InputError unless each named field of a settings object is None (off) or a whole number of at least 1."""
     for name in names:
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise InputError(f"{type(settings).__name__}: {name} = {value} must be at least 1")
+        if getattr(settings, name) is not None:
+            whole(settings, name, least=1)
 
 
 def probability(settings: object, *names: str) -> None:

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from c2t.decoding import Drafter, Policy, Step, check_rule, cut, generate
+from c2t.decoding import DraftModel, Policy, Step, check_rule, cut, generate
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
-from c2t.policies.plain import Plain
 from c2t.prompts import Encoded, Prompt, encode_all
 from c2t.replay import Text, replay
 from c2t.sampling import Sampling
@@ -27,7 +26,7 @@ def evaluate(
     rule: str | None = None,
     live: bool = False,
     texts: Sequence[Text] | None = None,
-    drafter: Drafter | None = None,
+    drafter: DraftModel | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Statistics]:
     """The statistics of each prompt's rounds.
@@ -40,7 +39,7 @@ def evaluate(
     rule = check_rule(policy, rule)
     live = live or not policy.exact or (rule == "residual" and sampling.temperature > 0)
     if texts is None and not live:
-        texts = write_texts(pair, ids, max_new_tokens, depth(policy), sampling)
+        texts = write_texts(pair, ids, max_new_tokens, policy.levels, sampling)
     statistics: list[Statistics] = []
     for start in range(0, len(ids), BATCH):
         part = slice(start, start + BATCH)
@@ -69,7 +68,7 @@ def _run(
 ) -> Iterator[Step]:
     return generate(
         pair.target,
-        None if isinstance(policy, Plain) else pair.draft,
+        pair.draft,
         policy,
         ids,
         max_new_tokens=max_new_tokens,
@@ -110,11 +109,6 @@ def encode(pair: Pair, prompts: Sequence[Prompt], max_new_tokens: int, sampling:
             f"max_new_tokens = {max_new_tokens} leaves no room for a prompt in the target's {limit} positions"
         )
     return encode_all(pair.tokenizer, pair.template, prompts, longest, answer)
-
-
-def depth(policy: Policy) -> int:
-    """Levels of the deepest tree that a policy builds."""
-    return policy.levels
 
 
 def loops(tokens: Sequence[int]) -> bool:

@@ -52,7 +52,7 @@ def harvest(
     ]
     folder = open_folder(out, resume, overwrite)
     extra = types(settings.columns, pair.draft.hidden_size)
-    with ShardWriter(folder, provenance(pair, prompts, settings), turns, extra) as writer:
+    with ShardWriter(folder, provenance(pair, prompts, settings), turns, extra, overwrite=overwrite) as writer:
 
         def tell(found: int) -> None:
             progress(writer.next_prompt, writer.rows + found)

@@ -32,6 +32,8 @@ def info(reference: str) -> list[Facts]:
     rows = checkpoints.root() / "data" / "harvest" / reference
     if rows.is_dir():
         found += folder(rows)
+    if not found and Path(reference).is_dir():
+        found = folder(Path(reference))
     if not found:
         known = sorted({*checkpoints.known("target"), *checkpoints.known(checkpoints.CLASSIFIER)})
         raise InputError(f"nothing is called {reference!r}; known: {', '.join(known) or 'none yet'}")

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.decoding import Drafter
+from c2t.decoding import DraftModel
 from c2t.errors import at_least_one, probability
 from c2t.models.draft import DraftSession
 from c2t.models.target import Target, TargetSession
@@ -50,7 +50,7 @@ class Oracle:
 class Judged:
     """A draft that also knows what the target thinks of its trees, at the given temperature."""
 
-    drafter: Drafter
+    drafter: DraftModel
     target: Target
     temperature: float
 
@@ -78,8 +78,8 @@ class JudgedSession:
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
         return self.draft.expand(tree, slots)
 
-    def check(self) -> None:
-        self.draft.check()
+    def refuse_nan(self) -> None:
+        self.draft.refuse_nan()
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         self.draft.select(rows)

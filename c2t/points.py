@@ -93,12 +93,12 @@ def read_points(path: Path) -> dict[Condition, list[Point]]:
 
 
 def drop_unfinished_line(path: Path) -> None:
-    """Cut off a last line without its end, so that the next one starts a line of its own."""
-    if path.is_file():
-        whole = path.read_bytes()
-        kept = whole[: whole.rfind(b"\n") + 1]
-        if len(kept) < len(whole):
-            path.write_bytes(kept)
+    """Cut off a last line without its end, so that the next one starts a line of its own; a point that only lacks the
+    line's end gets it."""
+    if path.is_file() and not (whole := path.read_bytes()).endswith(b"\n"):
+        lines = _lines(path)
+        ended = lines and not lines[-1].endswith("\n")
+        path.write_bytes(whole + b"\n" if ended else whole[: whole.rfind(b"\n") + 1])
 
 
 def _lines(path: Path) -> list[str]:

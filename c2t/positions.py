@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.choice import DRAFT, number
-from c2t.decoding import Drafter, Policy, Step
+from c2t.decoding import DraftModel, Policy, Step
 from c2t.replay import Text, draft_round, first_roots
 from c2t.sampling import stream_key
+from c2t.target_sampler import DRAFT, number
 from c2t.verify import Accepted
 
 CHUNK = 32  # positions at a time: more cost memory and were measured to be no faster on two CPU cores
@@ -22,7 +22,7 @@ CHUNK = 32  # positions at a time: more cost memory and were measured to be no f
 
 @torch.inference_mode()
 def replay_all(
-    drafter: Drafter, policy: Policy, texts: Sequence[Text], *, seed: int = 0, sequences: Sequence[int] | None = None
+    drafter: DraftModel, policy: Policy, texts: Sequence[Text], *, seed: int = 0, sequences: Sequence[int] | None = None
 ) -> Iterator[Step]:
     """The rounds of all positions from the first new token to the last but one, where the last round may start.
 
@@ -74,7 +74,7 @@ def _select(step: Step, rows: Int[Tensor, " b"]) -> Step:
         step.rows[rows],
         step.position[rows],
         tree,
-        Accepted(accepted.slots[rows], accepted.accepted[rows], accepted.bonus[rows]),
+        Accepted(accepted.slots[rows], accepted.length[rows], accepted.bonus[rows]),
         step.tokens[rows],
         step.count[rows],
         step.draft_passes[rows],

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.kernels.rows import Ranked, rank
+from c2t.kernels.rows import rank
 from c2t.kernels.torch_rows import torch_log_norm
 from c2t.tree import Tree
 
@@ -54,22 +54,23 @@ class Rows:
 
         Raises InputError where the vocabulary has fewer than k tokens.
         """
-        ranked = self.ranked(k, 0)
-        return ranked.token, ranked.prob
+        return self.ranked(k, 0)[:2]
 
     def entropy(self, m: int | None) -> Float[Tensor, "B F"]:
         """Entropy over the m most probable tokens, not renormalised (C2T, equation 3); None: the whole vocabulary;
         0: not computed (NaN), for policies that do not use it."""
-        return self.ranked(0, m).entropy
+        return self.ranked(0, m)[2]
 
-    def ranked(self, k: int, m: int | None) -> Ranked:
+    def ranked(
+        self, k: int, m: int | None
+    ) -> tuple[Int[Tensor, "B F K"], Float[Tensor, "B F K"], Float[Tensor, "B F"]]:
         """`top(k)` and `entropy(m)` at once, which on a GPU is one pass over the vocabulary; InputError as in `top`."""
         vocabulary = self._drafted.shape[-1]
         if k > vocabulary:
             raise InputError(f"K = {k} is more than the draft's vocabulary of {vocabulary} tokens; choose a smaller K")
         if self._drafted.is_cuda:
-            return rank(self._drafted, k, m)
-        return rank(self.logits, k, m, self.log_norm[..., 0])
+            return rank(self._drafted, k, m)[:3]
+        return rank(self.logits, k, m, self.log_norm[..., 0])[:3]
 
 
 @runtime_checkable

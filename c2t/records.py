@@ -178,7 +178,10 @@ def read_shards(folder: Path) -> dict[str, dict[str, Any]]:
             rows = file.metadata.num_rows
         if metadata is None:
             raise InputError(f"{path} is a Parquet file of another program, not a shard written by c2t harvest")
-        info = json.loads(metadata)
+        try:
+            info = json.loads(metadata)
+        except ValueError as error:
+            raise InputError(f"{path} is damaged (no JSON in its metadata): harvest again with --overwrite") from error
         if info["schema_version"] != SCHEMA_VERSION:
             version = info["schema_version"]
             raise InputError(f"{path} has schema version {version}; this version of c2t reads {SCHEMA_VERSION}")
@@ -191,7 +194,7 @@ def read_shards(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _open(path: Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path, memory_map=True)
+        return pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         hint = "delete it and continue with c2t harvest --resume"
         raise InputError(f"{path} is empty, truncated or no Parquet file: {hint}") from error

@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.choice import DRAFT, number
-from c2t.decoding import Drafter, Policy, Step, append, cut, generate, pad
+from c2t.decoding import DraftModel, Policy, Step, append, cut, generate, pad
 from c2t.models.draft import DraftSession
 from c2t.models.target import Target
 from c2t.policies.plain import Plain
 from c2t.protocols import Root
 from c2t.sampling import Sampling, stream_key
+from c2t.target_sampler import DRAFT, number
 from c2t.verify import target_only
 
 
@@ -67,7 +67,7 @@ def write(
 
 @torch.inference_mode()
 def replay(
-    drafter: Drafter, policy: Policy, texts: Sequence[Text], *, seed: int = 0, sequences: Sequence[int] | None = None
+    drafter: DraftModel, policy: Policy, texts: Sequence[Text], *, seed: int = 0, sequences: Sequence[int] | None = None
 ) -> Iterator[Step]:
     """The Steps of a live run over these texts: round by round, all unfinished texts in one batch.
 
@@ -119,9 +119,9 @@ def draft_round(
 ) -> Step:
     """One round at these positions of written texts, of which `draft` has observed everything up to the roots."""
     tree = policy(draft, Root(tokens.gather(1, position[:, None])[:, 0], key))
-    draft.check()
+    draft.refuse_nan()
     accepted = target_only(tree, _known(tree, tokens, position))
-    count = accepted.accepted + 1
+    count = accepted.length + 1
     new = append(tree.token.gather(1, accepted.slots.clamp(min=0)), accepted.bonus, count)[:, 1:]
     return Step(rows, position, tree, accepted, new, count, draft.passes)
 

@@ -11,7 +11,6 @@ from c2t.columns import Recorder
 from c2t.decoding import Policy, Step, generate
 from c2t.evaluation import BATCH
 from c2t.models.pairs import Pair
-from c2t.policies.plain import Plain
 from c2t.protocols import Draft, Root
 from c2t.replay import Text, replay
 from c2t.sampling import Sampling
@@ -84,7 +83,7 @@ def timed(
     metered = Metered(policy)
     steps = generate(
         pair.target,
-        None if isinstance(policy, Plain) else pair.draft,
+        pair.draft,
         metered,
         prompts,
         max_new_tokens=max(ends),

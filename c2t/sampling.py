@@ -12,6 +12,8 @@ from torch import Tensor
 
 from c2t.errors import InputError, whole
 
+LEAST = 1e-4  # of a temperature and a penalty: logits over much less than this overflow
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -25,14 +27,15 @@ class Sampling:
 
     def __post_init__(self):
         whole(self, "top_k", "seed")
-        if not 0 <= self.temperature < float("inf"):
-            raise InputError(f"temperature = {self.temperature}: must be 0 (greedy) or positive")
+        if self.temperature != 0 and not LEAST <= self.temperature < float("inf"):
+            raise InputError(f"temperature = {self.temperature}: must be 0 (greedy), or at least {LEAST:g} and finite")
         if self.top_k < 0:
             raise InputError(f"top_k = {self.top_k}: must be 0 (off) or positive")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p = {self.top_p}: must be in (0, 1]; 1 is off")
-        if not 0 < self.repetition_penalty < float("inf"):
-            raise InputError(f"repetition_penalty = {self.repetition_penalty}: must be positive; 1 is off")
+        if not LEAST <= self.repetition_penalty <= 1 / LEAST:
+            bounds = f"at least {LEAST:g}, at most {1 / LEAST:g}"
+            raise InputError(f"repetition_penalty = {self.repetition_penalty}: must be {bounds}; 1 is off")
 
     def process(self, logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"] | None = None) -> Float[Tensor, "B V"]:
         """Logits after repetition penalty (over the tokens `seen`), temperature, top-k and top-p; -inf is excluded."""

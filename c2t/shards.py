@@ -23,7 +23,8 @@ PLAIN_ENCODING = {"tree": "DELTA_BINARY_PACKED", "node": "DELTA_BINARY_PACKED", 
 
 
 def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> Path:
-    """Make `folder` ready for a writer; what stands there is continued or removed only if asked for."""
+    """Make `folder` ready for a writer; what stands there is continued or replaced only if asked for, and nothing is
+    removed yet."""
     if resume and overwrite:
         raise InputError("--resume continues what --overwrite deletes: give one of them")
     if folder.exists() and not folder.is_dir():
@@ -37,8 +38,6 @@ def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> 
         foreign = sorted(path.name for path in folder.iterdir() if path not in ours)
         if foreign:
             raise InputError(f"{folder} holds a file that is no harvest's ({foreign[0]}): choose another folder")
-        for path in sorted(ours) if overwrite else ():  # the manifest first: the rest is never taken for complete
-            path.unlink()
     if not resume and not overwrite and ours:
         raise InputError(f"{folder} is not empty: continue it with --resume or replace it with --overwrite")
     return folder
@@ -50,7 +49,8 @@ class ShardWriter:
     A new writer on an interrupted folder starts at `next_prompt`, the first prompt that is not on disk, so the rows are
     those of an uninterrupted harvest. Leaving the `with` block normally writes the manifest; leaving it by an exception
     keeps the complete prompts. `provenance["environment"]` is recorded but may differ when a harvest is resumed;
-    everything else in it must be the same.
+    everything else in it must be the same. overwrite: what the folder holds is deleted when the first shard is written,
+    so a harvest that gives no rows deletes nothing.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class ShardWriter:
         prompts: Sequence[Mapping[str, Any]],
         extra: Mapping[str, pa.DataType] | None = None,
         rows_per_shard: int = 1_000_000,
+        overwrite: bool = False,
     ):
         assert {"pair", "K", "levels", "M"} <= provenance.keys(), "training reads these"
         self.folder, self.rows_per_shard = folder, rows_per_shard
@@ -70,7 +71,8 @@ class ShardWriter:
         with _writing(folder):
             for path in folder.glob("*.tmp"):
                 path.unlink()
-        self.infos = list(read_shards(folder).values())
+        self.overwrite = overwrite
+        self.infos = [] if overwrite else list(read_shards(folder).values())
         if self.infos:
             self._check_same_settings(self.infos[-1])
         self.next_prompt = self.infos[-1]["prompts"][1] if self.infos else 0
@@ -147,6 +149,10 @@ class ShardWriter:
         }
         path = self.folder / _shard_name(len(self.infos))
         with _writing(self.folder):
+            # The manifest first: the rest is never taken for complete.
+            for old in sorted([*self.folder.glob(MANIFEST), *self.folder.glob("*.parquet")]) if self.overwrite else ():
+                old.unlink()
+            self.overwrite = False
             table = table.replace_schema_metadata({METADATA: json.dumps(info)})
             pq.write_table(table, path.with_suffix(".tmp"), row_group_size=ROW_GROUP, **_encodings(self.types))
             _publish(path.with_suffix(".tmp"), path)
@@ -188,6 +194,7 @@ def _encodings(types: Mapping[str, pa.DataType]) -> dict[str, Any]:
         "use_dictionary": list(DICTIONARY),
         "column_encoding": {**PLAIN_ENCODING, **floats},
         "data_page_version": "2.0",
+        "write_page_checksum": True,
     }
 
 

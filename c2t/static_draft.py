@@ -35,7 +35,7 @@ from c2t.tree import COLUMNS, Tree
 
 
 class StaticDraft:
-    """Drafter for `StaticPolicy`, of at most `rows` rows and texts of at most `capacity` tokens; one generation at a
+    """DraftModel for `StaticPolicy`, of at most `rows` rows and texts of at most `capacity` tokens; one generation at a
     time, since all use the same memory. InputError for heads without a fused form."""
 
     def __init__(self, draft: EagleDraft, plan: Plan, rows: int, capacity: int):
@@ -84,8 +84,8 @@ class StaticSession:
         tree, self.passes = self.owner.phase.grow(root.token)
         return tree
 
-    def check(self) -> None:
-        """See `DraftSession.check`."""
+    def refuse_nan(self) -> None:
+        """See `DraftSession.refuse_nan`."""
         refuse_nan(self.owner.phase.broken)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:

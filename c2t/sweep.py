@@ -13,7 +13,7 @@ from c2t.benchmark import BenchSettings, rule_of
 from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy
 from c2t.errors import InputError, at_least_one
-from c2t.evaluation import depth, encode, evaluate, write_texts
+from c2t.evaluation import encode, evaluate, write_texts
 from c2t.fronts import LIMIT
 from c2t.models.pairs import Pair
 from c2t.oracle import Judged, Oracle
@@ -131,7 +131,7 @@ def sweep(
     progress(old * len(encoded.ids), of)
     if missing and file:
         drop_unfinished_line(file)
-    deepest = max((depth(one.policy) for one in missing), default=0)
+    deepest = max((one.policy.levels for one in missing), default=0)
     texts = write_texts(pair, encoded.ids, settings.max_new_tokens, deepest, sampling) if missing else []
     for number, one in enumerate(missing, old):
 

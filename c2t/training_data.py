@@ -66,6 +66,8 @@ class TrainSettings:
                 raise InputError(f"{name} = {getattr(self, name)} must be at least 1")
         if not 0 < self.lr < math.inf or (self.negatives or 0) < 0:
             raise InputError(f"lr = {self.lr} must be above 0 and finite, negatives = {self.negatives} not below 0")
+        if not -(2**63) <= self.seed < 2**63:
+            raise InputError(f"seed = {self.seed} must be a number of 64 bits")
         if not 0 < self.beta < 1:
             raise InputError(f"beta = {self.beta} must be between 0 and 1, both excluded")
         if not (0 < self.val_fraction < 1 and 0 < self.fraction <= 1):
@@ -167,7 +169,12 @@ class NodeData(L.LightningDataModule):
 
     def __init__(self, folders: Sequence[str | Path], settings: TrainSettings):
         super().__init__()
+        if len({Path(folder).resolve() for folder in folders}) < len(folders):
+            raise InputError("a harvest is given twice: its rows would be learned and validated with; give each once")
         self.harvests = [describe(folder) for folder in folders]
+        policies = sorted({str(harvest.provenance.get("policy")) for harvest in self.harvests})
+        if len(policies) > 1:
+            raise InputError(f"the harvests are of different trees ({'; '.join(policies)}): train on one kind")
         if any(harvest.provenance["M"] != self.harvests[0].provenance["M"] for harvest in self.harvests):
             raise InputError(f"the harvests {', '.join(map(str, folders))} have entropies over different M")
         wide = [name for name in settings.features if name in WIDE]

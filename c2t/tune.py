@@ -9,7 +9,7 @@ from typing import NamedTuple
 from c2t.costs import Costs, Overhead, fit_overhead, measure
 from c2t.decoding import Policy
 from c2t.errors import InputError, at_least_one
-from c2t.evaluation import depth, encode, write_texts
+from c2t.evaluation import encode, write_texts
 from c2t.models.pairs import Pair
 from c2t.policies.named import describe
 from c2t.policies.plain import Plain
@@ -124,7 +124,7 @@ def tune(
             raise InputError(f"{describe(policy, brief=True)} cannot be replayed, so not tuned; give ranked policies")
     of = len(policies) + 4
     progress(0, of)
-    texts = write(pair, prompts, max(map(depth, policies)), settings)
+    texts = write(pair, prompts, max(policy.levels for policy in policies), settings)
     progress(1, of)
     candidates = []
     for policy in policies:

@@ -28,12 +28,12 @@ TINY = 1e-300  # keeps an empty distribution at zero where nothing is left to of
 
 
 class Accepted(NamedTuple):
-    """The accepted path of each row. slots: root first, -1 beyond the path; accepted: drafted tokens on it;
+    """The accepted path of each row. slots: root first, -1 beyond the path; length: drafted tokens on it;
     bonus: the token that the target adds, the next root. agreed: of a longest fork, the nodes of all forks that would
     have been accepted if theirs had been kept."""
 
     slots: Int[Tensor, "B m"]
-    accepted: Int[Tensor, " B"]
+    length: Int[Tensor, " B"]
     bonus: Int[Tensor, " B"]
     agreed: Bool[Tensor, "B n"] | None = None
 
@@ -65,7 +65,7 @@ def longest_fork(tree: Tree, chosen: Int[Tensor, "B n"]) -> Accepted:
 
     `chosen` is the target's own next token after every slot. Nodes of depth 0 are the target's own candidates and need
     no agreement. The path's last token becomes the root (`bonus`), so that its slot is not among `slots`, and
-    `accepted` counts the draft's tokens on the path.
+    `length` counts the draft's tokens on the path.
     """
     agrees = (tree.depth < 1) | (tree.token == chosen.gather(1, tree.parent.clamp(min=0)))
     ancestors = tree.ancestors()

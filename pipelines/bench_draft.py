@@ -17,7 +17,6 @@ from torch import Tensor
 
 from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy
-from c2t.kernels.rows import Ranked
 from c2t.models.eagle_draft import EagleSession
 from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import Pair, load_pair
@@ -48,14 +47,14 @@ class Modules(EagleSession):
 class PlainRows(Rows):
     """Distributions as one writes them down."""
 
-    def ranked(self, k: int, m: int | None) -> Ranked:
+    def ranked(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
         log_probs = self.logits.log_softmax(-1)
         top = log_probs.topk(k)
         entropy = torch.full_like(log_probs[..., 0], float("nan"))
         if m != 0:
             values = log_probs.topk(m).values if m else log_probs
             entropy = torch.special.entr(values.exp()).sum(-1)
-        return Ranked(top.indices, top.values, entropy, entropy)
+        return top.indices, top.values, entropy
 
 
 def main() -> None:

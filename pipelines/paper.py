@@ -21,7 +21,7 @@ from c2t import harvest as harvesting
 from c2t.classifier import TreeClassifier
 from c2t.commands import shared
 from c2t.decoding import Policy, check_rule
-from c2t.evaluation import depth, encode, evaluate, write_texts
+from c2t.evaluation import encode, evaluate, write_texts
 from c2t.models.pairs import Pair
 from c2t.points import Point
 from c2t.policies import C2T, Eagle2
@@ -136,7 +136,7 @@ class Study:
                 max_new_tokens=self.settings.max_new_tokens,
                 sampling=self.sampling,
                 rule=rule,
-                texts=self.texts(depth(policy)) if replayed else None,
+                texts=self.texts(policy.levels) if replayed else None,
             )
             self.counted[key] = Counted(_point(self.pair, policy, statistics), total(statistics), replayed)
         return self.counted[key]

@@ -93,7 +93,7 @@ class DraftState(State):
         self.passes = self.passes + (slots >= 0).any(1)
         return Rows(self.after(tree, slots.clamp(min=0)))
 
-    def check(self) -> None: ...
+    def refuse_nan(self) -> None: ...
 
     def select(self, rows: Tensor) -> None:
         self.before = self.before[rows]

@@ -1,5 +1,6 @@
 """The commands on small pairs: what they write and say, and one clear line for everything a user can get wrong."""
 
+import contextlib
 import functools
 import json
 import re
@@ -218,10 +219,13 @@ def test_info_by_name(at_home: Path, name: str, words: list[str]) -> None:
     assert [word for word in words if word not in said] == []
 
 
-def test_info_of_folders(at_home: Path) -> None:
+def test_info_of_folders(at_home: Path, tmp_path: Path) -> None:
     for place in ("checkpoints/tiny", "checkpoints/local/tiny/classifier", "data/harvest/tiny"):
         assert str(at_home / place) in good("info", at_home / place)
     assert "holds no pair" in refused("info", at_home / "data" / "prompts")
+    shutil.copytree(at_home / "data" / "harvest" / "tiny", tmp_path / "mine")
+    with contextlib.chdir(tmp_path):
+        assert "trees" in good("info", "mine")  # a folder, though it looks like a pair's name
     assert "nothing is called 'tinny'; known: llama2-13b" in refused("info", "tinny")
 
 
@@ -281,6 +285,13 @@ def test_info_of_folders(at_home: Path) -> None:
         (["train", "--logger", "paper"], "unknown logger 'paper'"),
         (["train", "nowhere"], "nowhere is missing: give the folder of a harvest, or run c2t harvest"),
         (["generate", "--device", "quantum"], "no device is called 'quantum'"),
+        (["generate", "--device", "meta"], "the device meta holds no numbers"),
+        (["generate", "--policy", "eagle2", "--beta", "0.5"], "--beta 0.5 does not reach eagle2:N=60"),
+        (["generate", "--policy", "c2t:beta=0.3", "--beta", "0.5"], "--beta 0.5 does not reach c2t:beta=0.3"),
+        (["generate", "--policy", "eagle2", "--rule", "residual"], "Eagle2 ranks its candidates"),
+        (["generate", "--temperature", "1e-38"], "temperature = 1e-38: must be 0"),
+        (["train", "tiny", "tiny"], "a harvest is given twice"),
+        (["train", "--seed", "99999999999999999999999"], "seed = 99999999999999999999999 must be a number of 64 bits"),
     ],
 )
 def test_wrong_arguments(at_home: Path, tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -90,6 +90,8 @@ def test_several_files_are_several_panels(home_swept: Path, tmp_path: Path) -> N
         (["sweep", "--taus", "1,x"], "--taus 1,x: give numbers"),
         (["sweep", "--limit", "0"], "limit = 0"),
         (["sweep", "--temperature", "-1", "--grid", "chain"], "temperature = -1"),
+        (["sweep", "--grid", "chain", "--out", "points.png"], "cannot be the figure (.png)"),
+        (["sweep", "--grid", "chain", "--out", "p.jsonl", "--json", "p.jsonl"], "or --json's file too"),
         (["plot", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),
         (["plot", "--taus", ""], "--taus"),
     ],
@@ -104,6 +106,8 @@ def test_files_of_another_format(home_swept: Path, tmp_path: Path) -> None:
     assert "line 1: not a point of a sweep" in refused("plot", prompts)
     assert "line 1: not a point of a sweep" in refused("sweep", *FAST, "--out", prompts)
     assert prompts.read_text() == before
+    points = home_swept / "data" / "sweep" / "tiny.jsonl"
+    assert "is a file of points" in refused("plot", points, "--out", points)
     (tmp_path / "empty.jsonl").write_text("")
     assert "holds no points" in refused("plot", tmp_path / "empty.jsonl")
 

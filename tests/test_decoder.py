@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig
 
 from c2t import C2T, Eagle2, InputError, Plain, SpeculativeDecoder
-from c2t.policies import Sequoia
+from c2t.policies import DySpec, MCSDPlus, Sequoia
 from c2t.statistics import Statistics
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, save_language_model, toy_classifier
@@ -84,11 +84,17 @@ def test_policies_and_batches_share_the_text_of_a_seed(home: Path, decoder: Spec
         "seed": 7,
     }
     texts = decoder.generate(PROMPTS, **settings).sequences
-    for policy in (Plain(), Eagle2(K=4, levels=3, N=10)):
-        output = SpeculativeDecoder(decoder.pair, policy).generate(PROMPTS, **settings)
+    for policy in (Plain(), Eagle2(K=4, levels=3, N=10), DySpec(N=8, K=3)):
+        rule = "target-only" if policy.proposal == "sampled" else None
+        output = SpeculativeDecoder(decoder.pair, policy).generate(PROMPTS, **settings, rule=rule)
         assert output.sequences == texts
     alone = [decoder.generate(prompt, **settings, sequences=[i]).sequences[0] for i, prompt in enumerate(PROMPTS)]
     assert alone == texts
+
+
+def test_a_policy_that_is_not_exact_is_warned_of(decoder: SpeculativeDecoder) -> None:
+    with pytest.warns(UserWarning, match="MCSDPlus is not exact: its text is not the target's own"):
+        SpeculativeDecoder(decoder.pair, MCSDPlus(W=2, D=2))
 
 
 def test_plain_decoding_costs_one_token_a_round_and_no_draft(decoder: SpeculativeDecoder) -> None:
@@ -119,6 +125,9 @@ def test_the_text_ends_with_the_targets_eos(decoder: SpeculativeDecoder) -> None
         ([[-1]], {}, "outside the target's vocabulary"),
         ([[1], [1] * 250], {"max_new_tokens": 7}, r"prompt 1.*250 tokens \+ 7 new ones.*256"),
         ([1], {"max_new_tokens": 0}, "max_new_tokens = 0"),
+        ([[True]], {}, "neither a text nor a list of whole token ids"),
+        ([b"abc"], {}, "neither a text nor a list of whole token ids"),
+        ([[1], [2]], {"sequences": [4]}, r"sequences = \[4\]: give a whole number for each of the 2 prompts"),
         ([1], {"temperature": -1.0}, "temperature"),
     ],
     ids=str,
@@ -153,7 +162,7 @@ def test_a_pair_without_a_classifier_says_how_to_make_one(home: Path, decoder: S
 
 WRONG_KINDS = """
 import torch
-from c2t import Eagle2, InputError, SpeculativeDecoder
+from c2t import C2T, Eagle2, InputError, SpeculativeDecoder
 from c2t.sampling import Sampling
 decoder = SpeculativeDecoder.from_pretrained("toy", policy=Eagle2(K=3, levels=2, N=4))
 encoded = decoder.pair.tokenizer("w1 w2", return_tensors="pt")
@@ -161,6 +170,11 @@ for call in (
     lambda: decoder.generate(encoded),
     lambda: decoder.generate([dict(encoded)]),
     lambda: SpeculativeDecoder.from_pretrained("toy", policy="eagle2"),
+    lambda: SpeculativeDecoder.from_pretrained("toy", policy=Eagle2),
+    lambda: C2T("tiny"),
+    lambda: Eagle2(N=2.5),
+    lambda: decoder.generate([[1.5]]),
+    lambda: decoder.generate([1], sequences=[1.5]),
     lambda: decoder.generate([1], max_new_tokens=2.5),
     lambda: decoder.generate([1], top_k=1.5),
     lambda: decoder.generate([1], seed=1.5),
@@ -181,6 +195,11 @@ def test_values_of_other_kinds_are_refused(home: Path) -> None:
     assert done.stdout.splitlines() == [
         *["a mapping is no prompt: give its input_ids, or the text"] * 2,
         "policy = 'eagle2' is a name: give the policy itself, as Eagle2(...), or by c2t.policies.named.parse",
+        "policy = Eagle2 is a class: give one of its policies, as Eagle2()",
+        "C2T: 'tiny' is no classifier: load one by TreeClassifier.from_pretrained",
+        "Eagle2: N = 2.5 must be a whole number",
+        "a prompt is neither a text nor a list of whole token ids",
+        "sequences = [1.5]: give a whole number for each of the 1 prompts",
         "max_new_tokens = 2.5 must be a whole number of at least 1",
         "Sampling: top_k = 1.5 must be a whole number",
         "Sampling: seed = 1.5 must be a whole number",

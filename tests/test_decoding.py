@@ -10,12 +10,12 @@ from transformers import (
 )
 
 from c2t import decoding
-from c2t.choice import Choice
 from c2t.decoding import cut
 from c2t.models.draft_lm import DraftLM
 from c2t.models.target import Target
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.sampling import Sampling
+from c2t.target_sampler import TargetSampler
 from c2t.tree import Tree
 from tests.toys import PROMPTS, perturbed, random_eagle, run, toy_classifier, toy_drafts, toy_target
 
@@ -79,7 +79,7 @@ def test_drafts_of_these_tests_are_partly_accepted() -> None:
     """Else exactness would say nothing."""
     for draft, sampling in (("perturbed", "greedy"), ("perturbed", "all"), ("eagle", "T=1")):
         _, steps = run(toy_target(), toy_drafts()[draft], POLICIES["eagle2"], PROMPTS, SAMPLINGS[sampling], new=NEW)
-        accepted = torch.cat([step.accepted.accepted for step in steps[1:]])
+        accepted = torch.cat([step.accepted.length for step in steps[1:]])
         assert 0 < accepted.float().mean() < 4
         assert len(set(accepted.tolist())) > (1 if draft == "eagle" else 2)
 
@@ -209,26 +209,26 @@ def test_first_tokens_follow_the_exact_law(policy, draft: str, sampling: Samplin
     assert p_value([text[1:] for text in texts], laws(sampling, 3).sum(0)) > 1e-3  # drawn in trees
 
 
-class RawBonus(Choice):
+class RawBonus(TargetSampler):
     """Draws the token after a fully accepted path from unprocessed logits."""
 
-    def on(self, tree, logits, lengths, rule):
-        right = super().on(tree, logits, lengths, rule)
-        last = right.slots.gather(1, right.accepted[:, None])
+    def accept(self, tree, logits, position, rule):
+        right = super().accept(tree, logits, position, rule)
+        last = right.slots.gather(1, right.length[:, None])
         at_leaf = ~(tree.parent == last).any(1)
         unprocessed = logits.gather(1, last[..., None].expand(-1, 1, TINY))[:, 0]
         raw = Sampling(temperature=1.0, seed=self.sampling.seed)
-        bonus = raw.draw(unprocessed, self.sequence, lengths + right.accepted + 1)
+        bonus = raw.draw(unprocessed, self.sequence, position + right.length + 1)
         return right._replace(bonus=torch.where(at_leaf, bonus, right.bonus))
 
 
-class EagerAccept(Choice):
+class EagerAccept(TargetSampler):
     """Takes the draft's first child whenever the target gives it some probability."""
 
-    def on(self, tree, logits, lengths, rule):
-        right = super().on(tree, logits, lengths, rule)
+    def accept(self, tree, logits, position, rule):
+        right = super().accept(tree, logits, position, rule)
         likely = logits[:, 0].softmax(-1).gather(1, tree.token[:, 1:2])[:, 0] > 0.3
-        bonus = torch.where(likely, self.after(logits[:, 1], lengths + 2), right.bonus)
+        bonus = torch.where(likely, self.sample(logits[:, 1], position + 2), right.bonus)
         return right._replace(slots=torch.where(likely[:, None], torch.tensor([0, 1]), right.slots), bonus=bonus)
 
 
@@ -242,7 +242,7 @@ def test_the_chi_square_catches_wrong_rules(wrong, monkeypatch: pytest.MonkeyPat
     if wrong is forgetful:
         monkeypatch.setattr(Tree, "ancestors", forgetful)
     else:
-        monkeypatch.setattr(decoding, "Choice", wrong)
+        monkeypatch.setattr(decoding, "TargetSampler", wrong)
     policy = Eagle2(K=TINY, levels=1, N=None)  # everything is a child of the root, so the third token is a bonus
     sampling = LAWS[1]
     law = laws(sampling, 3)
@@ -256,7 +256,7 @@ def test_a_draft_of_the_targets_own_weights_is_accepted_in_full_at_any_temperatu
     target = toy_target(TINY, spread=0.25)
     sampling = Sampling(temperature=1.0, seed=3)
     _, steps = run(target, DraftLM(target), Eagle2(K=1, levels=1, N=None), [PROMPT] * AT_ONCE, sampling, new=2)
-    accepted = steps[1].accepted.accepted.double().mean().item()
+    accepted = steps[1].accepted.length.double().mean().item()
     law = laws(sampling, 2)
     expected = law.max(1).values.sum().item()
     assert accepted == pytest.approx(expected, abs=4 * (expected * (1 - expected) / AT_ONCE) ** 0.5)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from c2t.evaluation import BATCH, depth, encode, evaluate, loops, share_of_loops, write_texts
+from c2t.evaluation import BATCH, encode, evaluate, loops, share_of_loops, write_texts
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.prompts import Prompt
@@ -23,7 +23,7 @@ def ids_of(pair: Pair) -> list[list[int]]:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_replay_counts_what_live_runs_count(small_pair: Pair, temperature: float) -> None:
     sampling, ids = Sampling(temperature, seed=3), ids_of(small_pair)
-    texts = write_texts(small_pair, ids, NEW, max(map(depth, POLICIES)), sampling)
+    texts = write_texts(small_pair, ids, NEW, max(policy.levels for policy in POLICIES), sampling)
     for policy in POLICIES:
         live = evaluate(small_pair, policy, ids, max_new_tokens=NEW, sampling=sampling, live=True)
         shared = evaluate(small_pair, policy, ids, max_new_tokens=NEW, sampling=sampling, texts=texts)

@@ -10,11 +10,11 @@ from scipy import stats
 from torch import Tensor
 
 from c2t import decoding
-from c2t.choice import Choice
 from c2t.decoding import Step, generate
 from c2t.errors import InputError
 from c2t.policies import MCSD, Eagle2, SampledChain, SpecInfer
 from c2t.sampling import Sampling
+from c2t.target_sampler import TargetSampler
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY, EXACT, SAMPLED
 from tests.markov import VOCABULARY, MarkovDraft, MarkovTarget, tables
@@ -78,7 +78,7 @@ def p_of_bonus(steps: list[Step], sampling: Sampling) -> float:
     """Of the token that follows a path accepted down to a leaf: the target's own, given the path's last two tokens."""
     observed, expected = (torch.zeros(3 * [VOCABULARY], dtype=torch.float64) for _ in range(2))
     for step in steps[1:]:
-        tree, slots, count = step.tree, step.accepted.slots, step.accepted.accepted
+        tree, slots, count = step.tree, step.accepted.slots, step.accepted.length
         leaf = slots.gather(1, count[:, None])
         childless = ~((tree.parent == leaf) & (tree.rank >= 0)).any(1)
         rows = ((count > 0) & childless).nonzero()[:, 0]
@@ -97,7 +97,7 @@ def test_text_follows_the_targets_law(name: str, sampling: str) -> None:
         steps = steps_of(policy, chosen, rule)
         assert p_of_texts(steps, chosen) > 1e-4
         assert p_of_bonus(steps, chosen) > 1e-4
-        accepted = torch.cat([step.accepted.accepted for step in steps[1:]]).double().mean()
+        accepted = torch.cat([step.accepted.length for step in steps[1:]]).double().mean()
         assert name == "plain" or accepted > 0.02  # or the law would say nothing about trees
 
 
@@ -194,22 +194,22 @@ def test_the_chi_square_catches_wrong_trees(wrong: Wrong) -> None:
     assert p_of_texts(steps_of(wrong, SAMPLINGS["T=1"]), SAMPLINGS["T=1"]) < 1e-9
 
 
-class RawBonus(Choice):
+class RawBonus(TargetSampler):
     """Draws what follows a leaf from unprocessed logits, as upstream did before its fix."""
 
-    def on(self, tree, logits, lengths, rule):
-        right = super().on(tree, logits, lengths, rule)
-        last = right.slots.gather(1, right.accepted[:, None])
+    def accept(self, tree, logits, position, rule):
+        right = super().accept(tree, logits, position, rule)
+        last = right.slots.gather(1, right.length[:, None])
         leaf = ~((tree.parent == last) & (tree.rank >= 0)).any(1)
         raw = Sampling(temperature=1.0, seed=self.sampling.seed)
         unprocessed = logits.gather(1, last[..., None].expand(-1, 1, VOCABULARY))[:, 0]
-        bonus = raw.draw(unprocessed, self.sequence, lengths + right.accepted + 1)
+        bonus = raw.draw(unprocessed, self.sequence, position + right.length + 1)
         return right._replace(bonus=torch.where(leaf, bonus, right.bonus))
 
 
 @pytest.mark.parametrize("policy", [Eagle2(3, 2, None), MCSD((3, 2))], ids=lambda policy: type(policy).__name__)
 def test_the_chi_square_catches_a_bonus_from_unprocessed_logits(policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "Choice", RawBonus)
+    monkeypatch.setattr(decoding, "TargetSampler", RawBonus)
     sampling = SAMPLINGS["T=0.5 top-p"]
     steps = steps_of(policy, sampling)
     assert p_of_texts(steps, sampling) < 1e-9

@@ -85,7 +85,7 @@ def test_it_beats_the_drafts_own_ranking(temperature: float) -> None:
     def count(drafter, policy) -> tuple[float, float]:
         steps = [s for s in replay(drafter, policy, texts, seed=1) if s.tree is not None]
         rounds = sum(len(s.rows) for s in steps)
-        return sum(int(s.accepted.accepted.sum()) for s in steps) / rounds, sum(
+        return sum(int(s.accepted.length.sum()) for s in steps) / rounds, sum(
             int(s.tree.sizes.sum()) for s in steps
         ) / rounds
 

@@ -76,6 +76,13 @@ def damage_pages(folder: Path) -> None:
     shard.write_bytes(content)
 
 
+def damage_one_bit(folder: Path) -> None:
+    shard = folder / "part-00001.parquet"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 3] ^= 1
+    shard.write_bytes(content)
+
+
 def damage_foreign(folder: Path) -> None:
     pq.write_table(pa.table({"joint_prob": [0.5], "accepted": [True]}), folder / "part-00001.parquet")
 
@@ -114,6 +121,7 @@ def damage_everything(folder: Path) -> None:
         (damage_cut, "part-00001.parquet is empty, truncated"),
         (damage_empty, "part-00001.parquet is empty, truncated"),
         (damage_pages, "part-00001.parquet is damaged"),
+        (damage_one_bit, "part-00001.parquet is damaged"),
         (damage_foreign, "part-00001.parquet is a Parquet file of another program"),
         (damage_version, "part-00001.parquet has schema version 99"),
         (damage_gap, "part-00002.parquet does not continue"),

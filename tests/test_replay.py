@@ -36,7 +36,7 @@ def assert_same(live: list[Step], replayed: list[Step]) -> None:
         if one.tree is None:
             continue
         assert one.accepted.slots.equal(other.accepted.slots)
-        assert one.accepted.accepted.equal(other.accepted.accepted)
+        assert one.accepted.length.equal(other.accepted.length)
         assert one.accepted.bonus.equal(other.accepted.bonus)
         assert one.tree.cut.equal(other.tree.cut)
         for name, column in one.tree.columns().items():
@@ -96,7 +96,7 @@ def test_the_last_tree_is_judged_in_full() -> None:
     policy = Eagle2(K=1, levels=levels, N=None)
     texts = write(toy_target(), PROMPTS, max_new_tokens=9, beyond=levels + 1, sampling=Sampling())
     steps = list(replay(toy_drafts()["same"], policy, texts))
-    assert all(set(step.accepted.accepted.tolist()) == {levels} for step in steps[1:])
+    assert all(set(step.accepted.length.tolist()) == {levels} for step in steps[1:])
 
 
 @pytest.mark.parametrize("new", [1, 2])

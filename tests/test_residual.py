@@ -67,7 +67,7 @@ def test_paths_and_bonus_tokens_are_those_of_the_loop(seed: int, policy) -> None
         target = lambda r, slot: probs[r, slot].tolist()  # noqa: E731
         path, bonus = plain(tree, row, target, lambda r, slot, draw: dice[r, slot, draw].item())
         assert accepted.slots[row, : len(path)].tolist() == path
-        assert accepted.accepted[row] == len(path) - 1
+        assert accepted.length[row] == len(path) - 1
         assert accepted.bonus[row] == bonus
 
 
@@ -84,7 +84,7 @@ def test_a_draft_that_is_the_target_up_to_rounding_never_leaves_an_impossible_to
     tree = one_level(logits + shift, 1)
     unlucky = torch.full((64,), 1 - 2.0**-53, dtype=torch.float64)
     accepted = residual(tree, lambda slots: target.expand(64, -1), lambda slots, draw: unlucky)
-    tokens = torch.where(accepted.accepted > 0, tree.token[:, 1], accepted.bonus)
+    tokens = torch.where(accepted.length > 0, tree.token[:, 1], accepted.bonus)
     assert (target[tokens] > 0).all()
 
 
@@ -95,11 +95,11 @@ def test_everything_may_be_rejected() -> None:
     half = torch.full((64,), 0.5, dtype=torch.float64)
     tree = one_level(logits, 3)
     accepted = residual(tree, lambda slots: target.expand(64, -1), lambda slots, draw: half)
-    assert accepted.accepted.tolist() == [0] * 64
+    assert accepted.length.tolist() == [0] * 64
     assert accepted.bonus.tolist() == [3] * 64
     every = one_level(logits, 4)
     accepted = residual(every, lambda slots: target.expand(64, -1), lambda slots, draw: half)
-    assert accepted.accepted.tolist() == [1] * 64
+    assert accepted.length.tolist() == [1] * 64
     assert every.token.gather(1, accepted.slots[:, 1:]).tolist() == [[3]] * 64
 
 

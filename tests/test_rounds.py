@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from c2t.classifier import TreeClassifier
-from c2t.evaluation import depth, evaluate, write_texts
+from c2t.evaluation import evaluate, write_texts
 from c2t.models.draft import DraftSession
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Chain, Eagle2, Plain
@@ -27,7 +27,7 @@ def ids(small_pair: Pair) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def texts(small_pair: Pair, ids: list[list[int]]) -> list[Text]:
-    return write_texts(small_pair, ids, NEW, max(map(depth, POLICIES)), SAMPLING)
+    return write_texts(small_pair, ids, NEW, max(policy.levels for policy in POLICIES), SAMPLING)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)

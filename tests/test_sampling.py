@@ -93,6 +93,13 @@ def test_draws_follow_the_law_and_never_hit_an_excluded_token() -> None:
     assert stats.chisquare(counts[law > 0], 20_000 * law[law > 0]).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("name", ["temperature", "repetition_penalty"])
+@pytest.mark.parametrize("value", [1e-5, 1e-320, -1.0, float("nan"), float("inf")])
+def test_what_logits_cannot_be_divided_by_is_refused(name: str, value: float) -> None:
+    with pytest.raises(InputError, match=f"{name} = .* 0.0001"):
+        Sampling(**{name: value})
+
+
 def test_greedy_takes_the_lowest_of_equal_tokens() -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0]])
     zeros = torch.zeros(2, dtype=torch.long)

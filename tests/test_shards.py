@@ -146,7 +146,7 @@ def test_any_trouble_with_the_disk_is_one_line(tmp_path: Path, monkeypatch: pyte
     for owner, name, step in (
         (shards.pq, "write_table", lambda: write_until(folder, PROMPTS)),
         (shards.os, "replace", lambda: write_until(folder, PROMPTS)),
-        (shards.Path, "unlink", lambda: open_folder(folder, overwrite=True)),
+        (shards.Path, "unlink", lambda: write_until(folder, PROMPTS, overwrite=True)),
         (shards.Path, "mkdir", lambda: open_folder(tmp_path / "new")),
     ):
         with monkeypatch.context() as patch:
@@ -183,6 +183,10 @@ def test_folders_are_only_continued_or_replaced_on_request(tmp_path: Path) -> No
         open_folder(folder, resume=True, overwrite=True)
     assert is_complete(folder)
     (folder / "notes.txt").unlink()
-    assert list(open_folder(folder, overwrite=True).iterdir()) == []
+    with pytest.raises(InputError, match="no rows"), ShardWriter(folder, PROVENANCE, prompt_list(2), overwrite=True):
+        raise InputError("no rows")
+    assert is_complete(open_folder(folder, overwrite=True))
+    write_until(folder, PROMPTS, overwrite=True)
+    assert describe(folder).rows == PROMPTS * 2 * 21
     with pytest.raises(InputError, match="is a file"):
         open_folder(Path(__file__))

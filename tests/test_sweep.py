@@ -149,8 +149,21 @@ def test_a_point_with_counts_that_do_not_fit_is_refused(small_pair: Pair, tmp_pa
     file.write_text(json.dumps(line) + "\n")
     with pytest.raises(InputError, match="line 1"):
         read_points(file)
+
+
+def test_a_line_is_finished_or_dropped(small_pair: Pair, tmp_path: Path) -> None:
+    """Whatever a reader takes for a point stays one."""
+    file, found = tmp_path / "points.jsonl", sweep(small_pair, of("chain:length=1|2"), PROMPTS, SETTINGS)
+    for point in found.points:
+        append_point(file, found.condition, point)
+    whole = file.read_text()
+    for text in (whole, whole[:-1]):
+        file.write_text(text)
+        drop_unfinished_line(file)
+        assert file.read_text() == whole
+    file.write_text(whole[:-2])
     drop_unfinished_line(file)
-    assert file.read_text().endswith("\n")
+    assert file.read_text() == whole.splitlines(keepends=True)[0]
 
 
 def test_an_empty_grid(small_pair: Pair) -> None:

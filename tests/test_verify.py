@@ -41,7 +41,7 @@ def test_path_and_bonus_of_every_row(tree: Tree, data) -> None:
         paths.append(path)
         assert accepted.slots[row, : len(path)].tolist() == path
         assert (accepted.slots[row, len(path) :] == -1).all()
-        assert accepted.accepted[row] == len(path) - 1
+        assert accepted.length[row] == len(path) - 1
         assert accepted.bonus[row] == bonus
     assert accepted.slots.shape[1] == max(map(len, paths))
     # Asked along the path only, and a row that has ended stays where it is: its draw is never repeated elsewhere.
@@ -53,5 +53,5 @@ def test_path_and_bonus_of_every_row(tree: Tree, data) -> None:
 def test_root_alone_yields_the_bonus_token() -> None:
     accepted = target_only(Tree.root(torch.tensor([3, 4])), lambda slots: torch.tensor([8, 9]))
     assert accepted.slots.tolist() == [[0], [0]]
-    assert accepted.accepted.tolist() == [0, 0]
+    assert accepted.length.tolist() == [0, 0]
     assert accepted.bonus.tolist() == [8, 9]

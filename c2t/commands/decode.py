@@ -36,6 +36,7 @@ def generate(
     max_new_tokens: o.MaxNewTokens = 128,
     temperature: o.Temperature = 0.0,
     seed: o.Seed = 0,
+    rule: o.Rule = None,
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
@@ -48,18 +49,18 @@ def generate(
     if tuned:
         chosen = _tuned(loaded)[0]
     else:
-        rates = acceptance.lookup(loaded, temperature)
+        rates = acceptance.lookup(loaded, temperature, rule)
         chosen = parse(policy or "c2t", shared.classifier(loaded, classifier), rates, beta=beta)
+    if beta is not None and getattr(chosen, "beta", None) != beta:
+        raise InputError(f"--beta {beta:g} does not reach {describe(chosen, brief=True)}: it is for c2t alone")
     decoder = SpeculativeDecoder(loaded, chosen)
     ids = conversation(loaded.tokenizer, loaded.template, [prompt])
-    output = decoder.generate(ids, max_new_tokens, temperature, seed=seed)
+    output = decoder.generate(ids, max_new_tokens, temperature, seed=seed, rule=rule)
     terminal.say(f"{prompt if not loaded.template else ''}{output.text}\n")
     terminal.say(reports.statistics_line(output.total))
-    if not decoder.policy.exact:
-        terminal.say("exact: no (this policy's text is not the target's own)")
     figures = {"text": output.text, **reports.statistics_figures(output.total)}
     settings = {"pair": loaded.name, "policy": describe(decoder.policy), "temperature": temperature, "seed": seed}
-    terminal.result(json, "generate", figures, {**settings, "max_new_tokens": max_new_tokens})
+    terminal.result(json, "generate", figures, {**settings, "rule": rule, "max_new_tokens": max_new_tokens})
 
 
 def bench(

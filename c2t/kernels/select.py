@@ -84,9 +84,7 @@ def torch_select(
     depth, joint = tree.depth.gather(1, parent) + 1, tree.joint.gather(1, parent) + prob
     entropy, peak = (column.repeat_interleave(K, 1) for column in (drafted.entropy, drafted.prob[..., 0]))
     nodes = _Candidates(drafted.token.flatten(1), parent, depth, rank, prob, joint, entropy, peak)
-    score = joint if network is None else _confidence(nodes, network)
-    if network is not None and network.by_steps:
-        score = score * tree.score.gather(1, parent)
+    score = joint if network is None else _confidence(nodes, tree, network)
     sure = (joint.exp() if network is None else score) >= limits.threshold
     keep = sure & (joint > float("-inf")) & tree.alive.gather(1, parent) & (tree.sizes < limits.max_nodes)[:, None]
     survivors = keep.sum(1)
@@ -113,11 +111,12 @@ def torch_select(
     tree.sizes.add_(count)
 
 
-def _confidence(nodes: _Candidates, network: Network) -> Float[Tensor, "B n"]:
+def _confidence(nodes: _Candidates, tree: StaticTree, network: Network) -> Float[Tensor, "B n"]:
     x = torch.stack([feature(nodes).float() for feature in network.features], -1)
     # No matrix product: it may tell equal candidates apart in the last bit, and so reorder them.
     hidden = torch.relu((x[..., None, :] * network.hidden_weight).sum(-1) + network.hidden_bias)
-    return torch.sigmoid((hidden * network.output_weight).sum(-1) + network.output_bias)
+    confidence = torch.sigmoid((hidden * network.output_weight).sum(-1) + network.output_bias)
+    return confidence * tree.score.gather(1, nodes.parent) if network.by_steps else confidence
 
 
 def triton_select(
@@ -206,13 +205,12 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         """One level of one tree."""
         row = tl.program_id(0).to(tl.int64)
         drafted, base, place = row * F * K, row * SLOTS, tl.arange(0, SIZE)
-        there, above = place < F * K, base + frontier + place // K
-        nodes = tl.load(sizes + row)
+        there, above, nodes = place < F * K, base + frontier + place // K, tl.load(sizes + row)
         path = tl.load(joint + above, mask=there, other=0.0)
         own = tl.load(new_prob + drafted + place, mask=there, other=0.0)
         path += own
         trust, bound = path, tl.exp(path)
-        if HIDDEN > 0:
+        if HIDDEN:
             h = tl.load(new_entropy + row * F + place // K, mask=there, other=0.0)
             level = tl.load(depth + above, mask=there, other=0) + 1
             first_of = tl.load(new_prob + drafted + place // K * K, mask=there, other=0.0)

@@ -97,7 +97,7 @@ class DraftSession(ABC):
         self.lineage = torch.cat([older, lineage], 1)
         return self._rows(hidden)
 
-    def check(self) -> None:
+    def refuse_nan(self) -> None:
         """Raise InputError if a distribution of this round was not a number; one look a round, none per level."""
         refuse_nan(self.broken)
 
@@ -138,6 +138,6 @@ class NoDraft:
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
         raise InputError("only the plain policy decodes without a draft")
 
-    def check(self) -> None: ...
+    def refuse_nan(self) -> None: ...
 
     def select(self, rows: Tensor) -> None: ...

@@ -96,8 +96,8 @@ class NgramSession:
         fork.text, fork.lengths = self.text.expand(len(back), -1), self.lengths - back
         return fork
 
-    def check(self) -> None:
-        self.draft.check()
+    def refuse_nan(self) -> None:
+        self.draft.refuse_nan()
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         self.draft.select(rows)

@@ -29,6 +29,7 @@ DRAFTS = {
     "mtp": ("draft_mtp", "head"),
     "lm": ("draft_lm", "lm"),
 }
+_MIB = 2**20
 NGRAMS = "+ngrams"  # behind any draft's name, and "=DOUBT" behind it
 
 
@@ -117,14 +118,18 @@ def kind_of(folder: Path) -> str:
 
 
 def fingerprint(folder: Path) -> str:
-    """Short hash of a checkpoint: names, sizes, and the first and last MiB of its files."""
+    """Short hash of a checkpoint: names, sizes, the first and last MiB of its files, and of what is between them all
+    (64 KiB of every MiB where a file is larger than 64 MiB, so that no large tensor changes unseen)."""
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("config.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")]):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:
-            digest.update(file.read(2**20))
-            file.seek(max(0, size - 2**20))
+            digest.update(file.read(_MIB))
+            for place in range(_MIB, size - _MIB, _MIB):
+                file.seek(place)
+                digest.update(file.read(_MIB if size <= 64 * _MIB else _MIB // 16))
+            file.seek(max(0, size - _MIB))
             digest.update(file.read())
     return digest.hexdigest()[:16]
 
@@ -134,6 +139,8 @@ def _device(name: str | torch.device) -> torch.device:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
         raise InputError(f"no device is called {str(name)!r} on this machine; cpu always is") from error
+    if torch.device(name).type == "meta":
+        raise InputError("the device meta holds no numbers: decode on another one; cpu is always there")
     return torch.device(name)
 
 

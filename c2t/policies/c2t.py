@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from c2t.classifier import STEP, TreeClassifier
-from c2t.errors import InputError, at_least_one
+from c2t.errors import InputError, at_least_one, whole
 from c2t.kernels.features import FEATURES, WIDE, Column
 from c2t.kernels.select import Limits, Network
 from c2t.policies.layered import Judgement, Plan, grow
@@ -38,6 +38,8 @@ class C2T:
 
     def __post_init__(self):
         at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
+        if not isinstance(self.classifier, TreeClassifier):
+            raise InputError(f"C2T: {self.classifier!r} is no classifier: load one by TreeClassifier.from_pretrained")
         if self.beta is None:
             object.__setattr__(self, "beta", self.classifier.config.beta)
         if not 0 < self.beta < 1:
@@ -46,6 +48,8 @@ class C2T:
             raise InputError(
                 f"C2T: the classifier reads {', '.join(foreign)}: it decides for mcsd+ when to stop drafting"
             )
+        if self.M not in ("trained", None):
+            whole(self, "M", least=0)
         trained = self.classifier.config.M
         if self.M not in ("trained", trained):
             warnings.warn(f"C2T: entropy over M = {self.M}, the classifier was trained with {trained}", stacklevel=3)

@@ -34,7 +34,7 @@ class DDD:
         frontier = torch.zeros_like(root.token)[:, None]
         for level in range(1, self.levels + 1):
             rows = draft.expand(tree, frontier)
-            children = tree.children(frontier, *rows.ranked(self.K, 0)[:3])
+            children = tree.children(frontier, *rows.ranked(self.K, 0))
             beam = best(children.joint, children.joint, children.alive, self.K)
             frontier = torch.where(children.alive.gather(1, beam), tree.size + beam, -1)
             tree = tree.extend(children)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from c2t.errors import InputError, at_least_one
+from c2t.errors import InputError, at_least_one, whole
 from c2t.kernels.select import Limits
 from c2t.policies.layered import Plan
 from c2t.protocols import Draft, Root
@@ -36,6 +36,8 @@ class Eagle2:
 
     def __post_init__(self):
         at_least_one(self, "K", "levels", "N")
+        if self.M is not None:
+            whole(self, "M", least=0)
         if self.expand not in ("value", "confidence"):
             raise InputError(f"Eagle2: expand = {self.expand!r} must be value or confidence")
 
@@ -44,7 +46,7 @@ class Eagle2:
         frontier = torch.zeros_like(root.token)[:, None]
         for _ in range(self.levels):
             rows = draft.expand(tree, frontier)
-            children = tree.children(frontier, *rows.ranked(self.K, self.M)[:3])
+            children = tree.children(frontier, *rows.ranked(self.K, self.M))
             score = children.joint if self.expand == "value" else children.prob
             selected = best(score, children.joint, children.alive, self.K)
             if not self.reranked:

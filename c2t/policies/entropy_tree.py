@@ -63,6 +63,8 @@ class EntropyTree:
 
     def __post_init__(self):
         at_least_one(self, "levels", "K", "max_width", "max_nodes")
+        if not self.leaf_above >= 0:
+            raise InputError(f"EntropyTree: leaf_above = {self.leaf_above} must be an entropy in nats, at least 0")
         if isinstance(self.branching, str) and self.branching not in BRANCHING:
             raise InputError(f"EntropyTree: no branching is called {self.branching!r}; known: {', '.join(BRANCHING)}")
 

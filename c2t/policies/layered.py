@@ -64,7 +64,7 @@ def grow(
     frontier = torch.zeros_like(root.token)[:, None]
     for _ in range(levels):
         rows = draft.expand(tree, frontier)
-        children = tree.children(frontier, *rows.ranked(K, M)[:3])
+        children = tree.children(frontier, *rows.ranked(K, M))
         children = children.scored(tree.score.gather(1, children.parent), children.alive)
         score, alive, expand = judge(children)
         alive = alive & children.alive & (children.joint > float("-inf"))

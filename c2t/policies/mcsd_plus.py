@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.classifier import TreeClassifier
-from c2t.errors import InputError, at_least_one, probability
+from c2t.errors import InputError, at_least_one, probability, whole
 from c2t.protocols import Draft, Root, Rows
 from c2t.tree import Nodes, Tree
 
@@ -53,6 +53,8 @@ class MCSDPlus:
     def __post_init__(self):
         at_least_one(self, "W", "D")
         probability(self, "threshold")
+        if self.M is not None:
+            whole(self, "M", least=0)
 
     @property
     def levels(self) -> int:
@@ -78,7 +80,7 @@ class MCSDPlus:
             frontier = torch.where(going[:, None] & level.alive, tree.size + forks, -1)
             tree = tree.extend(level)
             rows = draft.expand(tree, frontier)
-            level = tree.children(frontier, *rows.ranked(1, M)[:3])
+            level = tree.children(frontier, *rows.ranked(1, M))
             if self.decision is not None:
                 going = going & self._hopeful(level, rows)
             if not going.any():

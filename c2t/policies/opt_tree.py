@@ -28,7 +28,7 @@ class OptTree:
 
     def __post_init__(self):
         at_least_one(self, "N", "K", "levels")
-        if self.delta < 0:
+        if not self.delta >= 0:
             raise InputError(f"OptTree: delta = {self.delta} must not be negative")
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
@@ -37,7 +37,7 @@ class OptTree:
         expected = torch.ones_like(tree.joint[:, 0])  # the root, which every sum below counts
         for _ in range(self.levels):
             rows = draft.expand(tree, frontier)
-            children = tree.children(frontier, *rows.ranked(self.K, 0)[:3])
+            children = tree.children(frontier, *rows.ranked(self.K, 0))
             joint, alive = (torch.cat(pair, 1) for pair in ((tree.joint, children.joint), (tree.alive, children.alive)))
             leaders = best(joint, joint, alive, self.N)
             leading = alive & torch.zeros_like(alive).scatter(1, leaders, True)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.protocols import Draft, Root
-from c2t.sampling import invert, mix_in, noise
+from c2t.sampling import LEAST, invert, mix_in, noise
 from c2t.tree import Nodes, Tree
 
 NEVER = -600.0  # tokens below e^-600 are never drawn: renormalised in float64 they would be 0 / 0
@@ -68,6 +68,6 @@ def path_key(tree: Tree, slots: Int[Tensor, "B F"], key: Int[Tensor, " B"]) -> I
 
 def check_temperature(policy) -> None:
     """Raise InputError unless the draft's temperature is positive."""
-    if not 0 < policy.temperature < float("inf"):
+    if not LEAST <= policy.temperature < float("inf"):
         name = type(policy).__name__
-        raise InputError(f"{name}: draft temperature = {policy.temperature} must be positive")
+        raise InputError(f"{name}: draft temperature = {policy.temperature} must be at least {LEAST:g} and finite")

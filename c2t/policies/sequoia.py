@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.errors import InputError, at_least_one
+from c2t.errors import InputError, at_least_one, whole
 from c2t.policies.sampled import check_temperature, draw
 from c2t.policies.static import Path, grow_paths
 from c2t.protocols import Draft, Root
@@ -28,9 +28,10 @@ class Sequoia:
     exact = True
 
     def __post_init__(self):
-        at_least_one(self, "N", "levels")
+        at_least_one(self, "levels")
+        whole(self, "N", least=2)
         check_temperature(self)
-        if not self.acceptance or min(self.acceptance) < 0 or sum(self.acceptance) > 1 + 1e-6:
+        if not self.acceptance or not min(self.acceptance) >= 0 or not sum(self.acceptance) <= 1 + 1e-6:
             raise InputError("Sequoia: acceptance rates by rank must be at least 0 and sum to at most 1")
 
     def __call__(self, draft: Draft, root: Root) -> Tree:

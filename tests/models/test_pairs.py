@@ -120,6 +120,17 @@ def test_a_fingerprint_changes_with_the_weights(tmp_path: Path) -> None:
     assert first != fingerprint(write_head(tmp_path / "d", {**CONFIG, "rms_norm_eps": 1e-5}, head_state(CONFIG)))
 
 
+@pytest.mark.parametrize(("mib", "place"), [(5, 2.5), (70, 35.01)])
+def test_a_fingerprint_sees_the_middle_of_a_file(mib: int, place: float, tmp_path: Path) -> None:
+    file = tmp_path / "model.bin"
+    file.write_bytes(bytes(mib * 2**20))
+    before = fingerprint(tmp_path)
+    with file.open("r+b") as opened:
+        opened.seek(int(place * 2**20))
+        opened.write(b"x")
+    assert fingerprint(tmp_path) != before
+
+
 def test_what_is_missing_or_unknown_is_named(pair_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no target is called 'nobody'; known: .*toy"):
         load_pair("nobody")

@@ -104,7 +104,7 @@ def test_one_fork_is_plain_decoding(sampling: Sampling) -> None:
     plain, _ = run(toy_target(), None, Plain(), PROMPTS, sampling, new=16)
     text, steps = run(toy_target(), toy_drafts()["perturbed"], MCSDPlus(W=1, D=3), PROMPTS, sampling, new=16)
     assert text == plain
-    assert len(set(torch.cat([step.accepted.accepted for step in steps[1:]]).tolist())) > 2
+    assert len(set(torch.cat([step.accepted.length for step in steps[1:]]).tolist())) > 2
 
 
 @pytest.mark.parametrize("draft", ["perturbed", "eagle"])
@@ -134,7 +134,7 @@ def test_the_longest_fork_is_kept(penalty: float, draft: str) -> None:
             kept = max(range(4), key=lambda i: lengths[i])
             new = path_of(tree, place, tree.size - 4 + kept)[: 1 + lengths[kept]]
             assert step.tokens[place, : step.count[place]].tolist() == new
-            assert step.accepted.accepted[place] == lengths[kept]
+            assert step.accepted.length[place] == lengths[kept]
             text += new
             chosen.add(kept)
             ended.add(lengths[kept])

@@ -79,6 +79,14 @@ def test_describe_is_read_back(name: str) -> None:
         ("eagle2:N=0", "N = 0 must be at least 1"),
         ("c2t:W=0", "W = 0 must be at least 1"),
         ("c2t:K=-1", "K = -1 must be at least 1"),
+        ("c2t:M=-3", "M = -3 must be at least 0"),
+        ("eagle2:M=-4", "M = -4 must be at least 0"),
+        ("mcsd+:M=-1", "M = -1 must be at least 0"),
+        ("opttree:delta=nan", "delta = nan must not be negative"),
+        ("entropy:leaf_above=nan", "leaf_above = nan must be an entropy"),
+        ("sequoia:acceptance=nan", "acceptance rates by rank must be at least 0"),
+        ("sequoia:acceptance=0.5x0.2,N=1", "N = 1 must be at least 2"),
+        ("dyspec:temperature=1e-320", "draft temperature = 1e-320 must be at least 0.0001"),
     ],
 )
 def test_wrong_settings_say_what_would_be_right(text: str, message: str) -> None:

@@ -1,12 +1,14 @@
-"""The target's side of a generation at random: which tokens it would choose itself, and what it accepts of a tree."""
+"""The target's side of a generation: which tokens it draws itself, and what it accepts of a tree."""
 
 from collections.abc import Sequence
 from functools import partial
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from c2t.errors import InputError
 from c2t.models.target import check_logits
 from c2t.protocols import Root
 from c2t.sampling import Sampling, noise, stream_key, uniform
@@ -17,7 +19,7 @@ DRAFT = -1  # the draft's number in `stream_key`: its draws are independent of t
 CANDIDATES = -2  # that of the target's further candidates
 
 
-class Choice:
+class TargetSampler:
     """The target's own next tokens: the sampling rule, each row's random stream, and the tokens it has seen."""
 
     def __init__(
@@ -38,16 +40,17 @@ class Choice:
             self.seen = torch.zeros(len(tokens), vocabulary, dtype=torch.bool, device=tokens.device)
             self.seen.scatter_(1, torch.where(real, tokens, tokens[:, :1]), True)
 
-    def after(self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    def sample(self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
         """The token at `position`, given the logits before it."""
         check_logits(logits, "target")
         return self.sampling.draw(logits, self.sequence, position, self.seen)
 
-    def on(self, tree: Tree, logits: Float[Tensor, "B n V"], lengths: Int[Tensor, " B"], rule: str) -> Accepted:
-        """The accepted paths of verified trees. Slots are asked for in the order of the path, which is how the tokens
-        seen stay up to date. At temperature 0 the first two rules are the greedy one."""
+    def accept(self, tree: Tree, logits: Float[Tensor, "B n V"], root: Int[Tensor, " B"], rule: str) -> Accepted:
+        """The accepted paths of verified trees; root: the positions of their roots. Slots are asked for in the order of
+        the path, which is how the tokens seen stay up to date. At temperature 0 the first two rules are the greedy one.
+        """
         if rule == "longest-fork":
-            return self._longest_fork(tree, logits, lengths)
+            return self._longest_fork(tree, logits, root)
         row = torch.arange(len(logits), device=logits.device)
 
         def visit(slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
@@ -56,7 +59,7 @@ class Choice:
             return logits[row, slots]
 
         def position(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-            return lengths + tree.depth[row, slots] + 2
+            return root + tree.depth[row, slots] + 2
 
         def probs(slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
             processed = self.sampling.process(visit(slots), self.seen)
@@ -64,7 +67,7 @@ class Choice:
             return processed.double().softmax(-1)
 
         if rule == "target-only" or self.sampling.temperature == 0:
-            return target_only(tree, lambda slots: self.after(visit(slots), position(slots)))
+            return target_only(tree, lambda slots: self.sample(visit(slots), position(slots)))
         seed = self.sampling.seed
         return residual(tree, probs, lambda slots, draw: uniform(seed, self.sequence, position(slots), draw))
 
@@ -73,7 +76,7 @@ class Choice:
         key = stream_key(self.sampling.seed, self.sequence, position, DRAFT)
         return Root(token, key, None if self.ahead is None else partial(self._candidates, position + 1))
 
-    def foresee(self, root: Int[Tensor, " B"], logits: Float[Tensor, "B V"]) -> None:
+    def look_ahead(self, root: Int[Tensor, " B"], logits: Float[Tensor, "B V"]) -> None:
         """Take note of the logits after the coming root: its successors can now be proposed."""
         self.ahead = logits
         if self.seen is not None:
@@ -87,7 +90,7 @@ class Choice:
     def _candidates(self, position: Int[Tensor, " B"], count: int) -> Int[Tensor, "B W"]:
         """The target's own token at `position`, then further draws without replacement from the same distribution; at
         temperature 0 the most probable tokens. -1 where the distribution has no more."""
-        own = self.after(self.ahead, position)[:, None]
+        own = self.sample(self.ahead, position)[:, None]
         values = self.sampling.process(self.ahead, self.seen).double().scatter(1, own, float("-inf"))
         if self.sampling.temperature:
             key = stream_key(self.sampling.seed, self.sequence, position, CANDIDATES)
@@ -95,8 +98,8 @@ class Choice:
         further = values.topk(min(count, values.shape[1]) - 1, dim=1)
         return torch.cat([own, torch.where(further.values.isfinite(), further.indices, -1)], 1)
 
-    def _longest_fork(self, tree: Tree, logits: Float[Tensor, "B n V"], lengths: Int[Tensor, " B"]) -> Accepted:
-        position = tree.positions(lengths) + 1
+    def _longest_fork(self, tree: Tree, logits: Float[Tensor, "B n V"], root: Int[Tensor, " B"]) -> Accepted:
+        position = tree.positions(root) + 1
         sequence = self.sequence[:, None].expand_as(position)
         seen = None
         if self.seen is not None:
@@ -105,14 +108,16 @@ class Choice:
         check_logits(logits.flatten(0, 1), "target")
         chosen = self.sampling.draw(logits.flatten(0, 1), sequence.flatten(), position.flatten(), seen)
         accepted = longest_fork(tree, chosen.unflatten(0, position.shape))
-        end = tree.child(accepted.slots.gather(1, accepted.accepted[:, None])[:, 0], accepted.bonus)
+        end = tree.child(accepted.slots.gather(1, accepted.length[:, None])[:, 0], accepted.bonus)
         if self.seen is not None:
             path = tree.token.gather(1, accepted.slots.clamp(min=0))
             self.seen.scatter_(1, path, True)  # beyond a path stands the root, which is on it
-        self.foresee(accepted.bonus, logits.gather(1, end[:, None, None].expand(-1, 1, logits.shape[2]))[:, 0])
+        self.look_ahead(accepted.bonus, logits.gather(1, end[:, None, None].expand(-1, 1, logits.shape[2]))[:, 0])
         return accepted
 
 
 def number(count: int, sequences: Sequence[int] | None, device: torch.device) -> Int[Tensor, " B"]:
     """The numbers of the rows' random streams, 0, 1, ... by default."""
+    if sequences is not None and (len(sequences) != count or not all(isinstance(n, Integral) for n in sequences)):
+        raise InputError(f"sequences = {list(sequences)}: give a whole number for each of the {count} prompts")
     return torch.tensor(list(range(count) if sequences is None else sequences), device=device)
