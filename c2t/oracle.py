@@ -43,7 +43,7 @@ class Oracle:
     def __call__(self, draft: "JudgedSession", root: Root) -> Tree:
         full = Eagle2(self.K, self.levels, N=None)(draft, root)
         likely = draft.path_probs(full) >= self.threshold * (1 - SLACK)
-        return Tree(**{**full.columns(), "alive": full.alive & likely}, cut=full.cut).packed()
+        return Tree(**{**full.columns(), "alive": full.alive & likely}, capped=full.capped).packed()
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def _select(step: Step, rows: Int[Tensor, " b"]) -> Step:
     tree, accepted = step.tree, step.accepted
     drawn = tree.drawn and replace(tree.drawn, log_probs=tree.drawn.log_probs[rows], row=tree.drawn.row[rows])
     columns = {name: column[rows] for name, column in tree.columns().items()}
-    tree = replace(tree, **columns, cut=tree.cut[rows], drawn=drawn)
+    tree = replace(tree, **columns, capped=tree.capped[rows], drawn=drawn)
     return Step(
         step.rows[rows],
         step.position[rows],

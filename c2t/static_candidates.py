@@ -30,7 +30,7 @@ def candidates(tree: StaticTree, slots: Sequence[range], drafted: Sequence[Ranke
     columns["parent"] = numbers(tree, slots, drafted[0].token.shape[2]).gather(1, above)
     root = Tree.root(tree.token[:, 0], tree.joint.dtype)
     joined = {name: torch.cat([getattr(root, name), column], 1) for name, column in columns.items()}
-    return Tree(**joined, cut=tree.cut)
+    return Tree(**joined, capped=tree.capped)
 
 
 def places(frontier: range, drafted: Ranked) -> Int[Tensor, "B F K"]:

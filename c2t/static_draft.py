@@ -123,7 +123,7 @@ class Phase:
         self._constants()
         graph = partial(Graph, device=self.root.device)
         self.read = graph(self._read, state=[self.cache.lengths])
-        counters = [self.tree.sizes, self.tree.cut, self.broken]
+        counters = [self.tree.sizes, self.tree.capped, self.broken]
         self.levels = [graph(partial(self._level, level), state=counters) for level in range(plan.levels)]
         self.finish = graph(self._rerank)
 
@@ -168,7 +168,7 @@ class Phase:
             self.finish()
             tree = self.reranked
         # Copies: the next round works in the same memory.
-        grown = Tree(**{name: getattr(tree, name)[:rows].clone() for name in (*COLUMNS, "cut")})
+        grown = Tree(**{name: getattr(tree, name)[:rows].clone() for name in (*COLUMNS, "capped")})
         return grown if self.plan.reranked else grown.packed(), passes
 
     def _read(self) -> None:

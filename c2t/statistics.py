@@ -74,7 +74,7 @@ class Trace:
             statistics.verified.append(int(step.tree.sizes[row]))
             statistics.accepted.append(count - 1)
             statistics.passes.append(int(step.draft_passes[row]))
-            statistics.capped += int(step.tree.cut[row])
+            statistics.capped += int(step.tree.capped[row])
 
     def finish(self, ends: Sequence[int]) -> list[list[int]]:
         """Cut each prompt's tokens to its end and close the statistics; returns the texts."""

@@ -75,10 +75,10 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Tree(Nodes):
-    """Nodes with the root in slot 0. `cut` counts, for each row, nodes that only a size limit kept out; `drawn` is
+    """Nodes with the root in slot 0. `capped` counts, for each row, nodes that only a size limit kept out; `drawn` is
     there if the children were sampled; `mask` is what `ancestors` gives for every row, where a policy has it ready."""
 
-    cut: Int[Tensor, " B"]
+    capped: Int[Tensor, " B"]
     drawn: Drawn | None = None
     mask: Bool[Tensor, "n n"] | None = None
 
@@ -99,7 +99,7 @@ class Tree(Nodes):
             peak=zero,
             score=torch.ones_like(zero),
             alive=torch.ones_like(token, dtype=torch.bool),
-            cut=torch.zeros_like(token[:, 0]),
+            capped=torch.zeros_like(token[:, 0]),
         )
 
     def children(
@@ -128,13 +128,13 @@ class Tree(Nodes):
         }
         return Nodes(**{name: column.expand(token.shape).flatten(1) for name, column in columns.items()})
 
-    def extend(self, nodes: Nodes, cut: Int[Tensor, " B"] | int = 0) -> "Tree":
+    def extend(self, nodes: Nodes, capped: Int[Tensor, " B"] | int = 0) -> "Tree":
         """The tree with `nodes` appended; their parents must be slots of this tree."""
         joined = {name: torch.cat([getattr(self, name), getattr(nodes, name)], 1) for name in COLUMNS}
         drawn = self.drawn and replace(
             self.drawn, row=torch.nn.functional.pad(self.drawn.row, (0, nodes.token.shape[1]), value=-1)
         )
-        return Tree(**joined, cut=self.cut + cut, drawn=drawn)
+        return Tree(**joined, capped=self.capped + capped, drawn=drawn)
 
     def drawing(self, slots: Int[Tensor, "B F"], log_probs: Float[Tensor, "B F V"], independent: bool) -> "Tree":
         """The tree that remembers these distributions as the ones its slots' (-1: none) children are drawn from."""
@@ -152,7 +152,7 @@ class Tree(Nodes):
         columns = {name: column.gather(1, slots) for name, column in self.columns().items()}
         columns["parent"] = place.gather(1, columns["parent"].clamp(min=0)).where(columns["parent"] >= 0, -1)
         drawn = self.drawn and replace(self.drawn, row=self.drawn.row.gather(1, slots))
-        return Tree(**columns, cut=self.cut, drawn=drawn)
+        return Tree(**columns, capped=self.capped, drawn=drawn)
 
     def packed(self) -> "Tree":
         """The tree without slots that are dead in every row's tail: alive slots first, in creation order."""

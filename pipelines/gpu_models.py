@@ -118,5 +118,5 @@ def ragged_trees(rows: int, mean: int, device: torch.device) -> Tree:
     size = torch.linspace(1, 2 * mean - 1, rows).round().long() if rows > 1 else torch.tensor([mean])
     tree = random_trees(int(size.max()), rows).heavy_first()
     alive = torch.arange(tree.size) < size[:, None]
-    columns = {**tree.columns(), "alive": alive, "cut": tree.cut}
+    columns = {**tree.columns(), "alive": alive, "capped": tree.capped}
     return Tree(**{name: column.to(device) for name, column in columns.items()})

@@ -28,7 +28,7 @@ def random_trees(nodes: int, rows: int, seed: int = 0) -> Tree:
         depth[:, slot] = depth.gather(1, parent[:, slot, None])[:, 0] + 1
     root = Tree.root(torch.zeros(rows, dtype=torch.long)).columns()
     columns = {name: column.expand(rows, nodes).contiguous() for name, column in root.items()}
-    return Tree(**{**columns, "parent": parent, "depth": depth}, cut=torch.zeros(rows, dtype=torch.long))
+    return Tree(**{**columns, "parent": parent, "depth": depth}, capped=torch.zeros(rows, dtype=torch.long))
 
 
 def depth_first(tree: Tree) -> Tree:
@@ -53,7 +53,7 @@ ORDERS: dict[str, Callable[[Tree], Tree]] = {
 
 
 def mask_of(tree: Tree, prefix: int = 0) -> TreeMask:
-    lengths = torch.full_like(tree.cut, prefix)
+    lengths = torch.full_like(tree.capped, prefix)
     return TreeMask.of(tree.parent, tree.alive, tree.positions(lengths), lengths)
 
 

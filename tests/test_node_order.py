@@ -47,7 +47,7 @@ def random_trees(nodes: int, rows: int, seed: int = 0) -> Tree:
     for slot in range(1, nodes):
         depth[:, slot] = depth.gather(1, parent[:, slot, None])[:, 0] + 1
     columns = {name: column.expand(rows, nodes).contiguous() for name, column in tree.items()}
-    return Tree(**{**columns, "parent": parent, "depth": depth}, cut=torch.zeros(rows, dtype=torch.long))
+    return Tree(**{**columns, "parent": parent, "depth": depth}, capped=torch.zeros(rows, dtype=torch.long))
 
 
 def blocks(tree: Tree, side: int = 32) -> float:

@@ -39,7 +39,7 @@ def rounds(steps: Iterable[Step]) -> dict[int, list[dict[str, Tensor]]]:
                 alive = step.tree.alive[row]
                 assert alive[: alive.sum()].all()
                 one |= {name: column[row, alive] for name, column in step.tree.columns().items()}
-                one |= {"cut": step.tree.cut[row], "bonus": step.accepted.bonus[row]}
+                one |= {"capped": step.tree.capped[row], "bonus": step.accepted.bonus[row]}
                 one["path"] = step.accepted.slots[row][step.accepted.slots[row] >= 0]
             found.setdefault(text, []).append(one)
     return found

@@ -38,7 +38,7 @@ def assert_same(live: list[Step], replayed: list[Step]) -> None:
         assert one.accepted.slots.equal(other.accepted.slots)
         assert one.accepted.length.equal(other.accepted.length)
         assert one.accepted.bonus.equal(other.accepted.bonus)
-        assert one.tree.cut.equal(other.tree.cut)
+        assert one.tree.capped.equal(other.tree.capped)
         for name, column in one.tree.columns().items():
             torch.testing.assert_close(
                 column, other.tree.columns()[name], rtol=1e-5, atol=1e-5, equal_nan=True, msg=name

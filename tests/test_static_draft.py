@@ -53,7 +53,7 @@ def test_every_round_is_the_policys_own(name: str, sampling: Sampling) -> None:
         for step, other in zip(found[1:], expected[1:], strict=True):
             assert step.rows.tolist() == other.rows.tolist()
             assert step.draft_passes.tolist() == other.draft_passes.tolist()
-            assert step.tree.cut.tolist() == other.tree.cut.tolist()
+            assert step.tree.capped.tolist() == other.tree.capped.tolist()
             for row in range(len(step.rows)):
                 assert nodes(step.tree, row) == nodes(other.tree, row)
         assert emitted(found, len(prompts)) == emitted(expected, len(prompts))

@@ -9,7 +9,7 @@ from c2t.tree import Tree
 from c2t.verify import Accepted
 
 
-def step(rows: list[int], tokens: list[list[int]], sizes: list[int], passes: list[int], cut: list[int]) -> Step:
+def step(rows: list[int], tokens: list[list[int]], sizes: list[int], passes: list[int], capped: list[int]) -> Step:
     """A round that gives each row these tokens, on trees with this many alive slots."""
     count = torch.tensor([len(own) for own in tokens])
     width = max(len(own) for own in tokens)
@@ -28,7 +28,7 @@ def step(rows: list[int], tokens: list[list[int]], sizes: list[int], passes: lis
         peak=value,
         score=value,
         alive=alive,
-        cut=torch.tensor(cut),
+        capped=torch.tensor(capped),
     )
     accepted = Accepted(torch.zeros(len(rows), width, dtype=torch.long), count - 1, padded[:, 0])
     return Step(torch.tensor(rows), count, tree, accepted, padded, count, torch.tensor(passes))

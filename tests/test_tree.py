@@ -35,7 +35,7 @@ def trees(draw, max_rows: int = 3, max_size: int = 12) -> Tree:
         peak=value,
         score=value,
         alive=torch.tensor(alive),
-        cut=torch.zeros(rows, dtype=torch.long),
+        capped=torch.zeros(rows, dtype=torch.long),
     )
 
 
@@ -94,7 +94,7 @@ def test_extend_appends_and_adds_up_what_was_cut() -> None:
     more = tree.children(torch.tensor([[1], [1]]), torch.full((2, 1, 1), 5), torch.zeros(2, 1, 1), torch.zeros(2, 1))
     grown = tree.extend(more, torch.tensor([2, 0])).extend(more, 1)
     assert grown.size == 5
-    assert grown.cut.tolist() == [3, 1]
+    assert grown.capped.tolist() == [3, 1]
     assert grown.token[:, :3].equal(tree.token)
     assert path_of(grown, 0, 3) == [1, 5]
 

@@ -107,7 +107,7 @@ def torch_select(
     slot = places(level.start, level.stop)[:, None]
     own = (slot // WORD == places(words)).int() << (slot % WORD).int()
     tree.bits[:, new] = torch.where(alive[..., None], line, 0) | own
-    tree.cut.add_((survivors if limits.strict else wanted) - count)
+    tree.capped.add_((survivors if limits.strict else wanted) - count)
     tree.sizes.add_(count)
 
 
@@ -195,7 +195,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit(do_not_specialize=["frontier", "first"])
     @no_type_check
     def _select(
-        token, parent, depth, rank, prob, joint, entropy, peak, score, alive, bits, sizes, cut,
+        token, parent, depth, rank, prob, joint, entropy, peak, score, alive, bits, sizes, capped,
         new_token, new_prob, new_entropy, hidden_weight, hidden_bias, output_weight, output_bias,
         frontier, first, threshold, max_nodes,
         FEATURES: tl.constexpr, HIDDEN: tl.constexpr, F: tl.constexpr, K: tl.constexpr, SIZE: tl.constexpr,
@@ -225,7 +225,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         wanted = tl.minimum(survivors, LEVEL)
         count = tl.minimum(wanted, (max_nodes - nodes).to(tl.int32))
         tl.store(sizes + row, nodes + count)
-        tl.store(cut + row, tl.load(cut + row) + (survivors if STRICT else wanted) - count)
+        tl.store(capped + row, tl.load(capped + row) + (survivors if STRICT else wanted) - count)
 
         # Two orders in one integer; of equal ones the first is taken.
         key = (order_of(trust).to(tl.int64) << 32) + order_of(path).to(tl.int64) + 0x80000000

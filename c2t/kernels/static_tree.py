@@ -13,7 +13,7 @@ from c2t.kernels.tree_mask import WORD
 class StaticTree(NamedTuple):
     """The columns of B trees (`c2t.tree.Tree`) with room for n slots, and the bits of `tree_mask.ancestor_bits`.
 
-    A dead slot has no probability and sees itself only. sizes: alive slots. cut: nodes that only a limit kept out.
+    A dead slot has no probability and sees itself only. sizes: alive slots. capped: nodes that only a limit kept out.
     """
 
     token: Int[Tensor, "B n"]
@@ -28,7 +28,7 @@ class StaticTree(NamedTuple):
     alive: Bool[Tensor, "B n"]
     bits: Int[Tensor, "B n w"]
     sizes: Int[Tensor, " B"]
-    cut: Int[Tensor, " B"]
+    capped: Int[Tensor, " B"]
 
     @classmethod
     def rooted(cls, token: Int[Tensor, " B"], slots: int, dtype: torch.dtype = torch.float32) -> "StaticTree":
@@ -54,4 +54,4 @@ class StaticTree(NamedTuple):
         self.alive[:, 0] = True
         self.bits[:, 0, 0] = 1
         self.sizes.fill_(1)
-        self.cut.zero_()
+        self.capped.zero_()

@@ -79,8 +79,8 @@ def grow(
         if expand is not None:
             going = going & expand.gather(1, kept)
         frontier = torch.where(going, tree.size + places, -1)
-        cut = (survivors if strict else wanted) - count
-        tree = tree.extend(children.take(kept).scored(score.gather(1, kept), fits), cut)
+        capped = (survivors if strict else wanted) - count
+        tree = tree.extend(children.take(kept).scored(score.gather(1, kept), fits), capped)
         if not going.any():
             break
     return tree.packed()

@@ -95,7 +95,7 @@ def test_levels_are_those_of_grow(kind: str, W: int | None, max_nodes: int) -> N
     network = None if kind == "joint" else network_of(model)
     limits = Limits(beta if network else 0.01, max_nodes, strict=W is None)
     tree = grown(torch_select, script, 3, network, limits)
-    assert tree.cut.tolist() == expected.cut.tolist()
+    assert tree.capped.tolist() == expected.capped.tolist()
     assert tree.sizes.tolist() == expected.sizes.tolist()
     assert 3 < int(tree.sizes.max()) <= max_nodes
     for row in range(3):

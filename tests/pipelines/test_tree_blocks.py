@@ -11,7 +11,7 @@ from pipelines.tree_blocks import ORDERS, block_counts, depth_first, mask_of, ra
 def test_depth_first_is_a_walk_through_children_as_they_were_made() -> None:
     tree = random_trees(60, 2, seed=3)
     slot = torch.arange(60).expand(2, 60)
-    tree = Tree(**{**tree.columns(), "token": slot}, cut=tree.cut)
+    tree = Tree(**{**tree.columns(), "token": slot}, capped=tree.capped)
     ordered = depth_first(tree)
     for row in range(2):
         walk, stack = [], [0]

@@ -82,7 +82,7 @@ def test_tree_is_that_of_algorithm_1(
         sizes.append(1 + len(flat))
     assert tree.sizes.tolist() == sizes
     assert tree.size == max(sizes) > 1
-    assert not tree.cut.any()
+    assert not tree.capped.any()
 
 
 def test_rows_of_a_batch_have_trees_of_their_own_size() -> None:
@@ -129,7 +129,7 @@ def test_naive_variant_is_cut_at_max_width_and_says_so() -> None:
     policy = C2T(confident(3.0), K=4, W=None, levels=3, max_width=10)
     tree = policy(TableDraft(random_table(VOCABULARY)), ROOT)
     assert tree.sizes.tolist() == [1 + 4 + 10 + 10] * 3
-    assert tree.cut.tolist() == [(16 - 10) + (40 - 10)] * 3
+    assert tree.capped.tolist() == [(16 - 10) + (40 - 10)] * 3
 
 
 @pytest.mark.parametrize("W", [5, None])
@@ -138,21 +138,21 @@ def test_max_nodes_ends_the_tree_and_says_so(W: int | None) -> None:
     tree = policy(TableDraft(random_table(VOCABULARY)), ROOT)
     assert tree.sizes.tolist() == [14] * 3
     # Of levels of 5, 25 and 25 candidates 5, 5 and 3 are kept, and no fourth is drafted; what W drops is its own rule.
-    assert tree.cut.tolist() == [(5 - 3) if W else (25 - 5) + (25 - 3)] * 3
+    assert tree.capped.tolist() == [(5 - 3) if W else (25 - 5) + (25 - 3)] * 3
 
 
 def test_size_limits_hold_for_each_row_as_if_alone() -> None:
     logits = random_table(VOCABULARY, seed=2)
     policy = C2T(toy_classifier(), beta=0.2, K=4, W=6, levels=5, max_nodes=8)
     together = policy(TableDraft(logits), ROOT)
-    assert together.cut.any()
+    assert together.capped.any()
     assert together.sizes.min() < 8
     for row in range(3):
         alone = policy(TableDraft(lambda _, path, row=row: logits(row, path)), root_of(int(ROOT.token[row])))
         paths = [tuple(path_of(alone, 0, slot)) for slot in range(alone.size)]
         slots = together.alive[row].nonzero()[:, 0].tolist()
         assert [tuple(path_of(together, row, slot)) for slot in slots] == paths
-        assert together.cut[row] == alone.cut[0]
+        assert together.capped[row] == alone.capped[0]
 
 
 def test_entropy_uses_the_trained_M_and_warns_about_another() -> None:

@@ -38,7 +38,7 @@ def test_chain_is_that_of_the_loop(policy, goes_on, seed: int) -> None:
     assert [paths_of(tree, row) for row in range(3)] == expected
     longest = max(map(len, expected))
     assert len(draft.expanded) == min(policy.levels, longest + 1)  # the forward that says stop
-    assert not tree.cut.any()
+    assert not tree.capped.any()
 
 
 @pytest.mark.parametrize("make", [lambda: Chain(0), lambda: DyMax(0.0), lambda: DyMax(1.2), lambda: DyJoint(0.1, 0)])

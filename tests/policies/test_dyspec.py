@@ -120,7 +120,7 @@ def test_threshold_tree_is_that_of_algorithm_2(threshold: float, most: int, leve
         dice = Dice(logits, row)
         assert values_of(tree, row) == pytest.approx(algorithm_2(dice, threshold, most, levels), rel=1e-4)
         siblings_in_order(tree, row, dice)
-    assert not tree.cut.any()
+    assert not tree.capped.any()
 
 
 def test_a_level_that_is_cut_keeps_the_draws_of_highest_value_and_says_so() -> None:
@@ -130,7 +130,7 @@ def test_a_level_that_is_cut_keeps_the_draws_of_highest_value_and_says_so() -> N
         first = sorted(values_of(wide, row).items(), key=lambda node: (len(node[0]), -node[1]))[:4]
         kept = [path for path in values_of(narrow, row) if len(path) == 1]
         assert sorted(kept) == sorted(path for path, _ in first)
-        assert narrow.cut[row] > 0
+        assert narrow.capped[row] > 0
 
 
 def test_distributions_of_the_tree_are_those_drawn_from() -> None:

@@ -58,7 +58,7 @@ def test_tree_is_upstreams(K: int, levels: int, N: int | None) -> None:
         assert [line.nonzero()[:, 0].tolist() for line in tree.ancestors()[row]] == mask
         assert tree.positions(torch.tensor([7] * 3))[row].tolist() == [7 + position for position in positions]
     assert tree.alive.all()
-    assert not tree.cut.any()
+    assert not tree.capped.any()
 
 
 def check_columns(tree: Tree, logits: Callable, M: int | None = None) -> None:

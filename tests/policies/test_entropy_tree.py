@@ -63,7 +63,7 @@ def test_tree_is_that_of_the_loop(name: str, spread: float) -> None:
     tree = policy(TableDraft(logits), ROOT)
     for row in range(3):
         assert set(paths_of(tree, row)) == set(grown(logits, row, PLAIN[name], 3, leaf_above))
-    assert not tree.cut.any()
+    assert not tree.capped.any()
 
 
 def test_any_function_of_entropy_can_be_dropped_in() -> None:

@@ -25,13 +25,13 @@ def test_tree_is_that_of_the_loop(threshold: float, K: int, W: int | None, level
     tree = JointThreshold(threshold, K, W, levels, max_width=1000)(TableDraft(logits), ROOT)
     for row in range(3):
         assert paths_of(tree, row) == grown(logits, row, threshold, K, W, levels)
-    assert not tree.cut.any()
+    assert not tree.capped.any()
 
 
 def test_caps_are_counted() -> None:
     tree = JointThreshold(0.001, K=8, W=None, levels=3, max_width=6, max_nodes=11)(TableDraft(tables(0)), ROOT)
     assert tree.sizes.tolist() == [11] * 3
-    assert (tree.cut > 0).all()
+    assert (tree.capped > 0).all()
 
 
 @pytest.mark.parametrize("setting", [{"threshold": 0.0}, {"threshold": 1.1}, {"K": 0}, {"W": 0}, {"levels": 0}])
