@@ -13,6 +13,7 @@ from torch import Tensor
 
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, at_least_one, probability, whole
+from c2t.kernels.features import DERIVED
 from c2t.protocols import Draft, Root, Rows
 from c2t.tree import Nodes, Tree
 
@@ -55,6 +56,12 @@ class MCSDPlus:
         probability(self, "threshold")
         if self.M is not None:
             whole(self, "M", least=0)
+        foreign = [name for name in self.decision.config.features if name in DERIVED] if self.decision else []
+        if foreign:
+            raise InputError(
+                f"MCSDPlus: the decision model reads {', '.join(foreign)}, which forks do not have: train one by "
+                "c2t train --model mcsd-topk"
+            )
 
     @property
     def levels(self) -> int:

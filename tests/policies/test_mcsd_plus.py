@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.decoding import check_rule
 from c2t.errors import InputError
 from c2t.policies import Eagle2, MCSDPlus, Plain
@@ -209,3 +210,9 @@ def test_a_greedy_text_of_several_forks_is_not_the_greedy_one() -> None:
     plain, _ = run(models[0], None, Plain(), prompts, new=6)
     forks, _ = run(*models, MCSDPlus(W=4, D=3), prompts, new=6)
     assert sum(a != b for a, b in zip(plain, forks, strict=True)) > len(prompts) / 4
+
+
+def test_a_classifier_of_columns_that_forks_do_not_have_is_refused() -> None:
+    by_steps = TreeClassifier(ClassifierConfig(features=("log_prob", "entropy", "rank"), label="step"))
+    with pytest.raises(InputError, match="reads log_prob, rank, which forks do not have: train one by c2t train"):
+        MCSDPlus(decision=by_steps)
