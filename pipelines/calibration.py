@@ -19,11 +19,10 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.records import describe
 from pipelines.full_trees import Condition, harvested, kept
-from pipelines.gain import PLAIN, ratios, show
+from pipelines.gain import MAIN, PLAIN, ratios, show
 from pipelines.subtrees import cuts, read_nodes
 from pipelines.variants import RIVALS, scores
 
-LEARNED = ("paper's network", "network, log P", "boosted trees, all 11", "steps: network, own 8")
 TEMPERATURE = 0.4
 
 
@@ -43,8 +42,7 @@ class ScaledSession(EagleSession):
         return super()._logits(hidden) * self.draft.scale
 
 
-def load_scaled(draft: str, scale: float) -> Pair:
-    pair = load_pair("tiny", draft=draft)
+def scaled(pair: Pair, scale: float) -> Pair:
     return replace(pair, draft=Scaled(pair.draft, scale))
 
 
@@ -57,12 +55,12 @@ def main(
 ) -> None:
     prompts = spread([p for path in default_prompts("tiny", "harvest") for p in read_prompts(path)], limit)
     settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=TEMPERATURE)
-    condition, build = Condition(draft, TEMPERATURE), build / "harvest"
+    condition, build, pair = Condition(draft, TEMPERATURE), build / "harvest", load_pair("tiny", draft=draft)
     before = read_nodes(harvested(condition, prompts, settings, build))
     for scale in map(float, scales.split(",")):
-        folder = kept(f"{draft}-x{scale:g}", partial(load_scaled, draft, scale), prompts, settings, build)
+        folder = kept(f"{draft}-x{scale:g}", partial(scaled, pair, scale), prompts, settings, build)
         nodes = read_nodes(folder)
-        found = {name: cuts(nodes, name, score) for name, score in scores(nodes, (*RIVALS, *LEARNED))}
+        found = {name: cuts(nodes, name, score) for name, score in scores(nodes, (*RIVALS, *MAIN))}
         name = "threshold on P, logits as they were"
         found[name] = cuts(before, name, before.columns["log_joint"])
         rows = ratios(nodes, describe(folder).prompts, found, [PLAIN])

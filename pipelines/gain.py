@@ -36,7 +36,7 @@ MAIN = (
     "paper's network",
     "network, log P",
     "boosted trees, all 11",
-    "steps: network, own 8",
+    "steps: network, own 5",  # with the inputs of `c2t train --model c2t-steps`
 )
 WITH_NGRAMS = (*MAIN, "steps: network, own 8, copies", "steps: boosted trees, own 8, copies")
 PLAIN, BOTH = "the best untrained tree", "the best untrained tree, n-grams known"
@@ -48,7 +48,7 @@ DRAWN = {
     "paper's network": "C0",
     "boosted trees, all 11": "C1",
     "threshold on P" + NGRAMS: "C2",
-    "steps: network, own 8" + NGRAMS: "C3",
+    "steps: network, own 5" + NGRAMS: "C3",
 }
 DRAWN_TAUS = (1.5, 2.0)
 

@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.nn import functional as F
 
+from c2t.training_data import MODELS
 from pipelines.context import DOUBTS
 from pipelines.subtrees import LEVELS, Nodes, along, ddd, eagle2, talon
 
@@ -131,6 +132,7 @@ VARIANTS = {
     "steps: logistic, own 8": Variant(STEP, logistic, steps=True),
     "steps: logistic, own 8, copies": Variant((*STEP, *COPIES), logistic, steps=True),
     "steps: network, own 8": Variant(STEP, network("bce"), steps=True),
+    "steps: network, own 5": Variant(MODELS["c2t-steps"].features, network("bce"), steps=True),
     "steps: network, own 8, copies": Variant((*STEP, *COPIES), network("bce"), steps=True),
     "steps: boosted trees, own p alone": Variant(("log_prob",), boosting, steps=True),
     "steps: boosted trees, own p, max p, rank": Variant(("log_prob", "log_max_prob", "rank"), boosting, steps=True),

@@ -33,4 +33,4 @@ def test_the_classifier_in_plain_numpy() -> None:
     with torch.no_grad():
         expected = TreeClassifier.from_pretrained("tiny")(nodes)
     assert names["confidence"] == pytest.approx(expected.numpy(), abs=1e-6)
-    assert names["keep"].tolist() == (expected >= 0.5).tolist()
+    assert names["keep"].tolist() == (expected >= 0.1).tolist()

@@ -13,7 +13,7 @@ from pipelines.subtrees import read_nodes
 
 def test_probabilities_are_sharpened_and_ratios_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "STEPS", 5)
-    monkeypatch.setattr(calibration, "LEARNED", ("paper's network",))
+    monkeypatch.setattr(calibration, "MAIN", ("paper's network",))
     app = Typer()
     app.command()(calibration.main)
     arguments = ["--scales", "2", "--limit", "3", "--max-new-tokens", "12", "--build", str(tmp_path)]
