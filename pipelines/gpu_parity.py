@@ -52,7 +52,7 @@ def rank_differences(device: torch.device, dtype: torch.dtype, vocabulary: int) 
 
 
 def select_differences(device: torch.device) -> Iterator[float]:
-    for network in (None, network_of(device)):
+    for network in (None, network_of(device), network_of(device)._replace(by_steps=True)):
         drafts = [drafted(device, 1), drafted(device, 5)]
         trees = [grown(step, drafts, network) for step in (triton_select, torch_select)]
         for column, expected in zip(*trees, strict=True):
