@@ -193,7 +193,9 @@ def _card(model: TreeClassifier) -> str:
     rows += [(f"{name} (validation)", f"{value:.4g}") for name, value in config.metrics.items()]
     table = "\n".join(f"| {name} | {', '.join(value) if name == 'features' else value} |" for name, value in rows)
     uses = "C2T" if set(config.features).isdisjoint(WIDE) else "MCSDPlus"
-    return CARD.format(info=info, table=table, pair=config.pair or "its pair", policy=uses, **USES[uses](config.beta))
+    provided = " if it accepts the one before, so the product along the path counts" if config.label == STEP else ""
+    pair = config.pair or "its pair"
+    return CARD.format(info=info, table=table, pair=pair, policy=uses, provided=provided, **USES[uses](config.beta))
 
 
 # What the network is for, by the policy that reads its features.
@@ -219,7 +221,7 @@ CARD = """---
 # {policy} classifier for {pair}
 
 A small network that {purpose}. It reads features of a drafted token and says how likely verification is to accept
-it; {effect}.
+it{provided}; {effect}.
 
 | | |
 |---|---|

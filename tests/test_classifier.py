@@ -90,6 +90,13 @@ def test_the_cards_numpy_lines_read_the_weights(folder: Path, monkeypatch: pytes
     assert math.isclose(float(logit[0]), float(expected.detach()), rel_tol=1e-5)
 
 
+def test_the_card_of_a_classifier_by_steps_says_what_it_means(tmp_path: Path) -> None:
+    TreeClassifier(ClassifierConfig(label="step")).save_pretrained(tmp_path)
+    assert (
+        "accept\nit if it accepts the one before, so the product along the path" in (tmp_path / "README.md").read_text()
+    )
+
+
 def test_the_card_tells_settings_and_metrics(folder: Path) -> None:
     card = huggingface_hub.ModelCard.load(folder / "README.md")
     assert card.data.library_name == "c2t"

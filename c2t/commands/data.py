@@ -77,7 +77,7 @@ def harvest(
 def train(
     data: o.Data = None,
     out: o.Out = None,
-    model: Annotated[str, typer.Option(help=f"{', '.join(MODELS)}: by steps; for mcsd+.")] = "c2t",
+    model: Annotated[str, typer.Option(help=f"{', '.join(MODELS)}; the last two decide for mcsd+.")] = "c2t",
     hidden: Annotated[int, typer.Option(help="Hidden units.")] = TRAIN.hidden,
     features: Annotated[
         str | None, typer.Option(help="Inputs, by commas.", show_default="the model's: " + ",".join(TRAIN.features))
