@@ -29,9 +29,12 @@ def whole(settings: object, *names: str, least: int | None = None) -> None:
 
 def at_least_one(settings: object, *names: str) -> None:
     """Raise InputError unless each named field of a settings object is None (off) or a whole number of at least 1."""
-    for name in names:
-        if getattr(settings, name) is not None:
-            whole(settings, name, least=1)
+    whole(settings, *(name for name in names if getattr(settings, name) is not None), least=1)
+
+
+def from_zero(settings: object, *names: str) -> None:
+    """Raise InputError unless each named field of a settings object is None or a whole number of at least 0."""
+    whole(settings, *(name for name in names if getattr(settings, name) is not None), least=0)
 
 
 def probability(settings: object, *names: str) -> None:

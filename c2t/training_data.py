@@ -76,8 +76,8 @@ class TrainSettings:
             )
 
 
-# The networks of the papers, and C2T's by steps. All but the first learn from all nodes, so that a threshold means what
-# it says.
+# The networks of the papers, and C2T's by steps. All but the first leave no negatives out, so that a threshold means
+# what it says.
 MODELS = {
     "c2t": TrainSettings(),
     "c2t-steps": TrainSettings(

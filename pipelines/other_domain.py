@@ -41,8 +41,7 @@ def make_head(minutes: float) -> None:
 
 def of_code(scale: float) -> Pair:
     """The target with the head of code, its logits multiplied."""
-    pair = load_pair(RECIPE.name)
-    return pair if scale == 1 else scaled(pair, scale)
+    return scaled(load_pair(RECIPE.name), scale)
 
 
 def main(
@@ -56,10 +55,9 @@ def main(
     prompts = spread([p for path in files for p in read_prompts(path)], limit)
     settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=TEMPERATURE)
     build = build / "-".join(path.stem for path in files)
-    names = {scale: f"{RECIPE.name}-x{scale:g}" for scale in SCALES}
     folders = {
-        f"logits x {scale:g}": kept(name, partial(of_code, scale), prompts, settings, build)
-        for scale, name in names.items()
+        f"logits x {scale:g}": kept(f"{RECIPE.name}-x{scale:g}", partial(of_code, scale), prompts, settings, build)
+        for scale in SCALES
     }
     folders["head of all domains"] = kept("eagle", partial(load_pair, "tiny"), prompts, settings, build)
     nodes = read_nodes(folders["logits x 1"])

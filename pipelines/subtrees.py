@@ -16,6 +16,7 @@ from c2t.points import Point
 from c2t.records import describe, read_columns, read_records
 
 SIZES = np.geomspace(3, 120, 30)  # mean tokens of the trees that are cut out
+DEPTHS = 11  # of the harvested trees
 LEVELS = (4, 5, 6, 8, 11)  # EAGLE-2 is searched over its levels too: they are its strongest setting
 
 
@@ -59,7 +60,7 @@ def read_nodes(folder: Path) -> Nodes:
         "log_prob": prob, "log_max_prob": peak, "rank": records.rank.numpy().astype(float),
         "path_gap": along(prob - peak, above, depth), "path_entropy": along(entropy, above, depth),
         "parent_entropy": np.where(first, 0.0, entropy[above]), "parent_log_prob": np.where(first, 0.0, prob[above]),
-        "sibling_gap": better - prob,
+        "sibling_gap": better - prob, **{f"depth_{level}": depth == level for level in range(1, DEPTHS)},
     }  # fmt: skip
     entries = describe(folder).prompts
     files = tuple(sorted({entry["file"] for entry in entries}))

@@ -18,13 +18,15 @@ from torch.nn import functional as F
 
 from c2t.training_data import MODELS
 from pipelines.context import DOUBTS
-from pipelines.subtrees import LEVELS, Nodes, along, ddd, eagle2, talon
+from pipelines.subtrees import DEPTHS, LEVELS, Nodes, along, ddd, eagle2, talon
 
 NEGATIVES = 20  # per positive, as the committed classifier learns
 GROWN = 40
+COSTS = (0.02, 0.8)  # of a token, in accepted ones; at NEGATIVES a positive
 STEPS, BATCH, HIDDEN, RATE = 1500, 4096, 48, 1e-2
 PAPER = ("joint_prob", "entropy", "depth")
 LOGS = ("log_joint", "entropy", "depth")
+LEVELWISE = ("log_joint", "entropy", *(f"depth_{level}" for level in range(1, DEPTHS)))
 OWN = (*LOGS, "log_prob", "log_max_prob", "rank")
 ALL = (*OWN, "path_gap", "path_entropy", "parent_entropy", "parent_log_prob", "sibling_gap")
 # Of one step, of the text (`pipelines.context`), and of the round: 16 inputs are what a fused kernel may carry.
@@ -57,7 +59,8 @@ def logistic(x: np.ndarray, y: np.ndarray, nodes: Nodes, chosen: np.ndarray) -> 
 
 def network(loss: str) -> Callable:
     """Two layers of HIDDEN units on standardised inputs. Losses: bce; reach: BCE weighted by the joint probability of
-    the parent, that is by how likely the node matters; rank: every accepted node against others of its own tree."""
+    the parent, that is by how likely the node matters; rank: every accepted node against others of its own tree;
+    budget: accepted length minus the cost of the tokens kept by a soft threshold, at costs within COSTS."""
 
     def fit(x: np.ndarray, y: np.ndarray, nodes: Nodes, chosen: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         torch.manual_seed(0)
@@ -75,7 +78,11 @@ def network(loss: str) -> Callable:
                 value = F.softplus(model(inputs[pair[:, 1]]) - model(inputs[pair[:, 0]])).mean()
             else:
                 rows = torch.randint(len(y), (BATCH,))
-                value = F.binary_cross_entropy_with_logits(model(inputs[rows])[:, 0], wanted[rows], weight[rows])
+                logit = model(inputs[rows])[:, 0]
+                value = F.binary_cross_entropy_with_logits(logit, wanted[rows], weight[rows])
+                if loss == "budget":
+                    cost = torch.empty(BATCH).uniform_(*np.log(COSTS)).exp()
+                    value = ((cost - wanted[rows]) * torch.sigmoid(logit - torch.logit(cost))).mean() / cost.mean()
             optimiser.zero_grad()
             value.backward()
             optimiser.step()
@@ -117,6 +124,8 @@ VARIANTS = {
     "network, all 11": Variant(ALL, network("bce")),
     "network, all 11, weighted by reach": Variant(ALL, network("reach")),
     "network, all 11, ranked in the tree": Variant(ALL, network("rank")),
+    "network, all 11, length under a budget": Variant(ALL, network("budget")),
+    "network, log P, each depth": Variant(LEVELWISE, network("bce")),
     "paper's network, on trees it grew": Variant(PAPER, network("bce"), grown=2),
     "network, log P, on trees it grew": Variant(LOGS, network("bce"), grown=2),
     "network, all 11, on trees it grew": Variant(ALL, network("bce"), grown=2),

@@ -100,13 +100,10 @@ def train(
     """
     if model not in MODELS:
         raise InputError(f"no model is called {model!r}; known: {', '.join(MODELS)}")
-    settings = replace(MODELS[model], hidden=hidden, epochs=epochs, batch_size=batch_size, seed=seed)
-    if lr is not None:
-        settings = replace(settings, lr=lr)
-    if features is not None:
-        settings = replace(settings, features=tuple(name.strip() for name in features.split(",")))
-    if negatives is not None:
-        settings = replace(settings, negatives=negatives)
+    names = None if features is None else tuple(name.strip() for name in features.split(","))
+    given = {"features": names, "lr": lr, "negatives": negatives}
+    own = {name: value for name, value in given.items() if value is not None}
+    settings = replace(MODELS[model], hidden=hidden, epochs=epochs, batch_size=batch_size, seed=seed, **own)
     folders = harvests(data, "tiny-mcsd+" if model.startswith("mcsd") else "tiny")
     place = out or _local(folders, "" if model == "c2t" else f"-{model}")
     result = training.train(folders, place, settings, logger, overwrite or out is None, progress=terminal.watched())

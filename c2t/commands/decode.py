@@ -52,7 +52,7 @@ def generate(
         rates = acceptance.lookup(loaded, temperature, rule)
         chosen = parse(policy or "c2t", shared.classifier(loaded, classifier), rates, beta=beta)
     if beta is not None and getattr(chosen, "beta", None) != beta:
-        raise InputError(f"--beta {beta:g} does not reach {describe(chosen, brief=True)}: it is for c2t alone")
+        raise InputError(f"--beta {beta:g} does not reach {describe(chosen, brief=True)}: it is C2T's")
     decoder = SpeculativeDecoder(loaded, chosen)
     ids = conversation(loaded.tokenizer, loaded.template, [prompt])
     output = decoder.generate(ids, max_new_tokens, temperature, seed=seed, rule=rule)

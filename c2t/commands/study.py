@@ -63,7 +63,8 @@ def sweep(
     candidates = sweeping.candidates(grid, shared.classifier(loaded, classifier), rates)
     candidates += sweeping.oracles() if oracle else []
     file = out or checkpoints.root() / "data" / "sweep" / f"{loaded.name}.jsonl"
-    if file.suffix == ".png" or (json and Path(json) == file):
+    others = [file.with_suffix(".png"), *([Path(json)] if json else [])]
+    if file.resolve() in [other.resolve() for other in others]:
         raise InputError(f"--out {file} is for the points: it cannot be the figure (.png) or --json's file too")
     with terminal.progress("sweep") as bar:
         task = bar.add_task("", total=None)
@@ -94,7 +95,7 @@ def plot(
     if not conditions:
         raise InputError(f"{paths[0]} holds no points of a sweep; c2t sweep --out FILE writes them")
     beside = paths[0].with_suffix(".png") if len(paths) == 1 else paths[0].with_name("plot.png")
-    if (out or beside) in paths:
+    if (out or beside).resolve() in [path.resolve() for path in paths]:
         raise InputError(f"--out {out or beside} is a file of points: give another name to the figure")
     figure = plots.plot_fronts(conditions, out or beside)
     comparisons = [_compare(condition, points, wanted) for condition, points in conditions.items()]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from c2t.classifier import STEP, TreeClassifier
-from c2t.errors import InputError, at_least_one, whole
+from c2t.errors import InputError, at_least_one, from_zero
 from c2t.kernels.features import FEATURES, WIDE, Column
 from c2t.kernels.select import Limits, Network
 from c2t.policies.layered import Judgement, Plan, grow
@@ -48,8 +48,8 @@ class C2T:
             raise InputError(
                 f"C2T: the classifier reads {', '.join(foreign)}: it decides for mcsd+ when to stop drafting"
             )
-        if self.M not in ("trained", None):
-            whole(self, "M", least=0)
+        if self.M != "trained":
+            from_zero(self, "M")
         trained = self.classifier.config.M
         if self.M not in ("trained", trained):
             warnings.warn(f"C2T: entropy over M = {self.M}, the classifier was trained with {trained}", stacklevel=3)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from c2t.errors import InputError, at_least_one, whole
+from c2t.errors import InputError, at_least_one, from_zero
 from c2t.kernels.select import Limits
 from c2t.policies.layered import Plan
 from c2t.protocols import Draft, Root
@@ -36,8 +36,7 @@ class Eagle2:
 
     def __post_init__(self):
         at_least_one(self, "K", "levels", "N")
-        if self.M is not None:
-            whole(self, "M", least=0)
+        from_zero(self, "M")
         if self.expand not in ("value", "confidence"):
             raise InputError(f"Eagle2: expand = {self.expand!r} must be value or confidence")
 

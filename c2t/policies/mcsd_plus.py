@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.classifier import TreeClassifier
-from c2t.errors import InputError, at_least_one, probability, whole
+from c2t.errors import InputError, at_least_one, from_zero, probability
 from c2t.kernels.features import DERIVED
 from c2t.protocols import Draft, Root, Rows
 from c2t.tree import Nodes, Tree
@@ -54,8 +54,7 @@ class MCSDPlus:
     def __post_init__(self):
         at_least_one(self, "W", "D")
         probability(self, "threshold")
-        if self.M is not None:
-            whole(self, "M", least=0)
+        from_zero(self, "M")
         foreign = [name for name in self.decision.config.features if name in DERIVED] if self.decision else []
         if foreign:
             raise InputError(
