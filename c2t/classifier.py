@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from c2t import checkpoints
 from c2t.errors import InputError
 from c2t.kernels.features import FEATURES, WIDE
+from c2t.storage import paths as checkpoints
 
 SCHEMA_VERSION = 1
 STEP = "step"  # the label of a classifier that says whether a node is accepted if its parent is
@@ -51,7 +51,7 @@ class ClassifierConfig:
     features: Sequence[str] = ("joint_prob", "entropy", "depth")
     hidden: int = 48
     layers: int = 2
-    label: str = "accepted"  # what it says: see `c2t.training_data.LABELS`
+    label: str = "accepted"  # what it says: see `c2t.training.data.LABELS`
     widths: dict[str, int] = field(default_factory=dict)  # inputs of each feature that has several
     M: int | None = 1000  # entropy over the M most probable tokens; None: the whole vocabulary
     K: int | None = None  # of the harvest, as are `levels` and `pair`

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 
 from c2t.classifier import TreeClassifier
+from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
+from c2t.cuda_graphs.target import StaticTarget
 from c2t.decoding import DraftModel, Policy, cut, generate
 from c2t.errors import InputError
 from c2t.models.eagle_draft import EagleDraft
@@ -19,8 +21,6 @@ from c2t.policies.c2t import C2T
 from c2t.policies.plain import Plain
 from c2t.prompts import check_text, token_ids
 from c2t.sampling import Sampling
-from c2t.static_draft import StaticDraft, StaticPolicy
-from c2t.static_target import StaticTarget
 from c2t.statistics import Statistics, Trace, total
 
 
@@ -210,7 +210,7 @@ def check_policy(policy: Policy, pair: Pair) -> None:
     if isinstance(policy, type):
         raise InputError(f"policy = {policy.__name__} is a class: give one of its policies, as {policy.__name__}()")
     if isinstance(policy, str):
-        how = "as Eagle2(...), or by c2t.policies.named.parse"
+        how = "as Eagle2(...), or by c2t.policies.spec.parse"
         raise InputError(f"policy = {policy!r} is a name: give the policy itself, {how}")
     name = "K" if hasattr(policy, "K") else "W"
     k, vocabulary = getattr(policy, name, 1), pair.target.config.vocab_size

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from c2t import checkpoints
 from c2t.errors import InputError
+from c2t.storage import paths as checkpoints
 
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "

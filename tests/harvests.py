@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from c2t.shards import ShardWriter, open_folder
+from c2t.records.writer import ShardWriter, open_folder
 
 PROVENANCE = {"pair": "toy", "K": 10, "levels": 11, "M": 1000, "temperature": 0.4, "environment": {"c2t": "0"}}
 VOCABULARY = 32_000

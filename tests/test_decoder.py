@@ -194,7 +194,7 @@ def test_values_of_other_kinds_are_refused(home: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
         *["a mapping is no prompt: give its input_ids, or the text"] * 2,
-        "policy = 'eagle2' is a name: give the policy itself, as Eagle2(...), or by c2t.policies.named.parse",
+        "policy = 'eagle2' is a name: give the policy itself, as Eagle2(...), or by c2t.policies.spec.parse",
         "policy = Eagle2 is a class: give one of its policies, as Eagle2()",
         "C2T: 'tiny' is no classifier: load one by TreeClassifier.from_pretrained",
         "Eagle2: N = 2.5 must be a whole number",

@@ -7,7 +7,8 @@ import matplotlib
 import pytest
 import torch
 
-from c2t import harvest, prompts
+from c2t import prompts
+from c2t.harvest import harvest
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))

@@ -1,5 +1,5 @@
 """One level of a ranked tree in one step: the children that the frontier drafted are judged, those below a threshold
-dropped, and the best of them appended to trees whose columns exist already (C2T, Algorithm 1; `c2t.policies.layered`).
+dropped, and the best of them appended to trees whose columns exist already (C2T, Algorithm 1; `c2t.policies.growth`).
 
 Nothing waits for the device and every shape is fixed, so a draft phase made of these steps can be a CUDA graph. On a
 GPU a step is one Triton kernel with a program for each tree, elsewhere torch does the same.

@@ -13,13 +13,13 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from c2t import checkpoints
 from c2t.errors import InputError
 from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.eagle_checkpoint import fetch, load_head
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.ngrams import NgramDraft, check_doubt
 from c2t.models.target import Target
+from c2t.storage import paths as checkpoints
 
 # The drafts that a pair can bring along: name on the command line -> part of the pair's folder, kind of draft.
 DRAFTS = {

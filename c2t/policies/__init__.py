@@ -5,11 +5,11 @@ To add one: write its file, list it here; the command line and the tests over ev
 
 from c2t.policies.c2t import C2T
 from c2t.policies.chain import Chain, DyJoint, DyMax
+from c2t.policies.configured import MCSD, SampledChain, SpecInfer
 from c2t.policies.ddd import DDD
 from c2t.policies.dyspec import DySpec, DySpecThreshold
 from c2t.policies.eagle2 import Eagle2
 from c2t.policies.entropy_tree import EntropyTree
-from c2t.policies.kconfig import MCSD, SampledChain, SpecInfer
 from c2t.policies.mcsd_plus import MCSDPlus
 from c2t.policies.opt_tree import OptTree
 from c2t.policies.plain import Plain

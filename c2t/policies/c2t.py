@@ -8,7 +8,7 @@ from c2t.classifier import STEP, TreeClassifier
 from c2t.errors import InputError, at_least_one, from_zero
 from c2t.kernels.features import FEATURES, WIDE, Column
 from c2t.kernels.select import Limits, Network
-from c2t.policies.layered import Judgement, Plan, grow
+from c2t.policies.growth import Judgement, Plan, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from c2t.errors import at_least_one, probability
-from c2t.policies.layered import Judgement, grow
+from c2t.policies.growth import Judgement, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 

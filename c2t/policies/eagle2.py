@@ -7,7 +7,7 @@ import torch
 
 from c2t.errors import InputError, at_least_one, from_zero
 from c2t.kernels.select import Limits
-from c2t.policies.layered import Plan
+from c2t.policies.growth import Plan
 from c2t.protocols import Draft, Root
 from c2t.tree import Tree, best
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from c2t.errors import InputError, at_least_one
 from c2t.kernels.select import Limits
-from c2t.policies.layered import Branching, Judgement, Plan, grow
+from c2t.policies.growth import Branching, Judgement, Plan, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 

@@ -17,7 +17,7 @@ from c2t.tree import Nodes, Tree
 @dataclass(frozen=True)
 class Sequoia:
     """acceptance[j]: how often the child drawn as number j is the accepted one, measured on the pair (see
-    `c2t.acceptance`). N tokens with the root; at most `levels` deep."""
+    `c2t.study.acceptance`). N tokens with the root; at most `levels` deep."""
 
     acceptance: tuple[float, ...]
     N: int = 64

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from c2t.errors import at_least_one, probability
 from c2t.kernels.select import Limits
-from c2t.policies.layered import Judgement, Plan, grow
+from c2t.policies.growth import Judgement, Plan, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 

@@ -6,7 +6,7 @@ import torch
 from c2t.kernels.tree_attention import fill, torch_attention, tree_attention, triton, triton_attention
 from c2t.kernels.tree_mask import TreeMask, ancestor_bits
 from c2t.tree import Tree
-from pipelines.tree_blocks import random_trees
+from pipelines.papers.tree_blocks import random_trees
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}  # a few units in the last place

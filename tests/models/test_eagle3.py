@@ -12,7 +12,7 @@ from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.target import Target
 from c2t.policies import Eagle2, Plain
-from c2t.replay import replay, write
+from c2t.replay.lockstep import replay, write
 from c2t.sampling import Sampling
 from tests.eagle_reference import CONFIG, eagle3_forward, eagle3_state, write_head
 from tests.toys import PROMPTS, SIZES, VOCABULARY, language_model, run

@@ -12,15 +12,15 @@ from c2t.models.draft import DraftSession
 from c2t.models.ngrams import LONGEST, PLAUSIBLE, SHORTEST, SOONER, NgramDraft, NgramSession
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
-from c2t.positions import replay_all, visited
 from c2t.protocols import Draft, Rows
-from c2t.replay import replay, write
+from c2t.replay.every_position import replay_all, visited
+from c2t.replay.lockstep import replay, write
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY
 from tests.markov import MarkovDraft, MarkovTarget
+from tests.replay.test_every_position import assert_same
 from tests.test_law import DRAFT, PROMPT, ROWS, SAMPLINGS, TARGET, p_of_bonus, p_of_texts
-from tests.test_positions import assert_same
 from tests.toys import (
     PROMPTS,
     VOCABULARY,

@@ -8,11 +8,11 @@ import torch
 
 from c2t.decoding import Step, cut, generate
 from c2t.policies import POLICIES
-from c2t.replay import replay, write
+from c2t.replay.lockstep import replay, write
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY, EXACT, SAMPLED
-from tests.test_replay import assert_same
+from tests.replay.test_lockstep import assert_same
 from tests.toys import PROMPTS, TableDraft, deep_pairs, emitted, random_table, root_of, toy_drafts, toy_target
 
 NEW = 10

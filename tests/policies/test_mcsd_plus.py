@@ -13,7 +13,7 @@ from c2t.errors import InputError
 from c2t.policies import Eagle2, MCSDPlus, Plain
 from c2t.policies.mcsd_plus import topology
 from c2t.protocols import Root
-from c2t.replay import replay, write
+from c2t.replay.lockstep import replay, write
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.markov import VOCABULARY, MarkovDraft, MarkovTarget

@@ -1,0 +1,134 @@
+"""Commands that decode: generate, bench; and info."""
+
+from typing import Annotated
+
+import typer
+
+from c2t.cli import info as information
+from c2t.cli import options as o
+from c2t.cli import reports, shared, terminal
+from c2t.decoder import SpeculativeDecoder
+from c2t.decoding import Policy
+from c2t.errors import InputError
+from c2t.models.pairs import Pair
+from c2t.policies import POLICIES
+from c2t.policies.spec import describe, parse
+from c2t.prompts import conversation, default_prompts
+from c2t.study import acceptance
+from c2t.study import autotune_cache as tuning
+from c2t.study import bench as benchmark
+
+BENCH = benchmark.BenchSettings()
+Tuned = Annotated[bool, typer.Option("--tuned", help="The policy that c2t tune found to be the fastest here.")]
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="Text to continue, or to answer.")] = "def fibonacci(n):",
+    pair: o.PairName = None,
+    target: o.Target = None,
+    draft: o.Draft = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(POLICIES)}; with settings: eagle2:N=60,K=10.", show_default="c2t"),
+    ] = None,
+    tuned: Tuned = False,
+    classifier: o.Classifier = None,
+    beta: Annotated[float | None, typer.Option(help="Threshold.", show_default="the classifier's")] = None,
+    max_new_tokens: o.MaxNewTokens = 128,
+    temperature: o.Temperature = 0.0,
+    seed: o.Seed = 0,
+    rule: o.Rule = None,
+    device: o.Device = None,
+    dtype: o.Dtype = None,
+    device_map: o.DeviceMap = None,
+    json: o.Json = None,
+) -> None:
+    """Continue a prompt and say what it cost."""
+    loaded = shared.load(pair, target, draft, device, dtype, device_map)
+    if tuned and (policy or classifier or beta is not None):
+        raise InputError("--tuned brings its policy: leave --policy, --classifier and --beta out")
+    if tuned:
+        chosen = _tuned(loaded)[0]
+    else:
+        rates = acceptance.lookup(loaded, temperature, rule)
+        chosen = parse(policy or "c2t", shared.classifier(loaded, classifier), rates, beta=beta)
+    if beta is not None and getattr(chosen, "beta", None) != beta:
+        raise InputError(f"--beta {beta:g} does not reach {describe(chosen, brief=True)}: it is C2T's")
+    decoder = SpeculativeDecoder(loaded, chosen)
+    ids = conversation(loaded.tokenizer, loaded.template, [prompt])
+    output = decoder.generate(ids, max_new_tokens, temperature, seed=seed, rule=rule)
+    terminal.say(f"{prompt if not loaded.template else ''}{output.text}\n")
+    terminal.say(reports.statistics_line(output.total))
+    figures = {"text": output.text, **reports.statistics_figures(output.total)}
+    settings = {"pair": loaded.name, "policy": describe(decoder.policy), "temperature": temperature, "seed": seed}
+    terminal.result(json, "generate", figures, {**settings, "rule": rule, "max_new_tokens": max_new_tokens})
+
+
+def bench(
+    pair: o.PairName = None,
+    target: o.Target = None,
+    draft: o.Draft = None,
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            help="all, or names separated by commas, with settings: eagle2:N=60,K=10,c2t:beta=0.5.",
+            show_default=f"{benchmark.DEFAULT_POLICIES}; with --tuned plain",
+        ),
+    ] = None,
+    tuned: Tuned = False,
+    classifier: o.Classifier = None,
+    prompts: o.Prompts = None,
+    limit: o.Limit = BENCH.limit,
+    timed: Annotated[int, typer.Option(help="Prompts to decode against the clock; 0: none.")] = BENCH.timed,
+    max_new_tokens: o.MaxNewTokens = BENCH.max_new_tokens,
+    temperature: o.Temperature = BENCH.temperature,
+    seed: o.Seed = BENCH.seed,
+    live: o.Live = BENCH.live,
+    rule: o.Rule = BENCH.rule,
+    device: o.Device = None,
+    dtype: o.Dtype = None,
+    device_map: o.DeviceMap = None,
+    json: o.Json = None,
+) -> None:
+    """Compare policies: tau, gamma, draft passes, and tokens/s against plain decoding and transformers' generate."""
+    settings = benchmark.BenchSettings(max_new_tokens, temperature, seed, limit, timed, live, rule)
+    loaded = shared.load(pair, target, draft, device, dtype, device_map)
+    files = prompts or default_prompts(loaded.name, "bench")
+    rates = acceptance.lookup(loaded, temperature, rule)
+    specs = benchmark.specs(("plain" if tuned else benchmark.DEFAULT_POLICIES) if policies is None else policies)
+    compared = [parse(spec, shared.classifier(loaded, classifier), rates) for spec in specs]
+    if tuned:
+        fastest, entry = _tuned(loaded)
+        compared += [fastest] * (describe(fastest) not in map(describe, compared))
+    with terminal.progress("bench") as bar:
+        task = bar.add_task("", total=None)
+        found = benchmark.bench(
+            loaded, compared, shared.read(files), settings, lambda done, of: bar.update(task, completed=done, total=of)
+        )
+    terminal.table(*reports.bench_table(found))
+    terminal.say(reports.bench_remarks(found))
+    if tuned:
+        terminal.say(_beside(entry, found))
+    configuration = benchmark.configuration(loaded, settings, files, classifier or loaded.name)
+    terminal.result(json, "bench", benchmark.figures(found), configuration)
+
+
+def _tuned(pair: Pair) -> tuple[Policy, tuning.Tuned]:
+    """What c2t tune chose for this pair on this device, one prompt at a time."""
+    entry = tuning.lookup(tuning.key(pair, batch=1))
+    return parse(entry.policy, shared.classifier(pair, entry.classifier)), entry
+
+
+def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:
+    """The tuned policy's prediction and what this run measured."""
+    row = next(row for row in found.rows if row.policy == entry.policy)
+    measured = f"{row.tokens_per_second:.0f} measured" if row.tokens_per_second else "not measured (--timed 0)"
+    return (
+        f"tuned: {row.label}, {entry.predicted:.0f} tokens/s predicted, {measured}; predicted at "
+        f"T = {entry.settings['temperature']:g} on the prompts of c2t tune, without the prompts' own forwards"
+    )
+
+
+def info(name: Annotated[str, typer.Argument(help="Pair, classifier or harvest: NAME, folder or Hub id.")] = "tiny"):
+    """Say what a pair, a classifier or a harvest is."""
+    shared.show(information.info(name))

@@ -1,0 +1,117 @@
+"""What a pair, a classifier or a harvest is, read from its small files without loading a model."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from c2t.classifier import TreeClassifier
+from c2t.errors import InputError
+from c2t.models.eagle_checkpoint import fetch
+from c2t.models.pairs import DRAFTS, fingerprint, kind_of
+from c2t.records.reader import MANIFEST, Harvest, describe, read_columns
+from c2t.storage import paths as checkpoints
+
+
+class Facts(NamedTuple):
+    title: str
+    values: dict[str, Any]
+
+
+def info(reference: str) -> list[Facts]:
+    """What goes by this name (a pair's parts, its classifier, its harvest), or what a folder or Hub id holds.
+
+    Raises InputError, with the known names, where there is nothing.
+    """
+    if not checkpoints.is_name(reference):
+        place = checkpoints.resolve(reference, "folder")
+        return folder(fetch(place, ("config.json",)) if isinstance(place, str) else place)
+    found = [facts for part in _parts() for facts in _part(reference, part)]
+    rows = checkpoints.root() / "data" / "harvest" / reference
+    if rows.is_dir():
+        found += folder(rows)
+    if not found and Path(reference).is_dir():
+        found = folder(Path(reference))
+    if not found:
+        known = sorted({*checkpoints.known("target"), *checkpoints.known(checkpoints.CLASSIFIER)})
+        raise InputError(f"nothing is called {reference!r}; known: {', '.join(known) or 'none yet'}")
+    return found
+
+
+def folder(path: Path) -> list[Facts]:
+    """What one folder holds: a harvest, a classifier, a language model, an EAGLE head, or a pair of these."""
+    if (path / MANIFEST).exists() or any(path.glob("*.parquet")):
+        return [_harvest(path)]
+    if (path / "config.json").is_file():
+        return [_model(path)]
+    parts = [facts for part in _parts() if (path / part).is_dir() for facts in folder(path / part)]
+    if not parts:
+        raise InputError(f"{path} holds no pair, no classifier and no harvest")
+    return parts
+
+
+def _parts() -> list[str]:
+    return ["target", *(part for part, _ in DRAFTS.values()), checkpoints.CLASSIFIER]
+
+
+def _part(name: str, part: str) -> list[Facts]:
+    try:
+        place = checkpoints.resolve(name, part)
+    except InputError as error:
+        missing = part == checkpoints.CLASSIFIER and name in checkpoints.known("target")
+        return [Facts("classifier", {"missing": str(error)})] if missing else []
+    if isinstance(place, Path):
+        return folder(place)
+    template = checkpoints.PUBLISHED[name].template
+    return [Facts(f"{part}, published", {"Hub id": place} | ({"template": template} if part == "target" else {}))]
+
+
+def _harvest(path: Path) -> Facts:
+    harvest = describe(path)
+    size = sum((path / name).stat().st_size for name in harvest.shards)
+    counts = {
+        "folder": path,
+        "rows": harvest.rows,
+        "trees": harvest.trees,
+        "accepted": f"{harvest.positives:,} ({harvest.positives / max(1, harvest.rows):.2%})",
+        "texts": len(harvest.prompts),
+        "texts without rows": without_rows(harvest),
+        "too long": harvest.too_long,
+        "bytes a row": f"{size / max(1, harvest.rows):.2f}",
+    }
+    return Facts("harvest", counts | _flat(harvest.provenance))
+
+
+def without_rows(harvest: Harvest) -> int:
+    """Texts that were left out because they do not fit the target's positions, or that ended with their first token."""
+    return len(harvest.prompts) - len(np.unique(read_columns(harvest.folder, ("prompt",))["prompt"]))
+
+
+def _model(path: Path) -> Facts:
+    try:
+        raw = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path / 'config.json'} is not readable JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise InputError(f"{path / 'config.json'} describes no model")
+    if checkpoints.is_classifier(path):
+        classifier = TreeClassifier.from_pretrained(path)
+        values = asdict(classifier.config) | {"validation_prompts": len(classifier.config.validation_prompts)}
+        return Facts("classifier", {"folder": path, **_flat(values)})
+    title = "language model" if kind_of(path) == "lm" else "EAGLE head"
+    names = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    weights = sum(file.stat().st_size for file in [*path.glob("*.safetensors"), *path.glob("*.bin")])
+    size = {"weights": f"{weights / 2**20:.1f} MiB"} if weights else {}
+    about = {name: raw[name] for name in (*names, "max_position_embeddings", "dtype") if name in raw}
+    return Facts(title, {"folder": path, "fingerprint": fingerprint(path), **about, **size})
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings in one level: `metrics.recall`."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        nested = isinstance(value, dict)
+        flat |= {f"{name}.{key}": item for key, item in _flat(value).items()} if nested else {name: value}
+    return flat

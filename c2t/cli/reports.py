@@ -1,0 +1,164 @@
+"""What commands report: the tables and the figures of a run."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from c2t.kernels.features import WIDE
+from c2t.statistics import Statistics
+from c2t.study.bench import Bench
+from c2t.study.pareto import Comparison, Ratio, families, front
+from c2t.study.points import Condition, Point
+from c2t.study.sweep import Sweep
+from c2t.training.fit import Result
+
+
+class Table(NamedTuple):
+    title: str
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+def bench_table(bench: Bench) -> Table:
+    """A row per policy; ratios are of tokens per second, in one run, to both ways of plain decoding."""
+    timed = bench.plain_tokens_per_second is not None
+    categories = list(bench.rows[0].categories) if len(bench.rows[0].categories) > 1 else []
+    alpha = any(row.alpha is not None for row in bench.rows)
+    columns = ["policy", "exact", "tau", *(f"tau {name}" for name in categories), *["alpha"] * alpha]
+    columns += ["gamma/round", "gamma", "rounds", "passes/round"]
+    columns += ["tokens/s", "x plain", "x HF generate"] if timed else []
+    rows: list[list[Any]] = []
+    for row in bench.rows:
+        exact = "yes" if row.exact else "no"
+        cells: list[Any] = [row.label, exact, f"{row.tau:.2f}", *(f"{row.categories[name]:.2f}" for name in categories)]
+        cells += ["-" if row.alpha is None else f"{row.alpha:.2f}"] * alpha
+        cells += [f"{row.gamma_per_round:.1f}", row.gamma, row.rounds, f"{row.draft_passes:.1f}"]
+        if timed:
+            cells += [f"{row.tokens_per_second:.0f}", f"{row.against_plain:.2f}", f"{row.against_hf:.2f}"]
+        rows.append(cells)
+    return Table(f"{bench.prompts} prompts, T = {bench.settings.temperature:g}", columns, rows)
+
+
+def bench_remarks(bench: Bench) -> str:
+    """What the table leaves out."""
+    settings = bench.settings
+    how = "by the real loop" if settings.live else "by replay"
+    lines = [
+        "tau: accepted drafted tokens a round, bonus token not counted; gamma: verified tokens, root included",
+        "settings that a policy's name leaves out are its defaults (EAGLE-2: K=10, 6 levels; C2T: K=W=15, 10 levels)",
+        f"up to {settings.max_new_tokens} new tokens a text, seed {settings.seed}, counted {how}",
+    ]
+    if not settings.live and settings.temperature and any(row.rule == "residual" for row in bench.rows):
+        lines.append("policies that sample their candidates: verified by the residual rule, counted by the real loop")
+    if any(row.alpha is not None for row in bench.rows):
+        lines.append("alpha: tau as a share of the longest draft, where all drafts of a policy have one length")
+    if not all(row.exact for row in bench.rows):
+        lines.append("not exact: the text is not the target's own, and its rounds are counted by the real loop")
+    if bench.looping is not None:
+        lines.append(f"{bench.looping:.0%} of the texts end in a loop")
+    if bench.skipped:
+        lines.append(f"{bench.skipped} turns left out: too long for the target's positions")
+    if bench.plain_tokens_per_second is not None:
+        speeds = f"plain {bench.plain_tokens_per_second:.0f}, HF generate {bench.hf_tokens_per_second:.0f}"
+        lines.append(f"tokens/s: one prompt at a time, {settings.timed} prompts, all policies in turn ({speeds})")
+    return "\n".join(lines)
+
+
+def points_table(points: Sequence[Point]) -> Table:
+    """A row per policy, * where it stands on its family's front."""
+    best = {id(point) for group in families(points).values() for point in front(group)}
+    rows = [
+        [p.label, "*" if id(p) in best else "", f"{p.tau:.2f}", f"{p.gamma:.1f}", f"{p.draft_passes:.1f}"]
+        for p in points
+    ]
+    return Table("points (* on the front of their family)", ["policy", "", "tau", "gamma/round", "passes/round"], rows)
+
+
+def comparison_table(condition: Condition, comparison: Comparison) -> Table:
+    """A row per rival: the subject's gamma over the rival's at each tau, with its 95 % interval."""
+    columns = [f"gamma of {comparison.subject} / gamma of", *(f"tau {tau:g}" for tau in comparison.taus)]
+    rows = [[rival, *map(_ratio, ratios)] for rival, ratios in comparison.ratios.items()]
+    return Table(f"{condition.title}: below 1, {comparison.subject} needs fewer tokens", columns, rows)
+
+
+def comparison_figures(comparison: Comparison) -> dict[str, Any]:
+    ratios = {rival: [ratio._asdict() for ratio in found] for rival, found in comparison.ratios.items()}
+    return {**comparison._asdict(), "ratios": ratios, "headline": headline(comparison)}
+
+
+def headline(comparison: Comparison) -> str:
+    """What came out against the strongest rival."""
+    if comparison.strongest is None:
+        return f"no tau that {comparison.subject} and a rival both reach"
+    found = [ratio for ratio in comparison.ratios[comparison.strongest] if ratio.ratio is not None]
+    at = ", ".join(f"{_ratio(ratio)} at tau {ratio.tau:g}" for ratio in found)
+    return f"strongest rival: {comparison.strongest}; gamma of {comparison.subject} is {at} times its own"
+
+
+def sweep_remarks(sweep: Sweep) -> str:
+    """How to read the tables, and what they leave out."""
+    lines = [
+        "tau: accepted drafted tokens a round, bonus token not counted; gamma: verified tokens a round, root included",
+        "fronts: smallest gamma for at least a tau, linear between points; intervals: 95 %, paired bootstrap",
+    ]
+    if sweep.known:
+        lines.append(f"{sweep.known} of {len(sweep.points)} points stood in the file")
+    if sweep.skipped:
+        lines.append(f"{sweep.skipped} turns left out: too long for the target's positions")
+    return "\n".join(lines)
+
+
+def _ratio(ratio: Ratio) -> str:
+    if ratio.ratio is None:
+        return ""
+    interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio.low is not None else ""
+    return f"{ratio.ratio:.2f}{interval}"
+
+
+def training_table(result: Result) -> Table:
+    """A row per epoch, and one for before."""
+    stages = [("before", result.before)]
+    stages += [(f"epoch {i}{' *' if i == result.chosen + 1 else ''}", m) for i, m in enumerate(result.history, 1)]
+    rows = [[name, f"{m.recall:.4f}", f"{m.theta:.4f}", f"{m.average_precision:.4f}"] for name, m in stages]
+    return Table("on held-out prompts (* saved)", ["", "recall", "theta", "average precision"], rows)
+
+
+def training_remarks(result: Result) -> str:
+    dropped = f", {result.dropped:,} rows with NaN dropped" if result.dropped else ""
+    lines = [f"{result.rows:,} rows a pass, {result.steps:,} steps, {result.seconds:.1f} s{dropped}"]
+    lines += [f"saved in {result.out}", f"to use it: {use_of(result)}"]
+    return "\n".join(lines)
+
+
+def use_of(result: Result) -> str:
+    """The command that decodes with a new classifier; a pair's name may find an older one."""
+    place = result.out if len(result.out.parts) > 1 else f"./{result.out}"  # without a separator it would be a NAME
+    config = result.classifier.config
+    pair = "" if config.pair in (None, "tiny") else f"--pair {config.pair} "
+    decides = not set(config.features).isdisjoint(WIDE)
+    return f"c2t bench {pair}" + (f"--policies mcsd+:decision={place}" if decides else f"--classifier {place}")
+
+
+def training_figures(result: Result) -> dict[str, Any]:
+    return {
+        "out": str(result.out),
+        **result.metrics._asdict(),
+        "before": result.before._asdict(),
+        "epoch": result.chosen + 1,
+        "rows": result.rows,
+        "steps": result.steps,
+        "seconds": result.seconds,
+    }
+
+
+def statistics_line(statistics: Statistics) -> str:
+    """The cost of a text in one line."""
+    return (
+        f"{statistics.new_tokens} tokens in {statistics.rounds} rounds: tau {statistics.tau:.2f} "
+        f"({statistics.tau_with_bonus:.2f} with bonus), gamma {statistics.gamma} "
+        f"({statistics.gamma_per_round:.1f} a round), {statistics.draft_passes:.1f} draft passes a round"
+    )
+
+
+def statistics_figures(statistics: Statistics) -> dict[str, Any]:
+    names = ("new_tokens", "rounds", "tau", "tau_with_bonus", "gamma", "gamma_per_round", "draft_passes")
+    return {name: getattr(statistics, name) for name in names}

@@ -1,0 +1,150 @@
+"""Commands that study policies: sweep, plot."""
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, TaskID
+
+from c2t.cli import options as o
+from c2t.cli import reports, shared, terminal
+from c2t.errors import InputError
+from c2t.prompts import default_prompts
+from c2t.storage import paths as checkpoints
+from c2t.study import acceptance, plots
+from c2t.study import pareto as fronts
+from c2t.study import sweep as sweeping
+from c2t.study.points import Condition, Point, read_points
+
+SWEEP = sweeping.SweepSettings()
+Taus = Annotated[
+    str | None, typer.Option(help="Where fronts are compared, by commas.", show_default="1, 1.5, 2, ... in reach")
+]
+
+
+def sweep(
+    pair: o.PairName = None,
+    target: o.Target = None,
+    draft: o.Draft = None,
+    grid: Annotated[
+        str,
+        typer.Option(help="Policies with alternatives: c2t:beta=0.1|0.3,eagle2:N=26|60,levels=4|6 are 2 + 4 points."),
+    ] = sweeping.DEFAULT_GRID,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Also the draft's limit, from the target's own probabilities (slow).")
+    ] = False,
+    classifier: o.Classifier = None,
+    prompts: o.Prompts = None,
+    limit: o.Limit = SWEEP.limit,
+    max_new_tokens: o.MaxNewTokens = SWEEP.max_new_tokens,
+    temperature: o.Temperature = SWEEP.temperature,
+    seed: o.Seed = SWEEP.seed,
+    rule: o.Rule = SWEEP.rule,
+    taus: Taus = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File of points (JSONL) to add to, the figure beside it.", show_default="data/sweep/PAIR"),
+    ] = None,
+    device: o.Device = None,
+    dtype: o.Dtype = None,
+    device_map: o.DeviceMap = None,
+    json: o.Json = None,
+) -> None:
+    """Compare families of policies over a grid of settings: gamma at equal tau.
+
+    Points are kept as they are finished, and those that stand in the file are not counted again; delete it after a
+    change of the code.
+    """
+    settings = sweeping.SweepSettings(max_new_tokens, temperature, seed, limit, rule)
+    wanted = _taus(taus)
+    loaded = shared.load(pair, target, draft, device, dtype, device_map)
+    files = prompts or default_prompts(loaded.name, "bench")
+    rates = acceptance.lookup(loaded, temperature, rule)
+    candidates = sweeping.candidates(grid, shared.classifier(loaded, classifier), rates)
+    candidates += sweeping.oracles() if oracle else []
+    file = out or checkpoints.root() / "data" / "sweep" / f"{loaded.name}.jsonl"
+    others = [file.with_suffix(".png"), *([Path(json)] if json else [])]
+    if file.resolve() in [other.resolve() for other in others]:
+        raise InputError(f"--out {file} is for the points: it cannot be the figure (.png) or --json's file too")
+    with terminal.progress("sweep") as bar:
+        task = bar.add_task("", total=None)
+        tell = partial(_tell, bar, task)
+        found = sweeping.sweep(loaded, candidates, shared.read(files), settings, file, tell)
+    _report(found, file, wanted, json, {"grid": grid, "oracle": oracle})
+
+
+def plot(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Files of points.", show_default="data/sweep/tiny.jsonl")
+    ] = None,
+    taus: Taus = None,
+    out: Annotated[
+        Path | None, typer.Option(help="PNG to write.", show_default="beside the first file, or with several plot.png")
+    ] = None,
+    json: o.Json = None,
+) -> None:
+    """Draw the fronts of sweeps, a panel for each condition, and compare them."""
+    wanted = _taus(taus)
+    paths = files or [checkpoints.root() / "data" / "sweep" / "tiny.jsonl"]
+    if not files and not paths[0].is_file():
+        raise InputError(f"{paths[0]} is missing: make it with c2t sweep, or name a file")
+    conditions: dict[Condition, list[Point]] = {}
+    for path in paths:
+        for condition, points in read_points(path).items():
+            conditions.setdefault(condition, []).extend(points)
+    if not conditions:
+        raise InputError(f"{paths[0]} holds no points of a sweep; c2t sweep --out FILE writes them")
+    beside = paths[0].with_suffix(".png") if len(paths) == 1 else paths[0].with_name("plot.png")
+    if (out or beside).resolve() in [path.resolve() for path in paths]:
+        raise InputError(f"--out {out or beside} is a file of points: give another name to the figure")
+    figure = plots.plot_fronts(conditions, out or beside)
+    comparisons = [_compare(condition, points, wanted) for condition, points in conditions.items()]
+    terminal.say(f"figure: {figure}")
+    found = [comparison and reports.comparison_figures(comparison) for comparison in comparisons]
+    settings = {"files": paths, "conditions": list(map(asdict, conditions))}
+    terminal.result(json, "plot", {"comparisons": found, "figure": str(figure)}, settings)
+
+
+def _report(
+    found: sweeping.Sweep, file: Path, wanted: list[float] | None, json: str | None, grid: dict[str, str | bool]
+) -> None:
+    """Figure, tables and result line of a sweep."""
+    figure = plots.plot_fronts({found.condition: found.points}, file.with_suffix(".png"))
+    terminal.table(*reports.points_table(found.points))
+    comparison = _compare(found.condition, found.points, wanted)
+    terminal.say(reports.sweep_remarks(found))
+    terminal.say(f"points: {file}\nfigure: {figure}")
+    figures = {
+        "comparison": comparison and reports.comparison_figures(comparison),
+        "points": len(found.points),
+        "figure": str(figure),
+    }
+    terminal.result(json, "sweep", figures, {**asdict(found.condition), **grid})
+
+
+def _tell(bar: Progress, task: TaskID, done: int, of: int) -> None:
+    bar.update(task, completed=done, total=of)
+
+
+def _taus(text: str | None) -> list[float] | None:
+    """The numbers in an option; InputError for anything else."""
+    if text is None:
+        return None
+    try:
+        return [float(tau) for tau in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--taus {text}: give numbers separated by commas, as in 1,1.5,2") from error
+
+
+def _compare(condition: Condition, points: list[Point], taus: list[float] | None) -> fronts.Comparison | None:
+    """Show gamma at equal tau, if there is C2T and something to compare it with."""
+    names = fronts.families(points)
+    if fronts.SUBJECT not in names or len(names) == 1:
+        terminal.say(f"{condition.title}: nothing to compare without {fronts.SUBJECT} and another policy")
+        return None
+    comparison = fronts.compare(points, taus=taus)
+    terminal.table(*reports.comparison_table(condition, comparison))
+    terminal.say(reports.headline(comparison))
+    return comparison

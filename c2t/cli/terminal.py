@@ -1,0 +1,114 @@
+"""What commands show: tables and messages on stdout, progress bars and errors on stderr."""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from transformers.utils import logging as transformers_logging
+from typer.core import TyperGroup
+
+from c2t.errors import InputError
+from c2t.storage.results import append_line, result_line
+
+UsageError: Any = typer.BadParameter.__bases__[0]  # click's, or that of the copy that newer Typer brings along
+PLAIN_WIDTH = 160  # of tables that go to a file or a pipe
+
+
+class Commands(TyperGroup):
+    """A group of commands in which wrong input ends with one line on stderr and exit code 2."""
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        if not args:  # which asks for help, and Typer raises that as a usage error
+            return super().make_context(info_name, args, *more, **extra)
+        with _in_one_line():
+            return super().make_context(info_name, args, *more, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        transformers_logging.disable_progress_bar()
+        with warnings.catch_warnings(), _in_one_line():
+            warnings.showwarning = lambda message, *_args, **_kwargs: say(f"warning: {message}", error=True)
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Wrong input and wrong usage of an option, without a traceback or a box."""
+    try:
+        yield
+    except InputError as error:
+        say(f"c2t: {error}", error=True)
+        raise typer.Exit(2) from error
+    except UsageError as error:
+        help_of = f"; see {error.ctx.command_path} --help" if error.ctx else ""
+        say(f"c2t: {' '.join(error.format_message().split()).rstrip('.')}{help_of}", error=True)
+        raise typer.Exit(2) from error
+
+
+def say(text: str, error: bool = False) -> None:
+    typer.echo(text, err=error)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table; all columns but the first are figures."""
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        drawn.add_column(column, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(cell(value) for value in row))
+    _print(drawn)
+
+
+def facts(title: str, values: Mapping[str, Any]) -> None:
+    """Names and values."""
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
+    for name, value in values.items():
+        drawn.add_row(name, cell(value))
+    _print(drawn)
+
+
+def _print(drawn: Table) -> None:
+    console = Console()
+    (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(drawn)
+
+
+def cell(value: Any) -> str:
+    """Four significant digits, thousands apart; nothing for None."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def progress(what: str, *notes: str) -> Progress:
+    """A bar on stderr if somebody looks at it; `notes` are templates over the task's fields."""
+    columns = [TextColumn(what), BarColumn(), MofNCompleteColumn(), *map(TextColumn, notes)]
+    console = Console(stderr=True)
+    return Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not console.is_terminal
+    )
+
+
+def watched() -> bool:
+    """Whether somebody looks at the output while it is made."""
+    return Console().is_terminal
+
+
+def result(path: str | None, command: str, figures: Mapping[str, Any], configuration: Mapping[str, Any]) -> None:
+    """The result line, to a file or ("-") as the last line of stdout."""
+    if path is None:
+        return
+    line = result_line(command, dict(figures), dict(configuration))
+    if path == "-":
+        say(line)
+    else:
+        append_line(Path(path), line)

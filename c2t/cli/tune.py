@@ -1,0 +1,118 @@
+"""The command that finds the fastest policy of this machine: tune."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from c2t.cli import options as o
+from c2t.cli import shared, terminal
+from c2t.policies.spec import parse, split
+from c2t.prompts import default_prompts
+from c2t.study import autotune as tuning
+from c2t.study import autotune_cache as tuned
+
+TUNE = tuning.TuneSettings()
+
+
+def tune(
+    pair: o.PairName = None,
+    target: o.Target = None,
+    draft: o.Draft = None,
+    policies: Annotated[
+        str, typer.Option(help="Candidates: names separated by commas, with settings: eagle2:N=60,K=10,c2t:beta=0.5.")
+    ] = tuning.DEFAULT_CANDIDATES,
+    classifier: o.Classifier = None,
+    prompts: o.Prompts = None,
+    batch: Annotated[int, typer.Option(help="Prompts decoded together.")] = TUNE.batch,
+    limit: Annotated[int | None, typer.Option(help="Prompts to replay.", show_default="16, or 3 batches")] = TUNE.limit,
+    repeats: Annotated[int, typer.Option(help="Of each forward; the median counts.")] = TUNE.repeats,
+    timed: Annotated[int, typer.Option(help="Batches to decode against the clock.")] = TUNE.timed,
+    compared: Annotated[int, typer.Option(help="Best candidates to decode against the clock.")] = TUNE.compared,
+    max_new_tokens: o.MaxNewTokens = TUNE.max_new_tokens,
+    temperature: o.Temperature = TUNE.temperature,
+    seed: o.Seed = TUNE.seed,
+    device: o.Device = None,
+    dtype: o.Dtype = None,
+    device_map: o.DeviceMap = None,
+    json: o.Json = None,
+) -> None:
+    """Measure what forwards cost here and pick the fastest policy, for --tuned of generate and bench.
+
+    Candidates are replayed on the prompts that harvests use, so that a bench of what was picked is on other ones.
+    """
+    settings = tuning.TuneSettings(batch, limit, max_new_tokens, temperature, seed, repeats, timed, compared)
+    loaded = shared.load(pair, target, draft, device, dtype, device_map)
+    files = prompts or default_prompts(loaded.name, "harvest")
+    candidates = [parse(spec, shared.classifier(loaded, classifier)) for spec in split(policies)]
+    with terminal.progress("tune") as bar:
+        task = bar.add_task("", total=None)
+        found = tuning.tune(
+            loaded,
+            candidates,
+            shared.read(files),
+            settings,
+            progress=lambda done, of: bar.update(task, completed=done, total=of),
+        )
+    key = tuned.key(loaded, batch)
+    configuration = {**key, "classifier": classifier or loaded.name, "prompts": [Path(path).name for path in files]}
+    configuration |= asdict(settings)
+    path = tuned.store(
+        key, tuned.Tuned(found.best.policy, classifier or loaded.name, found.best.predicted, found.costs, configuration)
+    )
+    terminal.table(*table(found))
+    terminal.say(remarks(found))
+    terminal.say(f"kept for --tuned in {path}")
+    terminal.result(json, "tune", figures(found), configuration)
+
+
+def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
+    """A row per candidate, the fastest prediction first."""
+    columns = ["policy", "tau", "gamma/round", "passes/round", "predicted tokens/s", "x plain"]
+    columns += ["predicted, timed prompts", "measured", "error"]
+    rows: list[list[Any]] = []
+    for row in found.rows:
+        cells: list[Any] = [row.label, f"{row.tau:.2f}", f"{row.gamma_per_round:.1f}", f"{row.passes:.1f}"]
+        cells += [f"{row.predicted:.0f}", f"{row.predicted / found.plain.predicted:.2f}"]
+        if row.measured:
+            error = row.predicted_there / row.measured - 1
+            cells += [f"{row.predicted_there:.0f}", f"{row.measured:.0f}", f"{error:+.0%}"]
+        else:
+            cells += ["", "", ""]
+        rows.append(cells)
+    settings = found.settings
+    return f"batch size {settings.batch}, T = {settings.temperature:g}", columns, rows
+
+
+def remarks(found: tuning.Tuning) -> str:
+    """The costs behind the predictions, and whether the clock agrees with the choice."""
+    costs, settings = found.costs, found.settings
+    target = ", ".join(f"{n}: {costs.verify.at(n) * 1e3:.3g}" for n in (1, 8, 16, 32, 64, 128, 256))
+    level = ", ".join(f"{w}: {s * 1e3:.3g}" for w, s in zip(*costs.draft, strict=True))
+    rest = ", ".join(
+        f"{name} {over.a_round * 1e3:.2g} + {over.a_pass * 1e3:.2g} a pass" for name, over in costs.overhead.items()
+    )
+    lines = [
+        f"ms of a target forward over n tokens a prompt, {costs.prefix} tokens of prefix: {target}",
+        f"ms of a draft forward over w tokens a prompt: {level}",
+        f"ms of the rest of a round: {rest}",
+        f"error: of the prediction for the prompts decoded against the clock ({settings.timed} batches at most), which "
+        "costs were not fitted on; first rounds are left out",
+    ]
+    fastest = max((row for row in found.rows if row.measured), key=lambda row: row.measured, default=found.best)
+    if found.best is found.plain:
+        lines.append("plain decoding is predicted to be the fastest here: no tree pays for its draft")
+    else:
+        gain = found.best.predicted / found.plain.predicted
+        lines.append(f"chosen: {found.best.label}, predicted {gain:.2f} times as fast as plain decoding")
+    if fastest is not found.best:
+        lines.append(f"the clock disagrees: {fastest.label} was the fastest of those measured")
+    return "\n".join(lines)
+
+
+def figures(found: tuning.Tuning) -> dict[str, Any]:
+    """A tuning as JSON."""
+    costs = found.costs._asdict() | {name: getattr(found.costs, name)._asdict() for name in ("verify", "draft")}
+    costs["overhead"] = {name: overhead._asdict() for name, overhead in found.costs.overhead.items()}
+    return {"best": found.best.label, "rows": [row._asdict() for row in found.rows], "costs": costs}

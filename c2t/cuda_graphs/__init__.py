@@ -1,0 +1,1 @@
+"""Draft phase and verification of fixed shapes, as CUDA graphs."""

@@ -1,0 +1,232 @@
+"""A draft phase of fixed shapes: a layered policy on an EAGLE-1/2 head, one graph for each level (C2T, Algorithm 1).
+
+Every level drafts from `width` slots, dead ones included, in columns, keys and values that exist already. On a CUDA
+device the only wait while levels are drafted is for whether the one before the last begun had a survivor, which is
+known by then as a rule; the trees' sizes are read once a round.
+
+    read     the committed tokens' keys and values, and the root's hidden state
+    level 0  the root's children             rank -> select
+    level i  children of level i - 1         head -> rank -> select
+    finish   EAGLE-2's reranking
+"""
+
+from functools import partial
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.cuda_graphs.candidates import candidates
+from c2t.cuda_graphs.graph import Flags, Graph
+from c2t.errors import InputError
+from c2t.kernels.rows import Ranked, rank
+from c2t.kernels.select import select
+from c2t.kernels.static_tree import StaticTree
+from c2t.kernels.tree_attention import tree_attention
+from c2t.kernels.tree_mask import WORD, TreeMask, ancestor_bits
+from c2t.kv_cache import StaticKVCache
+from c2t.models.draft import refuse_nan
+from c2t.models.eagle_draft import EagleDraft, EagleSession
+from c2t.policies.eagle2 import rerank
+from c2t.policies.growth import Plan
+from c2t.protocols import Root
+from c2t.tree import COLUMNS, Tree
+
+
+class StaticDraft:
+    """DraftModel for `StaticPolicy`, of at most `rows` rows and texts of at most `capacity` tokens; one generation at a
+    time, since all use the same memory. InputError for heads without a fused form."""
+
+    def __init__(self, draft: EagleDraft, plan: Plan, rows: int, capacity: int):
+        if draft.fused is None:
+            raise InputError("a draft phase of fixed shapes needs an EAGLE-1/2 head with plain or scaled positions")
+        self.draft, self.plan, self.rows, self.capacity = draft, plan, rows, capacity
+        self.phase: Phase | None = None
+
+    def session(self) -> "StaticSession":
+        return StaticSession(self)
+
+
+class StaticPolicy:
+    """A layered policy whose plan the draft follows by itself."""
+
+    def __init__(self, policy):
+        self.plan: Plan = policy.plan()
+        self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
+
+    def __call__(self, draft: "StaticSession", root: Root) -> Tree:
+        return draft.grow(root)
+
+
+class StaticSession:
+    """One generation; its prompts are read by an ordinary session. passes: as `DraftSession` counts them."""
+
+    passes: Int[Tensor, " B"]
+
+    def __init__(self, owner: StaticDraft):
+        self.owner = owner
+        self.reader: EagleSession | None = owner.draft.session()
+
+    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.observe`."""
+        if self.reader is None:
+            self.owner.phase.read_news(tokens[:, 1:], features, count)
+            return
+        self.reader.observe(tokens, features, count)
+        if self.owner.phase is None:
+            self.owner.phase = Phase(self.owner, self.reader)
+        self.owner.phase.adopt(self.reader)
+        self.reader = None
+
+    def grow(self, root: Root) -> Tree:
+        """The round's trees."""
+        tree, self.passes = self.owner.phase.grow(root.token)
+        return tree
+
+    def refuse_nan(self) -> None:
+        """See `DraftSession.refuse_nan`."""
+        refuse_nan(self.owner.phase.broken)
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Go on with these rows of the batch only."""
+        (self.reader or self.owner.phase).cache.select(rows)
+
+
+class Phase:
+    """The memory of a draft phase and the graphs that work in it.
+
+    Slot 0 of a tree is the root, whose key and value belong to the prefix; level i has the `width` slots behind those
+    of the levels before it.
+    """
+
+    def __init__(self, owner: StaticDraft, like: EagleSession):
+        plan, rows = owner.plan, owner.rows
+        self.plan, self.head, self.draft = plan, owner.draft.fused, owner.draft
+        ends = [1 + plan.width * level for level in range(plan.levels + 1)]
+        self.slots = [range(1), *(range(a, b) for a, b in pairwise(ends))]  # [i + 1]: of level i
+        self.news = plan.levels + 1  # tokens that a round may commit
+        self.cache = StaticKVCache(owner.draft.head.num_layers, owner.capacity, max(ends[-1], self.news))
+        self.cache.allocate(like.cache, rows)
+        self.head.reach(owner.capacity + plan.levels + 2)
+        hidden = like.hidden.new_zeros
+        self.tokens, self.count, self.root = (
+            hidden(shape, dtype=torch.long) for shape in ((rows, self.news), rows, rows)
+        )
+        self.features = hidden(rows, self.news, like.observed.shape[2])
+        self.hidden = hidden(rows, ends[-1], like.hidden.shape[2])
+        exact = torch.float64 if like.hidden.dtype == torch.float64 else torch.float32
+        self.tree = StaticTree.rooted(self.root, ends[-1], exact)
+        self.broken = hidden((), dtype=torch.bool)
+        self.flags = Flags(plan.levels, hidden(()).device)
+        self.drafted: list[Ranked] = [None] * plan.levels
+        self._constants()
+        graph = partial(Graph, device=self.root.device)
+        self.read = graph(self._read, state=[self.cache.lengths])
+        counters = [self.tree.sizes, self.tree.capped, self.broken]
+        self.levels = [graph(partial(self._level, level), state=counters) for level in range(plan.levels)]
+        self.finish = graph(self._rerank)
+
+    def _constants(self) -> None:
+        """What the masks of all rounds share."""
+        rows, device = len(self.root), self.root.device
+        chain = torch.arange(-1, self.news - 1, device=device).expand(rows, -1)
+        self.chain = ancestor_bits(chain)
+        bits = self.tree.bits.shape[2]
+        self.not_root = torch.full((bits,), -1, dtype=torch.int32, device=device)
+        self.not_root[0] = -2
+        self.blocks = [
+            torch.arange(words, dtype=torch.int32, device=device).repeat(rows, words, 1) for words in range(bits + 1)
+        ]
+
+    def adopt(self, reader: EagleSession) -> None:
+        """Go on where an ordinary session that has read the prompts stands."""
+        self.cache.adopt(reader.cache)
+        self.hidden[: len(reader.hidden), 0] = reader.hidden[:, 0]
+
+    def read_news(self, tokens: Int[Tensor, "b m"], features: Float[Tensor, "b m H"], count: Int[Tensor, " b"]) -> None:
+        """Take in what a round has committed."""
+        rows, new = tokens.shape
+        self.tokens[:rows, :new], self.features[:rows, :new] = tokens, features
+        self.count.zero_()  # of rows that have left
+        self.count[:rows] = count
+        self.read()
+
+    def grow(self, root: Int[Tensor, " b"]) -> tuple[Tree, Int[Tensor, " b"]]:
+        """The trees, and in how many forwards each row took part."""
+        rows = len(root)
+        self.root[:rows] = root
+        for level, draft in enumerate(self.levels):
+            draft()
+            self.flags.send(level)
+            if level and not self.flags.received(level - 1):
+                break
+        alive = self.tree.alive[:rows, 1:].unflatten(1, (self.plan.levels, self.plan.width)).any(2)
+        passes = 1 + alive[:, :-1].sum(1)
+        tree = self.tree
+        if self.plan.reranked is not None:
+            self.finish()
+            tree = self.reranked
+        # Copies: the next round works in the same memory.
+        grown = Tree(**{name: getattr(tree, name)[:rows].clone() for name in (*COLUMNS, "capped")})
+        return grown if self.plan.reranked else grown.packed(), passes
+
+    def _read(self) -> None:
+        steps = torch.arange(self.news, device=self.count.device).expand_as(self.tokens)
+        hidden = self._forward(
+            self.features, self.tokens, steps + self.cache.lengths[:, None], self.chain, self.count, 0
+        )
+        last = (self.count - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden.shape[2])
+        self.hidden[:, :1] = hidden.gather(1, last)
+        self.cache.keep(steps, self.count)
+
+    def _level(self, level: int) -> None:
+        frontier, slots = self.slots[level : level + 2]
+        if level:
+            here = slice(frontier.start, frontier.stop)
+            parent = self.tree.parent[:, here, None].expand(-1, -1, self.hidden.shape[2])
+            positions = self.cache.lengths[:, None] + self.tree.depth[:, here]
+            bits = self.tree.bits[:, here, : -(-frontier.stop // WORD)] & self.not_root[: -(-frontier.stop // WORD)]
+            alive = self.tree.alive[:, here].sum(1)
+            features, tokens = self.hidden.gather(1, parent), self.tree.token[:, here]
+            self.hidden[:, here] = self._forward(features, tokens, positions, bits, alive, frontier.start)
+        else:
+            here = slice(0, 1)
+            self.tree.restart(self.root)
+            self.broken.zero_()
+        logits = self.draft.head.logits(self.hidden[:, here], self.draft.lm_head)
+        drafted = rank(logits, self.plan.K, self.plan.M)
+        self.broken |= drafted.log_norm.isnan().any()
+        if self.plan.branching is not None:
+            ranks = torch.arange(self.plan.K, device=logits.device)
+            beyond = ranks >= self.plan.branching(drafted.entropy)[..., None]
+            drafted = drafted._replace(prob=drafted.prob.masked_fill(beyond, float("-inf")))
+        self.drafted[level] = drafted
+        select(self.tree, frontier, slots, drafted, self.plan.network, self.plan.limits)
+        self.flags.device[level] = self.tree.alive[:, slots.start : slots.stop].any()
+
+    def _forward(
+        self,
+        features: Float[Tensor, "B n D"],
+        tokens: Int[Tensor, "B n"],
+        positions: Int[Tensor, "B n"],
+        bits: Int[Tensor, "B n w"],
+        sizes: Int[Tensor, " B"],
+        start: int,
+    ) -> Float[Tensor, "B n H"]:
+        """The head on tokens whose keys and values belong `start` slots behind the prefixes; of row r the first
+        sizes[r] are real."""
+        block, words = self.blocks[bits.shape[2]], bits.shape[2]
+        whole = torch.full_like(block[:, :, 0], words)
+        small = (column.int() for column in (self.cache.lengths, sizes, positions))
+        mask = TreeMask(bits.contiguous(), block, whole, *small)
+        end = start + tokens.shape[1]
+
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            self.cache.pending = start
+            return tree_attention(query, *self.cache.update(key, value, layer), mask, slots=end)
+
+        return self.head(features, tokens, positions, attend)
+
+    def _rerank(self) -> None:
+        self.reranked = rerank(candidates(self.tree, self.slots, self.drafted), self.plan.reranked)

@@ -1,0 +1,133 @@
+"""Verification of fixed shapes: one graph of the target for each size that trees are padded to."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from c2t.cuda_graphs.graph import Graph
+from c2t.errors import InputError
+from c2t.kernels.tree_mask import TreeMask
+from c2t.kv_cache import StaticKVCache
+from c2t.models.target import Target, TargetSession, Verified
+from c2t.tree import Tree
+
+SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # tokens that a tree is padded to
+
+
+class StaticTarget(Target):
+    """A target whose sessions verify by graphs: of at most `rows` rows and texts of at most `capacity` tokens; one
+    generation at a time, since all use the same memory. It is `target` itself, with its tree attention switched on and
+    on a CUDA device its norms and MLPs compiled."""
+
+    def __init__(self, target: Target, rows: int, capacity: int, sizes: Sequence[int] = SIZES):
+        if len({weight.device for weight in target.model.parameters()}) > 1:
+            raise InputError("graphs need a target on one device; leave device_map out")
+        target.use_tree_attention()
+        if target.device.type == "cuda":
+            compile_small_operations(target.model)
+        vars(self).update(vars(target))
+        self.rows, self.capacity, self.sizes = rows, capacity, sorted(sizes)
+        self.cache: StaticKVCache | None = None
+        self.graphs: dict[int, tuple[Padded, Graph]] = {}
+
+    def session(self) -> "StaticTargetSession":
+        return StaticTargetSession(self)
+
+    def graph(self, size: int) -> "tuple[Padded, Graph]":
+        """The graph for trees of `size` slots, with the tensors that it reads and writes."""
+        if size not in self.graphs:
+            padded = Padded.empty(self.rows, size, self.device)
+            self.graphs[size] = padded, Graph(partial(self._verify, padded), self.device)
+        return self.graphs[size]
+
+    def _verify(self, padded: "Padded") -> None:
+        lengths = self.cache.lengths
+        positions = lengths[:, None] + padded.depth + 1
+        self.cache.drop()
+        hidden = self.forward(
+            padded.token, positions, TreeMask.of(padded.parent, padded.alive, positions, lengths), self.cache
+        )
+        padded.out[:] = [self.logits(hidden), self.features(hidden)]
+
+
+def compile_small_operations(model: PreTrainedModel) -> None:
+    """Norms, and the products between an MLP's matrices, become one kernel each, instead of several that cost more to
+    start than to run. What is compiled already stays as it is."""
+    for module in model.modules():
+        if type(module).__name__.endswith(("RMSNorm", "MLP")) and module._compiled_call_impl is None:
+            module.compile()
+
+
+class Padded(NamedTuple):
+    """Trees that a graph reads, and what it says of them: logits and features."""
+
+    token: Int[Tensor, "B n"]
+    parent: Int[Tensor, "B n"]
+    depth: Int[Tensor, "B n"]
+    alive: Bool[Tensor, "B n"]
+    out: list[Float[Tensor, "B n _"]]
+
+    @classmethod
+    def empty(cls, rows: int, size: int, device: torch.device) -> "Padded":
+        token, parent, depth = torch.zeros(3, rows, size, dtype=torch.long, device=device)
+        return cls(token, parent, depth, torch.zeros(rows, size, dtype=torch.bool, device=device), [])
+
+    def fill(self, tree: Tree) -> None:
+        """The trees, and behind them slots that see themselves only."""
+        rows, size = tree.token.shape
+        for column, filler in zip(self[:4], (0, -1, -1, False), strict=True):
+            column.fill_(filler)
+        for name in ("token", "parent", "depth", "alive"):
+            getattr(self, name)[:rows, :size] = getattr(tree, name)
+
+
+class StaticTargetSession(TargetSession):
+    """One generation; its prompts are read by an ordinary session, whose prefixes the graphs' cache takes over."""
+
+    def __init__(self, target: StaticTarget):
+        super().__init__(target)
+        self.target: StaticTarget = target
+        self.rows = 0
+
+    @property
+    def lengths(self) -> Int[Tensor, " B"]:
+        return self.target.cache.lengths[: self.rows].clone()
+
+    def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
+        """See `TargetSession.prefill`."""
+        if len(tokens) > self.target.rows:
+            raise InputError(f"{len(tokens)} prompts are more than the {self.target.rows} rows of the graphs")
+        verified = super().prefill(tokens, lengths)
+        if self.target.cache is None:
+            room = self.target.sizes[-1]
+            self.target.cache = StaticKVCache(self.target.config.num_hidden_layers, self.target.capacity, room)
+            self.target.cache.allocate(self.cache, self.target.rows)
+        self.target.cache.adopt(self.cache)
+        self.cache, self.rows = self.target.cache, len(tokens)
+        return verified
+
+    def verify(self, tree: Tree) -> Verified:
+        """See `TargetSession.verify`; InputError for trees of more slots than the largest graph has."""
+        fitting = [size for size in self.target.sizes if size >= tree.size]
+        if not fitting:
+            raise InputError(f"a tree of {tree.size} slots is larger than the largest graph, {self.target.sizes[-1]}")
+        padded, graph = self.target.graph(fitting[0])
+        padded.fill(tree)
+        graph()
+        return Verified(*(out[: self.rows, : tree.size] for out in padded.out))
+
+    def commit(self, slots: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
+        """See `TargetSession.commit`."""
+        idle = self.target.rows - self.rows
+        pad = torch.nn.functional.pad
+        self.cache.keep(pad(slots.clamp(min=0), (0, 0, 0, idle)), pad(count, (0, idle)))
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Go on with these rows of the batch only."""
+        self.cache.select(rows)
+        self.rows = len(rows)

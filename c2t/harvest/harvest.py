@@ -1,0 +1,208 @@
+"""Harvest: the nodes of full EAGLE-2 trees along the target's own texts, with what verification accepts (C2T, B.1);
+or those of MCSD+'s forks, along the texts that they make."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from c2t.decoder import check_policy
+from c2t.decoding import Step, cut, generate
+from c2t.errors import InputError
+from c2t.harvest.extra_columns import Recorded, types
+from c2t.harvest.settings import HarvestSettings
+from c2t.models.pairs import Pair
+from c2t.prompts import Prompt, conversation
+from c2t.records.reader import Harvest, describe
+from c2t.records.writer import ShardWriter, open_folder
+from c2t.replay.cache import written
+from c2t.replay.every_position import replay_all
+from c2t.replay.lockstep import replay
+from c2t.sampling import Sampling
+from c2t.storage.provenance import environment
+
+
+def harvest(
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    out: Path,
+    settings: HarvestSettings,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] = lambda done, rows: None,
+) -> Harvest:
+    """Write the records of all prompts (every turn of a conversation is one text) into the folder `out`.
+
+    `progress(texts, rows)` is told after each round how many texts are written and rows found. An interrupted harvest
+    is finished with `resume`, and its rows are those of an uninterrupted one: batches always start at the same
+    prompts. Conversations that outgrow the target's positions give no rows. What cannot be harvested is refused before
+    the folder is touched.
+    """
+    check(pair, prompts, settings)
+    turns = [
+        {"question_id": prompt.question_id, "category": prompt.category, "file": prompt.file, "turn": turn}
+        for prompt in prompts
+        for turn in range(len(prompt.turns))
+    ]
+    folder = open_folder(out, resume, overwrite)
+    extra = types(settings.columns, pair.draft.hidden_size)
+    with ShardWriter(folder, provenance(pair, prompts, settings), turns, extra, overwrite=overwrite) as writer:
+
+        def tell(found: int) -> None:
+            progress(writer.next_prompt, writer.rows + found)
+
+        first = 0
+        for start in range(0, len(prompts), settings.batch):
+            group = prompts[start : start + settings.batch]
+            count = sum(len(prompt.turns) for prompt in group)
+            if writer.next_prompt < first + count:
+                for number, columns in enumerate(_rows(pair, group, first, settings, tell), first):
+                    if number >= writer.next_prompt:
+                        writer.write(columns or _join([], settings.columns), too_long=columns is None)
+            first += count
+            progress(writer.next_prompt, writer.rows)
+        if not writer.rows:
+            raise InputError("no text has a round: the target ended every one with its first token")
+    return describe(folder)
+
+
+def check(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> None:
+    """Raise InputError for trees that the pair cannot draft, and where no conversation has room for an answer."""
+    check_policy(settings.trees, pair)
+    room, limit = room_for(pair, settings), pair.target.max_positions
+    if room < 1:
+        sizes = f"max_new_tokens = {settings.max_new_tokens} and levels = {settings.levels}"
+        raise InputError(f"{sizes} leave no room for a prompt in the target's {limit} positions")
+    if not any(len(conversation(pair.tokenizer, pair.template, prompt.turns[:1])) <= room for prompt in prompts):
+        raise InputError(f"every prompt is too long: prompt and new tokens exceed the target's {limit} positions")
+
+
+def room_for(pair: Pair, settings: HarvestSettings) -> int:
+    """Tokens that a conversation may have before its answer; the last tree stands behind the text."""
+    return pair.target.max_positions - settings.max_new_tokens - settings.levels - 1
+
+
+def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> dict[str, Any]:
+    """Everything that the rows depend on, and under "environment" what they should not."""
+    content = json.dumps([prompt._asdict() for prompt in prompts], sort_keys=True)
+    varying = {"live": settings.live, **environment()}
+    fixed = {name: value for name, value in asdict(settings).items() if name not in ("live", "policy", "columns")}
+    return {
+        "pair": pair.name,
+        "sources": pair.sources,
+        "policy": {"eagle2": "eagle2, full tree"}.get(settings.policy, settings.policy),
+        **fixed,
+        "dtype": str(pair.target.embed_tokens.weight.dtype).removeprefix("torch."),
+        "prompts": hashlib.sha256(content.encode()).hexdigest()[:16],
+        "environment": varying,
+    }
+
+
+def _rows(
+    pair: Pair, prompts: Sequence[Prompt], first: int, settings: HarvestSettings, tell: Callable[[int], None]
+) -> Iterator[dict[str, Any] | None]:
+    """The columns of every turn of these conversations, in order, None where one is too long; their numbers start at
+    `first`. `tell(rows)` hears of the rows found so far."""
+    numbers = np.cumsum([first, *(len(prompt.turns) for prompt in prompts)])
+    answers: list[list[str]] = [[] for _ in prompts]
+    columns: dict[int, dict[str, Any]] = {}
+    for turn in range(max(len(prompt.turns) for prompt in prompts)):
+        ids = {
+            i: conversation(pair.tokenizer, pair.template, prompt.turns[: turn + 1], answers[i])
+            for i, prompt in enumerate(prompts)
+            if turn < len(prompt.turns) and len(answers[i]) == turn
+        }
+        fitting = [i for i in ids if len(ids[i]) <= room_for(pair, settings)]
+        policy = Recorded(settings.trees, settings.columns, pair.target)
+        steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings, policy)
+        found = sum(len(nodes["node"]) for nodes in columns.values())
+        collected, texts = collect(_told(steps, tell, found), len(fitting), settings, pair.target.eos, policy)
+        for i, nodes, text in zip(fitting, collected, texts, strict=True):
+            columns[int(numbers[i]) + turn] = nodes
+            answers[i].append(pair.tokenizer.decode(text, skip_special_tokens=True))
+    for number in range(first, int(numbers[-1])):
+        yield columns.get(number)
+
+
+def _told(steps: Iterator[Step], tell: Callable[[int], None], rows: int) -> Iterator[Step]:
+    """The same steps; `tell` hears of their rows, counted on from `rows`."""
+    for step in steps:
+        if step.tree is not None:
+            rows += int(step.tree.sizes.sum()) - len(step.rows)
+            tell(rows)
+        yield step
+
+
+def run(
+    pair: Pair, ids: list[list[int]], sequences: list[int], settings: HarvestSettings, policy: Recorded
+) -> Iterator[Step]:
+    """The rounds of these texts, live or replayed; `sequences` number their streams."""
+    if not ids:
+        return iter(())
+    sampling = Sampling(settings.temperature, seed=settings.seed)
+    common = {"max_new_tokens": settings.max_new_tokens, "sampling": sampling}
+    if settings.runs_target:
+        return generate(policy.target, pair.draft, policy, ids, eos=pair.target.eos, sequences=sequences, **common)
+    texts = written(pair, ids, beyond=settings.levels + 1, sequences=sequences, **common)
+    return (replay_all if settings.positions == "all" else replay)(pair.draft, policy, texts)
+
+
+def collect(
+    steps: Iterator[Step], count: int, settings: HarvestSettings, eos: frozenset[int], policy: Recorded
+) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """Each text's node columns, and its new tokens."""
+    parts: list[list[dict[str, np.ndarray]]] = [[] for _ in range(count)]
+    tokens: list[list[int]] = [[] for _ in range(count)]
+    starts, sampling = {}, Sampling(settings.temperature, seed=settings.seed)
+    for step in steps:
+        for row, (text, position) in enumerate(zip(step.rows.tolist(), step.position.tolist(), strict=True)):
+            behind = position - starts.setdefault(text, position) + (step.tree is not None)  # the root, if it is known
+            tokens[text][behind:] = step.tokens[row, : step.count[row]].tolist()
+        if step.tree is not None:
+            for row, nodes in zip(step.rows.tolist(), nodes_of(step, policy.of(step, sampling)), strict=True):
+                parts[row].append(nodes | {"tree": np.full(len(nodes["node"]), len(parts[row]))})
+    texts = [cut(text, settings.max_new_tokens, eos) for text in tokens]
+    return [_join(part, settings.columns) for part in parts], texts
+
+
+def nodes_of(step: Step, further: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """One round's nodes per row, as `c2t.records` names them, with further columns; the root (slot 0) has no row."""
+    tree, accepted = step.tree, step.accepted
+    assert tree is not None
+    assert accepted is not None
+    on_path = tree.alive.new_zeros(tree.alive.shape).scatter(1, accepted.slots.clamp(min=0), True)
+
+    def column(values: Tensor) -> np.ndarray:
+        return values.cpu().numpy()
+
+    columns = {
+        "parent": column(tree.parent - 1),
+        "depth": column(tree.depth),
+        "joint_prob": column(tree.joint.exp().float()),
+        "entropy": column(tree.entropy.float()),
+        "accepted": column(on_path if accepted.agreed is None else accepted.agreed),
+        "token": column(tree.token),
+        "rank": column(tree.rank),
+        **further,
+    }
+    rows = []
+    for row, size in enumerate(tree.sizes.tolist()):
+        assert tree.alive[row, :size].all(), "policies return trees whose alive slots come first"
+        nodes = {name: values[row, 1:size] for name, values in columns.items()}
+        nodes["node"] = np.arange(size - 1)
+        nodes["position"] = np.full(size - 1, int(step.position[row]))
+        rows.append(nodes)
+    return rows
+
+
+def _join(parts: list[dict[str, np.ndarray]], further: Sequence[str]) -> dict[str, np.ndarray]:
+    stored = ("tree", "node", "parent", "depth", "joint_prob", "entropy", "accepted", "token", "rank", "position")
+    return {
+        name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in (*further, *stored)
+    }

@@ -1,0 +1,70 @@
+"""What a harvest is made with: the trees, and the texts along which they stand."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from c2t.decoding import Policy
+from c2t.errors import InputError, at_least_one
+from c2t.harvest.extra_columns import COLUMNS, types
+from c2t.policies.eagle2 import Eagle2
+from c2t.policies.mcsd_plus import MCSDPlus
+from c2t.sampling import Sampling
+
+MOST_CHILDREN, MOST_LEVELS, MOST_NODES = 256, 256, 2**15  # what the columns rank, depth and parent can count
+
+POLICIES: dict[str, Callable[..., Any]] = {
+    "eagle2": lambda K, levels, M: Eagle2(K, levels, None, M),
+    "mcsd+": lambda K, levels, M: MCSDPlus(K, levels - 1, M=M),
+}
+
+
+@dataclass(frozen=True)
+class HarvestSettings:
+    """K, levels, M: the full EAGLE-2 tree and its entropy; of MCSD+, K forks of levels - 1 drafted tokens. live: run
+    the target on every tree instead of replaying its text; the rows are the same. batch: conversations at a time; it
+    bounds memory and does not change the rows beyond the last bit. columns: further ones (`c2t.harvest.extra_columns`).
+    positions: where trees stand; "visited": in the rounds of a live run; "all": at every position of the text."""
+
+    K: int = 10
+    levels: int = 11
+    M: int | None = 1000
+    max_new_tokens: int = 128
+    temperature: float = 0.4
+    seed: int = 0
+    live: bool = False
+    batch: int = 16
+    policy: str = "eagle2"
+    columns: Sequence[str] = ()
+    positions: str = "visited"
+
+    def __post_init__(self):
+        at_least_one(self, "K", "levels", "M", "max_new_tokens", "batch")
+        if self.K > MOST_CHILDREN or self.levels > MOST_LEVELS or self.nodes > MOST_NODES:
+            sizes = f"at most {MOST_CHILDREN} children, {MOST_LEVELS} levels and {MOST_NODES:,} nodes a tree"
+            raise InputError(f"K = {self.K}, levels = {self.levels}: {self.nodes:,} nodes; a harvest stores {sizes}")
+        Sampling(self.temperature, seed=self.seed)  # which refuses what is no temperature
+        types(self.columns, 1)
+        if self.policy not in POLICIES:
+            raise InputError(f"no harvest is made of {self.policy!r}; known: {', '.join(POLICIES)}")
+        if self.policy == "mcsd+" and self.levels < 2:
+            raise InputError(f"levels = {self.levels}: the first is the target's in mcsd+; take 2 at least")
+        if self.positions not in ("visited", "all"):
+            raise InputError(f"positions = {self.positions!r}: take visited or all")
+        if self.positions == "all" and self.runs_target:
+            raise InputError("positions = all needs replayed texts: not live, not mcsd+, no column of the target's")
+
+    @property
+    def runs_target(self) -> bool:
+        """Whether the target verifies every tree, because that is wanted or because replay cannot tell the rows."""
+        return self.live or not self.trees.exact or any(COLUMNS[name] for name in self.columns)
+
+    @property
+    def nodes(self) -> int:
+        """Drafted nodes of a tree, one per row."""
+        return self.K * self.levels if self.policy == "mcsd+" else self.K + (self.levels - 1) * self.K**2
+
+    @property
+    def trees(self) -> Policy:
+        """The construction of the trees that are harvested."""
+        return POLICIES[self.policy](self.K, self.levels, self.M)

@@ -1,0 +1,86 @@
+"""Growing a tree level by level: draft the frontier's children, judge them, let the survivors join and be the frontier
+(C2T, Algorithm 1). What differs between policies of this kind is only how children are judged."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.kernels.select import Limits, Network
+from c2t.protocols import Draft, Root
+from c2t.tree import Nodes, Tree, best
+
+Branching = Callable[[Float[Tensor, "..."]], Int[Tensor, "..."]]  # entropies -> numbers of children
+
+
+class Plan(NamedTuple):
+    """A layered policy as numbers, from which `c2t.cuda_graphs.draft` makes a draft phase of fixed shapes.
+
+    K candidates per frontier node; the `width` best of a level, among those within `limits`, are expanded. M: as in
+    `grow`. network: whose confidence ranks them (None: the joint probability). branching: how many of the K candidates
+    there are. reranked: the tree is the so many most probable of all candidates, root included (EAGLE-2).
+    """
+
+    K: int
+    width: int
+    levels: int
+    M: int | None
+    limits: Limits
+    network: Network | None = None
+    branching: Branching | None = None
+    reranked: int | None = None
+
+
+class Judgement(NamedTuple):
+    """What a policy says of a level's candidates: score: how they are ranked where not all fit. alive: who joins the
+    tree. expand: who of these is drafted from (None: everyone)."""
+
+    score: Float[Tensor, "B n"]
+    alive: Bool[Tensor, "B n"]
+    expand: Bool[Tensor, "B n"] | None = None
+
+
+def grow(
+    draft: Draft,
+    root: Root,
+    judge: Callable[[Nodes], Judgement],
+    *,
+    K: int,
+    levels: int,
+    M: int | None = 0,
+    width: int,
+    max_nodes: int = 1024,
+    strict: bool = True,
+) -> Tree:
+    """K candidates per frontier node, of which the `width` best of a level survive, in trees of at most max_nodes.
+
+    judge: what the policy says of a level's candidates, which come with their parents' scores.
+    M: entropy over the M most probable tokens (None: all; 0: not computed). strict: `width` is a cap, so what it cuts
+    off is counted; False where being among the `width` best is the policy's own rule.
+    """
+    tree = Tree.root(root.token)
+    frontier = torch.zeros_like(root.token)[:, None]
+    for _ in range(levels):
+        rows = draft.expand(tree, frontier)
+        children = tree.children(frontier, *rows.ranked(K, M))
+        children = children.scored(tree.score.gather(1, children.parent), children.alive)
+        score, alive, expand = judge(children)
+        alive = alive & children.alive & (children.joint > float("-inf"))
+        survivors = alive.sum(1)
+        wanted = survivors.clamp(max=width)
+        # By row, not by slot: what a row keeps must not depend on the rows beside it.
+        count = torch.minimum(wanted, max_nodes - tree.sizes)
+        kept = best(score, children.joint, alive, int(count.max()))
+        places = torch.arange(kept.shape[1], device=kept.device)
+        fits = places < count[:, None]
+        going = fits & (tree.sizes + count < max_nodes)[:, None]
+        if expand is not None:
+            going = going & expand.gather(1, kept)
+        frontier = torch.where(going, tree.size + places, -1)
+        capped = (survivors if strict else wanted) - count
+        tree = tree.extend(children.take(kept).scored(score.gather(1, kept), fits), capped)
+        if not going.any():
+            break
+    return tree.packed()

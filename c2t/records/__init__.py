@@ -1,0 +1,1 @@
+"""Harvested nodes on disk."""

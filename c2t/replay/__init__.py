@@ -1,0 +1,1 @@
+"""The same rounds without running the target."""

@@ -1,0 +1,128 @@
+"""Texts on disk: what a target wrote to a batch of prompts, with its features, for every run that asks for the same.
+
+They lie in $C2T_CACHE/texts (default ~/.cache/c2t/texts), one safetensors file a batch, named by a hash of everything
+they depend on. The least recently used ones go when all of them exceed LIMIT bytes.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from c2t.models.pairs import Pair
+from c2t.replay.lockstep import Text, write
+from c2t.sampling import Sampling
+
+FORMAT = 1
+LIMIT = 4 * 2**30
+
+
+def folder() -> Path:
+    """Where the texts lie."""
+    cache = os.environ.get("C2T_CACHE")
+    return (Path(cache) if cache else Path.home() / ".cache" / "c2t") / "texts"
+
+
+def written(
+    pair: Pair,
+    ids: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    beyond: int,
+    sampling: Sampling,
+    sequences: Sequence[int],
+) -> list[Text]:
+    """`replay.write` by the pair's target, ended by its EOS tokens; read from disk where it was written before.
+
+    Only targets that came from files are kept: the files' fingerprint tells whether it is the same target.
+    """
+    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "beyond": beyond, "sequences": list(sequences)}
+    path = folder() / f"{_key(pair, ids, settings, sampling)}.safetensors"
+    kept = "target" in pair.sources
+    if kept and path.is_file():
+        texts = _read(path, ids, pair.target.device)
+        if texts is not None:
+            return texts
+    texts = write(pair.target, ids, sampling=sampling, eos=pair.target.eos, **settings)
+    if kept:
+        _store(path, texts)
+    return texts
+
+
+def _key(pair: Pair, ids: Sequence[Sequence[int]], settings: dict[str, Any], sampling: Sampling) -> str:
+    """Hash of weights, what reads them, prompts and settings. Versions and kind of device: near ties depend on them."""
+    target = pair.target
+    depends = {
+        "format": FORMAT,
+        "target": pair.sources.get("target", ("", ""))[1],
+        "dtype": str(target.embed_tokens.weight.dtype),
+        "features": target.taps,
+        "eos": sorted(target.eos),
+        "prompts": [list(prompt) for prompt in ids],
+        "template": pair.template,
+        "sampling": asdict(sampling),
+        "device": target.device.type,
+        "versions": [version(name) for name in ("torch", "transformers")],
+        **settings,
+    }
+    return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> list[Text] | None:
+    """The texts in a file, None (and a warning) if it is damaged."""
+    try:
+        parts = load_file(path, device=str(device))
+        lengths, ends = parts["lengths"].tolist(), parts["ends"].tolist()
+        tokens, features = parts["tokens"].split(lengths), parts["features"].split([length - 1 for length in lengths])
+        texts = [Text(*text) for text in zip(tokens, features, map(len, ids), ends, strict=True)]
+        if not all(
+            text.tokens[: text.prompt].tolist() == list(prompt) for text, prompt in zip(texts, ids, strict=True)
+        ):
+            raise ValueError("other prompts")
+        path.touch()
+    except (SafetensorError, KeyError, ValueError, RuntimeError, OSError) as error:
+        warnings.warn(f"{path} is damaged ({_line(error)}): the texts are written again", stacklevel=3)
+        return None
+    return texts
+
+
+def _store(path: Path, texts: list[Text]) -> None:
+    """Put the file into its place in one step; a place that cannot be written to is worth a warning only."""
+    parts = {
+        "tokens": torch.cat([text.tokens for text in texts]),
+        "features": torch.cat([text.features for text in texts]),
+        "lengths": torch.tensor([len(text.tokens) for text in texts]),
+        "ends": torch.tensor([text.end for text in texts]),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
+            save_file(parts, Path(scratch) / path.name)
+            (Path(scratch) / path.name).replace(path)
+        _trim(path.parent)
+    except (SafetensorError, OSError) as error:
+        warnings.warn(f"{path.parent} keeps no texts ({_line(error)}); set C2T_CACHE to another folder", stacklevel=3)
+
+
+def _trim(place: Path) -> None:
+    """Delete the files not used for longest until the others fit into LIMIT."""
+    files = sorted(place.glob("*.safetensors"), key=lambda path: path.stat().st_mtime, reverse=True)
+    total = 0
+    for path in files:
+        total += path.stat().st_size
+        if total > LIMIT:
+            path.unlink(missing_ok=True)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

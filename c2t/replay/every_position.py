@@ -1,0 +1,81 @@
+"""Exact replay of every position of a text: each one is the root of a round that some live run could visit.
+
+Drafts read a text causally, so one pass over its true features gives the keys, values and root states of all positions,
+and their trees are drafted as rows of one batch over that shared prefix.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from c2t.decoding import DraftModel, Policy, Step
+from c2t.replay.lockstep import Text, draft_round, first_roots
+from c2t.sampling import stream_key
+from c2t.target_sampler import DRAFT, number
+from c2t.verify import Accepted
+
+CHUNK = 32  # positions at a time: more cost memory and were measured to be no faster on two CPU cores
+
+
+@torch.inference_mode()
+def replay_all(
+    drafter: DraftModel, policy: Policy, texts: Sequence[Text], *, seed: int = 0, sequences: Sequence[int] | None = None
+) -> Iterator[Step]:
+    """The rounds of all positions from the first new token to the last but one, where the last round may start.
+
+    Steps as `replay` yields them (it has the same arguments), the prefill first; but then the rows of a Step are
+    successive positions of one text: `rows` repeats its number, and `tokens` are what a round there would add.
+    """
+    yield first_roots(texts)
+    numbers = number(len(texts), sequences, texts[0].tokens.device)
+    for row, text in enumerate(texts):
+        last = text.end - 2
+        if last < text.prompt:
+            continue
+        draft = drafter.session()
+        draft.observe(text.tokens[None, : last + 1], text.features[None, :last], torch.full_like(numbers[:1], last))
+        for position in torch.arange(text.prompt, last + 1, device=numbers.device).split(CHUNK):
+            key = stream_key(seed, numbers[row].expand_as(position), position, DRAFT)
+            tokens = text.tokens.expand(len(position), -1)
+            yield draft_round(
+                draft.fork(last - position), policy, torch.full_like(position, row), tokens, position, key
+            )
+
+
+def visited(steps: Iterable[Step]) -> Iterator[Step]:
+    """Of the Steps of `replay_all`, what a live run would go through: the prefill, then the rounds of each text in
+    order, found by walking position <- position + accepted + 1."""
+    following: dict[int, int] = {}
+    for step in steps:
+        if step.tree is None:
+            following = dict(zip(step.rows.tolist(), step.position.tolist(), strict=True))
+            yield step
+            continue
+        chosen = []
+        places = zip(step.rows.tolist(), step.position.tolist(), step.count.tolist(), strict=True)
+        for row, (text, position, count) in enumerate(places):
+            if position == following[text]:
+                following[text] += count
+                chosen.append(row)
+        if chosen:
+            yield _select(step, torch.tensor(chosen, device=step.rows.device))
+
+
+def _select(step: Step, rows: Int[Tensor, " b"]) -> Step:
+    """These rows of a Step."""
+    tree, accepted = step.tree, step.accepted
+    drawn = tree.drawn and replace(tree.drawn, log_probs=tree.drawn.log_probs[rows], row=tree.drawn.row[rows])
+    columns = {name: column[rows] for name, column in tree.columns().items()}
+    tree = replace(tree, **columns, capped=tree.capped[rows], drawn=drawn)
+    return Step(
+        step.rows[rows],
+        step.position[rows],
+        tree,
+        Accepted(accepted.slots[rows], accepted.length[rows], accepted.bonus[rows]),
+        step.tokens[rows],
+        step.count[rows],
+        step.draft_passes[rows],
+    )

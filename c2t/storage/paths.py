@@ -1,0 +1,150 @@
+"""Where checkpoints are - what a NAME, a folder or a Hub id leads to - and how a new one is put into its place."""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors import SafetensorError
+
+from c2t.errors import InputError, one_line
+
+CLASSIFIER = "classifier"
+WITH_PROMPTS = ("tiny",)  # pairs whose prompts are in data/prompts
+# What a training leaves in a classifier's folder.
+CLASSIFIER_FILES = {"config.json", "model.safetensors", "README.md", "metrics.csv", "hparams.yaml"}
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+class PublishedPair(NamedTuple):
+    target: str
+    draft: str
+    template: str
+
+
+def _published(target: str, draft: str, template: str) -> PublishedPair:
+    return PublishedPair(target, f"yuhuili/EAGLE-{draft}", template)
+
+
+# The pairs of the papers' experiments, by Hub id and by the name of the target's chat template.
+PUBLISHED = {
+    "llama2-7b": _published("meta-llama/Llama-2-7b-chat-hf", "llama2-chat-7B", "llama2"),
+    "llama2-13b": _published("meta-llama/Llama-2-13b-chat-hf", "llama2-chat-13B", "llama2"),
+    "llama2-70b": _published("meta-llama/Llama-2-70b-chat-hf", "llama2-chat-70B", "llama2"),
+    "vicuna-7b": _published("lmsys/vicuna-7b-v1.3", "Vicuna-7B-v1.3", "vicuna"),
+    "vicuna-13b": _published("lmsys/vicuna-13b-v1.3", "Vicuna-13B-v1.3", "vicuna"),
+    "vicuna-33b": _published("lmsys/vicuna-33b-v1.3", "Vicuna-33B-v1.3", "vicuna"),
+    "llama3-8b": _published("meta-llama/Meta-Llama-3-8B-Instruct", "LLaMA3-Instruct-8B", "llama3"),
+    "llama3-70b": _published("meta-llama/Meta-Llama-3-70B-Instruct", "LLaMA3-Instruct-70B", "llama3"),
+}
+
+
+def root() -> Path:
+    """The folder that holds `checkpoints/` and `data/`: $C2T_HOME, else the checkout that c2t is installed from."""
+    home = os.environ.get("C2T_HOME")
+    return Path(home) if home else Path(__file__).resolve().parents[2]
+
+
+def _folders() -> tuple[Path, Path]:
+    """Committed checkpoints first, then the ones made on this machine, which git ignores."""
+    return root() / "checkpoints", root() / "checkpoints" / "local"
+
+
+def is_name(reference: str | Path) -> bool:
+    """A NAME has no path separator; a `Path` is always a path."""
+    return isinstance(reference, str) and not any(sep in reference for sep in ("/", "\\", os.sep))
+
+
+def known(part: str) -> list[str]:
+    """The names that `resolve` accepts for `part`."""
+    local = {path.parent.name for folder in _folders() for path in folder.glob(f"*/{part}")}
+    return sorted(local | (set(PUBLISHED) if part in PublishedPair._fields else set()))
+
+
+def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Path | str:
+    """Where `part` ("target", "draft", "classifier", ...) of `reference` is: a folder (Path) or a Hub id (str).
+
+    others: names that the caller knows besides, for the message of the InputError that a wrong one raises."""
+    listed = ", ".join([*others, *known(part)]) or "none yet"
+    if not str(reference):
+        raise InputError(f"the name of the {part} is empty: give one of {listed}, a folder or a Hub id")
+    if is_name(reference):
+        return _resolve_name(str(reference), part, listed)
+    path = Path(reference)
+    if path.is_dir():
+        return path
+    if isinstance(reference, str) and HUB_ID.fullmatch(reference):
+        return reference
+    raise InputError(f"no such folder: {reference}")
+
+
+def _resolve_name(name: str, part: str, listed: str) -> Path | str:
+    if name.startswith("."):  # "." and ".." would leave the folder of the name
+        raise InputError(f"{name!r} is not a name: give one of {listed}, or a path with a separator")
+    for folder in _folders():
+        if (folder / name / part).is_dir():
+            return folder / name / part
+    if name in PUBLISHED and part in ("target", "draft"):
+        return getattr(PUBLISHED[name], part)
+    if part == CLASSIFIER and (name in PUBLISHED or any((folder / name).is_dir() for folder in _folders())):
+        raise InputError(f"{name} has no classifier yet; make it with: {recipe(name)}")
+    raise InputError(f"no {part} is called {name!r}; known: {listed}")
+
+
+def recipe(name: str) -> str:
+    """The commands that make the classifier of a pair, where its name finds it."""
+    rows, out = harvest_of(name), root() / "checkpoints" / "local" / name / CLASSIFIER
+    rows, out = _short(rows), _short(out)
+    prompts = "" if name in WITH_PROMPTS else "--prompts FILE "
+    return f"c2t harvest --pair {name} {prompts}--out {rows} && c2t train {rows} --out {out}"
+
+
+def harvest_of(name: str) -> Path:
+    """Where the harvest of a pair lies by default."""
+    return root() / "data" / "harvest" / name
+
+
+def check_out(out: Path, overwrite: bool) -> None:
+    """A folder that is not empty is only ever replaced on request, and only if a classifier stands in it."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: give a folder")
+    if out.is_dir() and any(out.iterdir()):
+        if not overwrite:
+            raise InputError(f"{out} is not empty: choose another folder with --out")
+        if not is_classifier(out):
+            raise InputError(f"{out} holds something else than a classifier: choose another folder with --out")
+        if foreign := sorted(path.name for path in out.iterdir() if path.name not in CLASSIFIER_FILES):
+            raise InputError(f"{out} holds a file that is no classifier's ({foreign[0]}): choose another folder")
+
+
+def is_classifier(folder: Path) -> bool:
+    """Whether its config.json is one of a classifier of c2t; a target's and a head's have no such entry."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "negatives_kept" in config
+
+
+@contextmanager
+def replacing(out: Path) -> Iterator[Path]:
+    """A folder that becomes `out` at the end, in one step; after a failure nothing is left of it."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
+            new, old = Path(scratch) / "new", Path(scratch) / "old"
+            new.mkdir()
+            yield new
+            if out.exists():
+                out.rename(old)
+            new.rename(out)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot write {out}: {one_line(error)}") from error
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

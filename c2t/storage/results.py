@@ -1,0 +1,40 @@
+"""Result lines: what a command found, as one line of JSON from which tables and plots are made."""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from c2t.errors import InputError
+from c2t.storage.provenance import environment
+
+
+def result_line(command: str, figures: dict[str, Any], configuration: dict[str, Any]) -> str:
+    """Figures, configuration, versions, commit, hardware, and when."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    line = {"command": command, "time": when, "figures": figures, "configuration": configuration, **environment()}
+    return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def check_place(path: Path) -> None:
+    """Raise InputError if no line can be added to a file here; nothing is left behind."""
+    try:
+        if path.exists():
+            path.open("a").close()
+        else:
+            folder = next(parent for parent in path.absolute().parents if parent.exists())
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(f"cannot write results to {path}: {error.strerror}") from error
+
+
+def append_line(path: str | Path, line: str) -> None:
+    """Add a result line to a file, which is made if it is not there."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except OSError as error:
+        raise InputError(f"cannot write results to {path}: {error.strerror}") from error

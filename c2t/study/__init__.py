@@ -1,0 +1,1 @@
+"""What policies cost and yield: measured, compared and chosen."""

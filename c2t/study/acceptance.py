@@ -1,0 +1,104 @@
+"""How often the target accepts the draft's first, second, ... draw: the vector that shapes Sequoia's tree, measured on
+the pair and stored beside it (DySpec, section 5: its baseline Sequoia)."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from c2t.decoding import generate
+from c2t.errors import InputError
+from c2t.models.pairs import Pair
+from c2t.policies.configured import MCSD
+from c2t.sampling import Sampling
+from c2t.storage import paths as checkpoints
+
+FILE = "acceptance.json"
+
+
+class Measured(NamedTuple):
+    """rates[j]: share of the rounds in which the child drawn as number j was the accepted one."""
+
+    rates: tuple[float, ...]
+    rounds: int
+
+
+def acceptance_by_rank(
+    pair: Pair,
+    ids: Sequence[Sequence[int]],
+    *,
+    sampling: Sampling,
+    draft_temperature: float,
+    rule: str,
+    children: int = 16,
+    max_new_tokens: int = 64,
+) -> Measured:
+    """Count over real rounds, with `children` drawn without replacement under every root and nothing below them."""
+    policy = MCSD((children,), draft_temperature)
+    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampling": sampling, "eos": pair.target.eos}
+    counts, rounds = torch.zeros(children, dtype=torch.long), 0
+    for step in generate(pair.target, pair.draft, policy, ids, rule=rule, **settings):
+        if step.tree is None or step.accepted is None:
+            continue
+        rounds += len(step.rows)
+        hit = step.accepted.length > 0
+        child = step.accepted.slots[hit, 1:2]
+        ranks = step.tree.rank[hit].gather(1, child)[:, 0].cpu() if child.numel() else counts[:0]
+        counts += torch.bincount(ranks, minlength=children)
+    return Measured(tuple((counts / max(rounds, 1)).tolist()), rounds)
+
+
+def key(pair: Pair, temperature: float, draft_temperature: float, rule: str, top_p: float = 1.0) -> dict[str, Any]:
+    """What a measured vector depends on."""
+    numbers = {"temperature": temperature, "top_p": top_p, "draft_temperature": draft_temperature}
+    return {"draft": pair.sources["draft"][1], "rule": rule, **{name: float(value) for name, value in numbers.items()}}
+
+
+def store(path: Path, key: dict[str, Any], measured: Measured) -> None:
+    """Add an entry to a file of measured vectors, in place of an older one with the same key."""
+    entries = [entry for entry in _read(path) if {name: entry[name] for name in key} != key]
+    entries.append({**key, "rates": [round(rate, 6) for rate in measured.rates], "rounds": measured.rounds})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+
+
+def lookup(
+    pair: Pair, temperature: float, rule: str | None = None, top_p: float = 1.0
+) -> Callable[[float], tuple[float, ...]]:
+    """The stored vector for a draft temperature; InputError names the command that measures it. What was measured on
+    this machine goes before what came with the pair."""
+
+    def stored(draft_temperature: float) -> tuple[float, ...]:
+        wanted = key(pair, temperature, draft_temperature, rule or "residual", top_p)
+        for path in (local_file(pair.name), checkpoints.root() / "checkpoints" / pair.name / FILE):
+            for entry in _read(path):
+                if {name: entry.get(name) for name in wanted} == wanted:
+                    return tuple(entry["rates"])
+        options = f"--temperature {temperature:g} --draft-temperature {draft_temperature:g}"
+        if top_p != 1:
+            options += f" --top-p {top_p:g}"
+        raise InputError(
+            f"sequoia needs acceptance rates that were not measured for this draft at T = {temperature:g}; "
+            f"measure them with: python -m pipelines.pair.acceptance --pair {pair.name} --draft DRAFT {options}"
+        )
+
+    return stored
+
+
+def local_file(pair: str) -> Path:
+    """Where measurements go that are made on this machine."""
+    return checkpoints.root() / "checkpoints" / "local" / pair / FILE
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        if not all(isinstance(entry.get("rates"), list) and entry["rates"] for entry in entries):
+            raise ValueError("an entry has no rates")
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise InputError(f"{path} does not hold measured acceptance rates: {error}") from error
+    return entries

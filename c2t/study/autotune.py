@@ -1,0 +1,233 @@
+"""Which policy is the fastest on this machine: exact replay says what each candidate's rounds ask for, measured costs
+say what that takes, and a few prompts decoded against the clock say how far to trust it."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from c2t.decoding import Policy
+from c2t.errors import InputError, at_least_one
+from c2t.models.pairs import Pair
+from c2t.policies.plain import Plain
+from c2t.policies.spec import describe
+from c2t.prompts import Prompt, spread
+from c2t.replay.lockstep import Text
+from c2t.sampling import Sampling
+from c2t.study.costs import Costs, Overhead, fit_overhead, measure
+from c2t.study.evaluate import encode, write_texts
+from c2t.study.rounds import Round, replayed, timed, together
+
+DEFAULT_CANDIDATES = (
+    "plain,chain:length=1,chain:length=2,chain:length=4,"
+    "eagle2:N=8,levels=1,eagle2:N=8,levels=2,eagle2:N=16,levels=3,eagle2:N=26,levels=4,eagle2:N=26,eagle2:N=60,"
+    "c2t:beta=0.7,c2t:beta=0.5,c2t:beta=0.3,c2t:beta=0.1,c2t:beta=0.3,levels=3,c2t:beta=0.1,levels=3,"
+    "threshold:threshold=0.05,threshold:threshold=0.02"
+)
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """batch: prompts decoded together. limit: prompts to replay (None: 16, or what three batches need). repeats: of
+    each forward. timed: batches decoded against the clock, by the `compared` best candidates and plain decoding."""
+
+    batch: int = 1
+    limit: int | None = None
+    max_new_tokens: int = 64
+    temperature: float = 0.4
+    seed: int = 0
+    repeats: int = 15
+    timed: int = 4
+    compared: int = 3
+
+    def __post_init__(self):
+        at_least_one(self, "batch", "limit", "max_new_tokens", "repeats", "timed", "compared")
+        if self.prompts < 2 * self.batch:
+            raise InputError(
+                f"limit = {self.limit} prompts are less than two batches of {self.batch}, one to fit the costs and "
+                f"one to check them; use --limit {3 * self.batch}"
+            )
+
+    @property
+    def prompts(self) -> int:
+        return self.limit or max(16, 3 * self.batch)
+
+
+class Candidate(NamedTuple):
+    """A policy and its rounds: those of each prompt alone, and those of each batch, the first one (in which the draft
+    takes in the prompts) left out."""
+
+    policy: Policy
+    alone: list[list[Round]]
+    batches: list[list[Round]]
+
+    @property
+    def name(self) -> str:
+        return describe(self.policy).partition(":")[0]
+
+    @property
+    def rounds(self) -> list[Round]:
+        return [round for prompt in self.alone for round in prompt]
+
+    @property
+    def passes(self) -> float:
+        """Mean number of draft forwards of a round."""
+        return mean(len(round.widths) for round in self.rounds)
+
+
+class Row(NamedTuple):
+    """A candidate. tau, gamma_per_round, passes: means over the replayed rounds of each prompt. predicted: new tokens
+    per second on all prompts; predicted_there, measured: on those that were decoded against the clock."""
+
+    policy: str
+    label: str
+    tau: float
+    gamma_per_round: float
+    passes: float
+    predicted: float
+    predicted_there: float | None = None
+    measured: float | None = None
+
+
+class Tuning(NamedTuple):
+    """rows: fastest prediction first."""
+
+    settings: TuneSettings
+    costs: Costs
+    rows: list[Row]
+
+    @property
+    def best(self) -> Row:
+        return self.rows[0]
+
+    @property
+    def plain(self) -> Row:
+        return next(row for row in self.rows if row.policy == "plain")
+
+
+def tune(
+    pair: Pair,
+    policies: Sequence[Policy],
+    prompts: Sequence[Prompt],
+    settings: TuneSettings = TuneSettings(),
+    clock: Callable[[], float] = time.perf_counter,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Tuning:
+    """Measure, predict, choose, check. Plain decoding is always a candidate.
+
+    `progress(done, of)` counts stages: the texts, every candidate, the curves, the overhead, the check.
+    """
+    if not any(isinstance(policy, Plain) for policy in policies):
+        policies = [Plain(), *policies]
+    for policy in policies:
+        if policy.proposal == "sampled" or not policy.exact:
+            raise InputError(f"{describe(policy, brief=True)} cannot be replayed, so not tuned; give ranked policies")
+    of = len(policies) + 4
+    progress(0, of)
+    texts = write(pair, prompts, max(policy.levels for policy in policies), settings)
+    progress(1, of)
+    candidates = []
+    for policy in policies:
+        candidates.append(candidate(policy, replayed(pair, policy, texts, settings.seed), settings.batch))
+        progress(len(candidates) + 1, of)
+    rounds = [round for each in candidates for batch in each.batches for round in batch]
+    widest = max((max(round.widths, default=1) for round in rounds), default=1)
+    costs = measure(pair, typical(texts, settings.batch), widest=widest, repeats=settings.repeats, clock=clock)
+    progress(of - 2, of)
+    race = Race(pair, texts, settings, clock)
+    costs = costs._replace(overhead=overheads(costs, candidates, race))
+    progress(of - 1, of)
+    rows = check(costs, sorted(candidates, key=lambda each: -predict(costs, each)), race)
+    progress(of, of)
+    return Tuning(settings, costs, rows)
+
+
+def write(pair: Pair, prompts: Sequence[Prompt], levels: int, settings: TuneSettings) -> list[Text]:
+    """The target's texts to whole batches of prompts, long enough to judge trees of `levels` levels."""
+    sampling = Sampling(settings.temperature, seed=settings.seed)
+    ids = encode(pair, spread(prompts, settings.prompts), settings.max_new_tokens, sampling).ids
+    batches = len(ids) // settings.batch
+    if batches < 2:
+        raise InputError(f"{len(ids)} prompts fill less than two batches of {settings.batch}; give more with --prompts")
+    return write_texts(pair, ids[: batches * settings.batch], settings.max_new_tokens, levels, sampling)
+
+
+def typical(texts: Sequence[Text], batch: int) -> list[Text]:
+    """A batch of texts of middle length."""
+    ordered = sorted(texts, key=lambda text: text.prompt + text.end)
+    start = (len(ordered) - batch) // 2
+    return ordered[start : start + batch]
+
+
+def candidate(policy: Policy, alone: list[list[Round]], batch: int) -> Candidate:
+    """A policy whose rounds on each prompt are known, decoding `batch` prompts at a time."""
+    batches = [together(alone[start : start + batch])[1:] for start in range(0, len(alone), batch)]
+    return Candidate(policy, alone, batches)
+
+
+def predict(costs: Costs, candidate: Candidate, batches: Sequence[int] | None = None) -> float:
+    """New tokens per second: of these batches' rounds, each at the cost of its own sizes (default: all batches)."""
+    chosen = candidate.batches if batches is None else [candidate.batches[number] for number in batches]
+    rounds = [round for batch in chosen for round in batch]
+    seconds = sum(costs.seconds(candidate.name, round) for round in rounds)
+    return sum(round.new for round in rounds) / seconds if rounds else 0.0
+
+
+class Race:
+    """Real decoding against the clock: of batches that costs are fitted on, and of others that check predictions."""
+
+    def __init__(self, pair: Pair, texts: Sequence[Text], settings: TuneSettings, clock: Callable[[], float]):
+        self.pair, self.texts, self.settings, self.clock = pair, texts, settings, clock
+        batches = len(texts) // settings.batch
+        checked = min(settings.timed, batches - 1)
+        self.checking, self.fitting = range(checked), range(checked, min(batches, checked + settings.timed))
+
+    def run(self, candidates: Sequence[Candidate], batches: Sequence[int]) -> list[list[tuple[Round, float]]]:
+        """Rounds and their seconds, of each candidate; all in turn on each batch, as a machine may drift."""
+        results: list[list[tuple[Round, float]]] = [[] for _ in candidates]
+        sampling = Sampling(self.settings.temperature, seed=self.settings.seed)
+        for batch in batches:
+            numbers = range(batch * self.settings.batch, (batch + 1) * self.settings.batch)
+            texts = [self.texts[number] for number in numbers]
+            for result, each in zip(results, candidates, strict=True):
+                result += timed(self.pair, each.policy, texts, numbers, sampling, self.clock)
+        return results
+
+
+def overheads(costs: Costs, candidates: Sequence[Candidate], race: Race) -> dict[str, Overhead]:
+    """What rounds take beyond their forwards, for each kind of policy: from real rounds of its members that draft the
+    least and the most."""
+    kinds: dict[str, list[Candidate]] = {}
+    for each in sorted(candidates, key=lambda each: each.passes):
+        kinds.setdefault(each.name, []).append(each)
+    runners = [each for kind in kinds.values() for each in kind[:1] + kind[1:][-1:]]
+    excess: dict[str, list[tuple[int, float]]] = {name: [] for name in kinds}
+    for each, rounds in zip(runners, race.run(runners, race.fitting), strict=True):
+        excess[each.name] += [(len(round.widths), seconds - costs.forwards(round)) for round, seconds in rounds]
+    if not all(excess.values()):
+        raise InputError(f"texts of {race.settings.max_new_tokens} tokens are too short to time; write longer ones")
+    return {name: fit_overhead(*zip(*points, strict=True)) for name, points in excess.items()}
+
+
+def check(costs: Costs, ranked: Sequence[Candidate], race: Race) -> list[Row]:
+    """The candidates as rows; the best of them and plain decoding are also decoded against the clock."""
+    plain = [each for each in ranked if isinstance(each.policy, Plain)][:1]
+    contestants = list(ranked[: race.settings.compared])
+    contestants += [each for each in plain if each not in contestants]
+    measured = dict(zip(map(id, contestants), race.run(contestants, race.checking), strict=True))
+    rows = []
+    for each in ranked:
+        tau, gamma = (mean(getattr(round, name) for round in each.rounds) for name in ("accepted", "verified"))
+        names = describe(each.policy), describe(each.policy, brief=True)
+        row = Row(*names, tau, gamma, each.passes, predict(costs, each))
+        if id(each) in measured:
+            run = measured[id(each)]
+            speed = sum(round.new for round, _ in run) / sum(seconds for _, seconds in run) if run else 0.0
+            row = row._replace(predicted_there=predict(costs, each, race.checking), measured=speed)
+        rows.append(row)
+    return rows
+
+
+def mean(values: Iterable[int]) -> float:
+    values = list(values)
+    return sum(values) / max(len(values), 1)

@@ -1,0 +1,88 @@
+"""What `c2t tune` found, kept on this machine by device, pair and batch size: in $C2T_CACHE, else ~/.cache/c2t."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from c2t.errors import InputError
+from c2t.models.pairs import Pair
+from c2t.storage.provenance import processor
+from c2t.study.costs import Costs, Curve, Overhead
+
+
+class Tuned(NamedTuple):
+    """The fastest policy by prediction, as text that `c2t.policies.spec.parse` reads, and what it was chosen by.
+
+    classifier: the one its candidates had. predicted: new tokens per second. settings: of the run that chose it.
+    """
+
+    policy: str
+    classifier: str
+    predicted: float
+    costs: Costs
+    settings: dict[str, Any]
+
+
+def key(pair: Pair, batch: int) -> dict[str, Any]:
+    """What the fastest policy depends on: the device, the pair with its draft, the batch size."""
+    weight = pair.target.embed_tokens.weight
+    parts = {part: source[1] for part, source in pair.sources.items()}
+    dtype = str(weight.dtype).removeprefix("torch.")
+    return {"device": device_name(weight.device), "pair": pair.name, **parts, "dtype": dtype, "batch": batch}
+
+
+def device_name(device: torch.device) -> str:
+    """The accelerator, or the processor and the threads that torch computes with: they decide what a forward costs."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{processor()}, {torch.get_num_threads()} threads"
+
+
+def path_of(key: dict[str, Any]) -> Path:
+    """The file of an entry."""
+    folder = Path(os.environ.get("C2T_CACHE") or Path.home() / ".cache" / "c2t")
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+    return folder / f"tuned-{key['pair']}-batch{key['batch']}-{digest}.json"
+
+
+def store(key: dict[str, Any], tuned: Tuned) -> Path:
+    """Keep an entry, in place of an older one with the same key; returns its file."""
+    path = path_of(key)
+    costs = {**tuned.costs._asdict(), "verify": tuned.costs.verify._asdict(), "draft": tuned.costs.draft._asdict()}
+    costs["overhead"] = {name: overhead._asdict() for name, overhead in tuned.costs.overhead.items()}
+    text = json.dumps({"key": key, **tuned._asdict(), "costs": costs}, indent=1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_text(text + "\n", encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot keep what was found in {path}: {error.strerror}; set $C2T_CACHE") from error
+    return path
+
+
+def lookup(key: dict[str, Any]) -> Tuned:
+    """The entry of a key; InputError, with the command that makes it, where there is none or it is damaged."""
+    path = path_of(key)
+    if not path.exists():
+        raise InputError(
+            f"nothing was tuned for {key['pair']} with this draft, dtype and device ({key['device']}) at batch size "
+            f"{key['batch']}; run c2t tune with the same options first"
+        )
+    try:
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        if entry.pop("key") != key:
+            raise ValueError("an entry of another key")
+        if not isinstance(entry["policy"], str):
+            raise ValueError("no policy")
+        costs = dict(entry["costs"])
+        for name in ("verify", "draft"):
+            costs[name] = Curve(*(tuple(costs[name][field]) for field in Curve._fields))
+        costs["overhead"] = {name: Overhead(**values) for name, values in costs["overhead"].items()}
+        return Tuned(**{**entry, "costs": Costs(**costs)})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged; run c2t tune with the same options to replace it") from error

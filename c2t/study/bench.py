@@ -1,0 +1,250 @@
+"""Policies compared on one pair: gamma, tau and draft passes over all prompts, tokens per second on a few of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from c2t.decoding import Policy, check_rule, generate
+from c2t.errors import InputError, at_least_one
+from c2t.models.pairs import Pair
+from c2t.policies.plain import Plain
+from c2t.policies.spec import describe, split
+from c2t.prompts import Prompt, spread
+from c2t.sampling import Sampling
+from c2t.statistics import Statistics, total
+from c2t.study.evaluate import encode, evaluate, share_of_loops, write_texts
+
+DEFAULT_POLICIES = (
+    "plain,eagle2:N=26,eagle2:N=60,eagle2:N=100,c2t,c2t:beta=0.3,c2t:beta=0.5,c2t:beta=0.65,c2t:beta=0.85"
+)
+ALL_POLICIES = (  # with the settings of their papers, EAGLE-2's ablations and C2T's variants among them
+    "plain,chain,dymax,dyjoint,c2t:K=1,W=1,eagle1,eagle2,eagle2:expand=confidence,eagle2:reranked=false,"
+    "eagle2:expand=confidence,reranked=false,c2t,c2t:W=none,threshold,opttree,talon,ddd,entropy,"
+    "entropy:branching=static,entropy:branching=early_stop,levels=10,"
+    "entropy:branching=naive_width,leaf_above=1,levels=10,entropy:branching=dynamic_depth,levels=10,"
+    "sampled-chain,specinfer,mcsd,mcsd+,sequoia,dyspec,dyspec-threshold"
+)
+WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """limit: prompts, taken from all files and categories alike (None: all); timed: how many of them are also decoded
+    one by one against the clock (0: none); live: counts come from the real loop instead of replay; rule: of policies
+    that sample their candidates (None: residual)."""
+
+    max_new_tokens: int = 64
+    temperature: float = 0.4
+    seed: int = 0
+    limit: int | None = 24
+    timed: int = 4
+    live: bool = False
+    rule: str | None = None
+
+    def __post_init__(self):
+        at_least_one(self, "max_new_tokens", "limit")
+        if self.timed < 0:
+            raise InputError(f"timed = {self.timed} must be 0 (no timing) or more")
+
+
+class Row(NamedTuple):
+    """One policy: `policy` has all of its settings, `label` those that shape its trees. against_plain, against_hf:
+    ratio of tokens per second to plain decoding by the same target code and to transformers' generate. categories: tau
+    of each category of prompts. alpha (MCSD+): tau as a share of the longest draft, where drafts have one length."""
+
+    policy: str
+    label: str
+    exact: bool
+    rule: str
+    tau: float
+    tau_with_bonus: float
+    gamma: int
+    gamma_per_round: float
+    rounds: int
+    draft_passes: float
+    new_tokens: int
+    tokens_per_second: float | None
+    against_plain: float | None
+    against_hf: float | None
+    categories: dict[str, float]
+    alpha: float | None
+
+
+class Bench(NamedTuple):
+    settings: BenchSettings
+    rows: list[Row]
+    prompts: int
+    skipped: int  # too long for the target
+    looping: float | None  # share of the texts that end in a loop; None if live
+    hf_tokens_per_second: float | None
+    plain_tokens_per_second: float | None
+
+
+def bench(
+    pair: Pair,
+    policies: Sequence[Policy],
+    prompts: Sequence[Prompt],
+    settings: BenchSettings = BenchSettings(),
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Bench:
+    """Compare the policies on the same texts; `progress(done, of)` is told about prompts counted and timed."""
+    sampling = Sampling(settings.temperature, seed=settings.seed)
+    encoded = encode(pair, spread(prompts, settings.limit), settings.max_new_tokens, sampling)
+    ids = encoded.ids
+    timed = ids[: settings.timed]
+    of = len(ids) * len(policies) + len(timed)
+    progress(0, of)
+    texts = None
+    if not settings.live:
+        texts = write_texts(pair, ids, settings.max_new_tokens, max(policy.levels for policy in policies), sampling)
+    counts = []
+    for number, policy in enumerate(policies):
+
+        def tell(done: int, before: int = number * len(ids)) -> None:
+            progress(before + done, of)
+
+        counts.append(
+            evaluate(
+                pair,
+                policy,
+                ids,
+                max_new_tokens=settings.max_new_tokens,
+                sampling=sampling,
+                rule=rule_of(policy, settings),
+                live=settings.live,
+                texts=texts,
+                progress=tell,
+            )
+        )
+    speeds = tokens_per_second(pair, policies, timed, settings, lambda done: progress(of - len(timed) + done, of))
+    rows = [
+        _row(policy, statistics, encoded.prompts, speed, speeds, settings)
+        for policy, statistics, speed in zip(policies, counts, speeds.policies, strict=True)
+    ]
+    return Bench(
+        settings, rows, len(ids), encoded.skipped, share_of_loops(texts) if texts else None, speeds.hf, speeds.plain
+    )
+
+
+def specs(policies: str) -> list[str]:
+    """The texts of policies, one each; "all" is ALL_POLICIES."""
+    return split(ALL_POLICIES if policies == "all" else policies)
+
+
+def rule_of(policy: Policy, settings: BenchSettings) -> str:
+    """How the policy's trees are verified: there is a choice for sampled candidates only."""
+    return check_rule(policy, settings.rule if policy.proposal == "sampled" else None)
+
+
+def _row(
+    policy: Policy,
+    statistics: list[Statistics],
+    prompts: Sequence[Prompt],
+    speed: float | None,
+    speeds: "Speeds",
+    settings: BenchSettings,
+) -> Row:
+    all_prompts = total(statistics)
+    categories = sorted({prompt.category for prompt in prompts})
+    return Row(
+        policy=describe(policy),
+        label=describe(policy, brief=True),
+        exact=policy.exact,
+        rule=rule_of(policy, settings),
+        tau=all_prompts.tau,
+        tau_with_bonus=all_prompts.tau_with_bonus,
+        gamma=all_prompts.gamma,
+        gamma_per_round=all_prompts.gamma_per_round,
+        rounds=all_prompts.rounds,
+        draft_passes=all_prompts.draft_passes,
+        new_tokens=all_prompts.new_tokens,
+        tokens_per_second=speed,
+        against_plain=speed / speeds.plain if speed and speeds.plain else None,
+        against_hf=speed / speeds.hf if speed and speeds.hf else None,
+        categories={
+            name: total(s for s, prompt in zip(statistics, prompts, strict=True) if prompt.category == name).tau
+            for name in categories
+        },
+        alpha=all_prompts.tau / length if (length := getattr(policy, "draft_length", None)) else None,
+    )
+
+
+class Speeds(NamedTuple):
+    """New tokens per second: of each policy, of plain decoding, of transformers' generate; None if not timed."""
+
+    policies: list[float | None]
+    plain: float | None
+    hf: float | None
+
+
+def tokens_per_second(
+    pair: Pair,
+    policies: Sequence[Policy],
+    ids: Sequence[list[int]],
+    settings: BenchSettings,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Speeds:
+    """Decode prompts one by one, with every policy in turn on each prompt, so that a drifting machine treats all alike.
+
+    EOS does not end these runs: all write the same number of tokens. The time includes the prompt's own forward.
+    """
+    if not ids:
+        return Speeds([None] * len(policies), None, None)
+    plain = next((i for i, policy in enumerate(policies) if isinstance(policy, Plain)), None)
+    contestants = [*policies, *([Plain()] if plain is None else [])]
+    seconds = [0.0] * (len(contestants) + 1)
+    sampling = Sampling(settings.temperature, seed=settings.seed)
+    for number, prompt in enumerate([ids[0], *ids]):
+        new = settings.max_new_tokens if number else min(WARM_UP_TOKENS, settings.max_new_tokens)
+        elapsed = [_clock(pair, prompt, new, sampling, policy, settings) for policy in [*contestants, None]]
+        seconds = [s + e * (number > 0) for s, e in zip(seconds, elapsed, strict=True)]
+        progress(number)
+    speeds = [len(ids) * settings.max_new_tokens / spent for spent in seconds]
+    return Speeds(list(speeds[: len(policies)]), speeds[plain if plain is not None else -2], speeds[-1])
+
+
+def _clock(
+    pair: Pair, prompt: list[int], new: int, sampling: Sampling, policy: Policy | None, settings: BenchSettings
+) -> float:
+    """Seconds that a policy, or transformers' generate (None), takes to write `new` tokens."""
+    start = time.perf_counter()
+    if policy is None:
+        _hf_generate(pair, prompt, new, sampling)
+    else:
+        rule = rule_of(policy, settings)
+        for _ in generate(pair.target, pair.draft, policy, [prompt], max_new_tokens=new, sampling=sampling, rule=rule):
+            pass
+    if pair.target.device.type == "cuda":
+        torch.cuda.synchronize(pair.target.device)
+    return time.perf_counter() - start
+
+
+def _hf_generate(pair: Pair, prompt: list[int], new: int, sampling: Sampling) -> None:
+    sampled = {"do_sample": True, "temperature": sampling.temperature, "top_k": 0, "top_p": 1.0}
+    ids = torch.tensor([prompt], device=pair.target.device)
+    pair.target.model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=new,
+        min_new_tokens=new,
+        pad_token_id=0,
+        **(sampled if sampling.temperature else {"do_sample": False}),
+    )
+
+
+def figures(result: Bench) -> dict[str, Any]:
+    """A bench as JSON."""
+    return {**result._asdict(), "settings": asdict(result.settings), "rows": [row._asdict() for row in result.rows]}
+
+
+def configuration(
+    pair: Pair, settings: BenchSettings, prompts: Sequence[str | Path], classifier: str
+) -> dict[str, Any]:
+    """What a bench was run with."""
+    dtype = str(pair.target.embed_tokens.weight.dtype).removeprefix("torch.")
+    about = {"pair": pair.name, "sources": pair.sources, "classifier": classifier, "dtype": dtype}
+    return {**about, "prompts": [Path(path).name for path in prompts], **asdict(settings)}

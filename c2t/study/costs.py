@@ -1,0 +1,160 @@
+"""What this machine takes for a forward of the target over n tokens, for one of the draft over a level of w, and for
+the rest of a round. Both curves are step functions on a GPU, so they are measured, not modelled."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from c2t.decoding import pad
+from c2t.models.pairs import Pair
+from c2t.replay.lockstep import Text
+from c2t.study.rounds import Round, now
+from c2t.tree import Nodes, Tree
+
+# Sizes at which forwards are measured; on both sides of what tiles on a GPU hold, where their cost steps up.
+VERIFIED = (1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 128, 129, 160, 192, 256)
+WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 15, 16, 20, 24, 32, 48, 64)
+BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
+
+
+class Curve(NamedTuple):
+    """Median seconds of a forward over each of `sizes` tokens a row."""
+
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def at(self, size: int | float) -> float:
+        """Seconds at any size: interpolated, level below the first size, and rising as last beyond the last one."""
+        if size <= self.sizes[-1] or len(self.sizes) == 1:
+            return float(np.interp(size, self.sizes, self.seconds))
+        rise = (self.seconds[-1] - self.seconds[-2]) / (self.sizes[-1] - self.sizes[-2])
+        return self.seconds[-1] + max(rise, 0.0) * (size - self.sizes[-1])
+
+
+class Overhead(NamedTuple):
+    """Seconds of a round outside the forwards (policy, acceptance, caches): fixed, and for each draft forward."""
+
+    a_round: float
+    a_pass: float
+
+
+class Costs(NamedTuple):
+    """What rounds of `batch` prompts cost behind a prefix of about `prefix` tokens. overhead: by name of the policy."""
+
+    batch: int
+    prefix: int
+    verify: Curve
+    draft: Curve
+    overhead: dict[str, Overhead]
+
+    def forwards(self, round: Round) -> float:
+        """Seconds of a round's forwards. Where rows have left the batch, what counts is the tokens in all rows."""
+        share = round.rows / self.batch
+        return self.verify.at(round.verified * share) + sum(self.draft.at(width * share) for width in round.widths)
+
+    def seconds(self, policy: str, round: Round) -> float:
+        """Seconds of a round of a policy of this name."""
+        overhead = self.overhead[policy]
+        return self.forwards(round) + overhead.a_round + overhead.a_pass * len(round.widths)
+
+
+def measure(
+    pair: Pair,
+    texts: Sequence[Text],
+    *,
+    widest: int,
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Costs:
+    """Both curves, for these texts as one batch, in the middle of each; `widest`: tokens of the widest draft level.
+
+    All sizes in turn, `repeats` times after a warm-up, so that a drifting machine treats all alike.
+    """
+    bench = _Bench(pair, texts, clock)
+    widths = (*(width for width in WIDTHS if width < widest), widest)
+    verify: list[list[float]] = [[] for _ in VERIFIED]
+    draft: list[list[float]] = [[] for _ in widths]
+    for repeat in range(repeats + 1):
+        for measured, sizes, run in ((verify, VERIFIED, bench.verify), (draft, widths, bench.draft)):
+            for seconds, size in zip(measured, sizes, strict=True):
+                spent = run(size)
+                if repeat:
+                    seconds.append(spent)
+    target, level = (
+        Curve(sizes, tuple(map(statistics.median, seconds))) for sizes, seconds in ((VERIFIED, verify), (widths, draft))
+    )
+    return Costs(len(texts), int(bench.lengths.float().mean()), target, level, overhead={})
+
+
+class _Bench:
+    """Forwards against the clock, behind the first half of each text."""
+
+    def __init__(self, pair: Pair, texts: Sequence[Text], clock: Callable[[], float]):
+        self.pair, self.clock = pair, clock
+        device = pair.target.device
+        self.tokens, _ = pad([text.tokens.tolist() for text in texts], device)
+        self.features = torch.nn.utils.rnn.pad_sequence([text.features for text in texts], batch_first=True)
+        self.lengths = torch.tensor([(text.prompt + text.end) // 2 for text in texts], device=device)
+        longest = int(self.lengths.max())
+        self.root = self.tokens.gather(1, self.lengths[:, None])[:, 0]
+        self.tokens, self.features = self.tokens[:, : longest + 1], self.features[:, :longest]
+        self.session = pair.target.session()
+        self.session.prefill(self.tokens[:, :longest], self.lengths)
+
+    @torch.inference_mode()
+    def verify(self, size: int) -> float:
+        """Seconds of the target over trees of `size` tokens."""
+        tree = regular(self.root, size, BRANCHING)
+        start = self._now()
+        self.session.verify(tree)
+        seconds = self._now() - start
+        self.session.cache.drop()
+        return seconds
+
+    @torch.inference_mode()
+    def draft(self, width: int) -> float:
+        """Seconds of the draft over a level of `width` tokens under the root."""
+        session, tree = self.pair.draft.session(), regular(self.root, width + 1, width)
+        session.observe(self.tokens, self.features, self.lengths)
+        slots = torch.arange(width + 1, device=self.root.device).expand(len(self.root), -1)
+        session.expand(tree, slots[:, :1])
+        start = self._now()
+        session.expand(tree, slots[:, 1:])
+        return self._now() - start
+
+    def _now(self) -> float:
+        return now(self.root.device, self.clock)
+
+
+def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
+    """Trees of `size` tokens in which every node has `branching` children, level by level."""
+    parents = [(place - 1) // branching for place in range(1, size)]
+    depths = [-1]
+    for parent in parents:
+        depths.append(depths[parent] + 1)
+    token = root[:, None].expand(-1, size - 1)
+    zero = torch.zeros(token.shape, device=root.device)
+    columns = {"parent": torch.tensor(parents), "depth": torch.tensor(depths[1:]), "rank": torch.zeros(size - 1)}
+    whole = {name: values.to(root).expand_as(token) for name, values in columns.items()}
+    floats = {name: zero for name in ("prob", "joint", "entropy", "peak", "score")}
+    return Tree.root(root).extend(Nodes(token=token, **whole, **floats, alive=torch.ones_like(token, dtype=torch.bool)))
+
+
+def fit_overhead(passes: Sequence[int], seconds: Sequence[float]) -> Overhead:
+    """A line through what real rounds took beyond their forwards: medians at each number of draft forwards, weighed by
+    how many rounds there were, so that a round in which the machine was busy with something else does not count."""
+    groups: dict[int, list[float]] = {}
+    for count, spent in zip(passes, seconds, strict=True):
+        groups.setdefault(count, []).append(spent)
+    medians = [statistics.median(group) for group in groups.values()]
+    if len(groups) == 1:
+        return Overhead(medians[0], 0.0)
+    weights = [len(group) ** 0.5 for group in groups.values()]
+    slope, intercept = np.polyfit(list(groups), medians, 1, w=weights)
+    return Overhead(float(intercept), float(slope))

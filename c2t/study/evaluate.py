@@ -1,0 +1,126 @@
+"""What a policy costs and yields on prompts: gamma, tau and draft passes, by exact replay or from live runs."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from c2t.decoding import DraftModel, Policy, Step, check_rule, cut, generate
+from c2t.errors import InputError
+from c2t.models.pairs import Pair
+from c2t.prompts import Encoded, Prompt, encode_all
+from c2t.replay.cache import written
+from c2t.replay.lockstep import Text, replay
+from c2t.sampling import Sampling
+from c2t.statistics import Statistics, Trace
+
+# Texts at a time: it bounds the memory of a run; the figures do not depend on it.
+BATCH = 16
+LOOP_TOKENS, LOOP_PERIOD = 32, 16
+
+
+def evaluate(
+    pair: Pair,
+    policy: Policy,
+    ids: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    sampling: Sampling,
+    rule: str | None = None,
+    live: bool = False,
+    texts: Sequence[Text] | None = None,
+    drafter: DraftModel | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Statistics]:
+    """The statistics of each prompt's rounds.
+
+    `texts`: what `write_texts` returned for the same prompts and settings, to be written once for several policies.
+    drafter: drafts in replay instead of the pair's own draft.
+    live: run the target on every tree. Both ways count the same rounds; what cannot be replayed (residual rule, trees
+    that start from the target's distribution) is always run live.
+    """
+    rule = check_rule(policy, rule)
+    live = live or not policy.exact or (rule == "residual" and sampling.temperature > 0)
+    if texts is None and not live:
+        texts = write_texts(pair, ids, max_new_tokens, policy.levels, sampling)
+    statistics: list[Statistics] = []
+    for start in range(0, len(ids), BATCH):
+        part = slice(start, start + BATCH)
+        numbers = range(start, start + len(ids[part]))
+        trace = Trace(len(numbers))
+        if live:
+            steps = _run(pair, policy, ids[part], max_new_tokens, sampling, numbers, rule)
+        else:
+            steps = replay(drafter or pair.draft, policy, texts[part], seed=sampling.seed, sequences=numbers)
+        for step in steps:
+            trace.add(step)
+        trace.finish([len(cut(tokens, max_new_tokens, pair.target.eos)) for tokens in trace.tokens])
+        statistics += trace.statistics
+        progress(len(statistics))
+    return statistics
+
+
+def _run(
+    pair: Pair,
+    policy: Policy,
+    ids: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    sampling: Sampling,
+    sequences: Sequence[int],
+    rule: str,
+) -> Iterator[Step]:
+    return generate(
+        pair.target,
+        pair.draft,
+        policy,
+        ids,
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        eos=pair.target.eos,
+        sequences=sequences,
+        rule=rule,
+    )
+
+
+def write_texts(
+    pair: Pair, ids: Sequence[Sequence[int]], max_new_tokens: int, levels: int, sampling: Sampling
+) -> list[Text]:
+    """The target's own continuations, long enough to judge trees of up to `levels` levels, from
+    the cache on disk where they are in it; see `replay.write` and `text_cache`."""
+    texts: list[Text] = []
+    for start in range(0, len(ids), BATCH):
+        part = ids[start : start + BATCH]
+        numbers = range(start, start + len(part))
+        texts += written(
+            pair, part, max_new_tokens=max_new_tokens, beyond=levels + 1, sampling=sampling, sequences=numbers
+        )
+    return texts
+
+
+def encode(pair: Pair, prompts: Sequence[Prompt], max_new_tokens: int, sampling: Sampling) -> Encoded:
+    """Every turn of the prompts for this pair; earlier answers in a conversation are the target's own."""
+
+    def answer(ids: list[list[int]]) -> list[str]:
+        texts = write_texts(pair, ids, max_new_tokens, 0, sampling)
+        new = [text.tokens[text.prompt : text.end] for text in texts]
+        return pair.tokenizer.batch_decode(new, skip_special_tokens=True)
+
+    limit = pair.target.max_positions
+    longest = limit - max_new_tokens
+    if longest < 1:
+        raise InputError(
+            f"max_new_tokens = {max_new_tokens} leaves no room for a prompt in the target's {limit} positions"
+        )
+    return encode_all(pair.tokenizer, pair.template, prompts, longest, answer)
+
+
+def loops(tokens: Sequence[int]) -> bool:
+    """Whether a text ends in a loop: its last 32 tokens repeat a sequence of at most 16.
+
+    Loops are easy to draft, so figures on looping texts flatter every policy; shorter texts never count.
+    """
+    last = tokens[-LOOP_TOKENS:]
+    return len(last) == LOOP_TOKENS and any(last[p:] == last[:-p] for p in range(1, LOOP_PERIOD + 1))
+
+
+def share_of_loops(texts: Sequence[Text]) -> float:
+    """Share of the texts that end in a loop."""
+    new = [text.tokens[text.prompt : text.end].tolist() for text in texts]
+    return sum(loops(tokens) for tokens in new) / len(new)

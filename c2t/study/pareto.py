@@ -1,0 +1,167 @@
+"""gamma at equal tau: fronts of policy families, read between their points, with paired bootstrap intervals.
+
+The front of a family is its lower envelope: a point is on it if no other one of the family has at least its tau with
+at most its gamma. Between neighbouring points of the front gamma is interpolated linearly in tau. A tau that is
+outside the range of the family's points is not reached. Shapes: R resamples, P points of a family, n prompts, t taus.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from c2t.errors import InputError
+from c2t.study.points import Point
+
+SUBJECT, LIMIT = "c2t", "oracle"  # the oracle bounds every family and is nobody's rival
+RIVALS_TOGETHER = "all rivals together"
+RESAMPLES = 1000
+STEP = 0.5  # between the taus of a comparison, which start at 1
+MOST = 0.95  # share of the resamples in which both fronts must reach a tau for an interval
+
+
+class Ratio(NamedTuple):
+    """The subject's gamma over a rival's at one tau; None where one of the two does not reach it. low, high: ends of
+    the 95 % interval, None also where too many resamples do not reach it."""
+
+    tau: float
+    gamma: float | None
+    rival_gamma: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+
+
+class Comparison(NamedTuple):
+    """subject: the family compared; taus; ratios: rival -> one Ratio per tau, all rivals together (the least of their
+    fronts and of their common one), the oracle last if there is one. strongest: the rival with the smallest gamma at
+    most of the taus that the subject reaches (of equals, the one of smaller mean log gamma there); None without a
+    common tau."""
+
+    subject: str
+    taus: tuple[float, ...]
+    ratios: dict[str, list[Ratio]]
+    strongest: str | None
+
+
+def on_front(tau: Float[np.ndarray, "R P"], gamma: Float[np.ndarray, "R P"]) -> Bool[np.ndarray, "R P"]:
+    """Which points no other point of their row beats."""
+    no_worse = (tau[:, None] >= tau[:, :, None]) & (gamma[:, None] <= gamma[:, :, None])
+    better = (tau[:, None] > tau[:, :, None]) | (gamma[:, None] < gamma[:, :, None])
+    return ~(no_worse & better).any(2) & ~np.isnan(tau)
+
+
+def gamma_at(
+    tau: Float[np.ndarray, "R P"], gamma: Float[np.ndarray, "R P"], taus: Sequence[float]
+) -> Float[np.ndarray, "R t"]:
+    """gamma of each row's front at these taus, NaN where no point has at most or none has at least that tau."""
+    front = on_front(tau, gamma)[:, None]
+    wanted = np.asarray(taus, dtype=float)[None, :, None]
+    below = np.where(front & (tau[:, None] <= wanted), tau[:, None], -np.inf)
+    above = np.where(front & (tau[:, None] >= wanted), tau[:, None], np.inf)
+    left, right = below.argmax(2), above.argmin(2)
+    start, end = below.max(2), above.min(2)
+    reached = (tau[:, None] <= wanted).any(2) & np.isfinite(end)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(end > start, (wanted[..., 0] - start) / (end - start), 0.0)
+    share = np.where(np.isfinite(start), share, 1.0)  # all points below are beaten by the front's first one
+    rows = np.arange(len(tau))[:, None]
+    return np.where(reached, gamma[rows, left] * (1 - share) + gamma[rows, right] * share, np.nan)
+
+
+def resample(prompts: int, resamples: int = RESAMPLES, seed: int = 0) -> Float[np.ndarray, "R n"]:
+    """How often each prompt counts: once in row 0, then as drawn with replacement."""
+    drawn = np.random.default_rng(seed).multinomial(prompts, np.full(prompts, 1 / prompts), resamples)
+    return np.concatenate([np.ones((1, prompts)), drawn]).astype(float)
+
+
+def tau_gamma(
+    points: Sequence[Point], weights: Float[np.ndarray, "R n"]
+) -> tuple[Float[np.ndarray, "R P"], Float[np.ndarray, "R P"]]:
+    """tau and gamma per round of every point under every weighting of the prompts."""
+    rounds, accepted, verified = (
+        weights @ np.array([getattr(point, name) for point in points], dtype=float).T
+        for name in ("rounds", "accepted", "verified")
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return accepted / rounds, verified / rounds
+
+
+def families(points: Iterable[Point]) -> dict[str, list[Point]]:
+    """The points of each family, in order of appearance."""
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.family, []).append(point)
+    return found
+
+
+def front(points: Sequence[Point]) -> list[Point]:
+    """The points on their common front, by tau."""
+    tau, gamma = tau_gamma(points, np.ones((1, len(points[0].rounds))))
+    chosen = on_front(tau, gamma)[0]
+    return sorted((point for point, on in zip(points, chosen, strict=True) if on), key=lambda point: point.tau)
+
+
+def compare(
+    points: Sequence[Point],
+    subject: str = SUBJECT,
+    taus: Sequence[float] | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """The subject's gamma over every other family's at equal tau. taus: 1, 1.5, 2, ... as far as the subject reaches.
+
+    The bootstrap is paired: the same resampled prompts for all families, whose fronts are rebuilt each time. Raises
+    InputError for an unknown subject and for points that do not count the same prompts.
+    """
+    groups = families(points)
+    if subject not in groups:
+        raise InputError(f"no points of {subject!r} to compare; there are: {', '.join(groups) or 'none'}")
+    if len({len(point.rounds) for point in points}) != 1:
+        raise InputError("the points count different prompts; compare points of one condition only")
+    rivals = {name: group for name, group in groups.items() if name not in (subject, LIMIT)}
+    limit = {LIMIT: groups[LIMIT]} if LIMIT in groups and subject != LIMIT else {}
+    if taus is None:
+        taus = np.arange(1, 1e-9 + max(point.tau for point in groups[subject]), STEP).tolist()
+    weights = resample(len(points[0].rounds), resamples, seed)
+    own = gamma_at(*tau_gamma(groups[subject], weights), taus)
+    others = {name: gamma_at(*tau_gamma(group, weights), taus) for name, group in (rivals | limit).items()}
+    if len(rivals) > 1:
+        everyone = gamma_at(*tau_gamma([p for group in rivals.values() for p in group], weights), taus)
+        # A dear point between two of another family raises the common front there, so that a rival could beat it.
+        others[RIVALS_TOGETHER] = np.fmin.reduce([everyone, *(others[name] for name in rivals)])
+    others |= {name: others.pop(name) for name in limit}  # last
+    found = {name: ratios(taus, own, gamma) for name, gamma in others.items()}
+    return Comparison(subject, tuple(taus), found, _strongest({name: found[name] for name in rivals}))
+
+
+def ratios(taus: Sequence[float], own: Float[np.ndarray, "R t"], other: Float[np.ndarray, "R t"]) -> list[Ratio]:
+    """One gamma over another at these taus. Row 0 holds the estimates, the others the resamples."""
+    found = []
+    for number, tau in enumerate(taus):
+        mine, theirs = own[0, number], other[0, number]
+        drawn = own[1:, number] / other[1:, number]
+        both = drawn[~np.isnan(drawn)]
+        known = not np.isnan(mine / theirs)
+        low, high = (
+            np.percentile(both, [2.5, 97.5]) if known and len(both) >= max(1, MOST * len(drawn)) else (None,) * 2
+        )
+        found.append(Ratio(tau, *map(_number, (mine, theirs, mine / theirs, low, high))))
+    return found
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or np.isnan(value) else float(value)
+
+
+def _strongest(ratios: Mapping[str, list[Ratio]]) -> str | None:
+    known = {name: {r.tau: r.ratio for r in found if r.ratio is not None} for name, found in ratios.items()}
+    known = {name: found for name, found in known.items() if found}
+    hardest = {tau: max(found.get(tau, 0) for found in known.values()) for found in known.values() for tau in found}
+
+    def strength(name: str) -> tuple[int, float]:
+        wins = sum(ratio == hardest[tau] for tau, ratio in known[name].items())
+        return wins, float(np.mean(np.log(list(known[name].values()))))
+
+    return max(known, key=strength, default=None)

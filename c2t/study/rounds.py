@@ -1,0 +1,153 @@
+"""What the rounds of a run ask of the models: sizes of the target's forwards and of the draft's, and tokens won."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+import torch
+
+from c2t.decoding import Policy, Step, generate
+from c2t.harvest.extra_columns import Recorder
+from c2t.models.pairs import Pair
+from c2t.protocols import Draft, Root
+from c2t.replay.lockstep import Text, replay
+from c2t.sampling import Sampling
+from c2t.study.evaluate import BATCH
+from c2t.tree import Tree
+
+
+class Round(NamedTuple):
+    """One round of `rows` prompts decoded together.
+
+    verified: tokens a row in the target's forward, root included, of the largest tree. widths: tokens a row in each
+    draft forward, the first of which takes in what the round before accepted; none where nothing was drafted.
+    accepted: drafted tokens, of all rows. new: tokens that all rows won, those past the end of a text not counted.
+    """
+
+    rows: int
+    verified: int
+    widths: tuple[int, ...]
+    accepted: int
+    new: int
+
+
+class Metered:
+    """A policy that remembers which slots it had drafted from. It computes nothing more while a round runs, so that the
+    round can be timed."""
+
+    def __init__(self, policy: Policy):
+        self.policy = policy
+        self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        self.draft = Recorder(draft)
+        return self.policy(self.draft, root)
+
+    def widths(self) -> list[tuple[int, ...]]:
+        """Tokens a row in each draft forward below the root in the last round, by row."""
+        levels = self.draft.slots[1:]
+        if not levels:
+            return []
+        levels = torch.stack([(slots >= 0).sum(1) for slots in levels], 1)
+        return [tuple(width for width in row if width) for row in levels.tolist()]
+
+
+def replayed(
+    pair: Pair, policy: Policy, texts: Sequence[Text], seed: int, progress: Callable[[int], None] = lambda done: None
+) -> list[list[Round]]:
+    """The rounds that each text takes alone, by exact replay. `texts`: of the prompts numbered from 0 on."""
+    found: list[list[Round]] = []
+    for start in range(0, len(texts), BATCH):
+        part, metered = texts[start : start + BATCH], Metered(policy)
+        steps = replay(pair.draft, metered, part, seed=seed, sequences=range(start, start + len(part)))
+        found += _by_prompt(steps, metered, [text.end - text.prompt for text in part])
+        progress(len(found))
+    return found
+
+
+def timed(
+    pair: Pair,
+    policy: Policy,
+    texts: Sequence[Text],
+    numbers: Sequence[int],
+    sampling: Sampling,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[tuple[Round, float]]:
+    """Decode prompts as one batch, for real, to the ends that their texts have: each round and its seconds.
+
+    The first round is left out: the draft takes in the prompt there. `numbers`: of the prompts' random streams.
+    """
+    ends = [text.end - text.prompt for text in texts]
+    prompts = [text.tokens[: text.prompt].tolist() for text in texts]
+    metered = Metered(policy)
+    steps = generate(
+        pair.target,
+        pair.draft,
+        metered,
+        prompts,
+        max_new_tokens=max(ends),
+        sampling=sampling,
+        eos=pair.target.eos,
+        sequences=numbers,
+    )
+    seconds: list[float] = []
+    rounds = _by_prompt(_ticking(steps, pair.target.device, clock, seconds), metered, ends)
+    return list(zip(together(rounds), seconds[1:], strict=True))[1:]
+
+
+def together(prompts: Sequence[Sequence[Round]]) -> list[Round]:
+    """The rounds of prompts decoded as one batch, from the rounds of each alone; a row that is done leaves."""
+    batch = []
+    for rows in zip_longest(*prompts):
+        rows = [row for row in rows if row is not None]
+        widths = tuple(max(level) for level in zip_longest(*(row.widths for row in rows), fillvalue=0))
+        batch.append(
+            Round(
+                sum(row.rows for row in rows),
+                max(row.verified for row in rows),
+                widths,
+                sum(row.accepted for row in rows),
+                sum(row.new for row in rows),
+            )
+        )
+    return batch
+
+
+def _by_prompt(steps: Iterator[Step], metered: Metered, ends: Sequence[int]) -> list[list[Round]]:
+    """Rounds of each prompt, read off the Steps of a run over all; ends: new tokens of each text."""
+    rounds: list[list[Round]] = [[] for _ in ends]
+    emitted, observed = [0] * len(ends), [0] * len(ends)
+    for step in steps:
+        prompts, counts = step.rows.tolist(), step.count.tolist()
+        if step.tree is None:
+            settled = step.position.tolist()
+        else:
+            settled, levels = counts, metered.widths() or [()] * len(prompts)
+            passes, sizes = step.draft_passes.tolist(), step.tree.sizes.tolist()
+            for row, prompt in enumerate(prompts):
+                widths = (observed[prompt], *levels[row]) if passes[row] else ()
+                new = max(0, min(counts[row], ends[prompt] - emitted[prompt]))
+                rounds[prompt].append(Round(1, sizes[row], widths, counts[row] - 1, new))
+        for prompt, count, taken in zip(prompts, counts, settled, strict=True):
+            emitted[prompt] += count
+            observed[prompt] = taken
+    return rounds
+
+
+def _ticking(
+    steps: Iterator[Step], device: torch.device, clock: Callable[[], float], seconds: list[float]
+) -> Iterator[Step]:
+    """The same steps; how long each of them took goes to `seconds`. What the reader does with one does not count."""
+    start = now(device, clock)
+    for step in steps:
+        seconds.append(now(device, clock) - start)
+        yield step
+        start = now(device, clock)
+
+
+def now(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds on the clock once everything queued on the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock()

@@ -1,0 +1,216 @@
+"""Many policies on the same texts: a grid of settings becomes points with the counts of every prompt."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from c2t.classifier import TreeClassifier
+from c2t.decoding import Policy
+from c2t.errors import InputError, at_least_one
+from c2t.models.pairs import Pair
+from c2t.policies.spec import describe, parse, split
+from c2t.prompts import Encoded, Prompt, spread
+from c2t.replay.lockstep import Text
+from c2t.sampling import Sampling
+from c2t.statistics import Statistics
+from c2t.study.bench import BenchSettings, rule_of
+from c2t.study.evaluate import encode, evaluate, write_texts
+from c2t.study.oracle import Judged, Oracle
+from c2t.study.pareto import LIMIT
+from c2t.study.points import Condition, Point, append_point, drop_unfinished_line, read_points
+
+# All ranked policies that need no training, each from a tau of about 1 to the largest that pays.
+DEFAULT_GRID = (
+    "c2t:beta=0.9|0.8|0.65|0.5|0.3|0.2|0.1|0.05|0.02,"
+    "threshold:threshold=0.2|0.1|0.05|0.02|0.01|0.005|0.002|0.001,"
+    "eagle2:levels=2,N=4|8,eagle2:levels=3,N=8|15|26,eagle2:levels=4,N=15|26|40,"
+    "eagle2:levels=6,N=26|40|60|100,eagle2:levels=8,N=60|100|200,"
+    "opttree:delta=0.05,N=5|12|26|60|120,talon:N=5|12|26|60|120,ddd:N=5|12|26|60|120,"
+    "entropy:levels=1|2|3|4,eagle1,chain:length=1|2|4|8,dymax:threshold=0.1|0.3,dyjoint:threshold=0.02|0.08"
+)
+ORACLE_THRESHOLDS = (0.3, 0.1, 0.03, 0.01, 0.003)
+
+
+@dataclass(frozen=True)
+class SweepSettings:
+    """limit: prompts, taken from all files and categories alike (None: all); rule: of policies that sample their
+    candidates (None: residual)."""
+
+    max_new_tokens: int = 64
+    temperature: float = 0.4
+    seed: int = 0
+    limit: int | None = 16
+    rule: str | None = None
+
+    def __post_init__(self):
+        at_least_one(self, "max_new_tokens", "limit")
+
+
+class Candidate(NamedTuple):
+    """A policy to sweep. family: whose front it may stand on; text: all of its settings; label: those that matter."""
+
+    family: str
+    policy: Policy
+    text: str
+    label: str
+
+
+class Sweep(NamedTuple):
+    """points: in the order of the candidates; known: how many stood in the file already; skipped: turns that are too
+    long for the target."""
+
+    condition: Condition
+    points: list[Point]
+    known: int
+    skipped: int
+
+
+def candidates(
+    grid: str,
+    classifier: Callable[..., TreeClassifier],
+    acceptance: Callable[[float], tuple[float, ...]] | None = None,
+) -> list[Candidate]:
+    """The policies of a grid, each once: `c2t:beta=0.1|0.3,eagle2:N=26|60,levels=4|6` are 2 + 4 of them, in families by
+    their names. InputError as `parse` raises it."""
+    policies = [parse(spec, classifier, acceptance) for spec in expand(grid)]
+    found = {describe(policy): policy for policy in policies}
+    return [
+        Candidate(text.partition(":")[0], policy, text, describe(policy, brief=True)) for text, policy in found.items()
+    ]
+
+
+def expand(grid: str) -> list[str]:
+    """The texts of all policies of a grid: per policy the product of its settings' alternatives, the last fastest."""
+    specs: list[str] = []
+    for text in split(grid):
+        name, _, settings = text.partition(":")
+        keys, values = zip(*(s.partition("=")[::2] for s in settings.split(",")), strict=True)
+        for chosen in product(*(value.split("|") for value in values)):
+            given = ",".join(f"{key}={value}" for key, value in zip(keys, chosen, strict=True) if key)
+            specs.append(f"{name}:{given}" if given else name)
+    return specs
+
+
+def oracles(thresholds: Sequence[float] = ORACLE_THRESHOLDS) -> list[Candidate]:
+    """The limit for the draft, as a family of its own."""
+    policies = [Oracle(threshold) for threshold in thresholds]
+    return [
+        Candidate(LIMIT, p, f"{LIMIT}:threshold={p.threshold},K={p.K},levels={p.levels}", f"{LIMIT}:{p.threshold}")
+        for p in policies
+    ]
+
+
+def sweep(
+    pair: Pair,
+    grid: Sequence[Candidate],
+    prompts: Sequence[Prompt],
+    settings: SweepSettings = SweepSettings(),
+    file: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Sweep:
+    """Points of all candidates on the same texts, which are written once.
+
+    file: finished points are appended to it one by one, and those that stand there under the same condition are not
+    counted again. Raises InputError if it is a file of another kind.
+    """
+    if not grid:
+        raise InputError("the grid has no policies: name at least one, as in c2t:beta=0.1|0.3,eagle2:N=26|60")
+    stored = read_points(file) if file and file.is_file() else {}
+    chosen = spread(prompts, settings.limit)
+    sampling = Sampling(settings.temperature, seed=settings.seed)
+    encoded = encode(pair, chosen, settings.max_new_tokens, sampling)
+    condition = _condition(pair, chosen, encoded, settings)
+    known = {_key(point): point for point in stored.get(condition, [])}
+    missing = [one for one in grid if _key(one) not in known]
+    old, of = len(grid) - len(missing), len(grid) * len(encoded.ids)
+    progress(old * len(encoded.ids), of)
+    if missing and file:
+        drop_unfinished_line(file)
+    deepest = max((one.policy.levels for one in missing), default=0)
+    texts = write_texts(pair, encoded.ids, settings.max_new_tokens, deepest, sampling) if missing else []
+    for number, one in enumerate(missing, old):
+
+        def tell(done: int, before: int = number * len(encoded.ids)) -> None:
+            progress(before + done, of)
+
+        point = _point(one, _by_prompt(_count(pair, one, encoded, settings, texts, tell), encoded))
+        known[_key(point)] = point
+        if file:
+            append_point(file, condition, point)
+    return Sweep(condition, [known[_key(one)] for one in grid], old, encoded.skipped)
+
+
+def _count(
+    pair: Pair,
+    one: Candidate,
+    encoded: Encoded,
+    settings: SweepSettings,
+    texts: Sequence[Text],
+    progress: Callable[[int], None],
+) -> list[Statistics]:
+    judged = Judged(pair.draft, pair.target, settings.temperature) if isinstance(one.policy, Oracle) else None
+    return evaluate(
+        pair,
+        one.policy,
+        encoded.ids,
+        max_new_tokens=settings.max_new_tokens,
+        sampling=Sampling(settings.temperature, seed=settings.seed),
+        rule=rule_of(one.policy, BenchSettings(rule=settings.rule)),
+        texts=texts,
+        drafter=judged,
+        progress=progress,
+    )
+
+
+def _by_prompt(statistics: Sequence[Statistics], encoded: Encoded) -> Iterator[Statistics]:
+    """The turns of a conversation together: they depend on each other, so a bootstrap must not part them."""
+    turns: dict[int, list[Statistics]] = {}
+    for one, prompt in zip(statistics, encoded.prompts, strict=True):
+        turns.setdefault(id(prompt), []).append(one)
+    return (sum(several, Statistics()) for several in turns.values())
+
+
+def _point(one: Candidate, prompts: Iterator[Statistics]) -> Point:
+    counts = [(s.rounds, sum(s.accepted), s.gamma, sum(s.passes)) for s in prompts]
+    return Point(one.family, one.text, one.label, _network(one.policy), *zip(*counts, strict=True))
+
+
+def _key(one: Candidate | Point) -> tuple[str, str, str | None]:
+    """What tells points of one condition apart."""
+    if isinstance(one, Point):
+        return one.family, one.policy, one.classifier
+    return one.family, one.text, _network(one.policy)
+
+
+def _network(policy: Policy) -> str | None:
+    """A hash of the classifier that a policy asks, None without one."""
+    for field in fields(policy):
+        network = getattr(policy, field.name)
+        if isinstance(network, TreeClassifier):
+            digest = hashlib.sha256(repr(network.config.features).encode())
+            for name, tensor in network.state_dict().items():
+                digest.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            return digest.hexdigest()[:16]
+    return None
+
+
+def _condition(pair: Pair, chosen: Sequence[Prompt], encoded: Encoded, settings: SweepSettings) -> Condition:
+    return Condition(
+        pair=pair.name,
+        target=pair.sources["target"][1],
+        draft=pair.sources["draft"][1],
+        draft_name=Path(pair.sources["draft"][0]).name,
+        dtype=str(pair.target.embed_tokens.weight.dtype).removeprefix("torch."),
+        temperature=settings.temperature,
+        seed=settings.seed,
+        max_new_tokens=settings.max_new_tokens,
+        rule=settings.rule,
+        files=tuple(dict.fromkeys(prompt.file for prompt in chosen)),
+        prompts=len({id(prompt) for prompt in encoded.prompts}),
+        texts=hashlib.sha256(repr(encoded.ids).encode()).hexdigest()[:16],
+    )

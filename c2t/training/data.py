@@ -1,0 +1,221 @@
+"""What the classifier learns from: harvested nodes, split by prompt, with negatives drawn anew for every pass."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import lightning as L
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.classifier import STEP, features, known_features
+from c2t.errors import InputError
+from c2t.kernels.features import DERIVED, WIDE
+from c2t.records.reader import Records, describe, read_records
+from c2t.training.metrics import Validation
+
+
+class Label(NamedTuple):
+    """of: what is learned of a node. reads: the further columns of Records that this takes."""
+
+    of: Callable[[Records], Tensor]
+    reads: tuple[str, ...] = ()
+
+
+# What the network is trained to say: whether the node is accepted; the same if its parent is (learned from the nodes
+# for which that was asked: the children of accepted ones); or how likely a token drawn from the draft would be accepted
+# (MCSD+, section 3.3; the paper prints max(1, p/q) and means min).
+LABELS = {
+    "accepted": Label(lambda records: records.accepted.float()),
+    STEP: Label(lambda records: records.accepted.float(), ("reached",)),
+    "ratio": Label(lambda records: (records.target / records.prob.exp()).clamp(max=1), ("target", "prob")),
+}
+# Optimiser steps that one training step of Lightning makes: its cost per step is far above that of a tiny network.
+STEPS_PER_CHUNK = 64
+VALIDATION_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """C2T's settings; `fraction` of the training prompts is used, `negatives` of None or 0 means all of them; `layers`
+    of the network, `label` one of LABELS. beta: threshold that the classifier is to recommend."""
+
+    features: Sequence[str] = ("joint_prob", "entropy", "depth")
+    hidden: int = 48
+    epochs: int = 10
+    lr: float = 1e-3
+    batch_size: int = 1024
+    negatives: int | None = 1
+    min_steps: int = 2000
+    val_fraction: float = 0.05
+    fraction: float = 1.0
+    seed: int = 0
+    layers: int = 2
+    label: str = "accepted"
+    beta: float = 0.5
+
+    def __post_init__(self):
+        known_features(self.features)
+        if self.label not in LABELS or self.layers < 2:
+            raise InputError(f"label = {self.label!r} must be {' or '.join(LABELS)}, layers = {self.layers} at least 2")
+        for name in ("hidden", "epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} = {getattr(self, name)} must be at least 1")
+        if not 0 < self.lr < math.inf or (self.negatives or 0) < 0:
+            raise InputError(f"lr = {self.lr} must be above 0 and finite, negatives = {self.negatives} not below 0")
+        if not -(2**63) <= self.seed < 2**63:
+            raise InputError(f"seed = {self.seed} must be a number of 64 bits")
+        if not 0 < self.beta < 1:
+            raise InputError(f"beta = {self.beta} must be between 0 and 1, both excluded")
+        if not (0 < self.val_fraction < 1 and 0 < self.fraction <= 1):
+            raise InputError(
+                f"val_fraction = {self.val_fraction} must be in (0, 1), fraction = {self.fraction} in (0, 1]"
+            )
+
+
+# The networks of the papers, and C2T's by steps. All but the first leave no negatives out, so that a threshold means
+# what it says.
+MODELS = {
+    "c2t": TrainSettings(),
+    "c2t-steps": TrainSettings(
+        ("log_prob", "log_max_prob", "rank", "entropy", "depth"), negatives=None, lr=3e-3, label=STEP, beta=0.05
+    ),
+    "mcsd-hidden": TrainSettings(("hidden",), negatives=None, layers=3, label="ratio"),
+    "mcsd-topk": TrainSettings(("top_probs", "entropy"), negatives=None),
+}
+
+
+class Split(NamedTuple):
+    train: Int[Tensor, " t"]
+    validation: Int[Tensor, " v"]
+
+
+def split_prompts(count: int, val_fraction: float, fraction: float, seed: int) -> Split:
+    """Prompt numbers of the two parts: rows of one prompt are dependent, so no prompt is in both."""
+    if count < 2:
+        raise InputError(f"{count} prompt with rows cannot be split into training and validation: harvest more prompts")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    held_out = min(max(round(val_fraction * count), 1), count - 1)
+    used = max(round(fraction * (count - held_out)), 1)
+    return Split(order[held_out : held_out + used], order[:held_out])
+
+
+class NegativeSampling:
+    """One pass = all positives and `negatives` random negatives for each, drawn from the whole training set.
+
+    Iterating gives one epoch: `passes` passes, each with negatives of its own, as chunks of whole batches. `label`:
+    what is learned of each row, if not `accepted`.
+    """
+
+    def __init__(
+        self,
+        x: Float[Tensor, "n F"],
+        accepted: Bool[Tensor, " n"],
+        used: Bool[Tensor, " n"],
+        s: TrainSettings,
+        label: Float[Tensor, " n"] | None = None,
+    ):
+        self.x, self.accepted, self.label = x, accepted, accepted if label is None else label
+        # 32-bit row numbers: at millions of rows the index is as large as the data
+        self.positives = (used & accepted).nonzero().squeeze(1).int()
+        self.negatives = (used & ~accepted).nonzero().squeeze(1).int()
+        if not len(self.positives) or not len(self.negatives):
+            what = "no accepted" if not len(self.positives) else "only accepted"
+            raise InputError(f"the training prompts hold {what} nodes: harvest more prompts")
+        self.drawn = min(s.negatives * len(self.positives), len(self.negatives)) if s.negatives else len(self.negatives)
+        self.rows = len(self.positives) + self.drawn
+        self.chunk = s.batch_size * STEPS_PER_CHUNK
+        self.passes = math.ceil(s.min_steps / (s.epochs * math.ceil(self.rows / s.batch_size))) or 1
+        self.generator = torch.Generator().manual_seed(s.seed)
+
+    @property
+    def negatives_kept(self) -> float:
+        return self.drawn / len(self.negatives)
+
+    def __len__(self) -> int:
+        return self.passes * math.ceil(self.rows / self.chunk)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(self.passes):
+            for index in self.draw().split(self.chunk):
+                yield self.x.index_select(0, index), self.label.index_select(0, index).float()
+
+    def draw(self) -> Int[Tensor, " rows"]:
+        """Row numbers of one pass, shuffled."""
+        shuffle = torch.randperm(len(self.negatives), generator=self.generator, dtype=torch.int32)
+        index = torch.cat([self.positives, self.negatives[shuffle[: self.drawn]]])
+        return index[torch.randperm(len(index), generator=self.generator, dtype=torch.int32)]
+
+
+class Slices:
+    """The validation rows in order; a class, because Lightning reads a list of batches as several loaders."""
+
+    def __init__(self, x: Float[Tensor, "v F"]):
+        self.x = x
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.x) / VALIDATION_ROWS)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.x.split(VALIDATION_ROWS))
+
+
+class NodeData(L.LightningDataModule):
+    """Reads harvests into memory (about 60 bytes a row) and splits them by prompt; rows with NaN are dropped, and for
+    a network by steps those whose parent was not accepted."""
+
+    def __init__(self, folders: Sequence[str | Path], settings: TrainSettings):
+        super().__init__()
+        if len({Path(folder).resolve() for folder in folders}) < len(folders):
+            raise InputError("a harvest is given twice: its rows would be learned and validated with; give each once")
+        self.harvests = [describe(folder) for folder in folders]
+        policies = sorted({str(harvest.provenance.get("policy")) for harvest in self.harvests})
+        if len(policies) > 1:
+            raise InputError(f"the harvests are of different trees ({'; '.join(policies)}): train on one kind")
+        if any(harvest.provenance["M"] != self.harvests[0].provenance["M"] for harvest in self.harvests):
+            raise InputError(f"the harvests {', '.join(map(str, folders))} have entropies over different M")
+        wide = [name for name in settings.features if name in WIDE]
+        derived = [DERIVED[name] for name in settings.features if name in DERIVED]
+        records = read_records(folders, list(dict.fromkeys([*wide, *derived, *LABELS[settings.label].reads])))
+        x, label = features(records, settings.features), LABELS[settings.label].of(records)
+        self.widths = {name: getattr(records, name).shape[1] for name in wide}
+        present = records.prompt.unique()
+        split = split_prompts(len(present), settings.val_fraction, settings.fraction, settings.seed)
+        valid = ~(x.isnan().any(1) | label.isnan())
+        self.dropped = int((~valid).sum())
+        if records.reached is not None:
+            valid &= records.reached
+        self.training = NegativeSampling(
+            x, records.accepted, valid & _rows_of(records.prompt, present[split.train]), settings, label
+        )
+        held_out = valid & _rows_of(records.prompt, present[split.validation])
+        tree = records.tree[held_out].unique_consecutive(return_inverse=True)[1]
+        self.validation = Validation(x[held_out], records.accepted[held_out], tree)
+        if not self.validation.accepted.any():
+            raise InputError("the validation prompts hold no accepted node: harvest more prompts")
+        entries = [entry for harvest in self.harvests for entry in harvest.prompts]
+        self.validation_prompts = tuple(_prompt_id(entries[i]) for i in sorted(present[split.validation].tolist()))
+
+    def provenance(self, key: str) -> object:
+        """A value of the harvests' provenance; None where they differ."""
+        values = [harvest.provenance[key] for harvest in self.harvests]
+        return values[0] if all(value == values[0] for value in values) else None
+
+    def train_dataloader(self) -> NegativeSampling:
+        return self.training
+
+    def val_dataloader(self) -> Slices:
+        return Slices(self.validation.x)
+
+
+def _rows_of(prompt: Int[Tensor, " n"], chosen: Int[Tensor, " p"]) -> Bool[Tensor, " n"]:
+    table = torch.zeros(int(prompt.max()) + 1, dtype=torch.bool)
+    table[chosen] = True
+    return table[prompt]
+
+
+def _prompt_id(entry: dict[str, object]) -> str:
+    return f"{entry.get('file', '')}:{entry.get('question_id', '')}"

@@ -1,0 +1,240 @@
+"""Training and fine-tuning the classifier on harvested nodes (C2T, sections 4.1, 5.2 and 5.3)."""
+
+import logging
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from torch import Tensor, nn
+
+from c2t.classifier import ClassifierConfig, TreeClassifier
+from c2t.errors import InputError
+from c2t.storage import paths as checkpoints
+from c2t.training.data import NodeData, TrainSettings
+from c2t.training.metrics import Metrics, Validation, evaluate, select
+
+FINETUNE = TrainSettings(fraction=0.1, lr=1e-4)
+LOGGERS = ("csv", "wandb", "tensorboard")
+REFRESH_CHUNKS = 20  # drawing the progress bar at every chunk would cost a third of the speed
+
+
+class Result(NamedTuple):
+    classifier: TreeClassifier
+    out: Path
+    metrics: Metrics
+    history: list[Metrics]  # of every epoch
+    chosen: int  # the epoch that was saved
+    before: Metrics  # of the untrained network, or of the fine-tuned classifier
+    rows: int  # in one pass
+    dropped: int  # rows with NaN
+    steps: int
+    seconds: float
+
+
+def train(
+    data: Sequence[str | Path],
+    out: Path,
+    settings: TrainSettings = TrainSettings(),
+    logger: str = "csv",
+    overwrite: bool = False,
+    progress: bool = False,
+) -> Result:
+    """Train a new classifier on harvests and save it in `out`."""
+    checkpoints.check_out(out, overwrite)
+    nodes = NodeData(data, settings)
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        classifier = TreeClassifier(config_of(nodes, settings))
+    return _fit(classifier, nodes, settings, out, logger, progress)
+
+
+def finetune(
+    data: Sequence[str | Path],
+    source: TreeClassifier,
+    out: Path,
+    settings: TrainSettings = FINETUNE,
+    logger: str = "csv",
+    overwrite: bool = False,
+    progress: bool = False,
+) -> Result:
+    """Continue a trained classifier on a share of new harvests; features, size, sampling and the recommended beta stay
+    the source's."""
+    checkpoints.check_out(out, overwrite)
+    old = source.config
+    kept = {name: getattr(old, name) for name in ("features", "hidden", "negatives", "layers", "label", "beta")}
+    settings = replace(settings, **kept)
+    nodes = NodeData(data, settings)
+    if nodes.provenance("M") != old.M:
+        warnings.warn(
+            f"the classifier saw entropies over M = {old.M}, this harvest {nodes.provenance('M')}", stacklevel=2
+        )
+    classifier = TreeClassifier(config_of(nodes, settings))
+    classifier.load_state_dict(source.state_dict())
+    return _fit(classifier, nodes, settings, out, logger, progress)
+
+
+class TrainClassifier(L.LightningModule):
+    """Binary cross-entropy and Adam; one Lightning step makes the optimiser steps of a whole chunk, by hand."""
+
+    def __init__(self, classifier: TreeClassifier, validation: Validation, settings: TrainSettings):
+        super().__init__()
+        self.classifier, self.settings = classifier, settings
+        self.held_out = validation
+        self.automatic_optimization = False
+        self.steps, self.history, self.weights = 0, [], []
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.classifier.parameters(), self.settings.lr, fused=True)
+
+    def on_train_epoch_start(self) -> None:
+        self.loss_sum, self.batches = torch.zeros(()), 0
+
+    def training_step(self, chunk: tuple[Tensor, Tensor], _: int) -> None:
+        wrapped = self.optimizers()
+        batches = list(zip(*(column.split(self.settings.batch_size) for column in chunk), strict=True))
+        for i, (x, accepted) in enumerate(batches, start=1):
+            loss = nn.functional.binary_cross_entropy_with_logits(self.classifier.logits(x), accepted)
+            wrapped.optimizer.zero_grad()
+            loss.backward()
+            # Lightning counts a step only if its wrapper makes it; the wrapper costs more than the step itself.
+            (wrapped if i == len(batches) else wrapped.optimizer).step()
+            self.loss_sum += loss.detach()
+        self.steps += len(batches)
+        self.batches += len(batches)
+
+    def on_validation_epoch_start(self) -> None:
+        self.scores: list[Tensor] = []
+
+    def validation_step(self, x: Tensor, _: int) -> None:
+        self.scores.append(self.classifier.logits(x).sigmoid())
+
+    def on_validation_epoch_end(self) -> None:
+        scores = torch.cat(self.scores)
+        if not all(values.isfinite().all() for values in (scores, *self.classifier.parameters())):
+            raise InputError(f"the training diverged: give a smaller lr than {self.settings.lr:g}")
+        metrics = evaluate(scores, self.held_out)
+        self.history.append(metrics)
+        self.weights.append({name: value.clone() for name, value in self.classifier.state_dict().items()})
+        self.log("average_precision", metrics.average_precision)
+        self.log_dict(
+            {"loss": self.loss_sum / self.batches, "recall": metrics.recall, "theta": metrics.theta}, prog_bar=True
+        )
+
+
+def _fit(
+    classifier: TreeClassifier, nodes: NodeData, settings: TrainSettings, out: Path, logger: str, progress: bool
+) -> Result:
+    module = TrainClassifier(classifier, nodes.validation, settings)
+    with torch.inference_mode():
+        before = evaluate(classifier.logits(nodes.validation.x).sigmoid(), nodes.validation)
+    with checkpoints.replacing(out) as folder, quiet(), _one_thread():
+        trainer = L.Trainer(
+            accelerator="cpu",
+            devices=1,
+            max_epochs=settings.epochs,
+            num_sanity_val_steps=0,
+            log_every_n_steps=1,
+            logger=_logger(logger, folder, out, settings),
+            callbacks=[RichProgressBar(refresh_rate=REFRESH_CHUNKS)] if progress else None,
+            enable_progress_bar=progress,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+        )
+        start = time.perf_counter()
+        trainer.fit(module, nodes)
+        seconds = time.perf_counter() - start
+        if isinstance(trainer.logger, WandbLogger):
+            trainer.logger.experiment.finish()  # else the next training of this process would continue the run
+        chosen = select(module.history)
+        metrics = module.history[chosen]
+        best = TreeClassifier(replace(classifier.config, metrics=metrics._asdict()))
+        best.load_state_dict(module.weights[chosen])
+        best.eval().save_pretrained(folder)
+    return Result(
+        classifier=best,
+        out=out,
+        metrics=metrics,
+        history=module.history,
+        chosen=chosen,
+        before=before,
+        rows=nodes.training.rows,
+        dropped=nodes.dropped,
+        steps=module.steps,
+        seconds=seconds,
+    )
+
+
+def config_of(nodes: NodeData, settings: TrainSettings) -> ClassifierConfig:
+    """What a classifier that learns from these rows says of itself."""
+    return ClassifierConfig(
+        features=tuple(settings.features),
+        hidden=settings.hidden,
+        layers=settings.layers,
+        label=settings.label,
+        beta=settings.beta,
+        widths=nodes.widths,
+        **{key: nodes.provenance(key) for key in ("M", "K", "levels", "pair")},
+        negatives=settings.negatives or None,
+        negatives_kept=nodes.training.negatives_kept,
+        validation_prompts=nodes.validation_prompts,
+    )
+
+
+def _logger(name: str, folder: Path, out: Path, settings: TrainSettings) -> Logger:
+    """CSV goes into the classifier's own folder; the others keep their runs beside it."""
+    if name not in LOGGERS:
+        raise InputError(f"unknown logger {name!r}; known: {', '.join(LOGGERS)}")
+    if name == "csv":
+        logger = CSVLogger(folder, name="", version="")
+    elif name == "tensorboard":
+        logger = TensorBoardLogger(out.parent / "tensorboard", name=out.name)
+    else:
+        logger = _wandb(out)
+    logger.log_hyperparams({**asdict(settings), "features": list(settings.features)})
+    return logger
+
+
+def _wandb(out: Path) -> Logger:
+    import wandb  # noqa: PLC0415 - slow to import, and only needed here
+
+    logger = WandbLogger(project="c2t", save_dir=out.parent)
+    try:
+        logger.experiment.config  # noqa: B018 - starts the run
+    except wandb.errors.UsageError as error:
+        raise InputError(f"wandb: {error} Or set WANDB_MODE=offline.") from error
+    return logger
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Batches of a network this small are not worth sharing: beside other work two threads are slower than one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Lightning talks about hardware and data loaders that this training does not have."""
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("lightning")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,115 @@
+"""What a draft phase of the embedded pair costs, against the straightforward version: the head as a module of stock
+transformers layers, the LM head as torch's linear layer, log-softmax, top-k and entropy as torch has them, without
+gradients. And what the text's n-grams add to it. All in one run, in turn, on the same texts; the trees are made by the
+same code.
+
+python -m pipelines.bench.draft [POLICIES] [--threads N]
+
+A phase is one round's work of the draft: it observes three tokens and drafts a tree. Seconds are medians over rounds.
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+from torch import Tensor
+
+from c2t.classifier import TreeClassifier
+from c2t.decoding import Policy
+from c2t.models.eagle_draft import EagleSession
+from c2t.models.ngrams import NgramDraft
+from c2t.models.pairs import Pair, load_pair
+from c2t.policies.spec import parse
+from c2t.prompts import conversation, default_prompts, read_prompts, spread
+from c2t.protocols import Root, Rows
+from c2t.replay.lockstep import Text, write
+from c2t.sampling import Sampling
+from c2t.storage.provenance import hardware
+
+POLICIES = "eagle2,c2t:beta=0.3,c2t:beta=0.1,threshold:threshold=0.005,entropy"
+PROMPTS, NEW_TOKENS, STEP = 8, 36, 3
+
+
+class Modules(EagleSession):
+    """The straightforward version."""
+
+    def _rows(self, hidden: Tensor) -> Rows:
+        return PlainRows(self._logits(hidden))
+
+    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        return self.draft.head(features, tokens, positions, mask[:, None], self.cache)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.draft.lm_head.linear(hidden)
+
+
+class PlainRows(Rows):
+    """Distributions as one writes them down."""
+
+    def ranked(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        log_probs = self.logits.log_softmax(-1)
+        top = log_probs.topk(k)
+        entropy = torch.full_like(log_probs[..., 0], float("nan"))
+        if m != 0:
+            values = log_probs.topk(m).values if m else log_probs
+            entropy = torch.special.entr(values.exp()).sum(-1)
+        return top.indices, top.values, entropy
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("policies", nargs="?", default=POLICIES)
+    options.add_argument("--threads", type=int, default=1)
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    pair = load_pair("tiny")
+    texts = texts_of(pair)
+    print(f"{hardware()}, {given.threads} thread(s), {len(texts)} texts, milliseconds a draft phase")
+    print(f"{'policy':28} {'modules':>8} {'c2t':>8}  c2t / modules, +ngrams / c2t (quartiles of the rounds' ratios)")
+    for name in given.policies.split(","):
+        policy = parse(name, lambda name="tiny": TreeClassifier.from_pretrained(name))
+        plain, ours, ngrams = compare(pair, policy, texts)
+        before, after = (1e3 * statistics.median(seconds) for seconds in (plain, ours))
+        print(f"{name:28} {before:8.2f} {after:8.2f}  {ratio(ours, plain)}, {ratio(ngrams, ours)}")
+
+
+def ratio(seconds: list[float], base: list[float]) -> str:
+    """Median and quartiles of the rounds' ratios."""
+    low, middle, high = statistics.quantiles([one / other for one, other in zip(seconds, base, strict=True)], n=4)
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
+def texts_of(pair: Pair) -> list[Text]:
+    """Texts of the target, with its features of all their tokens."""
+    prompts = spread([prompt for file in default_prompts(pair.name, "bench") for prompt in read_prompts(file)], PROMPTS)
+    ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in prompts]
+    return write(pair.target, ids, max_new_tokens=NEW_TOKENS, beyond=0, sampling=Sampling(0.4))
+
+
+def compare(pair: Pair, policy: Policy, texts: list[Text]) -> tuple[list[float], list[float], list[float]]:
+    """Seconds of every phase, by the straightforward version, by c2t's, and by that with n-grams."""
+    plain, ours, ngrams = [], [], []
+    for text in texts:
+        tokens, features = text.tokens[None], text.features[None]
+        sessions = [
+            (Modules(pair.draft), plain, torch.no_grad),
+            (pair.draft.session(), ours, torch.inference_mode),
+            (NgramDraft(pair.draft).session(), ngrams, torch.inference_mode),
+        ]
+        ends = range(text.prompt, len(text.tokens), STEP)
+        for start, end in zip([0, *ends], ends, strict=False):
+            count = torch.tensor([end - start])
+            for session, seconds, mode in sessions:
+                with mode():
+                    begun = time.perf_counter()
+                    session.observe(tokens[:, start : end + 1], features[:, start:end], count)
+                    policy(session, Root(tokens[:, end], tokens[:, end]))
+                if start:  # the first phase reads the prompt
+                    seconds.append(time.perf_counter() - begun)
+            sessions.append(sessions.pop(0))  # who comes second finds some of the weights in the cache
+    return plain, ours, ngrams
+
+
+if __name__ == "__main__":
+    main()

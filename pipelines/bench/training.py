@@ -1,0 +1,78 @@
+"""Rows per second of c2t's training against Lightning with a shuffled DataLoader(TensorDataset), in one run.
+
+python -m pipelines.bench.training [ROWS]
+"""
+
+import sys
+import time
+from typing import NamedTuple
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from c2t.classifier import TreeClassifier
+from c2t.training.data import NegativeSampling, TrainSettings
+from c2t.training.fit import TrainClassifier, quiet
+from c2t.training.metrics import Validation
+
+ONE_EPOCH = TrainSettings(epochs=1, negatives=None, min_steps=0)
+PLAIN_SHARE = 10  # the plain loader gets this part of the rows: it is that much slower
+
+
+class Rates(NamedTuple):
+    c2t: float
+    plain: float
+
+    @property
+    def ratio(self) -> float:
+        return self.c2t / self.plain
+
+
+class Plain(L.LightningModule):
+    """The same network, loss and optimiser, written the usual way."""
+
+    def __init__(self):
+        super().__init__()
+        self.classifier = TreeClassifier()
+
+    def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(self.classifier.logits(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), ONE_EPOCH.lr)
+
+
+def measure(rows: int) -> Rates:
+    x = torch.rand(rows, len(ONE_EPOCH.features))
+    accepted = torch.rand(rows) < x[:, 0]
+    everything = NegativeSampling(x, accepted, torch.ones(rows, dtype=torch.bool), ONE_EPOCH)
+    part = rows // PLAIN_SHARE
+    dataset = TensorDataset(x[:part], accepted[:part].float())
+    plain = DataLoader(dataset, ONE_EPOCH.batch_size, shuffle=True)
+    module = TrainClassifier(TreeClassifier(), Validation(x, accepted, torch.arange(rows)), ONE_EPOCH)
+    return Rates(c2t=rows / seconds_of_epoch(module, everything), plain=part / seconds_of_epoch(Plain(), plain))
+
+
+def seconds_of_epoch(module: L.LightningModule, loader: object) -> float:
+    with quiet():
+        trainer = L.Trainer(
+            accelerator="cpu",
+            devices=1,
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        start = time.perf_counter()
+        trainer.fit(module, loader)
+        return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    rates = measure(int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000)
+    print(f"Lightning + DataLoader(TensorDataset, shuffle)  {rates.plain / 1e6:6.3f} M rows/s")
+    print(f"c2t                                             {rates.c2t / 1e6:6.3f} M rows/s, {rates.ratio:.1f} times")

@@ -1,0 +1,71 @@
+"""When the draft is not calibrated: `pipelines.gain`'s ratios for a draft whose logits are multiplied, so that it is
+surer (or less sure) of itself than it should be. It ranks the same tokens; only its probabilities are off.
+
+    python -m pipelines.gain.calibration [--scales 0.5,2] [--draft eagle] [--limit N]
+"""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from torch import Tensor
+
+from c2t.harvest.harvest import HarvestSettings
+from c2t.models.eagle_draft import EagleDraft, EagleSession
+from c2t.models.pairs import Pair, load_pair
+from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.records.reader import describe
+from c2t.storage import paths as checkpoints
+from pipelines.gain.full_trees import Condition, harvested, kept
+from pipelines.gain.gain import MAIN, PLAIN, ratios, show
+from pipelines.gain.subtrees import cuts, read_nodes
+from pipelines.gain.variants import RIVALS, scores
+
+TEMPERATURE = 0.4
+
+
+class Scaled(EagleDraft):
+    """A draft head with its logits multiplied by `scale`."""
+
+    def __init__(self, draft: EagleDraft, scale: float):
+        super().__init__(draft.head, draft.lm_head.linear)
+        self.scale = scale
+
+    def session(self) -> "ScaledSession":
+        return ScaledSession(self)
+
+
+class ScaledSession(EagleSession):
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return super()._logits(hidden) * self.draft.scale
+
+
+def scaled(pair: Pair, scale: float) -> Pair:
+    return replace(pair, draft=Scaled(pair.draft, scale))
+
+
+def main(
+    scales: Annotated[str, typer.Option(help="What logits are multiplied by.")] = "2,0.5",
+    draft: Annotated[str, typer.Option(help="One of the pair's own heads.")] = "eagle",
+    limit: Annotated[int, typer.Option(help="Prompts.")] = 120,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
+    build: Annotated[Path, typer.Option(help="Where harvests are kept.")] = checkpoints.root() / "build" / "gain",
+) -> None:
+    prompts = spread([p for path in default_prompts("tiny", "harvest") for p in read_prompts(path)], limit)
+    settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=TEMPERATURE)
+    condition, build, pair = Condition(draft, TEMPERATURE), build / "harvest", load_pair("tiny", draft=draft)
+    before = read_nodes(harvested(condition, prompts, settings, build))
+    for scale in map(float, scales.split(",")):
+        folder = kept(f"{draft}-x{scale:g}", partial(scaled, pair, scale), prompts, settings, build)
+        nodes = read_nodes(folder)
+        found = {name: cuts(nodes, name, score) for name, score in scores(nodes, (*RIVALS, *MAIN))}
+        name = "threshold on P, logits as they were"
+        found[name] = cuts(before, name, before.columns["log_joint"])
+        rows = ratios(nodes, describe(folder).prompts, found, [PLAIN])
+        show(f"{condition.title}, logits x {scale:g}", list(rows))
+
+
+if __name__ == "__main__":
+    typer.run(main)

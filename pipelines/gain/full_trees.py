@@ -1,0 +1,35 @@
+"""Harvests of full trees, made where they are missing and kept; an interrupted one is gone on with."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from c2t.harvest.harvest import HarvestSettings, harvest
+from c2t.models.pairs import Pair, load_pair
+from c2t.prompts import Prompt
+from c2t.records.reader import is_complete
+
+
+class Condition(NamedTuple):
+    draft: str
+    temperature: float
+
+    @property
+    def title(self) -> str:
+        return f"{self.draft}, T = {self.temperature:g}"
+
+
+def harvested(condition: Condition, prompts: Sequence[Prompt], settings: HarvestSettings, build: Path) -> Path:
+    """The folder of this condition's full trees, made if it is not complete yet."""
+    return kept(condition.draft, lambda: load_pair("tiny", draft=condition.draft), prompts, settings, build)
+
+
+def kept(
+    draft: str, load: Callable[[], Pair], prompts: Sequence[Prompt], settings: HarvestSettings, build: Path
+) -> Path:
+    """The folder of the full trees of this draft, made with the pair that `load` brings if it is not complete yet."""
+    further = "".join(f"-{name}" for name in settings.columns)
+    folder = build / f"{draft}-T{settings.temperature:g}-{len(prompts)}x{settings.max_new_tokens}{further}"
+    if not is_complete(folder):
+        harvest(load(), prompts, folder, settings, resume=True)
+    return folder

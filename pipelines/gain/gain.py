@@ -1,0 +1,229 @@
+"""When a learned tree gains: gamma of scores over that of the best training-free tree at equal tau, by draft, text
+temperature and domain, with and without the text's n-grams in the draft (`c2t.models.ngrams`). Trees are cut out of
+harvested full ones (`pipelines.gain.subtrees`); a learned score is always judged on domains that it did not learn from.
+
+    python -m pipelines.gain.gain [--limit N] [--drafts a,b] [--temperatures a,b] [--grid] [--every] [--fresh] [--mixed]
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+import typer
+from matplotlib.axes import Axes
+
+from c2t.cli import terminal
+from c2t.harvest.harvest import HarvestSettings
+from c2t.models.pairs import DRAFTS, NGRAMS, load_pair
+from c2t.prompts import Prompt, default_prompts, read_prompts, spread
+from c2t.records.reader import describe, read_columns
+from c2t.storage import paths as checkpoints
+from c2t.storage.results import result_line
+from c2t.study import pareto as fronts
+from c2t.study.pareto import RESAMPLES, gamma_at, resample, tau_gamma
+from c2t.study.points import Point
+from pipelines.gain.context import read_texts, with_context
+from pipelines.gain.full_trees import Condition, harvested
+from pipelines.gain.subtrees import Nodes, cuts, read_nodes
+from pipelines.gain.variants import RIVALS, UNTRAINED, VARIANTS, scores
+from pipelines.papers import drawing
+
+RESULTS = checkpoints.root() / "data" / "results" / "gain.jsonl"
+TAUS = (1.5, 2.0, 2.5, 3.0)
+MAIN = (
+    "paper's network",
+    "network, log P",
+    "boosted trees, all 11",
+    "steps: network, own 5",  # with the inputs of `c2t train --model c2t-steps`
+)
+WITH_NGRAMS = (*MAIN, "steps: network, own 8, copies", "steps: boosted trees, own 8, copies")
+PLAIN, BOTH = "the best untrained tree", "the best untrained tree, n-grams known"
+# What a score is compared with: the best tree at each tau that the draft alone ranks, or that the draft with n-grams
+# ranks as well.
+BARS = {PLAIN: tuple(RIVALS), BOTH: (*RIVALS, *(name + NGRAMS for name in RIVALS))}
+ORACLE, EVERYTHING = "oracle", "all prompts"
+DRAWN = {
+    "paper's network": "C0",
+    "boosted trees, all 11": "C1",
+    "threshold on P" + NGRAMS: "C2",
+    "steps: network, own 5" + NGRAMS: "C3",
+}
+DRAWN_TAUS = (1.5, 2.0)
+
+
+class Row(NamedTuple):
+    """gamma of a score over that of the best rival at one tau, with a 95 % interval by prompt (None where too few
+    resamples reach the tau). prompts: which part of them."""
+
+    prompts: str
+    score: str
+    rivals: str
+    tau: float
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+def conditions(drafts: Sequence[str], temperatures: Sequence[float], grid: bool) -> list[Condition]:
+    """All drafts at the first temperature and all temperatures with the first draft; grid: every draft at every one."""
+    return [
+        Condition(draft, temperature)
+        for temperature in temperatures
+        for draft in drafts
+        if grid or draft == drafts[0] or temperature == temperatures[0]
+    ]
+
+
+def parts(nodes: Nodes, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, np.ndarray]]:
+    """The prompts as a whole, by file and by category: masks over the prompts that have trees."""
+    entries = [entries[prompt] for prompt in np.unique(nodes.prompt)]
+    yield EVERYTHING, np.ones(len(entries), bool)
+    for key in ("file", "category"):
+        values = np.array([entry[key].removesuffix(".jsonl") for entry in entries])
+        yield from ((str(value), values == value) for value in np.unique(values))
+
+
+def ratios(
+    nodes: Nodes, entries: Sequence[dict[str, Any]], found: dict[str, list[Point]], bars: Iterable[str]
+) -> Iterator[Row]:
+    """Every score over these bars, on all prompts; on the parts of them what is drawn."""
+    for part, kept in parts(nodes, entries):
+        weights = np.zeros((1 + RESAMPLES, len(kept)))
+        weights[:, kept] = resample(int(kept.sum()), RESAMPLES)
+        own = {name: gamma_at(*tau_gamma(points, weights), TAUS) for name, points in found.items()}
+        for bar in bars:
+            # Of each family's own front: points of different ones are no front that anything can be read between.
+            best = np.fmin.reduce([own[name] for name in BARS[bar]])
+            for name, gamma in own.items():
+                for ratio in fronts.ratios(TAUS, gamma, best):
+                    drawn = bar == PLAIN and ratio.tau in DRAWN_TAUS
+                    if ratio.ratio is not None and (drawn or part == EVERYTHING):
+                        values = (value and round(value, 4) for value in (ratio.ratio, ratio.low, ratio.high))
+                        yield Row(part, name, bar, ratio.tau, *values)
+
+
+def judged(
+    condition: Condition, prompts: Sequence[Prompt], settings: HarvestSettings, build: Path, every: bool, mixed: bool
+) -> tuple[int, list[Row]]:
+    """The number of trees of the draft alone, and all scores on its harvest and on that with n-grams. mixed: by models
+    that saw other prompts of the same domain."""
+    with torch.no_grad():
+        texts = read_texts(load_pair("tiny"), prompts, settings)
+    found: dict[str, list[Point]] = {}
+    alone = harvested(condition, prompts, settings, build)
+    for ngrams, names in (
+        ("", (*UNTRAINED, *VARIANTS) if every else (*RIVALS, *MAIN)),
+        (NGRAMS, (*RIVALS, *WITH_NGRAMS)),
+    ):
+        folder = harvested(condition._replace(draft=condition.draft + ngrams), prompts, settings, build)
+        nodes = read_nodes(folder)
+        if mixed:
+            folds = np.random.default_rng(0).integers(len(nodes.files), size=len(prompts))
+            nodes = nodes._replace(fold=folds[nodes.prompt])
+        for name, score in scores(with_context(nodes, texts), names):
+            found[name + ngrams] = cuts(nodes, name + ngrams, score)
+    return describe(alone).trees, list(ratios(nodes, describe(alone).prompts, found, BARS))
+
+
+def limit_of(folder: Path) -> list[Row]:
+    """The oracle on a harvest with the target's probabilities."""
+    nodes = read_nodes(folder)
+    found = {name: cuts(nodes, name, score) for name, score in scores(nodes, RIVALS)}
+    found[ORACLE] = cuts(nodes, ORACLE, read_columns(folder, ["target_prob"])["target_prob"])
+    rows = ratios(nodes, describe(folder).prompts, found, [PLAIN])
+    return [row for row in rows if row.score == ORACLE]
+
+
+def show(title: str, rows: Sequence[Row]) -> None:
+    """A table for all prompts over each bar."""
+    for bar in BARS:
+        lines: dict[str, dict[float, str]] = {}
+        for row in rows:
+            if (row.prompts, row.rivals) == (EVERYTHING, bar):
+                interval = "" if row.low is None else f" ({row.low:.2f}-{row.high:.2f})"
+                lines.setdefault(row.score, {})[row.tau] = f"{row.ratio:.2f}{interval}"
+        if lines:
+            table = [[name, *(found.get(tau) for tau in TAUS)] for name, found in lines.items()]
+            terminal.table(f"{title}: gamma over that of {bar}", ["score", *(f"tau {tau:g}" for tau in TAUS)], table)
+
+
+def read(path: Path) -> dict[str, list[Row]]:
+    """The rows of each condition in a file."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {
+        Condition(run["draft"], run["temperature"]).title: [Row(*row) for row in figures["rows"]]
+        for run, figures in ((line["configuration"], line["figures"]) for line in lines)
+    }
+
+
+def draw(found: dict[str, list[Row]], path: Path) -> None:
+    """Ratios with intervals: all conditions, and the first one's parts of the prompts."""
+    first = next(iter(found))
+    places = [(title, EVERYTHING) for title in found]
+    places += [(first, part) for part in dict.fromkeys(row.prompts for row in found[first]) if part != EVERYTHING]
+    figure, panels = drawing.panels(len(DRAWN_TAUS))
+    figure.set_size_inches(10, 1.5 + 0.45 * len(places))
+    for panel, tau in zip(panels, DRAWN_TAUS, strict=True):
+        _panel(panel, found, places, tau)
+    labels = [title if part == EVERYTHING else f"{title}: {part}" for title, part in places]
+    panels[0].set_yticks(range(len(places)), labels)
+    panels[1].set_yticks(range(len(places)), [])
+    colours = [drawing.patch(colour) for colour in DRAWN.values()]
+    figure.legend(handles=colours, labels=list(DRAWN), loc="outside upper center", ncols=len(DRAWN), fontsize="small")
+    drawing.save(figure, path)
+
+
+def _panel(panel: Axes, found: dict[str, list[Row]], places: Sequence[tuple[str, str]], tau: float) -> None:
+    for number, (name, colour) in enumerate(DRAWN.items()):
+        for place, (title, part) in enumerate(places):
+            for row in found[title]:
+                if row[:4] != (part, name, PLAIN, tau) or row.low is None:
+                    continue
+                height = place + 0.18 * (number - (len(DRAWN) - 1) / 2)
+                panel.plot([row.low, row.high], [height] * 2, color=colour, linewidth=1.5)
+                panel.plot(row.ratio, height, "o", color=colour, markersize=4)
+    panel.axvline(1, color="0.4", linewidth=1)
+    panel.set(title=f"tau {tau:g}", xlabel="gamma over the best untrained tree's", ylim=(len(places) - 0.5, -0.5))
+    panel.grid(alpha=0.3, axis="x")
+
+
+def main(
+    drafts: Annotated[str, typer.Option(help="The first one meets all temperatures.")] = ",".join(DRAFTS),
+    temperatures: Annotated[str, typer.Option(help="Of the text; the first one meets all drafts.")] = "0.4,0,0.8",
+    grid: Annotated[bool, typer.Option(help="Every draft at every temperature.")] = False,
+    every: Annotated[bool, typer.Option(help="Every score that was tried instead of the main ones.")] = False,
+    limit: Annotated[int, typer.Option(help="Prompts.")] = 120,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
+    fresh: Annotated[bool, typer.Option(help="The bench prompts: nothing was chosen on them.")] = False,
+    mixed: Annotated[bool, typer.Option(help="Learn from other prompts of the same domains.")] = False,
+    oracle: Annotated[int, typer.Option(help="Prompts of the first condition for the limit; 0: none.")] = 24,
+    build: Annotated[Path, typer.Option(help="Where harvests are kept.")] = checkpoints.root() / "build" / "gain",
+    out: Annotated[Path, typer.Option(help="JSON lines; the figure lies beside them.")] = RESULTS,
+) -> None:
+    purpose = "bench" if fresh else "harvest"
+    prompts = spread([p for path in default_prompts("tiny", purpose) for p in read_prompts(path)], limit)
+    build = build / purpose
+    chosen = conditions(drafts.split(","), [float(value) for value in temperatures.split(",")], grid)
+    lines, found = [], {}
+    for condition in chosen:
+        settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=condition.temperature)
+        trees, rows = judged(condition, prompts, settings, build, every, mixed)
+        if oracle and condition == chosen[0]:
+            few = prompts[:oracle]
+            rows += limit_of(harvested(condition, few, replace(settings, columns=["target_prob"]), build))
+        show(condition.title, rows)
+        found[condition.title] = rows
+        run = {"purpose": purpose, "mixed": mixed, "prompts": len(prompts), "oracle_prompts": oracle}
+        figures = {"trees": trees, "rows": rows}
+        lines.append(result_line("gain", figures, {"draft": condition.draft, **run, **asdict(settings)}))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    draw(found, out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    typer.run(main)

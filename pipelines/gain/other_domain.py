@@ -1,0 +1,73 @@
+"""When the draft decodes domains that it was not trained on: `pipelines.gain`'s ratios on prose and doctests, for an
+EAGLE head of the embedded target that was trained on code alone. Beside them thresholds on P with the draft's
+temperature searched, the untrained way to bring back calibration, and the head that was trained on all domains.
+
+    python -m pipelines.gain.other_domain [--minutes N] [--limit N]
+
+The head is made where it is missing (checkpoints/local/tiny-code): 12 minutes for the target's texts, then --minutes.
+"""
+
+import dataclasses
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from c2t.harvest.harvest import HarvestSettings
+from c2t.models.pairs import Pair, load_pair
+from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.records.reader import describe
+from c2t.storage import paths as checkpoints
+from pipelines.gain.calibration import TEMPERATURE, scaled
+from pipelines.gain.full_trees import kept
+from pipelines.gain.gain import MAIN, PLAIN, ratios, show
+from pipelines.gain.subtrees import cuts, read_nodes
+from pipelines.gain.variants import RIVALS, scores
+from pipelines.pair import build as build_tiny_pair
+from pipelines.pair.recipes import PAIRS
+
+RECIPE = dataclasses.replace(
+    PAIRS["tiny"], name="tiny-code", heads=("draft",), draft_lm=None, domains=("code",), text_rows=768, embedded=False
+)
+SCALES = (0.5, 0.7, 0.85, 1.0, 1.2)
+
+
+def make_head(minutes: float) -> None:
+    shutil.copytree(PAIRS["tiny"].out / "target", RECIPE.out / "target", dirs_exist_ok=True)
+    build_tiny_pair.build(RECIPE, ["texts", "draft"], minutes)
+
+
+def of_code(scale: float) -> Pair:
+    """The target with the head of code, its logits multiplied."""
+    return scaled(load_pair(RECIPE.name), scale)
+
+
+def main(
+    minutes: Annotated[float, typer.Option(help="Of training, if the head is not there yet.")] = 20.0,
+    limit: Annotated[int, typer.Option(help="Prompts.")] = 120,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
+    build: Annotated[Path, typer.Option(help="Where harvests are kept.")] = checkpoints.root() / "build" / "gain",
+) -> None:
+    make_head(minutes)
+    files = [path for path in default_prompts("tiny", "harvest") if path.stem not in RECIPE.domains]
+    prompts = spread([p for path in files for p in read_prompts(path)], limit)
+    settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=TEMPERATURE)
+    build = build / "-".join(path.stem for path in files)
+    folders = {
+        f"logits x {scale:g}": kept(f"{RECIPE.name}-x{scale:g}", partial(of_code, scale), prompts, settings, build)
+        for scale in SCALES
+    }
+    folders["head of all domains"] = kept("eagle", partial(load_pair, "tiny"), prompts, settings, build)
+    nodes = read_nodes(folders["logits x 1"])
+    found = {name: cuts(nodes, name, score) for name, score in scores(nodes, (*RIVALS, *MAIN))}
+    for draft, folder in folders.items():
+        name, other = f"threshold on P, {draft}", read_nodes(folder)
+        found[name] = cuts(other, name, other.columns["log_joint"])
+    rows = ratios(nodes, describe(folders["logits x 1"]).prompts, found, [PLAIN])
+    show(f"{RECIPE.name}, T = {TEMPERATURE:g}", list(rows))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,122 @@
+"""A target and an EAGLE head of given shapes with random weights, behind prefixes of given lengths: what they compute
+means nothing, how long it takes is what real ones take."""
+
+from typing import NamedTuple
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from c2t.classifier import ClassifierConfig, TreeClassifier
+from c2t.cuda_graphs.draft import Phase, StaticDraft
+from c2t.cuda_graphs.target import StaticTarget
+from c2t.models.eagle import EagleHead
+from c2t.models.eagle_draft import EagleDraft
+from c2t.models.target import Target
+from c2t.policies.growth import Plan
+from c2t.tree import Tree
+from pipelines.papers.tree_blocks import random_trees
+
+PROMPT = 8  # tokens really read; the rest of a prefix is zeros
+
+
+class Shapes(NamedTuple):
+    """The models, and at which sizes they are measured."""
+
+    name: str
+    hidden: int
+    intermediate: int
+    heads: int
+    layers: int
+    vocabulary: int
+    dtype: torch.dtype
+    prefixes: tuple[int, ...]
+    verified: tuple[int, ...]  # tokens of a tree, one row
+    ragged: dict[int, tuple[int, ...]]  # rows -> mean tokens of their trees
+    ranked: dict[int, tuple[int, ...]]  # vocabulary -> rows of logits
+    trees: tuple[int, ...]  # nodes of random trees for attention alone
+    room: int  # slots for a tree
+
+    @property
+    def config(self) -> LlamaConfig:
+        return LlamaConfig(
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_attention_heads=self.heads,
+            num_hidden_layers=self.layers,
+            vocab_size=self.vocabulary,
+            max_position_embeddings=max(self.prefixes) + self.room,
+        )
+
+
+FULL = Shapes(
+    *("LLaMA-2 7B", 4096, 11008, 32, 32, 32000, torch.bfloat16, (512, 4096)),
+    verified=(1, 8, 16, 32, 60, 64, 65, 96, 128, 160, 180, 192, 224, 256, 300),
+    ragged={4: (16, 32, 60), 16: (16, 32, 60)},
+    ranked={32000: (1, 15, 64), 128256: (1, 15, 64)},
+    trees=(64, 256, 512, 1024, 2048),
+    room=320,
+)
+TINY = Shapes(
+    *("tiny", 64, 96, 4, 2, 320, torch.float32, (24,)),
+    verified=(1, 12),
+    ragged={2: (6,)},
+    ranked={320: (1, 5)},
+    trees=(64,),
+    room=160,
+)
+
+
+def random_target(shapes: Shapes, device: torch.device) -> Target:
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(shapes.config, dtype=shapes.dtype, attn_implementation="sdpa")
+    return Target(model.requires_grad_(False))
+
+
+def random_head(shapes: Shapes, target: Target) -> EagleDraft:
+    config = shapes.config
+    config.num_hidden_layers = 1
+    with torch.device(target.device):
+        head = EagleHead(config).to(shapes.dtype).requires_grad_(False)
+    head.embed_tokens = target.embed_tokens
+    return EagleDraft(head, target.lm_head)
+
+
+def behind(target: Target, rows: int, prefix: int, shapes: Shapes) -> StaticTarget:
+    """A target by graphs, with prefixes in its memory."""
+    sizes = {*shapes.verified, *(2 * mean for means in shapes.ragged.values() for mean in means)}
+    static = StaticTarget(target, rows, prefix + shapes.room, sorted(sizes))
+    tokens = torch.zeros(rows, PROMPT, dtype=torch.long, device=target.device)
+    static.session().prefill(tokens, torch.full((rows,), PROMPT, device=target.device))
+    static.cache.lengths.fill_(prefix)
+    return static
+
+
+def phase_of(draft: EagleDraft, plan: Plan, rows: int, prefix: int) -> Phase:
+    """A draft phase of fixed shapes behind prefixes, its head having read them."""
+    static = StaticDraft(draft, plan, rows, prefix + 2 * plan.levels)
+    like = next(draft.head.parameters())
+    tokens = torch.zeros(rows, PROMPT + 1, dtype=torch.long, device=like.device)
+    features = torch.randn(rows, PROMPT, draft.head.config.hidden_size, device=like.device, dtype=like.dtype)
+    static.session().observe(tokens, features, torch.full((rows,), PROMPT, device=like.device))
+    static.phase.cache.lengths.fill_(prefix)
+    return static.phase
+
+
+def classifier_until(depth: int, device: torch.device) -> TreeClassifier:
+    """Trusts every node above this depth and none below, so that a draft phase runs a known number of levels; it costs
+    what any network of its size costs."""
+    model = TreeClassifier(ClassifierConfig()).requires_grad_(False)
+    for weight in model.parameters():
+        weight.zero_()
+    model.hidden.weight[0, 2] = 1  # the first unit is the depth
+    model.output.weight[0, 0], model.output.bias[0] = -1, depth + 0.5
+    return model.to(device)
+
+
+def ragged_trees(rows: int, mean: int, device: torch.device) -> Tree:
+    """Random trees of 1 to 2 mean - 1 slots, `mean` on average."""
+    size = torch.linspace(1, 2 * mean - 1, rows).round().long() if rows > 1 else torch.tensor([mean])
+    tree = random_trees(int(size.max()), rows).heavy_first()
+    alive = torch.arange(tree.size) < size[:, None]
+    columns = {**tree.columns(), "alive": alive, "capped": tree.capped}
+    return Tree(**{name: column.to(device) for name, column in columns.items()})

@@ -1,0 +1,102 @@
+"""Every kernel against its torch twin on fresh random inputs, before anything is timed."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from c2t.kernels.compact import torch_compact, triton_compact
+from c2t.kernels.features import FEATURES
+from c2t.kernels.rows import Ranked, triton, triton_rank
+from c2t.kernels.select import Limits, Network, torch_select, triton_select
+from c2t.kernels.static_tree import StaticTree
+from c2t.kernels.torch_rows import torch_entropy, torch_log_norm, torch_top
+from c2t.kernels.tree_attention import torch_attention, triton_attention
+from c2t.kernels.tree_mask import TreeMask
+from pipelines.papers.tree_blocks import random_trees
+
+TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}  # absolute and relative
+
+
+def check(device: torch.device, dtype: torch.dtype, vocabulary: int, heads: int, dim: int) -> Iterator[tuple[str, str]]:
+    """(kernel, what was found) for each; AssertionError where one differs from its twin."""
+    if triton is None:
+        yield "all", "triton is not installed: nothing to check"
+        return
+    for name, differences in {
+        "rank": rank_differences(device, dtype, vocabulary),
+        "select": select_differences(device),
+        "tree_attention": attention_differences(device, dtype, heads, dim),
+        "compact": compact_differences(device, dtype, heads, dim),
+    }.items():
+        largest = max(differences)
+        assert largest == largest, f"{name}: the kernel gave NaN where its twin did not"
+        yield name, f"largest difference {largest:.1e}"
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float) -> float:
+    """The largest absolute difference; AssertionError beyond the tolerance."""
+    torch.testing.assert_close(found.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    return float((found.double() - expected.double()).nan_to_num().abs().max()) if found.numel() else 0.0
+
+
+def rank_differences(device: torch.device, dtype: torch.dtype, vocabulary: int) -> Iterator[float]:
+    logits = 4 * torch.randn(3, vocabulary, device=device, dtype=dtype)
+    wide = logits.float()
+    norm = torch_log_norm(wide)
+    for k, m in ((15, 1000), (10, 0), (7, None)):
+        found = triton_rank(logits, k, m)
+        expected = Ranked(*torch_top(wide, norm, k), torch_entropy(wide, norm, m), norm)
+        assert found.token.equal(expected.token), "rank: other tokens than the twin's"
+        yield from (close(a, b, 2e-4) for a, b in zip(found[1:], expected[1:], strict=True))
+
+
+def select_differences(device: torch.device) -> Iterator[float]:
+    for network in (None, network_of(device), network_of(device)._replace(by_steps=True)):
+        drafts = [drafted(device, 1), drafted(device, 5)]
+        trees = [grown(step, drafts, network) for step in (triton_select, torch_select)]
+        for column, expected in zip(*trees, strict=True):
+            yield close(column, expected.to(column.dtype), 2e-5)
+
+
+def drafted(device: torch.device, frontier: int) -> Ranked:
+    prob = torch.rand(2, frontier, 5, device=device).log().sort(dim=2, descending=True).values
+    token = torch.randint(0, 99, prob.shape, device=device)
+    return Ranked(token, prob, torch.rand(prob.shape[:2], device=device), prob[..., 0])
+
+
+def network_of(device: torch.device, hidden: int = 48) -> Network:
+    features = tuple(FEATURES[name] for name in ("joint_prob", "entropy", "depth"))
+    weights = torch.randn(hidden, 3), torch.randn(hidden), torch.randn(hidden) / 7, torch.zeros(1)
+    return Network(features, *(weight.to(device) for weight in weights))
+
+
+def grown(step: Callable, drafts: list[Ranked], network: Network | None) -> StaticTree:
+    tree = StaticTree.rooted(torch.zeros(2, dtype=torch.long, device=drafts[0].token.device), 11)
+    step(tree, range(1), range(1, 6), drafts[0], network, Limits(0.05))
+    step(tree, range(1, 6), range(6, 11), drafts[1], network, Limits(0.05))
+    return tree
+
+
+def attention_differences(device: torch.device, dtype: torch.dtype, heads: int, dim: int) -> Iterator[float]:
+    lengths = torch.tensor([70, 3])
+    tree = random_trees(40, 2).heavy_first()
+    alive = torch.arange(40) < torch.tensor([[40], [31]])
+    mask = TreeMask.of(tree.parent, alive, lengths[:, None] + tree.depth + 1, lengths)
+    mask = TreeMask(*(column.to(device) for column in mask))
+    query = torch.randn(2, 40, heads, dim, device=device, dtype=dtype).transpose(1, 2)
+    key, value = torch.randn(2, 2, heads // 2, 110, dim, device=device, dtype=dtype)
+    expected = torch_attention(query.float(), key.float(), value.float(), mask, dim**-0.5)
+    for splits in (1, 2):
+        found = triton_attention(query, key, value, mask, dim**-0.5, splits=splits)
+        yield close(found, expected, TOLERANCE[dtype])
+
+
+def compact_differences(device: torch.device, dtype: torch.dtype, heads: int, dim: int) -> Iterator[float]:
+    buffers = [torch.randn(2, 2, heads, 30, dim, device=device, dtype=dtype) for _ in range(3)]
+    copies = [buffer.clone() for buffer in buffers]
+    index = torch.tensor([[0, 3, 4], [0, 1, 0]], device=device)
+    count, lengths = torch.tensor([3, 2], device=device), torch.tensor([20, 7], device=device)
+    triton_compact(buffers, index, count, lengths, 20)
+    torch_compact(copies, index, count, lengths, 20)
+    yield from (close(found, expected, 0.0) for found, expected in zip(buffers, copies, strict=True))

@@ -1,0 +1,215 @@
+"""The GPU runtime, checked and timed in one run: every kernel against its twin, then target and draft of LLaMA-2 7B's
+shapes with random weights against what must move (bytes / measured bandwidth).
+
+python -m pipelines.gpu.report [--tiny] [--out data/results]
+
+--tiny runs the same on shapes of a few kilobytes, on any machine: it shows that the report works, not how fast it is.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from c2t.cuda_graphs.graph import Graph
+from c2t.kernels.rows import rank
+from c2t.kernels.select import Limits, Network, select
+from c2t.kernels.static_tree import StaticTree
+from c2t.models.eagle_draft import EagleDraft
+from c2t.models.target import Target
+from c2t.policies import C2T, Eagle2
+from c2t.policies.growth import Plan
+from c2t.storage.provenance import hardware
+from c2t.storage.results import append_line, result_line
+from pipelines.gpu.lines import Line, draw, verdicts
+from pipelines.gpu.models import (
+    FULL,
+    TINY,
+    Shapes,
+    behind,
+    classifier_until,
+    phase_of,
+    ragged_trees,
+    random_head,
+    random_target,
+)
+from pipelines.gpu.parity import check, network_of
+from pipelines.papers.tree_blocks import timed, timings
+
+
+class Report:
+    """Runs the stages on one device."""
+
+    def __init__(self, shapes: Shapes, device: torch.device):
+        self.shapes, self.device = shapes, device
+        self.timed = partial(timed, device=device, repeats=30 if device.type == "cuda" else 3)
+
+    def lines(self) -> Iterator[Line]:
+        self.bytes_a_ms = self._bandwidth()
+        yield from self.ceilings()
+        target = random_target(self.shapes, self.device)
+        draft = random_head(self.shapes, target)
+        yield from self.kernels()
+        for prefix in self.shapes.prefixes:
+            yield from self.draft(draft, prefix)
+            yield from self.verification(target, prefix)
+        yield from self.attention()
+
+    def graphed(self, stage: str, what: str, work: Callable[[], object]) -> Line:
+        return Line(stage, what, self.timed(Graph(work, self.device)))
+
+    def _bandwidth(self) -> float:
+        """Bytes moved in a millisecond: a copy reads and writes."""
+        source = torch.empty(2**30 if self.device.type == "cuda" else 2**22, dtype=torch.uint8, device=self.device)
+        target = torch.empty_like(source)
+        self.copied = self.timed(lambda: target.copy_(source))
+        return 2 * source.numel() / self.copied.median
+
+    def ceilings(self) -> Iterator[Line]:
+        yield Line("ceiling", f"copy: {self.bytes_a_ms / 1e9:.3f} TB/s", self.copied)
+        size = 8192 if self.device.type == "cuda" else 256
+        a, b = torch.randn(2, size, size, device=self.device, dtype=self.shapes.dtype)
+        timing = self.timed(lambda: a @ b)
+        yield Line("ceiling", f"matmul {size}: {2 * size**3 / timing.median / 1e9:.1f} TFLOP/s", timing)
+
+    def floor(self, target: Target, rows: int, prefix: int) -> float:
+        """Milliseconds to read the target's weights, but for its embedding, and the prefixes' keys and values."""
+        weights = sum(weight.nbytes for weight in target.model.parameters()) - target.embed_tokens.weight.nbytes
+        cache = 2 * rows * prefix * self.shapes.hidden * self.shapes.layers * self.shapes.dtype.itemsize
+        return (weights + cache) / self.bytes_a_ms
+
+    def verification(self, target: Target, prefix: int) -> Iterator[Line]:
+        cases = {1: self.shapes.verified, **self.shapes.ragged}
+        for rows, sizes in cases.items():
+            static = behind(target, rows, prefix, self.shapes)
+            floor = self.floor(target, rows, prefix)
+            for size in sizes:
+                tree = ragged_trees(rows, size, self.device)
+                padded, graph = static.graph(next(s for s in static.sizes if s >= tree.size))
+                padded.fill(tree)
+                yield Line("verify", f"{rows} x {size} tokens, prefix {prefix}", self.timed(graph), floor)
+
+    def draft(self, draft: EagleDraft, prefix: int) -> Iterator[Line]:
+        """Levels, their parts, and whole phases (C2T, figure 11)."""
+        head, project = (sum(w.nbytes for w in module.parameters()) for module in (draft.head, draft.lm_head.linear))
+        head -= draft.head.embed_tokens.weight.nbytes
+        keys = 2 * prefix * self.shapes.hidden * self.shapes.dtype.itemsize
+        level = (head + project + keys) / self.bytes_a_ms
+        same = C2T(classifier_until(9, self.device), K=10, W=10).plan()
+        for name, plan in {"EAGLE-2, K=10": Eagle2(N=60).plan(), "C2T, K=W=10": same}.items():
+            phase = phase_of(draft, plan, 1, prefix)
+            phase.grow(phase.root)
+            yield Line("draft", f"{name}: one level, prefix {prefix}", self.timed(phase.levels[1]), level)
+            yield from self.parts(name, plan, draft)
+        plans = {"EAGLE-2, K=10, 6 levels": Eagle2(N=60).plan()}
+        for depth in (2, 5, 9):
+            plan = C2T(classifier_until(depth, self.device)).plan()
+            plans[f"C2T, K=W=15, alive for {depth + 1} of 10 levels"] = plan
+        for (name, plan), rows in ((item, rows) for item in plans.items() for rows in (1, 4, 16)):
+            yield self.whole(name, plan, draft, rows, prefix, level)
+
+    def whole(self, name: str, plan: Plan, draft: EagleDraft, rows: int, prefix: int, level: float) -> Line:
+        """A round's draft phase: news, all levels, reranking."""
+        phase = phase_of(draft, plan, rows, prefix)
+        count = torch.full((rows,), 2, device=self.device)
+        tokens, features = phase.tokens[:, :2].clone(), phase.features[:, :2].clone()
+
+        def run() -> None:
+            phase.cache.lengths.fill_(prefix)
+            phase.read_news(tokens, features, count)
+            phase.grow(phase.root)
+
+        run()
+        passes = int(phase.grow(phase.root)[1].max())
+        # The first pass is the one over the news; each is followed by the LM head.
+        more = (rows - 1) * 2 * prefix * self.shapes.hidden * self.shapes.dtype.itemsize / self.bytes_a_ms
+        what = f"{name}: whole phase, {rows} rows, prefix {prefix}"
+        return Line("draft", what, self.timed(run), passes * (level + more))
+
+    def parts(self, name: str, plan: Plan, draft: EagleDraft) -> Iterator[Line]:
+        """What a level is made of."""
+        vocabulary, width = self.shapes.vocabulary, plan.width
+        hidden = torch.randn(1, width, self.shapes.hidden, device=self.device, dtype=self.shapes.dtype)
+        logits = torch.randn(1, width, vocabulary, device=self.device, dtype=self.shapes.dtype)
+        yield self.graphed("parts", f"{name}: LM head", lambda: draft.head.logits(hidden, draft.lm_head))
+        yield self.graphed("parts", f"{name}: rank", lambda: rank(logits, plan.K, plan.M))
+        yield self.select_line("parts", f"{name}: select", logits, plan.K, None, plan.network)
+
+    def kernels(self) -> Iterator[Line]:
+        """The select work of a level: rank and select, for C2T and for an equally fused EAGLE-2."""
+        networks = {"C2T": (1000, network_of(self.device)), "EAGLE-2": (0, None)}
+        for vocabulary, widths in self.shapes.ranked.items():
+            for width in widths:
+                logits = torch.randn(1, width, vocabulary, device=self.device, dtype=self.shapes.dtype)
+                for name, (m, network) in networks.items():
+                    yield self.select_line("select", f"{name}: {width} x {vocabulary}", logits, 15, m, network)
+
+    def select_line(
+        self,
+        stage: str,
+        what: str,
+        logits: torch.Tensor,
+        K: int,
+        m: int | None,
+        network: Network | None,
+    ) -> Line:
+        """m: None leaves `rank` out, whose result is then made before."""
+        width = logits.shape[1]
+        tree = StaticTree.rooted(torch.zeros(1, dtype=torch.long, device=self.device), 1 + 2 * width)
+        tree.alive[:, 1 : 1 + width] = True
+        ready = rank(logits, K, 1000)
+
+        def work() -> None:
+            tree.sizes.fill_(1)
+            drafted = ready if m is None else rank(logits, K, m)
+            select(tree, range(1, 1 + width), range(1 + width, 1 + 2 * width), drafted, network, Limits(0.0))
+
+        return self.graphed(stage, what, work)
+
+    def attention(self) -> Iterator[Line]:
+        """DySpec's table 5."""
+        heads, dim = (64, 128) if self.device.type == "cuda" else (4, 16)
+        repeats = 30 if self.device.type == "cuda" else 2
+        for nodes in self.shapes.trees:
+            found = timings(
+                nodes,
+                heads=heads,
+                kv_heads=heads,
+                dim=dim,
+                dtype=self.shapes.dtype,
+                device=self.device.type,
+                repeats=repeats,
+            )
+            for order, what, timing in found:
+                yield Line("attention", f"{nodes} nodes, {order}: {what}", timing)
+
+
+@torch.inference_mode()
+def main(arguments: list[str] | None = None) -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--tiny", action="store_true")
+    options.add_argument("--out", type=Path, help="folder for gpu.jsonl and gpu.png (default: nothing is written)")
+    given = options.parse_args(arguments)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu" and not given.tiny:
+        options.error("the report needs a CUDA device; --tiny runs anywhere")
+    shapes = TINY if given.tiny else FULL
+    print(f"{hardware()}, shapes of {shapes.name}, {shapes.dtype}")
+    for kernel, found in check(device, shapes.dtype, shapes.vocabulary, shapes.heads, shapes.hidden // shapes.heads):
+        print(f"{'parity':10} {kernel}: {found}")
+    lines = []
+    for line in Report(shapes, device).lines():
+        print(line, flush=True)
+        lines.append(line)
+    if device.type == "cuda":  # elsewhere no kernel has run
+        print(*verdicts(lines), sep="\n")
+    if given.out:
+        figures = {f"{line.stage}: {line.what}": [*line.timing, line.floor] for line in lines}
+        append_line(given.out / "gpu.jsonl", result_line("gpu_report", figures, {"shapes": shapes.name}))
+        draw(lines, given.out / "gpu.png")
+
+
+if __name__ == "__main__":
+    main()

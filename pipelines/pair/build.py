@@ -1,0 +1,227 @@
+"""Build the embedded pairs from Python sources, stage by stage; a finished stage is skipped, a stopped one resumes.
+
+python -m pipelines.pair.build [--pair tiny|tiny-small|tiny-qwen] [--stage NAME]
+"""
+
+import copy
+import dataclasses
+import functools
+import hashlib
+import json
+import platform
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import transformers
+import typer
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from c2t.models.eagle import Head
+from c2t.models.eagle3 import Eagle3Head
+from c2t.models.eagle_checkpoint import save_head
+from pipelines.pair import corpus
+from pipelines.pair.card import log, write_card
+from pipelines.pair.prompts import write_prompts
+from pipelines.pair.recipes import EAGLE3_VOCABULARY, HEADS, PAIRS, ROOT, SEPARATOR, PairRecipe
+from pipelines.pair.report import report, table
+from pipelines.pair.target_texts import write_texts
+from pipelines.pair.tokenizer import save_tokenizer
+from pipelines.pair.train_head import (
+    FeatureRows,
+    HeadSettings,
+    agreement,
+    frequent_tokens,
+    target_features,
+    train_head,
+)
+from pipelines.pair.train_lm import LMSettings, Packing, Progress, train_lm
+
+CORPUS = ROOT / "data" / "corpus" / "tiny.jsonl.xz"
+PROMPTS = ROOT / "data" / "prompts"
+SEED = 0
+TEXT_LENGTH = 256
+HELD_BACK = 64
+REPORT_PROMPTS = 20  # of each domain and category
+
+
+def stored_target(recipe: PairRecipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """As the runtime loads it: the stored bf16 weights, computing in float32."""
+    target = AutoModelForCausalLM.from_pretrained(recipe.out / "target", dtype=torch.float32)
+    return target.eval().requires_grad_(False), AutoTokenizer.from_pretrained(recipe.out / "target")
+
+
+def documents_of(recipe: PairRecipe) -> list[corpus.Document]:
+    return [document for document in corpus.load(CORPUS) if document.domain in recipe.domains]
+
+
+def encoded(
+    recipe: PairRecipe, tokenizer: PreTrainedTokenizerBase, keep: Callable[[corpus.Document], bool]
+) -> list[list[int]]:
+    return [tokenizer(d.text, verbose=False).input_ids for d in documents_of(recipe) if keep(d)]
+
+
+def save_lm(model: PreTrainedModel, folder: Path) -> None:
+    model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="12MB")
+
+
+def save_draft(head: Head, folder: Path) -> None:
+    """In bf16 and without the embedding, which is the target's."""
+    stored = copy.deepcopy(head)
+    stored.embed_tokens = None
+    save_head(stored.to(torch.bfloat16), folder)
+
+
+def new_head(recipe: PairRecipe, name: str, target: PreTrainedModel, ids: torch.Tensor) -> Head:
+    """An untrained head on the target's embedding; an EAGLE-3 head knows the most frequent tokens of these texts."""
+    torch.manual_seed(SEED)
+    head = HEADS[name].make(recipe.head)
+    for module in head.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.02)
+    if isinstance(head, Eagle3Head):
+        own = frequent_tokens(ids, EAGLE3_VOCABULARY, recipe.vocabulary)
+        head.d2t.copy_(own - torch.arange(len(own)))
+        head.t2d[own] = True
+    head.embed_tokens = target.get_input_embeddings()
+    return head
+
+
+def summary(run: Progress, settings: Any) -> dict:
+    parameters = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
+    done = {"steps": run.step, "seconds": round(run.seconds), "parameters": parameters}
+    lines = log(run.folder)
+    return dataclasses.asdict(settings) | done | {"last": lines[-1] if lines else {}}
+
+
+def corpus_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    if not CORPUS.exists():
+        corpus.freeze(CORPUS)
+    return {"sha256": hashlib.sha256(CORPUS.read_bytes()).hexdigest(), "documents": len(documents_of(recipe))}
+
+
+def tokenizer_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    documents = documents_of(recipe)
+    save_tokenizer((d.text for d in documents if d.trained), recipe.out / "target", recipe.vocabulary)
+    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target")
+    count = {"trained": 0, "heldout": 0}
+    for document in documents:
+        count["trained" if document.trained else "heldout"] += len(tokenizer(document.text, verbose=False).input_ids)
+    return {"tokens": count} | ({"prompts": write_prompts(documents, tokenizer, PROMPTS)} if recipe.embedded else {})
+
+
+def target_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    torch.manual_seed(SEED)
+    settings = LMSettings(minutes=minutes, seed=SEED)
+    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target")
+    train = Packing(encoded(recipe, tokenizer, lambda d: d.trained), settings)
+    held = Packing(encoded(recipe, tokenizer, lambda d: not d.trained), settings)
+    run = train_lm(AutoModelForCausalLM.from_config(recipe.target), train, held, recipe.build / "target")
+    save_lm(run.model, recipe.out / "target")
+    return summary(run, settings) | {"tokens_per_epoch": train.tokens}
+
+
+def texts_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    """Not from the files of the prompts: these stay unseen by the heads as beginnings of the target's own text."""
+    target, tokenizer = stored_target(recipe)
+    documents = encoded(recipe, tokenizer, lambda d: d.split == "train")
+    texts = write_texts(target, documents, SEPARATOR, recipe.text_rows, TEXT_LENGTH, seed=SEED)
+    torch.save(texts, recipe.build / "texts.pt")
+    settings = LMSettings(rows=1, length=TEXT_LENGTH, seed=SEED)
+    packed = Packing(encoded(recipe, tokenizer, lambda d: d.trained), settings)
+    ids = torch.cat([*(packed.batch(step) for step in range(packed.steps_per_epoch)), texts])
+    features, taps = target_features(target, ids, recipe.taps)
+    torch.save({"ids": ids, "features": features, "taps": taps}, recipe.build / "features.pt")
+    return {"written_tokens": texts.numel(), "tokens": ids.numel()}
+
+
+def head_stage(name: str, recipe: PairRecipe, minutes: float | None) -> dict:
+    target, _ = stored_target(recipe)
+    saved = torch.load(recipe.build / "features.pt", mmap=True, weights_only=True)
+    head, trained = new_head(recipe, name, target, saved["ids"]), HEADS[name]
+    inputs = saved["taps"] if isinstance(head, Eagle3Head) else saved["features"]
+    data = FeatureRows(saved["ids"], saved["features"], HELD_BACK, inputs)
+    settings = HeadSettings(trained.steps, learning_rate=trained.learning_rate, seed=SEED, minutes=minutes)
+    if trained.start:
+        head.load_state_dict(torch.load(recipe.build / trained.start / "state.pt", weights_only=True)["model"])
+    run = train_head(head, target.lm_head, trained.loss, data, settings, recipe.build / name)
+    save_draft(run.model, recipe.out / name)
+    return summary(run, settings) | {"agreement": agreement(run.model, target.lm_head, data, data.held)}
+
+
+def draft_lm_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    torch.manual_seed(SEED)
+    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target")
+    settings = LMSettings(minutes=minutes, seed=SEED, epochs=2, learning_rate=4e-3)
+    texts = torch.load(recipe.build / "texts.pt", weights_only=True)
+    train = Packing(encoded(recipe, tokenizer, lambda d: d.trained) + texts[:-HELD_BACK].tolist(), settings)
+    held = Packing(texts[-HELD_BACK:].tolist(), settings)
+    run = train_lm(AutoModelForCausalLM.from_config(recipe.draft_lm), train, held, recipe.build / "draft_lm")
+    save_lm(run.model, recipe.out / "draft_lm")
+    tokenizer.save_pretrained(str(recipe.out / "draft_lm"))
+    return summary(run, settings) | {"tokens_per_epoch": train.tokens}
+
+
+def report_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    lines = report(recipe.out / "target", PROMPTS, REPORT_PROMPTS)
+    typer.echo(table(lines))
+    return {"lines": lines}
+
+
+def card_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    return write_card(recipe.out, recipe.build, CORPUS)
+
+
+STAGES: dict[str, Callable[[PairRecipe, float | None], dict]] = {
+    "corpus": corpus_stage,
+    "tokenizer": tokenizer_stage,
+    "target": target_stage,
+    "texts": texts_stage,
+    **{name: functools.partial(head_stage, name) for name in HEADS},
+    "draft_lm": draft_lm_stage,
+    "report": report_stage,
+    "card": card_stage,
+}
+Stage = StrEnum("Stage", {name: name for name in (*STAGES, "all")})
+Name = StrEnum("Name", {name: name for name in PAIRS})
+
+
+def stages_of(recipe: PairRecipe) -> list[str]:
+    """The stages that make this pair, in order; report and card describe the embedded one."""
+    unused = {name for name in HEADS if name not in recipe.heads} | (set() if recipe.draft_lm else {"draft_lm"})
+    return [name for name in STAGES if name not in unused | (set() if recipe.embedded else {"report", "card"})]
+
+
+def build(recipe: PairRecipe, stages: list[str], minutes: float | None = None) -> None:
+    """Make these stages; of all of them, skip those that are finished."""
+    recipe.build.mkdir(parents=True, exist_ok=True)
+    for name in stages:
+        record = recipe.build / f"{name}.json"
+        if record.exists() and len(stages) > 1:
+            typer.echo(f"{name}: finished before")
+            continue
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        versions["transformers"] = transformers.__version__
+        result = STAGES[name](recipe, minutes or recipe.minutes.get(name)) | {"versions": versions, "seed": SEED}
+        record.write_text(json.dumps(result, indent=1) + "\n")
+        typer.echo(f"{name}: {json.dumps({k: v for k, v in result.items() if k != 'lines'})}")
+
+
+def main(
+    pair: Annotated[Name, typer.Option(help="Which one.")] = Name.tiny,
+    stage: Annotated[Stage, typer.Option(help="One stage, or all that are not finished.")] = Stage["all"],
+    minutes: Annotated[float | None, typer.Option(help="Time limit of each training; schedules fit into it.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+) -> None:
+    """Intermediate state is in build/PAIR; delete a stage's file there to make the stage again."""
+    if threads:
+        torch.set_num_threads(threads)
+    recipe = PAIRS[pair.value]
+    build(recipe, stages_of(recipe) if stage == "all" else [stage.value], minutes)
+
+
+if __name__ == "__main__":
+    typer.run(main)

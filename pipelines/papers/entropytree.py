@@ -1,0 +1,97 @@
+"""EntropyTree's results (its figure 2): trees whose branching follows the draft's entropy, against a plain chain.
+
+    python -m pipelines.papers.entropytree [--pair NAME] [--draft lm]
+
+The paper's draft is a language model of its own and its temperature 0.4, as here. Wasted passes are its "forward passes
+which would have been thrown out due to an earlier mismatch": in a round with p draft passes of which a levels were
+accepted, p - a.
+"""
+
+from c2t.decoding import Policy
+from c2t.policies import Chain, EntropyTree
+from c2t.study.bench import BenchSettings, tokens_per_second
+from pipelines.papers.study import Counted, Study
+from pipelines.papers.tables import Report, Row, script
+from pipelines.papers.verdicts import FAILS, HOLDS, Conclusion, above, all_of, below, mean_ratio, tau_ratio
+
+TIMED = 4  # prompts
+VARIANTS: dict[str, tuple[Policy, str, float]] = {  # policy, time saved and tokens per second in the paper
+    "baseline": (Chain(4), "0%", 10.078),
+    "static tree": (EntropyTree("static"), "2.3%", 10.351),
+    "simple cutoff": (EntropyTree("early_stop", levels=10), "4.43%", 10.556),
+    "dynamic width and depth": (EntropyTree("dynamic_depth", levels=10), "6.65%", 10.83),
+    "dynamic width": (EntropyTree(), "7.16%", 10.88),
+}
+DYNAMIC = ("simple cutoff", "dynamic width and depth", "dynamic width")
+
+
+def wasted(counted: Counted) -> list[float]:
+    """Draft passes per text whose tokens were all rejected."""
+    total, start, found = counted.total, 0, []
+    for rounds in counted.point.rounds:
+        part = slice(start, start + rounds)
+        found.append(float(sum(max(0, p - a) for p, a in zip(total.passes[part], total.accepted[part], strict=True))))
+        start += rounds
+    return found
+
+
+def table(study: Study) -> Report:
+    """EntropyTree, figure 2: variants by speed, acceptance and wasted passes."""
+    found = {name: study.count(policy) for name, (policy, _, _) in VARIANTS.items()}
+    waste = {name: wasted(one) for name, one in found.items()}
+    clock = BenchSettings(study.settings.max_new_tokens, study.settings.temperature, study.settings.seed, timed=TIMED)
+    policies = [policy for policy, _, _ in VARIANTS.values()]
+    speeds = tokens_per_second(study.pair, policies, study.encoded.ids[:TIMED], clock).policies
+    speed = dict(zip(VARIANTS, speeds, strict=True))
+    rows = [
+        Row(name, one.label.removeprefix("branching="), one, None, _further(name, waste[name], one, speed))
+        for name, one in found.items()
+    ]
+    fewer = {name: mean_ratio(waste[name], waste["baseline"]) for name in DYNAMIC}
+    return Report(
+        "EntropyTree, figure 2: branching by entropy",
+        rows,
+        [
+            above(
+                "a static tree accepts more than a chain",
+                "ratio of tau",
+                tau_ratio(found["static tree"], found["baseline"]),
+            ),
+            above(
+                "branching by entropy accepts more than a static tree",
+                "ratio of tau, dynamic width to static tree",
+                tau_ratio(found["dynamic width"], found["static tree"]),
+            ),
+            all_of(
+                "entropy reduces the wasted draft passes",
+                [below("", f"ratio of wasted passes to the baseline's, {name}", one) for name, one in fewer.items()],
+            ),
+            _fastest(speed),
+        ],
+        [
+            f"speeds: one prompt at a time, {TIMED} prompts, all variants in turn, one measurement",
+            "wasted: draft passes whose tokens were all rejected; nodes cut off by the limit of 64 a level: "
+            f"{sum(one.total.capped for one in found.values()):,}",
+        ],
+    )
+
+
+def _further(name: str, waste: list[float], one: Counted, speed: dict[str, float | None]) -> dict[str, object]:
+    return {
+        "wasted/round": round(sum(waste) / max(1, one.total.rounds), 2),
+        "tokens/s": speed[name] and round(speed[name]),
+        "time saved": f"{1 - speed['baseline'] / speed[name]:.1%}" if speed[name] else None,
+        "paper: saved": VARIANTS[name][1],
+        "paper: tok/s": VARIANTS[name][2],
+    }
+
+
+def _fastest(speed: dict[str, float | None]) -> Conclusion:
+    best = max(speed, key=lambda name: speed[name] or 0.0)
+    listed = ", ".join(f"{name} {value:.0f}" for name, value in speed.items() if value)
+    statement = "dynamic width at a fixed depth is the fastest"
+    return Conclusion(statement, HOLDS if best == "dynamic width" else FAILS, f"tokens/s: {listed}")
+
+
+if __name__ == "__main__":
+    script("entropytree", table, draft="lm")

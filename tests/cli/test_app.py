@@ -1,0 +1,507 @@
+"""The commands on small pairs: what they write and say, and one clear line for everything a user can get wrong."""
+
+import contextlib
+import functools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import Result
+from safetensors.torch import load_file, save_file
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from c2t.classifier import TreeClassifier
+from c2t.cli.app import app
+from c2t.cli.data import harvests
+from c2t.harvest import harvest as harvesting
+from c2t.harvest.harvest import HarvestSettings
+from c2t.records import writer as shards
+from c2t.records.reader import describe, read_columns
+from c2t.records.writer import ShardWriter, open_folder
+from c2t.study.bench import BenchSettings
+from c2t.training.data import TrainSettings
+from c2t.training.fit import FINETUNE
+from tests.harvests import PROVENANCE, make_harvest, prompt_list, trees
+from tests.small_pair import write_draft, write_prompts, write_target
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--k", "4", "--levels", "4", "--max-new-tokens", "16"]
+
+
+def c2t(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def good(*arguments: str | Path) -> str:
+    result = c2t(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments: str | Path) -> str:
+    """The one line of an InputError."""
+    result = c2t(*arguments)
+    assert result.exit_code == 2, result.output
+    [line] = result.stderr.strip().splitlines()
+    assert line.startswith("c2t: ")
+    return line
+
+
+@pytest.fixture(scope="module")
+def trained(small_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which both pairs have a harvest and a classifier, made by the commands."""
+    home = tmp_path_factory.mktemp("trained") / "home"
+    shutil.copytree(small_home, home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("C2T_HOME", str(home))
+        prompts = home / "data" / "prompts" / "harvest" / "code.jsonl"
+        for pair, more in (("tiny", []), ("llama2-7b", ["--pair", "llama2-7b", "--prompts", prompts, "--limit", "6"])):
+            rows, out = home / "data" / "harvest" / pair, home / "checkpoints" / "local" / pair / "classifier"
+            good("harvest", *more, *SMALL)
+            good("train", rows, "--out", out, "--epochs", "2")
+    return home
+
+
+@pytest.fixture
+def at_home(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`trained` as $C2T_HOME; do not write there."""
+    monkeypatch.setenv("C2T_HOME", str(trained))
+    return trained
+
+
+# What the commands do
+
+
+def test_defaults_are_those_of_the_settings() -> None:
+    commands = get_command(app).commands
+    settings = {"harvest": HarvestSettings(), "train": TrainSettings(), "finetune": FINETUNE, "bench": BenchSettings()}
+    checked = 0
+    for name, values in settings.items():
+        options = {option.name.lower(): option for option in commands[name].params}
+        for field in fields(values):
+            option, value = options.get(field.name.lower()), getattr(values, field.name)
+            if option:
+                checked += 1
+                expected = ",".join(value) if isinstance(value, tuple) else value
+                if name == "train" and field.name in ("features", "negatives", "lr"):
+                    expected = None  # the model's own
+                assert option.default == expected, (name, field.name)
+    assert checked > 20
+
+
+def test_a_bare_harvest_says_that_it_is_complete(at_home: Path) -> None:
+    before = sorted((at_home / "data" / "harvest" / "tiny").iterdir())
+    said = good("harvest", *SMALL, "--json", "-")
+    assert "complete already" in said
+    assert json.loads(said.splitlines()[-1])["figures"]["rows"] > 0
+    assert sorted((at_home / "data" / "harvest" / "tiny").iterdir()) == before
+
+
+def test_an_interrupted_harvest_goes_on_by_itself(home: Path) -> None:
+    rows = home / "data" / "harvest" / "tiny"
+    good("harvest", *SMALL, "--limit", "2")
+    before = describe(rows)
+    (rows / "manifest.json").unlink()
+    assert "--resume" in refused("train")
+    good("harvest", *SMALL, "--limit", "2")
+    assert describe(rows) == before
+
+
+def test_live_harvest_gives_the_same_rows(at_home: Path, tmp_path: Path) -> None:
+    good("harvest", *SMALL, "--live", "--dtype", "float64", "--out", tmp_path / "live")
+    good("harvest", *SMALL, "--dtype", "float64", "--out", tmp_path / "replayed")
+    names = ("tree", "node", "parent", "accepted", "token")
+    live, replayed = (read_columns(tmp_path / name, names) for name in ("live", "replayed"))
+    assert all(np.array_equal(live[name], replayed[name]) for name in names)
+
+
+def test_train_and_finetune_write_what_their_names_find(trained: Path, tmp_path: Path, monkeypatch) -> None:
+    """They replace what stands in their own default places."""
+    home = shutil.copytree(trained, tmp_path / "home")
+    monkeypatch.setenv("C2T_HOME", str(home))
+    said = good("train", "--epochs", "1", "--hidden", "7")
+    assert "average precision" in said
+    use = next(line for line in said.splitlines() if line.startswith("to use it: "))
+    assert use == f"to use it: c2t bench --classifier {home / 'checkpoints' / 'local' / 'tiny' / 'classifier'}"
+    few = ["--limit", "1", "--timed", "0", "--max-new-tokens", "2", "--policies", "c2t"]
+    assert "c2t:" in good(*shlex.split(use)[4:], *few)
+    assert TreeClassifier.from_pretrained("tiny").config.hidden == 7
+    said = good("finetune", "--from", "tiny", "--epochs", "1", "--json", "-")
+    assert f"c2t bench --classifier {home / 'checkpoints' / 'local' / 'tiny-finetuned'}" in said
+    line = json.loads(said.splitlines()[-1])
+    assert line["figures"]["out"] == str(home / "checkpoints" / "local" / "tiny-finetuned" / "classifier")
+    assert TreeClassifier.from_pretrained("tiny-finetuned").config.hidden == 7
+
+
+def test_a_network_by_steps_is_trained_and_used(at_home: Path, tmp_path: Path) -> None:
+    said = good("train", "--model", "c2t-steps", "--epochs", "1", "--out", tmp_path / "steps")
+    use = next(line for line in said.splitlines() if line.startswith("to use it: "))
+    few = ["--limit", "1", "--timed", "0", "--max-new-tokens", "4", "--policies", "c2t", "--json", "-"]
+    line = json.loads(good(*shlex.split(use)[4:], *few).splitlines()[-1])
+    assert [row["policy"].split(",")[0] for row in line["figures"]["rows"]] == ["c2t:beta=0.05"]
+
+
+def test_the_literal_command(trained: Path) -> None:
+    """`c2t finetune --from llama2-7b`, as a process of its own."""
+    command = [sys.executable, "-c", "from c2t.cli.app import app; app()", "finetune", "--from", "llama2-7b"]
+    environment = {"C2T_HOME": str(trained), "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    made = trained / "checkpoints" / "local" / "tiny-finetuned" / "classifier"
+    assert TreeClassifier.from_pretrained(made).config.metrics["average_precision"] > 0
+
+
+def test_finetune_learns_from_the_embedded_pairs_harvest_first(home: Path) -> None:
+    tiny, other = (home / "data" / "harvest" / name for name in ("tiny", "llama2-7b"))
+    assert harvests(None, "tiny", "llama2-7b") == [tiny]
+    other.mkdir(parents=True)
+    assert harvests(None, "tiny", "llama2-7b") == [other]
+    tiny.mkdir()
+    assert harvests(None, "tiny", "llama2-7b") == [tiny]
+    assert harvests(["llama2-7b", str(tiny)], "tiny") == [other, tiny]
+
+
+def test_without_a_classifier_the_commands_that_make_it_are_named(home: Path) -> None:
+    line = refused("finetune", "--from", "llama2-7b")
+    rows, out = home / "data/harvest/llama2-7b", home / "checkpoints/local/llama2-7b/classifier"
+    assert f"c2t harvest --pair llama2-7b --prompts FILE --out {rows} && c2t train {rows} --out {out}" in line
+    prompts = str(home / "data" / "prompts" / "code.jsonl")
+    for command in line.split("make it with: ")[1].split(" && "):
+        words = [prompts if word == "FILE" else word for word in shlex.split(command)]
+        good(*words[1:], *(SMALL if words[1] == "harvest" else ["--epochs", "1"]))
+    good("finetune", "--from", "llama2-7b", "--epochs", "1")
+
+
+@pytest.mark.parametrize("policy", ["c2t", "plain", "eagle2:N=5,K=3", "c2t:W=none,K=5"])
+def test_generate_writes_the_same_text_with_every_policy(at_home: Path, policy: str) -> None:
+    wanted = good("generate", "a number", "--policy", "plain", "--max-new-tokens", "12").splitlines()[0]
+    said = good("generate", "a number", "--policy", policy, "--max-new-tokens", "12")
+    assert said.splitlines()[0] == wanted
+    assert said.strip().splitlines()[-1].startswith("12 tokens in ")
+
+
+def test_generate_without_arguments_and_with_a_chat_template(at_home: Path) -> None:
+    assert good("generate").startswith("def fibonacci(n):")
+    assert "tau" in good("generate", "hello", "--pair", "llama2-7b", "--max-new-tokens", "4", "--temperature", "0.8")
+
+
+def test_bench_compares_the_papers_policies(at_home: Path, tmp_path: Path) -> None:
+    said = good("bench", "--max-new-tokens", "6", "--limit", "2", "--timed", "1", "--json", tmp_path / "lines.jsonl")
+    line = json.loads((tmp_path / "lines.jsonl").read_text())
+    names = [row["label"] for row in line["figures"]["rows"]]
+    betas = [0.5, 0.3, 0.5, 0.65, 0.85]  # the classifier's own first
+    assert names == ["plain", *(f"eagle2:N={n}" for n in (26, 60, 100)), *(f"c2t:beta={beta}" for beta in betas)]
+    assert line["configuration"]["temperature"] == 0.4
+    assert "HF generate" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tiny", ["language model", "EAGLE head", "classifier", "harvest", "joint_prob"]),
+        ("llama2-13b", ["meta-llama/Llama-2-13b-chat-hf", "c2t train"]),
+        ("vicuna-7b", ["yuhuili/EAGLE-Vicuna-7B-v1.3", "vicuna"]),
+    ],
+)
+def test_info_by_name(at_home: Path, name: str, words: list[str]) -> None:
+    said = good("info", name)
+    assert [word for word in words if word not in said] == []
+
+
+def test_info_of_folders(at_home: Path, tmp_path: Path) -> None:
+    for place in ("checkpoints/tiny", "checkpoints/local/tiny/classifier", "data/harvest/tiny"):
+        assert str(at_home / place) in good("info", at_home / place)
+    assert "holds no pair" in refused("info", at_home / "data" / "prompts")
+    shutil.copytree(at_home / "data" / "harvest" / "tiny", tmp_path / "mine")
+    with contextlib.chdir(tmp_path):
+        assert "trees" in good("info", "mine")  # a folder, though it looks like a pair's name
+    assert "nothing is called 'tinny'; known: llama2-13b" in refused("info", "tinny")
+
+
+# Wrong input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "--pair", "tinny"], "no target is called 'tinny'; known: llama2-13b, .*tiny"),
+        (["generate", "--classifier", "tinny"], "no classifier is called 'tinny'; known: llama2-7b, tiny"),
+        (["finetune", "--from", "tinny"], "no classifier is called 'tinny'; known: llama2-7b, tiny"),
+        (["generate", "--pair", "../tiny"], "no such folder"),
+        (["generate", "--target", "nowhere/at/all", "--draft", "x/y"], "no such folder: nowhere/at/all"),
+        (["generate", "--beta", "1"], "beta = 1.0 must be between 0 and 1"),
+        (["generate", "--beta", "0"], "beta = 0.0 must be between 0 and 1"),
+        (["generate", "--policy", "eagle"], "no policy is called 'eagle'; known: plain, "),
+        (["generate", "--policy", "c2t:Kay=3"], "no setting 'Kay'; known: beta, K, W"),
+        (["generate", "--policy", "c2t:K=0"], "K = 0 must be at least 1"),
+        (["generate", "--policy", "c2t:W=0"], "W = 0 must be at least 1"),
+        (["generate", "--policy", "c2t:levels=0"], "levels = 0 must be at least 1"),
+        (["generate", "--policy", "eagle2:N=0"], "N = 0 must be at least 1"),
+        (["generate", "--policy", "eagle2:K=999"], "K = 999 is more than .*vocabulary of 320"),
+        (["bench", "--policies", "plain,eagle2:K=999"], "K = 999 is more than .*vocabulary of 320"),
+        (["harvest", "--k", "300"], "K = 300, levels = 11: 900,300 nodes; a harvest stores at most 256 children"),
+        (["harvest", "--levels", "300", "--k", "1"], "levels = 300: 300 nodes; .* 256 levels"),
+        (["harvest", "--k", "0"], "K = 0 must be at least 1"),
+        (["harvest", "--levels", "0"], "levels = 0 must be at least 1"),
+        (["generate", "--temperature", "-1"], "temperature = -1.0"),
+        (["generate", "--max-new-tokens", "0"], "max_new_tokens = 0"),
+        (["generate", "--max-new-tokens", "9999"], "exceed the target's 768 positions"),
+        (["generate", ""], "empty prompt"),
+        (["generate", "", "--pair", "llama2-7b"], "empty prompt"),
+        (["generate", "a\udcff b"], "not UTF-8"),
+        (["generate", "--temperature", "abc"], "'--temperature'"),
+        (["generate", "--colour"], "No such option: --colour; see .*generate --help"),
+        (["generate", "--dtype", "int8"], "'--dtype'.*float64"),
+        (["generat"], "No such command 'generat'"),
+        (["--colour"], "No such option: --colour"),
+        (["bench", "--max-new-tokens", "5000"], "max_new_tokens = 5000 leaves no room .* 768 positions"),
+        (["tune", "--max-new-tokens", "5000"], "max_new_tokens = 5000 leaves no room .* 768 positions"),
+        (["train", "--lr", "nan"], "lr = nan must be above 0 and finite"),
+        (["train", "--lr", "inf"], "lr = inf must be above 0 and finite"),
+        (["train", "--lr", "1e30", "--epochs", "1", "--out", "{new}"], r"diverged: give a smaller lr than 1e\+30"),
+        (["finetune", "--lr", "1e30", "--epochs", "1", "--out", "{new}"], "diverged"),
+        (["train", "--features", "joint_prob,joint_prob"], "features name joint_prob twice"),
+        (["train", "--out", "/proc/zz"], "cannot write /proc/zz: "),
+        (["harvest", "--out", "/proc/zz", "--max-new-tokens", "4"], "cannot make the folder /proc/zz: "),
+        (["bench", "--limit", "0"], "limit"),
+        (["bench", "--policies", ""], "no policy is called ''"),
+        (["bench", "--json", "/proc/no/lines.jsonl"], "cannot write results to /proc/no/lines.jsonl: "),
+        (["train", "--json", "/proc", "--out", "{new}"], "cannot write results to /proc: Is a directory"),
+        (["finetune", "--json", "/dev/null/lines.jsonl"], "cannot write results to /dev/null/lines.jsonl: "),
+        (["bench", "--pair", "llama2-7b"], "--prompts FILE"),
+        (["train", "--features", "joint_prob,colour"], "unknown features colour; known: joint_prob"),
+        (["train", "--hidden", "0"], "hidden = 0"),
+        (["train", "--logger", "paper"], "unknown logger 'paper'"),
+        (["train", "nowhere"], "nowhere is missing: give the folder of a harvest, or run c2t harvest"),
+        (["generate", "--device", "quantum"], "no device is called 'quantum'"),
+        (["generate", "--device", "meta"], "the device meta holds no numbers"),
+        (["generate", "--policy", "eagle2", "--beta", "0.5"], "--beta 0.5 does not reach eagle2:N=60"),
+        (["generate", "--policy", "c2t:beta=0.3", "--beta", "0.5"], "--beta 0.5 does not reach c2t:beta=0.3"),
+        (["generate", "--policy", "eagle2", "--rule", "residual"], "Eagle2 ranks its candidates"),
+        (["generate", "--temperature", "1e-38"], "temperature = 1e-38: must be 0"),
+        (["train", "tiny", "tiny"], "a harvest is given twice"),
+        (["train", "--seed", "99999999999999999999999"], "seed = 99999999999999999999999 must be a number of 64 bits"),
+    ],
+)
+def test_wrong_arguments(at_home: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    line = refused(*(argument.format(new=tmp_path / "new") for argument in arguments))
+    assert re.search(message, line), line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["generate", "--help"]])
+def test_help_stays_help(arguments: list[str]) -> None:
+    result = c2t(*arguments)
+    assert result.exit_code in (0, 2)
+    assert "Usage: " in result.output
+    assert "c2t: " not in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no prompts"),
+        ('{"turns": ["\\ud800 abc"]}', "line 1: holds half of a surrogate pair"),
+        ('{"turns": ["a"]}\n{turns}\n', "line 2"),
+        ('{"turns": []}', "line 1"),
+    ],
+)
+@pytest.mark.parametrize("command", ["harvest", "bench"])
+def test_prompt_files(at_home: Path, tmp_path: Path, command: str, text: str, message: str) -> None:
+    (tmp_path / "bad.jsonl").write_text(text)
+    more = ["--out", tmp_path / "out"] if command == "harvest" else []
+    assert message in refused(command, "--prompts", tmp_path / "bad.jsonl", *more)
+    assert not (tmp_path / "out").exists()
+
+
+def test_long_prompts_are_left_out_with_a_count(at_home: Path, tmp_path: Path) -> None:
+    some = write_prompts(tmp_path / "some.jsonl", ["number " * 900, "a number", "The sum"])
+    every = write_prompts(tmp_path / "all.jsonl", ["number " * 900])
+    said = good("harvest", *SMALL, "--prompts", some, "--out", tmp_path / "out")
+    assert ["too", "long", "1"] in [line.split() for line in said.splitlines()]
+    assert ["texts", "without", "rows", "1"] in [line.split() for line in said.splitlines()]
+    assert "1 turns left out" in good(
+        "bench", "--policies", "plain", "--max-new-tokens", "4", "--timed", "0", "--prompts", some
+    )
+    assert "768 positions" in refused("harvest", *SMALL, "--prompts", every, "--out", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    assert "all 1 prompts are longer" in refused("bench", "--policies", "plain", "--prompts", every)
+
+
+def break_head(home: Path) -> None:
+    write_draft(home / "checkpoints" / "tiny" / "draft", hidden=48)
+
+
+def break_draft_vocabulary(home: Path) -> None:
+    write_draft(home / "checkpoints" / "tiny" / "draft", vocabulary=300)
+
+
+def break_tokenizer(home: Path) -> None:
+    write_target(home / "checkpoints" / "tiny" / "target", vocabulary=200)
+
+
+def put_nan(path: Path, name: str) -> None:
+    weights = load_file(path)
+    weights[name][5:] = float("nan")
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def break_target_weights(home: Path) -> None:
+    put_nan(home / "checkpoints" / "tiny" / "target" / "model.safetensors", "lm_head.weight")
+
+
+def break_draft_weights(home: Path) -> None:
+    put_nan(home / "checkpoints" / "tiny" / "draft" / "model.safetensors", "fc.weight")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (break_head, "hidden_size 48, the target 32"),
+        (break_draft_vocabulary, "vocab_size 300, the target 320"),
+        (break_tokenizer, "tokens, the target 200; take the tokenizer"),
+        (break_target_weights, "the target's logits contain NaN"),
+        (break_draft_weights, "the draft's logits contain NaN"),
+    ],
+)
+@pytest.mark.parametrize("command", ["harvest", "bench"])
+def test_broken_pairs(home: Path, command: str, damage: Callable[[Path], None], message: str) -> None:
+    damage(home)
+    more = SMALL if command == "harvest" else ["--policies", "eagle2:K=4,levels=3"]
+    assert message in refused(command, *more)
+
+
+def test_classifier_with_features_that_nobody_knows(at_home: Path, tmp_path: Path) -> None:
+    TreeClassifier().save_pretrained(tmp_path / "other")
+    config = json.loads((tmp_path / "other" / "config.json").read_text())
+    config["features"] = ["joint_prob", "entropy", "hidden_state"]
+    (tmp_path / "other" / "config.json").write_text(json.dumps(config))
+    assert "unknown features hidden_state; known: joint_prob" in refused("generate", "--classifier", tmp_path / "other")
+
+
+def empty(shard: Path) -> None:
+    shard.write_bytes(b"")
+
+
+def truncate(shard: Path) -> None:
+    shard.write_bytes(shard.read_bytes()[:-100])
+
+
+def replace_by_foreign(shard: Path) -> None:
+    pq.write_table(pa.table({"x": [1, 2]}), shard)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [(empty, "truncated"), (truncate, "truncated"), (replace_by_foreign, "of another program")],
+)
+@pytest.mark.parametrize("command", ["train", "finetune", "info"])
+def test_damaged_harvests(
+    at_home: Path, tmp_path: Path, command: str, damage: Callable[[Path], None], message: str
+) -> None:
+    rows = make_harvest(tmp_path / "rows", prompts=3, trees_each=1, K=3, levels=3)
+    damage(next(rows.glob("*.parquet")))
+    line = refused(command, rows, *([] if command == "info" else ["--out", tmp_path / "out"]))
+    assert message in line
+    assert ".parquet" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_interrupted_and_foreign_folders(at_home: Path, tmp_path: Path) -> None:
+    rows = make_harvest(tmp_path / "rows", prompts=3, trees_each=1, K=3, levels=3)
+    (rows / "manifest.json").unlink()
+    assert "--resume" in refused("train", rows)
+    (tmp_path / "empty").mkdir()
+    assert "holds no harvest" in refused("train", tmp_path / "empty")
+
+
+def test_a_harvest_without_positives(at_home: Path, tmp_path: Path) -> None:
+    with ShardWriter(open_folder(tmp_path / "rows"), PROVENANCE, prompt_list(2)) as writer:
+        for seed in range(2):
+            columns = trees(1, seed, K=3, levels=3)
+            writer.write({**columns, "accepted": np.zeros_like(columns["accepted"])})
+    assert "no accepted node" in refused("train", tmp_path / "rows", "--out", tmp_path / "out")
+
+
+def test_folders_that_are_not_empty(at_home: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    assert "thesis.tex" in refused("harvest", *SMALL, "--out", tmp_path / "mine", "--overwrite")
+    assert "is not empty" in refused("train", "--out", tmp_path / "mine")
+    assert "holds something else" in refused("train", "--out", tmp_path / "mine", "--overwrite")
+    rows = at_home / "data" / "harvest" / "tiny"
+    assert "is not empty: continue it with --resume" in refused("harvest", *SMALL, "--out", rows)
+    assert "other settings: temperature = 0.4 there, 0.8 now" in refused("harvest", *SMALL, "--temperature", "0.8")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temperature", "nan"], "temperature = nan"),
+        (["--levels", "1", "--policy", "mcsd+"], "the first is the target's"),
+        (["--k", "9000"], "K = 9000, levels = 4: .* at most 256 children"),
+        (["--max-new-tokens", "5000"], "max_new_tokens = 5000 and levels = 4 leave no room .* 768 positions"),
+        (["--max-new-tokens", "760"], "every prompt is too long"),
+        (["--columns", "colour"], "no further column is called 'colour'"),
+        (["--resume"], "--resume continues what --overwrite deletes"),
+    ],
+)
+def test_a_refused_overwrite_deletes_nothing(home: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    rows = make_harvest(tmp_path / "rows", prompts=3, trees_each=1, K=3, levels=3)
+    prompts = home / "data" / "prompts" / "code.jsonl"
+    before = {path.name: path.read_bytes() for path in rows.iterdir()}
+    for out in (["--out", rows, "--overwrite"], ["--out", tmp_path / "new", "--overwrite"]):
+        assert re.search(message, refused("harvest", *SMALL, "--prompts", prompts, *arguments, *out))
+    assert {path.name: path.read_bytes() for path in rows.iterdir()} == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_training_replaces_classifiers_only(at_home: Path, tmp_path: Path) -> None:
+    """Not a draft's head, and not a classifier's folder that holds somebody's own file."""
+    head, mine = tmp_path / "head", tmp_path / "mine"
+    shutil.copytree(at_home / "checkpoints" / "tiny" / "draft", head)
+    shutil.copytree(at_home / "checkpoints" / "local" / "tiny" / "classifier", mine)
+    (mine / "thesis.tex").write_text("x")
+    before = {path: path.read_bytes() for path in (*head.iterdir(), *mine.iterdir())}
+    assert "holds something else than a classifier" in refused("train", "--out", head, "--overwrite")
+    assert "no classifier's (thesis.tex)" in refused("train", "--out", mine, "--overwrite")
+    assert {path: path.read_bytes() for path in (*head.iterdir(), *mine.iterdir())} == before
+    (mine / "thesis.tex").unlink()
+    good("train", "--out", mine, "--overwrite", "--epochs", "1", "--hidden", "7")
+    assert TreeClassifier.from_pretrained(mine).config.hidden == 7
+
+
+def test_a_full_disk_leaves_a_harvest_that_goes_on(
+    at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = describe(at_home / "data" / "harvest" / "tiny")
+    monkeypatch.setattr(harvesting, "ShardWriter", functools.partial(ShardWriter, rows_per_shard=whole.rows // 3))
+    write, written = pq.write_table, []
+
+    def full_after_one(table: pa.Table, path: Path, **settings: object) -> None:
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(path)
+        write(table, path, **settings)
+
+    arguments = ["harvest", *SMALL, "--batch", "4", "--out", tmp_path / "rows"]
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.pq, "write_table", full_after_one)
+        assert "no disk space left" in refused(*arguments)
+    assert "--resume" in refused("train", tmp_path / "rows")
+    good(*arguments, "--resume")
+    names = ("tree", "node", "parent", "accepted", "token", "prompt")
+    old, new = (read_columns(folder, names) for folder in (whole.folder, tmp_path / "rows"))
+    assert all(np.array_equal(old[name], new[name]) for name in names)

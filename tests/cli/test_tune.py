@@ -1,0 +1,111 @@
+"""`c2t tune`, and `--tuned` of generate and bench, on the small pair."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from c2t.cli.app import app
+from c2t.study import costs
+from c2t.study.autotune import DEFAULT_CANDIDATES, TuneSettings
+from tests.cli.test_app import c2t, good, refused
+
+POLICIES = "eagle2:N=8,K=4,levels=2,chain:length=1"
+SMALL = ["--limit", "4", "--repeats", "1", "--timed", "1", "--max-new-tokens", "8", "--policies", POLICIES]
+
+
+@pytest.fixture
+def cache(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(costs, "VERIFIED", (1, 8))
+    return tmp_path / "cache"
+
+
+def kept(cache: Path) -> dict:
+    [path] = cache.glob("tuned-*.json")
+    return json.loads(path.read_text())
+
+
+def choose(cache: Path, policy: str) -> None:
+    """Make this the choice of the only entry, whatever the clock said."""
+    text = json.dumps({**kept(cache), "policy": policy})
+    next(cache.glob("tuned-*.json")).write_text(text)
+
+
+def test_defaults_are_those_of_the_settings() -> None:
+    options = {option.name: option.default for option in get_command(app).commands["tune"].params}
+    assert {field.name: options[field.name] for field in fields(TuneSettings)} == TuneSettings().__dict__
+    assert options["policies"] == DEFAULT_CANDIDATES
+
+
+def test_tune_then_use(cache: Path) -> None:
+    said = good("tune", *SMALL, "--json", "-")
+    line = json.loads(said.splitlines()[-1])
+    rows = line["figures"]["rows"]
+    assert {row["label"] for row in rows} == {"plain", "eagle2:K=4,levels=2,N=8", "chain:length=1"}
+    assert all(row["measured"] > 0 and row["predicted_there"] > 0 for row in rows)
+    assert line["configuration"]["batch"] == 1
+    assert "device" in line["configuration"]
+    assert line["figures"]["best"] == rows[0]["label"]
+    assert kept(cache)["policy"] == rows[0]["policy"]
+    assert "ms of a target forward" in said
+
+    choose(cache, "eagle2:K=3,levels=2,N=6")
+    plain = good("generate", "a number", "--policy", "plain", "--max-new-tokens", "8").splitlines()[0]
+    said = good("generate", "a number", "--tuned", "--max-new-tokens", "8", "--json", "-").splitlines()
+    assert said[0] == plain
+    assert json.loads(said[-1])["configuration"]["policy"].startswith("eagle2:K=3,levels=2,N=6")
+
+
+def test_bench_shows_prediction_and_measurement_side_by_side(cache: Path) -> None:
+    good("tune", *SMALL)
+    short = ["bench", "--tuned", "--max-new-tokens", "4", "--limit", "1"]
+    choose(cache, "eagle2:K=3,levels=2,N=6,M=0,expand=value,reranked=True")
+    said = good(*short, "--timed", "1", "--json", "-").splitlines()
+    assert [row["label"] for row in json.loads(said[-1])["figures"]["rows"]] == ["plain", "eagle2:K=3,levels=2,N=6"]
+    [line] = [line for line in said if line.startswith("tuned: eagle2:K=3,levels=2,N=6, ")]
+    assert "tokens/s predicted" in line
+    assert line.count("measured") == 1
+    assert "not measured" in good(*short, "--timed", "0")
+    choose(cache, "plain")
+    said = good(*short, "--timed", "0", "--json", "-").splitlines()
+    assert [row["label"] for row in json.loads(said[-1])["figures"]["rows"]] == ["plain"]
+
+
+def test_a_batch_of_its_own(cache: Path) -> None:
+    good("tune", *SMALL, "--batch", "2")
+    assert "batch size 1; run c2t tune" in refused("generate", "--tuned")
+
+
+@pytest.mark.parametrize("command", ["generate", "bench"])
+def test_what_was_not_tuned_or_is_damaged(cache: Path, command: str) -> None:
+    line = refused(command, "--tuned")
+    assert "nothing was tuned for tiny" in line
+    assert "run c2t tune" in line
+    good("tune", *SMALL)
+    next(cache.glob("tuned-*.json")).write_text("{")
+    assert "is damaged; run c2t tune" in refused(command, "--tuned")
+    good("tune", *SMALL)
+    assert c2t("generate", "--tuned", "--max-new-tokens", "2").exit_code == 0
+
+
+@pytest.mark.parametrize("option", [["--policy", "plain"], ["--beta", "0.5"], ["--classifier", "tiny"]])
+def test_tuned_brings_its_policy(cache: Path, option: list[str]) -> None:
+    assert "leave --policy, --classifier and --beta out" in refused("generate", "--tuned", *option)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch", "0"], "batch = 0 must be at least 1"),
+        (["--batch", "4", "--limit", "5"], "use --limit 12"),
+        (["--policies", "mcsd:config=2x1"], "cannot be replayed"),
+        (["--policies", "eagle3"], "no policy is called 'eagle3'"),
+        (["--pair", "llama2-7b", "--policies", "plain"], "--prompts FILE"),
+    ],
+)
+def test_wrong_arguments(cache: Path, arguments: list[str], message: str) -> None:
+    assert message in refused("tune", *arguments)
+    assert not [*cache.glob("tuned-*.json")]

@@ -1,0 +1,98 @@
+"""Draft phases of fixed shapes give the trees of the policies that they stand in for."""
+
+import pytest
+import torch
+
+from c2t.classifier import ClassifierConfig, TreeClassifier
+from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
+from c2t.errors import InputError
+from c2t.policies import C2T, Eagle2, EntropyTree, JointThreshold
+from c2t.sampling import Sampling
+from tests.toys import PROMPTS, deep_pairs, emitted, random_eagle, root_of, run, toy_classifier, toy_target
+
+POLICIES = {
+    "eagle2": Eagle2(K=4, levels=4, N=15),
+    "eagle2-small": Eagle2(K=3, levels=2, N=40),
+    "c2t": C2T(toy_classifier(), beta=0.4, K=4, W=5, levels=5),
+    "c2t-steps": C2T(toy_classifier(label="step"), beta=0.1, K=4, W=5, levels=5),
+    "c2t-naive": C2T(toy_classifier(), beta=0.45, K=3, W=None, levels=3, max_width=6),
+    "threshold": JointThreshold(0.01, K=4, W=4, levels=6),
+    "entropy": EntropyTree(K=3, levels=3, max_width=5),
+}
+
+
+def nodes(tree, row: int) -> list[tuple]:
+    """Of each alive slot, in order."""
+    slots = tree.alive[row].nonzero()[:, 0].tolist()
+    integers = [tree.token, tree.depth, tree.rank]
+    return [
+        (
+            slots.index(int(tree.parent[row, slot])) if slot else -1,
+            *(int(column[row, slot]) for column in integers),
+            *(pytest.approx(column[row, slot].item(), rel=1e-4, abs=1e-5, nan_ok=True) for column in floats(tree)),
+        )
+        for slot in slots
+    ]
+
+
+def floats(tree) -> list[torch.Tensor]:
+    return [tree.prob, tree.joint, tree.entropy, tree.peak, tree.score]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=3)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_round_is_the_policys_own(name: str, sampling: Sampling) -> None:
+    """Rows end at different times, which moves the others."""
+    policy, target = POLICIES[name], toy_target()
+    draft, prompts, eos = random_eagle(target), PROMPTS, frozenset({11, 30})
+    _, expected = run(target, draft, policy, prompts, new=11, sampling=sampling, eos=eos)
+    static = StaticDraft(draft, policy.plan(), rows=6, capacity=64)
+    for _ in range(2 if name == "c2t" else 1):  # the second generation finds the first one's memory
+        _, found = run(target, static, StaticPolicy(policy), prompts, new=11, sampling=sampling, eos=eos)
+        assert len({len(step.rows) for step in found}) > 1
+        for step, other in zip(found[1:], expected[1:], strict=True):
+            assert step.rows.tolist() == other.rows.tolist()
+            assert step.draft_passes.tolist() == other.draft_passes.tolist()
+            assert step.tree.capped.tolist() == other.tree.capped.tolist()
+            for row in range(len(step.rows)):
+                assert nodes(step.tree, row) == nodes(other.tree, row)
+        assert emitted(found, len(prompts)) == emitted(expected, len(prompts))
+
+
+def test_what_has_no_plan_is_refused() -> None:
+    with pytest.raises(InputError, match="needs N, expand=value and reranked=true"):
+        Eagle2(N=None).plan()
+    with pytest.raises(InputError, match="expands every node; leave leaf_above out"):
+        EntropyTree(leaf_above=1.0).plan()
+    deep = TreeClassifier(ClassifierConfig(layers=3))
+    with pytest.raises(InputError, match="a classifier of two layers on a node's columns"):
+        C2T(deep).plan()
+    with pytest.raises(InputError, match="needs an EAGLE-1/2 head"):
+        StaticDraft(deep_pairs()["mtp"][1], Eagle2().plan(), rows=1, capacity=64)
+
+
+def test_a_draft_that_is_not_a_number_is_named() -> None:
+    target = toy_target()
+    draft = random_eagle(target)
+    draft.head.layers[0].mlp.down_proj.weight.data.fill_(float("nan"))
+    static = StaticDraft(draft, Eagle2(K=2, levels=2, N=4).plan(), rows=1, capacity=64)
+    with pytest.raises(InputError, match="the draft's logits contain NaN"):
+        run(target, static, StaticPolicy(Eagle2(K=2, levels=2, N=4)), PROMPTS[:1], new=4)
+
+
+def test_no_level_is_drafted_long_after_the_last_survivor() -> None:
+    """The flag of a level is read one level late."""
+    target = toy_target()
+    policy = JointThreshold(0.9999, K=2, W=2, levels=6)
+    static = StaticDraft(random_eagle(target), policy.plan(), rows=1, capacity=64)
+    drafted = []
+    session = static.session()
+    features = torch.randn(1, 3, 32, dtype=torch.float64)
+    session.observe(torch.tensor([[1, 2, 3, 4]]), features, torch.tensor([3]))
+    for number, level in enumerate(static.phase.levels):
+        work = level.work
+        level.work = lambda number=number, work=work: (drafted.append(number), work())
+    tree = session.grow(root_of(4))
+    depth = int(tree.depth.max()) + 1  # levels with survivors
+    assert drafted == list(range(depth + 2))
+    assert session.passes.tolist() == [depth + 1]

@@ -1,0 +1,87 @@
+"""Verification of fixed shapes writes plain decoding's text."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
+
+from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
+from c2t.cuda_graphs.target import StaticTarget, compile_small_operations
+from c2t.errors import InputError
+from c2t.models.target import Target
+from c2t.policies import C2T, Eagle2, Plain, Sequoia
+from c2t.sampling import Sampling
+from tests.toys import PROMPTS, SIZES, WINDOW, language_model, random_eagle, run, toy_classifier
+
+WIDE = {**SIZES, "head_dim": 16}  # which the kernel has blocks for
+FAMILIES: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(**WIDE),
+    "qwen3": Qwen3Config(**WIDE),
+    "mistral": MistralConfig(**WIDE, sliding_window=WINDOW),
+}
+EOS = frozenset({11, 30})
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=20, repetition_penalty=1.1, seed=3)], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_text_is_plain_decodings(family: str, sampling: Sampling) -> None:
+    """With graphs on both sides and on one; rows end at different times, which moves the others."""
+    target = Target(language_model(FAMILIES[family]))
+    expected, _ = run(target, None, Plain(), PROMPTS, sampling, new=14, eos=EOS)
+    assert len({len(text) for text in expected}) > 1
+    draft = random_eagle(target)
+    static = StaticTarget(target, rows=5, capacity=64, sizes=(1, 4, 24))
+    c2t = C2T(toy_classifier(), beta=0.4, K=4, W=5, levels=4)
+    found = {
+        "both": run(
+            static, StaticDraft(draft, c2t.plan(), 5, 64), StaticPolicy(c2t), PROMPTS, sampling, new=14, eos=EOS
+        ),
+        "target": run(static, draft, Eagle2(K=3, levels=3, N=12), PROMPTS, sampling, new=14, eos=EOS),
+        "plain": run(static, None, Plain(), PROMPTS, sampling, new=14, eos=EOS),
+    }
+    for texts, _ in found.values():
+        assert texts == expected
+    assert sum(int(step.tree.alive.sum()) for step in found["both"][1][1:]) > 2 * len(found["both"][1])
+
+
+def test_sampled_trees_under_the_residual_rule_keep_their_text() -> None:
+    target = Target(language_model(FAMILIES["llama"]))
+    draft, policy = random_eagle(target), Sequoia(acceptance=(0.5, 0.2), N=8, levels=3)
+    expected, _ = run(target, draft, policy, PROMPTS, Sampling(0.9, seed=1), new=10)
+    found, _ = run(StaticTarget(target, 4, 64), draft, policy, PROMPTS, Sampling(0.9, seed=1), new=10)
+    assert found == expected
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    target = Target(language_model(FAMILIES["llama"]))
+    static = StaticTarget(target, rows=1, capacity=64, sizes=(4,))
+    with pytest.raises(InputError, match="4 prompts are more than the 1 rows of the graphs"):
+        run(static, None, Plain(), PROMPTS)
+    with pytest.raises(InputError, match="a tree of 12 slots is larger than the largest graph, 4"):
+        run(static, random_eagle(target), Eagle2(K=3, levels=3, N=12), PROMPTS[:1])
+    narrow = Target(language_model(LlamaConfig(**SIZES)))
+    with pytest.raises(InputError, match="tree attention needs heads of 16"):
+        StaticTarget(narrow, rows=1, capacity=64)
+
+
+@torch.no_grad()
+def test_kept_features_outlive_the_next_round() -> None:
+    target = Target(language_model(FAMILIES["llama"]))
+    _, steps = run(StaticTarget(target, 1, 64), None, Plain(), PROMPTS[:1], new=6)
+    assert [int(step.position[0]) for step in steps[1:]] == list(range(4, 9))
+
+
+@torch.no_grad()
+def test_norms_and_mlps_are_compiled_once() -> None:
+    """What the compiler makes of them is its own business (and takes half a minute here): it stands aside."""
+    model = language_model(FAMILIES["llama"])
+    tokens = torch.tensor([PROMPTS[1]])
+    expected = model(tokens).logits
+    compile_small_operations(model)
+    compiled = {name: module._compiled_call_impl for name, module in model.named_modules()}
+    assert (
+        sum(call is not None for call in compiled.values()) == 2 * 2 + 1 + 2
+    )  # two norms and an MLP a layer, one norm
+    compile_small_operations(model)
+    assert compiled == {name: module._compiled_call_impl for name, module in model.named_modules()}
+    with torch.compiler.set_stance("force_eager"):
+        torch.testing.assert_close(model(tokens).logits, expected)

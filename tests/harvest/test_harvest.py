@@ -1,0 +1,195 @@
+"""Harvests of a small pair in float64: what every row must satisfy, live and replayed, whole and interrupted."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from c2t.classifier import features
+from c2t.errors import InputError
+from c2t.harvest import harvest as harvesting
+from c2t.harvest.extra_columns import Recorded
+from c2t.harvest.harvest import HarvestSettings, harvest, run
+from c2t.kernels.features import FEATURES, WIDE
+from c2t.models.pairs import Pair
+from c2t.prompts import Prompt
+from c2t.records.reader import COLUMNS, Harvest, read_columns, read_records
+from c2t.statistics import Trace
+from tests.small_pair import TURNS
+from tests.toys import toy_target
+
+PROMPTS = [Prompt(number, "known", [turn], "code.jsonl") for number, turn in enumerate(TURNS[:5])]
+PROMPTS += [Prompt(9, "heldout", ["The sum of", "a number is", "def add"], "chat.jsonl")]
+FULL = HarvestSettings(max_new_tokens=10, batch=4)
+
+
+@pytest.fixture(scope="module")
+def full(small_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Harvest:
+    """The paper's trees: K = 10, 11 levels, M = 1000."""
+    return harvest(small_pair, PROMPTS, tmp_path_factory.mktemp("harvest"), FULL)
+
+
+def by_tree(done: Harvest) -> Sequence[dict[str, np.ndarray]]:
+    columns = read_columns(done.folder, list(COLUMNS))
+    starts = np.flatnonzero(np.diff(columns["tree"], prepend=-1))
+    return [
+        {name: part for name, part in zip(columns, parts, strict=True)}
+        for parts in zip(*(np.split(column, starts[1:]) for column in columns.values()), strict=True)
+    ]
+
+
+def test_every_tree_is_the_full_one(full: Harvest) -> None:
+    trees = by_tree(full)
+    assert len(trees) == full.trees > 10
+    for tree in trees:
+        assert len(tree["node"]) == 10 + 10 * 10 * 10
+        assert tree["node"].tolist() == list(range(1010))
+        assert (tree["parent"] < tree["node"]).all()
+        assert np.bincount(tree["depth"]).tolist() == [10] + [100] * 10
+        assert len(np.unique(tree["position"])) == len(np.unique(tree["prompt"])) == 1
+
+
+def test_rows_are_what_the_words_say(full: Harvest) -> None:
+    for tree in by_tree(full):
+        parent, joint = tree["parent"], tree["joint_prob"].astype(float)
+        above = np.where(parent >= 0, joint[parent], 1.0)
+        assert (joint <= above * (1 + 1e-6)).all()
+        assert (tree["depth"] == np.where(parent >= 0, tree["depth"][parent] + 1, 0)).all()
+        for siblings in (parent == p for p in np.unique(parent)):
+            assert len(np.unique(tree["entropy"][siblings])) == 1
+            assert tree["rank"][siblings].tolist() == list(range(10))
+            assert (np.diff(joint[siblings]) <= 1e-7).all()
+            own = joint[siblings] / above[siblings]  # joint_prob is the product along the path
+            assert own.sum() <= 1 + 1e-5
+            assert tree["entropy"][siblings][0] <= np.log(320) + 1e-5
+        path = np.flatnonzero(tree["accepted"])
+        assert parent[path].tolist() == [-1, *path[:-1]][: len(path)]
+
+
+def test_features_of_records_are_those_of_live_trees(full: Harvest, small_pair: Pair) -> None:
+    """Also of columns that are derived from stored ones."""
+    records = read_records([full.folder], ["prob", "peak", "rank"])
+    ids = [small_pair.tokenizer(prompt.turns[0]).input_ids for prompt in PROMPTS[:4]]
+    names = [name for name in FEATURES if name not in WIDE]
+    stored, rounds = features(records, names), [0] * 4
+    for step in list(run(small_pair, ids, [0, 1, 2, 3], FULL, Recorded(FULL.trees, (), small_pair.target)))[1:]:
+        for row, text in enumerate(step.rows.tolist()):
+            live = features(step.tree.take(torch.arange(1, 1011).expand(len(step.rows), -1)), names)[row]
+            tree = records.tree[records.prompt == text].unique()[rounds[text]]
+            torch.testing.assert_close(stored[records.tree == tree], live.float(), rtol=1e-4, atol=2e-3)
+            rounds[text] += 1
+
+
+def test_rounds_cover_the_text(full: Harvest, small_pair: Pair) -> None:
+    """new tokens = 1 + sum over rounds of (accepted + 1) - cut, and every root stands where the round before ended."""
+    ids = [small_pair.tokenizer(prompt.turns[0]).input_ids for prompt in PROMPTS[:3]]
+    trace = Trace(3)
+    for step in run(small_pair, ids, [0, 1, 2], FULL, Recorded(FULL.trees, (), small_pair.target)):
+        trace.add(step)
+    lengths = [len(tokens) for tokens in trace.tokens]
+    trees = by_tree(full)
+    for prompt in range(3):
+        rounds = [tree for tree in trees if tree["prompt"][0] == prompt]
+        accepted = [int(tree["accepted"].sum()) for tree in rounds]
+        assert accepted == trace.statistics[prompt].accepted
+        assert lengths[prompt] == 1 + sum(a + 1 for a in accepted)
+        positions = [int(tree["position"][0]) for tree in rounds]
+        assert positions == [len(ids[prompt]) + sum(a + 1 for a in accepted[:i]) for i in range(len(rounds))]
+
+
+def test_every_turn_is_a_text(full: Harvest) -> None:
+    assert [entry["turn"] for entry in full.prompts] == [0, 0, 0, 0, 0, 0, 1, 2]
+    assert {int(tree["prompt"][0]) for tree in by_tree(full)} == set(range(8))
+
+
+def test_rows_are_small(full: Harvest) -> None:
+    assert sum(path.stat().st_size for path in full.folder.iterdir()) < 8 * full.rows
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_live_and_replayed_rows_are_the_same(temperature: float, small_pair: Pair, tmp_path: Path) -> None:
+    settings = {"K": 4, "levels": 4, "max_new_tokens": 14, "temperature": temperature, "seed": 5}
+    live, replayed = (
+        harvest(small_pair, PROMPTS, tmp_path / str(live), HarvestSettings(**settings, live=live))
+        for live in (True, False)
+    )
+    assert live.positives > 0
+    for name, column in read_columns(live.folder, list(COLUMNS)).items():
+        np.testing.assert_array_equal(column, read_columns(replayed.folder, [name])[name], err_msg=name)
+
+
+def test_an_interrupted_harvest_ends_with_the_same_rows(
+    full: Harvest, small_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in the second batch, and with a shard that ends inside a batch."""
+    whole, calls = harvesting._rows, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        rows = list(whole(*arguments))
+        yield from rows[:3] if len(calls) == 2 else rows
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(harvesting, "_rows", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        harvest(small_pair, PROMPTS, tmp_path, FULL)
+    assert not (tmp_path / "manifest.json").exists()
+    done = harvest(small_pair, PROMPTS, tmp_path, FULL, resume=True)
+    assert (done.rows, done.trees, done.positives) == (full.rows, full.trees, full.positives)
+    for name, column in read_columns(full.folder, list(COLUMNS)).items():
+        np.testing.assert_array_equal(column, read_columns(tmp_path, [name])[name], err_msg=name)
+
+
+def test_all_positions_hold_the_visited_ones(small_pair: Pair, tmp_path: Path) -> None:
+    """The same texts (the second turn shows the first answer), a tree at every position, and among them the visited
+    ones, found by walking."""
+    settings = {"K": 3, "levels": 3, "max_new_tokens": 9, "temperature": 0.8, "seed": 5}
+    visited, every = (
+        harvest(small_pair, PROMPTS[3:], tmp_path / name, HarvestSettings(**settings, positions=name))
+        for name in ("visited", "all")
+    )
+    assert (visited.provenance["positions"], every.provenance["positions"]) == ("visited", "all")
+    assert every.trees > visited.trees
+    walked, following, last = [], 0, -1
+    for tree in by_tree(every):
+        prompt, position = int(tree["prompt"][0]), int(tree["position"][0])
+        if prompt != last:
+            last, following = prompt, position
+        if position == following:
+            walked.append(tree)
+            following += int(tree["accepted"].sum()) + 1
+    for one, other in zip(walked, by_tree(visited), strict=True):
+        for name in set(COLUMNS) - {"tree"}:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def test_progress_is_told_as_rounds_go(small_pair: Pair, tmp_path: Path) -> None:
+    """Rows grow round by round, not batch by batch."""
+    told = []
+    settings = HarvestSettings(3, 3, 100, 8, batch=len(PROMPTS))
+    done = harvest(small_pair, PROMPTS, tmp_path, settings, progress=lambda *counts: told.append(counts))
+    assert len(told) > 5
+    assert [rows for _, rows in told] == sorted(rows for _, rows in told)
+    assert told[0] == (0, settings.nodes * len(PROMPTS))
+    assert told[-1] == (len(done.prompts), done.rows)
+    assert told[-2] == (0, done.rows)
+
+
+def test_trees_wider_than_the_vocabulary_leave_the_folder_alone(small_pair: Pair, tmp_path: Path) -> None:
+    narrow = replace(small_pair, target=toy_target())
+    for policy in ("eagle2", "mcsd+"):
+        with pytest.raises(InputError, match=r"[KW] = 60 is more than the pair's vocabulary of 48"):
+            harvest(narrow, PROMPTS, tmp_path / "new", HarvestSettings(K=60, levels=2, policy=policy), overwrite=True)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"positions": "some"}, {"positions": "all", "live": True}, {"positions": "all", "policy": "mcsd+"}]
+)
+def test_positions_that_cannot_be(wrong: dict) -> None:
+    with pytest.raises(InputError, match="positions = "):
+        HarvestSettings(**wrong)

@@ -1,0 +1,70 @@
+"""The report runs on a CPU with tiny shapes; its goals are judged as they are written."""
+
+import json
+
+import pytest
+import torch
+
+from pipelines.gpu import report as gpu_report
+from pipelines.gpu.lines import GOALS, Line, draw, verdicts
+from pipelines.gpu.models import TINY, classifier_until, phase_of, ragged_trees, random_head, random_target
+from pipelines.gpu.parity import close
+from pipelines.papers.tree_blocks import Timing
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
+def test_every_stage_runs_and_is_written_down(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu_report.main(["--tiny", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    for stage in ("parity", "ceiling", "select", "parts", "draft", "verify", "attention"):
+        assert f"\n{stage}" in printed
+    line = json.loads((tmp_path / "gpu.jsonl").read_text())
+    assert line["figures"]["verify: 1 x 12 tokens, prefix 24"][0] > 0
+    assert (tmp_path / "gpu.png").stat().st_size > 1000
+
+
+def test_without_a_device_the_full_report_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as stopped:
+        gpu_report.main([])
+    assert stopped.value.code == 2
+
+
+def test_goals_are_judged_against_floor_rival_or_clock() -> None:
+    names = {name for goal in GOALS for name in (goal.what, goal.over) if name not in ("", "floor")}
+    lines = [Line("any", name, Timing(1.2, 1.0, 1.4), floor=1.0) for name in (*names, "EAGLE-2: 15 x 32000")]
+    judged = list(verdicts(lines))
+    assert len(judged) == len(GOALS) + 1
+    assert "1.200, at most 0.030: missed" in judged[0]
+    assert "1.000, at most 1.060: met" in judged[1]
+    assert "1.200, at most 1.500: met" in judged[2]
+    assert "0.0000 ms more" in judged[-1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_phase_lives_as_many_levels_as_it_is_told(depth: int) -> None:
+    draft = random_head(TINY, random_target(TINY, CPU))
+    policy = gpu_report.C2T(classifier_until(depth, CPU), K=3, W=3, levels=5)
+    tree, passes = phase_of(draft, policy.plan(), 2, 24).grow(torch.zeros(2, dtype=torch.long))
+    assert tree.depth.max() == depth
+    assert passes.tolist() == [depth + 2] * 2
+
+
+def test_ragged_trees_have_the_mean_that_they_are_named_by() -> None:
+    tree = ragged_trees(4, 10, CPU)
+    assert tree.sizes.tolist() == [1, 7, 13, 19]
+    assert ragged_trees(1, 10, CPU).sizes.tolist() == [10]
+
+
+def test_a_kernel_that_differs_is_found() -> None:
+    with pytest.raises(AssertionError):
+        close(torch.ones(3), torch.tensor([1.0, 1.0, 1.1]), 1e-3)
+
+
+def test_the_figure_has_a_curve_for_each_batch(tmp_path) -> None:
+    lines = [Line("verify", f"{rows} x {n} tokens, prefix 5", Timing(1, 1, 1)) for rows in (1, 4) for n in (1, 9)]
+    draw(lines, tmp_path / "x.png")
+    assert (tmp_path / "x.png").exists()

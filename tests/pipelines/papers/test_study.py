@@ -1,0 +1,151 @@
+"""What the table scripts share: studies of a pair, verdicts on conclusions, identities."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from c2t.errors import InputError
+from c2t.policies import C2T, Chain, Eagle2, SampledChain
+from c2t.statistics import Statistics
+from c2t.study.points import Point
+from pipelines.papers import study as paper
+from pipelines.papers import tables, verdicts
+from pipelines.papers.study import Counted, Settings
+from pipelines.papers.tables import Row, identities
+from pipelines.papers.verdicts import FAILS, HOLDS, OPEN, Estimate, above, all_of, apart, at_equal_tau, below
+from tests.pipelines.papers.small_study import SMALL, small_training
+
+TEXTS = 40
+
+
+@pytest.fixture
+def study(home: Path, monkeypatch: pytest.MonkeyPatch) -> paper.Study:
+    small_training(monkeypatch)
+    return paper.study(**SMALL)
+
+
+def counted(accepted: int, verified: int, rounds: int = 100, spread: int = 0) -> Counted:
+    """A policy with these counts of every text; `spread` makes texts differ."""
+    varied = [accepted + (spread if number % 2 else -spread) for number in range(TEXTS)]
+    point = Point("pair", "p", "p:x=1", None, (rounds,) * TEXTS, tuple(varied), (verified,) * TEXTS, (0,) * TEXTS)
+    return Counted(point, Statistics(), True)
+
+
+def test_a_harvest_is_made_once_and_a_classifier_once_per_settings(study: paper.Study) -> None:
+    harvest = study.harvest()
+    assert harvest.rows == 1010 * harvest.trees > 0
+    assert re.fullmatch(r"tiny-eagle-T0\.4-[0-9a-f]{8}", harvest.folder.name)
+    longer = paper.Study(study.pair, replace(study.settings, harvest_tokens=2))
+    assert longer.harvest().folder != harvest.folder != study.harvest(levels=2).folder
+    written = (harvest.folder / "part-00000.parquet").stat().st_mtime_ns
+    first = study.classifier()
+    assert study.classifier() is first
+    assert study.classifier(("entropy", "depth")).config.features == ("entropy", "depth")
+    assert study.classifier(training="committed").config.negatives == 20
+    places = sorted(path.name for path in harvest.folder.parents[2].glob("checkpoints/local/papers/*"))
+    assert len(places) == 3
+    again = paper.study(**SMALL)
+    again.classifier()
+    assert (harvest.folder / "part-00000.parquet").stat().st_mtime_ns == written
+    assert sorted(path.name for path in harvest.folder.parents[2].glob("checkpoints/local/papers/*")) == places
+    tuned = study.finetuned(first)
+    assert tuned.config.features == first.config.features
+    assert not all((a == b).all() for a, b in zip(tuned.parameters(), first.parameters(), strict=True))
+
+
+def test_counts_are_those_of_all_texts_and_the_search_closes_in(study: paper.Study) -> None:
+    goal = study.count(Eagle2(K=4, levels=4, N=12))
+    assert study.count(Eagle2(K=4, levels=4, N=12)) is goal
+    assert len(goal.point.rounds) == SMALL["limit"]
+    assert sum(goal.point.verified) == goal.gamma == 12 * goal.total.rounds
+    found = study.around(lambda x: Chain(round(x)), study.count(Chain(3)).tau, 1, 9)
+    assert min(abs(one.tau - study.count(Chain(3)).tau) for one in found) < 0.5
+    assert [one.label for one in found] == ["length=5", "length=1"]
+    assert paper.nearest(found, study.count(Chain(1))) is found[1]
+    c2t = study.c2t_around(study.classifier(), goal, levels=3)
+    assert len({one.label for one in c2t}) == len(c2t) == 1 + paper.STEPS
+
+
+def test_only_what_is_replayed_counts_as_lossless(study: paper.Study) -> None:
+    assert study.count(SampledChain(2), "target-only").lossless
+    assert not study.count(SampledChain(2)).lossless
+    rows = [Row("", "", study.count(policy)) for policy in (Chain(2), SampledChain(2), C2T(study.classifier()))]
+    assert all(line.endswith("holds in all 3 rows") for line in identities(rows))
+
+
+def test_identities_fail_where_counts_do_not_add_up(study: paper.Study) -> None:
+    good = study.count(Chain(2))
+    lost = good._replace(total=replace(good.total, cut=good.total.cut + 1))
+    assert [("FAILS" in line) for line in identities([Row("", "", lost)])] == [True, False, False]
+    other = good._replace(total=replace(good.total, new_tokens=good.total.new_tokens + 1, cut=good.total.cut - 1))
+    rows = [Row("", "", good), Row("", "", other)]
+    assert [("FAILS" in line) for line in identities(rows)] == [False, False, True]
+    elsewhere = other._replace(point=other.point._replace(family="another pair"))
+    assert not any("FAILS" in line for line in identities([Row("", "", good), Row("", "", elsewhere)]))
+
+
+def test_gamma_at_equal_tau_is_read_between_points() -> None:
+    subject, goal = [counted(100, 1000), counted(300, 3000)], counted(200, 4000)
+    found = at_equal_tau(subject, [goal], goal)
+    assert found == Estimate(*[pytest.approx(2000 / 4000)] * 3)
+    assert at_equal_tau(subject, [goal], counted(400, 1)).value is None
+    few = at_equal_tau([counted(200, 2000)], [goal], counted(200, 1, spread=50))
+    assert few.value is not None
+    assert few.low is None
+
+
+@pytest.mark.parametrize(
+    ("found", "is_below", "is_above"),
+    [
+        (Estimate(0.8, 0.7, 0.9), HOLDS, FAILS),
+        (Estimate(1.2, 1.1, 1.3), FAILS, HOLDS),
+        (Estimate(0.9, 0.7, 1.1), OPEN, OPEN),
+        (Estimate(0.8, None, None), OPEN, OPEN),
+        (Estimate(None, None, None), FAILS, HOLDS),
+    ],
+)
+def test_verdicts_follow_the_interval(found: Estimate, is_below: str, is_above: str) -> None:
+    assert below("a", "b", found).verdict == is_below
+    assert above("a", "b", found).verdict == is_above
+
+
+def test_the_interval_covers_what_texts_differ_in() -> None:
+    one, other = counted(200, 1000, spread=100), counted(190, 1000)
+    found = verdicts.tau_ratio(one, other)
+    assert found.value == pytest.approx(200 / 190)
+    assert found.low < 1 < found.high
+    assert verdicts.tau_ratio(counted(200, 1000), other).low == pytest.approx(200 / 190)
+    assert verdicts.gamma_ratio(counted(1, 50), counted(1, 100)) == Estimate(*[pytest.approx(0.5)] * 3)
+    assert verdicts.mean_ratio([1, 1], [0, 0]) == Estimate(None, None, None)
+
+
+def test_statements_about_several_figures() -> None:
+    low, high, wide = Estimate(0.5, 0.4, 0.6), Estimate(2, 1.9, 2.1), Estimate(1, 0.5, 2.0)
+    good, bad, open_ = below("", "", low), below("", "", high), below("", "", wide)
+    assert all_of("", [good, good]).verdict == HOLDS
+    assert all_of("", [good, open_]).verdict == OPEN
+    assert all_of("", [good, open_, bad]).verdict == FAILS
+    assert apart("", "", low, high).verdict == HOLDS
+    assert apart("", "", high, low).verdict == FAILS
+    assert apart("", "", low, wide).verdict == OPEN
+    assert apart("", "", low, Estimate(1, None, None)).verdict == OPEN
+
+
+def test_pairs_of_the_recipes_share_the_prompts(home: Path) -> None:
+    assert paper.default("tiny-qwen", "bench") == paper.default("tiny", "bench") != paper.default("tiny", "harvest")
+    with pytest.raises(InputError, match="no prompts come with"):
+        paper.default("llama2-7b", "bench")
+
+
+def test_wrong_input_ends_with_one_line(home: Path, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(tables.typer.Exit) as stopped:
+        tables.run("table9", lambda study: None, None, None, None, pair="nothing")
+    assert stopped.value.exit_code == 2
+    assert capsys.readouterr().err.startswith("table9: no target is called 'nothing'")
+
+
+def test_defaults_are_the_papers_training() -> None:
+    assert Settings().training == "paper"
+    assert (paper.TRAINING["paper"].negatives, paper.TRAINING["paper"].lr) == (1, 1e-3)

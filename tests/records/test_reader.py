@@ -1,0 +1,154 @@
+"""What is read back is what was written; whatever is not a complete harvest of ours is named in one line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from c2t.errors import InputError
+from c2t.records.reader import COLUMNS, describe, read_columns, read_records
+from tests.harvests import PROVENANCE, make_harvest, trees
+
+
+@pytest.fixture
+def harvest(tmp_path: Path) -> Path:
+    return make_harvest(tmp_path / "harvest", prompts=3, trees_each=2, shard=1)
+
+
+def test_columns_come_back_as_written(harvest: Path) -> None:
+    columns = read_columns(harvest, list(COLUMNS))
+    for name, kind in COLUMNS.items():
+        assert columns[name].dtype == kind.to_pandas_dtype()
+    for prompt in range(3):
+        mine = columns["prompt"] == prompt
+        for name, values in trees(2, seed=prompt).items():
+            expected = values + 2 * prompt if name == "tree" else values
+            assert np.array_equal(columns[name][mine], expected.astype(columns[name].dtype)), name
+
+
+def test_summary_counts_the_rows(harvest: Path) -> None:
+    summary = describe(harvest)
+    accepted = read_columns(harvest, ["accepted"])["accepted"]
+    assert (summary.rows, summary.trees, len(summary.prompts)) == (len(accepted), 6, 3)
+    assert summary.rows == 6 * 1010
+    assert summary.positives == accepted.sum() > 0
+    assert summary.provenance == PROVENANCE
+
+
+def test_records_of_two_harvests_have_their_own_prompts_and_trees(harvest: Path, tmp_path: Path) -> None:
+    other = make_harvest(tmp_path / "other", prompts=2, trees_each=3)
+    both = read_records([harvest, other])
+    assert both.tree.unique().tolist() == list(range(12))
+    assert both.prompt.unique().tolist() == list(range(5))
+    alone = read_columns(other, ["joint_prob"])["joint_prob"]
+    torch.testing.assert_close(both.joint[6 * 1010 :].exp(), torch.from_numpy(alone))
+
+
+def test_lists_per_row_come_back_as_a_matrix(tmp_path: Path) -> None:
+    wide = {"top_probs": pa.list_(pa.float32(), 4)}
+    make_harvest(tmp_path, prompts=2, trees_each=1, extra=wide)
+    matrix = read_columns(tmp_path, ["top_probs"])["top_probs"]
+    assert np.array_equal(matrix, np.tile(np.arange(1010 * 4, dtype=np.float32).reshape(-1, 4), (2, 1)))
+
+
+def test_at_most_eight_bytes_a_row(tmp_path: Path) -> None:
+    make_harvest(tmp_path, prompts=4, trees_each=25)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) / describe(tmp_path).rows < 6
+
+
+def damage_cut(folder: Path) -> None:
+    shard = folder / "part-00001.parquet"
+    shard.write_bytes(shard.read_bytes()[:-100])
+
+
+def damage_empty(folder: Path) -> None:
+    (folder / "part-00001.parquet").write_bytes(b"")
+
+
+def damage_pages(folder: Path) -> None:
+    shard = folder / "part-00001.parquet"
+    content = bytearray(shard.read_bytes())
+    content[100:5000] = b"x" * 4900
+    shard.write_bytes(content)
+
+
+def damage_one_bit(folder: Path) -> None:
+    shard = folder / "part-00001.parquet"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 3] ^= 1
+    shard.write_bytes(content)
+
+
+def damage_foreign(folder: Path) -> None:
+    pq.write_table(pa.table({"joint_prob": [0.5], "accepted": [True]}), folder / "part-00001.parquet")
+
+
+def damage_version(folder: Path) -> None:
+    shard = folder / "part-00001.parquet"
+    table = pq.read_table(shard)
+    info = json.loads(table.schema.metadata[b"c2t"]) | {"schema_version": 99}
+    pq.write_table(table.replace_schema_metadata({"c2t": json.dumps(info)}), shard)
+
+
+def damage_gap(folder: Path) -> None:
+    (folder / "part-00001.parquet").unlink()
+
+
+def damage_end(folder: Path) -> None:
+    (folder / "part-00002.parquet").unlink()
+
+
+def damage_unfinished(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+
+
+def damage_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text("{")
+
+
+def damage_everything(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_cut, "part-00001.parquet is empty, truncated"),
+        (damage_empty, "part-00001.parquet is empty, truncated"),
+        (damage_pages, "part-00001.parquet is damaged"),
+        (damage_one_bit, "part-00001.parquet is damaged"),
+        (damage_foreign, "part-00001.parquet is a Parquet file of another program"),
+        (damage_version, "part-00001.parquet has schema version 99"),
+        (damage_gap, "part-00002.parquet does not continue"),
+        (damage_end, "part-00002.parquet is missing"),
+        (damage_unfinished, "interrupted harvest .*--resume"),
+        (damage_manifest, "manifest.json is damaged"),
+        (damage_everything, "holds no harvest"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_damage_is_named_in_one_line(harvest: Path, damage, message: str) -> None:
+    damage(harvest)
+    with pytest.raises(InputError, match=message) as raised:
+        read_records([harvest])
+    assert "\n" not in str(raised.value)
+
+
+def test_wrong_paths_and_columns(harvest: Path) -> None:
+    with pytest.raises(InputError, match="nowhere is missing"):
+        describe(harvest / "nowhere")
+    with pytest.raises(InputError, match="is a file: give the folder"):
+        describe(harvest / "manifest.json")
+    with pytest.raises(InputError, match="no column colour; it has tree, node"):
+        read_columns(harvest, ["depth", "colour"])
+
+
+def test_nothing_accepted_is_nothing_to_learn(tmp_path: Path) -> None:
+    make_harvest(tmp_path, prompts=2, trees_each=1, replace={"accepted": np.zeros(1010, bool)})
+    with pytest.raises(InputError, match="no accepted node among 2020"):
+        read_records([tmp_path])

@@ -1,0 +1,192 @@
+"""A harvest may stop anywhere and still ends with the rows of one that did not."""
+
+import contextlib
+import errno
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from c2t.errors import InputError
+from c2t.records import writer as shards
+from c2t.records.reader import COLUMNS, MANIFEST, describe, is_complete, read_columns
+from c2t.records.writer import ShardWriter, open_folder
+from tests.harvests import PROVENANCE, make_harvest, prompt_list, trees
+
+PROMPTS = 7
+SMALL = {"K": 3, "levels": 3}
+PER_SHARD = 100  # three prompts of two trees of 21 nodes
+
+
+def write_until(folder: Path, stop: int, error: BaseException | None = None, **changes) -> ShardWriter:
+    """Continue the harvest up to prompt `stop`, where `error` strikes."""
+    provenance = PROVENANCE | changes.pop("provenance", {})
+    writer = ShardWriter(folder, provenance, prompt_list(PROMPTS), rows_per_shard=PER_SHARD, **changes)
+    with writer:
+        for prompt in range(writer.next_prompt, stop):
+            writer.write(trees(2, seed=prompt, **SMALL))
+        if error:
+            raise error
+    return writer
+
+
+def interrupted(folder: Path, stop: int, error: type[BaseException] = KeyboardInterrupt, **provenance) -> Path:
+    with pytest.raises(error):
+        write_until(open_folder(folder), stop, error(), provenance=provenance)
+    return folder
+
+
+def all_rows(folder: Path) -> dict[str, np.ndarray]:
+    return read_columns(folder, list(COLUMNS))
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> dict[str, np.ndarray]:
+    write_until(open_folder(tmp_path / "whole"), PROMPTS)
+    return all_rows(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("stops", [[0], [1], [3], [4], [6], [2, 5], [1, 2, 3, 4, 5, 6]])
+def test_interrupted_and_resumed_gives_the_same_rows(tmp_path: Path, whole: dict, stops: list[int]) -> None:
+    for stop in stops:
+        folder = tmp_path / "parts"
+        open_folder(folder, resume=True)
+        with pytest.raises(KeyboardInterrupt):
+            write_until(folder, stop, KeyboardInterrupt())
+        assert not is_complete(folder)
+    resumed = write_until(open_folder(folder, resume=True), PROMPTS)
+    assert resumed.rows == describe(folder).rows
+    for name, values in all_rows(folder).items():
+        assert np.array_equal(values, whole[name]), name
+
+
+def test_a_killed_process_loses_only_the_open_shard(tmp_path: Path, whole: dict) -> None:
+    folder = open_folder(tmp_path / "killed")
+    writer = ShardWriter(folder, PROVENANCE, prompt_list(PROMPTS), rows_per_shard=PER_SHARD)
+    for prompt in range(5):
+        writer.write(trees(2, seed=prompt, **SMALL))
+    (folder / "part-00001.tmp").write_bytes(b"half a shard")
+    del writer
+    resumed = ShardWriter(folder, PROVENANCE, prompt_list(PROMPTS), rows_per_shard=PER_SHARD)
+    assert (resumed.next_prompt, resumed.next_tree) == (3, 6)
+    write_until(folder, PROMPTS)
+    assert sorted(path.name for path in folder.iterdir()) == [MANIFEST, *(f"part-0000{i}.parquet" for i in range(3))]
+    for name, values in all_rows(folder).items():
+        assert np.array_equal(values, whole[name]), name
+
+
+def test_prompts_without_rows_count_as_done(tmp_path: Path) -> None:
+    nothing = {name: np.empty(0) for name in COLUMNS if name != "prompt"}
+    folder = open_folder(tmp_path / "gaps")
+    with ShardWriter(folder, PROVENANCE, prompt_list(3), rows_per_shard=1) as writer:
+        for columns in (nothing, trees(2, seed=0, **SMALL), nothing):
+            writer.write(columns)
+    assert set(all_rows(folder)["prompt"]) == {1}
+    assert describe(folder).too_long == 0
+    assert len(describe(folder).prompts) == 3
+    assert ShardWriter(folder, PROVENANCE, prompt_list(3)).next_prompt == 3
+
+
+def test_too_long_prompts_are_counted_through_an_interruption(tmp_path: Path) -> None:
+    nothing = {name: np.empty(0) for name in COLUMNS if name != "prompt"}
+    for stop in (2, 4):
+        with contextlib.suppress(KeyboardInterrupt), ShardWriter(tmp_path, PROVENANCE, prompt_list(4)) as writer:
+            for prompt in range(writer.next_prompt, stop):
+                rows = nothing if prompt % 2 else trees(1, seed=prompt, **SMALL)
+                writer.write(rows, too_long=bool(prompt % 2))
+            if stop == 2:
+                raise KeyboardInterrupt
+    assert describe(tmp_path).too_long == 2
+
+
+def test_resuming_needs_the_same_settings_and_prompts(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path / "parts", 4)
+    with pytest.raises(InputError, match=r"temperature = 0\.4 there, 0\.8 now"):
+        write_until(folder, PROMPTS, provenance={"temperature": 0.8})
+    for part in ("target", "draft"):
+        sources = {"target": ["there", "1"], "draft": ["here", "2"]} | {part: ["elsewhere", "3"]}
+        other = interrupted(tmp_path / part, 4, sources={"target": ["there", "1"], "draft": ["here", "2"]})
+        with pytest.raises(InputError, match=rf"{part} = \['t?here', .*there, \['elsewhere', '3'\] now"):
+            write_until(other, PROMPTS, provenance={"sources": sources})
+    with pytest.raises(InputError, match="prompts are others"):
+        ShardWriter(folder, PROVENANCE, prompt_list(PROMPTS + 1))
+    write_until(folder, PROMPTS, provenance={"environment": {"c2t": "another version"}})
+    assert describe(folder).rows == PROMPTS * 2 * 21
+
+
+def test_full_disk_leaves_a_folder_that_resumes(tmp_path: Path, whole: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = open_folder(tmp_path / "full")
+    real = pq.write_table
+
+    def no_space(table, where, **options) -> None:
+        if "part-00001" in str(where):
+            Path(where).write_bytes(b"half a shard")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(table, where, **options)
+
+    monkeypatch.setattr(shards.pq, "write_table", no_space)
+    with pytest.raises(InputError, match=r"no disk space left .*--resume"):
+        write_until(folder, PROMPTS)
+    monkeypatch.undo()
+    assert not is_complete(folder)
+    assert write_until(open_folder(folder, resume=True), PROMPTS).rows == len(whole["tree"])
+    for name, values in all_rows(folder).items():
+        assert np.array_equal(values, whole[name]), name
+
+
+def test_any_trouble_with_the_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = interrupted(tmp_path / "parts", 4)
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for owner, name, step in (
+        (shards.pq, "write_table", lambda: write_until(folder, PROMPTS)),
+        (shards.os, "replace", lambda: write_until(folder, PROMPTS)),
+        (shards.Path, "unlink", lambda: write_until(folder, PROMPTS, overwrite=True)),
+        (shards.Path, "mkdir", lambda: open_folder(tmp_path / "new")),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, read_only)
+            with pytest.raises(InputError, match="Read-only file system"):
+                step()
+    assert write_until(open_folder(folder, resume=True), PROMPTS).rows == PROMPTS * 2 * 21
+
+
+def test_every_shard_carries_the_whole_provenance(tmp_path: Path) -> None:
+    write_until(open_folder(tmp_path), PROMPTS)
+    for path in tmp_path.glob("*.parquet"):
+        info = json.loads(pq.read_schema(path).metadata[b"c2t"])
+        assert info["provenance"] == PROVENANCE
+        assert info["rows"] == pq.read_metadata(path).num_rows
+
+
+def test_values_that_do_not_fit_their_column_are_refused(tmp_path: Path) -> None:
+    columns = trees(1, seed=0, **SMALL)
+    writer = ShardWriter(open_folder(tmp_path), PROVENANCE, prompt_list(1))
+    with pytest.raises(ValueError, match="256"):
+        writer.write(columns | {"depth": columns["depth"] + 256})
+
+
+def test_folders_are_only_continued_or_replaced_on_request(tmp_path: Path) -> None:
+    folder = make_harvest(tmp_path / "harvest", prompts=2, trees_each=1, **SMALL)
+    with pytest.raises(InputError, match="not empty: continue it with --resume or replace it with --overwrite"):
+        open_folder(folder)
+    assert is_complete(open_folder(folder, resume=True))
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt"):
+        open_folder(folder, overwrite=True)
+    with pytest.raises(InputError, match="give one of them"):
+        open_folder(folder, resume=True, overwrite=True)
+    assert is_complete(folder)
+    (folder / "notes.txt").unlink()
+    with pytest.raises(InputError, match="no rows"), ShardWriter(folder, PROVENANCE, prompt_list(2), overwrite=True):
+        raise InputError("no rows")
+    assert is_complete(open_folder(folder, overwrite=True))
+    write_until(folder, PROMPTS, overwrite=True)
+    assert describe(folder).rows == PROMPTS * 2 * 21
+    with pytest.raises(InputError, match="is a file"):
+        open_folder(Path(__file__))

@@ -1,0 +1,123 @@
+"""Names lead to their own folder and nowhere else."""
+
+from pathlib import Path
+
+import pytest
+
+from c2t.errors import InputError
+from c2t.storage import paths as checkpoints
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("C2T_HOME", str(tmp_path))
+    for part in ("small/target", "small/draft", "small/classifier", "local/small/classifier", "local/mine/classifier"):
+        (tmp_path / "checkpoints" / part).mkdir(parents=True)
+    return tmp_path
+
+
+def test_root_is_the_checkout_without_c2t_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("C2T_HOME", raising=False)
+    assert checkpoints.root() == Path(__file__).resolve().parents[2]
+
+
+def test_names_find_committed_before_local(home: Path) -> None:
+    assert checkpoints.resolve("small", "classifier") == home / "checkpoints/small/classifier"
+    assert checkpoints.resolve("mine", "classifier") == home / "checkpoints/local/mine/classifier"
+    assert checkpoints.resolve("small", "draft") == home / "checkpoints/small/draft"
+
+
+def test_published_pairs_are_hub_ids_until_a_folder_has_their_name(home: Path) -> None:
+    assert checkpoints.resolve("llama2-7b", "target") == "meta-llama/Llama-2-7b-chat-hf"
+    assert checkpoints.resolve("vicuna-33b", "draft") == "yuhuili/EAGLE-Vicuna-33B-v1.3"
+    (home / "checkpoints/llama2-7b/target").mkdir(parents=True)
+    assert checkpoints.resolve("llama2-7b", "target") == home / "checkpoints/llama2-7b/target"
+
+
+def test_published_pair_without_classifier_says_how_to_make_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    with pytest.raises(InputError) as raised:
+        checkpoints.resolve("llama2-7b", "classifier")
+    harvest, train = str(raised.value).split("make it with: ")[1].split(" && ")
+    assert harvest == "c2t harvest --pair llama2-7b --prompts FILE --out data/harvest/llama2-7b"
+    assert train == "c2t train data/harvest/llama2-7b --out checkpoints/local/llama2-7b/classifier"
+    (home / train.split("--out ")[1]).mkdir(parents=True)
+    assert checkpoints.resolve("llama2-7b", "classifier") == home / "checkpoints/local/llama2-7b/classifier"
+
+
+def test_the_recipe_is_absolute_from_elsewhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("C2T_HOME", str(home))
+    out = Path(checkpoints.recipe("llama2-7b").split("--out ")[-1])
+    assert Path("/", out) == home / "checkpoints/local/llama2-7b/classifier"
+
+
+def test_unknown_names_list_the_known(home: Path) -> None:
+    with pytest.raises(InputError, match=r"'smal'; known: mine, small$"):
+        checkpoints.resolve("smal", "classifier")
+    with pytest.raises(InputError, match=r"known: .*llama2-7b.*small.*vicuna-7b"):
+        checkpoints.resolve("smal", "target")
+    with pytest.raises(InputError, match="no draft_distilled is called 'llama2-7b'"):
+        checkpoints.resolve("llama2-7b", "draft_distilled")
+
+
+@pytest.mark.parametrize("name", ["..", ".", ".hidden", ""])
+def test_names_never_leave_their_folder(home: Path, name: str) -> None:
+    (home / "classifier").mkdir()
+    (home / "checkpoints" / ".hidden" / "classifier").mkdir(parents=True)
+    with pytest.raises(InputError):
+        checkpoints.resolve(name, "classifier")
+
+
+def test_separators_make_a_path_or_a_hub_id(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    assert checkpoints.resolve("someone/classifier", "classifier") == "someone/classifier"
+    (home / "someone/classifier").mkdir(parents=True)
+    assert checkpoints.resolve("someone/classifier", "classifier") == Path("someone/classifier")
+    assert checkpoints.resolve("./someone", "classifier") == Path("someone")
+    for missing in ("./nowhere", "../nowhere", "/no/where", "a/b/c", Path("nowhere")):
+        with pytest.raises(InputError, match="no such folder"):
+            checkpoints.resolve(missing, "classifier")
+
+
+def test_a_new_checkpoint_replaces_the_old_in_one_step(tmp_path: Path) -> None:
+    out = tmp_path / "made" / "classifier"
+    for text in ("first", "second"):
+        with checkpoints.replacing(out) as folder:
+            (folder / "model.safetensors").write_text(text)
+            assert text == "first" or (out / "model.safetensors").read_text() == "first"
+    assert (out / "model.safetensors").read_text() == "second"
+    with (
+        pytest.raises(InputError, match=r"cannot write .*classifier: Is a directory"),
+        checkpoints.replacing(out) as folder,
+    ):
+        folder.write_text("fails half-way")
+    assert (out / "model.safetensors").read_text() == "second"
+    assert [path.name for path in out.parent.iterdir()] == ["classifier"]
+
+
+def test_a_place_that_cannot_be_written_is_one_line() -> None:
+    for out in (Path("/proc/nowhere"), Path("/proc/no/where")):
+        with pytest.raises(InputError, match=f"cannot write {out}: "), checkpoints.replacing(out):
+            pass
+
+
+def test_only_classifiers_are_replaced_and_only_on_request(tmp_path: Path) -> None:
+    checkpoints.check_out(tmp_path / "new", overwrite=False)
+    checkpoints.check_out(tmp_path, overwrite=False)
+    (tmp_path / "thesis.tex").write_text("x")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="choose another folder"):
+            checkpoints.check_out(tmp_path, overwrite)
+    (tmp_path / "model.safetensors").write_text("x")
+    for config in ("[]", "{", '{"model_type": "llama"}'):  # a head has weights and a config, too
+        (tmp_path / "config.json").write_text(config)
+        with pytest.raises(InputError, match="something else than a classifier"):
+            checkpoints.check_out(tmp_path, overwrite=True)
+    (tmp_path / "config.json").write_text('{"negatives_kept": 1.0}')
+    with pytest.raises(InputError, match=r"no classifier's \(thesis\.tex\)"):
+        checkpoints.check_out(tmp_path, overwrite=True)
+    with pytest.raises(InputError, match="is a file"):
+        checkpoints.check_out(tmp_path / "thesis.tex", overwrite=True)
+    (tmp_path / "thesis.tex").unlink()
+    checkpoints.check_out(tmp_path, overwrite=True)

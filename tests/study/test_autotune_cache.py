@@ -1,0 +1,88 @@
+"""What was tuned is found again for the same device, pair, draft and batch size, and for nothing else."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from c2t.errors import InputError
+from c2t.models.pairs import Pair
+from c2t.study import autotune_cache as tuned
+from c2t.study.autotune_cache import Tuned, key, lookup, path_of, store
+from c2t.study.costs import Costs, Curve, Overhead
+
+COSTS = Costs(2, 50, Curve((1, 2), (0.1, 0.25)), Curve((1,), (0.5,)), {"eagle2": Overhead(0.125, 0.5)})
+FOUND = Tuned("eagle2:K=4", "tiny", 123.5, COSTS, {"temperature": 0.4})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_round_trip(small_pair: Pair, cache: Path) -> None:
+    where = key(small_pair, 2)
+    with pytest.raises(InputError, match="run c2t tune"):
+        lookup(where)
+    path = store(where, FOUND)
+    assert list(cache.iterdir()) == [path]
+    assert lookup(where) == FOUND
+    store(where, FOUND._replace(predicted=1.0))
+    assert lookup(where).predicted == 1.0
+    assert list(cache.iterdir()) == [path]
+
+
+def test_without_a_folder_of_ones_own_it_is_the_users(
+    small_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("C2T_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert path_of(key(small_pair, 1)).parent == tmp_path / ".cache" / "c2t"
+
+
+def test_the_key(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = key(small_pair, 1)
+    sources = {**small_pair.sources, "draft": ("elsewhere", "abc")}
+    moved = {name: ("elsewhere", mark) for name, (_, mark) in small_pair.sources.items()}
+    assert key(replace(small_pair, sources=moved), 1) == first
+    others = [key(small_pair, 2), key(replace(small_pair, sources=sources), 1), key(replace(small_pair, name="b"), 1)]
+    monkeypatch.setattr(tuned, "device_name", lambda _device: "another")
+    others.append(key(small_pair, 1))
+    assert len({path_of(one) for one in [first, *others]}) == 5
+
+
+def test_threads_are_part_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = tuned.device_name(torch.device("cpu"))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    assert tuned.device_name(torch.device("cpu")) != before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: "{}",
+        lambda text: json.dumps({**json.loads(text), "policy": 3}),
+        lambda text: json.dumps({**json.loads(text), "costs": None}),
+        lambda text: json.dumps({**json.loads(text), "more": 1}),
+        lambda text: text.replace('"batch": 2', '"batch": 3'),
+    ],
+)
+def test_a_damaged_entry_is_one_clear_line_and_can_be_replaced(small_pair: Pair, damage) -> None:
+    path = store(key(small_pair, 2), FOUND)
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(InputError, match=r"\.json is damaged; run c2t tune"):
+        lookup(key(small_pair, 2))
+    store(key(small_pair, 2), FOUND)
+    assert lookup(key(small_pair, 2)) == FOUND
+
+
+def test_a_cache_that_cannot_be_written(small_pair: Pair, cache: Path) -> None:
+    cache.write_text("a file")
+    with pytest.raises(InputError, match=r"cannot keep .* set \$C2T_CACHE"):
+        store(key(small_pair, 1), FOUND)

@@ -1,0 +1,158 @@
+"""Fronts by hand, and bootstrap intervals on counts whose true ratio is known."""
+
+import time
+
+import numpy as np
+import pytest
+
+from c2t.errors import InputError
+from c2t.study.pareto import LIMIT, RIVALS_TOGETHER, compare, front, gamma_at, on_front, resample, tau_gamma
+from c2t.study.points import Point
+
+
+def point(family: str, tau: float, gamma: float, prompts: int = 4, label: str = "", rounds: int = 10) -> Point:
+    """The same tau and gamma on every prompt."""
+    counts = ((rounds,) * prompts, (round(tau * rounds),) * prompts, (round(gamma * rounds),) * prompts)
+    return Point(family, f"{family}:{label or f'{tau},{gamma}'}", label, None, *counts, (rounds,) * prompts)
+
+
+def test_a_point_is_on_the_front_if_no_other_has_at_least_its_tau_with_at_most_its_gamma() -> None:
+    tau = np.array([[1.0, 2.0, 1.5, 2.0, 3.0, 1.0]])
+    gamma = np.array([[5.0, 10.0, 11.0, 12.0, 30.0, 5.0]])
+    assert on_front(tau, gamma).tolist() == [[True, True, False, False, True, True]]
+    points = [point("a", t, g) for t, g in zip(tau[0], gamma[0], strict=True)]
+    assert [(p.tau, p.gamma) for p in front(points)] == [(1, 5), (1, 5), (2, 10), (3, 30)]
+
+
+def test_gamma_between_the_points_of_a_front_and_none_beyond_its_ends() -> None:
+    tau, gamma = np.array([[1.0, 2.0, 3.0, 2.5]]), np.array([[5.0, 10.0, 30.0, 40.0]])
+    found = gamma_at(tau, gamma, [0.9, 1.0, 1.5, 2.0, 2.5, 3.0, 3.1])[0]
+    np.testing.assert_allclose(found, [np.nan, 5, 7.5, 10, 20, 30, np.nan])
+
+
+def test_a_tau_below_the_front_but_not_below_all_points_costs_what_the_fronts_first_point_costs() -> None:
+    tau, gamma = np.array([[1.0, 2.0, 3.0]]), np.array([[8.0, 7.0, 20.0]])
+    np.testing.assert_allclose(gamma_at(tau, gamma, [0.9, 1.0, 1.5, 2.0])[0], [np.nan, 7, 7, 7])
+
+
+def test_rows_are_fronts_of_their_own() -> None:
+    tau, gamma = np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]), np.array([[4.0, 8.0, 20.0], [4.0, 8.0, 20.0]])
+    np.testing.assert_allclose(gamma_at(tau, gamma, [2.0])[:, 0], [8.0, 6.0])
+
+
+def test_totals_weigh_prompts_by_how_often_they_are_drawn() -> None:
+    one = Point("a", "a", "a", None, (10, 20), (10, 60), (100, 400), (10, 20))
+    tau, gamma = tau_gamma([one], np.array([[1.0, 1.0], [2.0, 0.0]]))
+    np.testing.assert_allclose(tau[:, 0], [70 / 30, 1])
+    np.testing.assert_allclose(gamma[:, 0], [500 / 30, 10])
+    assert (one.tau, one.gamma) == (70 / 30, 500 / 30)
+
+
+def test_resamples_draw_as_many_prompts_as_there_are() -> None:
+    weights = resample(7, 50)
+    assert weights.shape == (51, 7)
+    assert (weights[0] == 1).all()
+    assert (weights.sum(1) == 7).all()
+    assert (weights[1:] == 0).any()
+
+
+def test_ratios_at_equal_tau_by_hand() -> None:
+    """The rival's front is (1, 10), (2, 20), (3, 60); the subject's (1, 5), (2.5, 20)."""
+    rival = [point("eagle2", t, g) for t, g in ((1, 10), (2, 20), (3, 60), (2, 30))]
+    subject = [point("c2t", t, g) for t, g in ((1, 5), (2.5, 20))]
+    found = compare([*subject, *rival], resamples=20)
+    assert found.taus == (1.0, 1.5, 2.0, 2.5)
+    assert [r.rival_gamma for r in found.ratios["eagle2"]] == pytest.approx([10, 15, 20, 40])
+    assert [r.ratio for r in found.ratios["eagle2"]] == pytest.approx([0.5, 10 / 15, 15 / 20, 0.5])
+    # All prompts are alike, so resampling changes nothing.
+    assert all(r.low == pytest.approx(r.ratio) and r.high == pytest.approx(r.ratio) for r in found.ratios["eagle2"])
+    assert found.strongest == "eagle2"
+    assert RIVALS_TOGETHER not in found.ratios, "there is one rival only"
+
+
+def test_a_tau_not_reached_gives_none() -> None:
+    points = [point("c2t", t, g) for t, g in ((1, 5), (3, 20))] + [
+        point("chain", t, g) for t, g in ((0.5, 2), (1.2, 6))
+    ]
+    found = compare(points, taus=[0.6, 1.1, 2.0, 4.0], resamples=20).ratios["chain"]
+    assert [r.ratio is None for r in found] == [True, False, True, True]
+    assert (found[0].gamma, found[2].rival_gamma, found[2].low) == (None, None, None)
+    assert found[0].rival_gamma is not None
+    assert found[2].gamma is not None
+
+
+def test_no_interval_where_many_resamples_do_not_reach_a_tau() -> None:
+    """One prompt in four has all the tau: a resample without it does not reach 2."""
+    uneven = Point("c2t", "c2t", "", None, (10,) * 4, (0, 0, 0, 100), (100,) * 4, (10,) * 4)
+    low = point("c2t", 0, 2)
+    [ratio] = compare([low, uneven, point("a", 0, 2), point("a", 9, 90)], taus=[2.0], resamples=200).ratios["a"]
+    assert ratio.ratio is not None
+    assert (ratio.low, ratio.high) == (None, None)
+
+
+def test_the_strongest_rival_is_best_at_most_taus_and_the_oracle_is_nobodys_rival() -> None:
+    lines = {"c2t": 10, "weak": 20, "strong": 8, LIMIT: 3}
+    points = [point(name, t, g * t) for name, g in lines.items() for t in (1, 2, 3)]
+    points.append(point("lucky", 2, 7))  # best at its only tau
+    found = compare(points, resamples=10)
+    assert found.strongest == "strong"
+    assert list(found.ratios) == ["weak", "strong", "lucky", RIVALS_TOGETHER, LIMIT]
+    together = [r.ratio for r in found.ratios[RIVALS_TOGETHER]]
+    assert together[0] == pytest.approx(10 / 7), "what reaches tau 2 reaches tau 1"
+    assert together[2] == pytest.approx(20 / 7)
+    assert found.ratios[LIMIT][0].ratio == pytest.approx(10 / 3)
+
+
+def sampled(family: str, size: float, seed: np.random.Generator, difficulty: np.ndarray) -> list[Point]:
+    """Three settings whose gamma is `size` times 4 at tau 1, 10 at 2, 30 at 3 on average, on prompts of different
+    difficulty, with noise of their own."""
+    points = []
+    for tau, gamma in ((0.5, 3), (1, 4), (2, 10), (3, 30), (3.5, 60)):
+        rounds = seed.integers(15, 40, len(difficulty))
+        accepted = seed.poisson(rounds * tau * difficulty)
+        verified = (rounds * gamma * size * seed.uniform(0.8, 1.2, len(difficulty))).astype(int)
+        counts = (tuple(map(int, column)) for column in (rounds, accepted, verified, rounds))
+        points.append(Point(family, f"{family}:{tau}", "", None, *counts))
+    return points
+
+
+def test_intervals_cover_the_known_ratio() -> None:
+    """80 experiments; a 95 % interval misses about 4 times, and more than 14 times with probability below 1e-4."""
+    generator = np.random.default_rng(1)
+    missed = {1.0: 0, 1.5: 0, 2.5: 0}
+    widths = []
+    for number in range(80):
+        difficulty = generator.gamma(20, 1 / 20, 40)
+        points = sampled("c2t", 0.8, generator, difficulty) + sampled("eagle2", 1.0, generator, difficulty)
+        for ratio in compare(points, taus=list(missed), resamples=200, seed=number).ratios["eagle2"]:
+            missed[ratio.tau] += not ratio.low <= 0.8 <= ratio.high
+            widths.append(ratio.high - ratio.low)
+    assert max(missed.values()) <= 14, missed
+    assert sum(missed.values()) >= 1, "intervals that never miss are too wide"
+    assert np.mean(widths) < 0.4
+
+
+def test_pairing_narrows_the_interval() -> None:
+    """Two families that differ by a constant factor on every prompt: the ratio is certain, however prompts differ."""
+    generator = np.random.default_rng(0)
+    difficulty = generator.gamma(2, 1 / 2, 30)
+    base = sampled("a", 1.0, generator, difficulty)
+    same = [p._replace(family="c2t", verified=tuple(2 * count for count in p.verified)) for p in base]
+    for ratio in compare([*base, *same], taus=[1.0, 2.0], resamples=100).ratios["a"]:
+        assert (ratio.low, ratio.ratio, ratio.high) == pytest.approx((2, 2, 2))
+
+
+def test_a_thousand_resamples_take_seconds() -> None:
+    generator = np.random.default_rng(0)
+    difficulty = np.ones(100)
+    points = [p for name in ("c2t", *"abcdefgh") for _ in range(4) for p in sampled(name, 1.0, generator, difficulty)]
+    start = time.perf_counter()
+    compare(points)
+    assert time.perf_counter() - start < 10
+
+
+def test_wrong_comparisons() -> None:
+    with pytest.raises(InputError, match="no points of 'c2t' to compare; there are: a"):
+        compare([point("a", 1, 5)])
+    with pytest.raises(InputError, match="different prompts"):
+        compare([point("c2t", 1, 5), point("a", 1, 5, prompts=3)])

@@ -1,0 +1,79 @@
+"""Replay and real decoding ask the models for the same rounds, alone and in a batch."""
+
+import itertools
+
+import pytest
+import torch
+
+from c2t.classifier import TreeClassifier
+from c2t.models.draft import DraftSession
+from c2t.models.pairs import Pair
+from c2t.policies import C2T, Chain, Eagle2, Plain
+from c2t.replay.lockstep import Text
+from c2t.sampling import Sampling
+from c2t.statistics import total
+from c2t.study.evaluate import evaluate, write_texts
+from c2t.study.rounds import Round, replayed, timed, together
+from tests.small_pair import TURNS
+
+NEW, SAMPLING = 16, Sampling(0.8, seed=2)
+POLICIES = [Plain(), Chain(2), Eagle2(K=4, levels=3, N=12), C2T(TreeClassifier(), beta=0.45, K=4, W=4, levels=5)]
+
+
+@pytest.fixture(scope="module")
+def ids(small_pair: Pair) -> list[list[int]]:
+    return [small_pair.tokenizer(turn).input_ids for turn in TURNS[:6]]
+
+
+@pytest.fixture(scope="module")
+def texts(small_pair: Pair, ids: list[list[int]]) -> list[Text]:
+    return write_texts(small_pair, ids, NEW, max(policy.levels for policy in POLICIES), SAMPLING)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+def test_rounds_are_those_of_the_evaluation(small_pair: Pair, ids: list, texts: list[Text], policy) -> None:
+    expected = total(evaluate(small_pair, policy, ids, max_new_tokens=NEW, sampling=SAMPLING, texts=texts))
+    alone = replayed(small_pair, policy, texts, SAMPLING.seed)
+    rounds = [round for prompt in alone for round in prompt]
+    assert [round.verified for round in rounds] == expected.verified
+    assert [round.accepted for round in rounds] == expected.accepted
+    assert [len(round.widths) for round in rounds] == expected.passes
+    assert len(ids) + sum(round.new for round in rounds) == expected.new_tokens
+    for prompt in alone:  # the first forward of a round takes in what the round before accepted, and the bonus token
+        observed = [round.widths[0] for round in prompt[1:] if round.widths]
+        assert observed == [round.accepted + 1 for round in prompt[:-1]][: len(observed)]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_live_batch_takes_the_replayed_rounds_together(
+    small_pair: Pair, texts: list[Text], policy, batch: int
+) -> None:
+    alone = replayed(small_pair, policy, texts, SAMPLING.seed)
+    numbers = range(3, 3 + batch)
+    ticks = itertools.count()
+    live = timed(small_pair, policy, texts[3 : 3 + batch], numbers, SAMPLING, lambda: float(next(ticks)))
+    assert [round for round, _ in live] == together(alone[3 : 3 + batch])[1:]
+    assert {seconds for _, seconds in live} == {1.0}  # the clock is read before and after a round, not within
+
+
+def test_widths_are_what_the_draft_forwards(
+    small_pair: Pair, texts: list[Text], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forwarded: list[int] = []
+    rows = DraftSession._rows
+
+    def count(session: DraftSession, hidden: torch.Tensor):
+        forwarded.append(hidden.shape[1])
+        return rows(session, hidden)
+
+    monkeypatch.setattr(DraftSession, "_rows", count)
+    [prompt] = replayed(small_pair, POLICIES[2], texts[:1], SAMPLING.seed)
+    levels = [width for round in prompt for width in (1, *round.widths[1:])]
+    assert forwarded == levels  # the root's row is read off the forward that took in the accepted tokens
+
+
+def test_together_takes_the_largest_tree_and_the_widest_level() -> None:
+    first = [Round(1, 5, (2, 4), 1, 2), Round(1, 3, (1,), 0, 1)]
+    second = [Round(1, 2, (3,), 0, 1)]
+    assert together([first, second]) == [Round(2, 5, (3, 4), 1, 3), Round(1, 3, (1,), 0, 1)]

@@ -1,0 +1,160 @@
+"""Which rows the network sees: split by prompt, negatives drawn anew, NaN left out."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from c2t.errors import InputError
+from c2t.records.reader import read_columns, read_records
+from c2t.training.data import MODELS, NegativeSampling, NodeData, TrainSettings, split_prompts
+from tests.harvests import PROVENANCE, make_harvest
+
+SMALL = {"K": 3, "levels": 3}
+
+
+def sampling(pos: int = 10, neg: int = 500, **settings) -> NegativeSampling:
+    """Row i has the feature i; the first rows are the positives, and row 0 is not used."""
+    rows = 1 + pos + neg
+    x = torch.arange(rows, dtype=torch.float32)[:, None]
+    accepted = torch.arange(rows) <= pos
+    return NegativeSampling(x, accepted, torch.arange(rows) > 0, TrainSettings(**settings))
+
+
+def epoch(data: NegativeSampling) -> list[int]:
+    return torch.cat([x for x, _ in data])[:, 0].int().tolist()
+
+
+def test_every_pass_has_all_positives_and_other_negatives() -> None:
+    data = sampling(10, 500, negatives=3, min_steps=0)
+    first, second = epoch(data), epoch(data)
+    for rows in (first, second):
+        assert len(rows) == len(set(rows)) == 40 == data.rows
+        assert set(range(1, 11)) <= set(rows)
+    overlap = {row for row in first if row > 10} & {row for row in second if row > 10}
+    assert len(overlap) < 15  # two draws of 30 from 500 share 1.8 on average
+    assert data.negatives_kept == 30 / 500
+
+
+def test_negatives_come_from_the_whole_training_set() -> None:
+    data = sampling(10, 200, min_steps=0)
+    seen = Counter(row for _ in range(200) for row in epoch(data) if row > 10)
+    assert len(seen) == 200
+    assert max(seen.values()) < 30  # 10 on average
+
+
+def test_labels_belong_to_their_rows_and_passes_are_shuffled() -> None:
+    data = sampling(100, 100, min_steps=0)
+    for x, accepted in data:
+        assert torch.equal(accepted, (x[:, 0] <= 100).float())
+        assert 20 < accepted[:100].sum() < 80
+
+
+@pytest.mark.parametrize("negatives", [0, None])
+def test_all_negatives_on_request(negatives: int | None) -> None:
+    data = sampling(10, 500, negatives=negatives, min_steps=0)
+    assert sorted(epoch(data)) == list(range(1, 511))
+    assert data.negatives_kept == 1
+
+
+def test_small_harvests_make_more_passes() -> None:
+    data = sampling(10, 500, epochs=10, batch_size=8, min_steps=2000)  # 20 rows: 3 steps
+    assert data.passes == 67
+    assert len(list(data)) == len(data) == 67
+    assert 10 * sum(-(-len(x) // 8) for x, _ in data) >= 2000
+    assert sampling(1000, 5000, epochs=10, batch_size=8, min_steps=2000).passes == 1
+
+
+def test_same_seed_same_draws() -> None:
+    assert epoch(sampling(seed=3)) == epoch(sampling(seed=3))
+    assert epoch(sampling(seed=3)) != epoch(sampling(seed=4))
+
+
+def test_chunks_are_whole_batches() -> None:
+    data = sampling(3000, 3000, batch_size=10, min_steps=0)
+    assert [len(x) for x, _ in data] == [640] * 9 + [240]
+
+
+@pytest.mark.parametrize(("positives", "negatives", "message"), [(0, 9, "no accepted"), (9, 0, "only accepted")])
+def test_one_class_alone_is_refused(positives: int, negatives: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sampling(positives, negatives)
+
+
+@pytest.mark.parametrize(("count", "fraction"), [(2, 0.1), (3, 1.0), (100, 1.0), (100, 0.1)])
+def test_prompts_are_split_into_two_disjoint_parts(count: int, fraction: float) -> None:
+    split = split_prompts(count, 0.05, fraction, seed=0)
+    assert not set(split.train.tolist()) & set(split.validation.tolist())
+    held_out = max(round(0.05 * count), 1)
+    assert len(split.validation) == held_out
+    assert len(split.train) == max(round(fraction * (count - held_out)), 1)
+
+
+def test_one_prompt_cannot_be_split() -> None:
+    with pytest.raises(InputError, match="harvest more prompts"):
+        split_prompts(1, 0.05, 1.0, seed=0)
+
+
+def test_no_prompt_is_in_both_parts(tmp_path: Path) -> None:
+    make_harvest(tmp_path, prompts=30, trees_each=2)
+    data = NodeData([tmp_path], TrainSettings(val_fraction=0.2))
+    prompt = read_records([tmp_path]).prompt
+    trained = torch.cat([data.training.positives, data.training.negatives])
+    inside = set(prompt[trained].tolist())
+    held_out = {int(name.removeprefix("toy.jsonl:")) for name in data.validation_prompts}
+    assert len(held_out) == 6
+    assert inside | held_out == set(range(30))
+    assert not inside & held_out
+    assert data.validation.tree.unique().tolist() == list(range(12))
+    assert len(data.validation.x) == 12 * 1010
+
+
+def test_a_network_by_steps_learns_from_the_children_of_accepted_nodes(tmp_path: Path) -> None:
+    make_harvest(tmp_path, prompts=20, trees_each=2, **SMALL)
+    settings = replace(MODELS["c2t-steps"], val_fraction=0.2)
+    data, columns = NodeData([tmp_path], settings), read_columns(tmp_path, ("node", "parent", "accepted", "prompt"))
+    parent = columns["parent"].astype(int)
+    above = columns["accepted"][np.arange(len(parent)) - columns["node"] + parent]
+    asked = np.flatnonzero((parent < 0) | above)
+    learned, held_out = torch.cat([data.training.positives, data.training.negatives]).sort().values, data.validation
+    assert set(learned.tolist()) < set(asked.tolist())
+    assert len(learned) + len(held_out.x) == len(asked) < len(parent) / 2
+    assert len(data.training.positives) + int(held_out.accepted.sum()) == columns["accepted"].sum()
+    assert data.dropped == 0
+    assert data.training.negatives_kept == 1
+
+
+def test_rows_with_nan_are_dropped_and_counted(tmp_path: Path) -> None:
+    entropy = np.ones(2 * 21)
+    entropy[:10] = np.nan
+    make_harvest(tmp_path, prompts=20, trees_each=2, replace={"entropy": entropy}, **SMALL)
+    data = NodeData([tmp_path], TrainSettings())
+    assert data.dropped == 200
+    assert not torch.cat([x for x, _ in data.training]).isnan().any()
+    assert not data.validation.x.isnan().any()
+
+
+def test_harvests_with_another_m_do_not_mix(tmp_path: Path) -> None:
+    make_harvest(tmp_path / "a", prompts=2, trees_each=1)
+    make_harvest(tmp_path / "b", prompts=2, trees_each=1, provenance=PROVENANCE | {"M": 500, "pair": "other"})
+    with pytest.raises(InputError, match="different M"):
+        NodeData([tmp_path / "a", tmp_path / "b"], TrainSettings())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"epochs": 0}, "epochs = 0 must be at least 1"),
+        ({"hidden": 0}, "hidden = 0"),
+        ({"lr": 0.0}, "lr = 0.0 must be above 0"),
+        ({"negatives": -1}, "negatives = -1"),
+        ({"fraction": 1.5}, "fraction = 1.5"),
+        ({"features": ("colour",)}, "unknown features colour"),
+    ],
+)
+def test_impossible_settings_are_refused(wrong: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TrainSettings(**wrong)

@@ -1,0 +1,197 @@
+"""Training end to end on made-up harvests: it learns, it calibrates, it leaves one whole folder or none."""
+
+import csv
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import wandb
+
+from c2t.classifier import ClassifierConfig, TreeClassifier
+from c2t.errors import InputError
+from c2t.records.reader import read_records
+from c2t.training import fit as training
+from c2t.training.data import MODELS, NegativeSampling, NodeData, TrainSettings
+from c2t.training.fit import TrainClassifier, finetune, train
+from c2t.training.metrics import Validation, evaluate
+from pipelines.bench import training as bench_training
+from tests.harvests import PROVENANCE, make_harvest
+
+QUICK = TrainSettings(min_steps=150)
+NO_VALIDATION = Validation(torch.empty(0, 3), torch.empty(0, dtype=torch.bool), torch.empty(0, dtype=torch.int64))
+
+
+@pytest.fixture(scope="session")
+def harvest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_harvest(tmp_path_factory.mktemp("harvest") / "toy", prompts=20, trees_each=5)
+
+
+@pytest.fixture(scope="session")
+def trained(harvest: Path, tmp_path_factory: pytest.TempPathFactory) -> training.Result:
+    return train([harvest], tmp_path_factory.mktemp("trained") / "classifier", replace(QUICK, min_steps=600, lr=1e-2))
+
+
+def test_it_learns_and_saves_the_chosen_epoch(harvest: Path, trained: training.Result) -> None:
+    assert trained.metrics.average_precision > 20 * trained.before.average_precision
+    assert trained.metrics == trained.history[trained.chosen]
+    assert len(trained.history) == 10
+    assert trained.steps >= 600
+    loaded = TreeClassifier.from_pretrained(trained.out)
+    nodes = NodeData([harvest], TrainSettings())
+    with torch.inference_mode():
+        score = loaded.logits(nodes.validation.x).sigmoid()
+    assert evaluate(score, nodes.validation) == pytest.approx(trained.metrics)
+
+
+def test_the_config_says_what_it_was_trained_on(harvest: Path, trained: training.Result) -> None:
+    config = TreeClassifier.from_pretrained(trained.out).config
+    nodes = NodeData([harvest], TrainSettings())
+    assert config == ClassifierConfig(
+        M=1000,
+        K=10,
+        levels=11,
+        pair="toy",
+        negatives_kept=nodes.training.negatives_kept,
+        metrics=trained.metrics._asdict(),
+        validation_prompts=nodes.validation_prompts,
+    )
+    assert 0.001 < config.negatives_kept < 0.02
+
+
+def test_csv_has_a_line_per_epoch(trained: training.Result) -> None:
+    lines = list(csv.DictReader((trained.out / "metrics.csv").open()))
+    assert [float(line["average_precision"]) for line in lines] == pytest.approx(
+        [metrics.average_precision for metrics in trained.history]
+    )
+    assert all(0 < float(line["loss"]) < 1 for line in lines)
+    assert [path.name for path in trained.out.parent.iterdir()] == ["classifier"]
+
+
+def test_same_seed_same_weights(harvest: Path, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    first = train([harvest], tmp_path / "a", QUICK).classifier.state_dict()
+    torch.manual_seed(2)
+    second = train([harvest], tmp_path / "b", QUICK).classifier.state_dict()
+    other = train([harvest], tmp_path / "c", replace(QUICK, seed=1)).classifier.state_dict()
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    assert not torch.equal(first["hidden.weight"], other["hidden.weight"])
+
+
+def test_calibrated_scores_are_probabilities() -> None:
+    """Nodes whose acceptance is known: P = joint_prob / 10. Sampling one negative per positive hides it; the
+    correction gives it back."""
+    torch.manual_seed(0)
+    joint = torch.rand(400_000)
+    x = torch.stack([joint, torch.zeros_like(joint), torch.zeros_like(joint)], -1)
+    accepted = torch.rand(400_000) < joint / 10
+    settings = TrainSettings(epochs=1, min_steps=500, lr=1e-2)
+    data = NegativeSampling(x, accepted, torch.ones_like(accepted), settings)
+    model = TreeClassifier(ClassifierConfig(negatives_kept=data.negatives_kept))
+    bench_training.seconds_of_epoch(TrainClassifier(model, NO_VALIDATION, settings), data)
+    probe = torch.tensor([0.2, 0.5, 0.9])
+    zero = torch.zeros_like(probe)
+    nodes = SimpleNamespace(joint=probe.log(), entropy=zero, depth=zero)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(nodes, calibrated=True), probe / 10, rtol=0.15, atol=0.003)
+        assert (model(nodes) > 3 * probe / 10).all()
+
+
+def test_finetune_starts_where_the_source_stopped(harvest: Path, trained: training.Result, tmp_path: Path) -> None:
+    other = make_harvest(tmp_path / "other", 20, 5, provenance=PROVENANCE | {"pair": "other"})
+    settings = replace(training.FINETUNE, min_steps=100)
+    result = finetune([other], trained.classifier, tmp_path / "fine", settings)
+    assert result.before.average_precision > 0.5 * trained.metrics.average_precision
+    assert result.rows < trained.rows / 5  # a tenth of the prompts
+    assert result.classifier.config.pair == "other"
+    change = result.classifier.hidden.weight - trained.classifier.hidden.weight
+    assert 0 < change.abs().max() < 0.1  # 100 steps of at most 1e-4
+
+
+def test_finetune_keeps_the_sources_shape(harvest: Path, tmp_path: Path) -> None:
+    config = ClassifierConfig(features=("depth", "joint_prob"), hidden=6, negatives=3, beta=0.1)
+    result = finetune([harvest], TreeClassifier(config), tmp_path / "fine", replace(training.FINETUNE, min_steps=20))
+    kept = result.classifier.config
+    assert (kept.features, kept.hidden, kept.negatives, kept.beta) == (("depth", "joint_prob"), 6, 3, 0.1)
+
+
+def test_confidences_by_steps_are_probabilities(harvest: Path, tmp_path: Path) -> None:
+    """In these harvests a node whose parent is accepted is so in 70 % of the cases if it is the first of its siblings,
+    in 0.3^r 70 % if it is of rank r, whatever the draft says of it."""
+    result = train([harvest], tmp_path / "steps", replace(MODELS["c2t-steps"], min_steps=1000))
+    classifier = TreeClassifier.from_pretrained(tmp_path / "steps")
+    assert (classifier.config.label, classifier.config.beta, classifier.config.negatives) == ("step", 0.05, None)
+    records = read_records([harvest], ["prob", "peak", "rank"])
+    with torch.no_grad():
+        confidence = classifier(records)
+    for rank in range(3):
+        mean = float(confidence[records.rank == rank].mean())
+        assert mean == pytest.approx(0.7 * 0.3**rank, rel=0.25)
+    assert result.metrics.average_precision > 0.5
+
+
+def test_another_m_warns(harvest: Path, tmp_path: Path) -> None:
+    source = TreeClassifier(ClassifierConfig(M=50))
+    with pytest.warns(UserWarning, match="M = 50, this harvest 1000"):
+        finetune([harvest], source, tmp_path / "fine", replace(training.FINETUNE, min_steps=20))
+
+
+def test_chunked_steps_are_plain_steps() -> None:
+    """One chunk of four batches moves the weights as four ordinary steps do."""
+    x, accepted = torch.rand(40, 3), torch.rand(40) < 0.5
+    settings = TrainSettings(batch_size=10, negatives=None, epochs=1, min_steps=0)
+    chunks = [NegativeSampling(x, accepted, torch.ones_like(accepted), settings) for _ in range(2)]
+    chunked, plain = TreeClassifier(), TreeClassifier()
+    plain.load_state_dict(chunked.state_dict())
+    module = TrainClassifier(chunked, NO_VALIDATION, settings)
+    bench_training.seconds_of_epoch(module, chunks[0])
+    optimiser = torch.optim.Adam(plain.parameters(), settings.lr)
+    rows, labels = next(iter(chunks[1]))
+    for xs, ys in zip(rows.split(10), labels.split(10), strict=True):
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(plain.logits(xs), ys)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(chunked.state_dict()[name], value)
+    assert module.steps == 4
+
+
+def test_a_failure_leaves_nothing(harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TreeClassifier, "_save_pretrained", crash)
+    with pytest.raises(KeyboardInterrupt):
+        train([harvest], tmp_path / "made" / "classifier", QUICK)
+    assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_out_is_only_replaced_on_request(harvest: Path, trained: training.Result, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not empty: choose another folder with --out"):
+        train([harvest], trained.out)
+    out = tmp_path / "classifier"
+    train([harvest], out, replace(QUICK, hidden=6))
+    train([harvest], out, replace(QUICK, hidden=12), overwrite=True)
+    assert TreeClassifier.from_pretrained(out).config.hidden == 12
+
+
+def test_wandb_works_offline(harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    train([harvest], tmp_path / "classifier", replace(QUICK, min_steps=10), logger="wandb")
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 1
+    assert wandb.run is None
+
+
+def test_loggers_without_what_they_need(harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="unknown logger 'papyrus'; known: csv, wandb, tensorboard"):
+        train([harvest], tmp_path / "classifier", QUICK, logger="papyrus")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_are_saved_with_the_metrics(trained: training.Result) -> None:
+    saved = (trained.out / "hparams.yaml").read_text()
+    for name in asdict(QUICK):
+        assert f"{name}:" in saved

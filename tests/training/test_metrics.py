@@ -1,0 +1,31 @@
+"""Means over trees, worked by hand, and the rule that picks an epoch."""
+
+import pytest
+import torch
+from sklearn.metrics import average_precision_score
+
+from c2t.training.metrics import Metrics, Validation, evaluate, select
+
+
+def test_metrics_are_means_over_trees() -> None:
+    """Tree 0: 1 of 2 accepted found, 2 of 4 called. Tree 1: 1 of 1, 1 of 2. Tree 2: none accepted, 2 of 2 called."""
+    tree = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
+    accepted = torch.tensor([1, 1, 0, 0, 1, 0, 0, 0], dtype=torch.bool)
+    score = torch.tensor([0.9, 0.4, 0.6, 0.1, 0.5, 0.2, 0.7, 0.8])
+    metrics = evaluate(score, Validation(torch.zeros(8, 3), accepted, tree))
+    assert metrics.recall == pytest.approx((1 / 2 + 1) / 2)
+    assert metrics.theta == pytest.approx((2 / 4 + 1 / 2 + 1) / 3)
+    assert metrics.average_precision == pytest.approx(average_precision_score(accepted, score))
+
+
+@pytest.mark.parametrize(
+    ("history", "chosen"),
+    [
+        ([Metrics(0.9, 0.3, 0.50), Metrics(0.8, 0.2, 0.60)], 1),  # precision comes first
+        ([Metrics(0.9, 0.3, 0.595), Metrics(0.8, 0.2, 0.60)], 0),  # within 1 %: recall
+        ([Metrics(0.804, 0.3, 0.60), Metrics(0.8, 0.2, 0.60)], 1),  # similar recall: the smaller theta
+        ([Metrics(1.0, 1.0, 0.10), Metrics(0.5, 0.1, 0.60)], 1),  # all-positive networks have full recall
+    ],
+)
+def test_selection(history: list[Metrics], chosen: int) -> None:
+    assert select(history) == chosen
