@@ -21,7 +21,8 @@ from c2t.kernels.features import FEATURES, WIDE
 from c2t.storage import paths as checkpoints
 
 SCHEMA_VERSION = 1
-STEP = "step"  # the label of a classifier that says whether a node is accepted if its parent is
+CONDITIONAL = "accepted_given_parent"  # the label of a classifier of conditional acceptance: if the parent is accepted
+OLD_LABELS = {"step": CONDITIONAL}  # in files of version 0.1
 FILES = ("config.json", "model.safetensors")
 KINDS = {"features": list, "validation_prompts": list, "widths": dict, "metrics": dict, "label": str}
 ADDED = {"layers", "label", "widths"}  # not in the files of version 0.1
@@ -79,7 +80,7 @@ class TreeClassifier(
 ):
     """F features -> hidden (-> hidden) -> 1 with ReLU and sigmoid: 241 parameters in the paper's default size.
 
-    With the label STEP it says whether a node is accepted if its parent is; the product along a path is what C2T
+    With the label CONDITIONAL it says whether a node is accepted if its parent is; the product along a path is what C2T
     compares with beta. name: what it was loaded by.
     """
 
@@ -93,8 +94,8 @@ class TreeClassifier(
         self.output = nn.Linear(config.hidden, 1)
 
     def forward(self, nodes: Any, calibrated: bool = False) -> Float[Tensor, "..."]:
-        """Confidence of each node in (0, 1); calibrated: P(accepted) (with the label STEP: if its parent is), with the
-        negative sampling corrected for."""
+        """Return each node's confidence in (0, 1); calibrated: the probability that it is accepted (with the label
+        CONDITIONAL: given that its parent is), with the negative sampling corrected for."""
         logits = self.logits(features(nodes, self.config.features))
         return torch.sigmoid(logits + math.log(self.config.negatives_kept) if calibrated else logits)
 
@@ -136,6 +137,7 @@ def _read_config(path: Path) -> ClassifierConfig:
         names = {f.name for f in fields(ClassifierConfig)}
         if not isinstance(values, dict) or not names - ADDED <= values.keys() <= names:
             raise InputError(f"{path} does not describe a classifier of c2t")
+        values = {**values, "label": OLD_LABELS.get(str(values.get("label")), values.get("label", "accepted"))}
         _check(asdict(ClassifierConfig()) | values)
         return ClassifierConfig(**values | {name: tuple(values[name]) for name in ("features", "validation_prompts")})
     except FileNotFoundError as error:
@@ -193,7 +195,9 @@ def _card(model: TreeClassifier) -> str:
     rows += [(f"{name} (validation)", f"{value:.4g}") for name, value in config.metrics.items()]
     table = "\n".join(f"| {name} | {', '.join(value) if name == 'features' else value} |" for name, value in rows)
     uses = "C2T" if set(config.features).isdisjoint(WIDE) else "MCSDPlus"
-    provided = " if it accepts the one before, so the product along the path counts" if config.label == STEP else ""
+    provided = (
+        " if it accepts the one before, so the product along the path counts" if config.label == CONDITIONAL else ""
+    )
     pair = config.pair or "its pair"
     return CARD.format(info=info, table=table, pair=pair, policy=uses, provided=provided, **USES[uses](config.beta))
 

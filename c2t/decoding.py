@@ -93,7 +93,7 @@ def generate(
 
     verified = session.prefill(tokens, lengths)  # the prompt, and the first root, which no tree has guessed
     root = sampler.sample(verified.logits[:, 0], lengths)
-    news = News(append(tokens, root, lengths), verified.features, lengths)
+    news = Committed(append(tokens, root, lengths), verified.features, lengths)
     step = Step(rows, lengths, None, None, root[:, None], torch.ones_like(root), torch.zeros_like(root))
     if policy.proposal == "target-initialised":
         sampler.look_ahead(root, session.peek(root))  # one more forward (MCSD+, section 3.1)
@@ -103,7 +103,7 @@ def generate(
         if not len(going):
             return
         if len(going) < len(rows):
-            rows, root, news = rows[going], root[going], News(*(part[going] for part in news))
+            rows, root, news = rows[going], root[going], Committed(*(part[going] for part in news))
             for state in (session, draft, sampler):
                 state.select(going)
 
@@ -119,7 +119,7 @@ def generate(
         step = Step(rows, position, tree, accepted, news.tokens[:, 1:], news.count, draft.passes)
 
 
-class News(NamedTuple):
+class Committed(NamedTuple):
     """What a target forward has settled, for the draft to observe: the previous root and the count[r] tokens after it,
     the new root last; the target's features of all of them but the new root."""
 
@@ -128,12 +128,12 @@ class News(NamedTuple):
     count: Int[Tensor, " B"]
 
 
-def settle(tree: Tree, verified: Verified, accepted: Accepted) -> News:
+def settle(tree: Tree, verified: Verified, accepted: Accepted) -> Committed:
     """Tokens and features of the accepted path, and the bonus token behind it."""
     path, count = accepted.slots.clamp(min=0), accepted.length + 1
     tokens = append(tree.token.gather(1, path), accepted.bonus, count)
     features = verified.features.gather(1, path[..., None].expand(-1, -1, verified.features.shape[2]))
-    return News(tokens, features, count)
+    return Committed(tokens, features, count)
 
 
 def check_rule(policy: Policy, rule: str | None) -> str:

@@ -26,7 +26,7 @@ class Root(NamedTuple):
     successors: Callable[[int], Int[Tensor, "B W"]] | None = None
 
 
-class Rows:
+class NextTokenDistributions:
     """The draft's next-token distributions after F expanded slots of each of B trees; everything in nats.
 
     Half-precision logits are read as float32: sums of half-precision log-probabilities tie and cross all the time.
@@ -54,14 +54,14 @@ class Rows:
 
         Raises InputError where the vocabulary has fewer than k tokens.
         """
-        return self.ranked(k, 0)[:2]
+        return self.topk_entropy(k, 0)[:2]
 
     def entropy(self, m: int | None) -> Float[Tensor, "B F"]:
         """Entropy over the m most probable tokens, not renormalised (C2T, equation 3); None: the whole vocabulary;
         0: not computed (NaN), for policies that do not use it."""
-        return self.ranked(0, m)[2]
+        return self.topk_entropy(0, m)[2]
 
-    def ranked(
+    def topk_entropy(
         self, k: int, m: int | None
     ) -> tuple[Int[Tensor, "B F K"], Float[Tensor, "B F K"], Float[Tensor, "B F"]]:
         """`top(k)` and `entropy(m)` at once, which on a GPU is one pass over the vocabulary; InputError as in `top`."""
@@ -77,7 +77,7 @@ class Rows:
 class Draft(Protocol):
     """One generation's draft state: keys and values of the committed prefix, and of the slots expanded this round."""
 
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """Next-token distributions after these slots; -1 fills up rows that have fewer. The first call of a round
         expands the root alone (its forward was made when the prefix was observed); later ones take any slots whose
         parents were expanded before, and cost one draft forward each."""

@@ -28,13 +28,13 @@ class Statistics:
         return len(self.accepted)
 
     @property
-    def gamma(self) -> int:
+    def verified_tokens(self) -> int:
         """Tokens that the target verified in all rounds."""
         return sum(self.verified)
 
     @property
-    def gamma_per_round(self) -> float:
-        return self.gamma / self.rounds if self.rounds else 0.0
+    def gamma(self) -> float:
+        return self.verified_tokens / self.rounds if self.rounds else 0.0
 
     @property
     def tau(self) -> float:

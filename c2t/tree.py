@@ -22,9 +22,9 @@ class Nodes:
     """Columns of drafted nodes; `parent` points into the tree that they belong to.
 
     token, parent, depth, rank (place among its siblings by draft probability): integers.
-    prob, joint: natural logs of the node's own and of its path's draft probability (root excluded).
+    log_prob, log_joint: natural logs of the node's own and of its path's draft probability (root excluded).
     entropy: nats, of the distribution that the node was drawn from (NaN where no policy asked for it).
-    peak: log-probability of its most probable sibling, itself included.
+    max_log_prob: log-probability of its most probable sibling, itself included.
     score: what the policy ranks by. alive: False marks a slot that only fills up a row of the batch.
     """
 
@@ -32,10 +32,10 @@ class Nodes:
     parent: Int[Tensor, "B n"]
     depth: Int[Tensor, "B n"]
     rank: Int[Tensor, "B n"]
-    prob: Float[Tensor, "B n"]
-    joint: Float[Tensor, "B n"]
+    log_prob: Float[Tensor, "B n"]
+    log_joint: Float[Tensor, "B n"]
     entropy: Float[Tensor, "B n"]
-    peak: Float[Tensor, "B n"]
+    max_log_prob: Float[Tensor, "B n"]
     score: Float[Tensor, "B n"]
     alive: Bool[Tensor, "B n"]
 
@@ -93,10 +93,10 @@ class Tree(Nodes):
             parent=minus,
             depth=minus,
             rank=torch.zeros_like(token),
-            prob=zero,
-            joint=zero,
+            log_prob=zero,
+            log_joint=zero,
             entropy=torch.full_like(zero, float("nan")),
-            peak=zero,
+            max_log_prob=zero,
             score=torch.ones_like(zero),
             alive=torch.ones_like(token, dtype=torch.bool),
             capped=torch.zeros_like(token[:, 0]),
@@ -106,24 +106,24 @@ class Tree(Nodes):
         self,
         slots: Int[Tensor, "B F"],
         token: Int[Tensor, "B F K"],
-        prob: Float[Tensor, "B F K"],
+        log_prob: Float[Tensor, "B F K"],
         entropy: Float[Tensor, "B F"],
     ) -> Nodes:
         """Candidate nodes under `slots` (-1: none), parent-major and by rank; not part of the tree until `extend`."""
         ranks = torch.arange(token.shape[2], device=token.device)
         places = slots.clamp(min=0)
-        parents = {name: getattr(self, name).gather(1, places)[..., None] for name in ("joint", "depth", "alive")}
-        joint = parents["joint"] + prob
+        parents = {name: getattr(self, name).gather(1, places)[..., None] for name in ("log_joint", "depth", "alive")}
+        log_joint = parents["log_joint"] + log_prob
         columns = {
             "token": token,
             "parent": places[..., None],
             "depth": parents["depth"] + 1,
             "rank": ranks,
-            "prob": prob,
-            "joint": joint,
+            "log_prob": log_prob,
+            "log_joint": log_joint,
             "entropy": entropy[..., None],
-            "peak": prob.amax(2, keepdim=True),
-            "score": joint,
+            "max_log_prob": log_prob.amax(2, keepdim=True),
+            "score": log_joint,
             "alive": parents["alive"] & (slots >= 0)[..., None],
         }
         return Nodes(**{name: column.expand(token.shape).flatten(1) for name, column in columns.items()})
@@ -213,7 +213,7 @@ class Tree(Nodes):
 
 
 def best(
-    score: Float[Tensor, "B n"], joint: Float[Tensor, "B n"], alive: Bool[Tensor, "B n"], count: int
+    score: Float[Tensor, "B n"], log_joint: Float[Tensor, "B n"], alive: Bool[Tensor, "B n"], count: int
 ) -> Int[Tensor, "B m"]:
     """Places of the `count` best alive nodes: by score, then joint probability, then creation order; dead ones last.
 
@@ -221,8 +221,8 @@ def best(
     child and drop its parent.
     """
     masked = score.masked_fill(~alive, float("-inf"))
-    if score is joint:
+    if score is log_joint:
         return torch.sort(masked, dim=1, descending=True, stable=True).indices[:, :count]
-    order = torch.sort(joint, dim=1, descending=True, stable=True).indices
+    order = torch.sort(log_joint, dim=1, descending=True, stable=True).indices
     by_score = torch.sort(masked.gather(1, order), dim=1, descending=True, stable=True).indices
     return order.gather(1, by_score[:, :count])

@@ -68,7 +68,7 @@ EVERY_POLICY: dict[str, Case] = {
     "eagle2 not reranked": Case(Eagle2(3, 4, reranked=False), 13, 4),
     "eagle2 neither": Case(Eagle2(3, 4, expand="confidence", reranked=False), 13, 4),
     "c2t": _c2t(5, 21, beta=0.25, K=4, W=4),
-    "c2t by steps": _c2t(5, 21, label="step", beta=0.1, K=4, W=4),
+    "c2t conditional": _c2t(5, 21, label="accepted_given_parent", beta=0.1, K=4, W=4),
     "c2t naive": _c2t(4, 30, 1, beta=0.3, K=3, W=None, max_width=8, max_nodes=30),
     "threshold": Case(JointThreshold(0.03, K=5, W=6, levels=5), 31, 5),
     "threshold naive": Case(JointThreshold(0.05, K=5, W=None, levels=5, max_nodes=24), 24, 5),

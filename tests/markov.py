@@ -9,7 +9,7 @@ from torch import Tensor
 from c2t.models.draft import DraftSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.target import Target, Verified
-from c2t.protocols import Rows
+from c2t.protocols import NextTokenDistributions
 from c2t.tree import Tree
 
 VOCABULARY = 8
@@ -89,9 +89,9 @@ class DraftState(State):
         self.before = tokens.gather(1, count[:, None] - 1)[:, 0]
         self.passes = torch.zeros_like(count)
 
-    def expand(self, tree: Tree, slots: Tensor) -> Rows:
+    def expand(self, tree: Tree, slots: Tensor) -> NextTokenDistributions:
         self.passes = self.passes + (slots >= 0).any(1)
-        return Rows(self.after(tree, slots.clamp(min=0)))
+        return NextTokenDistributions(self.after(tree, slots.clamp(min=0)))
 
     def refuse_nan(self) -> None: ...
 

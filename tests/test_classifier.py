@@ -16,7 +16,9 @@ from c2t.classifier import ClassifierConfig, TreeClassifier, features
 from c2t.errors import InputError
 
 NODES = SimpleNamespace(
-    joint=torch.rand(2, 5).log(), entropy=torch.rand(2, 5) * 6, depth=torch.randint(0, 10, (2, 5), dtype=torch.int64)
+    log_joint=torch.rand(2, 5).log(),
+    entropy=torch.rand(2, 5) * 6,
+    depth=torch.randint(0, 10, (2, 5), dtype=torch.int64),
 )
 CONFIG = ClassifierConfig(
     pair="toy", K=10, levels=11, negatives_kept=0.01, metrics={"recall": 0.8}, validation_prompts=("a.jsonl:3",)
@@ -90,8 +92,8 @@ def test_the_cards_numpy_lines_read_the_weights(folder: Path, monkeypatch: pytes
     assert math.isclose(float(logit[0]), float(expected.detach()), rel_tol=1e-5)
 
 
-def test_the_card_of_a_classifier_by_steps_says_what_it_means(tmp_path: Path) -> None:
-    TreeClassifier(ClassifierConfig(label="step")).save_pretrained(tmp_path)
+def test_the_card_of_a_conditional_classifier_says_what_it_means(tmp_path: Path) -> None:
+    TreeClassifier(ClassifierConfig(label="accepted_given_parent")).save_pretrained(tmp_path)
     assert (
         "accept\nit if it accepts the one before, so the product along the path" in (tmp_path / "README.md").read_text()
     )

@@ -157,7 +157,7 @@ class Choosy(Wrong):
     """Drops what it has drawn, and sees to be improbable, as if it had stopped before."""
 
     def change(self, tree: Tree, draft) -> Tree:
-        drop = (tree.prob < -1.5) & (tree.rank == tree.rank.max())
+        drop = (tree.log_prob < -1.5) & (tree.rank == tree.rank.max())
         return replace(tree, alive=tree.alive & ~drop, rank=torch.where(drop, -1, tree.rank))
 
 

@@ -28,7 +28,7 @@ def test_decoding_in_three_lines(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_classifier_in_plain_numpy() -> None:
     exec(BLOCKS[1], names := {})
     nodes = SimpleNamespace(
-        joint=torch.tensor(names["P"]).log(), entropy=torch.tensor(names["H"]), depth=torch.tensor(names["d"])
+        log_joint=torch.tensor(names["P"]).log(), entropy=torch.tensor(names["H"]), depth=torch.tensor(names["d"])
     )
     with torch.no_grad():
         expected = TreeClassifier.from_pretrained("tiny")(nodes)

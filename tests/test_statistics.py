@@ -22,10 +22,10 @@ def step(rows: list[int], tokens: list[list[int]], sizes: list[int], passes: lis
         parent=column - 1,
         depth=column,
         rank=column,
-        prob=value,
-        joint=value,
+        log_prob=value,
+        log_joint=value,
         entropy=value,
-        peak=value,
+        max_log_prob=value,
         score=value,
         alive=alive,
         capped=torch.tensor(capped),
@@ -53,7 +53,7 @@ def test_counts_are_per_prompt_and_rows_that_left_count_no_more() -> None:
     first, second = trace.statistics
     assert first == Statistics(1, 4, 0, 0, [5], [2], [2])
     assert second == Statistics(1, 4, 2, 5, [3, 7], [0, 3], [1, 3])
-    assert (second.rounds, second.gamma, second.gamma_per_round) == (2, 10, 5.0)
+    assert (second.rounds, second.verified_tokens, second.gamma) == (2, 10, 5.0)
     assert (second.tau, second.tau_with_bonus, second.draft_passes) == (1.5, 2.5, 2.0)
 
 
@@ -78,6 +78,6 @@ def test_a_text_without_a_round_has_no_means() -> None:
     trace.add(prefill([5]))
     assert trace.finish([1]) == [[5]]
     only = trace.statistics[0]
-    assert (only.new_tokens, only.rounds, only.tau, only.tau_with_bonus, only.gamma_per_round) == (1, 0, 0, 0, 0)
+    assert (only.new_tokens, only.rounds, only.tau, only.tau_with_bonus, only.gamma) == (1, 0, 0, 0, 0)
     assert only.draft_passes == 0
     assert total([]) == Statistics()

@@ -29,10 +29,10 @@ def trees(draw, max_rows: int = 3, max_size: int = 12) -> Tree:
         parent=torch.tensor(parent),
         depth=torch.tensor(depth),
         rank=token,
-        prob=value,
-        joint=-torch.tensor(depth).float(),
+        log_prob=value,
+        log_joint=-torch.tensor(depth).float(),
         entropy=value,
-        peak=value,
+        max_log_prob=value,
         score=value,
         alive=torch.tensor(alive),
         capped=torch.zeros(rows, dtype=torch.long),
@@ -54,10 +54,10 @@ def small_tree() -> Tree:
         parent=torch.zeros(2, 2, dtype=torch.long),
         depth=torch.zeros(2, 2, dtype=torch.long),
         rank=torch.tensor([[0, 1], [0, 1]]),
-        prob=torch.tensor([[-0.5, -1.0], [-0.1, -3.0]]),
-        joint=torch.tensor([[-0.5, -1.0], [-0.1, -3.0]]),
+        log_prob=torch.tensor([[-0.5, -1.0], [-0.1, -3.0]]),
+        log_joint=torch.tensor([[-0.5, -1.0], [-0.1, -3.0]]),
         entropy=torch.ones(2, 2),
-        peak=torch.tensor([[-0.5, -0.5], [-0.1, -0.1]]),
+        max_log_prob=torch.tensor([[-0.5, -0.5], [-0.1, -0.1]]),
         score=torch.zeros(2, 2),
         alive=torch.tensor([[True, True], [True, False]]),
     )
@@ -84,7 +84,7 @@ def test_children_are_parent_major_and_inherit_from_their_parents() -> None:
     assert children.parent.tolist() == [[2, 2, 1, 1], [1, 1, 2, 2]]
     assert children.depth.tolist() == [[1] * 4] * 2
     assert children.rank.tolist() == [[0, 1, 0, 1]] * 2
-    torch.testing.assert_close(children.joint, torch.tensor([[-2.0, -3.0, -3.5, -4.5], [-1.1, -2.1, -6.0, -7.0]]))
+    torch.testing.assert_close(children.log_joint, torch.tensor([[-2.0, -3.0, -3.5, -4.5], [-1.1, -2.1, -6.0, -7.0]]))
     torch.testing.assert_close(children.entropy[0], torch.tensor([0.3, 0.3, 0.4, 0.4]))
     assert children.alive.tolist() == [[True] * 4, [True, True, False, False]]
 

@@ -28,7 +28,7 @@ from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.mtp import MTPHead
 from c2t.models.target import Target
-from c2t.protocols import Root, Rows
+from c2t.protocols import NextTokenDistributions, Root
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 
@@ -187,13 +187,13 @@ class TableDraft:
         self.logits = logits
         self.expanded: list[Tensor] = []
 
-    def expand(self, tree: Tree, slots: Tensor) -> Rows:
+    def expand(self, tree: Tree, slots: Tensor) -> NextTokenDistributions:
         self.expanded.append(slots)
         rows = [
             torch.stack([self.logits(row, tuple(path_of(tree, row, slot))) for slot in chosen])
             for row, chosen in enumerate(slots.tolist())
         ]
-        return Rows(torch.stack(rows))
+        return NextTokenDistributions(torch.stack(rows))
 
 
 def random_table(vocabulary: int, seed: int = 0, spread: float = 2.0) -> Callable[[int, tuple[int, ...]], Tensor]:

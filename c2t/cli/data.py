@@ -17,7 +17,7 @@ from c2t.records.reader import describe as describe_harvest
 from c2t.records.reader import is_complete, read_shards
 from c2t.storage import paths as checkpoints
 from c2t.training import fit as training
-from c2t.training.data import MODELS, TrainSettings
+from c2t.training.data import MODELS, OLD_MODELS, TrainSettings
 
 COUNTS = ("rows", "trees", "positives", "too_long")
 HARVEST, TRAIN, FINETUNE = harvesting.HarvestSettings(), TrainSettings(), training.FINETUNE
@@ -84,7 +84,9 @@ def train(
         str | None, typer.Option(help="Inputs, by commas.", show_default="the model's: " + ",".join(TRAIN.features))
     ] = None,
     epochs: o.Epochs = TRAIN.epochs,
-    lr: Annotated[float | None, typer.Option(help="Adam's.", show_default="the model's: 1e-3, c2t-steps 3e-3")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Adam's.", show_default="the model's: 1e-3, c2t-conditional 3e-3")
+    ] = None,
     batch_size: o.BatchSize = TRAIN.batch_size,
     negatives: Annotated[
         int | None, typer.Option(help="Sampled per positive; 0: all of them.", show_default="the model's: 1, others 0")
@@ -99,6 +101,7 @@ def train(
     Without --out it goes to checkpoints/local/PAIR/classifier (other models: PAIR-MODEL, their NAME) and replaces the
     one made there before.
     """
+    model = OLD_MODELS.get(model, model)
     if model not in MODELS:
         raise InputError(f"no model is called {model!r}; known: {', '.join(MODELS)}")
     names = None if features is None else tuple(name.strip() for name in features.split(","))

@@ -24,7 +24,7 @@ Draft = Annotated[
     str | None,
     typer.Option(
         help=f"Folder or Hub id of a draft, or a pair's own: {', '.join(DRAFTS)}; with {NGRAMS} behind it (or "
-        f"{NGRAMS}=DOUBT) it is mixed with what followed the same tokens earlier in the text."
+        f"{NGRAMS}=WEIGHT) it is mixed with what followed the same tokens earlier in the text."
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...", show_default="cuda if there is one")]

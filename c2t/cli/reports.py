@@ -24,14 +24,14 @@ def bench_table(bench: Bench) -> Table:
     categories = list(bench.rows[0].categories) if len(bench.rows[0].categories) > 1 else []
     alpha = any(row.alpha is not None for row in bench.rows)
     columns = ["policy", "exact", "tau", *(f"tau {name}" for name in categories), *["alpha"] * alpha]
-    columns += ["gamma/round", "gamma", "rounds", "passes/round"]
+    columns += ["gamma", "verified tokens", "rounds", "passes/round"]
     columns += ["tokens/s", "x plain", "x HF generate"] if timed else []
     rows: list[list[Any]] = []
     for row in bench.rows:
         exact = "yes" if row.exact else "no"
         cells: list[Any] = [row.label, exact, f"{row.tau:.2f}", *(f"{row.categories[name]:.2f}" for name in categories)]
         cells += ["-" if row.alpha is None else f"{row.alpha:.2f}"] * alpha
-        cells += [f"{row.gamma_per_round:.1f}", row.gamma, row.rounds, f"{row.draft_passes:.1f}"]
+        cells += [f"{row.gamma:.1f}", row.verified_tokens, row.rounds, f"{row.draft_passes:.1f}"]
         if timed:
             cells += [f"{row.tokens_per_second:.0f}", f"{row.against_plain:.2f}", f"{row.against_hf:.2f}"]
         rows.append(cells)
@@ -70,7 +70,7 @@ def points_table(points: Sequence[Point]) -> Table:
         [p.label, "*" if id(p) in best else "", f"{p.tau:.2f}", f"{p.gamma:.1f}", f"{p.draft_passes:.1f}"]
         for p in points
     ]
-    return Table("points (* on the front of their family)", ["policy", "", "tau", "gamma/round", "passes/round"], rows)
+    return Table("points (* on the front of their family)", ["policy", "", "tau", "gamma", "passes/round"], rows)
 
 
 def comparison_table(condition: Condition, comparison: Comparison) -> Table:
@@ -154,11 +154,11 @@ def statistics_line(statistics: Statistics) -> str:
     """The cost of a text in one line."""
     return (
         f"{statistics.new_tokens} tokens in {statistics.rounds} rounds: tau {statistics.tau:.2f} "
-        f"({statistics.tau_with_bonus:.2f} with bonus), gamma {statistics.gamma} "
-        f"({statistics.gamma_per_round:.1f} a round), {statistics.draft_passes:.1f} draft passes a round"
+        f"({statistics.tau_with_bonus:.2f} with bonus), gamma {statistics.gamma:.1f} "
+        f"({statistics.verified_tokens} verified tokens), {statistics.draft_passes:.1f} draft passes a round"
     )
 
 
 def statistics_figures(statistics: Statistics) -> dict[str, Any]:
-    names = ("new_tokens", "rounds", "tau", "tau_with_bonus", "gamma", "gamma_per_round", "draft_passes")
+    names = ("new_tokens", "rounds", "tau", "tau_with_bonus", "verified_tokens", "gamma", "draft_passes")
     return {name: getattr(statistics, name) for name in names}

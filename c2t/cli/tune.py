@@ -69,11 +69,11 @@ def tune(
 
 def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
     """A row per candidate, the fastest prediction first."""
-    columns = ["policy", "tau", "gamma/round", "passes/round", "predicted tokens/s", "x plain"]
+    columns = ["policy", "tau", "gamma", "passes/round", "predicted tokens/s", "x plain"]
     columns += ["predicted, timed prompts", "measured", "error"]
     rows: list[list[Any]] = []
     for row in found.rows:
-        cells: list[Any] = [row.label, f"{row.tau:.2f}", f"{row.gamma_per_round:.1f}", f"{row.passes:.1f}"]
+        cells: list[Any] = [row.label, f"{row.tau:.2f}", f"{row.gamma:.1f}", f"{row.passes:.1f}"]
         cells += [f"{row.predicted:.0f}", f"{row.predicted / found.plain.predicted:.2f}"]
         if row.measured:
             error = row.predicted_there / row.measured - 1

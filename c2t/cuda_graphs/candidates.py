@@ -7,33 +7,33 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.kernels.rows import Ranked
+from c2t.kernels.rows import TopK
 from c2t.kernels.static_tree import StaticTree
 from c2t.tree import Tree
 
 
-def candidates(tree: StaticTree, slots: Sequence[range], drafted: Sequence[Ranked]) -> Tree:
+def candidates(tree: StaticTree, slots: Sequence[range], drafted: Sequence[TopK]) -> Tree:
     """The root and every candidate, in creation order. slots: the root's, then each level's, which hold the candidates
     that were expanded; drafted: of each level, what was drafted from the slots before it (B, F, K)."""
     flat = {
         "token": [level.token for level in drafted],
-        "prob": [level.prob for level in drafted],
-        "peak": [level.prob[..., :1].expand_as(level.prob) for level in drafted],
-        "entropy": [level.entropy[..., None].expand_as(level.prob) for level in drafted],
+        "log_prob": [level.log_prob for level in drafted],
+        "max_log_prob": [level.log_prob[..., :1].expand_as(level.log_prob) for level in drafted],
+        "entropy": [level.entropy[..., None].expand_as(level.log_prob) for level in drafted],
         "rank": [torch.arange(level.token.shape[2]).to(level.token).expand_as(level.token) for level in drafted],
         "parent": [places(frontier, level) for frontier, level in zip(slots, drafted, strict=False)],
     }
     columns = {name: torch.cat([part.flatten(1) for part in parts], 1) for name, parts in flat.items()}
     above = columns["parent"]
-    columns["joint"] = columns["score"] = tree.joint.gather(1, above) + columns["prob"]
+    columns["log_joint"] = columns["score"] = tree.log_joint.gather(1, above) + columns["log_prob"]
     columns["depth"], columns["alive"] = tree.depth.gather(1, above) + 1, tree.alive.gather(1, above)
     columns["parent"] = numbers(tree, slots, drafted[0].token.shape[2]).gather(1, above)
-    root = Tree.root(tree.token[:, 0], tree.joint.dtype)
+    root = Tree.root(tree.token[:, 0], tree.log_joint.dtype)
     joined = {name: torch.cat([getattr(root, name), column], 1) for name, column in columns.items()}
     return Tree(**joined, capped=tree.capped)
 
 
-def places(frontier: range, drafted: Ranked) -> Int[Tensor, "B F K"]:
+def places(frontier: range, drafted: TopK) -> Int[Tensor, "B F K"]:
     """The slots of a frontier, once for each of their children."""
     slots = torch.arange(frontier.start, frontier.stop, device=drafted.token.device)
     return slots[None, :, None].expand_as(drafted.token)

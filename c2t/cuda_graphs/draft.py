@@ -20,7 +20,7 @@ from torch import Tensor
 from c2t.cuda_graphs.candidates import candidates
 from c2t.cuda_graphs.graph import Flags, Graph
 from c2t.errors import InputError
-from c2t.kernels.rows import Ranked, rank
+from c2t.kernels.rows import TopK, rank
 from c2t.kernels.select import select
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_attention import tree_attention
@@ -29,7 +29,7 @@ from c2t.kv_cache import StaticKVCache
 from c2t.models.draft import refuse_nan
 from c2t.models.eagle_draft import EagleDraft, EagleSession
 from c2t.policies.eagle2 import rerank
-from c2t.policies.growth import Plan
+from c2t.policies.growth import StaticPlan
 from c2t.protocols import Root
 from c2t.tree import COLUMNS, Tree
 
@@ -38,11 +38,11 @@ class StaticDraft:
     """DraftModel for `StaticPolicy`, of at most `rows` rows and texts of at most `capacity` tokens; one generation at a
     time, since all use the same memory. InputError for heads without a fused form."""
 
-    def __init__(self, draft: EagleDraft, plan: Plan, rows: int, capacity: int):
+    def __init__(self, draft: EagleDraft, plan: StaticPlan, rows: int, capacity: int):
         if draft.fused is None:
             raise InputError("a draft phase of fixed shapes needs an EAGLE-1/2 head with plain or scaled positions")
         self.draft, self.plan, self.rows, self.capacity = draft, plan, rows, capacity
-        self.phase: Phase | None = None
+        self.phase: DraftGraph | None = None
 
     def session(self) -> "StaticSession":
         return StaticSession(self)
@@ -52,7 +52,7 @@ class StaticPolicy:
     """A layered policy whose plan the draft follows by itself."""
 
     def __init__(self, policy):
-        self.plan: Plan = policy.plan()
+        self.plan: StaticPlan = policy.plan()
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 
     def __call__(self, draft: "StaticSession", root: Root) -> Tree:
@@ -75,7 +75,7 @@ class StaticSession:
             return
         self.reader.observe(tokens, features, count)
         if self.owner.phase is None:
-            self.owner.phase = Phase(self.owner, self.reader)
+            self.owner.phase = DraftGraph(self.owner, self.reader)
         self.owner.phase.adopt(self.reader)
         self.reader = None
 
@@ -93,7 +93,7 @@ class StaticSession:
         (self.reader or self.owner.phase).cache.select(rows)
 
 
-class Phase:
+class DraftGraph:
     """The memory of a draft phase and the graphs that work in it.
 
     Slot 0 of a tree is the root, whose key and value belong to the prefix; level i has the `width` slots behind those
@@ -119,7 +119,7 @@ class Phase:
         self.tree = StaticTree.rooted(self.root, ends[-1], exact)
         self.broken = hidden((), dtype=torch.bool)
         self.flags = Flags(plan.levels, hidden(()).device)
-        self.drafted: list[Ranked] = [None] * plan.levels
+        self.drafted: list[TopK] = [None] * plan.levels
         self._constants()
         graph = partial(Graph, device=self.root.device)
         self.read = graph(self._read, state=[self.cache.lengths])
@@ -200,7 +200,7 @@ class Phase:
         if self.plan.branching is not None:
             ranks = torch.arange(self.plan.K, device=logits.device)
             beyond = ranks >= self.plan.branching(drafted.entropy)[..., None]
-            drafted = drafted._replace(prob=drafted.prob.masked_fill(beyond, float("-inf")))
+            drafted = drafted._replace(log_prob=drafted.log_prob.masked_fill(beyond, float("-inf")))
         self.drafted[level] = drafted
         select(self.tree, frontier, slots, drafted, self.plan.network, self.plan.limits)
         self.flags.device[level] = self.tree.alive[:, slots.start : slots.stop].any()

@@ -12,7 +12,7 @@ from torch import Tensor
 from c2t.decoding import Policy, Step
 from c2t.errors import InputError
 from c2t.models.target import Target, TargetSession, Verified
-from c2t.protocols import Draft, Root, Rows
+from c2t.protocols import Draft, NextTokenDistributions, Root
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 
@@ -34,7 +34,7 @@ def types(names: Sequence[str], hidden: int) -> dict[str, pa.DataType]:
     return {name: known[name] for name in names}
 
 
-class Watched(Target):
+class RecordingTarget(Target):
     """A target whose sessions keep the logits of the last trees. Steps do not carry them: they are far larger than all
     else in a round, and only a column asks for them."""
 
@@ -43,12 +43,12 @@ class Watched(Target):
     def __init__(self, target: Target):
         vars(self).update(vars(target))
 
-    def session(self) -> "WatchedSession":
-        return WatchedSession(self)
+    def session(self) -> "RecordingTargetSession":
+        return RecordingTargetSession(self)
 
 
-class WatchedSession(TargetSession):
-    target: Watched
+class RecordingTargetSession(TargetSession):
+    target: RecordingTarget
 
     def verify(self, tree: Tree) -> Verified:
         verified = super().verify(tree)
@@ -56,17 +56,17 @@ class WatchedSession(TargetSession):
         return verified
 
 
-class Recorded:
+class RecordingPolicy:
     """A policy that also keeps what the draft said in the current round, for the columns that ask for it; `target` is
     whom to decode with, so that what the target said is known as well."""
 
     def __init__(self, policy: Policy, columns: Sequence[str], target: Target):
         self.policy, self.columns = policy, columns
-        self.target: Target | Watched = Watched(target) if "target_prob" in columns else target
+        self.target: Target | RecordingTarget = RecordingTarget(target) if "target_prob" in columns else target
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        self.draft = Recorder(draft, [name for name in ("top_probs", "hidden") if name in self.columns])
+        self.draft = RecordingDraft(draft, [name for name in ("top_probs", "hidden") if name in self.columns])
         return self.policy(self.draft, root)
 
     def of(self, step: Step, sampling: Sampling) -> dict[str, np.ndarray]:
@@ -80,7 +80,7 @@ class Recorded:
         return {name: value.float().cpu().numpy() for name, value in found.items()}
 
 
-class Recorder:
+class RecordingDraft:
     """A draft that remembers its rows. A slot must keep its number until the tree is verified, which holds of the
     trees that are harvested: nothing is left out of them."""
 
@@ -89,7 +89,7 @@ class Recorder:
         self.slots: list[Int[Tensor, "B F"]] = []
         self.values: dict[str, list[Tensor]] = {name: [] for name in names}
 
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         rows = self.draft.expand(tree, slots)
         self.slots.append(slots)
         read = {"top_probs": lambda: rows.top(TOP_PROBS)[1].exp(), "hidden": lambda: rows.hidden}

@@ -14,13 +14,13 @@ from torch import Tensor
 from c2t.decoder import check_policy
 from c2t.decoding import Step, cut, generate
 from c2t.errors import InputError
-from c2t.harvest.extra_columns import Recorded, types
+from c2t.harvest.extra_columns import RecordingPolicy, types
 from c2t.harvest.settings import HarvestSettings
 from c2t.models.pairs import Pair
 from c2t.prompts import Prompt, conversation
 from c2t.records.reader import Harvest, describe
 from c2t.records.writer import ShardWriter, open_folder
-from c2t.replay.cache import written
+from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import replay
 from c2t.sampling import Sampling
@@ -119,7 +119,7 @@ def _rows(
             if turn < len(prompt.turns) and len(answers[i]) == turn
         }
         fitting = [i for i in ids if len(ids[i]) <= room_for(pair, settings)]
-        policy = Recorded(settings.trees, settings.columns, pair.target)
+        policy = RecordingPolicy(settings.trees, settings.columns, pair.target)
         steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings, policy)
         found = sum(len(nodes["node"]) for nodes in columns.values())
         collected, texts = collect(_told(steps, tell, found), len(fitting), settings, pair.target.eos, policy)
@@ -140,7 +140,7 @@ def _told(steps: Iterator[Step], tell: Callable[[int], None], rows: int) -> Iter
 
 
 def run(
-    pair: Pair, ids: list[list[int]], sequences: list[int], settings: HarvestSettings, policy: Recorded
+    pair: Pair, ids: list[list[int]], sequences: list[int], settings: HarvestSettings, policy: RecordingPolicy
 ) -> Iterator[Step]:
     """The rounds of these texts, live or replayed; `sequences` number their streams."""
     if not ids:
@@ -149,12 +149,12 @@ def run(
     common = {"max_new_tokens": settings.max_new_tokens, "sampling": sampling}
     if settings.runs_target:
         return generate(policy.target, pair.draft, policy, ids, eos=pair.target.eos, sequences=sequences, **common)
-    texts = written(pair, ids, beyond=settings.levels + 1, sequences=sequences, **common)
+    texts = cached_continuations(pair, ids, beyond=settings.levels + 1, sequences=sequences, **common)
     return (replay_all if settings.positions == "all" else replay)(pair.draft, policy, texts)
 
 
 def collect(
-    steps: Iterator[Step], count: int, settings: HarvestSettings, eos: frozenset[int], policy: Recorded
+    steps: Iterator[Step], count: int, settings: HarvestSettings, eos: frozenset[int], policy: RecordingPolicy
 ) -> tuple[list[dict[str, Any]], list[list[int]]]:
     """Each text's node columns, and its new tokens."""
     parts: list[list[dict[str, np.ndarray]]] = [[] for _ in range(count)]
@@ -184,7 +184,7 @@ def nodes_of(step: Step, further: dict[str, np.ndarray]) -> list[dict[str, np.nd
     columns = {
         "parent": column(tree.parent - 1),
         "depth": column(tree.depth),
-        "joint_prob": column(tree.joint.exp().float()),
+        "joint_prob": column(tree.log_joint.exp().float()),
         "entropy": column(tree.entropy.float()),
         "accepted": column(on_path if accepted.agreed is None else accepted.agreed),
         "token": column(tree.token),

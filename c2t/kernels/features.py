@@ -26,17 +26,17 @@ class Column:
 
 def max_prob_logit(nodes: Any) -> Tensor:
     """Log-odds of the most probable sibling: the one input of a sceptic's rule for when to stop."""
-    return torch.logit(nodes.peak.exp(), eps=1e-6)
+    return torch.logit(nodes.max_log_prob.exp(), eps=1e-6)
 
 
 # `nodes` is anything with the columns of a Tree or Nodes that the feature reads.
 FEATURES: dict[str, Callable[[Any], Tensor]] = {
-    "joint_prob": Column("joint", exp=True),
+    "joint_prob": Column("log_joint", exp=True),
     "entropy": Column("entropy"),
     "depth": Column("depth"),
-    "log_joint": Column("joint"),
-    "log_prob": Column("prob"),
-    "log_max_prob": Column("peak"),
+    "log_joint": Column("log_joint"),
+    "log_prob": Column("log_prob"),
+    "log_max_prob": Column("max_log_prob"),
     "rank": Column("rank"),
     "max_prob_logit": max_prob_logit,
     "top_probs": lambda nodes: nodes.top_probs,
@@ -46,4 +46,4 @@ FEATURES: dict[str, Callable[[Any], Tensor]] = {
 # drawn from. For decision models (MCSD+, section 3.3); trees do not keep these.
 WIDE = ("top_probs", "hidden")
 # Columns that records do not store under these names, by the features that read them.
-DERIVED = {"log_prob": "prob", "log_max_prob": "peak", "max_prob_logit": "peak", "rank": "rank"}
+DERIVED = {"log_prob": "log_prob", "log_max_prob": "max_log_prob", "max_prob_logit": "max_log_prob", "rank": "rank"}

@@ -24,17 +24,17 @@ CHUNK, CHUNKS = 4096, 32  # logits in a chunk, unless that makes more chunks of 
 MANTISSA = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}  # float32 bits that a type never uses
 
 
-class Ranked(NamedTuple):
+class TopK(NamedTuple):
     """Of R distributions, in nats: the k most probable tokens, most probable first and equal ones by lowest id, with
     log-probabilities; the entropy over the m most probable, not renormalised; the log-sum-exp of the logits."""
 
     token: Int[Tensor, "*R K"]
-    prob: Float[Tensor, "*R K"]
+    log_prob: Float[Tensor, "*R K"]
     entropy: Float[Tensor, "*R"]
     log_norm: Float[Tensor, "*R"]
 
 
-def rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, log_norm: Float[Tensor, "*R"] | None = None) -> Ranked:
+def rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, log_norm: Float[Tensor, "*R"] | None = None) -> TopK:
     """k <= V; 0 ranks no token. m: None is the whole vocabulary; 0 computes no entropy (NaN). log_norm: if it is known
     already, which saves a pass where there is no kernel.
 
@@ -45,7 +45,7 @@ def rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, log_norm: Float[T
         return triton_rank(logits, k, m)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     log_norm = torch_log_norm(logits) if log_norm is None else log_norm
-    return Ranked(*torch_top(logits, log_norm, k), torch_entropy(logits, log_norm, m), log_norm)
+    return TopK(*torch_top(logits, log_norm, k), torch_entropy(logits, log_norm, m), log_norm)
 
 
 def chunk_size(vocabulary: int) -> int:
@@ -53,7 +53,7 @@ def chunk_size(vocabulary: int) -> int:
     return max(CHUNK, 1 << (-(-vocabulary // CHUNKS) - 1).bit_length())
 
 
-def triton_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, chunk: int | None = None) -> Ranked:
+def triton_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, chunk: int | None = None) -> TopK:
     """`rank` as two kernels, without waiting for the device. chunk: a power of two, at least k."""
     batch, vocabulary = logits.shape[:-1], logits.shape[-1]
     logits = logits.reshape(-1, vocabulary)
@@ -67,7 +67,7 @@ def triton_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, chunk: int
     sums = new(rows, parts, 3, dtype=torch.float32)
     best = new(rows, parts, width, dtype=torch.int64)
     values = new(rows, parts * kept, dtype=torch.float32) if filtered else logits
-    out = Ranked(
+    out = TopK(
         new(rows, k, dtype=torch.int64),
         new(rows, k, dtype=torch.float32),
         new(rows, dtype=torch.float32),
@@ -86,7 +86,7 @@ def triton_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, chunk: int
             PARTS=triton.next_power_of_2(parts), K=k, WIDTH=width, M=m, TILE=tile, WHOLE=whole, UNUSED=unused,
             num_warps=min(max(tile // 512, 4), 32) if m else 4,
         )  # fmt: skip
-    return Ranked(*(column.reshape(*batch, *column.shape[1:]) for column in out))
+    return TopK(*(column.reshape(*batch, *column.shape[1:]) for column in out))
 
 
 if triton is not None:  # no_type_check keeps run-time checkers of annotations out of the kernels' source
@@ -174,7 +174,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def _merge(
-        best, values, sums, token, prob, entropy, log_norm, stride, count, parts,
+        best, values, sums, token, log_prob, entropy, log_norm, stride, count, parts,
         PARTS: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr,
         WHOLE: tl.constexpr, UNUSED: tl.constexpr,
     ):
@@ -207,5 +207,5 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             keys = tl.load(best + row * parts * WIDTH + slot, mask=slot < parts * WIDTH, other=-0x7FFFFFFFFFFFFFFF)
             key, slot = _largest(keys, K, WIDTH), tl.arange(0, WIDTH)
             tl.store(token + row * K + slot, 0x7FFFFFFF - (key & 0xFFFFFFFF), mask=slot < K)
-            tl.store(prob + row * K + slot, value_of((key >> 32).to(tl.int32)) - norm, mask=slot < K)
+            tl.store(log_prob + row * K + slot, value_of((key >> 32).to(tl.int32)) - norm, mask=slot < K)
     # fmt: on

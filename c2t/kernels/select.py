@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from c2t.kernels.features import Column
-from c2t.kernels.rows import Ranked, triton
+from c2t.kernels.rows import TopK, triton
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_mask import WORD
 
@@ -22,22 +22,22 @@ if triton is not None:
 
     from c2t.kernels.rows import order_of, value_of
 
-COLUMNS = ("joint", "entropy", "depth", "prob", "peak", "rank")  # of a candidate, in the kernel
+COLUMNS = ("log_joint", "entropy", "depth", "log_prob", "max_log_prob", "rank")  # of a candidate, in the kernel
 
 
 class Network(NamedTuple):
-    """The classifier's two layers; F features, which the columns of a candidate give. by_steps: a candidate's score is
-    its own confidence times its parent's score."""
+    """The classifier's two layers; F features, which the columns of a candidate give. conditional: a candidate's score
+    is its own confidence times its parent's score."""
 
     features: tuple[Column, ...]
     hidden_weight: Float[Tensor, "H F"]
     hidden_bias: Float[Tensor, " H"]
     output_weight: Float[Tensor, " H"]
     output_bias: Float[Tensor, " 1"]
-    by_steps: bool = False
+    conditional: bool = False
 
 
-class Limits(NamedTuple):
+class SelectLimits(NamedTuple):
     """threshold: of the confidence, or without a network of the joint probability. max_nodes: slots of a tree, root
     included. strict: a level's width is a cap, so what it cuts off is counted."""
 
@@ -47,7 +47,7 @@ class Limits(NamedTuple):
 
 
 def select(
-    tree: StaticTree, frontier: range, level: range, drafted: Ranked, network: Network | None, limits: Limits
+    tree: StaticTree, frontier: range, level: range, drafted: TopK, network: Network | None, limits: SelectLimits
 ) -> None:
     """Fills the slots `level` with the best children of the slots `frontier`, which `drafted` (B, F, K) holds, and the
     last with dead ones; by score, then joint probability, then creation order, as `c2t.tree.best` sorts. Tokens
@@ -67,31 +67,31 @@ class _Candidates(NamedTuple):
     parent: Tensor
     depth: Tensor
     rank: Tensor
-    prob: Tensor
-    joint: Tensor
+    log_prob: Tensor
+    log_joint: Tensor
     entropy: Tensor
-    peak: Tensor
+    max_log_prob: Tensor
 
 
 def torch_select(
-    tree: StaticTree, frontier: range, level: range, drafted: Ranked, network: Network | None, limits: Limits
+    tree: StaticTree, frontier: range, level: range, drafted: TopK, network: Network | None, limits: SelectLimits
 ) -> None:
     """The twin."""
     K, width, new = drafted.token.shape[2], len(level), slice(level.start, level.stop)
     places = partial(torch.arange, device=tree.token.device)
     parent = places(frontier.start, frontier.stop).repeat_interleave(K).expand(len(tree.token), -1)
-    rank, prob = places(K).repeat(len(frontier)).expand_as(parent), drafted.prob.flatten(1)
-    depth, joint = tree.depth.gather(1, parent) + 1, tree.joint.gather(1, parent) + prob
-    entropy, peak = (column.repeat_interleave(K, 1) for column in (drafted.entropy, drafted.prob[..., 0]))
-    nodes = _Candidates(drafted.token.flatten(1), parent, depth, rank, prob, joint, entropy, peak)
-    score = joint if network is None else _confidence(nodes, tree, network)
-    sure = (joint.exp() if network is None else score) >= limits.threshold
-    keep = sure & (joint > float("-inf")) & tree.alive.gather(1, parent) & (tree.sizes < limits.max_nodes)[:, None]
+    rank, log_prob = places(K).repeat(len(frontier)).expand_as(parent), drafted.log_prob.flatten(1)
+    depth, log_joint = tree.depth.gather(1, parent) + 1, tree.log_joint.gather(1, parent) + log_prob
+    entropy, max_log_prob = (column.repeat_interleave(K, 1) for column in (drafted.entropy, drafted.log_prob[..., 0]))
+    nodes = _Candidates(drafted.token.flatten(1), parent, depth, rank, log_prob, log_joint, entropy, max_log_prob)
+    score = log_joint if network is None else _confidence(nodes, tree, network)
+    sure = (log_joint.exp() if network is None else score) >= limits.threshold
+    keep = sure & (log_joint > float("-inf")) & tree.alive.gather(1, parent) & (tree.sizes < limits.max_nodes)[:, None]
     survivors = keep.sum(1)
     wanted = survivors.clamp(max=width)
     count = torch.minimum(wanted, limits.max_nodes - tree.sizes)
 
-    order = joint.sort(dim=1, descending=True, stable=True).indices
+    order = log_joint.sort(dim=1, descending=True, stable=True).indices
     masked = score.masked_fill(~keep, float("-inf")).gather(1, order)
     order = order.gather(1, masked.sort(dim=1, descending=True, stable=True).indices)
     # -inf is a score as well: who survived comes before who did not.
@@ -99,7 +99,7 @@ def torch_select(
     order = torch.nn.functional.pad(order, (0, width - order.shape[1]))
     alive = places(width) < count[:, None]
     for name, column in {**nodes._asdict(), "score": score}.items():
-        dead = float("-inf") if name in ("prob", "joint", "peak", "score") else 0
+        dead = float("-inf") if name in ("log_prob", "log_joint", "max_log_prob", "score") else 0
         getattr(tree, name)[:, new] = column.gather(1, order).masked_fill(~alive, dead)
     tree.alive[:, new] = alive
     words = tree.bits.shape[2]
@@ -116,18 +116,18 @@ def _confidence(nodes: _Candidates, tree: StaticTree, network: Network) -> Float
     # No matrix product: it may tell equal candidates apart in the last bit, and so reorder them.
     hidden = torch.relu((x[..., None, :] * network.hidden_weight).sum(-1) + network.hidden_bias)
     confidence = torch.sigmoid((hidden * network.output_weight).sum(-1) + network.output_bias)
-    return confidence * tree.score.gather(1, nodes.parent) if network.by_steps else confidence
+    return confidence * tree.score.gather(1, nodes.parent) if network.conditional else confidence
 
 
 def triton_select(
-    tree: StaticTree, frontier: range, level: range, drafted: Ranked, network: Network | None, limits: Limits
+    tree: StaticTree, frontier: range, level: range, drafted: TopK, network: Network | None, limits: SelectLimits
 ) -> None:
     """`select` as one kernel."""
     rows, F, K = drafted.token.shape
     if not rows:
         return
     size, width = triton.next_power_of_2(F * K), triton.next_power_of_2(len(level))
-    weights = (tree.joint,) * 4 if network is None else network[1:5]
+    weights = (tree.log_joint,) * 4 if network is None else network[1:5]
     _select[(rows,)](
         *tree, *(column.contiguous() for column in drafted[:3]), *weights,
         frontier.start, level.start, limits.threshold, limits.max_nodes,
@@ -135,7 +135,7 @@ def triton_select(
         HIDDEN=0 if network is None else len(network.hidden_bias), F=F, K=K, SIZE=size, LEVEL=len(level),
         WIDTH=width, SLOTS=tree.token.shape[1], WORDS=tree.bits.shape[2],
         PADDED=triton.next_power_of_2(tree.bits.shape[2]), STRICT=limits.strict,
-        BY_STEPS=network is not None and network.by_steps, num_warps=min(max(size // 64, 1), 8),
+        CONDITIONAL=network is not None and network.conditional, num_warps=min(max(size // 64, 1), 8),
     )  # fmt: skip
 
 
@@ -144,19 +144,19 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def _trust(
-        joint, entropy, depth, prob, peak, rank, hidden_weight, hidden_bias, output_weight, output_bias,
+        log_joint, entropy, depth, log_prob, max_log_prob, rank, hidden_weight, hidden_bias, output_weight, output_bias,
         FEATURES: tl.constexpr, HIDDEN: tl.constexpr,
     ):
         """The network's confidence; FEATURES: twice the column's number, and 1 for its exponential."""
-        columns, inputs = (joint, entropy, depth.to(tl.float32), prob, peak, rank.to(tl.float32)), ()
+        columns, inputs = (log_joint, entropy, depth.to(tl.float32), log_prob, max_log_prob, rank.to(tl.float32)), ()
         for f in tl.static_range(len(FEATURES)):
             x = columns[FEATURES[f] // 2]
             if FEATURES[f] % 2 == 1:
                 x = tl.exp(x)
             inputs = inputs + (x,)  # noqa: RUF005
-        logit = tl.zeros_like(joint) + tl.load(output_bias)
+        logit = tl.zeros_like(log_joint) + tl.load(output_bias)
         for h in range(HIDDEN):
-            unit = tl.zeros_like(joint) + tl.load(hidden_bias + h)
+            unit = tl.zeros_like(log_joint) + tl.load(hidden_bias + h)
             for f in tl.static_range(len(FEATURES)):
                 unit += inputs[f] * tl.load(hidden_weight + h * len(FEATURES) + f)
             # Unlike maximum, this lets NaN through, so that a candidate without a feature has no confidence.
@@ -166,7 +166,8 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def _append(
-        token, parent, depth, rank, prob, joint, entropy, peak, score, alive, bits, new_token, new_prob, new_entropy,
+        token, parent, depth, rank, log_prob, log_joint, entropy, max_log_prob, score, alive, bits,
+        new_token, new_log_prob, new_entropy,
         chosen, value, count, drafted, base, rows, frontier, first,
         K: tl.constexpr, LEVEL: tl.constexpr, WIDTH: tl.constexpr, WORDS: tl.constexpr, PADDED: tl.constexpr,
     ):
@@ -174,17 +175,17 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         slot, word = tl.arange(0, WIDTH), tl.arange(0, PADDED)
         real, inside, out = slot < count, slot < LEVEL, base + first + slot
         above, nothing = chosen // K, float("-inf")
-        log = tl.load(new_prob + drafted + chosen, mask=real, other=nothing)
-        path = tl.load(joint + base + frontier + above, mask=real, other=nothing) + log
-        tl.store(joint + out, path, mask=inside)
-        tl.store(prob + out, log, mask=inside)
+        log = tl.load(new_log_prob + drafted + chosen, mask=real, other=nothing)
+        path = tl.load(log_joint + base + frontier + above, mask=real, other=nothing) + log
+        tl.store(log_joint + out, path, mask=inside)
+        tl.store(log_prob + out, log, mask=inside)
         tl.store(score + out, tl.where(real, value_of((value >> 32).to(tl.int32)), nothing), mask=inside)
         tl.store(token + out, tl.load(new_token + drafted + chosen, mask=real, other=0), mask=inside)
         tl.store(parent + out, tl.where(real, frontier + above, 0), mask=inside)
         tl.store(depth + out, tl.load(depth + base + frontier + above, mask=real, other=-1) + 1, mask=inside)
         tl.store(rank + out, tl.where(real, chosen % K, 0), mask=inside)
         tl.store(entropy + out, tl.load(new_entropy + rows + above, mask=real, other=0.0), mask=inside)
-        tl.store(peak + out, tl.load(new_prob + drafted + above * K, mask=real, other=nothing), mask=inside)
+        tl.store(max_log_prob + out, tl.load(new_log_prob + drafted + above * K, mask=real, other=nothing), mask=inside)
         tl.store(alive + out, real, mask=inside)
         line = bits + (base + frontier + above)[:, None] * WORDS + word
         line = tl.load(line, mask=real[:, None] & (word < WORDS), other=0)
@@ -195,28 +196,28 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit(do_not_specialize=["frontier", "first"])
     @no_type_check
     def _select(
-        token, parent, depth, rank, prob, joint, entropy, peak, score, alive, bits, sizes, capped,
-        new_token, new_prob, new_entropy, hidden_weight, hidden_bias, output_weight, output_bias,
+        token, parent, depth, rank, log_prob, log_joint, entropy, max_log_prob, score, alive, bits, sizes, capped,
+        new_token, new_log_prob, new_entropy, hidden_weight, hidden_bias, output_weight, output_bias,
         frontier, first, threshold, max_nodes,
         FEATURES: tl.constexpr, HIDDEN: tl.constexpr, F: tl.constexpr, K: tl.constexpr, SIZE: tl.constexpr,
         LEVEL: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, WORDS: tl.constexpr, PADDED: tl.constexpr,
-        STRICT: tl.constexpr, BY_STEPS: tl.constexpr,
+        STRICT: tl.constexpr, CONDITIONAL: tl.constexpr,
     ):
         """One level of one tree."""
         row = tl.program_id(0).to(tl.int64)
         drafted, base, place = row * F * K, row * SLOTS, tl.arange(0, SIZE)
         there, above, nodes = place < F * K, base + frontier + place // K, tl.load(sizes + row)
-        path = tl.load(joint + above, mask=there, other=0.0)
-        own = tl.load(new_prob + drafted + place, mask=there, other=0.0)
+        path = tl.load(log_joint + above, mask=there, other=0.0)
+        own = tl.load(new_log_prob + drafted + place, mask=there, other=0.0)
         path += own
         trust, bound = path, tl.exp(path)
         if HIDDEN:
             h = tl.load(new_entropy + row * F + place // K, mask=there, other=0.0)
             level = tl.load(depth + above, mask=there, other=0) + 1
-            first_of = tl.load(new_prob + drafted + place // K * K, mask=there, other=0.0)
+            first_of = tl.load(new_log_prob + drafted + place // K * K, mask=there, other=0.0)
             weights = hidden_weight, hidden_bias, output_weight, output_bias
             trust = _trust(path, h, level, own, first_of, place % K, *weights, FEATURES, HIDDEN)
-            if BY_STEPS:
+            if CONDITIONAL:
                 trust *= tl.load(score + above, mask=there, other=0.0)
             bound = trust
         keep = there & (tl.load(alive + above, mask=there, other=0) != 0) & (nodes < max_nodes) & (bound >= threshold)
@@ -240,8 +241,8 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             key = tl.where(place == at, -0x7FFFFFFFFFFFFFFF, key)
             i += 1
         _append(
-            token, parent, depth, rank, prob, joint, entropy, peak, score, alive, bits,
-            new_token, new_prob, new_entropy,
+            token, parent, depth, rank, log_prob, log_joint, entropy, max_log_prob, score, alive, bits,
+            new_token, new_log_prob, new_entropy,
             chosen, value, count, drafted, base, row * F, frontier, first, K, LEVEL, WIDTH, WORDS, PADDED,
         )
     # fmt: on

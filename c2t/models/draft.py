@@ -9,7 +9,7 @@ from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.kv_cache import KVCache
-from c2t.protocols import Rows
+from c2t.protocols import NextTokenDistributions
 from c2t.tree import Tree
 
 
@@ -74,7 +74,7 @@ class DraftSession(ABC):
         fork._begin(self.observed[0, fork.cache.lengths - 1][:, None])
         return fork
 
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
         first = not self.expanded
         self.expanded = True
@@ -105,8 +105,8 @@ class DraftSession(ABC):
         """Go on with these rows of the batch only."""
         self.cache.select(rows)
 
-    def _rows(self, hidden: Float[Tensor, "B F H"]) -> Rows:
-        rows = Rows(self._logits(hidden), hidden)
+    def _rows(self, hidden: Float[Tensor, "B F H"]) -> NextTokenDistributions:
+        rows = NextTokenDistributions(self._logits(hidden), hidden)
         self.broken = self.broken | rows.log_norm.isnan().any()
         return rows
 
@@ -135,7 +135,7 @@ class NoDraft:
     def observe(self, tokens: Tensor, features: Tensor, count: Int[Tensor, " B"]) -> None:
         self.passes = torch.zeros_like(count)
 
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         raise InputError("only the plain policy decodes without a draft")
 
     def refuse_nan(self) -> None: ...

@@ -15,13 +15,13 @@ from c2t.errors import InputError
 from c2t.models.draft import DraftSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
-from c2t.protocols import Rows
+from c2t.protocols import NextTokenDistributions
 from c2t.tree import Tree
 
 SHORTEST, LONGEST = 2, 4  # tokens that are looked for together
-SOONER = 4.0  # how many times less doubt one more of them leaves
+SOONER = 4.0  # how many times less the draft weighs with one more of them
 PLAUSIBLE = 20  # of the draft's most probable tokens; what it excludes is rarely right, however often the text says so
-DOUBTS = (1e-3, 1e6)  # beyond them float32 has no room, and no draft needs it
+PRIOR_WEIGHTS = (1e-3, 1e6)  # beyond them float32 has no room, and no draft needs it
 
 
 @dataclass(frozen=True)
@@ -29,37 +29,39 @@ class NgramDraft:
     """`draft` with the text's own n-grams.
 
     After n tokens that stand N times earlier in the text, c of them before the token x, its probability p becomes
-    (c + d p) / (N + d) with d = doubt / SOONER^(n - SHORTEST): first for SHORTEST tokens, then for that result and one
-    more, up to LONGEST. Counts of tokens that are not among the draft's PLAUSIBLE ones are left out, and the rest is
-    normalised. doubt: how many places of the text the draft outweighs; InputError outside of DOUBTS.
+    (c + d p) / (N + d) with d = prior_weight / SOONER^(n - SHORTEST): first for SHORTEST tokens, then for that result
+    and one more, up to LONGEST. Counts of tokens that are not among the draft's PLAUSIBLE ones are left out, and the
+    rest is normalised. prior_weight: how many places of the text the draft outweighs; InputError outside of
+    PRIOR_WEIGHTS.
     """
 
     draft: EagleDraft | DraftLM
-    doubt: float = 32.0
+    prior_weight: float = 32.0
 
     def __post_init__(self):
-        check_doubt(self.doubt)
+        check_prior_weight(self.prior_weight)
 
     @property
     def hidden_size(self) -> int:
         return self.draft.hidden_size
 
     def session(self) -> "NgramSession":
-        return NgramSession(self.draft.session(), self.doubt)
+        return NgramSession(self.draft.session(), self.prior_weight)
 
 
-def check_doubt(doubt: float) -> None:
-    """Raise InputError for one that is no number within DOUBTS."""
-    if not isinstance(doubt, Real) or not DOUBTS[0] <= doubt <= DOUBTS[1]:
-        raise InputError(f"doubt = {doubt} of the n-grams must be a number from {DOUBTS[0]:g} to {DOUBTS[1]:g}")
+def check_prior_weight(prior_weight: float) -> None:
+    """Raise InputError for one that is no number within PRIOR_WEIGHTS."""
+    least, most = PRIOR_WEIGHTS
+    if not isinstance(prior_weight, Real) or not least <= prior_weight <= most:
+        raise InputError(f"prior weight = {prior_weight} of the n-grams must be a number from {least:g} to {most:g}")
 
 
 @DraftSession.register  # it wraps one, so that any draft will do
 class NgramSession:
     """A draft's session beside the committed text, the root included: text[r, :lengths[r]]."""
 
-    def __init__(self, draft: DraftSession, doubt: float):
-        self.draft, self.doubt = draft, doubt
+    def __init__(self, draft: DraftSession, prior_weight: float):
+        self.draft, self.prior_weight = draft, prior_weight
         self.text: Int[Tensor, "B L"] | None = None
         self.lengths: Int[Tensor, " B"] | None = None
 
@@ -77,7 +79,7 @@ class NgramSession:
         self.lengths = self.lengths + count
         self.text = longer.scatter(1, place, tokens[:, 1:])[:, : int(self.lengths.max())]
 
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
         rows = self.draft.expand(tree, slots)
         copied, kept = self._copies(self._context(tree, slots.clamp(min=0)), rows.logits.dtype)
@@ -88,11 +90,11 @@ class NgramSession:
         share = torch.zeros_like(rows.logits).scatter_add_(2, token, copied).gather(2, token)
         scale = kept.log() - rows.log_norm
         mixed = (rows.logits + scale).scatter_(2, token, torch.logaddexp(own + scale, share.log()))
-        return Rows(mixed, rows.hidden)
+        return NextTokenDistributions(mixed, rows.hidden)
 
     def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
         """As `DraftSession.fork`."""
-        fork = NgramSession(self.draft.fork(back), self.doubt)
+        fork = NgramSession(self.draft.fork(back), self.prior_weight)
         fork.text, fork.lengths = self.text.expand(len(back), -1), self.lengths - back
         return fork
 
@@ -131,8 +133,8 @@ class NgramSession:
             earlier = self.text.roll(back, 1).masked_fill_(places < back, -2)  # nothing is before the beginning
             fits = fits & (earlier[:, None] == token[..., None])
             if back + 1 >= SHORTEST:
-                doubt = self.doubt / SOONER ** (back + 1 - SHORTEST)
-                weight = 1 / (fits.sum(2, keepdim=True).to(dtype) + doubt)
-                copied = (copied * doubt + fits) * weight
-                kept = kept * doubt * weight
+                prior_weight = self.prior_weight / SOONER ** (back + 1 - SHORTEST)
+                weight = 1 / (fits.sum(2, keepdim=True).to(dtype) + prior_weight)
+                copied = (copied * prior_weight + fits) * weight
+                kept = kept * prior_weight * weight
         return copied, kept

@@ -17,7 +17,7 @@ from c2t.errors import InputError
 from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.eagle_checkpoint import fetch, load_head
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.ngrams import NgramDraft, check_doubt
+from c2t.models.ngrams import NgramDraft, check_prior_weight
 from c2t.models.target import Target
 from c2t.storage import paths as checkpoints
 
@@ -29,7 +29,7 @@ DRAFTS = {
     "mtp": ("draft_mtp", "head"),
     "lm": ("draft_lm", "lm"),
 }
-NGRAMS = "+ngrams"  # behind any draft's name, and "=DOUBT" behind it
+NGRAMS = "+ngrams"  # behind any draft's name, and "=WEIGHT" behind it
 _MIB = 2**20
 
 
@@ -60,14 +60,14 @@ def load_pair(
 ) -> Pair:
     """Load a pair by NAME (default: the embedded one), or a target and a draft by folder or Hub id.
 
-    `draft` may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=DOUBT" behind it mixes it with
+    `draft` may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=WEIGHT" behind it mixes it with
     the text's n-grams (`c2t.models.ngrams`). dtype defaults to float32 on a CPU and to the checkpoint's elsewhere;
     `device_map` spreads a large target over devices as transformers does. Raises InputError for unknown names,
     unreadable checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
         pair = "tiny"
-    draft, doubt = _split(draft)
+    draft, prior_weight = _split(draft)
     if pair is None and (draft is None or str(draft) in DRAFTS):
         raise InputError("a target without a pair's name needs --draft: a folder or Hub id of its draft")
     device = _device(device or "cpu")
@@ -90,26 +90,27 @@ def load_pair(
         "target": (target_place, getattr(target_model.config, "_commit_hash", None) or fingerprint(Path(target_place))),
         "draft": (str(draft_place), fingerprint(folder)),
     }
-    if doubt is not None:
-        loaded = NgramDraft(loaded, doubt)
-        sources["draft"] = tuple(f"{source}{NGRAMS}={doubt:g}" for source in sources["draft"])
+    if prior_weight is not None:
+        loaded = NgramDraft(loaded, prior_weight)
+        sources["draft"] = tuple(f"{source}{NGRAMS}={prior_weight:g}" for source in sources["draft"])
     name = pair or Path(target_place).name
     template = published.template if published else "chat" * bool(tokenizer.chat_template)
     return Pair(name, target_model, loaded, tokenizer, template, sources)
 
 
 def _split(draft: str | Path | None) -> tuple[str | Path | None, float | None]:
-    """A draft without the "+ngrams=DOUBT" at its end (None: the pair's usual one), and the doubt (None: no n-grams)."""
+    """Split "+ngrams=WEIGHT" from a draft's end: the draft (None: the pair's usual one), and the prior weight (None: no
+    n-grams)."""
     found = re.fullmatch(rf"(.*){re.escape(NGRAMS)}(?:=([^/]*))?", str(draft or ""), re.DOTALL)
     if not found:
         return draft, None
-    name, doubt = found[1] and type(draft)(found[1]), found[2]
+    name, prior_weight = found[1] and type(draft)(found[1]), found[2]
     try:
-        doubt = NgramDraft.doubt if doubt is None else float(doubt)
+        prior_weight = NgramDraft.prior_weight if prior_weight is None else float(prior_weight)
     except ValueError as error:
-        raise InputError(f"draft = {draft}: write {NGRAMS}, or {NGRAMS}=DOUBT with a number") from error
-    check_doubt(doubt)
-    return name or None, doubt
+        raise InputError(f"draft = {draft}: write {NGRAMS}, or {NGRAMS}=WEIGHT with a number") from error
+    check_prior_weight(prior_weight)
+    return name or None, prior_weight
 
 
 def kind_of(folder: Path) -> str:

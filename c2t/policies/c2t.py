@@ -4,11 +4,11 @@ import warnings
 from dataclasses import dataclass
 from typing import Literal
 
-from c2t.classifier import STEP, TreeClassifier
+from c2t.classifier import CONDITIONAL, TreeClassifier
 from c2t.errors import InputError, at_least_one, from_zero
 from c2t.kernels.features import FEATURES, WIDE, Column
-from c2t.kernels.select import Limits, Network
-from c2t.policies.growth import Judgement, Plan, grow
+from c2t.kernels.select import Network, SelectLimits
+from c2t.policies.growth import LevelSelection, StaticPlan, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 
@@ -20,8 +20,8 @@ class C2T:
     max_width) and form the next frontier. K = W = 1 is the paper's chain mode.
 
     beta: default None, what the classifier recommends. M: entropy over the M most probable tokens (default: what it was
-    trained with). Not in the paper: with a classifier by steps (label "step") a node's confidence is the product along
-    its path.
+    trained with). Not in the paper: with a conditional classifier (label "accepted_given_parent") a node's confidence
+    is the product along its path.
     """
 
     classifier: TreeClassifier
@@ -55,11 +55,11 @@ class C2T:
             warnings.warn(f"C2T: entropy over M = {self.M}, the classifier was trained with {trained}", stacklevel=3)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        def confident(children: Nodes) -> Judgement:
+        def confident(children: Nodes) -> LevelSelection:
             confidence = self.classifier(children)
-            if self.classifier.config.label == STEP:
+            if self.classifier.config.label == CONDITIONAL:
                 confidence = confidence * children.score
-            return Judgement(confidence, confidence >= self.beta)
+            return LevelSelection(confidence, confidence >= self.beta)
 
         return grow(
             draft,
@@ -73,7 +73,7 @@ class C2T:
             strict=self.W is None,
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> StaticPlan:
         """See `Plan`; InputError for a classifier that the kernel does not have."""
         features = [FEATURES[name] for name in self.classifier.config.features]
         if self.classifier.config.layers != 2 or not all(isinstance(feature, Column) for feature in features):
@@ -85,10 +85,10 @@ class C2T:
             hidden_bias=first.bias.detach(),
             output_weight=second.weight[0].detach(),
             output_bias=second.bias.detach(),
-            by_steps=self.classifier.config.label == STEP,
+            conditional=self.classifier.config.label == CONDITIONAL,
         )
-        limits = Limits(self.beta, self.max_nodes, strict=self.W is None)
-        return Plan(self.K, self.W or self.max_width, self.levels, self._entropy_over, limits, network)
+        limits = SelectLimits(self.beta, self.max_nodes, strict=self.W is None)
+        return StaticPlan(self.K, self.W or self.max_width, self.levels, self._entropy_over, limits, network)
 
     @property
     def _entropy_over(self) -> int | None:

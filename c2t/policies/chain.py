@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from c2t.errors import at_least_one, probability
-from c2t.policies.growth import Judgement, grow
+from c2t.policies.growth import LevelSelection, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 
@@ -33,8 +33,8 @@ class Chain:
     draft_length = levels  # what alpha is a share of
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        def everyone(children: Nodes) -> Judgement:
-            return Judgement(children.joint, torch.ones_like(children.alive))
+        def everyone(children: Nodes) -> LevelSelection:
+            return LevelSelection(children.log_joint, torch.ones_like(children.alive))
 
         return grow(draft, root, everyone, K=1, levels=self.length, width=1)
 
@@ -48,16 +48,16 @@ class DyMax:
 
     proposal = "ranked"
     exact = True
-    column = "prob"  # which log-probability of a node the threshold is for
+    column = "log_prob"  # which log-probability of a node the threshold is for
 
     def __post_init__(self):
         at_least_one(self, "levels")
         probability(self, "threshold")
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        def probable(children: Nodes) -> Judgement:
+        def probable(children: Nodes) -> LevelSelection:
             score = children.columns()[self.column]
-            return Judgement(score, score.exp() >= self.threshold)
+            return LevelSelection(score, score.exp() >= self.threshold)
 
         return grow(draft, root, probable, K=1, levels=self.levels, width=1)
 
@@ -68,4 +68,4 @@ class DyJoint(DyMax):
 
     threshold: float = 0.08
 
-    column = "joint"
+    column = "log_joint"

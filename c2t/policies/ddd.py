@@ -34,12 +34,12 @@ class DDD:
         frontier = torch.zeros_like(root.token)[:, None]
         for level in range(1, self.levels + 1):
             rows = draft.expand(tree, frontier)
-            children = tree.children(frontier, *rows.ranked(self.K, 0))
-            beam = best(children.joint, children.joint, children.alive, self.K)
+            children = tree.children(frontier, *rows.topk_entropy(self.K, 0))
+            beam = best(children.log_joint, children.log_joint, children.alive, self.K)
             frontier = torch.where(children.alive.gather(1, beam), tree.size + beam, -1)
             tree = tree.extend(children)
             if level >= self.first_check and (level - self.first_check) % self.every == 0:
-                mass = tree.joint.gather(1, frontier.clamp(min=0)).exp().where(frontier >= 0, 0).sum(1)
+                mass = tree.log_joint.gather(1, frontier.clamp(min=0)).exp().where(frontier >= 0, 0).sum(1)
                 frontier = torch.where((mass >= self.threshold)[:, None], frontier, -1)
             if not (frontier >= 0).any():
                 break

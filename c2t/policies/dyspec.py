@@ -97,7 +97,7 @@ class DySpecThreshold:
             if not kept.shape[1]:
                 break
             children = children.scored(value, children.alive).take(kept)
-            worthy = children.alive & (children.joint.exp() >= self.threshold)
+            worthy = children.alive & (children.log_joint.exp() >= self.threshold)
             slots = tree.size + torch.arange(children.size, device=frontier.device)
             frontier = torch.where(worthy, slots, -1)
             tree = tree.extend(children, drawn - children.alive.sum(1))
@@ -109,9 +109,9 @@ def draw_value(children: Nodes, tree: Tree, k: int) -> Float[Tensor, "B n"]:
 
     Rounding must not turn the order around: no draw is worth less than its own child or than a later sibling.
     """
-    own = children.prob.unflatten(1, (-1, k))
+    own = children.log_prob.unflatten(1, (-1, k))
     before = own.exp().cumsum(-1).roll(1, -1)
     before[..., 0] = 0.0
     left = torch.log1p(-before.clamp(max=1)).maximum(own)
     left = left.flip(-1).cummax(-1).values.flip(-1)
-    return tree.joint.gather(1, children.parent) + left.flatten(1)
+    return tree.log_joint.gather(1, children.parent) + left.flatten(1)

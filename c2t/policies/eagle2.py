@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 
 from c2t.errors import InputError, at_least_one, from_zero
-from c2t.kernels.select import Limits
-from c2t.policies.growth import Plan
+from c2t.kernels.select import SelectLimits
+from c2t.policies.growth import StaticPlan
 from c2t.protocols import Draft, Root
 from c2t.tree import Tree, best
 
@@ -45,25 +45,25 @@ class Eagle2:
         frontier = torch.zeros_like(root.token)[:, None]
         for _ in range(self.levels):
             rows = draft.expand(tree, frontier)
-            children = tree.children(frontier, *rows.ranked(self.K, self.M))
-            score = children.joint if self.expand == "value" else children.prob
-            selected = best(score, children.joint, children.alive, self.K)
+            children = tree.children(frontier, *rows.topk_entropy(self.K, self.M))
+            score = children.log_joint if self.expand == "value" else children.log_prob
+            selected = best(score, children.log_joint, children.alive, self.K)
             if not self.reranked:
                 children, selected = children.take(selected), torch.arange(self.K).to(selected).expand_as(selected)
             frontier = tree.size + selected
             tree = tree.extend(children)
         return rerank(tree, self.N) if self.reranked and self.N else tree
 
-    def plan(self) -> Plan:
+    def plan(self) -> StaticPlan:
         """See `Plan`; InputError for the full tree and the ablations."""
         if self.N is None or not self.reranked or self.expand != "value":
             raise InputError("Eagle2: a draft phase of fixed shapes needs N, expand=value and reranked=true")
         slots = 1 + self.K * self.levels
-        return Plan(self.K, self.K, self.levels, self.M, Limits(0.0, slots), reranked=self.N)
+        return StaticPlan(self.K, self.K, self.levels, self.M, SelectLimits(0.0, slots), reranked=self.N)
 
 
 def rerank(tree: Tree, count: int) -> Tree:
     """The `count` most probable nodes by joint probability, root included; ties prefer the shallower, so that the
     result is connected (EAGLE-2, section 4.2; upstream's unstable top-k can drop a parent and keep its child)."""
-    order = torch.sort(tree.joint.masked_fill(~tree.alive, float("-inf")), dim=1, descending=True, stable=True)
+    order = torch.sort(tree.log_joint.masked_fill(~tree.alive, float("-inf")), dim=1, descending=True, stable=True)
     return tree.select(order.indices[:, :count].sort(dim=1).values)

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError, at_least_one
-from c2t.kernels.select import Limits
-from c2t.policies.growth import Branching, Judgement, Plan, grow
+from c2t.kernels.select import SelectLimits
+from c2t.policies.growth import Branching, LevelSelection, StaticPlan, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 
@@ -71,9 +71,9 @@ class EntropyTree:
     def __call__(self, draft: Draft, root: Root) -> Tree:
         branching = self._branching
 
-        def certain(children: Nodes) -> Judgement:
+        def certain(children: Nodes) -> LevelSelection:
             alive = children.rank < branching(children.entropy)
-            return Judgement(children.joint, alive, children.entropy <= self.leaf_above)
+            return LevelSelection(children.log_joint, alive, children.entropy <= self.leaf_above)
 
         return grow(
             draft,
@@ -86,12 +86,12 @@ class EntropyTree:
             max_nodes=self.max_nodes,
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> StaticPlan:
         """See `Plan`; InputError where some nodes are leaves."""
         if self.leaf_above != float("inf"):
             raise InputError("EntropyTree: a draft phase of fixed shapes expands every node; leave leaf_above out")
-        limits = Limits(0.0, self.max_nodes, strict=True)
-        return Plan(self.K, self.max_width, self.levels, None, limits, branching=self._branching)
+        limits = SelectLimits(0.0, self.max_nodes, strict=True)
+        return StaticPlan(self.K, self.max_width, self.levels, None, limits, branching=self._branching)
 
     @property
     def _branching(self) -> Branching:

@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.select import Limits, Network
+from c2t.kernels.select import Network, SelectLimits
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree, best
 
 Branching = Callable[[Float[Tensor, "..."]], Int[Tensor, "..."]]  # entropies -> numbers of children
 
 
-class Plan(NamedTuple):
+class StaticPlan(NamedTuple):
     """A layered policy as numbers, from which `c2t.cuda_graphs.draft` makes a draft phase of fixed shapes.
 
     K candidates per frontier node; the `width` best of a level, among those within `limits`, are expanded. M: as in
@@ -27,13 +27,13 @@ class Plan(NamedTuple):
     width: int
     levels: int
     M: int | None
-    limits: Limits
+    limits: SelectLimits
     network: Network | None = None
     branching: Branching | None = None
     reranked: int | None = None
 
 
-class Judgement(NamedTuple):
+class LevelSelection(NamedTuple):
     """What a policy says of a level's candidates: score: how they are ranked where not all fit. alive: who joins the
     tree. expand: who of these is drafted from (None: everyone)."""
 
@@ -45,7 +45,7 @@ class Judgement(NamedTuple):
 def grow(
     draft: Draft,
     root: Root,
-    judge: Callable[[Nodes], Judgement],
+    judge: Callable[[Nodes], LevelSelection],
     *,
     K: int,
     levels: int,
@@ -64,15 +64,15 @@ def grow(
     frontier = torch.zeros_like(root.token)[:, None]
     for _ in range(levels):
         rows = draft.expand(tree, frontier)
-        children = tree.children(frontier, *rows.ranked(K, M))
+        children = tree.children(frontier, *rows.topk_entropy(K, M))
         children = children.scored(tree.score.gather(1, children.parent), children.alive)
         score, alive, expand = judge(children)
-        alive = alive & children.alive & (children.joint > float("-inf"))
+        alive = alive & children.alive & (children.log_joint > float("-inf"))
         survivors = alive.sum(1)
         wanted = survivors.clamp(max=width)
         # By row, not by slot: what a row keeps must not depend on the rows beside it.
         count = torch.minimum(wanted, max_nodes - tree.sizes)
-        kept = best(score, children.joint, alive, int(count.max()))
+        kept = best(score, children.log_joint, alive, int(count.max()))
         places = torch.arange(kept.shape[1], device=kept.device)
         fits = places < count[:, None]
         going = fits & (tree.sizes + count < max_nodes)[:, None]

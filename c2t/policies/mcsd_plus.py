@@ -14,14 +14,14 @@ from torch import Tensor
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, at_least_one, from_zero, probability
 from c2t.kernels.features import DERIVED
-from c2t.protocols import Draft, Root, Rows
+from c2t.protocols import Draft, NextTokenDistributions, Root
 from c2t.tree import Nodes, Tree
 
 
 class Drafted(NamedTuple):
     """The columns that a decision model can read, of the F nodes of a level."""
 
-    joint: Float[Tensor, "B F"]
+    log_joint: Float[Tensor, "B F"]
     entropy: Float[Tensor, "B F"]
     depth: Int[Tensor, "B F"]
     top_probs: Float[Tensor, "B F k"]
@@ -79,14 +79,14 @@ class MCSDPlus:
         forks = torch.arange(first.shape[1], device=first.device)
         tree, place = Tree.root(root.token), torch.zeros_like(root.token)[:, None]
         draft.expand(tree, place)  # takes the root in; what follows it is the target's to say
-        certain, unknown = torch.zeros_like(first[:, None], dtype=tree.joint.dtype), tree.entropy
+        certain, unknown = torch.zeros_like(first[:, None], dtype=tree.log_joint.dtype), tree.entropy
         level = replace(tree.children(place, first.clamp(min=0)[:, None], certain, unknown), alive=first >= 0)
         going = torch.ones_like(root.token, dtype=torch.bool)
         for _ in range(self.D):
             frontier = torch.where(going[:, None] & level.alive, tree.size + forks, -1)
             tree = tree.extend(level)
             rows = draft.expand(tree, frontier)
-            level = tree.children(frontier, *rows.ranked(1, M))
+            level = tree.children(frontier, *rows.topk_entropy(1, M))
             if self.decision is not None:
                 going = going & self._hopeful(level, rows)
             if not going.any():
@@ -95,10 +95,10 @@ class MCSDPlus:
         whole = len(forks) == self.W and bool((first >= 0).all())
         return replace(tree, mask=topology(self.W, self.D, first.device)[: tree.size, : tree.size]) if whole else tree
 
-    def _hopeful(self, level: Nodes, rows: Rows) -> Bool[Tensor, " B"]:
+    def _hopeful(self, level: Nodes, rows: NextTokenDistributions) -> Bool[Tensor, " B"]:
         """Rows in which the decision model trusts at least one fork."""
         top = rows.top(self.decision.config.widths.get("top_probs", 1))[1].exp()
-        confidence = self.decision(Drafted(level.joint, level.entropy, level.depth, top, rows.hidden))
+        confidence = self.decision(Drafted(level.log_joint, level.entropy, level.depth, top, rows.hidden))
         return (level.alive & (confidence >= self.threshold)).any(1)
 
 

@@ -34,19 +34,21 @@ class OptTree:
     def __call__(self, draft: Draft, root: Root) -> Tree:
         tree = Tree.root(root.token)
         frontier = torch.zeros_like(root.token)[:, None]
-        expected = torch.ones_like(tree.joint[:, 0])  # the root, which every sum below counts
+        expected = torch.ones_like(tree.log_joint[:, 0])  # the root, which every sum below counts
         for _ in range(self.levels):
             rows = draft.expand(tree, frontier)
-            children = tree.children(frontier, *rows.ranked(self.K, 0))
-            joint, alive = (torch.cat(pair, 1) for pair in ((tree.joint, children.joint), (tree.alive, children.alive)))
-            leaders = best(joint, joint, alive, self.N)
+            children = tree.children(frontier, *rows.topk_entropy(self.K, 0))
+            log_joint, alive = (
+                torch.cat(pair, 1) for pair in ((tree.log_joint, children.log_joint), (tree.alive, children.alive))
+            )
+            leaders = best(log_joint, log_joint, alive, self.N)
             leading = alive & torch.zeros_like(alive).scatter(1, leaders, True)
             fresh = leading[:, tree.size :]
-            kept = best(children.joint, children.joint, fresh, int(fresh.sum(1).max()))
-            raised = torch.where(leading, joint.exp(), 0).sum(1)
+            kept = best(children.log_joint, children.log_joint, fresh, int(fresh.sum(1).max()))
+            raised = torch.where(leading, log_joint.exp(), 0).sum(1)
             going = (raised - expected >= self.delta)[:, None] & fresh.gather(1, kept)
             frontier = torch.where(going, tree.size + torch.arange(kept.shape[1], device=kept.device), -1)
-            tree = tree.extend(children.scored(children.joint, fresh).take(kept))
+            tree = tree.extend(children.scored(children.log_joint, fresh).take(kept))
             expected = raised
             if not going.any():
                 break

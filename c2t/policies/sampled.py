@@ -42,11 +42,11 @@ def draw(
             raise InputError(f"{k} draws without replacement from the draft's {vocabulary} tokens; draw fewer")
         gumbel = -(-noise(key, vocabulary).log()).log()
         token = (log_probs.double() + gumbel).topk(k, dim=-1).indices
-    prob = log_probs.gather(-1, token)
-    children = tree.children(frontier, token, prob, rows.entropy(0))
+    log_prob = log_probs.gather(-1, token)
+    children = tree.children(frontier, token, log_prob, rows.entropy(0))
     repeated = (token[..., :, None] == token[..., None, :]).tril(-1).any(-1).flatten(1)
     children = replace(children, alive=children.alive & ~repeated)
-    absent = (frontier < 0)[..., None] | (prob == float("-inf"))
+    absent = (frontier < 0)[..., None] | (log_prob == float("-inf"))
     return tree.drawing(frontier, log_probs, independent), undrawn(children, absent.flatten(1))
 
 

@@ -38,7 +38,7 @@ class Eagle1:
     def __call__(self, draft: Draft, root: Root) -> Tree:
         def ranked(tree: Tree, frontier: Int[Tensor, "B F"], width: int) -> tuple[Tree, Nodes]:
             rows = draft.expand(tree, frontier)
-            return tree, tree.children(frontier, *rows.ranked(width, 0))
+            return tree, tree.children(frontier, *rows.topk_entropy(width, 0))
 
         return grow_paths(root, EAGLE1, ranked)
 

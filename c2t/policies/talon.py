@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from c2t.errors import at_least_one, probability
-from c2t.policies.growth import Judgement, grow
+from c2t.policies.growth import LevelSelection, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 
@@ -29,9 +29,9 @@ class Talon:
         probability(self, "mu")
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        def near_best(children: Nodes) -> Judgement:
-            best = children.joint.masked_fill(~children.alive, float("-inf")).amax(1, keepdim=True)
-            near = (children.joint - best).exp() >= self.mu
-            return Judgement(children.joint, torch.where(children.depth == 0, True, near))
+        def near_best(children: Nodes) -> LevelSelection:
+            best = children.log_joint.masked_fill(~children.alive, float("-inf")).amax(1, keepdim=True)
+            near = (children.log_joint - best).exp() >= self.mu
+            return LevelSelection(children.log_joint, torch.where(children.depth == 0, True, near))
 
         return grow(draft, root, near_best, K=self.K, levels=self.levels, width=self.N, max_nodes=self.N, strict=False)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from c2t.errors import at_least_one, probability
-from c2t.kernels.select import Limits
-from c2t.policies.growth import Judgement, Plan, grow
+from c2t.kernels.select import SelectLimits
+from c2t.policies.growth import LevelSelection, StaticPlan, grow
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 
@@ -28,8 +28,8 @@ class JointThreshold:
         probability(self, "threshold")
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        def probable(children: Nodes) -> Judgement:
-            return Judgement(children.joint, children.joint.exp() >= self.threshold)
+        def probable(children: Nodes) -> LevelSelection:
+            return LevelSelection(children.log_joint, children.log_joint.exp() >= self.threshold)
 
         return grow(
             draft,
@@ -42,7 +42,7 @@ class JointThreshold:
             strict=self.W is None,
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> StaticPlan:
         """See `Plan`."""
-        limits = Limits(self.threshold, self.max_nodes, strict=self.W is None)
-        return Plan(self.K, self.W or self.max_width, self.levels, 0, limits)
+        limits = SelectLimits(self.threshold, self.max_nodes, strict=self.W is None)
+        return StaticPlan(self.K, self.W or self.max_width, self.levels, 0, limits)

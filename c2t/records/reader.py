@@ -49,7 +49,7 @@ class Harvest(NamedTuple):
 class Records(NamedTuple):
     """Columns of harvested nodes as a feature reads them; prompts and trees of several harvests are told apart."""
 
-    joint: Float[Tensor, " n"]  # log of the joint probability
+    log_joint: Float[Tensor, " n"]  # log of the joint probability
     entropy: Float[Tensor, " n"]
     depth: UInt8[Tensor, " n"]
     accepted: Bool[Tensor, " n"]
@@ -58,10 +58,10 @@ class Records(NamedTuple):
     top_probs: Float[Tensor, "n k"] | None = None
     hidden: Float[Tensor, "n H"] | None = None
     target: Float[Tensor, " n"] | None = None  # the node's own probability by the target
-    prob: Float[Tensor, " n"] | None = None  # log of its own by the draft, and of its most probable sibling's
-    peak: Float[Tensor, " n"] | None = None
+    log_prob: Float[Tensor, " n"] | None = None  # log of its own by the draft, and of its most probable sibling's
+    max_log_prob: Float[Tensor, " n"] | None = None
     rank: UInt8[Tensor, " n"] | None = None
-    reached: Bool[Tensor, " n"] | None = None  # its parent was accepted, or is the root
+    parent_accepted: Bool[Tensor, " n"] | None = None  # its parent was accepted, or is the root
 
 
 def is_complete(folder: Path) -> bool:
@@ -125,7 +125,7 @@ def read_records(folders: Sequence[str | Path], further: Sequence[str] = ()) -> 
         tree, prompt = (torch.from_numpy(columns.pop(name).view(np.int32)) for name in ("tree", "prompt"))
         parts.append(
             Records(
-                joint=column["joint_prob"].log_(),
+                log_joint=column["joint_prob"].log_(),
                 entropy=column["entropy"],
                 depth=column["depth"],
                 accepted=column["accepted"],
@@ -145,7 +145,12 @@ def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
     """Stored columns as they are; probabilities of a node itself are those of its path over those of its parent's."""
     stored = [name for name in names if name in ("top_probs", "hidden", "rank")]
     found = {name: torch.from_numpy(c) for name, c in read_columns(folder, stored).items()} if stored else {}
-    of_path = {"target": "target_prob", "prob": "joint_prob", "peak": "joint_prob", "reached": "accepted"}
+    of_path = {
+        "target": "target_prob",
+        "log_prob": "joint_prob",
+        "max_log_prob": "joint_prob",
+        "parent_accepted": "accepted",
+    }
     wanted = [name for name in names if name in of_path]
     if not wanted:
         return found
@@ -155,16 +160,16 @@ def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
     above = tree_start + parent  # the parent's row
     for name in wanted:
         column = path[of_path[name]]
-        if name == "reached":
+        if name == "parent_accepted":
             found[name] = torch.from_numpy((parent < 0) | column[above])
             continue
         found[name] = torch.from_numpy(column / np.where(parent < 0, 1, column[above]).astype(np.float32))
         if name != "target":
             found[name] = found[name].log_()
-    if "peak" in wanted:
+    if "max_log_prob" in wanted:
         family = torch.from_numpy(tree_start * (1 << 16) + parent + 1).unique(return_inverse=True)[1]
-        most = torch.full((int(family.max()) + 1,), -torch.inf).scatter_reduce(0, family, found["peak"], "amax")
-        found["peak"] = most[family]
+        most = torch.full((int(family.max()) + 1,), -torch.inf).scatter_reduce(0, family, found["max_log_prob"], "amax")
+        found["max_log_prob"] = most[family]
     return found
 
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from c2t.models.pairs import Pair
-from c2t.replay.lockstep import Text, write
+from c2t.replay.lockstep import Continuation, write_continuations
 from c2t.sampling import Sampling
 
 FORMAT = 1
@@ -33,7 +33,7 @@ def folder() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache" / "c2t") / "texts"
 
 
-def written(
+def cached_continuations(
     pair: Pair,
     ids: Sequence[Sequence[int]],
     *,
@@ -41,7 +41,7 @@ def written(
     beyond: int,
     sampling: Sampling,
     sequences: Sequence[int],
-) -> list[Text]:
+) -> list[Continuation]:
     """`replay.write` by the pair's target, ended by its EOS tokens; read from disk where it was written before.
 
     Only targets that came from files are kept: the files' fingerprint tells whether it is the same target.
@@ -53,7 +53,7 @@ def written(
         texts = _read(path, ids, pair.target.device)
         if texts is not None:
             return texts
-    texts = write(pair.target, ids, sampling=sampling, eos=pair.target.eos, **settings)
+    texts = write_continuations(pair.target, ids, sampling=sampling, eos=pair.target.eos, **settings)
     if kept:
         _store(path, texts)
     return texts
@@ -78,13 +78,13 @@ def _key(pair: Pair, ids: Sequence[Sequence[int]], settings: dict[str, Any], sam
     return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> list[Text] | None:
+def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> list[Continuation] | None:
     """The texts in a file, None (and a warning) if it is damaged."""
     try:
         parts = load_file(path, device=str(device))
         lengths, ends = parts["lengths"].tolist(), parts["ends"].tolist()
         tokens, features = parts["tokens"].split(lengths), parts["features"].split([length - 1 for length in lengths])
-        texts = [Text(*text) for text in zip(tokens, features, map(len, ids), ends, strict=True)]
+        texts = [Continuation(*text) for text in zip(tokens, features, map(len, ids), ends, strict=True)]
         if not all(
             text.tokens[: text.prompt].tolist() == list(prompt) for text, prompt in zip(texts, ids, strict=True)
         ):
@@ -96,7 +96,7 @@ def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> lis
     return texts
 
 
-def _store(path: Path, texts: list[Text]) -> None:
+def _store(path: Path, texts: list[Continuation]) -> None:
     """Put the file into its place in one step; a place that cannot be written to is worth a warning only."""
     parts = {
         "tokens": torch.cat([text.tokens for text in texts]),

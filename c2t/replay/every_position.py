@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from c2t.decoding import DraftModel, Policy, Step
-from c2t.replay.lockstep import Text, draft_round, first_roots
+from c2t.replay.lockstep import Continuation, draft_round, first_roots
 from c2t.sampling import stream_key
 from c2t.target_sampler import DRAFT, number
 from c2t.verify import Accepted
@@ -22,7 +22,12 @@ CHUNK = 32  # positions at a time: more cost memory and were measured to be no f
 
 @torch.inference_mode()
 def replay_all(
-    drafter: DraftModel, policy: Policy, texts: Sequence[Text], *, seed: int = 0, sequences: Sequence[int] | None = None
+    drafter: DraftModel,
+    policy: Policy,
+    texts: Sequence[Continuation],
+    *,
+    seed: int = 0,
+    sequences: Sequence[int] | None = None,
 ) -> Iterator[Step]:
     """The rounds of all positions from the first new token to the last but one, where the last round may start.
 

@@ -22,7 +22,7 @@ from c2t.target_sampler import DRAFT, number
 from c2t.verify import target_only
 
 
-class Text(NamedTuple):
+class Continuation(NamedTuple):
     """What the target wrote to one prompt. tokens: prompt, then new tokens up to `end` (where the text is cut), then
     enough further ones to judge the last tree; features[i]: the target's after tokens[i], for all but the last."""
 
@@ -33,7 +33,7 @@ class Text(NamedTuple):
 
 
 @torch.no_grad()  # not inference mode: texts and features are for others to use
-def write(
+def write_continuations(
     target: Target,
     prompts: Sequence[Sequence[int]],
     *,
@@ -42,7 +42,7 @@ def write(
     sampling: Sampling,
     eos: frozenset[int] = frozenset(),
     sequences: Sequence[int] | None = None,
-) -> list[Text]:
+) -> list[Continuation]:
     """The target's own texts, `beyond` tokens past each cut (levels + 1 of the deepest tree judge the last round).
 
     EOS does not stop the writing, only the cut: a live round looks past it too.
@@ -60,14 +60,21 @@ def write(
     tokens, lengths = pad(texts, target.device)
     features = target.session().prefill(tokens, lengths).features
     return [
-        Text(tokens[row, :length], features[row, : length - 1], len(prompts[row]), len(prompts[row]) + ends[row])
+        Continuation(
+            tokens[row, :length], features[row, : length - 1], len(prompts[row]), len(prompts[row]) + ends[row]
+        )
         for row, length in enumerate(lengths.tolist())
     ]
 
 
 @torch.inference_mode()
 def replay(
-    drafter: DraftModel, policy: Policy, texts: Sequence[Text], *, seed: int = 0, sequences: Sequence[int] | None = None
+    drafter: DraftModel,
+    policy: Policy,
+    texts: Sequence[Continuation],
+    *,
+    seed: int = 0,
+    sequences: Sequence[int] | None = None,
 ) -> Iterator[Step]:
     """The Steps of a live run over these texts: round by round, all unfinished texts in one batch.
 
@@ -100,7 +107,7 @@ def replay(
         count, start, position = step.count, position, position + step.count
 
 
-def first_roots(texts: Sequence[Text]) -> Step:
+def first_roots(texts: Sequence[Continuation]) -> Step:
     """The Step of the prefill, which draws the first roots and belongs to no round."""
     device = texts[0].tokens.device
     position = torch.tensor([text.prompt for text in texts], device=device)

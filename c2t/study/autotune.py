@@ -12,10 +12,10 @@ from c2t.models.pairs import Pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.prompts import Prompt, spread
-from c2t.replay.lockstep import Text
+from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
 from c2t.study.costs import Costs, Overhead, fit_overhead, measure
-from c2t.study.evaluate import encode, write_texts
+from c2t.study.evaluate import continuations, encode
 from c2t.study.rounds import Round, replayed, timed, together
 
 DEFAULT_CANDIDATES = (
@@ -76,13 +76,13 @@ class Candidate(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A candidate. tau, gamma_per_round, passes: means over the replayed rounds of each prompt. predicted: new tokens
+    """A candidate. tau, gamma, passes: means over the replayed rounds of each prompt. predicted: new tokens
     per second on all prompts; predicted_there, measured: on those that were decoded against the clock."""
 
     policy: str
     label: str
     tau: float
-    gamma_per_round: float
+    gamma: float
     passes: float
     predicted: float
     predicted_there: float | None = None
@@ -142,17 +142,17 @@ def tune(
     return Tuning(settings, costs, rows)
 
 
-def write(pair: Pair, prompts: Sequence[Prompt], levels: int, settings: TuneSettings) -> list[Text]:
+def write(pair: Pair, prompts: Sequence[Prompt], levels: int, settings: TuneSettings) -> list[Continuation]:
     """The target's texts to whole batches of prompts, long enough to judge trees of `levels` levels."""
     sampling = Sampling(settings.temperature, seed=settings.seed)
     ids = encode(pair, spread(prompts, settings.prompts), settings.max_new_tokens, sampling).ids
     batches = len(ids) // settings.batch
     if batches < 2:
         raise InputError(f"{len(ids)} prompts fill less than two batches of {settings.batch}; give more with --prompts")
-    return write_texts(pair, ids[: batches * settings.batch], settings.max_new_tokens, levels, sampling)
+    return continuations(pair, ids[: batches * settings.batch], settings.max_new_tokens, levels, sampling)
 
 
-def typical(texts: Sequence[Text], batch: int) -> list[Text]:
+def typical(texts: Sequence[Continuation], batch: int) -> list[Continuation]:
     """A batch of texts of middle length."""
     ordered = sorted(texts, key=lambda text: text.prompt + text.end)
     start = (len(ordered) - batch) // 2
@@ -176,7 +176,7 @@ def predict(costs: Costs, candidate: Candidate, batches: Sequence[int] | None = 
 class Race:
     """Real decoding against the clock: of batches that costs are fitted on, and of others that check predictions."""
 
-    def __init__(self, pair: Pair, texts: Sequence[Text], settings: TuneSettings, clock: Callable[[], float]):
+    def __init__(self, pair: Pair, texts: Sequence[Continuation], settings: TuneSettings, clock: Callable[[], float]):
         self.pair, self.texts, self.settings, self.clock = pair, texts, settings, clock
         batches = len(texts) // settings.batch
         checked = min(settings.timed, batches - 1)

@@ -16,7 +16,7 @@ from c2t.policies.spec import describe, split
 from c2t.prompts import Prompt, spread
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, total
-from c2t.study.evaluate import encode, evaluate, share_of_loops, write_texts
+from c2t.study.evaluate import continuations, encode, evaluate, share_of_loops
 
 DEFAULT_POLICIES = (
     "plain,eagle2:N=26,eagle2:N=60,eagle2:N=100,c2t,c2t:beta=0.3,c2t:beta=0.5,c2t:beta=0.65,c2t:beta=0.85"
@@ -62,8 +62,8 @@ class Row(NamedTuple):
     rule: str
     tau: float
     tau_with_bonus: float
-    gamma: int
-    gamma_per_round: float
+    verified_tokens: int
+    gamma: float
     rounds: int
     draft_passes: float
     new_tokens: int
@@ -100,7 +100,7 @@ def bench(
     progress(0, of)
     texts = None
     if not settings.live:
-        texts = write_texts(pair, ids, settings.max_new_tokens, max(policy.levels for policy in policies), sampling)
+        texts = continuations(pair, ids, settings.max_new_tokens, max(policy.levels for policy in policies), sampling)
     counts = []
     for number, policy in enumerate(policies):
 
@@ -157,8 +157,8 @@ def _row(
         rule=rule_of(policy, settings),
         tau=all_prompts.tau,
         tau_with_bonus=all_prompts.tau_with_bonus,
+        verified_tokens=all_prompts.verified_tokens,
         gamma=all_prompts.gamma,
-        gamma_per_round=all_prompts.gamma_per_round,
         rounds=all_prompts.rounds,
         draft_passes=all_prompts.draft_passes,
         new_tokens=all_prompts.new_tokens,

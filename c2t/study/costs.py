@@ -13,7 +13,7 @@ from torch import Tensor
 
 from c2t.decoding import pad
 from c2t.models.pairs import Pair
-from c2t.replay.lockstep import Text
+from c2t.replay.lockstep import Continuation
 from c2t.study.rounds import Round, now
 from c2t.tree import Nodes, Tree
 
@@ -66,7 +66,7 @@ class Costs(NamedTuple):
 
 def measure(
     pair: Pair,
-    texts: Sequence[Text],
+    texts: Sequence[Continuation],
     *,
     widest: int,
     repeats: int,
@@ -95,7 +95,7 @@ def measure(
 class _Bench:
     """Forwards against the clock, behind the first half of each text."""
 
-    def __init__(self, pair: Pair, texts: Sequence[Text], clock: Callable[[], float]):
+    def __init__(self, pair: Pair, texts: Sequence[Continuation], clock: Callable[[], float]):
         self.pair, self.clock = pair, clock
         device = pair.target.device
         self.tokens, _ = pad([text.tokens.tolist() for text in texts], device)
@@ -142,7 +142,7 @@ def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
     zero = torch.zeros(token.shape, device=root.device)
     columns = {"parent": torch.tensor(parents), "depth": torch.tensor(depths[1:]), "rank": torch.zeros(size - 1)}
     whole = {name: values.to(root).expand_as(token) for name, values in columns.items()}
-    floats = {name: zero for name in ("prob", "joint", "entropy", "peak", "score")}
+    floats = {name: zero for name in ("log_prob", "log_joint", "entropy", "max_log_prob", "score")}
     return Tree.root(root).extend(Nodes(token=token, **whole, **floats, alive=torch.ones_like(token, dtype=torch.bool)))
 
 

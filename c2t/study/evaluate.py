@@ -6,8 +6,8 @@ from c2t.decoding import DraftModel, Policy, Step, check_rule, cut, generate
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.prompts import Encoded, Prompt, encode_all
-from c2t.replay.cache import written
-from c2t.replay.lockstep import Text, replay
+from c2t.replay.cache import cached_continuations
+from c2t.replay.lockstep import Continuation, replay
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace
 
@@ -25,7 +25,7 @@ def evaluate(
     sampling: Sampling,
     rule: str | None = None,
     live: bool = False,
-    texts: Sequence[Text] | None = None,
+    texts: Sequence[Continuation] | None = None,
     drafter: DraftModel | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Statistics]:
@@ -39,7 +39,7 @@ def evaluate(
     rule = check_rule(policy, rule)
     live = live or not policy.exact or (rule == "residual" and sampling.temperature > 0)
     if texts is None and not live:
-        texts = write_texts(pair, ids, max_new_tokens, policy.levels, sampling)
+        texts = continuations(pair, ids, max_new_tokens, policy.levels, sampling)
     statistics: list[Statistics] = []
     for start in range(0, len(ids), BATCH):
         part = slice(start, start + BATCH)
@@ -79,16 +79,16 @@ def _run(
     )
 
 
-def write_texts(
+def continuations(
     pair: Pair, ids: Sequence[Sequence[int]], max_new_tokens: int, levels: int, sampling: Sampling
-) -> list[Text]:
+) -> list[Continuation]:
     """The target's own continuations, long enough to judge trees of up to `levels` levels, from
     the cache on disk where they are in it; see `replay.write` and `text_cache`."""
-    texts: list[Text] = []
+    texts: list[Continuation] = []
     for start in range(0, len(ids), BATCH):
         part = ids[start : start + BATCH]
         numbers = range(start, start + len(part))
-        texts += written(
+        texts += cached_continuations(
             pair, part, max_new_tokens=max_new_tokens, beyond=levels + 1, sampling=sampling, sequences=numbers
         )
     return texts
@@ -98,7 +98,7 @@ def encode(pair: Pair, prompts: Sequence[Prompt], max_new_tokens: int, sampling:
     """Every turn of the prompts for this pair; earlier answers in a conversation are the target's own."""
 
     def answer(ids: list[list[int]]) -> list[str]:
-        texts = write_texts(pair, ids, max_new_tokens, 0, sampling)
+        texts = continuations(pair, ids, max_new_tokens, 0, sampling)
         new = [text.tokens[text.prompt : text.end] for text in texts]
         return pair.tokenizer.batch_decode(new, skip_special_tokens=True)
 
@@ -120,7 +120,7 @@ def loops(tokens: Sequence[int]) -> bool:
     return len(last) == LOOP_TOKENS and any(last[p:] == last[:-p] for p in range(1, LOOP_PERIOD + 1))
 
 
-def share_of_loops(texts: Sequence[Text]) -> float:
+def share_of_loops(texts: Sequence[Continuation]) -> float:
     """Share of the texts that end in a loop."""
     new = [text.tokens[text.prompt : text.end].tolist() for text in texts]
     return sum(loops(tokens) for tokens in new) / len(new)

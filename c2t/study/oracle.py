@@ -17,7 +17,7 @@ from c2t.errors import at_least_one, probability
 from c2t.models.draft import DraftSession
 from c2t.models.target import Target, TargetSession
 from c2t.policies.eagle2 import Eagle2
-from c2t.protocols import Root, Rows
+from c2t.protocols import NextTokenDistributions, Root
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 
@@ -40,29 +40,29 @@ class Oracle:
         at_least_one(self, "K", "levels")
         probability(self, "threshold")
 
-    def __call__(self, draft: "JudgedSession", root: Root) -> Tree:
+    def __call__(self, draft: "OracleSession", root: Root) -> Tree:
         full = Eagle2(self.K, self.levels, N=None)(draft, root)
         likely = draft.path_probs(full) >= self.threshold * (1 - SLACK)
         return Tree(**{**full.columns(), "alive": full.alive & likely}, capped=full.capped).packed()
 
 
 @dataclass(frozen=True)
-class Judged:
+class OracleDraft:
     """A draft that also knows what the target thinks of its trees, at the given temperature."""
 
     drafter: DraftModel
     target: Target
     temperature: float
 
-    def session(self) -> "JudgedSession":
-        return JudgedSession(self)
+    def session(self) -> "OracleSession":
+        return OracleSession(self)
 
 
 @DraftSession.register  # it wraps one, so that any draft will do
-class JudgedSession:
+class OracleSession:
     """A draft's session beside one of the target, both over the same committed prefix."""
 
-    def __init__(self, judged: Judged):
+    def __init__(self, judged: OracleDraft):
         self.draft: DraftSession = judged.drafter.session()
         self.target: TargetSession = judged.target.session()
         self.sampling = Sampling(judged.temperature)
@@ -75,7 +75,7 @@ class JudgedSession:
         self.draft.observe(tokens, features, count)
         self._commit(tokens[:, :-1], count)
 
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Rows:
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         return self.draft.expand(tree, slots)
 
     def refuse_nan(self) -> None:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 
 from c2t.decoding import Policy, Step, generate
-from c2t.harvest.extra_columns import Recorder
+from c2t.harvest.extra_columns import RecordingDraft
 from c2t.models.pairs import Pair
 from c2t.protocols import Draft, Root
-from c2t.replay.lockstep import Text, replay
+from c2t.replay.lockstep import Continuation, replay
 from c2t.sampling import Sampling
 from c2t.study.evaluate import BATCH
 from c2t.tree import Tree
@@ -32,7 +32,7 @@ class Round(NamedTuple):
     new: int
 
 
-class Metered:
+class LevelMeter:
     """A policy that remembers which slots it had drafted from. It computes nothing more while a round runs, so that the
     round can be timed."""
 
@@ -41,7 +41,7 @@ class Metered:
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        self.draft = Recorder(draft)
+        self.draft = RecordingDraft(draft)
         return self.policy(self.draft, root)
 
     def widths(self) -> list[tuple[int, ...]]:
@@ -54,12 +54,16 @@ class Metered:
 
 
 def replayed(
-    pair: Pair, policy: Policy, texts: Sequence[Text], seed: int, progress: Callable[[int], None] = lambda done: None
+    pair: Pair,
+    policy: Policy,
+    texts: Sequence[Continuation],
+    seed: int,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> list[list[Round]]:
     """The rounds that each text takes alone, by exact replay. `texts`: of the prompts numbered from 0 on."""
     found: list[list[Round]] = []
     for start in range(0, len(texts), BATCH):
-        part, metered = texts[start : start + BATCH], Metered(policy)
+        part, metered = texts[start : start + BATCH], LevelMeter(policy)
         steps = replay(pair.draft, metered, part, seed=seed, sequences=range(start, start + len(part)))
         found += _by_prompt(steps, metered, [text.end - text.prompt for text in part])
         progress(len(found))
@@ -69,7 +73,7 @@ def replayed(
 def timed(
     pair: Pair,
     policy: Policy,
-    texts: Sequence[Text],
+    texts: Sequence[Continuation],
     numbers: Sequence[int],
     sampling: Sampling,
     clock: Callable[[], float] = time.perf_counter,
@@ -80,7 +84,7 @@ def timed(
     """
     ends = [text.end - text.prompt for text in texts]
     prompts = [text.tokens[: text.prompt].tolist() for text in texts]
-    metered = Metered(policy)
+    metered = LevelMeter(policy)
     steps = generate(
         pair.target,
         pair.draft,
@@ -114,7 +118,7 @@ def together(prompts: Sequence[Sequence[Round]]) -> list[Round]:
     return batch
 
 
-def _by_prompt(steps: Iterator[Step], metered: Metered, ends: Sequence[int]) -> list[list[Round]]:
+def _by_prompt(steps: Iterator[Step], metered: LevelMeter, ends: Sequence[int]) -> list[list[Round]]:
     """Rounds of each prompt, read off the Steps of a run over all; ends: new tokens of each text."""
     rounds: list[list[Round]] = [[] for _ in ends]
     emitted, observed = [0] * len(ends), [0] * len(ends)

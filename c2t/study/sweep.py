@@ -15,12 +15,12 @@ from c2t.errors import InputError, at_least_one
 from c2t.models.pairs import Pair
 from c2t.policies.spec import describe, parse, split
 from c2t.prompts import Encoded, Prompt, spread
-from c2t.replay.lockstep import Text
+from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics
 from c2t.study.bench import BenchSettings, rule_of
-from c2t.study.evaluate import encode, evaluate, write_texts
-from c2t.study.oracle import Judged, Oracle
+from c2t.study.evaluate import continuations, encode, evaluate
+from c2t.study.oracle import Oracle, OracleDraft
 from c2t.study.pareto import LIMIT
 from c2t.study.points import Condition, Point, append_point, drop_unfinished_line, read_points
 
@@ -132,7 +132,7 @@ def sweep(
     if missing and file:
         drop_unfinished_line(file)
     deepest = max((one.policy.levels for one in missing), default=0)
-    texts = write_texts(pair, encoded.ids, settings.max_new_tokens, deepest, sampling) if missing else []
+    texts = continuations(pair, encoded.ids, settings.max_new_tokens, deepest, sampling) if missing else []
     for number, one in enumerate(missing, old):
 
         def tell(done: int, before: int = number * len(encoded.ids)) -> None:
@@ -150,10 +150,10 @@ def _count(
     one: Candidate,
     encoded: Encoded,
     settings: SweepSettings,
-    texts: Sequence[Text],
+    texts: Sequence[Continuation],
     progress: Callable[[int], None],
 ) -> list[Statistics]:
-    judged = Judged(pair.draft, pair.target, settings.temperature) if isinstance(one.policy, Oracle) else None
+    judged = OracleDraft(pair.draft, pair.target, settings.temperature) if isinstance(one.policy, Oracle) else None
     return evaluate(
         pair,
         one.policy,
@@ -176,7 +176,7 @@ def _by_prompt(statistics: Sequence[Statistics], encoded: Encoded) -> Iterator[S
 
 
 def _point(one: Candidate, prompts: Iterator[Statistics]) -> Point:
-    counts = [(s.rounds, sum(s.accepted), s.gamma, sum(s.passes)) for s in prompts]
+    counts = [(s.rounds, sum(s.accepted), s.verified_tokens, sum(s.passes)) for s in prompts]
     return Point(one.family, one.text, one.label, _network(one.policy), *zip(*counts, strict=True))
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.classifier import STEP, features, known_features
+from c2t.classifier import CONDITIONAL, features, known_features
 from c2t.errors import InputError
 from c2t.kernels.features import DERIVED, WIDE
 from c2t.records.reader import Records, describe, read_records
@@ -30,8 +30,8 @@ class Label(NamedTuple):
 # (MCSD+, section 3.3; the paper prints max(1, p/q) and means min).
 LABELS = {
     "accepted": Label(lambda records: records.accepted.float()),
-    STEP: Label(lambda records: records.accepted.float(), ("reached",)),
-    "ratio": Label(lambda records: (records.target / records.prob.exp()).clamp(max=1), ("target", "prob")),
+    CONDITIONAL: Label(lambda records: records.accepted.float(), ("parent_accepted",)),
+    "ratio": Label(lambda records: (records.target / records.log_prob.exp()).clamp(max=1), ("target", "log_prob")),
 }
 # Optimiser steps that one training step of Lightning makes: its cost per step is far above that of a tiny network.
 STEPS_PER_CHUNK = 64
@@ -76,16 +76,17 @@ class TrainSettings:
             )
 
 
-# The networks of the papers, and C2T's by steps. All but the first leave no negatives out, so that a threshold means
-# what it says.
+# The networks of the papers, and C2T's conditional one. All but the first leave no negatives out, so that a threshold
+# means what it says.
 MODELS = {
     "c2t": TrainSettings(),
-    "c2t-steps": TrainSettings(
-        ("log_prob", "log_max_prob", "rank", "entropy", "depth"), negatives=None, lr=3e-3, label=STEP, beta=0.05
+    "c2t-conditional": TrainSettings(
+        ("log_prob", "log_max_prob", "rank", "entropy", "depth"), negatives=None, lr=3e-3, label=CONDITIONAL, beta=0.05
     ),
     "mcsd-hidden": TrainSettings(("hidden",), negatives=None, layers=3, label="ratio"),
     "mcsd-topk": TrainSettings(("top_probs", "entropy"), negatives=None),
 }
+OLD_MODELS = {"c2t-steps": "c2t-conditional"}  # names of version 0.1
 
 
 class Split(NamedTuple):
@@ -165,7 +166,7 @@ class Slices:
 
 class NodeData(L.LightningDataModule):
     """Reads harvests into memory (about 60 bytes a row) and splits them by prompt; rows with NaN are dropped, and for
-    a network by steps those whose parent was not accepted."""
+    a conditional network those whose parent was not accepted."""
 
     def __init__(self, folders: Sequence[str | Path], settings: TrainSettings):
         super().__init__()
@@ -186,8 +187,8 @@ class NodeData(L.LightningDataModule):
         split = split_prompts(len(present), settings.val_fraction, settings.fraction, settings.seed)
         valid = ~(x.isnan().any(1) | label.isnan())
         self.dropped = int((~valid).sum())
-        if records.reached is not None:
-            valid &= records.reached
+        if records.parent_accepted is not None:
+            valid &= records.parent_accepted
         self.training = NegativeSampling(
             x, records.accepted, valid & _rows_of(records.prompt, present[split.train]), settings, label
         )

@@ -22,8 +22,8 @@ from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies.spec import parse
 from c2t.prompts import conversation, default_prompts, read_prompts, spread
-from c2t.protocols import Root, Rows
-from c2t.replay.lockstep import Text, write
+from c2t.protocols import NextTokenDistributions, Root
+from c2t.replay.lockstep import Continuation, write_continuations
 from c2t.sampling import Sampling
 from c2t.storage.provenance import hardware
 
@@ -34,7 +34,7 @@ PROMPTS, NEW_TOKENS, STEP = 8, 36, 3
 class Modules(EagleSession):
     """The straightforward version."""
 
-    def _rows(self, hidden: Tensor) -> Rows:
+    def _rows(self, hidden: Tensor) -> NextTokenDistributions:
         return PlainRows(self._logits(hidden))
 
     def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
@@ -44,10 +44,10 @@ class Modules(EagleSession):
         return self.draft.lm_head.linear(hidden)
 
 
-class PlainRows(Rows):
+class PlainRows(NextTokenDistributions):
     """Distributions as one writes them down."""
 
-    def ranked(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    def topk_entropy(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
         log_probs = self.logits.log_softmax(-1)
         top = log_probs.topk(k)
         entropy = torch.full_like(log_probs[..., 0], float("nan"))
@@ -80,14 +80,14 @@ def ratio(seconds: list[float], base: list[float]) -> str:
     return f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
-def texts_of(pair: Pair) -> list[Text]:
+def texts_of(pair: Pair) -> list[Continuation]:
     """Texts of the target, with its features of all their tokens."""
     prompts = spread([prompt for file in default_prompts(pair.name, "bench") for prompt in read_prompts(file)], PROMPTS)
     ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in prompts]
-    return write(pair.target, ids, max_new_tokens=NEW_TOKENS, beyond=0, sampling=Sampling(0.4))
+    return write_continuations(pair.target, ids, max_new_tokens=NEW_TOKENS, beyond=0, sampling=Sampling(0.4))
 
 
-def compare(pair: Pair, policy: Policy, texts: list[Text]) -> tuple[list[float], list[float], list[float]]:
+def compare(pair: Pair, policy: Policy, texts: list[Continuation]) -> tuple[list[float], list[float], list[float]]:
     """Seconds of every phase, by the straightforward version, by c2t's, and by that with n-grams."""
     plain, ours, ngrams = [], [], []
     for text in texts:

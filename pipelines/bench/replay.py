@@ -25,9 +25,9 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.models.target import Target
 from c2t.policies import Eagle2
 from c2t.prompts import conversation, default_prompts, read_prompts, spread
-from c2t.protocols import Rows
+from c2t.protocols import NextTokenDistributions
 from c2t.replay.every_position import replay_all
-from c2t.replay.lockstep import Text, replay, write
+from c2t.replay.lockstep import Continuation, replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.storage.provenance import hardware
 
@@ -85,7 +85,7 @@ def parts(session: type[DraftSession]) -> dict[str, list[tuple[type, str]]]:
     return {
         "target": [(Target, "forward"), (Target, "logits")],
         "draft": [(session, "_forward"), (session, "_logits")],
-        "top K, entropy": [(Rows, "top"), (Rows, "entropy"), (session, "_rows")],
+        "top K, entropy": [(NextTokenDistributions, "top"), (NextTokenDistributions, "entropy"), (session, "_rows")],
     }
 
 
@@ -100,9 +100,9 @@ def measure(pair: Pair, name: str, steps: Callable[[], Iterable[Step]]) -> Run:
 def compare(pair: Pair, ids: Sequence[Sequence[int]]) -> list[Run]:
     """Live one by one, live in one batch, in lock step (the same batch), at all positions."""
 
-    def texts() -> list[Text]:
+    def texts() -> list[Continuation]:
         settings = {"sampling": SAMPLING, "eos": pair.target.eos, "beyond": POLICY.levels + 1}
-        return write(pair.target, ids, max_new_tokens=NEW_TOKENS, **settings)
+        return write_continuations(pair.target, ids, max_new_tokens=NEW_TOKENS, **settings)
 
     def live(batch: Sequence[Sequence[int]]) -> Iterator[Step]:
         return generate(pair.target, pair.draft, POLICY, batch, max_new_tokens=LIVE_TOKENS, sampling=SAMPLING)

@@ -11,13 +11,13 @@ from jaxtyping import Float, Int
 from c2t.harvest.harvest import HarvestSettings
 from c2t.models.pairs import Pair
 from c2t.prompts import Prompt, conversation
-from c2t.replay.cache import written
+from c2t.replay.cache import cached_continuations
 from c2t.sampling import Sampling
 from pipelines.gain.subtrees import Nodes, along
 
 GRAMS = 4  # tokens that are looked for together, at most
 SHRINK = 1.0  # occurrences of its beginning at which a gram's share counts as much as the shorter one's
-DOUBTS = (4, 16, 48)  # the same, where the shares are mixed with the draft's probability
+PRIOR_WEIGHTS = (4, 16, 48)  # the same, where the shares are mixed with the draft's probability
 NEVER = 8.0  # nearness of what does not occur: beyond any text here
 
 
@@ -38,7 +38,7 @@ def read_texts(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
     tokens, entropies, peaks = [], [], []
     for first in range(0, len(prompts), settings.batch):
         group = prompts[first : first + settings.batch]
-        found = written(
+        found = cached_continuations(
             pair,
             [conversation(pair.tokenizer, pair.template, prompt.turns) for prompt in group],
             max_new_tokens=settings.max_new_tokens,
@@ -73,16 +73,21 @@ def copied(nodes: Nodes, texts: Texts) -> dict[str, Float[np.ndarray, " n"]]:
     """
     prob = np.exp(nodes.columns["log_prob"])
     share, match, nearness = np.zeros(len(prob)), np.zeros(len(prob)), np.full(len(prob), -NEVER)
-    mixed = dict.fromkeys(DOUBTS, prob)
+    mixed = dict.fromkeys(PRIOR_WEIGHTS, prob)
     columns = {}
     for length, (seen, begun, distance) in enumerate(grams(nodes, texts), 1):
         share = (seen + SHRINK * share) / (begun + SHRINK)
         match = np.where(seen > 0, length, match)
         if length > 1:
-            mixed = {doubt: (seen + doubt * one) / (begun + doubt) for doubt, one in mixed.items()}
+            mixed = {
+                prior_weight: (seen + prior_weight * one) / (begun + prior_weight)
+                for prior_weight, one in mixed.items()
+            }
             nearness = np.where(seen > 0, -np.log1p(distance), nearness)
         columns |= {f"count_{length}": np.log1p(seen), f"share_{length}": share}
-    paths = {f"mixed_{doubt}": along(np.log(one), nodes.above, nodes.depth) for doubt, one in mixed.items()}
+    paths = {
+        f"mixed_{prior_weight}": along(np.log(one), nodes.above, nodes.depth) for prior_weight, one in mixed.items()
+    }
     return columns | paths | {"match": match, "nearness": nearness}
 
 

@@ -38,7 +38,7 @@ MAIN = (
     "paper's network",
     "network, log P",
     "boosted trees, all 11",
-    "steps: network, own 5",  # with the inputs of `c2t train --model c2t-steps`
+    "steps: network, own 5",  # with the inputs of `c2t train --model c2t-conditional`
 )
 WITH_NGRAMS = (*MAIN, "steps: network, own 8, copies", "steps: boosted trees, own 8, copies")
 PLAIN, BOTH = "the best untrained tree", "the best untrained tree, n-grams known"

@@ -47,11 +47,11 @@ def along(values: np.ndarray, above: np.ndarray, depth: np.ndarray, join: Callab
 
 def read_nodes(folder: Path) -> Nodes:
     """With every column that costs nothing at run time: of the node, its siblings, its parent and its path."""
-    records = read_records([folder], ["prob", "peak", "rank"])
+    records = read_records([folder], ["log_prob", "max_log_prob", "rank"])
     place = read_columns(folder, ("node", "parent", "token", "position"))
     parent = place["parent"].astype(np.int64)
     above = np.where(parent < 0, -1, np.arange(len(parent)) - place["node"] + parent)
-    joint, prob, peak = (getattr(records, name).double().numpy() for name in ("joint", "prob", "peak"))
+    joint, prob, peak = (getattr(records, name).double().numpy() for name in ("log_joint", "log_prob", "max_log_prob"))
     entropy, depth = records.entropy.double().numpy(), records.depth.numpy().astype(np.int64)
     first = above < 0
     better = np.where(records.rank.numpy() > 0, np.roll(prob, 1), prob)  # siblings stand together, by rank

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from c2t.training.data import MODELS
-from pipelines.gain.context import DOUBTS
+from pipelines.gain.context import PRIOR_WEIGHTS
 from pipelines.gain.subtrees import DEPTHS, LEVELS, Nodes, along, ddd, eagle2, talon
 
 NEGATIVES = 20  # per positive, as the committed classifier learns
@@ -141,7 +141,7 @@ VARIANTS = {
     "steps: logistic, own 8": Variant(STEP, logistic, steps=True),
     "steps: logistic, own 8, copies": Variant((*STEP, *COPIES), logistic, steps=True),
     "steps: network, own 8": Variant(STEP, network("bce"), steps=True),
-    "steps: network, own 5": Variant(MODELS["c2t-steps"].features, network("bce"), steps=True),
+    "steps: network, own 5": Variant(MODELS["c2t-conditional"].features, network("bce"), steps=True),
     "steps: network, own 8, copies": Variant((*STEP, *COPIES), network("bce"), steps=True),
     "steps: boosted trees, own p alone": Variant(("log_prob",), boosting, steps=True),
     "steps: boosted trees, own p, max p, rank": Variant(("log_prob", "log_max_prob", "rank"), boosting, steps=True),
@@ -210,8 +210,10 @@ UNTRAINED: dict[str, Callable[[Nodes], np.ndarray]] = {
     },
     **{f"threshold on P, first level of {width}": partial(narrow, width=width) for width in (2, 3, 5)},
     **{
-        f"P mixed with copies, doubt {doubt}": lambda nodes, doubt=doubt: nodes.columns[f"mixed_{doubt}"]
-        for doubt in DOUBTS
+        f"P mixed with copies, doubt {prior_weight}": lambda nodes, prior_weight=prior_weight: nodes.columns[
+            f"mixed_{prior_weight}"
+        ]
+        for prior_weight in PRIOR_WEIGHTS
     },
     **{f"P with {nats} nats a copied token": partial(bonus, nats=nats) for nats in (0.1, 0.2)},
 }

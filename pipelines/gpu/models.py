@@ -7,12 +7,12 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
-from c2t.cuda_graphs.draft import Phase, StaticDraft
+from c2t.cuda_graphs.draft import DraftGraph, StaticDraft
 from c2t.cuda_graphs.target import StaticTarget
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.target import Target
-from c2t.policies.growth import Plan
+from c2t.policies.growth import StaticPlan
 from c2t.tree import Tree
 from pipelines.papers.tree_blocks import random_trees
 
@@ -91,7 +91,7 @@ def behind(target: Target, rows: int, prefix: int, shapes: Shapes) -> StaticTarg
     return static
 
 
-def phase_of(draft: EagleDraft, plan: Plan, rows: int, prefix: int) -> Phase:
+def phase_of(draft: EagleDraft, plan: StaticPlan, rows: int, prefix: int) -> DraftGraph:
     """A draft phase of fixed shapes behind prefixes, its head having read them."""
     static = StaticDraft(draft, plan, rows, prefix + 2 * plan.levels)
     like = next(draft.head.parameters())

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from c2t.kernels.compact import torch_compact, triton_compact
 from c2t.kernels.features import FEATURES
-from c2t.kernels.rows import Ranked, triton, triton_rank
-from c2t.kernels.select import Limits, Network, torch_select, triton_select
+from c2t.kernels.rows import TopK, triton, triton_rank
+from c2t.kernels.select import Network, SelectLimits, torch_select, triton_select
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.torch_rows import torch_entropy, torch_log_norm, torch_top
 from c2t.kernels.tree_attention import torch_attention, triton_attention
@@ -46,23 +46,23 @@ def rank_differences(device: torch.device, dtype: torch.dtype, vocabulary: int) 
     norm = torch_log_norm(wide)
     for k, m in ((15, 1000), (10, 0), (7, None)):
         found = triton_rank(logits, k, m)
-        expected = Ranked(*torch_top(wide, norm, k), torch_entropy(wide, norm, m), norm)
+        expected = TopK(*torch_top(wide, norm, k), torch_entropy(wide, norm, m), norm)
         assert found.token.equal(expected.token), "rank: other tokens than the twin's"
         yield from (close(a, b, 2e-4) for a, b in zip(found[1:], expected[1:], strict=True))
 
 
 def select_differences(device: torch.device) -> Iterator[float]:
-    for network in (None, network_of(device), network_of(device)._replace(by_steps=True)):
+    for network in (None, network_of(device), network_of(device)._replace(conditional=True)):
         drafts = [drafted(device, 1), drafted(device, 5)]
         trees = [grown(step, drafts, network) for step in (triton_select, torch_select)]
         for column, expected in zip(*trees, strict=True):
             yield close(column, expected.to(column.dtype), 2e-5)
 
 
-def drafted(device: torch.device, frontier: int) -> Ranked:
+def drafted(device: torch.device, frontier: int) -> TopK:
     prob = torch.rand(2, frontier, 5, device=device).log().sort(dim=2, descending=True).values
     token = torch.randint(0, 99, prob.shape, device=device)
-    return Ranked(token, prob, torch.rand(prob.shape[:2], device=device), prob[..., 0])
+    return TopK(token, prob, torch.rand(prob.shape[:2], device=device), prob[..., 0])
 
 
 def network_of(device: torch.device, hidden: int = 48) -> Network:
@@ -71,10 +71,10 @@ def network_of(device: torch.device, hidden: int = 48) -> Network:
     return Network(features, *(weight.to(device) for weight in weights))
 
 
-def grown(step: Callable, drafts: list[Ranked], network: Network | None) -> StaticTree:
+def grown(step: Callable, drafts: list[TopK], network: Network | None) -> StaticTree:
     tree = StaticTree.rooted(torch.zeros(2, dtype=torch.long, device=drafts[0].token.device), 11)
-    step(tree, range(1), range(1, 6), drafts[0], network, Limits(0.05))
-    step(tree, range(1, 6), range(6, 11), drafts[1], network, Limits(0.05))
+    step(tree, range(1), range(1, 6), drafts[0], network, SelectLimits(0.05))
+    step(tree, range(1, 6), range(6, 11), drafts[1], network, SelectLimits(0.05))
     return tree
 
 

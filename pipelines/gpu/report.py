@@ -15,12 +15,12 @@ import torch
 
 from c2t.cuda_graphs.graph import Graph
 from c2t.kernels.rows import rank
-from c2t.kernels.select import Limits, Network, select
+from c2t.kernels.select import Network, SelectLimits, select
 from c2t.kernels.static_tree import StaticTree
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.target import Target
 from c2t.policies import C2T, Eagle2
-from c2t.policies.growth import Plan
+from c2t.policies.growth import StaticPlan
 from c2t.storage.provenance import hardware
 from c2t.storage.results import append_line, result_line
 from pipelines.gpu.lines import Line, draw, verdicts
@@ -110,7 +110,7 @@ class Report:
         for (name, plan), rows in ((item, rows) for item in plans.items() for rows in (1, 4, 16)):
             yield self.whole(name, plan, draft, rows, prefix, level)
 
-    def whole(self, name: str, plan: Plan, draft: EagleDraft, rows: int, prefix: int, level: float) -> Line:
+    def whole(self, name: str, plan: StaticPlan, draft: EagleDraft, rows: int, prefix: int, level: float) -> Line:
         """A round's draft phase: news, all levels, reranking."""
         phase = phase_of(draft, plan, rows, prefix)
         count = torch.full((rows,), 2, device=self.device)
@@ -128,7 +128,7 @@ class Report:
         what = f"{name}: whole phase, {rows} rows, prefix {prefix}"
         return Line("draft", what, self.timed(run), passes * (level + more))
 
-    def parts(self, name: str, plan: Plan, draft: EagleDraft) -> Iterator[Line]:
+    def parts(self, name: str, plan: StaticPlan, draft: EagleDraft) -> Iterator[Line]:
         """What a level is made of."""
         vocabulary, width = self.shapes.vocabulary, plan.width
         hidden = torch.randn(1, width, self.shapes.hidden, device=self.device, dtype=self.shapes.dtype)
@@ -164,7 +164,7 @@ class Report:
         def work() -> None:
             tree.sizes.fill_(1)
             drafted = ready if m is None else rank(logits, K, m)
-            select(tree, range(1, 1 + width), range(1 + width, 1 + 2 * width), drafted, network, Limits(0.0))
+            select(tree, range(1, 1 + width), range(1 + width, 1 + 2 * width), drafted, network, SelectLimits(0.0))
 
         return self.graphed(stage, what, work)
 

@@ -19,7 +19,7 @@ from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.statistics import total
 from c2t.storage import paths as checkpoints
-from c2t.study.evaluate import evaluate, write_texts
+from c2t.study.evaluate import continuations, evaluate
 from c2t.training.data import NodeData, TrainSettings
 from c2t.training.fit import train
 
@@ -32,7 +32,7 @@ def recommended_beta(classifier: TreeClassifier) -> float:
     pair = load_pair("tiny")
     prompts = spread([p for path in default_prompts("tiny", "harvest") for p in read_prompts(path)], TEXTS)
     ids = [pair.tokenizer(prompt.turns[0]).input_ids for prompt in prompts]
-    texts = write_texts(pair, ids, NEW_TOKENS, 10, SAMPLING)
+    texts = continuations(pair, ids, NEW_TOKENS, 10, SAMPLING)
 
     def tau(policy: C2T | Eagle2) -> float:
         counted = total(evaluate(pair, policy, ids, max_new_tokens=NEW_TOKENS, sampling=SAMPLING, texts=texts))

@@ -11,10 +11,10 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.models.pairs import DRAFTS, Pair, load_pair
 from c2t.policies.eagle2 import Eagle2
 from c2t.prompts import read_prompts
-from c2t.replay.lockstep import Text
+from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
 from c2t.statistics import total
-from c2t.study.evaluate import evaluate, share_of_loops, write_texts
+from c2t.study.evaluate import continuations, evaluate, share_of_loops
 
 NEW_TOKENS = 96
 TEMPERATURES = (0.0, 0.4, 0.8)
@@ -26,7 +26,7 @@ def entropy(logits: Float[Tensor, "n V"], temperature: float) -> Float[Tensor, "
     return torch.special.entr((logits / temperature).softmax(-1)).sum(-1)
 
 
-def proposals(pair: Pair, text: Text) -> Int[Tensor, " n"]:
+def proposals(pair: Pair, text: Continuation) -> Int[Tensor, " n"]:
     """The draft's most probable token after each token but the first, known to it one token ahead of the target."""
     tokens = text.tokens[None, : text.features.shape[0]]
     if isinstance(pair.draft, EagleDraft):
@@ -35,7 +35,7 @@ def proposals(pair: Pair, text: Text) -> Int[Tensor, " n"]:
     return pair.draft.model.model(input_ids=tokens).logits[0, 1:].argmax(-1)
 
 
-def agreement(pair: Pair, texts: list[Text], choices: list[Int[Tensor, " n"]]) -> float:
+def agreement(pair: Pair, texts: list[Continuation], choices: list[Int[Tensor, " n"]]) -> float:
     """Share of the generated positions where the draft's most probable next token is the target's (`choices`)."""
     same = []
     for text, choice in zip(texts, choices, strict=True):
@@ -50,14 +50,16 @@ def measure(pairs: dict[str, Pair], path: Path, category: str, temperature: floa
     prompts = [p.turns[0] for p in read_prompts(path) if p.category == category][:limit]
     ids = any_pair.tokenizer(prompts).input_ids
     sampling = Sampling(temperature, seed=0)
-    texts = write_texts(any_pair, ids, NEW_TOKENS, POLICY.levels, sampling)
+    texts = continuations(any_pair, ids, NEW_TOKENS, POLICY.levels, sampling)
     logits = [any_pair.target.lm_head(t.features) for t in texts]
     written = torch.cat([rows[t.prompt - 1 : t.end - 1] for rows, t in zip(logits, texts, strict=True)])
     line: dict[str, Any] = {"domain": path.stem, "category": category, "T": temperature, "texts": len(texts)}
     line["entropy"] = float(entropy(written, ENTROPY_AT).mean())
     line["looping"] = share_of_loops(texts)
     for name, pair in pairs.items():
-        own = write_texts(pair, ids, NEW_TOKENS, POLICY.levels, sampling)  # the same tokens with this draft's features
+        own = continuations(
+            pair, ids, NEW_TOKENS, POLICY.levels, sampling
+        )  # the same tokens with this draft's features
         line[f"agreement {name}"] = agreement(pair, own, [rows.argmax(-1) for rows in logits])
         counted = evaluate(pair, POLICY, ids, max_new_tokens=NEW_TOKENS, sampling=sampling, texts=own)
         line[f"tau {name}"] = total(counted).tau

@@ -36,7 +36,7 @@ def figure(study: Study, clock: Callable[[], float] | None = None) -> Shown:
         [*cells, *bars[name].values(), found[name].per_round(*DRAFT), found[name].per_round(VERIFY)]
         for name, cells in ((name, [name, one.rounds, one.tau, one.gamma, one.passes]) for name, one in found.items())
     ]
-    columns = ["policy", "rounds", "tau", "gamma/round", "passes/round", *(f"{stage}, ms" for stage in DRAFT)]
+    columns = ["policy", "rounds", "tau", "gamma", "passes/round", *(f"{stage}, ms" for stage in DRAFT)]
     return Shown(
         "C2T, figure 11: draft latency by stage, milliseconds a round",
         drawn,

@@ -46,10 +46,12 @@ def figure(study: Study) -> Shown:
     found = {name: families(part, classifier) for name, part in data_sets(study).items()}
     drawn, panels = drawing.panels(len(found))
     for panel, (name, methods) in zip(panels, found.items(), strict=True):
-        drawing.fronts(panel, {method: [(one.tau, one.gamma) for one in points] for method, points in methods.items()})
+        drawing.fronts(
+            panel, {method: [(one.tau, one.verified_tokens) for one in points] for method, points in methods.items()}
+        )
         panel.set_title(name, fontsize="medium")
     rows = [
-        [name, method, one.label, one.tau, one.gamma, one.total.gamma_per_round]
+        [name, method, one.label, one.tau, one.verified_tokens, one.total.gamma]
         for name, methods in found.items()
         for method, points in methods.items()
         for one in points
@@ -57,7 +59,7 @@ def figure(study: Study) -> Shown:
     return Shown(
         "C2T, figure 4: tau and gamma by data set",
         drawn,
-        ["data set", "method", "setting", "tau", "gamma", "gamma/round"],
+        ["data set", "method", "setting", "tau", "verified tokens", "gamma"],
         rows,
         [conclusion for name, methods in found.items() for conclusion in conclusions(name, methods)],
         ["the paper (LLaMA-2 7B, six data sets) draws its figure without numbers"],

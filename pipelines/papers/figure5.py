@@ -50,7 +50,7 @@ def figure(study: Study, clock: Callable[[], float] | None = None) -> Shown:
     return Shown(
         "C2T, figure 5: seconds of draft and verification",
         drawn,
-        ["policy", "tau", "rounds", "gamma", "draft, s", "verify, s"],
+        ["policy", "tau", "rounds", "verified tokens", "draft, s", "verify, s"],
         rows,
         [*of_tokens(curve, list(eagle2.values())), *at_equal_tau(found)],
         [CLOCKS, "the paper: LLaMA-2 70B on two A100; its figure gives no numbers but the 18 %"],

@@ -42,11 +42,20 @@ def figure(study: Study) -> Shown:
         half, metrics = points[hidden][BETAS.index(0.5)], classifier.config.metrics
         ratio = ratios[hidden].value if hidden in ratios else 1.0
         kept = [metrics[name] for name in ("recall", "theta", "average_precision")]
-        rows.append([f"HS{hidden}", *kept, half.tau, half.gamma, ratio, PAPER[hidden]])
+        rows.append([f"HS{hidden}", *kept, half.tau, half.verified_tokens, ratio, PAPER[hidden]])
     return Shown(
         "C2T, figure 6: hidden sizes of the classifier",
         drawn,
-        ["size", "recall", "theta", "average precision", "tau at 0.5", "gamma", "gamma at equal tau", "paper: tau"],
+        [
+            "size",
+            "recall",
+            "theta",
+            "average precision",
+            "tau at 0.5",
+            "verified tokens",
+            "gamma at equal tau",
+            "paper: tau",
+        ],
         rows,
         conclusions(ratios),
         ["gamma at equal tau: over that of HS48, at the tau of HS48 with beta = 0.5; metrics on held-out prompts"],

@@ -64,9 +64,11 @@ def figure(study: Study, pair_to: str, draft_to: str | None) -> Shown:
         lines = {AFTER: [getattr(metrics[BEFORE], curve), *epochs[AFTER][curve]], SCRATCH: epochs[SCRATCH][curve]}
         drawing.curves(panel, {AFTER: lines[AFTER], SCRATCH: [float("nan"), *lines[SCRATCH]]})
         panel.set_ylabel(curve)
-    drawing.fronts(panels[-1], {name: [(one.tau, one.gamma) for one in found] for name, found in points.items()})
+    drawing.fronts(
+        panels[-1], {name: [(one.tau, one.verified_tokens) for one in found] for name, found in points.items()}
+    )
     rows = [
-        [name, *metrics[name], *(value for one in found for value in (one.tau, one.gamma))]
+        [name, *metrics[name], *(value for one in found for value in (one.tau, one.verified_tokens))]
         for name, found in points.items()
     ]
     return Shown(
@@ -91,7 +93,7 @@ def conclusions(metrics: dict[str, Metrics], points: dict[str, list[Counted]]) -
     before, after, scratch = (metrics[name] for name in (BEFORE, AFTER, SCRATCH))
     ratio = at_equal_tau(points[AFTER], points[BEFORE], points[BEFORE][HALF])
     what = "gamma after over before, at the tau of beta = 0.5 before"
-    gammas = [points[name][HALF].total.gamma_per_round for name in (BEFORE, AFTER)]
+    gammas = [points[name][HALF].total.gamma for name in (BEFORE, AFTER)]
     return [
         fact(
             "fine-tuning improves recall",

@@ -39,16 +39,18 @@ def figure(study: Study) -> Shown:
     drawn, panels = drawing.panels(len(found))
     rows = []
     for panel, (name, classifiers) in zip(panels, found.items(), strict=True):
-        drawing.fronts(panel, {source: [(p.tau, p.gamma) for p in points] for source, points in classifiers.items()})
+        drawing.fronts(
+            panel, {source: [(p.tau, p.verified_tokens) for p in points] for source, points in classifiers.items()}
+        )
         panel.set_title(f"on {name}, trained on", fontsize="medium")
         own = classifiers.get(name, next(iter(classifiers.values())))
         for source, points in classifiers.items():
             ratio = at_equal_tau(points, own, own[MIDDLE]).value
-            rows += [[name, source, one.label, one.tau, one.gamma, ratio] for one in points]
+            rows += [[name, source, one.label, one.tau, one.verified_tokens, ratio] for one in points]
     return Shown(
         "C2T, figure 8: classifiers trained on one data set and judged on another",
         drawn,
-        ["judged on", "trained on", "setting", "tau", "gamma", "gamma at equal tau"],
+        ["judged on", "trained on", "setting", "tau", "verified tokens", "gamma at equal tau"],
         rows,
         [conclusion(name, classifiers) for name, classifiers in found.items()],
         ["gamma at equal tau: over the own classifier's at beta = 0.5; the paper judges on MT-bench, without numbers"],

@@ -56,15 +56,25 @@ def contestants(models: list[TreeClassifier], threshold: float) -> dict[tuple[st
 
 
 def table(labels: list[tuple[str, str]], found: Bench) -> tuple[list[str], list[list[str]]]:
-    columns = ["policy", "decision", "exact", "alpha", "paper", "tokens/round", "gamma/round", "gamma", "passes/round"]
+    columns = [
+        "policy",
+        "decision",
+        "exact",
+        "alpha",
+        "paper",
+        "tokens/round",
+        "gamma",
+        "verified tokens",
+        "passes/round",
+    ]
 
     def cells(label: str, decision: str, row: Row) -> list[str]:
         alpha = "-" if row.alpha is None else f"{row.alpha:.3f}"
         paper = PAPER.get(label, "") if not decision else ""
         counts = [
             f"{row.tau_with_bonus:.2f}",
-            f"{row.gamma_per_round:.1f}",
-            f"{row.gamma:,}",
+            f"{row.gamma:.1f}",
+            f"{row.verified_tokens:,}",
             f"{row.draft_passes:.1f}",
         ]
         speed = [f"{row.tokens_per_second:.0f}", f"{row.against_plain:.2f}"] if row.tokens_per_second else []

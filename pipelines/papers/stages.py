@@ -16,7 +16,7 @@ from c2t.models.pairs import Pair
 from c2t.models.target import TargetSession
 from c2t.policies import eagle2
 from c2t.policies import growth as layered
-from c2t.protocols import Draft, Root, Rows
+from c2t.protocols import Draft, NextTokenDistributions, Root
 from c2t.sampling import Sampling
 from c2t.statistics import Trace, total
 from c2t.study.rounds import now
@@ -75,7 +75,7 @@ def methods(pair: Pair) -> dict[str, list[tuple[Any, str]]]:
     return {
         "forward": [(session, "_forward"), (session, "_logits")],
         "select": [
-            *((Rows, name) for name in ("ranked", "top", "entropy")),
+            *((NextTokenDistributions, name) for name in ("topk_entropy", "top", "entropy")),
             *((session, "_rows"), (eagle2, "best"), (eagle2, "rerank"), (layered, "best")),
         ],
         "classifier": [(TreeClassifier, "forward")],
@@ -120,4 +120,4 @@ def timed(
 
 def _timed(counts: Any, seconds: Counter[str]) -> Timed:
     stages = {stage: seconds[stage] for stage in (*DRAFT, VERIFY)}
-    return Timed(counts.rounds, counts.tau, counts.gamma_per_round, counts.draft_passes, stages)
+    return Timed(counts.rounds, counts.tau, counts.gamma, counts.draft_passes, stages)

@@ -25,11 +25,11 @@ from c2t.policies import C2T, Eagle2
 from c2t.policies.spec import describe
 from c2t.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.records.reader import Harvest
-from c2t.replay.lockstep import Text
+from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, total
 from c2t.storage import paths as checkpoints
-from c2t.study.evaluate import encode, evaluate, write_texts
+from c2t.study.evaluate import continuations, encode, evaluate
 from c2t.study.points import Point
 from c2t.training.data import TrainSettings
 from c2t.training.fit import FINETUNE, finetune, train
@@ -86,8 +86,8 @@ class Counted(NamedTuple):
         return self.total.tau
 
     @property
-    def gamma(self) -> int:
-        return self.total.gamma
+    def verified_tokens(self) -> int:
+        return self.total.verified_tokens
 
     @property
     def label(self) -> str:
@@ -104,7 +104,7 @@ class Study:
         prompts = spread(_read(settings.prompts or default(settings.pair, "bench")), settings.limit)
         self.encoded = encode(pair, prompts, settings.max_new_tokens, self.sampling)
         self.counted: dict[tuple[Policy, str], Counted] = {}
-        self._texts: dict[int, list[Text]] = {}
+        self._texts: dict[int, list[Continuation]] = {}
         self._classifiers: dict[tuple, TreeClassifier] = {}
 
     @property
@@ -114,11 +114,11 @@ class Study:
         draft = Path(s.draft or "eagle").name
         return f"{s.pair}, draft {draft}, T = {s.temperature:g}, {len(self.encoded.ids)} texts of {s.max_new_tokens}"
 
-    def texts(self, levels: int) -> list[Text]:
+    def texts(self, levels: int) -> list[Continuation]:
         """The target's texts, written once for trees of up to `levels` levels."""
         levels = max(LEVELS, levels)
         if levels not in self._texts:
-            self._texts[levels] = write_texts(
+            self._texts[levels] = continuations(
                 self.pair, self.encoded.ids, self.settings.max_new_tokens, levels, self.sampling
             )
         return self._texts[levels]
@@ -244,6 +244,6 @@ def _point(pair: Pair, policy: Policy, statistics: Sequence[Statistics]) -> Poin
         classifier=None,
         rounds=tuple(s.rounds for s in statistics),
         accepted=tuple(sum(s.accepted) for s in statistics),
-        verified=tuple(s.gamma for s in statistics),
+        verified=tuple(s.verified_tokens for s in statistics),
         passes=tuple(sum(s.passes) for s in statistics),
     )

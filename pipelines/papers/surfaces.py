@@ -22,7 +22,7 @@ def confidence(
     """The network's output for nodes with these columns (broadcast), as a confidence or before the sigmoid."""
     joint_prob, entropy, depth = np.broadcast_arrays(joint_prob, entropy, depth)
     nodes = SimpleNamespace(
-        joint=torch.tensor(joint_prob).log(), entropy=torch.tensor(entropy), depth=torch.tensor(depth)
+        log_joint=torch.tensor(joint_prob).log(), entropy=torch.tensor(entropy), depth=torch.tensor(depth)
     )
     device = next(classifier.parameters()).device
     with torch.inference_mode():

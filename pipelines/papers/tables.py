@@ -22,7 +22,7 @@ class Quoted(NamedTuple):
     """What a paper prints: tau, and gamma where it has it."""
 
     tau: float
-    gamma: float | None = None
+    verified_tokens: float | None = None
 
 
 class Row(NamedTuple):
@@ -71,8 +71,8 @@ def identities(rows: Sequence[Row]) -> list[str]:
 def show(report: Report, study: Study) -> None:
     """Print a report."""
     further = list(dict.fromkeys(name for row in report.rows for name in row.further))
-    columns = ["method", "setting", "tau + 1" if report.bonus else "tau", "gamma", "gamma/round", "passes/round"]
-    columns += [*further, *(["paper: tau", "paper: gamma"] if any(row.paper for row in report.rows) else [])]
+    columns = ["method", "setting", "tau + 1" if report.bonus else "tau", "verified tokens", "gamma", "passes/round"]
+    columns += [*further, *(["paper: tau", "paper: verified tokens"] if any(row.paper for row in report.rows) else [])]
     terminal.table(
         f"{report.title}\n{study.title}",
         columns,
@@ -91,8 +91,12 @@ def _line(row: Row, further: Sequence[str], bonus: bool) -> list[Any]:
     if row.counted:
         total = row.counted.total
         tau = total.tau_with_bonus if bonus else total.tau
-        line[2:] = [f"{tau:.2f}", total.gamma, f"{total.gamma_per_round:.1f}", f"{total.draft_passes:.1f}"]
-    quoted = [f"{row.paper.tau:.2f}", row.paper.gamma and round(row.paper.gamma)] if row.paper else [None, None]
+        line[2:] = [f"{tau:.2f}", total.verified_tokens, f"{total.gamma:.1f}", f"{total.draft_passes:.1f}"]
+    quoted = (
+        [f"{row.paper.tau:.2f}", row.paper.verified_tokens and round(row.paper.verified_tokens)]
+        if row.paper
+        else [None, None]
+    )
     return [*line, *(row.further.get(name) for name in further), *quoted]
 
 
@@ -104,7 +108,7 @@ def figures(report: Report) -> dict[str, Any]:
             "setting": row.setting,
             "policy": row.counted.point.policy,
             "tau": row.counted.tau,
-            "gamma": row.counted.gamma,
+            "verified_tokens": row.counted.verified_tokens,
             "rounds": row.counted.total.rounds,
             "draft_passes": row.counted.total.draft_passes,
             "new_tokens": row.counted.total.new_tokens,

@@ -144,8 +144,8 @@ def test_train_and_finetune_write_what_their_names_find(trained: Path, tmp_path:
     assert TreeClassifier.from_pretrained("tiny-finetuned").config.hidden == 7
 
 
-def test_a_network_by_steps_is_trained_and_used(at_home: Path, tmp_path: Path) -> None:
-    said = good("train", "--model", "c2t-steps", "--epochs", "1", "--out", tmp_path / "steps")
+def test_a_conditional_network_is_trained_and_used(at_home: Path, tmp_path: Path) -> None:
+    said = good("train", "--model", "c2t-conditional", "--epochs", "1", "--out", tmp_path / "steps")
     use = next(line for line in said.splitlines() if line.startswith("to use it: "))
     few = ["--limit", "1", "--timed", "0", "--max-new-tokens", "4", "--policies", "c2t", "--json", "-"]
     line = json.loads(good(*shlex.split(use)[4:], *few).splitlines()[-1])

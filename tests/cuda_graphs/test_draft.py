@@ -14,7 +14,7 @@ POLICIES = {
     "eagle2": Eagle2(K=4, levels=4, N=15),
     "eagle2-small": Eagle2(K=3, levels=2, N=40),
     "c2t": C2T(toy_classifier(), beta=0.4, K=4, W=5, levels=5),
-    "c2t-steps": C2T(toy_classifier(label="step"), beta=0.1, K=4, W=5, levels=5),
+    "c2t-conditional": C2T(toy_classifier(label="accepted_given_parent"), beta=0.1, K=4, W=5, levels=5),
     "c2t-naive": C2T(toy_classifier(), beta=0.45, K=3, W=None, levels=3, max_width=6),
     "threshold": JointThreshold(0.01, K=4, W=4, levels=6),
     "entropy": EntropyTree(K=3, levels=3, max_width=5),
@@ -36,7 +36,7 @@ def nodes(tree, row: int) -> list[tuple]:
 
 
 def floats(tree) -> list[torch.Tensor]:
-    return [tree.prob, tree.joint, tree.entropy, tree.peak, tree.score]
+    return [tree.log_prob, tree.log_joint, tree.entropy, tree.peak, tree.score]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=3)], ids=["greedy", "sampled"])

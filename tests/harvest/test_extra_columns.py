@@ -79,7 +79,7 @@ def test_target_prob_is_the_targets_probability_of_the_path(columns: dict[str, n
 def test_the_label_of_the_first_decision_model_is_the_ratio_of_target_and_draft(
     forks: Harvest, columns: dict[str, np.ndarray]
 ) -> None:
-    ratio = LABELS["ratio"].of(read_records([forks.folder], ["target", "prob"])).numpy()
+    ratio = LABELS["ratio"].of(read_records([forks.folder], ["target", "log_prob"])).numpy()
     for row in range(3, 12):
         p, q = (columns[name][row] / columns[name][row - 3] for name in ("target_prob", "joint_prob"))
         assert ratio[row] == pytest.approx(min(1, p / q), rel=1e-4)

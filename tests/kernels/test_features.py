@@ -10,11 +10,11 @@ from c2t.errors import InputError
 from c2t.kernels.features import FEATURES, WIDE
 
 NODES = SimpleNamespace(
-    joint=torch.tensor([[0.5, 0.25], [1.0, 1e-6]]).log(),
+    log_joint=torch.tensor([[0.5, 0.25], [1.0, 1e-6]]).log(),
     entropy=torch.tensor([[0.0, 1.5], [2.5, 6.0]]),
     depth=torch.tensor([[0, 1], [2, 10]], dtype=torch.uint8),
-    prob=torch.tensor([[0.5, 0.3], [1.0, 1e-3]]).log(),
-    peak=torch.tensor([[0.5, 0.5], [1.0, 0.9]]).log(),
+    log_prob=torch.tensor([[0.5, 0.3], [1.0, 1e-3]]).log(),
+    max_log_prob=torch.tensor([[0.5, 0.5], [1.0, 0.9]]).log(),
     rank=torch.tensor([[0, 1], [0, 7]]),
 )
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from c2t.errors import InputError
-from c2t.kernels.rows import MANTISSA, Ranked, chunk_size, rank, triton, triton_rank
-from c2t.protocols import Rows
+from c2t.kernels.rows import MANTISSA, TopK, chunk_size, rank, triton, triton_rank
+from c2t.protocols import NextTokenDistributions
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NINF, NAN = float("-inf"), float("nan")
 
 
-def twin(logits: torch.Tensor, k: int, m: int | None) -> Ranked:
-    return Ranked(*(column.to(DEVICE) for column in rank(logits.cpu(), k, m)))
+def twin(logits: torch.Tensor, k: int, m: int | None) -> TopK:
+    return TopK(*(column.to(DEVICE) for column in rank(logits.cpu(), k, m)))
 
 
 def agree(logits: torch.Tensor, k: int, m: int | None, chunk: int | None = None, tolerance: float = 2e-6) -> None:
@@ -41,7 +41,7 @@ def test_twin_sorts_stably(dtype: torch.dtype, values: str) -> None:
         probs = [math.exp(numbers[token]) / total for token in order]
         assert found.token[row].tolist() == order[:9]
         assert found.log_norm[row].item() == pytest.approx(math.log(total), rel=1e-6)
-        assert found.prob[row].exp().tolist() == pytest.approx(probs[:9], rel=1e-5)
+        assert found.log_prob[row].exp().tolist() == pytest.approx(probs[:9], rel=1e-5)
         assert found.entropy[row].item() == pytest.approx(-sum(p * math.log(p) for p in probs[:20] if p), rel=1e-5)
 
 
@@ -79,7 +79,7 @@ class TestKernels:
         found = triton_rank(logits.to(DEVICE), 2, 10, 32)
         assert found.log_norm.isnan().tolist() == [True, True, False]
         assert found.entropy.isnan().tolist() == [True, True, False]
-        assert found.prob.isnan().all(1).tolist() == [True, True, False]
+        assert found.log_prob.isnan().all(1).tolist() == [True, True, False]
 
     def test_zeros_of_both_signs_are_equal(self) -> None:
         agree(torch.tensor([[-1.0, -0.0, 0.0, -0.0, -2.0]]), 4, 2, chunk=8)
@@ -108,8 +108,8 @@ def test_chunks_are_few() -> None:
 
 
 def test_rows_rank_at_once_as_one_by_one() -> None:
-    rows = Rows(tied(6, 50).reshape(2, 3, 50).bfloat16())
-    token, prob, entropy = rows.ranked(4, 10)
+    rows = NextTokenDistributions(tied(6, 50).reshape(2, 3, 50).bfloat16())
+    token, prob, entropy = rows.topk_entropy(4, 10)
     assert token.equal(rows.top(4)[0])
     assert prob.equal(rows.top(4)[1])
     assert entropy.equal(rows.entropy(10))

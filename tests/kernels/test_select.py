@@ -5,13 +5,13 @@ import torch
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.kernels.features import FEATURES, Column
-from c2t.kernels.rows import Ranked, rank, triton
-from c2t.kernels.select import Limits, Network, select, torch_select, triton_select
+from c2t.kernels.rows import TopK, rank, triton
+from c2t.kernels.select import Network, SelectLimits, select, torch_select, triton_select
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_mask import ancestor_bits
 from c2t.policies.c2t import C2T
 from c2t.policies.threshold import JointThreshold
-from c2t.protocols import Rows
+from c2t.protocols import NextTokenDistributions
 from c2t.tree import Tree
 from tests.toys import root_of
 
@@ -25,8 +25,8 @@ class ScriptedDraft:
     def __init__(self, scripts: list[torch.Tensor]):
         self.scripts = iter(scripts)
 
-    def expand(self, tree: Tree, slots: torch.Tensor) -> Rows:
-        return Rows(next(self.scripts)[:, : slots.shape[1]])
+    def expand(self, tree: Tree, slots: torch.Tensor) -> NextTokenDistributions:
+        return NextTokenDistributions(next(self.scripts)[:, : slots.shape[1]])
 
 
 def scripts(rows: int, width: int, levels: int, vocabulary: int = 12) -> list[torch.Tensor]:
@@ -34,7 +34,9 @@ def scripts(rows: int, width: int, levels: int, vocabulary: int = 12) -> list[to
     return [torch.randint(-2, 5, (rows, width, vocabulary)).float() for _ in range(levels)]
 
 
-def grown(step, scripts: list[torch.Tensor], K: int, network: Network | None, limits: Limits, M=None) -> StaticTree:
+def grown(
+    step, scripts: list[torch.Tensor], K: int, network: Network | None, limits: SelectLimits, M=None
+) -> StaticTree:
     """A draft phase of `step`s."""
     rows, width = scripts[0].shape[:2]
     tree = StaticTree.rooted(torch.arange(rows, device=DEVICE), 1 + len(scripts) * width)
@@ -67,14 +69,14 @@ def network_of(model: TreeClassifier) -> Network:
         layers.hidden.bias,
         layers.output.weight[0],
         layers.output.bias,
-        by_steps=model.config.label == "step",
+        conditional=model.config.label == "accepted_given_parent",
     )
 
 
 def alive_nodes(tree: Tree | StaticTree, row: int) -> list[tuple]:
     """Of each alive slot but the root, its columns, the parent as a number among alive slots."""
     slots = tree.alive[row].nonzero()[:, 0].tolist()
-    columns = [tree.token, tree.depth, tree.rank, tree.prob, tree.joint, tree.score]
+    columns = [tree.token, tree.depth, tree.rank, tree.log_prob, tree.log_joint, tree.score]
     return [
         (slots.index(int(tree.parent[row, slot])), *(column[row, slot].item() for column in columns))
         for slot in slots[1:]
@@ -83,7 +85,7 @@ def alive_nodes(tree: Tree | StaticTree, row: int) -> list[tuple]:
 
 @pytest.mark.parametrize("max_nodes", [1024, 14])
 @pytest.mark.parametrize("W", [4, None])
-@pytest.mark.parametrize("kind", ["accepted", "step", "joint"])
+@pytest.mark.parametrize("kind", ["accepted", "accepted_given_parent", "joint"])
 def test_levels_are_those_of_grow(kind: str, W: int | None, max_nodes: int) -> None:
     model, beta = classifier(label=kind), 0.15 if kind == "step" else 0.4
     script = scripts(rows=3, width=4, levels=4)
@@ -93,7 +95,7 @@ def test_levels_are_those_of_grow(kind: str, W: int | None, max_nodes: int) -> N
     policy = JointThreshold(0.01, **shared) if kind == "joint" else C2T(model, beta=beta, **shared)
     expected = policy(ScriptedDraft(script), root_of(0, 1, 2))
     network = None if kind == "joint" else network_of(model)
-    limits = Limits(beta if network else 0.01, max_nodes, strict=W is None)
+    limits = SelectLimits(beta if network else 0.01, max_nodes, strict=W is None)
     tree = grown(torch_select, script, 3, network, limits)
     assert tree.capped.tolist() == expected.capped.tolist()
     assert tree.sizes.tolist() == expected.sizes.tolist()
@@ -105,7 +107,7 @@ def test_levels_are_those_of_grow(kind: str, W: int | None, max_nodes: int) -> N
 
 
 def test_bits_are_the_ancestors_and_dead_slots_see_themselves() -> None:
-    tree = grown(torch_select, scripts(3, 9, 4), 3, None, Limits(0.02))
+    tree = grown(torch_select, scripts(3, 9, 4), 3, None, SelectLimits(0.02))
     assert 0 < int((~tree.alive).sum()) < tree.alive.numel() - 9
     expected = ancestor_bits(torch.where(tree.alive, tree.parent, -1))
     assert tree.bits.shape == (3, 37, 2)
@@ -114,16 +116,16 @@ def test_bits_are_the_ancestors_and_dead_slots_see_themselves() -> None:
 
 def test_a_second_round_is_as_the_first() -> None:
     script = scripts(2, 3, 1)
-    tree = grown(select, script, 3, None, Limits(0.05))
+    tree = grown(select, script, 3, None, SelectLimits(0.05))
     first = [column.clone() for column in tree]
     tree.restart(tree.token[:, 0].clone())
     assert tree.sizes.tolist() == [1, 1]
-    select(tree, range(1), range(1, 4), rank(script[0][:, :1].to(DEVICE), 3, None), None, Limits(0.05))
+    select(tree, range(1), range(1, 4), rank(script[0][:, :1].to(DEVICE), 3, None), None, SelectLimits(0.05))
     for column, before in zip(tree, first, strict=True):
         torch.testing.assert_close(column, before, equal_nan=True)
 
 
-def agree(script: list[torch.Tensor], K: int, network: Network | None, limits: Limits) -> StaticTree:
+def agree(script: list[torch.Tensor], K: int, network: Network | None, limits: SelectLimits) -> StaticTree:
     found, expected = (grown(step, script, K, network, limits) for step in (triton_select, torch_select))
     for name, column in found._asdict().items():
         torch.testing.assert_close(
@@ -140,35 +142,39 @@ def agree(script: list[torch.Tensor], K: int, network: Network | None, limits: L
 @pytest.mark.skipif(triton is None, reason="triton is not installed")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy says when the interpreter meets -inf or NaN
 class TestKernel:
-    @pytest.mark.parametrize("limits", [Limits(0.0), Limits(0.02, strict=True), Limits(0.02, max_nodes=5)])
-    def test_joint_probability(self, limits: Limits) -> None:
+    @pytest.mark.parametrize(
+        "limits", [SelectLimits(0.0), SelectLimits(0.02, strict=True), SelectLimits(0.02, max_nodes=5)]
+    )
+    def test_joint_probability(self, limits: SelectLimits) -> None:
         tree = agree(scripts(2, 4, 3), 3, None, limits)
         assert int(tree.sizes.max()) > 3
 
-    @pytest.mark.parametrize("limits", [Limits(0.4), Limits(0.4, max_nodes=6, strict=True)])
-    def test_classifier(self, limits: Limits) -> None:
+    @pytest.mark.parametrize("limits", [SelectLimits(0.4), SelectLimits(0.4, max_nodes=6, strict=True)])
+    def test_classifier(self, limits: SelectLimits) -> None:
         tree = agree(scripts(2, 4, 3), 3, network_of(classifier()), limits)
         assert int(tree.sizes.max()) > 3
 
-    def test_classifier_by_steps(self) -> None:
+    def test_conditional_classifier(self) -> None:
         script = scripts(2, 4, 3)
-        tree = agree(script, 3, network_of(classifier(label="step")), Limits(0.15))
-        assert 3 < int(tree.sizes.max()) < int(agree(script, 3, network_of(classifier()), Limits(0.15)).sizes.max())
+        tree = agree(script, 3, network_of(classifier(label="accepted_given_parent")), SelectLimits(0.15))
+        assert (
+            3 < int(tree.sizes.max()) < int(agree(script, 3, network_of(classifier()), SelectLimits(0.15)).sizes.max())
+        )
 
     def test_fewer_features_in_another_order(self) -> None:
-        agree(scripts(2, 3, 2), 2, network_of(classifier(3, ("entropy", "depth"))), Limits(0.3))
+        agree(scripts(2, 3, 2), 2, network_of(classifier(3, ("entropy", "depth"))), SelectLimits(0.3))
 
     def test_every_column(self) -> None:
         names = tuple(name for name, feature in FEATURES.items() if isinstance(feature, Column))
         assert len(names) == 7
-        tree = agree(scripts(2, 4, 3), 3, network_of(classifier(5, names)), Limits(0.4))
+        tree = agree(scripts(2, 4, 3), 3, network_of(classifier(5, names)), SelectLimits(0.4))
         assert 3 < int(tree.sizes.max()) < 13
 
     def test_trees_end_one_by_one(self) -> None:
         """The first row's children are hopeless, the second one's go on."""
         script = scripts(2, 4, 3)
         script[0][0] = 0
-        tree = agree(script, 3, None, Limits(0.1))
+        tree = agree(script, 3, None, SelectLimits(0.1))
         assert int(tree.sizes[0]) == 1
         assert int(tree.sizes[1]) > 1
         assert int(tree.alive[0].sum()) == 1
@@ -176,18 +182,18 @@ class TestKernel:
     def test_tokens_without_probability_and_rows_with_nan(self) -> None:
         script = scripts(3, 4, 2)
         script[0][1, 0, 1:], script[1][2, 0, 4] = float("-inf"), float("nan")
-        agree(script, 3, None, Limits(0.0))
-        agree(script, 3, network_of(classifier(3)), Limits(0.2))
+        agree(script, 3, None, SelectLimits(0.0))
+        agree(script, 3, network_of(classifier(3)), SelectLimits(0.2))
 
     def test_more_slots_than_a_word_of_bits(self) -> None:
-        tree = agree(scripts(1, 20, 2), 12, None, Limits(0.0))
+        tree = agree(scripts(1, 20, 2), 12, None, SelectLimits(0.0))
         assert int(tree.bits[0, 32:, 1].ne(0).sum()) == 9
 
     def test_no_rows(self) -> None:
         tree = StaticTree.rooted(torch.zeros(0, dtype=torch.long, device=DEVICE), 5)
         empty = torch.zeros(0, 1, 3, device=DEVICE)
         triton_select(
-            tree, range(1), range(1, 4), Ranked(empty.long(), empty, empty[..., 0], empty[..., 0]), None, Limits(0)
+            tree, range(1), range(1, 4), TopK(empty.long(), empty, empty[..., 0], empty[..., 0]), None, SelectLimits(0)
         )
 
     @pytest.mark.gpu
@@ -196,4 +202,4 @@ class TestKernel:
     def test_full_size(self, kind: str, width: int, K: int) -> None:
         """Logits of many values: a confidence that differs in its last bit must not change an order."""
         script = [torch.randint(-2000, 2000, (8, width, 100)) / 500 for _ in range(4)]
-        agree(script, K, network_of(classifier(64)) if kind == "classifier" else None, Limits(0.01))
+        agree(script, K, network_of(classifier(64)) if kind == "classifier" else None, SelectLimits(0.01))

@@ -21,7 +21,7 @@ def test_every_tree_of_a_run_holds_the_models_own_probabilities() -> None:
                 *above, token = path_of(step.tree, row, slot)
                 text = torch.tensor([[*texts[prompt][: position + 1], *above]])
                 own = draft.model.model(text).logits[0, -1].log_softmax(-1)[token]
-                assert step.tree.prob[row, slot].item() == pytest.approx(own.item(), abs=1e-5)
+                assert step.tree.log_prob[row, slot].item() == pytest.approx(own.item(), abs=1e-5)
 
 
 @torch.no_grad()

@@ -86,7 +86,7 @@ def test_tree_slots_continue_the_prefix_along_their_own_path(draft: EagleDraft) 
                 if next_token is not None:
                     known, fed = torch.cat([known, predicted[-1:]]), torch.cat([fed, torch.tensor([next_token])])
             log_probs = target.lm_head(predicted[-1]).log_softmax(-1)
-            assert tree.prob[row, slot].item() == pytest.approx(log_probs[token].item(), abs=1e-3, rel=2e-4)
+            assert tree.log_prob[row, slot].item() == pytest.approx(log_probs[token].item(), abs=1e-3, rel=2e-4)
 
 
 @torch.no_grad()

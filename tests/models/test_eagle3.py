@@ -12,7 +12,7 @@ from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.target import Target
 from c2t.policies import Eagle2, Plain
-from c2t.replay.lockstep import replay, write
+from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests.eagle_reference import CONFIG, eagle3_forward, eagle3_state, write_head
 from tests.toys import PROMPTS, SIZES, VOCABULARY, language_model, run
@@ -91,6 +91,6 @@ def test_text_is_the_targets_and_replay_is_live(folder: Path, sampling: Sampling
     plain, _ = run(target, None, Plain(), PROMPTS, new=12, sampling=sampling)
     texts, steps = run(target, draft, policy, PROMPTS, new=12, sampling=sampling)
     assert texts == plain
-    written = write(target, PROMPTS, max_new_tokens=12, beyond=4, sampling=sampling)
+    written = write_continuations(target, PROMPTS, max_new_tokens=12, beyond=4, sampling=sampling)
     replayed = list(replay(draft, policy, written, seed=sampling.seed))
     assert [step.count.tolist() for step in replayed] == [step.count.tolist() for step in steps]

@@ -12,9 +12,9 @@ from c2t.models.draft import DraftSession
 from c2t.models.ngrams import LONGEST, PLAUSIBLE, SHORTEST, SOONER, NgramDraft, NgramSession
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
-from c2t.protocols import Draft, Rows
+from c2t.protocols import Draft, NextTokenDistributions
 from c2t.replay.every_position import replay_all, visited
-from c2t.replay.lockstep import replay, write
+from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY
@@ -49,22 +49,22 @@ def reader(drafter: NgramDraft, texts: list[list[int]]) -> NgramSession:
     return session
 
 
-def mixed(prob: Tensor, text: list[int], path: list[int], doubt: float) -> Tensor:
+def mixed(prob: Tensor, text: list[int], path: list[int], prior_weight: float) -> Tensor:
     """The definition."""
     whole, plausible = text + path, prob >= prob.sort(descending=True).values[PLAUSIBLE - 1]
     for n in range(SHORTEST, min(LONGEST, len(whole)) + 1):
         behind = [text[i + n] for i in range(len(text) - n) if text[i : i + n] == whole[-n:]]
         count = torch.tensor([float(behind.count(token)) for token in range(len(prob))], dtype=prob.dtype)
-        prob = (count * plausible + doubt * prob) / (len(behind) + doubt)
-        doubt /= SOONER
+        prob = (count * plausible + prior_weight * prob) / (len(behind) + prior_weight)
+        prior_weight /= SOONER
     return prob / prob.sum()
 
 
-@pytest.mark.parametrize("doubt", [0.5, 16.0])
+@pytest.mark.parametrize("prior_weight", [0.5, 16.0])
 @pytest.mark.parametrize("name", ["eagle", "same"])
 @torch.no_grad()
-def test_distributions_are_mixed_with_counts(name: str, doubt: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, drafted, changed = reader(NgramDraft(toy_drafts()[name], doubt), TEXTS), [], 0
+def test_distributions_are_mixed_with_counts(name: str, prior_weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, drafted, changed = reader(NgramDraft(toy_drafts()[name], prior_weight), TEXTS), [], 0
     assert isinstance(session, Draft)
     expand = session.draft.expand
     monkeypatch.setattr(session.draft, "expand", lambda *level: drafted.append(expand(*level)) or drafted[-1])
@@ -75,7 +75,7 @@ def test_distributions_are_mixed_with_counts(name: str, doubt: float, monkeypatc
         for row, text in enumerate(TEXTS):
             for place, slot in enumerate(slots[row].tolist()):
                 alone = drafted[-1].log_probs[row, place].exp()
-                wanted = mixed(alone, text, path_of(tree, row, slot), doubt)
+                wanted = mixed(alone, text, path_of(tree, row, slot), prior_weight)
                 torch.testing.assert_close(rows.log_probs[row, place].exp(), wanted, rtol=1e-9, atol=1e-12)
                 changed += not torch.allclose(alone, wanted)
         children = torch.tensor([1, 2, 7]).expand(*slots.shape, 3)  # which the texts are made of
@@ -98,26 +98,26 @@ class Certain(DraftSession):
 
     def _logits(self, hidden): ...
 
-    def expand(self, tree: Tree, slots: Tensor) -> Rows:
+    def expand(self, tree: Tree, slots: Tensor) -> NextTokenDistributions:
         logits = torch.randn(*slots.shape, VOCABULARY)
         following = self.last + tree.depth.gather(1, slots.clamp(min=0)) + 2
-        return Rows(logits.scatter_add_(2, following[..., None], torch.full((*slots.shape, 1), 20.0)))
+        return NextTokenDistributions(logits.scatter_add_(2, following[..., None], torch.full((*slots.shape, 1), 20.0)))
 
 
 def test_no_probability_exceeds_one_and_no_child_its_parent() -> None:
     """Or reranking would keep a node without its parent, even without the root."""
     for last in range(1, 21):
         text = torch.tensor([[*range(last + 9)] * 2 + [*range(last + 1)]])
-        session = NgramSession(Certain(last), doubt=32.0)
+        session = NgramSession(Certain(last), prior_weight=32.0)
         session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
         tree = Eagle2(K=3, levels=6, N=5)(session, root_of(last))
         assert tree.depth[0].tolist() == [-1, 0, 1, 2, 3]
-        assert (tree.prob <= 0).all()
+        assert (tree.log_prob <= 0).all()
 
 
 @pytest.mark.parametrize("name", ["eagle2", "c2t naive", "opttree", "entropy", "specinfer", "sequoia", "dyspec"])
 def test_text_is_that_of_plain_decoding(name: str) -> None:
-    policy, drafter = EVERY_POLICY[name].policy, NgramDraft(toy_drafts()["perturbed"], doubt=2.0)
+    policy, drafter = EVERY_POLICY[name].policy, NgramDraft(toy_drafts()["perturbed"], prior_weight=2.0)
     prompts = [*PROMPTS, [4, 4, 9, 4, 4, 9, 4, 4]]
     for sampling in (Sampling(), Sampling(temperature=0.4, seed=3)):
         settings = {"max_new_tokens": 12, "sampling": sampling}
@@ -139,7 +139,7 @@ def test_rows_end_at_their_own_time() -> None:
 @pytest.mark.parametrize("policy", [Eagle2(3, 2, None), SpecInfer((3, 2))], ids=lambda policy: type(policy).__name__)
 def test_text_follows_the_targets_law(policy) -> None:
     """Candidates that are drawn from the mixed distributions are verified by them."""
-    sampling, models = SAMPLINGS["T=1"], (MarkovTarget(TARGET), NgramDraft(MarkovDraft(DRAFT), doubt=1.0))
+    sampling, models = SAMPLINGS["T=1"], (MarkovTarget(TARGET), NgramDraft(MarkovDraft(DRAFT), prior_weight=1.0))
     steps = list(generate(*models, policy, [PROMPT] * ROWS, max_new_tokens=4, sampling=sampling))
     assert p_of_texts(steps, sampling) > 1e-4
     assert p_of_bonus(steps, sampling) > 1e-4
@@ -150,7 +150,7 @@ def test_a_text_that_repeats_itself_is_gone_on_with(monkeypatch: pytest.MonkeyPa
     """Whatever a random head says, as long as it does not exclude a token."""
     monkeypatch.setattr(ngrams, "PLAUSIBLE", VOCABULARY)
     text = [4, 9, 2, 30, 17] * 3 + [4, 9]
-    drafter = NgramDraft(random_eagle(toy_target()), doubt=0.1)
+    drafter = NgramDraft(random_eagle(toy_target()), prior_weight=0.1)
     tree = Eagle2(K=1, levels=7, N=None)(reader(drafter, [text]), root_of(text[-1]))
     assert tree.token[0].tolist() == [9, 2, 30, 17, 4, 9, 2, 30]
 
@@ -159,18 +159,18 @@ def test_a_text_that_repeats_itself_is_gone_on_with(monkeypatch: pytest.MonkeyPa
     "policy", [C2T(toy_classifier(), beta=0.25, K=4, W=4, levels=4), JointThreshold(0.03, K=4, levels=4)]
 )
 def test_replays_are_the_live_run(policy) -> None:
-    target, drafter = toy_target(), NgramDraft(toy_drafts()["perturbed"], doubt=3.0)
+    target, drafter = toy_target(), NgramDraft(toy_drafts()["perturbed"], prior_weight=3.0)
     sampling = Sampling(temperature=0.4, seed=2)
-    texts = write(target, PROMPTS, max_new_tokens=20, beyond=6, sampling=sampling)
+    texts = write_continuations(target, PROMPTS, max_new_tokens=20, beyond=6, sampling=sampling)
     live = list(generate(target, drafter, policy, PROMPTS, max_new_tokens=20, sampling=sampling))
     assert_same(live, replay(drafter, policy, texts, seed=2))
     assert_same(live, visited(replay_all(drafter, policy, texts, seed=2)))
 
 
-@pytest.mark.parametrize("doubt", [0.0, -1.0, float("nan"), float("inf"), 1e-4, 1e7])
-def test_a_doubt_that_is_none_is_refused(doubt: float) -> None:
+@pytest.mark.parametrize("prior_weight", [0.0, -1.0, float("nan"), float("inf"), 1e-4, 1e7])
+def test_a_doubt_that_is_none_is_refused(prior_weight: float) -> None:
     with pytest.raises(InputError, match="must be a number from"):
-        NgramDraft(toy_drafts()["same"], doubt)
+        NgramDraft(toy_drafts()["same"], prior_weight)
 
 
 def test_graphs_do_not_serve_it() -> None:

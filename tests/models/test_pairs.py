@@ -59,27 +59,27 @@ def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "part", "doubt"),
+    ("name", "part", "prior_weight"),
     [
         ("+ngrams", "draft", 32.0),
         ("lm+ngrams=0.5", "draft_lm", 0.5),
         ("{}/draft_distilled+ngrams", "draft_distilled", 32.0),
     ],
 )
-def test_ngrams_come_with_any_draft(name: str, part: str, doubt: float, pair_folder: Path) -> None:
+def test_ngrams_come_with_any_draft(name: str, part: str, prior_weight: float, pair_folder: Path) -> None:
     pair = load_pair("toy", draft=name.format(pair_folder))
     assert isinstance(pair.draft, NgramDraft)
-    assert pair.draft.doubt == doubt
+    assert pair.draft.prior_weight == prior_weight
     place, version = pair.sources["draft"]
-    assert place == f"{pair_folder / part}+ngrams={doubt:g}"
-    assert version == f"{fingerprint(pair_folder / part)}+ngrams={doubt:g}"
+    assert place == f"{pair_folder / part}+ngrams={prior_weight:g}"
+    assert version == f"{fingerprint(pair_folder / part)}+ngrams={prior_weight:g}"
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("lm+ngrams=", "DOUBT with a number"),
-        ("lm+ngrams=many", "DOUBT with a number"),
+        ("lm+ngrams=", "WEIGHT with a number"),
+        ("lm+ngrams=many", "WEIGHT with a number"),
         ("lm+ngrams=0", "from 0.001 to 1e"),
         ("lm+ngrams=nan", "from 0.001 to 1e"),
         ("lm+ngrams=1e39", "from 0.001 to 1e"),
@@ -87,7 +87,7 @@ def test_ngrams_come_with_any_draft(name: str, part: str, doubt: float, pair_fol
         ("lm+ngrams+ngrams", "no draft is called"),
     ],
 )
-def test_ngrams_of_no_sensible_doubt_are_refused(name: str, reason: str, pair_folder: Path) -> None:
+def test_ngrams_of_no_sensible_weight_are_refused(name: str, reason: str, pair_folder: Path) -> None:
     with pytest.raises(InputError, match=reason):
         load_pair("toy", draft=name)
 
@@ -96,7 +96,7 @@ def test_a_folder_may_have_ngrams_in_its_name(pair_folder: Path, tmp_path: Path)
     place = tmp_path / "x+ngrams-heads" / "draft"
     shutil.copytree(pair_folder / "draft", place)
     assert isinstance(load_pair("toy", draft=place).draft, EagleDraft)
-    assert load_pair("toy", draft=Path(f"{place}+ngrams=2")).draft.doubt == 2
+    assert load_pair("toy", draft=Path(f"{place}+ngrams=2")).draft.prior_weight == 2
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float64, torch.bfloat16])

@@ -30,9 +30,9 @@ def confidence(classifier: TreeClassifier, joint_prob: float, entropy: float, de
 
 
 def algorithm_1(
-    probabilities: Callable, classifier, beta, K, W, levels, M, by_steps
+    probabilities: Callable, classifier, beta, K, W, levels, M, conditional
 ) -> list[list[tuple[tuple[int, ...], float]]]:
-    """Levels of (path, confidence), most confident first; by steps: confidences are multiplied along the path."""
+    """Levels of (path, confidence), most confident first; conditional: confidences are multiplied along the path."""
     tree, frontier = [], [((), 1.0, 1.0)]
     for depth in range(levels):
         candidates = []
@@ -41,7 +41,7 @@ def algorithm_1(
             ranked = sorted(range(len(p)), key=lambda token: -p[token])
             entropy = -sum(p[token] * math.log(p[token]) for token in ranked[:M])
             for token in ranked[:K]:
-                score = confidence(classifier, joint * p[token], entropy, depth) * (above if by_steps else 1)
+                score = confidence(classifier, joint * p[token], entropy, depth) * (above if conditional else 1)
                 candidates.append((score, (*path, token), joint * p[token]))
         survivors = sorted((c for c in candidates if c[0] >= beta), key=lambda c: -c[0])[:W]
         if not survivors:
@@ -72,7 +72,7 @@ def test_tree_is_that_of_algorithm_1(
             W,
             levels,
             M,
-            by_steps=label == "step",
+            conditional=label == "accepted_given_parent",
         )
         nodes = [slot for slot in range(1, tree.size) if tree.alive[row, slot]]
         flat = [node for level in expected for node in level]

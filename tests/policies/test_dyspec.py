@@ -167,7 +167,7 @@ def test_values_fall_along_siblings_and_are_never_below_a_childs(logits: list[fl
     children = tree.children(torch.tensor([[0]]), columns[None], own[None, None], torch.zeros(1, 1))
     value = draw_value(Nodes(**children.columns()), tree, len(own))[0]
     assert (value[1:] <= value[:-1]).all()
-    assert (value >= children.joint[0]).all()
+    assert (value >= children.log_joint[0]).all()
     assert value[0] == 0
 
 

@@ -72,9 +72,9 @@ def check_columns(tree: Tree, logits: Callable, M: int | None = None) -> None:
             own = distribution[path[-1]].item()
             # A float32 logit of 600 has steps of 6e-5: rounding grows with the numbers.
             step = 1e-5 + 2**-23 * logits(row, tuple(path[:-1])).abs().max().item()
-            assert tree.prob[row, slot].item() == pytest.approx(own, abs=step, rel=1e-6)
-            above = tree.joint[row, parent].item() if parent else 0.0
-            assert tree.joint[row, slot].item() == pytest.approx(above + own, abs=step, rel=1e-6)
+            assert tree.log_prob[row, slot].item() == pytest.approx(own, abs=step, rel=1e-6)
+            above = tree.log_joint[row, parent].item() if parent else 0.0
+            assert tree.log_joint[row, slot].item() == pytest.approx(above + own, abs=step, rel=1e-6)
             assert (distribution > own + 1e-6).sum() <= tree.rank[row, slot] <= (distribution >= own - 1e-6).sum() - 1
             if M is not None:
                 p = distribution.exp().sort(descending=True).values[:M]
@@ -102,8 +102,8 @@ def test_reranked_tree_holds_the_best_of_the_full_tree() -> None:
     root = root_of(1, 2, 3)
     full = Eagle2(4, 4, None)(TableDraft(random_table(VOCABULARY)), root)
     small = Eagle2(4, 4, 17)(TableDraft(random_table(VOCABULARY)), root)
-    best = full.joint[:, 1:].sort(dim=1, descending=True).values[:, :16]
-    torch.testing.assert_close(small.joint[:, 1:].sort(dim=1, descending=True).values, best)
+    best = full.log_joint[:, 1:].sort(dim=1, descending=True).values[:, :16]
+    torch.testing.assert_close(small.log_joint[:, 1:].sort(dim=1, descending=True).values, best)
 
 
 @settings(max_examples=50, deadline=None)

@@ -8,7 +8,7 @@ import torch
 
 from c2t.decoding import Step, cut, generate
 from c2t.policies import POLICIES
-from c2t.replay.lockstep import replay, write
+from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY, EXACT, SAMPLED
@@ -59,7 +59,7 @@ def test_text_is_plain_decodings_and_replay_is_the_live_run(name: str, draft: st
         for step in steps[1:]:
             check_trees(step.tree, case.nodes, case.levels)
             assert int(step.draft_passes.max()) <= case.levels
-        texts = write(toy_target(), PROMPTS, max_new_tokens=NEW, beyond=case.levels + 1, sampling=chosen)
+        texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=NEW, beyond=case.levels + 1, sampling=chosen)
         assert_same(steps, list(replay(toy_drafts()[draft], case.policy, texts, seed=chosen.seed)))
 
 

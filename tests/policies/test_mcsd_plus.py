@@ -13,7 +13,7 @@ from c2t.errors import InputError
 from c2t.policies import Eagle2, MCSDPlus, Plain
 from c2t.policies.mcsd_plus import topology
 from c2t.protocols import Root
-from c2t.replay.lockstep import replay, write
+from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.markov import VOCABULARY, MarkovDraft, MarkovTarget
@@ -62,9 +62,9 @@ def test_chains_are_the_drafts_most_probable_tokens_behind_the_targets_candidate
             path = path_of(tree, row, slot)
             before = TABLE(row, tuple(path[:-1])).log_softmax(-1)
             assert path[-1] == int(before.argmax())
-            above = tree.joint[row, tree.parent[row, slot]]
-            torch.testing.assert_close(tree.joint[row, slot] - above, before.max().to(above))
-    assert (tree.joint[:, 1:4] == 0).all()
+            above = tree.log_joint[row, tree.parent[row, slot]]
+            torch.testing.assert_close(tree.log_joint[row, slot] - above, before.max().to(above))
+    assert (tree.log_joint[:, 1:4] == 0).all()
 
 
 @pytest.mark.parametrize("stop", range(1, 5))
@@ -191,7 +191,7 @@ def test_there_is_one_rule_for_it_and_no_replay() -> None:
             check_rule(MCSDPlus(), rule)
     with pytest.raises(InputError, match="longest-fork is no rule; use target-only"):
         check_rule(Eagle2(), "longest-fork")
-    texts = write(toy_target(), PROMPTS[:1], max_new_tokens=4, beyond=3, sampling=Sampling())
+    texts = write_continuations(toy_target(), PROMPTS[:1], max_new_tokens=4, beyond=3, sampling=Sampling())
     with pytest.raises(InputError, match="no replay"):
         list(replay(toy_drafts()["perturbed"], MCSDPlus(W=2, D=1), texts))
 
@@ -213,6 +213,8 @@ def test_a_greedy_text_of_several_forks_is_not_the_greedy_one() -> None:
 
 
 def test_a_classifier_of_columns_that_forks_do_not_have_is_refused() -> None:
-    by_steps = TreeClassifier(ClassifierConfig(features=("log_prob", "entropy", "rank"), label="step"))
+    conditional = TreeClassifier(
+        ClassifierConfig(features=("log_prob", "entropy", "rank"), label="accepted_given_parent")
+    )
     with pytest.raises(InputError, match="reads log_prob, rank, which forks do not have: train one by c2t train"):
-        MCSDPlus(decision=by_steps)
+        MCSDPlus(decision=conditional)

@@ -45,7 +45,7 @@ def test_records_of_two_harvests_have_their_own_prompts_and_trees(harvest: Path,
     assert both.tree.unique().tolist() == list(range(12))
     assert both.prompt.unique().tolist() == list(range(5))
     alone = read_columns(other, ["joint_prob"])["joint_prob"]
-    torch.testing.assert_close(both.joint[6 * 1010 :].exp(), torch.from_numpy(alone))
+    torch.testing.assert_close(both.log_joint[6 * 1010 :].exp(), torch.from_numpy(alone))
 
 
 def test_lists_per_row_come_back_as_a_matrix(tmp_path: Path) -> None:

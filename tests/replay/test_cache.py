@@ -8,8 +8,8 @@ import torch
 
 from c2t.models.pairs import Pair
 from c2t.replay import cache as text_cache
-from c2t.replay.cache import folder, written
-from c2t.replay.lockstep import Text
+from c2t.replay.cache import cached_continuations, folder
+from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
 from tests.small_pair import TURNS
 
@@ -38,7 +38,7 @@ def ids_of(pair: Pair) -> list[list[int]]:
     return [pair.tokenizer(turn).input_ids for turn in TURNS[:3]]
 
 
-def same(one: list[Text], other: list[Text]) -> bool:
+def same(one: list[Continuation], other: list[Continuation]) -> bool:
     return len(one) == len(other) and all(
         a.tokens.equal(b.tokens) and a.features.equal(b.features) and a[2:] == b[2:]
         for a, b in zip(one, other, strict=True)
@@ -46,7 +46,7 @@ def same(one: list[Text], other: list[Text]) -> bool:
 
 
 def test_the_second_request_reads_what_the_first_wrote(small_pair: Pair, writes: list[int]) -> None:
-    first, second = (written(small_pair, ids_of(small_pair), **SETTINGS) for _ in range(2))
+    first, second = (cached_continuations(small_pair, ids_of(small_pair), **SETTINGS) for _ in range(2))
     assert writes == [3]
     assert same(first, second)
     assert second[0].features.dtype == torch.float64
@@ -69,7 +69,7 @@ def test_the_second_request_reads_what_the_first_wrote(small_pair: Pair, writes:
 )
 def test_other_settings_are_other_texts(change: dict, small_pair: Pair, writes: list[int]) -> None:
     for settings in (SETTINGS, SETTINGS | change, SETTINGS):
-        written(small_pair, ids_of(small_pair), **settings)
+        cached_continuations(small_pair, ids_of(small_pair), **settings)
     assert writes == [3, 3]
 
 
@@ -83,7 +83,7 @@ def test_other_weights_prompts_templates_and_features_are_other_texts(small_pair
         (small_pair, [*ids[:2], [*ids[2], 7]]),
         (small_pair, ids),
     ):
-        written(pair, prompts, **SETTINGS)
+        cached_continuations(pair, prompts, **SETTINGS)
     assert writes == [3, 3, 3, 3]
     keys = {text_cache._key(small_pair, ids, {}, Sampling())}
     tapped = replace(small_pair, target=type(small_pair.target)(small_pair.target.model))
@@ -112,15 +112,15 @@ def other_prompts(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut_short, garbage, another_table, other_prompts])
 def test_a_damaged_file_is_written_again(damage, small_pair: Pair, writes: list[int]) -> None:
-    first = written(small_pair, ids_of(small_pair), **SETTINGS)
+    first = cached_continuations(small_pair, ids_of(small_pair), **SETTINGS)
     [path] = folder().iterdir()
     damage(path)
     with pytest.warns(UserWarning, match="is damaged .*written again") as warned:
-        second = written(small_pair, ids_of(small_pair), **SETTINGS)
+        second = cached_continuations(small_pair, ids_of(small_pair), **SETTINGS)
     assert len(warned) == 1
     assert "\n" not in str(warned[0].message)
     assert same(first, second)
-    assert same(first, written(small_pair, ids_of(small_pair), **SETTINGS))
+    assert same(first, cached_continuations(small_pair, ids_of(small_pair), **SETTINGS))
     assert writes == [3, 3]
 
 
@@ -130,24 +130,24 @@ def test_a_place_that_cannot_be_written_to_is_a_warning(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("C2T_CACHE", str(tmp_path / "file"))
     with pytest.warns(UserWarning, match="C2T_CACHE"):
-        assert len(written(small_pair, ids_of(small_pair), **SETTINGS)) == 3
+        assert len(cached_continuations(small_pair, ids_of(small_pair), **SETTINGS)) == 3
 
 
 def test_the_oldest_texts_go_when_there_are_too_many(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = ids_of(small_pair)
-    written(small_pair, ids, **SETTINGS)
+    cached_continuations(small_pair, ids, **SETTINGS)
     [first] = folder().iterdir()
     monkeypatch.setattr(text_cache, "LIMIT", int(2.5 * first.stat().st_size))
     for seed in (7, 8):
-        written(small_pair, ids, **SETTINGS)  # used again, so it is not the oldest
-        written(small_pair, ids, **SETTINGS | {"sampling": Sampling(0.8, seed=seed)})
+        cached_continuations(small_pair, ids, **SETTINGS)  # used again, so it is not the oldest
+        cached_continuations(small_pair, ids, **SETTINGS | {"sampling": Sampling(0.8, seed=seed)})
     assert first in folder().iterdir()
     assert len(list(folder().iterdir())) == 2
 
 
 def test_targets_without_files_are_not_kept(small_pair: Pair, writes: list[int]) -> None:
     for _ in range(2):
-        written(replace(small_pair, sources={}), ids_of(small_pair), **SETTINGS)
+        cached_continuations(replace(small_pair, sources={}), ids_of(small_pair), **SETTINGS)
     assert writes == [3, 3]
     assert not folder().exists()
 

@@ -10,7 +10,7 @@ from c2t.decoding import Policy, Step, generate
 from c2t.policies import C2T, DySpec, Eagle2, EntropyTree, JointThreshold
 from c2t.replay import every_position as positions
 from c2t.replay.every_position import replay_all, visited
-from c2t.replay.lockstep import replay, write
+from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests import toys
 from tests.toys import deep_pairs, toy_classifier
@@ -65,7 +65,7 @@ def test_the_live_run_is_a_path_through_all_positions(
     monkeypatch.setattr(positions, "CHUNK", 3)  # the texts are longer than one chunk
     target, drafter = deep_pairs()[draft]
     chosen = SAMPLINGS[sampling]
-    texts = write(target, PROMPTS, max_new_tokens=NEW, beyond=9, sampling=chosen, sequences=SEQUENCES)
+    texts = write_continuations(target, PROMPTS, max_new_tokens=NEW, beyond=9, sampling=chosen, sequences=SEQUENCES)
     stream = {"seed": chosen.seed, "sequences": SEQUENCES}
     accepted = 0
     for policy in POLICIES.values():
@@ -85,7 +85,7 @@ def test_a_round_anywhere_is_the_first_round_after_that_prefix() -> None:
     """Positions that no live run of these prompts visits, too: a prompt that ends there does."""
     target, drafter = deep_pairs()["lm"]
     policy = Eagle2(K=3, levels=4, N=12, M=10)
-    texts = write(target, PROMPTS[:1], max_new_tokens=NEW, beyond=5, sampling=Sampling())
+    texts = write_continuations(target, PROMPTS[:1], max_new_tokens=NEW, beyond=5, sampling=Sampling())
     [every] = rounds(replay_all(drafter, policy, texts)).values()
     for one in every[1:]:
         prefix = texts[0].tokens[: one["position"]].tolist()
@@ -96,6 +96,6 @@ def test_a_round_anywhere_is_the_first_round_after_that_prefix() -> None:
 
 def test_texts_without_a_round_have_no_steps() -> None:
     target, drafter = deep_pairs()["eagle"]
-    texts = write(target, PROMPTS, max_new_tokens=1, beyond=4, sampling=Sampling())
+    texts = write_continuations(target, PROMPTS, max_new_tokens=1, beyond=4, sampling=Sampling())
     [prefill] = visited(replay_all(drafter, POLICIES["eagle2"], texts))
     assert prefill.tokens[:, 0].tolist() == [text.tokens[text.prompt] for text in texts]

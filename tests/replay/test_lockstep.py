@@ -7,7 +7,7 @@ import torch
 
 from c2t.decoding import Step, cut
 from c2t.policies import C2T, Eagle2, Plain
-from c2t.replay.lockstep import replay, write
+from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.statistics import Trace, total
 from tests.toys import PROMPTS, emitted, run, toy_classifier, toy_drafts, toy_target
@@ -55,7 +55,9 @@ def test_replay_is_the_live_run(policy: str, draft: str, sampling: str) -> None:
     ends_early = frozenset({free[0][6], free[2][0], free[3][12]})
     for eos in (frozenset(), ends_early) if draft == "eagle" else (ends_early,):
         text, live = run(toy_target(), drafter, tree, PROMPTS, chosen, new=NEW, eos=eos)
-        texts = write(toy_target(), PROMPTS, max_new_tokens=NEW, beyond=levels + 1, sampling=chosen, eos=eos)
+        texts = write_continuations(
+            toy_target(), PROMPTS, max_new_tokens=NEW, beyond=levels + 1, sampling=chosen, eos=eos
+        )
         replayed = list(replay(drafter, tree, texts))
         assert_same(live, replayed)
         assert any(len(tokens) < NEW for tokens in text) == bool(eos)
@@ -77,7 +79,7 @@ def test_written_texts_are_the_targets_with_its_features() -> None:
     sampling = Sampling(temperature=0.8, seed=5)
     free, _ = run(toy_target(), None, Plain(), PROMPTS, sampling, new=30)
     eos = frozenset({free[1][7]})
-    texts = write(
+    texts = write_continuations(
         toy_target(), PROMPTS, max_new_tokens=20, beyond=6, sampling=sampling, eos=eos, sequences=[0, 1, 2, 3]
     )
     for prompt, plain, text in zip(PROMPTS, free, texts, strict=True):
@@ -94,7 +96,7 @@ def test_the_last_tree_is_judged_in_full() -> None:
     """The text goes on far enough past its end: a draft that is always right is always accepted in full."""
     levels = 5
     policy = Eagle2(K=1, levels=levels, N=None)
-    texts = write(toy_target(), PROMPTS, max_new_tokens=9, beyond=levels + 1, sampling=Sampling())
+    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=9, beyond=levels + 1, sampling=Sampling())
     steps = list(replay(toy_drafts()["same"], policy, texts))
     assert all(set(step.accepted.length.tolist()) == {levels} for step in steps[1:])
 
@@ -104,14 +106,14 @@ def test_shortest_texts(new: int) -> None:
     policy, levels = POLICIES["eagle2"]
     drafter = toy_drafts()["perturbed"]
     _, live = run(toy_target(), drafter, policy, PROMPTS, new=new)
-    texts = write(toy_target(), PROMPTS, max_new_tokens=new, beyond=levels + 1, sampling=Sampling())
+    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=new, beyond=levels + 1, sampling=Sampling())
     replayed = list(replay(drafter, policy, texts))
     assert len(replayed) == new
     assert_same(live, replayed)
 
 
 def test_one_writing_serves_many_settings() -> None:
-    texts = write(toy_target(), PROMPTS, max_new_tokens=NEW, beyond=7, sampling=Sampling())
+    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=NEW, beyond=7, sampling=Sampling())
     for K, N in product((1, 3), (5, None)):
         policy = Eagle2(K, 6, N)
         _, live = run(toy_target(), toy_drafts()["perturbed"], policy, PROMPTS, new=NEW)

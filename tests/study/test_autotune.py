@@ -13,7 +13,7 @@ from c2t.sampling import Sampling
 from c2t.study import autotune as tuning
 from c2t.study.autotune import Candidate, Race, TuneSettings, candidate, overheads, predict, tune, typical
 from c2t.study.costs import Costs, Curve, Overhead
-from c2t.study.evaluate import write_texts
+from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
 from tests.small_pair import TURNS
 
@@ -103,7 +103,7 @@ def test_where_drafting_is_free_the_tree_wins_and_where_it_is_dear_plain_decodin
 
 
 def test_predictions_are_checked_on_other_batches_than_overheads_are_fitted_on(small_pair: Pair) -> None:
-    texts = write_texts(small_pair, [[5]] * 12, 1, 0, Sampling())
+    texts = continuations(small_pair, [[5]] * 12, 1, 0, Sampling())
     for batch, timed, checking, fitting in [(1, 4, 4, 4), (1, 8, 8, 4), (4, 4, 2, 1), (6, 1, 1, 1)]:
         settings = TuneSettings(batch=batch, limit=12, timed=timed)
         race = Race(small_pair, texts, settings, float)
@@ -142,7 +142,7 @@ def test_overheads_are_fitted_for_each_kind_on_its_shortest_and_deepest_member()
 
 def test_costs_are_measured_on_texts_of_middle_length(small_pair: Pair) -> None:
     ids = [[5] * length for length in (9, 1, 5, 7, 3)]
-    texts = write_texts(small_pair, ids, 4, 0, Sampling())
+    texts = continuations(small_pair, ids, 4, 0, Sampling())
     assert [text.prompt for text in typical(texts, 1)] == [5]
     assert [text.prompt for text in typical(texts, 3)] == [3, 5, 7]
 

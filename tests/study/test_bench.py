@@ -33,12 +33,12 @@ def test_rows_are_what_the_evaluation_counts(small_pair: Pair, result: benchmark
     statistics = evaluate(small_pair, POLICIES[0], ids, max_new_tokens=12, sampling=Sampling(SETTINGS.temperature))
     expected, row = total(statistics), result.rows[0]
     assert row.policy.startswith("eagle2:K=4,levels=3,N=12,M=0")
-    assert (row.tau, row.gamma, row.rounds) == (expected.tau, expected.gamma, expected.rounds)
-    assert row.gamma == 12 * row.rounds
+    assert (row.tau, row.verified_tokens, row.rounds) == (expected.tau, expected.verified_tokens, expected.rounds)
+    assert row.verified_tokens == 12 * row.rounds
     assert row.tau_with_bonus == row.tau + 1
     assert row.categories == {"heldout": total(statistics[1::2]).tau, "known": total(statistics[::2]).tau}
     assert result.rows[1].tau == result.rows[1].draft_passes == 0
-    assert result.rows[1].gamma == result.rows[1].rounds
+    assert result.rows[1].verified_tokens == result.rows[1].rounds
 
 
 def test_alpha_is_tau_as_a_share_of_the_longest_draft(small_pair: Pair) -> None:

@@ -11,7 +11,7 @@ from c2t.models.target import TargetSession
 from c2t.sampling import Sampling
 from c2t.study import costs
 from c2t.study.costs import Costs, Curve, Overhead, fit_overhead, measure, regular
-from c2t.study.evaluate import write_texts
+from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
 from tests.small_pair import TURNS
 
@@ -82,7 +82,7 @@ def test_each_forward_is_timed_at_its_size(small_pair: Pair, monkeypatch: pytest
 
     monkeypatch.setattr(costs, "VERIFIED", (1, 2, 5))
     ids = [small_pair.tokenizer(turn).input_ids for turn in TURNS[:2]]
-    texts = write_texts(small_pair, ids, 8, 1, Sampling())
+    texts = continuations(small_pair, ids, 8, 1, Sampling())
     monkeypatch.setattr(TargetSession, "verify", slowly_verify)
     monkeypatch.setattr(DraftSession, "expand", slowly_expand)
     found = measure(small_pair, texts, widest=5, repeats=3, clock=lambda: now[0])

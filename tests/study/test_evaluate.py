@@ -7,7 +7,7 @@ from c2t.policies import C2T, Eagle2, Plain
 from c2t.prompts import Prompt
 from c2t.sampling import Sampling
 from c2t.statistics import total
-from c2t.study.evaluate import BATCH, encode, evaluate, loops, share_of_loops, write_texts
+from c2t.study.evaluate import BATCH, continuations, encode, evaluate, loops, share_of_loops
 from tests.small_pair import TURNS
 from tests.toys import toy_classifier
 
@@ -23,7 +23,7 @@ def ids_of(pair: Pair) -> list[list[int]]:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_replay_counts_what_live_runs_count(small_pair: Pair, temperature: float) -> None:
     sampling, ids = Sampling(temperature, seed=3), ids_of(small_pair)
-    texts = write_texts(small_pair, ids, NEW, max(policy.levels for policy in POLICIES), sampling)
+    texts = continuations(small_pair, ids, NEW, max(policy.levels for policy in POLICIES), sampling)
     for policy in POLICIES:
         live = evaluate(small_pair, policy, ids, max_new_tokens=NEW, sampling=sampling, live=True)
         shared = evaluate(small_pair, policy, ids, max_new_tokens=NEW, sampling=sampling, texts=texts)
@@ -43,7 +43,7 @@ def test_progress_counts_prompts(small_pair: Pair) -> None:
 def test_later_turns_use_the_targets_answers(small_pair: Pair) -> None:
     prompts = [Prompt(0, "", ["def add(a, b):", "The sum"], "f"), Prompt(1, "", ["a number"], "f")]
     encoded = encode(small_pair, prompts, 5, Sampling())
-    [text, *_] = write_texts(small_pair, encoded.ids[:1], 5, 0, Sampling())
+    [text, *_] = continuations(small_pair, encoded.ids[:1], 5, 0, Sampling())
     answer = small_pair.tokenizer.decode(text.tokens[text.prompt : text.end], skip_special_tokens=True)
     assert small_pair.tokenizer.decode(encoded.ids[2]) == f"def add(a, b):{answer}\nThe sum"
 
@@ -59,6 +59,6 @@ def test_loops() -> None:
 
 def test_share_of_loops(small_pair: Pair) -> None:
     ids = ids_of(small_pair)[:4]
-    greedy = share_of_loops(write_texts(small_pair, ids, 60, 0, Sampling()))
-    sampled = share_of_loops(write_texts(small_pair, ids, 60, 0, Sampling(1.0)))
+    greedy = share_of_loops(continuations(small_pair, ids, 60, 0, Sampling()))
+    sampled = share_of_loops(continuations(small_pair, ids, 60, 0, Sampling(1.0)))
     assert greedy > 0 == sampled

@@ -7,9 +7,9 @@ import torch
 
 from c2t.errors import InputError
 from c2t.policies.eagle2 import Eagle2
-from c2t.replay.lockstep import replay, write
+from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
-from c2t.study.oracle import Judged, Oracle
+from c2t.study.oracle import Oracle, OracleDraft
 from tests.toys import PROMPTS, path_of, root_of, toy_drafts, toy_target
 
 K, LEVELS = 3, 3
@@ -17,8 +17,8 @@ K, LEVELS = 3, 3
 
 def judged(temperature: float):
     """A session that has observed the prompts, and the roots after them."""
-    texts = write(toy_target(), PROMPTS, max_new_tokens=4, beyond=1, sampling=Sampling())
-    session = Judged(toy_drafts()["perturbed"], toy_target(), temperature).session()
+    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=4, beyond=1, sampling=Sampling())
+    session = OracleDraft(toy_drafts()["perturbed"], toy_target(), temperature).session()
     count = torch.tensor(list(map(len, PROMPTS)))
     width = int(count.max())
     tokens, features = torch.zeros(len(PROMPTS), width + 1, dtype=torch.long), []
@@ -80,7 +80,7 @@ def test_it_beats_the_drafts_own_ranking(temperature: float) -> None:
     """Over whole texts: at least EAGLE-2's tau with fewer tokens; greedy, every token but the root is accepted."""
     sampling = Sampling(temperature, seed=1)
     target, draft = toy_target(), toy_drafts()["perturbed"]
-    texts = write(target, PROMPTS, max_new_tokens=24, beyond=6, sampling=sampling)
+    texts = write_continuations(target, PROMPTS, max_new_tokens=24, beyond=6, sampling=sampling)
 
     def count(drafter, policy) -> tuple[float, float]:
         steps = [s for s in replay(drafter, policy, texts, seed=1) if s.tree is not None]
@@ -89,7 +89,7 @@ def test_it_beats_the_drafts_own_ranking(temperature: float) -> None:
             int(s.tree.sizes.sum()) for s in steps
         ) / rounds
 
-    tau, gamma = count(Judged(draft, target, temperature), Oracle(0.05, K=4, levels=4))
+    tau, gamma = count(OracleDraft(draft, target, temperature), Oracle(0.05, K=4, levels=4))
     ranked_tau, ranked_gamma = count(draft, Eagle2(4, 4, N=12))
     assert tau > 0
     assert gamma / (tau + 1) < ranked_gamma / (ranked_tau + 1)

@@ -9,10 +9,10 @@ from c2t.classifier import TreeClassifier
 from c2t.models.draft import DraftSession
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Chain, Eagle2, Plain
-from c2t.replay.lockstep import Text
+from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
 from c2t.statistics import total
-from c2t.study.evaluate import evaluate, write_texts
+from c2t.study.evaluate import continuations, evaluate
 from c2t.study.rounds import Round, replayed, timed, together
 from tests.small_pair import TURNS
 
@@ -26,12 +26,12 @@ def ids(small_pair: Pair) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def texts(small_pair: Pair, ids: list[list[int]]) -> list[Text]:
-    return write_texts(small_pair, ids, NEW, max(policy.levels for policy in POLICIES), SAMPLING)
+def texts(small_pair: Pair, ids: list[list[int]]) -> list[Continuation]:
+    return continuations(small_pair, ids, NEW, max(policy.levels for policy in POLICIES), SAMPLING)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
-def test_rounds_are_those_of_the_evaluation(small_pair: Pair, ids: list, texts: list[Text], policy) -> None:
+def test_rounds_are_those_of_the_evaluation(small_pair: Pair, ids: list, texts: list[Continuation], policy) -> None:
     expected = total(evaluate(small_pair, policy, ids, max_new_tokens=NEW, sampling=SAMPLING, texts=texts))
     alone = replayed(small_pair, policy, texts, SAMPLING.seed)
     rounds = [round for prompt in alone for round in prompt]
@@ -47,7 +47,7 @@ def test_rounds_are_those_of_the_evaluation(small_pair: Pair, ids: list, texts: 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_live_batch_takes_the_replayed_rounds_together(
-    small_pair: Pair, texts: list[Text], policy, batch: int
+    small_pair: Pair, texts: list[Continuation], policy, batch: int
 ) -> None:
     alone = replayed(small_pair, policy, texts, SAMPLING.seed)
     numbers = range(3, 3 + batch)
@@ -58,7 +58,7 @@ def test_a_live_batch_takes_the_replayed_rounds_together(
 
 
 def test_widths_are_what_the_draft_forwards(
-    small_pair: Pair, texts: list[Text], monkeypatch: pytest.MonkeyPatch
+    small_pair: Pair, texts: list[Continuation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forwarded: list[int] = []
     rows = DraftSession._rows

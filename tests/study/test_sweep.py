@@ -68,12 +68,12 @@ def test_counts_are_the_evaluations_by_prompt(small_pair: Pair) -> None:
     assert len(encoded.ids) == 4
     for one, point in zip(grid, found.points, strict=True):
         statistics = evaluate(small_pair, one.policy, encoded.ids, max_new_tokens=8, sampling=sampling)
-        assert (point.tau, point.gamma) == (total(statistics).tau, total(statistics).gamma_per_round)
+        assert (point.tau, point.gamma) == (total(statistics).tau, total(statistics).gamma)
         assert point.draft_passes == total(statistics).draft_passes
         prompts: list[Statistics] = [statistics[0], statistics[1] + statistics[3], statistics[2]]
         assert point.rounds == tuple(s.rounds for s in prompts)
         assert point.accepted == tuple(sum(s.accepted) for s in prompts)
-        assert point.verified == tuple(s.gamma for s in prompts)
+        assert point.verified == tuple(s.verified_tokens for s in prompts)
     assert [bool(point.classifier) for point in found.points] == [False, False, True, False]
     assert [round(p.gamma) for p in found.points[:2]] == [4, 7]
 

@@ -112,9 +112,9 @@ def test_no_prompt_is_in_both_parts(tmp_path: Path) -> None:
     assert len(data.validation.x) == 12 * 1010
 
 
-def test_a_network_by_steps_learns_from_the_children_of_accepted_nodes(tmp_path: Path) -> None:
+def test_a_conditional_network_learns_from_the_children_of_accepted_nodes(tmp_path: Path) -> None:
     make_harvest(tmp_path, prompts=20, trees_each=2, **SMALL)
-    settings = replace(MODELS["c2t-steps"], val_fraction=0.2)
+    settings = replace(MODELS["c2t-conditional"], val_fraction=0.2)
     data, columns = NodeData([tmp_path], settings), read_columns(tmp_path, ("node", "parent", "accepted", "prompt"))
     parent = columns["parent"].astype(int)
     above = columns["accepted"][np.arange(len(parent)) - columns["node"] + parent]

@@ -92,7 +92,7 @@ def test_calibrated_scores_are_probabilities() -> None:
     bench_training.seconds_of_epoch(TrainClassifier(model, NO_VALIDATION, settings), data)
     probe = torch.tensor([0.2, 0.5, 0.9])
     zero = torch.zeros_like(probe)
-    nodes = SimpleNamespace(joint=probe.log(), entropy=zero, depth=zero)
+    nodes = SimpleNamespace(log_joint=probe.log(), entropy=zero, depth=zero)
     with torch.inference_mode():
         torch.testing.assert_close(model(nodes, calibrated=True), probe / 10, rtol=0.15, atol=0.003)
         assert (model(nodes) > 3 * probe / 10).all()
@@ -116,13 +116,13 @@ def test_finetune_keeps_the_sources_shape(harvest: Path, tmp_path: Path) -> None
     assert (kept.features, kept.hidden, kept.negatives, kept.beta) == (("depth", "joint_prob"), 6, 3, 0.1)
 
 
-def test_confidences_by_steps_are_probabilities(harvest: Path, tmp_path: Path) -> None:
+def test_conditional_confidences_are_probabilities(harvest: Path, tmp_path: Path) -> None:
     """In these harvests a node whose parent is accepted is so in 70 % of the cases if it is the first of its siblings,
     in 0.3^r 70 % if it is of rank r, whatever the draft says of it."""
-    result = train([harvest], tmp_path / "steps", replace(MODELS["c2t-steps"], min_steps=1000))
+    result = train([harvest], tmp_path / "steps", replace(MODELS["c2t-conditional"], min_steps=1000))
     classifier = TreeClassifier.from_pretrained(tmp_path / "steps")
     assert (classifier.config.label, classifier.config.beta, classifier.config.negatives) == ("step", 0.05, None)
-    records = read_records([harvest], ["prob", "peak", "rank"])
+    records = read_records([harvest], ["log_prob", "max_log_prob", "rank"])
     with torch.no_grad():
         confidence = classifier(records)
     for rank in range(3):

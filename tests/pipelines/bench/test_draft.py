@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from c2t.policies import C2T, Eagle2
-from c2t.replay.lockstep import write
+from c2t.replay.lockstep import write_continuations
 from c2t.sampling import Sampling
 from pipelines.bench.draft import Modules, compare
 from tests.toys import PROMPTS, random_eagle, root_of, toy_classifier, toy_target
@@ -25,12 +25,12 @@ def test_modules_and_session_draft_the_same_trees(policy) -> None:
     assert trees[0].size > 5
     assert trees[0].token.equal(trees[1].token)
     assert trees[0].parent.equal(trees[1].parent)
-    torch.testing.assert_close(trees[0].joint, trees[1].joint, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(trees[0].log_joint, trees[1].log_joint, rtol=1e-5, atol=1e-5)
 
 
 def test_every_round_is_timed_on_all_sides() -> None:
     class Pair:
         draft = random_eagle(toy_target())
 
-    texts = write(toy_target(), PROMPTS[:2], max_new_tokens=8, beyond=0, sampling=Sampling())
+    texts = write_continuations(toy_target(), PROMPTS[:2], max_new_tokens=8, beyond=0, sampling=Sampling())
     assert [len(seconds) for seconds in compare(Pair, Eagle2(K=2, levels=2, N=4), texts)] == 3 * [2 * 2]

@@ -9,7 +9,7 @@ from c2t.models.draft_lm import DraftLM
 from c2t.models.pairs import Pair
 from c2t.models.target import Target
 from c2t.sampling import Sampling
-from c2t.study.evaluate import write_texts
+from c2t.study.evaluate import continuations
 from pipelines.pair.recipes import PAIRS
 from pipelines.pair.report import agreement, entropy, table
 
@@ -27,7 +27,7 @@ def test_the_target_agrees_with_itself_and_a_stranger_does_not() -> None:
     target, tokenizer = lm(0), AutoTokenizer.from_pretrained(PAIRS["tiny"].out / "target")
     for draft, least, most in ((target, 1.0, 1.0), (lm(1), 0.0, 0.5)):
         pair = Pair("small", target, DraftLM(draft), tokenizer, "", {})
-        texts = write_texts(pair, PROMPTS, 24, 2, Sampling(0.8, seed=0))
+        texts = continuations(pair, PROMPTS, 24, 2, Sampling(0.8, seed=0))
         choices = [target.lm_head(text.features).argmax(-1) for text in texts]
         assert least <= agreement(pair, texts, choices) <= most
 

@@ -59,7 +59,7 @@ def test_counts_are_those_of_all_texts_and_the_search_closes_in(study: paper.Stu
     goal = study.count(Eagle2(K=4, levels=4, N=12))
     assert study.count(Eagle2(K=4, levels=4, N=12)) is goal
     assert len(goal.point.rounds) == SMALL["limit"]
-    assert sum(goal.point.verified) == goal.gamma == 12 * goal.total.rounds
+    assert sum(goal.point.verified) == goal.verified_tokens == 12 * goal.total.rounds
     found = study.around(lambda x: Chain(round(x)), study.count(Chain(3)).tau, 1, 9)
     assert min(abs(one.tau - study.count(Chain(3)).tau) for one in found) < 0.5
     assert [one.label for one in found] == ["length=5", "length=1"]

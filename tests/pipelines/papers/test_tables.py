@@ -78,7 +78,9 @@ def test_another_draft_with_the_same_classifier(study: Study, here: Path, capsys
     checked(report, other, capsys)
     assert len(report.rows) == 12
     trees = {row.method.split()[-1]: row.counted for row in report.rows if row.setting == "beta=0.5"}
-    assert len({one.gamma for one in trees.values()}) == 1, "the same head under two names gives the same trees"
+    assert len({one.verified_tokens for one in trees.values()}) == 1, (
+        "the same head under two names gives the same trees"
+    )
 
 
 @pytest.mark.parametrize("other", [None, "llama2-7b"])
@@ -132,10 +134,10 @@ def test_dyspec_and_its_rivals_have_trees_of_one_size(here: Path, capsys: pytest
 
 def test_the_papers_figures_are_whole_numbers_of_rounds() -> None:
     for drafted, quote in table3.CHAINS.values():
-        assert quote.gamma % (drafted + 1) == 0
+        assert quote.verified_tokens % (drafted + 1) == 0
     for _, (chain, _, _, eagle2, _) in table7.PAPER.items():
-        assert chain.gamma % (table7.LENGTH + 1) == 0
-        assert eagle2.gamma % 90 == 0
+        assert chain.verified_tokens % (table7.LENGTH + 1) == 0
+        assert eagle2.verified_tokens % 90 == 0
 
 
 def test_a_script_from_the_command_line(here: Path, tmp_path: Path, monkeypatch, capsys) -> None:
