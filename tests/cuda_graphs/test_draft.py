@@ -36,7 +36,7 @@ def nodes(tree, row: int) -> list[tuple]:
 
 
 def floats(tree) -> list[torch.Tensor]:
-    return [tree.log_prob, tree.log_joint, tree.entropy, tree.peak, tree.score]
+    return [tree.log_prob, tree.log_joint, tree.entropy, tree.max_log_prob, tree.score]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=3)], ids=["greedy", "sampled"])

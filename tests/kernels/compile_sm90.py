@@ -59,9 +59,9 @@ weights = ("hidden_weight", "hidden_bias", "output_weight", "output_bias")
 types = dict.fromkeys(integers, "*i64") | dict.fromkeys((*floats, *weights), "*fp32")
 types |= {"alive": "*i1", "bits": "*i32", "threshold": "fp32"}
 for width, K, size, network in (
-    (15, 15, 256, {"FEATURES": (1, 2, 4), "HIDDEN": 48, "BY_STEPS": False}),
-    (15, 15, 256, {"FEATURES": (6, 8, 10, 2, 4), "HIDDEN": 48, "BY_STEPS": True}),
-    (64, 32, 2048, {"FEATURES": (), "HIDDEN": 0, "BY_STEPS": False}),
+    (15, 15, 256, {"FEATURES": (1, 2, 4), "HIDDEN": 48, "CONDITIONAL": False}),
+    (15, 15, 256, {"FEATURES": (6, 8, 10, 2, 4), "HIDDEN": 48, "CONDITIONAL": True}),
+    (64, 32, 2048, {"FEATURES": (), "HIDDEN": 0, "CONDITIONAL": False}),
 ):
     slots = {"SLOTS": 1 + 10 * width, "WORDS": 5 if width == 15 else 21, "PADDED": 8 if width == 15 else 32}
     level = {"F": width, "K": K, "SIZE": size, "LEVEL": width, "WIDTH": 16 if width == 15 else 64, "STRICT": False}

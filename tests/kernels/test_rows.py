@@ -114,4 +114,4 @@ def test_rows_rank_at_once_as_one_by_one() -> None:
     assert prob.equal(rows.top(4)[1])
     assert entropy.equal(rows.entropy(10))
     with pytest.raises(InputError, match="vocabulary of 50 tokens"):
-        rows.ranked(51, 0)
+        rows.topk_entropy(51, 0)

@@ -47,7 +47,7 @@ def test_passes_count_for_rows_that_took_part() -> None:
     tree = Tree.root(torch.tensor([3, 6]))
     roots = torch.zeros(2, 1, dtype=torch.long)
     rows = session.expand(tree, roots)
-    tree = tree.extend(tree.children(roots, *rows.ranked(2, 0)))
+    tree = tree.extend(tree.children(roots, *rows.topk_entropy(2, 0)))
     tree.alive[1, 1:] = False
     session.expand(tree, torch.tensor([[1, 2], [1, 2]]))
     assert session.passes.tolist() == [2, 1]

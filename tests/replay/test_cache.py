@@ -24,13 +24,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each batch that the target really writes."""
-    write, calls = text_cache.write, []
+    write, calls = text_cache.write_continuations, []
 
     def counted(target, ids, **settings):
         calls.append(len(ids))
         return write(target, ids, **settings)
 
-    monkeypatch.setattr(text_cache, "write", counted)
+    monkeypatch.setattr(text_cache, "write_continuations", counted)
     return calls
 
 

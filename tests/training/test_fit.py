@@ -121,7 +121,11 @@ def test_conditional_confidences_are_probabilities(harvest: Path, tmp_path: Path
     in 0.3^r 70 % if it is of rank r, whatever the draft says of it."""
     result = train([harvest], tmp_path / "steps", replace(MODELS["c2t-conditional"], min_steps=1000))
     classifier = TreeClassifier.from_pretrained(tmp_path / "steps")
-    assert (classifier.config.label, classifier.config.beta, classifier.config.negatives) == ("step", 0.05, None)
+    assert (classifier.config.label, classifier.config.beta, classifier.config.negatives) == (
+        "accepted_given_parent",
+        0.05,
+        None,
+    )
     records = read_records([harvest], ["log_prob", "max_log_prob", "rank"])
     with torch.no_grad():
         confidence = classifier(records)
