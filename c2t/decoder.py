@@ -12,7 +12,7 @@ import torch
 from c2t.classifier import TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.cuda_graphs.target import StaticTarget
-from c2t.decoding import DraftModel, Policy, cut, generate
+from c2t.decoding import DraftModel, Policy, check_policy, cut, generate
 from c2t.errors import InputError
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.pairs import Pair, load_pair
@@ -66,7 +66,7 @@ class SpeculativeDecoder:
 
     def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0):
         self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
-        check_policy(policy, pair)
+        check_policy(policy, pair.target.config.vocab_size)
         if not policy.exact:
             warnings.warn(f"{type(policy).__name__} is not exact: its text is not the target's own", stacklevel=2)
         if not isinstance(graph_tokens, Integral) or graph_tokens < 0:
@@ -202,19 +202,4 @@ def check_length(prompt: int, new: int, limit: int, what: str) -> None:
     if prompt + new > limit:
         raise InputError(
             f"{what}: {prompt} tokens + {new} new ones exceed the target's {limit} positions; shorten either"
-        )
-
-
-def check_policy(policy: Policy, pair: Pair) -> None:
-    """Raise InputError for a policy that cannot run on this pair."""
-    if isinstance(policy, type):
-        raise InputError(f"policy = {policy.__name__} is a class: give one of its policies, as {policy.__name__}()")
-    if isinstance(policy, str):
-        how = "as Eagle2(...), or by c2t.policies.spec.parse"
-        raise InputError(f"policy = {policy!r} is a name: give the policy itself, {how}")
-    name = "K" if hasattr(policy, "K") else "W"
-    k, vocabulary = getattr(policy, name, 1), pair.target.config.vocab_size
-    if k > vocabulary:
-        raise InputError(
-            f"{name} = {k} is more than the pair's vocabulary of {vocabulary} tokens; choose a smaller {name}"
         )

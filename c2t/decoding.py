@@ -1,13 +1,14 @@
-"""Tree speculative decoding: the one place where a target, a draft, a policy and verification meet.
+"""Tree speculative decoding: the loop in which a draft guesses, a policy shapes the guesses, and the target verifies.
 
 A round builds a tree of cheap guesses under the last committed token (the root), runs the target once over all of its
 nodes, walks down as long as the target's own choice is among the guesses, and commits that path plus the target's next
 token. The text is exactly what the target alone would have written; a good tree only makes rounds fewer. (MCSD+'s
-trees, which start from several tokens of the target's own, are the exception: see `c2t.verify`.)
+trees, which start from several tokens of the target's own, are the exception: see `c2t.policies.mcsd_plus`.)
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.models.draft import DraftSession, NoDraft
-from c2t.models.target import Target, Verified
-from c2t.protocols import Draft, Root
+from c2t.models.target import Target
+from c2t.policies.mcsd_plus import Forks
+from c2t.protocols import Draft, RecordingDraft, Root
 from c2t.sampling import Sampling
 from c2t.target_sampler import TargetSampler
 from c2t.tree import Tree
@@ -28,6 +30,217 @@ RULES = {
     "sampled": ("residual", "target-only"),
     "target-initialised": ("longest-fork",),
 }
+
+
+@torch.inference_mode()
+def decode(
+    verifier: "Verifier", drafter: "DraftModel | None", policy: "Policy", record: Sequence[str] = ()
+) -> Iterator["Step"]:
+    """Decode all texts of the verifier as one batch and yield a Step per round, the prefill first.
+
+    A row leaves the batch with the round in which its text ends. record: what Steps carry besides, see `RecordingDraft`
+    and `TargetVerifier`. Without a drafter only the plain policy works.
+    """
+    draft = drafter.session() if drafter and policy.levels else NoDraft()
+    step, committed = verifier.prefill()  # the prompt, and the first root, which no tree has guessed
+    while True:
+        yield step
+        going = verifier.unfinished(step)
+        if not len(going):
+            return
+        if len(going) < len(step.rows):
+            committed = committed.select(going)
+            draft.select(going)
+            verifier.select(going)
+        draft.observe(*committed)
+        step, committed = speculate(draft, policy, verifier, record)
+
+
+def speculate(
+    draft: DraftSession | NoDraft, policy: "Policy", verifier: "Verifier", record: Sequence[str] = ()
+) -> tuple["Step", "Committed"]:
+    """Play one round: guess a tree, let the target verify it, and return what it has committed."""
+    seen = RecordingDraft(draft, record) if record else draft
+    tree = policy(seen, verifier.root())  # guess: a tree of tokens under the root
+    draft.refuse_nan()  # once a round, when the tree is there: a look at every level would wait for the device
+    verdict = verifier.verify(tree)  # verify and accept: one target forward over all of them, the path that it chooses
+    new = verdict.committed
+    extra = {**verdict.extra, **({"draft": seen} if record else {})}
+    rows, position = verdict.rows, verdict.position
+    return Step(rows, position, tree, verdict.accepted, new.tokens[:, 1:], new.count, draft.passes, extra), new
+
+
+def generate(
+    target: Target,
+    drafter: "DraftModel | None",
+    policy: "Policy",
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    sampling: Sampling,
+    eos: frozenset[int] = frozenset(),
+    sequences: Sequence[int] | None = None,
+    rule: str | None = None,
+    record: Sequence[str] = (),
+) -> Iterator["Step"]:
+    """Decode prompts with the target itself; see `TargetVerifier` for what the arguments mean, and `decode`."""
+    verifier = TargetVerifier(
+        target,
+        policy,
+        prompts,
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        eos=eos,
+        sequences=sequences,
+        rule=rule,
+        keep_logits="logits" in record,
+    )
+    return decode(verifier, drafter, policy, [name for name in record if name != "logits"])
+
+
+class TargetVerifier:
+    """The target itself verifies: one forward over each round's trees, which commits the path that it chooses.
+
+    A text ends with the round in which it emits an `eos` token or its `max_new_tokens`-th token; that round's tokens
+    may run past the cut (see `cut`). sequences: numbers of the rows' random streams (default 0, 1, ...). rule: how
+    trees are verified (see RULES). keep_logits: verdicts carry the target's logits (B, n, V) of every slot as "logits".
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        policy: "Policy",
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        sampling: Sampling,
+        eos: frozenset[int] = frozenset(),
+        sequences: Sequence[int] | None = None,
+        rule: str | None = None,
+        keep_logits: bool = False,
+    ):
+        self.rule, self.keep_logits = check_rule(policy, rule), keep_logits
+        self.max_new_tokens, self.eos = max_new_tokens, eos
+        self.session = target.session()
+        self.prompts, self.lengths = pad(prompts, target.device)
+        self.sampler = TargetSampler(sampling, target.config.vocab_size, self.prompts, self.lengths, sequences)
+        self.forks = Forks(self.sampler) if self.rule == "longest-fork" else None
+        self.rows, self.emitted = torch.arange(len(prompts), device=target.device), [0] * len(prompts)
+
+    def prefill(self) -> tuple["Step", "Committed"]:
+        """Run the prompts and draw the first roots."""
+        verified = self.session.prefill(self.prompts, self.lengths)
+        self.token = self.sampler.sample(verified.logits[:, 0], self.lengths)
+        if self.forks:
+            self.forks.look_ahead(self.token, self.session.peek(self.token))  # one more forward (MCSD+, section 3.1)
+        tokens = append(self.prompts, self.token, self.lengths)
+        return first_step(self.rows, self.lengths, self.token), Committed(tokens, verified.features, self.lengths)
+
+    def root(self) -> Root:
+        """The root of the coming round."""
+        root = self.sampler.root(self.token, self.session.lengths)
+        return self.forks.root(root, self.session.lengths) if self.forks else root
+
+    def verify(self, tree: Tree) -> "Verdict":
+        """Run the target over the trees, accept the path that it chooses, and keep that path in its cache."""
+        position = self.session.lengths
+        verified = self.session.verify(tree)
+        if self.forks:
+            accepted = self.forks.accept(tree, verified.logits, position)
+        else:
+            accepted = self.sampler.accept(tree, verified.logits, position, self.rule)
+        committed = Committed.along(tree, verified.features, accepted)
+        self.session.commit(accepted.slots, committed.count)
+        self.token = accepted.bonus  # the target's next token is the new root
+        return Verdict(
+            self.rows, position, accepted, committed, {"logits": verified.logits} if self.keep_logits else {}
+        )
+
+    def unfinished(self, step: "Step") -> Int[Tensor, " b"]:
+        """Batch rows whose texts go on after this step."""
+        going = []
+        for row, (prompt, tokens) in enumerate(step.by_row()):
+            self.emitted[prompt] += len(tokens)
+            if self.emitted[prompt] < self.max_new_tokens and self.eos.isdisjoint(tokens):
+                going.append(row)
+        return torch.tensor(going, dtype=torch.long, device=step.rows.device)
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Go on with these rows of the batch only."""
+        self.rows, self.token = self.rows[rows], self.token[rows]
+        for state in (self.session, self.sampler, self.forks):
+            if state:
+                state.select(rows)
+
+
+class Step(NamedTuple):
+    """What one round did to each of its B rows.
+
+    rows: which prompt each row serves. position: the root's absolute position (committed tokens without the root).
+    tree, accepted: what was verified and which path of it was accepted; both None for the prefill, which draws the
+    first root. tokens: the new tokens, count[r] real ones in row r (accepted ones, then the bonus token).
+    draft_passes: draft forwards of the round. extra: what `record` asked for.
+    """
+
+    rows: Int[Tensor, " B"]
+    position: Int[Tensor, " B"]
+    tree: Tree | None
+    accepted: Accepted | None
+    tokens: Int[Tensor, "B m"]
+    count: Int[Tensor, " B"]
+    draft_passes: Int[Tensor, " B"]
+    extra: Mapping[str, Any] = MappingProxyType({})
+
+    def by_row(self) -> list[tuple[int, list[int]]]:
+        """Return the prompt that each row serves and the row's new tokens."""
+        new = zip(self.rows.tolist(), self.tokens.tolist(), self.count.tolist(), strict=True)
+        return [(prompt, tokens[:count]) for prompt, tokens, count in new]
+
+
+class Committed(NamedTuple):
+    """What a round has committed, for the draft to observe: the previous root and the count[r] tokens after it, the new
+    root last; the target's features of all of them but the new root."""
+
+    tokens: Int[Tensor, "B m+1"]
+    features: Float[Tensor, "B m H"]
+    count: Int[Tensor, " B"]
+
+    @classmethod
+    def along(cls, tree: Tree, features: Float[Tensor, "B n H"], accepted: Accepted) -> "Committed":
+        """Read tokens and features off the accepted path, and put the bonus token behind it."""
+        path, count = accepted.slots.clamp(min=0), accepted.length + 1
+        tokens = append(tree.token.gather(1, path), accepted.bonus, count)
+        return cls(tokens, features.gather(1, path[..., None].expand(-1, -1, features.shape[2])), count)
+
+    def select(self, rows: Int[Tensor, " b"]) -> "Committed":
+        """Keep these rows only."""
+        return Committed(*(part[rows] for part in self))
+
+
+class Verdict(NamedTuple):
+    """What a verifier says of a round's trees. position: of their roots; extra: joins the Step's."""
+
+    rows: Int[Tensor, " B"]
+    position: Int[Tensor, " B"]
+    accepted: Accepted
+    committed: Committed
+    extra: Mapping[str, Any] = MappingProxyType({})
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Who says which guesses are the target's own tokens: the target (`TargetVerifier`), or a text that it has written
+    before (`c2t.replay.lockstep.TextVerifier`)."""
+
+    def prefill(self) -> tuple[Step, Committed]: ...
+
+    def root(self) -> Root: ...
+
+    def verify(self, tree: Tree) -> Verdict: ...
+
+    def unfinished(self, step: Step) -> Int[Tensor, " b"]: ...
+
+    def select(self, rows: Int[Tensor, " b"]) -> None: ...
 
 
 @runtime_checkable
@@ -48,96 +261,23 @@ class DraftModel(Protocol):
     def session(self) -> DraftSession: ...
 
 
-class Step(NamedTuple):
-    """What one round did to each of its B rows.
-
-    rows: which prompt each row serves. position: the root's absolute position (committed tokens without the root).
-    tree, accepted: what was verified and which path of it was accepted; both None for the prefill, which draws the
-    first root. tokens: the new tokens, count[r] real ones in row r (accepted ones, then the bonus token).
-    draft_passes: draft forwards of the round.
-    """
-
-    rows: Int[Tensor, " B"]
-    position: Int[Tensor, " B"]
-    tree: Tree | None
-    accepted: Accepted | None
-    tokens: Int[Tensor, "B m"]
-    count: Int[Tensor, " B"]
-    draft_passes: Int[Tensor, " B"]
-
-
-@torch.inference_mode()
-def generate(
-    target: Target,
-    drafter: DraftModel | None,
-    policy: Policy,
-    prompts: Sequence[Sequence[int]],
-    *,
-    max_new_tokens: int,
-    sampling: Sampling,
-    eos: frozenset[int] = frozenset(),
-    sequences: Sequence[int] | None = None,
-    rule: str | None = None,
-) -> Iterator[Step]:
-    """Decode all prompts as one batch and yield a Step per round, the prefill first.
-
-    A row leaves the batch with the round in which it emits an `eos` token or its `max_new_tokens`-th token; that
-    round's tokens may run past the cut (see `cut`). `sequences` number the rows' random streams (default 0, 1, ...).
-    `rule`: how text is verified (see RULES). Without a drafter only the plain policy works.
-    """
-    rule = check_rule(policy, rule)
-    session, draft = target.session(), drafter.session() if drafter and policy.levels else NoDraft()
-    tokens, lengths = pad(prompts, target.device)
-    sampler = TargetSampler(sampling, target.config.vocab_size, tokens, lengths, sequences)
-    rows, emitted = torch.arange(len(prompts), device=target.device), [0] * len(prompts)
-
-    verified = session.prefill(tokens, lengths)  # the prompt, and the first root, which no tree has guessed
-    root = sampler.sample(verified.logits[:, 0], lengths)
-    news = Committed(append(tokens, root, lengths), verified.features, lengths)
-    step = Step(rows, lengths, None, None, root[:, None], torch.ones_like(root), torch.zeros_like(root))
-    if policy.proposal == "target-initialised":
-        sampler.look_ahead(root, session.peek(root))  # one more forward (MCSD+, section 3.1)
-    while True:
-        yield step
-        going = still_going(step, emitted, max_new_tokens, eos)
-        if not len(going):
-            return
-        if len(going) < len(rows):
-            rows, root, news = rows[going], root[going], Committed(*(part[going] for part in news))
-            for state in (session, draft, sampler):
-                state.select(going)
-
-        draft.observe(*news)
-        position = session.lengths
-        tree = policy(draft, sampler.root(root, position))  # guess: a tree of tokens under the root
-        draft.refuse_nan()  # once a round, when the tree is there: a look at every level would wait for the device
-        verified = session.verify(tree)  # verify: one target forward over all of them
-        accepted = sampler.accept(tree, verified.logits, position, rule)  # accept: the path that the target chooses
-        news = settle(tree, verified, accepted)
-        session.commit(accepted.slots, news.count)  # commit: that path stays in the cache
-        root = accepted.bonus  # and the target's next token is the new root
-        step = Step(rows, position, tree, accepted, news.tokens[:, 1:], news.count, draft.passes)
-
-
-class Committed(NamedTuple):
-    """What a target forward has settled, for the draft to observe: the previous root and the count[r] tokens after it,
-    the new root last; the target's features of all of them but the new root."""
-
-    tokens: Int[Tensor, "B m+1"]
-    features: Float[Tensor, "B m H"]
-    count: Int[Tensor, " B"]
-
-
-def settle(tree: Tree, verified: Verified, accepted: Accepted) -> Committed:
-    """Tokens and features of the accepted path, and the bonus token behind it."""
-    path, count = accepted.slots.clamp(min=0), accepted.length + 1
-    tokens = append(tree.token.gather(1, path), accepted.bonus, count)
-    features = verified.features.gather(1, path[..., None].expand(-1, -1, verified.features.shape[2]))
-    return Committed(tokens, features, count)
+def check_policy(policy: Policy, vocabulary: int) -> None:
+    """Raise InputError for what is no policy, and for one that asks for more tokens than the vocabulary has."""
+    if isinstance(policy, type):
+        raise InputError(f"policy = {policy.__name__} is a class: give one of its policies, as {policy.__name__}()")
+    if isinstance(policy, str):
+        how = "as Eagle2(...), or by c2t.policies.spec.parse"
+        raise InputError(f"policy = {policy!r} is a name: give the policy itself, {how}")
+    name = "K" if hasattr(policy, "K") else "W"
+    k = getattr(policy, name, 1)
+    if k > vocabulary:
+        raise InputError(
+            f"{name} = {k} is more than the pair's vocabulary of {vocabulary} tokens; choose a smaller {name}"
+        )
 
 
 def check_rule(policy: Policy, rule: str | None) -> str:
-    """The verification rule to use; InputError for an unknown one and for unsound pairings."""
+    """Return the verification rule to use; InputError for an unknown one and for unsound pairings."""
     name, sound = type(policy).__name__, RULES[policy.proposal]
     rule = rule or sound[0]
     known = list(dict.fromkeys(rule for rules in RULES.values() for rule in rules))
@@ -150,8 +290,13 @@ def check_rule(policy: Policy, rule: str | None) -> str:
     return rule
 
 
+def first_step(rows: Int[Tensor, " B"], position: Int[Tensor, " B"], root: Int[Tensor, " B"]) -> Step:
+    """Return the Step of the prefill, which draws the first roots and belongs to no round."""
+    return Step(rows, position, None, None, root[:, None], torch.ones_like(root), torch.zeros_like(root))
+
+
 def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Tensor, "B P"], Int[Tensor, " B"]]:
-    """Prompts as one tensor, padded on the right, and their lengths."""
+    """Return prompts as one tensor, padded on the right, and their lengths."""
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
     tokens = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long, device=device)
     for row, prompt in enumerate(prompts):
@@ -160,23 +305,12 @@ def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Ten
 
 
 def append(tokens: Int[Tensor, "B m"], last: Int[Tensor, " B"], count: Int[Tensor, " B"]) -> Int[Tensor, "B m+1"]:
-    """tokens[r, :count[r]] followed by last[r]."""
+    """Return tokens[r, :count[r]] followed by last[r]."""
     return torch.cat([tokens, last[:, None]], 1).scatter(1, count[:, None], last[:, None])
 
 
-def still_going(step: Step, emitted: list[int], max_new_tokens: int, eos: frozenset[int]) -> Int[Tensor, " b"]:
-    """Batch rows that neither ended with this step nor reached the limit; counts the new tokens in `emitted`."""
-    going = []
-    new = zip(step.rows.tolist(), step.tokens.tolist(), step.count.tolist(), strict=True)
-    for row, (prompt, tokens, count) in enumerate(new):
-        emitted[prompt] += count
-        if emitted[prompt] < max_new_tokens and eos.isdisjoint(tokens[:count]):
-            going.append(row)
-    return torch.tensor(going, dtype=torch.long, device=step.rows.device)
-
-
 def cut(tokens: list[int], max_new_tokens: int, eos: frozenset[int]) -> list[int]:
-    """New tokens where plain decoding ends: with the first `eos` token, or after max_new_tokens."""
+    """Return new tokens up to where plain decoding ends: the first `eos` token, or max_new_tokens."""
     tokens = tokens[:max_new_tokens]
     ends = [place for place, token in enumerate(tokens) if token in eos]
     return tokens[: ends[0] + 1] if ends else tokens

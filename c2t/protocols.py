@@ -1,6 +1,6 @@
 """What a policy may see: a draft that expands slots of a tree, and the root that the tree hangs from. Never a model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -82,3 +82,39 @@ class Draft(Protocol):
         expands the root alone (its forward was made when the prefix was observed); later ones take any slots whose
         parents were expanded before, and cost one draft forward each."""
         ...
+
+
+class RecordingDraft:
+    """A round's draft that remembers what it was asked for and what it said.
+
+    slots: the slots of each call of `expand`. names: what to keep of the distributions there: "top_probs", the
+    TOP_PROBS largest probabilities, or "hidden", the draft's hidden states. A slot must keep its number until the tree
+    is verified for `after` to find it.
+    """
+
+    def __init__(self, draft: Draft, names: Sequence[str] = ()):
+        self.draft = draft
+        self.slots: list[Int[Tensor, "B F"]] = []
+        self.values: dict[str, list[Tensor]] = {name: [] for name in names if name in READ}
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `Draft.expand`."""
+        rows = self.draft.expand(tree, slots)
+        self.slots.append(slots)
+        for name, values in self.values.items():
+            values.append(READ[name](rows))
+        return rows
+
+    def after(self, slots: Int[Tensor, "B n"], name: str) -> Float[Tensor, "B n k"]:
+        """Return what was kept under `name` at these expanded slots."""
+        known = torch.cat(self.slots, 1)
+        place = (slots[..., None] == known[:, None]).int().argmax(-1)
+        values = torch.cat(self.values[name], 1)
+        return values.gather(1, place[..., None].expand(-1, -1, values.shape[2]))
+
+
+TOP_PROBS = 10
+READ: dict[str, Callable[[NextTokenDistributions], Tensor]] = {
+    "top_probs": lambda rows: rows.top(TOP_PROBS)[1].exp(),
+    "hidden": lambda rows: rows.hidden,
+}

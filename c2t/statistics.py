@@ -1,13 +1,58 @@
-"""What a run costs and yields, read off its Steps: gamma, tau and draft passes, per round and in total."""
+"""What a run costs and yields, read off its Steps: tau, gamma and draft passes, per round and in total."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from c2t.decoding import Step
 
 
+class Counts:
+    """What any number of rounds cost and yield, from four totals that a subclass has. Means are 0 without a round."""
+
+    rounds: int
+    accepted_tokens: int  # drafted tokens that were accepted; bonus tokens are not counted
+    verified_tokens: int  # in the target's forwards, roots included
+    draft_forwards: int
+
+    @property
+    def tau(self) -> float:
+        """Mean number of accepted drafted tokens per round, the bonus token not counted."""
+        return self.accepted_tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def tau_with_bonus(self) -> float:
+        """tau as EAGLE's papers count it."""
+        return self.tau + 1 if self.rounds else 0.0
+
+    @property
+    def gamma(self) -> float:
+        """Mean number of verified tokens per round, root included."""
+        return self.verified_tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def draft_passes(self) -> float:
+        """Mean number of draft forwards per round."""
+        return self.draft_forwards / self.rounds if self.rounds else 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """Return the means and totals by name, as result lines have them."""
+        names = ("rounds", "tau", "tau_with_bonus", "gamma", "verified_tokens", "draft_passes")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Totals(Counts):
+    """Counts of which only the totals are known."""
+
+    rounds: int
+    accepted_tokens: int
+    verified_tokens: int
+    draft_forwards: int
+
+
 @dataclass
-class Statistics:
+class Statistics(Counts):
     """Counts of one prompt's rounds, or of several prompts' together (`+`).
 
     verified: tokens in the target's forward, root included; accepted: drafted tokens accepted; passes: draft forwards;
@@ -28,28 +73,20 @@ class Statistics:
         return len(self.accepted)
 
     @property
+    def accepted_tokens(self) -> int:
+        return sum(self.accepted)
+
+    @property
     def verified_tokens(self) -> int:
-        """Tokens that the target verified in all rounds."""
         return sum(self.verified)
 
     @property
-    def gamma(self) -> float:
-        return self.verified_tokens / self.rounds if self.rounds else 0.0
+    def draft_forwards(self) -> int:
+        return sum(self.passes)
 
-    @property
-    def tau(self) -> float:
-        """Mean number of accepted drafted tokens per round, the bonus token not counted."""
-        return sum(self.accepted) / self.rounds if self.rounds else 0.0
-
-    @property
-    def tau_with_bonus(self) -> float:
-        """tau as EAGLE's papers count it."""
-        return self.tau + 1 if self.rounds else 0.0
-
-    @property
-    def draft_passes(self) -> float:
-        """Mean number of draft forwards per round."""
-        return sum(self.passes) / self.rounds if self.rounds else 0.0
+    def figures(self) -> dict[str, Any]:
+        """See `Counts.figures`; with the number of new tokens."""
+        return {"new_tokens": self.new_tokens, **super().figures()}
 
     def __add__(self, other: "Statistics") -> "Statistics":
         return Statistics(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
@@ -63,16 +100,13 @@ class Trace:
         self.statistics = [Statistics(prompts=1) for _ in range(prompts)]
 
     def add(self, step: Step) -> None:
-        rows = step.rows.tolist()
-        for row, (prompt, tokens, count) in enumerate(
-            zip(rows, step.tokens.tolist(), step.count.tolist(), strict=True)
-        ):
-            self.tokens[prompt] += tokens[:count]
+        for row, (prompt, tokens) in enumerate(step.by_row()):
+            self.tokens[prompt] += tokens
             if step.tree is None or step.accepted is None:
                 continue
             statistics = self.statistics[prompt]
             statistics.verified.append(int(step.tree.sizes[row]))
-            statistics.accepted.append(count - 1)
+            statistics.accepted.append(len(tokens) - 1)
             statistics.passes.append(int(step.draft_passes[row]))
             statistics.capped += int(step.tree.capped[row])
 

@@ -8,9 +8,7 @@ Residual rule (DySpec, Algorithm 3; SpecInfer): for children that were sampled f
 probability min(1, R[y] / D[y]); a rejection leaves the residual R <- norm(max(R - D, 0)) to its siblings and, if all
 fail, to the bonus token. Lossless only if the children were really drawn from D, so ranked trees are refused.
 
-Longest fork (MCSD+, section 3.1): for trees whose first tokens are several candidates of the target itself. Each fork
-is walked by the target-only rule, and the one that gets furthest is kept. That prefers what is easy to draft, so the
-text is not the target's own.
+The third rule, MCSD+'s longest fork, is in `c2t.policies.mcsd_plus`.
 """
 
 from collections.abc import Callable
@@ -58,24 +56,6 @@ def target_only(tree: Tree, choose: Callable[[Int[Tensor, " B"]], Int[Tensor, " 
         token = torch.where(going, choose(slot), token)
     slots = torch.stack(path, 1)
     return Accepted(slots, (slots >= 0).sum(1) - 1, token)
-
-
-def longest_fork(tree: Tree, chosen: Int[Tensor, "B n"]) -> Accepted:
-    """The path to the deepest node that the target agrees with, among equals the one created first.
-
-    `chosen` is the target's own next token after every slot. Nodes of depth 0 are the target's own candidates and need
-    no agreement. The path's last token becomes the root (`bonus`), so that its slot is not among `slots`, and
-    `length` counts the draft's tokens on the path.
-    """
-    agrees = (tree.depth < 1) | (tree.token == chosen.gather(1, tree.parent.clamp(min=0)))
-    ancestors = tree.ancestors()
-    agreed = tree.alive & (agrees[:, None] | ~ancestors).all(2)
-    end = torch.where(agreed, tree.depth, -2).argmax(1, keepdim=True)
-    accepted = tree.depth.gather(1, end)[:, 0]
-    places = torch.arange(tree.size, device=end.device)
-    above = ancestors.gather(1, end[..., None].expand(-1, 1, tree.size))[:, 0] & (places != end)
-    slots = torch.where(above, places, tree.size).sort(1).values[:, : int(accepted.max()) + 1]
-    return Accepted(torch.where(slots < tree.size, slots, -1), accepted, tree.token.gather(1, end)[:, 0], agreed)
 
 
 def residual(

@@ -52,8 +52,19 @@ def harvest(
 
     Goes to data/harvest/PAIR (forks: PAIR-mcsd+) without --out; there an interrupted harvest is finished.
     """
-    sizes, further = (k, levels, m, max_new_tokens), tuple(filter(None, columns.split(",")))
-    settings = harvesting.HarvestSettings(*sizes, temperature, seed, live, batch, policy, further, positions)
+    settings = harvesting.HarvestSettings(
+        K=k,
+        levels=levels,
+        M=m,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+        live=live,
+        batch=batch,
+        policy=policy,
+        columns=tuple(filter(None, columns.split(","))),
+        positions=positions,
+    )
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     files = prompts or default_prompts(loaded.name, "harvest")
     chosen = spread(shared.read(files), limit)

@@ -59,7 +59,7 @@ def generate(
     output = decoder.generate(ids, max_new_tokens, temperature, seed=seed, rule=rule)
     terminal.say(f"{prompt if not loaded.template else ''}{output.text}\n")
     terminal.say(reports.statistics_line(output.total))
-    figures = {"text": output.text, **reports.statistics_figures(output.total)}
+    figures = {"text": output.text, **output.total.figures()}
     settings = {"pair": loaded.name, "policy": describe(decoder.policy), "temperature": temperature, "seed": seed}
     terminal.result(json, "generate", figures, {**settings, "rule": rule, "max_new_tokens": max_new_tokens})
 
@@ -91,7 +91,15 @@ def bench(
     json: o.Json = None,
 ) -> None:
     """Compare policies: tau, gamma, draft passes, and tokens/s against plain decoding and transformers' generate."""
-    settings = benchmark.BenchSettings(max_new_tokens, temperature, seed, limit, timed, live, rule)
+    settings = benchmark.BenchSettings(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+        limit=limit,
+        timed=timed,
+        live=live,
+        rule=rule,
+    )
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)

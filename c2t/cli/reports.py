@@ -29,9 +29,19 @@ def bench_table(bench: Bench) -> Table:
     rows: list[list[Any]] = []
     for row in bench.rows:
         exact = "yes" if row.exact else "no"
-        cells: list[Any] = [row.label, exact, f"{row.tau:.2f}", *(f"{row.categories[name]:.2f}" for name in categories)]
+        cells: list[Any] = [
+            row.label,
+            exact,
+            f"{row.total.tau:.2f}",
+            *(f"{row.categories[name]:.2f}" for name in categories),
+        ]
         cells += ["-" if row.alpha is None else f"{row.alpha:.2f}"] * alpha
-        cells += [f"{row.gamma:.1f}", row.verified_tokens, row.rounds, f"{row.draft_passes:.1f}"]
+        cells += [
+            f"{row.total.gamma:.1f}",
+            row.total.verified_tokens,
+            row.total.rounds,
+            f"{row.total.draft_passes:.1f}",
+        ]
         if timed:
             cells += [f"{row.tokens_per_second:.0f}", f"{row.against_plain:.2f}", f"{row.against_hf:.2f}"]
         rows.append(cells)
@@ -67,7 +77,7 @@ def points_table(points: Sequence[Point]) -> Table:
     """A row per policy, * where it stands on its family's front."""
     best = {id(point) for group in families(points).values() for point in front(group)}
     rows = [
-        [p.label, "*" if id(p) in best else "", f"{p.tau:.2f}", f"{p.gamma:.1f}", f"{p.draft_passes:.1f}"]
+        [p.label, "*" if id(p) in best else "", f"{p.tau:.2f}", f"{p.gamma:.1f}", f"{p.total.draft_passes:.1f}"]
         for p in points
     ]
     return Table("points (* on the front of their family)", ["policy", "", "tau", "gamma", "passes/round"], rows)
@@ -157,8 +167,3 @@ def statistics_line(statistics: Statistics) -> str:
         f"({statistics.tau_with_bonus:.2f} with bonus), gamma {statistics.gamma:.1f} "
         f"({statistics.verified_tokens} verified tokens), {statistics.draft_passes:.1f} draft passes a round"
     )
-
-
-def statistics_figures(statistics: Statistics) -> dict[str, Any]:
-    names = ("new_tokens", "rounds", "tau", "tau_with_bonus", "verified_tokens", "gamma", "draft_passes")
-    return {name: getattr(statistics, name) for name in names}

@@ -57,7 +57,9 @@ def sweep(
     Points are kept as they are finished, and those that stand in the file are not counted again; delete it after a
     change of the code.
     """
-    settings = sweeping.SweepSettings(max_new_tokens, temperature, seed, limit, rule)
+    settings = sweeping.SweepSettings(
+        max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, limit=limit, rule=rule
+    )
     wanted = _taus(taus)
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     files = prompts or default_prompts(loaded.name, "bench")

@@ -42,7 +42,16 @@ def tune(
 
     Candidates are replayed on the prompts that harvests use, so that a bench of what was picked is on other ones.
     """
-    settings = tuning.TuneSettings(batch, limit, max_new_tokens, temperature, seed, repeats, timed, compared)
+    settings = tuning.TuneSettings(
+        batch=batch,
+        limit=limit,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+        repeats=repeats,
+        timed=timed,
+        compared=compared,
+    )
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     files = prompts or default_prompts(loaded.name, "harvest")
     candidates = [parse(spec, shared.classifier(loaded, classifier)) for spec in split(policies)]
@@ -73,7 +82,12 @@ def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
     columns += ["predicted, timed prompts", "measured", "error"]
     rows: list[list[Any]] = []
     for row in found.rows:
-        cells: list[Any] = [row.label, f"{row.tau:.2f}", f"{row.gamma:.1f}", f"{row.passes:.1f}"]
+        cells: list[Any] = [
+            row.label,
+            f"{row.total.tau:.2f}",
+            f"{row.total.gamma:.1f}",
+            f"{row.total.draft_passes:.1f}",
+        ]
         cells += [f"{row.predicted:.0f}", f"{row.predicted / found.plain.predicted:.2f}"]
         if row.measured:
             error = row.predicted_there / row.measured - 1

@@ -26,7 +26,7 @@ from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_attention import tree_attention
 from c2t.kernels.tree_mask import WORD, TreeMask, ancestor_bits
 from c2t.kv_cache import StaticKVCache
-from c2t.models.draft import refuse_nan
+from c2t.models.draft import DraftSession, refuse_nan
 from c2t.models.eagle_draft import EagleDraft, EagleSession
 from c2t.policies.eagle2 import rerank
 from c2t.policies.growth import StaticPlan
@@ -59,6 +59,7 @@ class StaticPolicy:
         return draft.grow(root)
 
 
+@DraftSession.register  # it does what one does, in fixed shapes
 class StaticSession:
     """One generation; its prompts are read by an ordinary session. passes: as `DraftSession` counts them."""
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from c2t.decoder import check_policy
-from c2t.decoding import Step, cut, generate
+from c2t.decoding import Step, check_policy, cut, generate
 from c2t.errors import InputError
-from c2t.harvest.extra_columns import RecordingPolicy, types
+from c2t.harvest.extra_columns import extra_columns, recorded, types
 from c2t.harvest.settings import HarvestSettings
 from c2t.models.pairs import Pair
 from c2t.prompts import Prompt, conversation
@@ -23,7 +22,6 @@ from c2t.records.writer import ShardWriter, open_folder
 from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import replay
-from c2t.sampling import Sampling
 from c2t.storage.provenance import environment
 
 
@@ -74,7 +72,7 @@ def harvest(
 
 def check(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> None:
     """Raise InputError for trees that the pair cannot draft, and where no conversation has room for an answer."""
-    check_policy(settings.trees, pair)
+    check_policy(settings.trees, pair.target.config.vocab_size)
     room, limit = room_for(pair, settings), pair.target.max_positions
     if room < 1:
         sizes = f"max_new_tokens = {settings.max_new_tokens} and levels = {settings.levels}"
@@ -119,10 +117,9 @@ def _rows(
             if turn < len(prompt.turns) and len(answers[i]) == turn
         }
         fitting = [i for i in ids if len(ids[i]) <= room_for(pair, settings)]
-        policy = RecordingPolicy(settings.trees, settings.columns, pair.target)
-        steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings, policy)
+        steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings)
         found = sum(len(nodes["node"]) for nodes in columns.values())
-        collected, texts = collect(_told(steps, tell, found), len(fitting), settings, pair.target.eos, policy)
+        collected, texts = collect(_told(steps, tell, found), len(fitting), settings, pair.target.eos)
         for i, nodes, text in zip(fitting, collected, texts, strict=True):
             columns[int(numbers[i]) + turn] = nodes
             answers[i].append(pair.tokenizer.decode(text, skip_special_tokens=True))
@@ -139,33 +136,33 @@ def _told(steps: Iterator[Step], tell: Callable[[int], None], rows: int) -> Iter
         yield step
 
 
-def run(
-    pair: Pair, ids: list[list[int]], sequences: list[int], settings: HarvestSettings, policy: RecordingPolicy
-) -> Iterator[Step]:
-    """The rounds of these texts, live or replayed; `sequences` number their streams."""
+def run(pair: Pair, ids: list[list[int]], sequences: list[int], settings: HarvestSettings) -> Iterator[Step]:
+    """Yield the rounds of these texts, live or replayed; `sequences` number their streams."""
     if not ids:
         return iter(())
-    sampling = Sampling(settings.temperature, seed=settings.seed)
-    common = {"max_new_tokens": settings.max_new_tokens, "sampling": sampling}
+    common = {"max_new_tokens": settings.max_new_tokens, "sampling": settings.sampling, "sequences": sequences}
+    policy, record = settings.trees, recorded(settings.columns)
     if settings.runs_target:
-        return generate(policy.target, pair.draft, policy, ids, eos=pair.target.eos, sequences=sequences, **common)
-    texts = cached_continuations(pair, ids, beyond=settings.levels + 1, sequences=sequences, **common)
-    return (replay_all if settings.positions == "all" else replay)(pair.draft, policy, texts)
+        return generate(pair.target, pair.draft, policy, ids, eos=pair.target.eos, record=record, **common)
+    texts = cached_continuations(pair, ids, beyond=settings.levels + 1, **common)
+    every = replay_all if settings.positions == "all" else replay
+    return every(pair.draft, policy, texts, record=record)
 
 
 def collect(
-    steps: Iterator[Step], count: int, settings: HarvestSettings, eos: frozenset[int], policy: RecordingPolicy
+    steps: Iterator[Step], count: int, settings: HarvestSettings, eos: frozenset[int]
 ) -> tuple[list[dict[str, Any]], list[list[int]]]:
-    """Each text's node columns, and its new tokens."""
+    """Return each text's node columns, and its new tokens."""
     parts: list[list[dict[str, np.ndarray]]] = [[] for _ in range(count)]
     tokens: list[list[int]] = [[] for _ in range(count)]
-    starts, sampling = {}, Sampling(settings.temperature, seed=settings.seed)
+    starts: dict[int, int] = {}
     for step in steps:
-        for row, (text, position) in enumerate(zip(step.rows.tolist(), step.position.tolist(), strict=True)):
+        for (text, new), position in zip(step.by_row(), step.position.tolist(), strict=True):
             behind = position - starts.setdefault(text, position) + (step.tree is not None)  # the root, if it is known
-            tokens[text][behind:] = step.tokens[row, : step.count[row]].tolist()
+            tokens[text][behind:] = new
         if step.tree is not None:
-            for row, nodes in zip(step.rows.tolist(), nodes_of(step, policy.of(step, sampling)), strict=True):
+            extra = extra_columns(step, settings.columns, settings.trees.proposal, settings.sampling)
+            for row, nodes in zip(step.rows.tolist(), nodes_of(step, extra), strict=True):
                 parts[row].append(nodes | {"tree": np.full(len(nodes["node"]), len(parts[row]))})
     texts = [cut(text, settings.max_new_tokens, eos) for text in tokens]
     return [_join(part, settings.columns) for part in parts], texts

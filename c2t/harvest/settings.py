@@ -9,7 +9,7 @@ from c2t.errors import InputError, at_least_one
 from c2t.harvest.extra_columns import COLUMNS, types
 from c2t.policies.eagle2 import Eagle2
 from c2t.policies.mcsd_plus import MCSDPlus
-from c2t.sampling import Sampling
+from c2t.settings import RunSettings
 
 MOST_CHILDREN, MOST_LEVELS, MOST_NODES = 256, 256, 2**15  # what the columns rank, depth and parent can count
 
@@ -19,8 +19,8 @@ POLICIES: dict[str, Callable[..., Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class HarvestSettings:
+@dataclass(frozen=True, kw_only=True)
+class HarvestSettings(RunSettings):
     """K, levels, M: the full EAGLE-2 tree and its entropy; of MCSD+, K forks of levels - 1 drafted tokens. live: run
     the target on every tree instead of replaying its text; the rows are the same. batch: conversations at a time; it
     bounds memory and does not change the rows beyond the last bit. columns: further ones (`c2t.harvest.extra_columns`).
@@ -30,8 +30,6 @@ class HarvestSettings:
     levels: int = 11
     M: int | None = 1000
     max_new_tokens: int = 128
-    temperature: float = 0.4
-    seed: int = 0
     live: bool = False
     batch: int = 16
     policy: str = "eagle2"
@@ -39,11 +37,11 @@ class HarvestSettings:
     positions: str = "visited"
 
     def __post_init__(self):
-        at_least_one(self, "K", "levels", "M", "max_new_tokens", "batch")
+        super().__post_init__()
+        at_least_one(self, "K", "levels", "M", "batch")
         if self.K > MOST_CHILDREN or self.levels > MOST_LEVELS or self.nodes > MOST_NODES:
             sizes = f"at most {MOST_CHILDREN} children, {MOST_LEVELS} levels and {MOST_NODES:,} nodes a tree"
             raise InputError(f"K = {self.K}, levels = {self.levels}: {self.nodes:,} nodes; a harvest stores {sizes}")
-        Sampling(self.temperature, seed=self.seed)  # which refuses what is no temperature
         types(self.columns, 1)
         if self.policy not in POLICIES:
             raise InputError(f"no harvest is made of {self.policy!r}; known: {', '.join(POLICIES)}")

@@ -11,10 +11,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.decoding import DraftModel, Policy, Step
-from c2t.replay.lockstep import Continuation, draft_round, first_roots
-from c2t.sampling import stream_key
-from c2t.target_sampler import DRAFT, number
+from c2t.decoding import DraftModel, Policy, Step, speculate
+from c2t.replay.lockstep import Continuation, TextVerifier
 from c2t.verify import Accepted
 
 CHUNK = 32  # positions at a time: more cost memory and were measured to be no faster on two CPU cores
@@ -28,26 +26,23 @@ def replay_all(
     *,
     seed: int = 0,
     sequences: Sequence[int] | None = None,
+    record: Sequence[str] = (),
 ) -> Iterator[Step]:
     """The rounds of all positions from the first new token to the last but one, where the last round may start.
 
     Steps as `replay` yields them (it has the same arguments), the prefill first; but then the rows of a Step are
     successive positions of one text: `rows` repeats its number, and `tokens` are what a round there would add.
     """
-    yield first_roots(texts)
-    numbers = number(len(texts), sequences, texts[0].tokens.device)
-    for row, text in enumerate(texts):
+    yield TextVerifier(texts).prefill()[0]
+    for row, (text, sequence) in enumerate(zip(texts, sequences or range(len(texts)), strict=True)):
         last = text.end - 2
         if last < text.prompt:
             continue
         draft = drafter.session()
-        draft.observe(text.tokens[None, : last + 1], text.features[None, :last], torch.full_like(numbers[:1], last))
-        for position in torch.arange(text.prompt, last + 1, device=numbers.device).split(CHUNK):
-            key = stream_key(seed, numbers[row].expand_as(position), position, DRAFT)
-            tokens = text.tokens.expand(len(position), -1)
-            yield draft_round(
-                draft.fork(last - position), policy, torch.full_like(position, row), tokens, position, key
-            )
+        draft.observe(text.tokens[None, : last + 1], text.features[None, :last], torch.tensor([last]).to(text.tokens))
+        for position in torch.arange(text.prompt, last + 1, device=text.tokens.device).split(CHUNK):
+            verifier = TextVerifier.at(text, row, position, seed, sequence)
+            yield speculate(draft.fork(last - position), policy, verifier, record)[0]
 
 
 def visited(steps: Iterable[Step]) -> Iterator[Step]:

@@ -2,7 +2,7 @@
 
 Under the target-only rule the text does not depend on the draft. So it is written once, plainly and in one batch, and
 the rounds that a live run would visit are then drafted in lock step, one row per unfinished text; the accepted path is
-read off by matching the text. Same policies, same drafts, same Steps as `decoding.generate`.
+read off by matching the text. It is `decoding.decode` with another verifier: same policies, same drafts, same Steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.decoding import DraftModel, Policy, Step, append, cut, generate, pad
-from c2t.models.draft import DraftSession
+from c2t.decoding import Committed, DraftModel, Policy, Step, Verdict, append, cut, decode, first_step, generate, pad
 from c2t.models.target import Target
 from c2t.policies.plain import Plain
 from c2t.protocols import Root
 from c2t.sampling import Sampling, stream_key
 from c2t.target_sampler import DRAFT, number
+from c2t.tree import Tree
 from c2t.verify import target_only
 
 
@@ -43,7 +43,7 @@ def write_continuations(
     eos: frozenset[int] = frozenset(),
     sequences: Sequence[int] | None = None,
 ) -> list[Continuation]:
-    """The target's own texts, `beyond` tokens past each cut (levels + 1 of the deepest tree judge the last round).
+    """Write the target's own texts, `beyond` tokens past each cut: levels + 1 of the deepest tree judge the last round.
 
     EOS does not stop the writing, only the cut: a live round looks past it too.
     """
@@ -52,8 +52,8 @@ def write_continuations(
         target, None, Plain(), prompts, max_new_tokens=max_new_tokens + beyond, sampling=sampling, sequences=sequences
     )
     for step in steps:
-        for row, prompt in enumerate(step.rows.tolist()):
-            new[prompt] += step.tokens[row, : step.count[row]].tolist()
+        for prompt, tokens in step.by_row():
+            new[prompt] += tokens
     ends = [len(cut(tokens, max_new_tokens, eos)) for tokens in new]
     texts = [[*prompt, *tokens[: end + beyond]] for prompt, tokens, end in zip(prompts, new, ends, strict=True)]
     # One teacher-forced pass gives the features of every position.
@@ -67,7 +67,6 @@ def write_continuations(
     ]
 
 
-@torch.inference_mode()
 def replay(
     drafter: DraftModel,
     policy: Policy,
@@ -75,69 +74,75 @@ def replay(
     *,
     seed: int = 0,
     sequences: Sequence[int] | None = None,
+    record: Sequence[str] = (),
 ) -> Iterator[Step]:
-    """The Steps of a live run over these texts: round by round, all unfinished texts in one batch.
+    """Yield the Steps of a live run over these texts: round by round, all unfinished texts in one batch.
 
     Under the target-only rule, sampled policies included: `seed` and `sequences` are then those of the live run.
     """
-    yield (step := first_roots(texts))
-    tokens, _ = pad([text.tokens.tolist() for text in texts], texts[0].tokens.device)
-    features = torch.nn.utils.rnn.pad_sequence([text.features for text in texts], batch_first=True)
-    ends = torch.tensor([text.end for text in texts], device=tokens.device)
-    rows, position = step.rows, step.position
-    sequence = number(len(texts), sequences, tokens.device)
-    draft = drafter.session()
-
-    start, count = torch.zeros_like(position), position
-    while True:
-        going = (position + 1 < ends).nonzero()[:, 0]
-        if len(going) < len(rows):
-            if not len(going):
-                return
-            rows, sequence, position = (x[going] for x in (rows, sequence, position))
-            ends, start, count = (x[going] for x in (ends, start, count))
-            tokens, features = tokens[going], features[going]
-            draft.select(going)
-        window = start[:, None] + torch.arange(int(count.max()), device=tokens.device)
-        inside = window.clamp(max=features.shape[1] - 1)
-        committed = append(tokens.gather(1, inside), tokens.gather(1, position[:, None])[:, 0], count)
-        draft.observe(committed, features.gather(1, inside[..., None].expand(-1, -1, features.shape[2])), count)
-
-        yield (step := draft_round(draft, policy, rows, tokens, position, stream_key(seed, sequence, position, DRAFT)))
-        count, start, position = step.count, position, position + step.count
+    return decode(TextVerifier(texts, seed=seed, sequences=sequences), drafter, policy, record)
 
 
-def first_roots(texts: Sequence[Continuation]) -> Step:
-    """The Step of the prefill, which draws the first roots and belongs to no round."""
-    device = texts[0].tokens.device
-    position = torch.tensor([text.prompt for text in texts], device=device)
-    root = torch.stack([text.tokens[text.prompt] for text in texts])[:, None]
-    none = torch.zeros_like(position)
-    return Step(torch.arange(len(texts), device=device), position, None, None, root, none + 1, none)
+class TextVerifier:
+    """A text that the target has written verifies: its next token is what the target would have said.
 
+    tokens, features: of each row's text, padded. position: where each row's root stands; at first behind the prompts.
+    """
 
-def draft_round(
-    draft: DraftSession,
-    policy: Policy,
-    rows: Int[Tensor, " B"],
-    tokens: Int[Tensor, "B n"],
-    position: Int[Tensor, " B"],
-    key: Int[Tensor, " B"],
-) -> Step:
-    """One round at these positions of written texts, of which `draft` has observed everything up to the roots."""
-    tree = policy(draft, Root(tokens.gather(1, position[:, None])[:, 0], key))
-    draft.refuse_nan()
-    accepted = target_only(tree, _known(tree, tokens, position))
-    count = accepted.length + 1
-    new = append(tree.token.gather(1, accepted.slots.clamp(min=0)), accepted.bonus, count)[:, 1:]
-    return Step(rows, position, tree, accepted, new, count, draft.passes)
+    def __init__(self, texts: Sequence[Continuation], *, seed: int = 0, sequences: Sequence[int] | None = None):
+        device = texts[0].tokens.device
+        self.tokens, _ = pad([text.tokens.tolist() for text in texts], device)
+        self.features = torch.nn.utils.rnn.pad_sequence([text.features for text in texts], batch_first=True)
+        self.position, self.ends = torch.tensor([(text.prompt, text.end) for text in texts], device=device).T
+        self.rows = torch.arange(len(texts), device=device)
+        self.seed, self.sequence = seed, number(len(texts), sequences, device)
 
+    @classmethod
+    def at(cls, text: Continuation, row: int, positions: Int[Tensor, " B"], seed: int, sequence: int) -> "TextVerifier":
+        """Return a verifier of rounds at B positions of one text, which is number `row` of its batch."""
+        one = cls([text], seed=seed, sequences=[sequence])
+        for name in ("tokens", "features", "ends", "sequence"):
+            whole = getattr(one, name)
+            setattr(one, name, whole.expand(len(positions), *whole.shape[1:]))
+        one.position, one.rows = positions, torch.full_like(positions, row)
+        return one
 
-def _known(tree, tokens: Int[Tensor, "B n"], position: Int[Tensor, " B"]):
-    """The rule `choose(slots)` of `c2t.verify` on a written text: its next token, whatever the slot's branch."""
+    def prefill(self) -> tuple[Step, Committed]:
+        """Read the prompts and the first roots."""
+        committed = self._committed(torch.zeros_like(self.position), self.position)
+        return first_step(self.rows, self.position, self._token(self.position)), committed
 
-    def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        depth = tree.depth.gather(1, slots[:, None])
-        return tokens.gather(1, position[:, None] + depth + 2)[:, 0]
+    def root(self) -> Root:
+        """The root of the coming round."""
+        return Root(self._token(self.position), stream_key(self.seed, self.sequence, self.position, DRAFT))
 
-    return choose
+    def verify(self, tree: Tree) -> Verdict:
+        """Accept the path that the text goes on with."""
+        start = self.position
+
+        def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+            return self._token(start + tree.depth.gather(1, slots[:, None])[:, 0] + 2)
+
+        accepted = target_only(tree, choose)
+        count = accepted.length + 1
+        self.position = start + count
+        return Verdict(self.rows, start, accepted, self._committed(start, count))
+
+    def unfinished(self, step: Step) -> Int[Tensor, " b"]:
+        """Batch rows whose texts go on."""
+        return (self.position + 1 < self.ends).nonzero()[:, 0]
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Go on with these rows of the batch only."""
+        for name in ("tokens", "features", "position", "ends", "rows", "sequence"):
+            setattr(self, name, getattr(self, name)[rows])
+
+    def _token(self, position: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        return self.tokens.gather(1, position[:, None])[:, 0]
+
+    def _committed(self, start: Int[Tensor, " B"], count: Int[Tensor, " B"]) -> Committed:
+        """The text's tokens and features from `start` on, and the new root behind them."""
+        places = start[:, None] + torch.arange(int(count.max()), device=start.device)
+        places = places.clamp(max=self.features.shape[1] - 1)
+        features = self.features.gather(1, places[..., None].expand(-1, -1, self.features.shape[2]))
+        return Committed(append(self.tokens.gather(1, places), self._token(start + count), count), features, count)

@@ -2,7 +2,7 @@
 say what that takes, and a few prompts decoded against the clock say how far to trust it."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +13,8 @@ from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.prompts import Prompt, spread
 from c2t.replay.lockstep import Continuation
-from c2t.sampling import Sampling
+from c2t.settings import RunSettings
+from c2t.statistics import Totals
 from c2t.study.costs import Costs, Overhead, fit_overhead, measure
 from c2t.study.evaluate import continuations, encode
 from c2t.study.rounds import Round, replayed, timed, together
@@ -26,22 +27,20 @@ DEFAULT_CANDIDATES = (
 )
 
 
-@dataclass(frozen=True)
-class TuneSettings:
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings(RunSettings):
     """batch: prompts decoded together. limit: prompts to replay (None: 16, or what three batches need). repeats: of
     each forward. timed: batches decoded against the clock, by the `compared` best candidates and plain decoding."""
 
     batch: int = 1
     limit: int | None = None
-    max_new_tokens: int = 64
-    temperature: float = 0.4
-    seed: int = 0
     repeats: int = 15
     timed: int = 4
     compared: int = 3
 
     def __post_init__(self):
-        at_least_one(self, "batch", "limit", "max_new_tokens", "repeats", "timed", "compared")
+        super().__post_init__()
+        at_least_one(self, "batch", "limit", "repeats", "timed", "compared")
         if self.prompts < 2 * self.batch:
             raise InputError(
                 f"limit = {self.limit} prompts are less than two batches of {self.batch}, one to fit the costs and "
@@ -66,24 +65,20 @@ class Candidate(NamedTuple):
         return describe(self.policy).partition(":")[0]
 
     @property
-    def rounds(self) -> list[Round]:
-        return [round for prompt in self.alone for round in prompt]
-
-    @property
-    def passes(self) -> float:
-        """Mean number of draft forwards of a round."""
-        return mean(len(round.widths) for round in self.rounds)
+    def total(self) -> Totals:
+        """Counts of the rounds that each prompt takes alone."""
+        rounds = [round for prompt in self.alone for round in prompt]
+        columns = ((1, round.accepted, round.verified, len(round.widths)) for round in rounds)
+        return Totals(*map(sum, zip(*columns, strict=True))) if rounds else Totals(0, 0, 0, 0)
 
 
 class Row(NamedTuple):
-    """A candidate. tau, gamma, passes: means over the replayed rounds of each prompt. predicted: new tokens
-    per second on all prompts; predicted_there, measured: on those that were decoded against the clock."""
+    """A candidate. total: of the replayed rounds of each prompt alone. predicted: new tokens per second on all prompts;
+    predicted_there, measured: on those that were decoded against the clock."""
 
     policy: str
     label: str
-    tau: float
-    gamma: float
-    passes: float
+    total: Totals
     predicted: float
     predicted_there: float | None = None
     measured: float | None = None
@@ -144,7 +139,7 @@ def tune(
 
 def write(pair: Pair, prompts: Sequence[Prompt], levels: int, settings: TuneSettings) -> list[Continuation]:
     """The target's texts to whole batches of prompts, long enough to judge trees of `levels` levels."""
-    sampling = Sampling(settings.temperature, seed=settings.seed)
+    sampling = settings.sampling
     ids = encode(pair, spread(prompts, settings.prompts), settings.max_new_tokens, sampling).ids
     batches = len(ids) // settings.batch
     if batches < 2:
@@ -185,7 +180,7 @@ class Race:
     def run(self, candidates: Sequence[Candidate], batches: Sequence[int]) -> list[list[tuple[Round, float]]]:
         """Rounds and their seconds, of each candidate; all in turn on each batch, as a machine may drift."""
         results: list[list[tuple[Round, float]]] = [[] for _ in candidates]
-        sampling = Sampling(self.settings.temperature, seed=self.settings.seed)
+        sampling = self.settings.sampling
         for batch in batches:
             numbers = range(batch * self.settings.batch, (batch + 1) * self.settings.batch)
             texts = [self.texts[number] for number in numbers]
@@ -198,7 +193,7 @@ def overheads(costs: Costs, candidates: Sequence[Candidate], race: Race) -> dict
     """What rounds take beyond their forwards, for each kind of policy: from real rounds of its members that draft the
     least and the most."""
     kinds: dict[str, list[Candidate]] = {}
-    for each in sorted(candidates, key=lambda each: each.passes):
+    for each in sorted(candidates, key=lambda each: each.total.draft_passes):
         kinds.setdefault(each.name, []).append(each)
     runners = [each for kind in kinds.values() for each in kind[:1] + kind[1:][-1:]]
     excess: dict[str, list[tuple[int, float]]] = {name: [] for name in kinds}
@@ -217,17 +212,11 @@ def check(costs: Costs, ranked: Sequence[Candidate], race: Race) -> list[Row]:
     measured = dict(zip(map(id, contestants), race.run(contestants, race.checking), strict=True))
     rows = []
     for each in ranked:
-        tau, gamma = (mean(getattr(round, name) for round in each.rounds) for name in ("accepted", "verified"))
         names = describe(each.policy), describe(each.policy, brief=True)
-        row = Row(*names, tau, gamma, each.passes, predict(costs, each))
+        row = Row(*names, each.total, predict(costs, each))
         if id(each) in measured:
             run = measured[id(each)]
             speed = sum(round.new for round, _ in run) / sum(seconds for _, seconds in run) if run else 0.0
             row = row._replace(predicted_there=predict(costs, each, race.checking), measured=speed)
         rows.append(row)
     return rows
-
-
-def mean(values: Iterable[int]) -> float:
-    values = list(values)
-    return sum(values) / max(len(values), 1)

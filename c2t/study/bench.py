@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from c2t.decoding import Policy, check_rule, generate
-from c2t.errors import InputError, at_least_one
+from c2t.decoding import Policy, generate
+from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe, split
 from c2t.prompts import Prompt, spread
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, total
-from c2t.study.evaluate import continuations, encode, evaluate, share_of_loops
+from c2t.study.evaluate import StudySettings, continuations, encode, evaluate, share_of_loops
 
 DEFAULT_POLICIES = (
     "plain,eagle2:N=26,eagle2:N=60,eagle2:N=100,c2t,c2t:beta=0.3,c2t:beta=0.5,c2t:beta=0.65,c2t:beta=0.85"
@@ -31,42 +31,32 @@ ALL_POLICIES = (  # with the settings of their papers, EAGLE-2's ablations and C
 WARM_UP_TOKENS = 8
 
 
-@dataclass(frozen=True)
-class BenchSettings:
-    """limit: prompts, taken from all files and categories alike (None: all); timed: how many of them are also decoded
-    one by one against the clock (0: none); live: counts come from the real loop instead of replay; rule: of policies
-    that sample their candidates (None: residual)."""
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings(StudySettings):
+    """timed: how many prompts are also decoded one by one against the clock (0: none); live: counts come from the real
+    loop instead of replay."""
 
-    max_new_tokens: int = 64
-    temperature: float = 0.4
-    seed: int = 0
     limit: int | None = 24
     timed: int = 4
     live: bool = False
-    rule: str | None = None
 
     def __post_init__(self):
-        at_least_one(self, "max_new_tokens", "limit")
+        super().__post_init__()
         if self.timed < 0:
             raise InputError(f"timed = {self.timed} must be 0 (no timing) or more")
 
 
 class Row(NamedTuple):
-    """One policy: `policy` has all of its settings, `label` those that shape its trees. against_plain, against_hf:
-    ratio of tokens per second to plain decoding by the same target code and to transformers' generate. categories: tau
-    of each category of prompts. alpha (MCSD+): tau as a share of the longest draft, where drafts have one length."""
+    """One policy: `policy` has all of its settings, `label` those that shape its trees. total: counts of all prompts.
+    against_plain, against_hf: ratio of tokens per second to plain decoding by the same target code and to transformers'
+    generate. categories: tau of each category of prompts. alpha (MCSD+): tau as a share of the longest draft, where
+    drafts have one length."""
 
     policy: str
     label: str
     exact: bool
     rule: str
-    tau: float
-    tau_with_bonus: float
-    verified_tokens: int
-    gamma: float
-    rounds: int
-    draft_passes: float
-    new_tokens: int
+    total: Statistics
     tokens_per_second: float | None
     against_plain: float | None
     against_hf: float | None
@@ -92,7 +82,7 @@ def bench(
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Bench:
     """Compare the policies on the same texts; `progress(done, of)` is told about prompts counted and timed."""
-    sampling = Sampling(settings.temperature, seed=settings.seed)
+    sampling = settings.sampling
     encoded = encode(pair, spread(prompts, settings.limit), settings.max_new_tokens, sampling)
     ids = encoded.ids
     timed = ids[: settings.timed]
@@ -114,7 +104,7 @@ def bench(
                 ids,
                 max_new_tokens=settings.max_new_tokens,
                 sampling=sampling,
-                rule=rule_of(policy, settings),
+                rule=settings.rule_of(policy),
                 live=settings.live,
                 texts=texts,
                 progress=tell,
@@ -135,11 +125,6 @@ def specs(policies: str) -> list[str]:
     return split(ALL_POLICIES if policies == "all" else policies)
 
 
-def rule_of(policy: Policy, settings: BenchSettings) -> str:
-    """How the policy's trees are verified: there is a choice for sampled candidates only."""
-    return check_rule(policy, settings.rule if policy.proposal == "sampled" else None)
-
-
 def _row(
     policy: Policy,
     statistics: list[Statistics],
@@ -154,14 +139,8 @@ def _row(
         policy=describe(policy),
         label=describe(policy, brief=True),
         exact=policy.exact,
-        rule=rule_of(policy, settings),
-        tau=all_prompts.tau,
-        tau_with_bonus=all_prompts.tau_with_bonus,
-        verified_tokens=all_prompts.verified_tokens,
-        gamma=all_prompts.gamma,
-        rounds=all_prompts.rounds,
-        draft_passes=all_prompts.draft_passes,
-        new_tokens=all_prompts.new_tokens,
+        rule=settings.rule_of(policy),
+        total=all_prompts,
         tokens_per_second=speed,
         against_plain=speed / speeds.plain if speed and speeds.plain else None,
         against_hf=speed / speeds.hf if speed and speeds.hf else None,
@@ -197,7 +176,7 @@ def tokens_per_second(
     plain = next((i for i, policy in enumerate(policies) if isinstance(policy, Plain)), None)
     contestants = [*policies, *([Plain()] if plain is None else [])]
     seconds = [0.0] * (len(contestants) + 1)
-    sampling = Sampling(settings.temperature, seed=settings.seed)
+    sampling = settings.sampling
     for number, prompt in enumerate([ids[0], *ids]):
         new = settings.max_new_tokens if number else min(WARM_UP_TOKENS, settings.max_new_tokens)
         elapsed = [_clock(pair, prompt, new, sampling, policy, settings) for policy in [*contestants, None]]
@@ -215,7 +194,7 @@ def _clock(
     if policy is None:
         _hf_generate(pair, prompt, new, sampling)
     else:
-        rule = rule_of(policy, settings)
+        rule = settings.rule_of(policy)
         for _ in generate(pair.target, pair.draft, policy, [prompt], max_new_tokens=new, sampling=sampling, rule=rule):
             pass
     if pair.target.device.type == "cuda":
@@ -237,8 +216,11 @@ def _hf_generate(pair: Pair, prompt: list[int], new: int, sampling: Sampling) ->
 
 
 def figures(result: Bench) -> dict[str, Any]:
-    """A bench as JSON."""
-    return {**result._asdict(), "settings": asdict(result.settings), "rows": [row._asdict() for row in result.rows]}
+    """Return a bench as JSON."""
+    rows = [{**row._asdict(), **row.total.figures()} for row in result.rows]
+    for row in rows:
+        del row["total"]
+    return {**result._asdict(), "settings": asdict(result.settings), "rows": rows}
 
 
 def configuration(

@@ -1,15 +1,35 @@
 """What a policy costs and yields on prompts: gamma, tau and draft passes, by exact replay or from live runs."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from c2t.decoding import DraftModel, Policy, Step, check_rule, cut, generate
-from c2t.errors import InputError
+from c2t.errors import InputError, at_least_one
 from c2t.models.pairs import Pair
 from c2t.prompts import Encoded, Prompt, encode_all
 from c2t.replay.cache import cached_continuations
 from c2t.replay.lockstep import Continuation, replay
 from c2t.sampling import Sampling
+from c2t.settings import RunSettings
 from c2t.statistics import Statistics, Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings(RunSettings):
+    """limit: prompts, taken from all files and categories alike (None: all). rule: how policies that sample their
+    candidates are verified (None: residual)."""
+
+    limit: int | None = None
+    rule: str | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        at_least_one(self, "limit")
+
+    def rule_of(self, policy: Policy) -> str:
+        """Return how a policy's trees are verified: there is a choice for sampled candidates only."""
+        return check_rule(policy, self.rule if policy.proposal == "sampled" else None)
+
 
 # Texts at a time: it bounds the memory of a run; the figures do not depend on it.
 BATCH = 16

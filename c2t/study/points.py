@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from c2t.errors import InputError
+from c2t.statistics import Totals
 from c2t.storage.results import append_line, result_line
 
 COMMAND = "sweep point"  # what a result line of this kind calls itself
@@ -50,24 +51,25 @@ class Point(NamedTuple):
     passes: tuple[int, ...]
 
     @property
+    def total(self) -> Totals:
+        """All prompts together."""
+        return Totals(*map(sum, (self.rounds, self.accepted, self.verified, self.passes)))
+
+    @property
     def tau(self) -> float:
-        """Accepted drafted tokens per round."""
-        return sum(self.accepted) / max(1, sum(self.rounds))
+        """See `Counts.tau`."""
+        return self.total.tau
 
     @property
     def gamma(self) -> float:
-        """Verified tokens per round, root included."""
-        return sum(self.verified) / max(1, sum(self.rounds))
-
-    @property
-    def draft_passes(self) -> float:
-        """Draft forwards per round."""
-        return sum(self.passes) / max(1, sum(self.rounds))
+        """See `Counts.gamma`."""
+        return self.total.gamma
 
 
 def append_point(path: Path, condition: Condition, point: Point) -> None:
     """Add a line: counts, and the figures that they amount to."""
-    figures = {"tau": point.tau, "gamma": point.gamma, "draft_passes": point.draft_passes}
+    total = point.total
+    figures = {"tau": total.tau, "gamma": total.gamma, "draft_passes": total.draft_passes}
     append_line(path, result_line(COMMAND, point._asdict() | figures, asdict(condition)))
 
 

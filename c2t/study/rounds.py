@@ -8,13 +8,10 @@ from typing import NamedTuple
 import torch
 
 from c2t.decoding import Policy, Step, generate
-from c2t.harvest.extra_columns import RecordingDraft
 from c2t.models.pairs import Pair
-from c2t.protocols import Draft, Root
 from c2t.replay.lockstep import Continuation, replay
 from c2t.sampling import Sampling
 from c2t.study.evaluate import BATCH
-from c2t.tree import Tree
 
 
 class Round(NamedTuple):
@@ -32,25 +29,16 @@ class Round(NamedTuple):
     new: int
 
 
-class LevelMeter:
-    """A policy that remembers which slots it had drafted from. It computes nothing more while a round runs, so that the
-    round can be timed."""
+RECORD = ("slots",)  # what Steps must carry for the widths of draft forwards
 
-    def __init__(self, policy: Policy):
-        self.policy = policy
-        self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 
-    def __call__(self, draft: Draft, root: Root) -> Tree:
-        self.draft = RecordingDraft(draft)
-        return self.policy(self.draft, root)
-
-    def widths(self) -> list[tuple[int, ...]]:
-        """Tokens a row in each draft forward below the root in the last round, by row."""
-        levels = self.draft.slots[1:]
-        if not levels:
-            return []
-        levels = torch.stack([(slots >= 0).sum(1) for slots in levels], 1)
-        return [tuple(width for width in row if width) for row in levels.tolist()]
+def widths(step: Step) -> list[tuple[int, ...]]:
+    """Return the tokens a row in each draft forward below the root, by row."""
+    levels = step.extra["draft"].slots[1:]
+    if not levels:
+        return [()] * len(step.rows)
+    levels = torch.stack([(slots >= 0).sum(1) for slots in levels], 1)
+    return [tuple(width for width in row if width) for row in levels.tolist()]
 
 
 def replayed(
@@ -63,9 +51,9 @@ def replayed(
     """The rounds that each text takes alone, by exact replay. `texts`: of the prompts numbered from 0 on."""
     found: list[list[Round]] = []
     for start in range(0, len(texts), BATCH):
-        part, metered = texts[start : start + BATCH], LevelMeter(policy)
-        steps = replay(pair.draft, metered, part, seed=seed, sequences=range(start, start + len(part)))
-        found += _by_prompt(steps, metered, [text.end - text.prompt for text in part])
+        part = texts[start : start + BATCH]
+        steps = replay(pair.draft, policy, part, seed=seed, sequences=range(start, start + len(part)), record=RECORD)
+        found += _by_prompt(steps, [text.end - text.prompt for text in part])
         progress(len(found))
     return found
 
@@ -84,19 +72,19 @@ def timed(
     """
     ends = [text.end - text.prompt for text in texts]
     prompts = [text.tokens[: text.prompt].tolist() for text in texts]
-    metered = LevelMeter(policy)
     steps = generate(
         pair.target,
         pair.draft,
-        metered,
+        policy,
         prompts,
         max_new_tokens=max(ends),
         sampling=sampling,
         eos=pair.target.eos,
         sequences=numbers,
+        record=RECORD,
     )
     seconds: list[float] = []
-    rounds = _by_prompt(_ticking(steps, pair.target.device, clock, seconds), metered, ends)
+    rounds = _by_prompt(_ticking(steps, pair.target.device, clock, seconds), ends)
     return list(zip(together(rounds), seconds[1:], strict=True))[1:]
 
 
@@ -118,7 +106,7 @@ def together(prompts: Sequence[Sequence[Round]]) -> list[Round]:
     return batch
 
 
-def _by_prompt(steps: Iterator[Step], metered: LevelMeter, ends: Sequence[int]) -> list[list[Round]]:
+def _by_prompt(steps: Iterator[Step], ends: Sequence[int]) -> list[list[Round]]:
     """Rounds of each prompt, read off the Steps of a run over all; ends: new tokens of each text."""
     rounds: list[list[Round]] = [[] for _ in ends]
     emitted, observed = [0] * len(ends), [0] * len(ends)
@@ -127,12 +115,12 @@ def _by_prompt(steps: Iterator[Step], metered: LevelMeter, ends: Sequence[int]) 
         if step.tree is None:
             settled = step.position.tolist()
         else:
-            settled, levels = counts, metered.widths() or [()] * len(prompts)
+            settled, levels = counts, widths(step)
             passes, sizes = step.draft_passes.tolist(), step.tree.sizes.tolist()
             for row, prompt in enumerate(prompts):
-                widths = (observed[prompt], *levels[row]) if passes[row] else ()
+                forwards = (observed[prompt], *levels[row]) if passes[row] else ()
                 new = max(0, min(counts[row], ends[prompt] - emitted[prompt]))
-                rounds[prompt].append(Round(1, sizes[row], widths, counts[row] - 1, new))
+                rounds[prompt].append(Round(1, sizes[row], forwards, counts[row] - 1, new))
         for prompt, count, taken in zip(prompts, counts, settled, strict=True):
             emitted[prompt] += count
             observed[prompt] = taken

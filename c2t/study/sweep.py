@@ -11,15 +11,13 @@ import torch
 
 from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy
-from c2t.errors import InputError, at_least_one
+from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.policies.spec import describe, parse, split
 from c2t.prompts import Encoded, Prompt, spread
 from c2t.replay.lockstep import Continuation
-from c2t.sampling import Sampling
 from c2t.statistics import Statistics
-from c2t.study.bench import BenchSettings, rule_of
-from c2t.study.evaluate import continuations, encode, evaluate
+from c2t.study.evaluate import StudySettings, continuations, encode, evaluate
 from c2t.study.oracle import Oracle, OracleDraft
 from c2t.study.pareto import LIMIT
 from c2t.study.points import Condition, Point, append_point, drop_unfinished_line, read_points
@@ -36,19 +34,11 @@ DEFAULT_GRID = (
 ORACLE_THRESHOLDS = (0.3, 0.1, 0.03, 0.01, 0.003)
 
 
-@dataclass(frozen=True)
-class SweepSettings:
-    """limit: prompts, taken from all files and categories alike (None: all); rule: of policies that sample their
-    candidates (None: residual)."""
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings(StudySettings):
+    """Settings of a sweep: fewer prompts, because there are many policies."""
 
-    max_new_tokens: int = 64
-    temperature: float = 0.4
-    seed: int = 0
     limit: int | None = 16
-    rule: str | None = None
-
-    def __post_init__(self):
-        at_least_one(self, "max_new_tokens", "limit")
 
 
 class Candidate(NamedTuple):
@@ -122,7 +112,7 @@ def sweep(
         raise InputError("the grid has no policies: name at least one, as in c2t:beta=0.1|0.3,eagle2:N=26|60")
     stored = read_points(file) if file and file.is_file() else {}
     chosen = spread(prompts, settings.limit)
-    sampling = Sampling(settings.temperature, seed=settings.seed)
+    sampling = settings.sampling
     encoded = encode(pair, chosen, settings.max_new_tokens, sampling)
     condition = _condition(pair, chosen, encoded, settings)
     known = {_key(point): point for point in stored.get(condition, [])}
@@ -159,8 +149,8 @@ def _count(
         one.policy,
         encoded.ids,
         max_new_tokens=settings.max_new_tokens,
-        sampling=Sampling(settings.temperature, seed=settings.seed),
-        rule=rule_of(one.policy, BenchSettings(rule=settings.rule)),
+        sampling=settings.sampling,
+        rule=settings.rule_of(one.policy),
         texts=texts,
         drafter=judged,
         progress=progress,

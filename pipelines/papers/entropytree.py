@@ -39,7 +39,12 @@ def table(study: Study) -> Report:
     """EntropyTree, figure 2: variants by speed, acceptance and wasted passes."""
     found = {name: study.count(policy) for name, (policy, _, _) in VARIANTS.items()}
     waste = {name: wasted(one) for name, one in found.items()}
-    clock = BenchSettings(study.settings.max_new_tokens, study.settings.temperature, study.settings.seed, timed=TIMED)
+    clock = BenchSettings(
+        max_new_tokens=study.settings.max_new_tokens,
+        temperature=study.settings.temperature,
+        seed=study.settings.seed,
+        timed=TIMED,
+    )
     policies = [policy for policy, _, _ in VARIANTS.values()]
     speeds = tokens_per_second(study.pair, policies, study.encoded.ids[:TIMED], clock).policies
     speed = dict(zip(VARIANTS, speeds, strict=True))

@@ -30,7 +30,14 @@ def decisions(pair: Pair, folder: Path, limit: int, max_new_tokens: int, tempera
     """Both decision models, trained on forks along the texts of the pair's harvest prompts."""
     prompts = [prompt for path in default_prompts(pair.name, "harvest") for prompt in read_prompts(path)]
     columns = ("top_probs", "hidden", "target_prob")
-    settings = HarvestSettings(max(WIDTHS), 1 + D, 1000, max_new_tokens, temperature, policy="mcsd+", columns=columns)
+    settings = HarvestSettings(
+        K=max(WIDTHS),
+        levels=1 + D,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        policy="mcsd+",
+        columns=columns,
+    )
     rows = harvest(pair, spread(prompts, limit), folder / "forks", settings, overwrite=True)
     print(f"harvest: {rows.rows:,} nodes of {rows.trees:,} forks")
     trained = []
@@ -73,9 +80,9 @@ def table(labels: list[tuple[str, str]], found: Bench) -> tuple[list[str], list[
         paper = PAPER.get(label, "") if not decision else ""
         counts = [
             f"{row.tau_with_bonus:.2f}",
-            f"{row.gamma:.1f}",
-            f"{row.verified_tokens:,}",
-            f"{row.draft_passes:.1f}",
+            f"{row.total.gamma:.1f}",
+            f"{row.total.verified_tokens:,}",
+            f"{row.total.draft_passes:.1f}",
         ]
         speed = [f"{row.tokens_per_second:.0f}", f"{row.against_plain:.2f}"] if row.tokens_per_second else []
         return [label, decision or "-", "yes" if row.exact else "no", alpha, paper, *counts, *speed]
@@ -101,7 +108,7 @@ def main(
     models = decisions(loaded, folder, harvest_limit, max_new_tokens, temperature)
     policies = contestants(models, threshold)
     prompts = [prompt for path in default_prompts(loaded.name, "bench") for prompt in read_prompts(path)]
-    settings = BenchSettings(max_new_tokens, temperature, limit=limit, timed=timed)
+    settings = BenchSettings(max_new_tokens=max_new_tokens, temperature=temperature, limit=limit, timed=timed)
     found = bench(loaded, list(policies.values()), prompts, settings)
     terminal.table(f"{found.prompts} prompts, T = {temperature:g}, draft {draft}", *table(list(policies), found))
     print("alpha: accepted drafted tokens as a share of D = 5; paper: LLaMA-2 7B, TinyLlama-1.1B, MT-Bench, T = 0")

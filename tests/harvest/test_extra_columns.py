@@ -24,7 +24,7 @@ from tests.small_pair import TURNS
 
 PROMPTS = [Prompt(number, "known", [turn], "code.jsonl") for number, turn in enumerate(TURNS[:4])]
 ALL = ("top_probs", "hidden", "target_prob")
-FORKS = HarvestSettings(3, 4, 100, 10, 0.8, policy="mcsd+", columns=ALL)
+FORKS = HarvestSettings(K=3, levels=4, M=100, max_new_tokens=10, temperature=0.8, policy="mcsd+", columns=ALL)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_the_label_of_the_first_decision_model_is_the_ratio_of_target_and_draft(
 
 
 def test_replayed_columns_of_full_trees_are_the_live_ones(small_pair: Pair, tmp_path: Path) -> None:
-    settings = HarvestSettings(3, 3, 100, 8, columns=("top_probs", "hidden"))
+    settings = HarvestSettings(K=3, levels=3, M=100, max_new_tokens=8, columns=("top_probs", "hidden"))
     live, replayed = (
         harvest(small_pair, PROMPTS[:2], tmp_path / str(live), replace(settings, live=live)) for live in (True, False)
     )

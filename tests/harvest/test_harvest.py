@@ -11,7 +11,6 @@ import torch
 from c2t.classifier import features
 from c2t.errors import InputError
 from c2t.harvest import harvest as harvesting
-from c2t.harvest.extra_columns import RecordingPolicy
 from c2t.harvest.harvest import HarvestSettings, harvest, run
 from c2t.kernels.features import FEATURES, WIDE
 from c2t.models.pairs import Pair
@@ -75,7 +74,7 @@ def test_features_of_records_are_those_of_live_trees(full: Harvest, small_pair: 
     ids = [small_pair.tokenizer(prompt.turns[0]).input_ids for prompt in PROMPTS[:4]]
     names = [name for name in FEATURES if name not in WIDE]
     stored, rounds = features(records, names), [0] * 4
-    for step in list(run(small_pair, ids, [0, 1, 2, 3], FULL, RecordingPolicy(FULL.trees, (), small_pair.target)))[1:]:
+    for step in list(run(small_pair, ids, [0, 1, 2, 3], FULL))[1:]:
         for row, text in enumerate(step.rows.tolist()):
             live = features(step.tree.take(torch.arange(1, 1011).expand(len(step.rows), -1)), names)[row]
             tree = records.tree[records.prompt == text].unique()[rounds[text]]
@@ -87,7 +86,7 @@ def test_rounds_cover_the_text(full: Harvest, small_pair: Pair) -> None:
     """new tokens = 1 + sum over rounds of (accepted + 1) - cut, and every root stands where the round before ended."""
     ids = [small_pair.tokenizer(prompt.turns[0]).input_ids for prompt in PROMPTS[:3]]
     trace = Trace(3)
-    for step in run(small_pair, ids, [0, 1, 2], FULL, RecordingPolicy(FULL.trees, (), small_pair.target)):
+    for step in run(small_pair, ids, [0, 1, 2], FULL):
         trace.add(step)
     lengths = [len(tokens) for tokens in trace.tokens]
     trees = by_tree(full)
@@ -170,7 +169,7 @@ def test_all_positions_hold_the_visited_ones(small_pair: Pair, tmp_path: Path) -
 def test_progress_is_told_as_rounds_go(small_pair: Pair, tmp_path: Path) -> None:
     """Rows grow round by round, not batch by batch."""
     told = []
-    settings = HarvestSettings(3, 3, 100, 8, batch=len(PROMPTS))
+    settings = HarvestSettings(K=3, levels=3, M=100, max_new_tokens=8, batch=len(PROMPTS))
     done = harvest(small_pair, PROMPTS, tmp_path, settings, progress=lambda *counts: told.append(counts))
     assert len(told) > 5
     assert [rows for _, rows in told] == sorted(rows for _, rows in told)

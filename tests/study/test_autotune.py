@@ -49,7 +49,7 @@ def test_batches_are_decoded_together() -> None:
         [a_round(2, (1,), 4, 2), a_round(4, (1,), 1)],
         [a_round(2, (1,), 4, 2), a_round(4, (1,), 2, 2)],
     ]
-    assert each.passes == 1.0
+    assert each.total.draft_passes == 1.0
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_where_drafting_is_free_the_tree_wins_and_where_it_is_dear_plain_decodin
     made_up(FLAT, Curve((1,), (0.0,)))
     free = run()
     assert free.best.label == "eagle2:K=4,levels=3,N=12"
-    assert free.best.predicted == pytest.approx(batch * (1 + free.best.tau), rel=0.35)
+    assert free.best.predicted == pytest.approx(batch * (1 + free.best.total.tau), rel=0.35)
     assert done == [(count, 7) for count in range(8)]
     made_up(FLAT, Curve((1,), (9.0,)))
     dear = run()

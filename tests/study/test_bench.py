@@ -33,12 +33,16 @@ def test_rows_are_what_the_evaluation_counts(small_pair: Pair, result: benchmark
     statistics = evaluate(small_pair, POLICIES[0], ids, max_new_tokens=12, sampling=Sampling(SETTINGS.temperature))
     expected, row = total(statistics), result.rows[0]
     assert row.policy.startswith("eagle2:K=4,levels=3,N=12,M=0")
-    assert (row.tau, row.verified_tokens, row.rounds) == (expected.tau, expected.verified_tokens, expected.rounds)
-    assert row.verified_tokens == 12 * row.rounds
-    assert row.tau_with_bonus == row.tau + 1
+    assert (row.total.tau, row.total.verified_tokens, row.total.rounds) == (
+        expected.tau,
+        expected.verified_tokens,
+        expected.rounds,
+    )
+    assert row.total.verified_tokens == 12 * row.total.rounds
+    assert row.total.tau_with_bonus == row.total.tau + 1
     assert row.categories == {"heldout": total(statistics[1::2]).tau, "known": total(statistics[::2]).tau}
-    assert result.rows[1].tau == result.rows[1].draft_passes == 0
-    assert result.rows[1].verified_tokens == result.rows[1].rounds
+    assert result.rows[1].total.tau == result.rows[1].total.draft_passes == 0
+    assert result.rows[1].total.verified_tokens == result.rows[1].total.rounds
 
 
 def test_alpha_is_tau_as_a_share_of_the_longest_draft(small_pair: Pair) -> None:
@@ -47,8 +51,8 @@ def test_alpha_is_tau_as_a_share_of_the_longest_draft(small_pair: Pair) -> None:
     found = bench(small_pair, policies, PROMPTS[:2], BenchSettings(max_new_tokens=8, temperature=0.0, timed=0))
     forks, config, *others = found.rows
     assert (forks.exact, forks.rule, config.exact) == (False, "longest-fork", True)
-    assert forks.alpha == forks.tau / 3 > 0
-    assert config.alpha == config.tau / 2
+    assert forks.alpha == forks.total.tau / 3 > 0
+    assert config.alpha == config.total.tau / 2
     assert [row.alpha for row in others] == [None, None]
     table = reports.bench_table(found)
     column = table.columns.index("alpha")
@@ -106,7 +110,7 @@ def test_table_and_line(small_pair: Pair, result: benchmark.Bench, tmp_path: Pat
     first, second = (tmp_path / "new" / "lines.jsonl").read_text().splitlines()
     line = json.loads(first)
     assert second == "{}"
-    assert line["figures"]["rows"][0]["tau"] == result.rows[0].tau
+    assert line["figures"]["rows"][0]["tau"] == result.rows[0].total.tau
     assert line["configuration"]["prompts"] == ["code.jsonl"]
     assert {"torch", "transformers", "commit", "hardware"} <= line.keys()
     with pytest.raises(InputError, match="cannot write results"):

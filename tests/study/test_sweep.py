@@ -69,7 +69,7 @@ def test_counts_are_the_evaluations_by_prompt(small_pair: Pair) -> None:
     for one, point in zip(grid, found.points, strict=True):
         statistics = evaluate(small_pair, one.policy, encoded.ids, max_new_tokens=8, sampling=sampling)
         assert (point.tau, point.gamma) == (total(statistics).tau, total(statistics).gamma)
-        assert point.draft_passes == total(statistics).draft_passes
+        assert point.total.draft_passes == total(statistics).draft_passes
         prompts: list[Statistics] = [statistics[0], statistics[1] + statistics[3], statistics[2]]
         assert point.rounds == tuple(s.rounds for s in prompts)
         assert point.accepted == tuple(sum(s.accepted) for s in prompts)
@@ -114,9 +114,9 @@ def test_another_configuration_is_counted_anew(small_pair: Pair, tmp_path: Path)
     other.output.bias.data += 0.1
     assert sweep(small_pair, of(classifier=other), PROMPTS, SETTINGS, file).known in (2, 3), "all but C2T's"
     for settings in (
-        SweepSettings(8, seed=1, limit=None),
-        SweepSettings(8, 0.9, limit=None),
-        SweepSettings(8, limit=2),
+        SweepSettings(max_new_tokens=8, seed=1, limit=None),
+        SweepSettings(max_new_tokens=8, temperature=0.9, limit=None),
+        SweepSettings(max_new_tokens=8, limit=2),
     ):
         assert sweep(small_pair, of("chain:length=2"), PROMPTS, settings, file).known == 0
 

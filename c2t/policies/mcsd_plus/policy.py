@@ -1,7 +1,4 @@
-"""MCSD+ (Lu et al., "Improving Multi-candidate Speculative Decoding"): forks that start from the target's own tokens.
-
-Not exact: of W tokens that the target might write next, the one whose fork the draft continues best is kept.
-"""
+"""The policy: forks of the target's own candidates, continued by the draft (MCSD+, section 3)."""
 
 from dataclasses import dataclass, replace
 from functools import cache
