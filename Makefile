@@ -31,7 +31,7 @@ $(READY): pyproject.toml requirements.lock
 # Writes requirements.lock anew from the ranges in pyproject.toml, in an environment of its own.
 lock:
 	$(PYTHON) -m venv --clear $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip install --quiet flit_core -e '.[dev]'
+	$(VENV)-lock/bin/python -m pip install --quiet hatchling -e '.[dev]'
 	@{ sed -n '/^#/p' requirements.lock; \
 		$(VENV)-lock/bin/python -m pip freeze --exclude-editable \
 		| grep -v -E '^(nvidia|cuda)' \

@@ -102,7 +102,7 @@ def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
 
 def default_prompts(pair: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
     """The prompt files shipped for a pair: those for harvest and for bench come from different sources."""
-    folder = checkpoints.root() / "data" / "prompts" / ("harvest" if purpose == "harvest" else "")
+    folder = checkpoints.shipped() / "data" / "prompts" / ("harvest" if purpose == "harvest" else "")
     paths = sorted(folder.glob("*.jsonl")) if pair in checkpoints.WITH_PROMPTS else []
     if not paths:
         raise InputError(f"no prompts come with the pair {pair}: give them with --prompts FILE (Spec-Bench JSONL)")

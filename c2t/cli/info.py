@@ -13,6 +13,7 @@ from c2t.models.eagle_checkpoint import fetch
 from c2t.models.pairs import DRAFTS, fingerprint, kind_of
 from c2t.records.reader import MANIFEST, Harvest, describe, read_columns
 from c2t.storage import paths as checkpoints
+from c2t.storage.published import PUBLISHED
 
 
 class Facts(NamedTuple):
@@ -64,7 +65,7 @@ def _part(name: str, part: str) -> list[Facts]:
         return [Facts("classifier", {"missing": str(error)})] if missing else []
     if isinstance(place, Path):
         return folder(place)
-    template = checkpoints.PUBLISHED[name].template
+    template = PUBLISHED[name].template
     return [Facts(f"{part}, published", {"Hub id": place} | ({"template": template} if part == "target" else {}))]
 
 

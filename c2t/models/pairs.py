@@ -20,6 +20,7 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.models.ngrams import NgramDraft, check_prior_weight
 from c2t.models.target import Target
 from c2t.storage import paths as checkpoints
+from c2t.storage.published import PUBLISHED
 
 # The drafts that a pair can bring along: name on the command line -> part of the pair's folder, kind of draft.
 DRAFTS = {
@@ -84,7 +85,7 @@ def load_pair(
     else:
         loaded = DraftLM(_load_target(str(folder), device, dtype, device_map))
         check_vocabulary(loaded.model, target_model, folder)
-    published = checkpoints.PUBLISHED.get(pair or "")
+    published = PUBLISHED.get(pair or "")
     sources = {
         # A Hub checkpoint is known by its commit: its files may be there twice, and in part only.
         "target": (target_place, getattr(target_model.config, "_commit_hash", None) or fingerprint(Path(target_place))),

@@ -3,16 +3,18 @@
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
+import platformdirs
 from safetensors import SafetensorError
 
 from c2t.errors import InputError, one_line
+from c2t.storage.atomic import new_folder
+from c2t.storage.published import PUBLISHED, PublishedPair
 
+HOME = "C2T_HOME"  # the variable that names another folder with checkpoints/ and data/
 CLASSIFIER = "classifier"
 WITH_PROMPTS = ("tiny",)  # pairs whose prompts are in data/prompts
 # What a training leaves in a classifier's folder.
@@ -20,38 +22,45 @@ CLASSIFIER_FILES = {"config.json", "model.safetensors", "README.md", "metrics.cs
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
-class PublishedPair(NamedTuple):
-    target: str
-    draft: str
-    template: str
+def checkout() -> Path | None:
+    """Return the folder of the checkout that c2t runs from, None if it was installed from a wheel."""
+    folder = Path(__file__).resolve().parents[2]
+    return folder if (folder / "pyproject.toml").is_file() else None
 
 
-def _published(target: str, draft: str, template: str) -> PublishedPair:
-    return PublishedPair(target, f"yuhuili/EAGLE-{draft}", template)
-
-
-# The pairs of the papers' experiments, by Hub id and by the name of the target's chat template.
-PUBLISHED = {
-    "llama2-7b": _published("meta-llama/Llama-2-7b-chat-hf", "llama2-chat-7B", "llama2"),
-    "llama2-13b": _published("meta-llama/Llama-2-13b-chat-hf", "llama2-chat-13B", "llama2"),
-    "llama2-70b": _published("meta-llama/Llama-2-70b-chat-hf", "llama2-chat-70B", "llama2"),
-    "vicuna-7b": _published("lmsys/vicuna-7b-v1.3", "Vicuna-7B-v1.3", "vicuna"),
-    "vicuna-13b": _published("lmsys/vicuna-13b-v1.3", "Vicuna-13B-v1.3", "vicuna"),
-    "vicuna-33b": _published("lmsys/vicuna-33b-v1.3", "Vicuna-33B-v1.3", "vicuna"),
-    "llama3-8b": _published("meta-llama/Meta-Llama-3-8B-Instruct", "LLaMA3-Instruct-8B", "llama3"),
-    "llama3-70b": _published("meta-llama/Meta-Llama-3-70B-Instruct", "LLaMA3-Instruct-70B", "llama3"),
-}
+def shipped() -> Path:
+    """Return the folder to read `checkpoints/` and `data/` of the embedded pair from: $C2T_HOME, else the checkout,
+    else the data of the installed package, where nothing is ever written."""
+    home = os.environ.get(HOME)
+    return Path(home) if home else checkout() or Path(__file__).resolve().parents[1] / "shipped"
 
 
 def root() -> Path:
-    """The folder that holds `checkpoints/` and `data/`: $C2T_HOME, else the checkout that c2t is installed from."""
-    home = os.environ.get("C2T_HOME")
-    return Path(home) if home else Path(__file__).resolve().parents[2]
+    """Return the folder below which commands write `checkpoints/local/` and `data/`: $C2T_HOME, else the checkout,
+    else the user's data folder (~/.local/share/c2t on Linux)."""
+    home = os.environ.get(HOME)
+    return Path(home) if home else checkout() or platformdirs.user_data_path("c2t")
+
+
+def cache() -> Path:
+    """Return the folder of what can be computed again: $C2T_CACHE, else the user's cache folder (~/.cache/c2t on
+    Linux)."""
+    place = os.environ.get("C2T_CACHE")
+    return Path(place) if place else platformdirs.user_cache_path("c2t")
 
 
 def _folders() -> tuple[Path, Path]:
-    """Committed checkpoints first, then the ones made on this machine, which git ignores."""
-    return root() / "checkpoints", root() / "checkpoints" / "local"
+    """Shipped checkpoints first, then the ones made on this machine, which git ignores."""
+    return shipped() / "checkpoints", root() / "checkpoints" / "local"
+
+
+def _searched() -> str:
+    """Say where names were looked up, if that is not the checkout."""
+    if os.environ.get(HOME):
+        return f"; searched in ${HOME} = {root()}"
+    if checkout():
+        return ""
+    return f"; searched in the installed package and {root()}: set ${HOME} to a checkout, which has every draft"
 
 
 def is_name(reference: str | Path) -> bool:
@@ -92,7 +101,7 @@ def _resolve_name(name: str, part: str, listed: str) -> Path | str:
         return getattr(PUBLISHED[name], part)
     if part == CLASSIFIER and (name in PUBLISHED or any((folder / name).is_dir() for folder in _folders())):
         raise InputError(f"{name} has no classifier yet; make it with: {recipe(name)}")
-    raise InputError(f"no {part} is called {name!r}; known: {listed}")
+    raise InputError(f"no {part} is called {name!r}; known: {listed}{_searched()}")
 
 
 def recipe(name: str) -> str:
@@ -132,16 +141,11 @@ def is_classifier(folder: Path) -> bool:
 
 @contextmanager
 def replacing(out: Path) -> Iterator[Path]:
-    """A folder that becomes `out` at the end, in one step; after a failure nothing is left of it."""
+    """Yield an empty folder that becomes `out` at the end, in one step; after a failure, which is an InputError, `out`
+    is what it was."""
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
-            new, old = Path(scratch) / "new", Path(scratch) / "old"
-            new.mkdir()
+        with new_folder(out) as new:
             yield new
-            if out.exists():
-                out.rename(old)
-            new.rename(out)
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot write {out}: {one_line(error)}") from error
 

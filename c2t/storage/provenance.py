@@ -3,18 +3,28 @@
 import os
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+
+from c2t.storage.paths import checkout
 
 PACKAGES = ("torch", "transformers", "lightning", "pyarrow", "numpy")
 
 
 def environment() -> dict[str, str]:
-    """Versions of Python, c2t and what it computes with, the checkout's commit ("" outside one), and the machine."""
-    versions = {name: version(name) for name in PACKAGES}
+    """Return the versions of Python and of what c2t computes with ("" where it is not installed), the checkout's commit
+    ("" outside of one), and the machine."""
+    versions = {name: _version(name) for name in PACKAGES}
     return {"python": platform.python_version(), **versions, "commit": _commit(), "hardware": hardware()}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # of an extra
+        return ""
 
 
 def hardware() -> str:
@@ -36,7 +46,10 @@ def processor() -> str:
 
 
 def _commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    folder = checkout()
+    if folder is None:  # an environment may lie in somebody else's repository
+        return ""
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

@@ -14,6 +14,7 @@ from c2t.models.pairs import Pair
 from c2t.policies.configured import MCSD
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
+from c2t.storage.atomic import write_text
 
 FILE = "acceptance.json"
 
@@ -60,8 +61,7 @@ def store(path: Path, key: dict[str, Any], measured: Measured) -> None:
     """Add an entry to a file of measured vectors, in place of an older one with the same key."""
     entries = [entry for entry in _read(path) if {name: entry[name] for name in key} != key]
     entries.append({**key, "rates": [round(rate, 6) for rate in measured.rates], "rounds": measured.rounds})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(entries, indent=1) + "\n")
 
 
 def lookup(
@@ -72,7 +72,7 @@ def lookup(
 
     def stored(draft_temperature: float) -> tuple[float, ...]:
         wanted = key(pair, temperature, draft_temperature, rule or "residual", top_p)
-        for path in (local_file(pair.name), checkpoints.root() / "checkpoints" / pair.name / FILE):
+        for path in (local_file(pair.name), checkpoints.shipped() / "checkpoints" / pair.name / FILE):
             for entry in _read(path):
                 if {name: entry.get(name) for name in wanted} == wanted:
                     return tuple(entry["rates"])

@@ -53,7 +53,7 @@ def test_the_recipe_is_absolute_from_elsewhere(home: Path, monkeypatch: pytest.M
 
 
 def test_unknown_names_list_the_known(home: Path) -> None:
-    with pytest.raises(InputError, match=r"'smal'; known: mine, small$"):
+    with pytest.raises(InputError, match=r"'smal'; known: mine, small; searched in \$C2T_HOME = "):
         checkpoints.resolve("smal", "classifier")
     with pytest.raises(InputError, match=r"known: .*llama2-7b.*small.*vicuna-7b"):
         checkpoints.resolve("smal", "target")
@@ -121,3 +121,25 @@ def test_only_classifiers_are_replaced_and_only_on_request(tmp_path: Path) -> No
         checkpoints.check_out(tmp_path / "thesis.tex", overwrite=True)
     (tmp_path / "thesis.tex").unlink()
     checkpoints.check_out(tmp_path, overwrite=True)
+
+
+def test_without_a_checkout_the_package_is_read_and_the_users_folders_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "c2t"
+    (package / "shipped" / "checkpoints" / "tiny" / "target").mkdir(parents=True)
+    monkeypatch.setattr(checkpoints, "__file__", str(package / "storage" / "paths.py"))
+    for variable in ("C2T_HOME", "C2T_CACHE", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert checkpoints.checkout() is None
+    assert checkpoints.resolve("tiny", "target") == package / "shipped/checkpoints/tiny/target"
+    assert checkpoints.harvest_of("tiny").is_relative_to(checkpoints.root())
+    assert not checkpoints.root().is_relative_to(package)
+    assert tmp_path in checkpoints.root().parents
+    assert tmp_path in checkpoints.cache().parents
+    with pytest.raises(InputError, match=r"no draft_lm is called 'tiny'; .*the installed package.* set \$C2T_HOME"):
+        checkpoints.resolve("tiny", "draft_lm")
+    made = checkpoints.root() / "checkpoints/local/mine/classifier"
+    made.mkdir(parents=True)
+    assert checkpoints.resolve("mine", "classifier") == made

@@ -1,0 +1,79 @@
+"""What is written takes the place of the old in one step, and a failure leaves the old."""
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from c2t.storage.atomic import new_file, new_folder, write_text
+
+
+def fail_halfway(file: Path) -> None:
+    file.write_text("half")
+    file.parent.write_text("a folder is no file")
+
+
+def test_a_file_is_the_old_or_the_new(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "a.json"
+    write_text(path, "first")
+    with new_file(path) as new:
+        new.write_text("second")
+        assert path.read_text() == "first"
+    assert path.read_text() == "second"
+    with pytest.raises(IsADirectoryError), new_file(path) as new:
+        fail_halfway(new)
+    assert path.read_text() == "second"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("swap", [True, False], ids=["swapped in one step", "where the system cannot swap"])
+def test_a_folder_is_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: bool) -> None:
+    if not swap:
+        monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    path = tmp_path / "made" / "classifier"
+    for text in ("first", "second", "third"):
+        with new_folder(path) as new:
+            (new / "part").mkdir()
+            (new / "part" / text).write_text(text)
+        assert [file.name for file in path.rglob("*")] == ["part", text]
+    with pytest.raises(IsADirectoryError), new_folder(path) as new:
+        fail_halfway(new / "file")
+    assert (path / "part" / "third").read_text() == "third"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_old_folder_comes_back_if_the_new_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    path, rename = tmp_path / "classifier", Path.rename
+    with new_folder(path) as new:
+        (new / "old").touch()
+
+    def fails(self: Path, to: Path) -> Path:
+        if self.name == "new":
+            raise OSError("no")
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(OSError, match="no"), new_folder(path):
+        pass
+    assert [file.name for file in path.iterdir()] == ["old"]
+
+
+def test_the_folder_is_there_after_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not hasattr(ctypes.CDLL(None), "renameat2"):
+        pytest.skip("the system cannot swap two folders in one step")
+    path, rename, there = tmp_path / "classifier", Path.rename, []
+
+    def watched(self: Path, to: Path) -> Path:
+        moved = rename(self, to)
+        there.append(path.exists())
+        return moved
+
+    monkeypatch.setattr(Path, "rename", watched)
+    for text in ("first", "second"):
+        with new_folder(path) as new:
+            (new / text).touch()
+    assert [file.name for file in path.iterdir()] == ["second"]
+    assert there == [True]  # the first one; two renames would leave an instant without a folder
