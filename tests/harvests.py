@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
+from c2t.records.schema import Column
 from c2t.records.writer import ShardWriter, open_folder
 
 PROVENANCE = {"pair": "toy", "K": 10, "levels": 11, "M": 1000, "temperature": 0.4, "environment": {"c2t": "0"}}
@@ -60,7 +60,7 @@ def make_harvest(
     trees_each: int = 4,
     *,
     provenance: dict = PROVENANCE,
-    extra: dict[str, pa.DataType] | None = None,
+    extra: dict[str, Column] | None = None,
     replace: dict[str, np.ndarray] | None = None,
     shard: int = 1_000_000,
     **sizes: int,
@@ -70,7 +70,7 @@ def make_harvest(
         for i in range(prompts):
             columns = trees(trees_each, seed=i, **sizes)
             rows = len(columns["tree"])
-            columns |= {name: np.arange(rows * kind.list_size) for name, kind in (extra or {}).items()}
+            columns |= {name: np.arange(rows * kind.size) for name, kind in (extra or {}).items()}
             writer.write(columns | (replace or {}))
     return folder
 

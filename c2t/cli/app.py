@@ -14,10 +14,11 @@ from c2t.cli.tune import tune
 app = typer.Typer(cls=terminal.Commands, no_args_is_help=True, help="Token trees shaped by a learned classifier (C2T).")
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         terminal.say(f"c2t {__version__}")
         raise typer.Exit
+    return asked
 
 
 Version = Annotated[

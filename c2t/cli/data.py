@@ -11,16 +11,13 @@ from c2t.cli import info as information
 from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
 from c2t.errors import InputError
-from c2t.harvest import harvest as harvesting
+from c2t.harvest.settings import HarvestSettings
 from c2t.prompts import default_prompts, spread
-from c2t.records.reader import describe as describe_harvest
-from c2t.records.reader import is_complete, read_shards
 from c2t.storage import paths as checkpoints
-from c2t.training import fit as training
-from c2t.training.data import MODELS, OLD_MODELS, TrainSettings
+from c2t.training.settings import FINETUNE, LOGGERS, MODELS, OLD_MODELS, TrainSettings
 
 COUNTS = ("rows", "trees", "positives", "too_long")
-HARVEST, TRAIN, FINETUNE = harvesting.HarvestSettings(), TrainSettings(), training.FINETUNE
+HARVEST, TRAIN = HarvestSettings(), TrainSettings()
 
 
 def harvest(
@@ -52,7 +49,10 @@ def harvest(
 
     Goes to data/harvest/PAIR (forks: PAIR-mcsd+) without --out; there an interrupted harvest is finished.
     """
-    settings = harvesting.HarvestSettings(
+    from c2t.harvest import harvest as harvesting  # noqa: PLC0415 - needs an extra
+    from c2t.records.reader import is_complete  # noqa: PLC0415 - needs an extra
+
+    settings = HarvestSettings(
         K=k,
         levels=levels,
         M=m,
@@ -103,7 +103,7 @@ def train(
         int | None, typer.Option(help="Sampled per positive; 0: all of them.", show_default="the model's: 1, others 0")
     ] = None,
     seed: o.Seed = TRAIN.seed,
-    logger: o.Logger = training.LOGGERS[0],
+    logger: o.Logger = LOGGERS[0],
     overwrite: o.Overwrite = False,
     json: o.Json = None,
 ) -> None:
@@ -112,6 +112,8 @@ def train(
     Without --out it goes to checkpoints/local/PAIR/classifier (other models: PAIR-MODEL, their NAME) and replaces the
     one made there before.
     """
+    from c2t.training import fit as training  # noqa: PLC0415 - needs an extra
+
     model = OLD_MODELS.get(model, model)
     if model not in MODELS:
         raise InputError(f"no model is called {model!r}; known: {', '.join(MODELS)}")
@@ -134,7 +136,7 @@ def finetune(
     lr: o.LearningRate = FINETUNE.lr,
     batch_size: o.BatchSize = FINETUNE.batch_size,
     seed: o.Seed = FINETUNE.seed,
-    logger: o.Logger = training.LOGGERS[0],
+    logger: o.Logger = LOGGERS[0],
     overwrite: o.Overwrite = False,
     json: o.Json = None,
 ) -> None:
@@ -143,6 +145,8 @@ def finetune(
     Without --out it goes to checkpoints/local/PAIR-finetuned/classifier (its NAME is PAIR-finetuned) and replaces the
     one made there before. Without DATA it learns from the embedded pair's harvest, else from that of --from.
     """
+    from c2t.training import fit as training  # noqa: PLC0415 - needs an extra
+
     classifier = TreeClassifier.from_pretrained(source)
     settings = TrainSettings(fraction=fraction, epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
     folders = harvests(data, "tiny", source)
@@ -154,11 +158,15 @@ def finetune(
 
 
 def _rows_in(harvest: Path) -> int:
+    from c2t.records.reader import read_shards  # noqa: PLC0415 - needs an extra
+
     return sum(shard["rows"] for shard in read_shards(harvest).values()) if harvest.is_dir() else 0
 
 
 def _local(harvests: list[Path], suffix: str = "") -> Path:
-    name = describe_harvest(harvests[0]).provenance["pair"] + suffix
+    from c2t.records.reader import describe  # noqa: PLC0415 - needs an extra
+
+    name = describe(harvests[0]).provenance["pair"] + suffix
     return checkpoints.root() / "checkpoints" / "local" / name / checkpoints.CLASSIFIER
 
 

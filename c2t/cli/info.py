@@ -11,7 +11,7 @@ from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
 from c2t.models.eagle_checkpoint import fetch
 from c2t.models.pairs import DRAFTS, fingerprint, kind_of
-from c2t.records.reader import MANIFEST, Harvest, describe, read_columns
+from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
 from c2t.storage.published import PUBLISHED
 
@@ -70,6 +70,8 @@ def _part(name: str, part: str) -> list[Facts]:
 
 
 def _harvest(path: Path) -> Facts:
+    from c2t.records.reader import describe  # noqa: PLC0415 - needs an extra
+
     harvest = describe(path)
     size = sum((path / name).stat().st_size for name in harvest.shards)
     counts = {
@@ -87,6 +89,8 @@ def _harvest(path: Path) -> Facts:
 
 def without_rows(harvest: Harvest) -> int:
     """Texts that were left out because they do not fit the target's positions, or that ended with their first token."""
+    from c2t.records.reader import read_columns  # noqa: PLC0415 - needs an extra
+
     return len(harvest.prompts) - len(np.unique(read_columns(harvest.folder, ("prompt",))["prompt"]))
 
 

@@ -8,7 +8,7 @@ import typer
 from c2t.harvest.extra_columns import COLUMNS
 from c2t.models.pairs import DRAFTS, NGRAMS
 from c2t.storage.results import check_place
-from c2t.training.fit import LOGGERS
+from c2t.training.settings import LOGGERS
 
 
 def _before_the_work(path: str | None) -> str | None:

@@ -9,7 +9,7 @@ from c2t.study.bench import Bench
 from c2t.study.pareto import Comparison, Ratio, families, front
 from c2t.study.points import Condition, Point
 from c2t.study.sweep import Sweep
-from c2t.training.fit import Result
+from c2t.training.result import Result
 
 
 class Table(NamedTuple):

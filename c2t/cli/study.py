@@ -13,7 +13,7 @@ from c2t.cli import reports, shared, terminal
 from c2t.errors import InputError
 from c2t.prompts import default_prompts
 from c2t.storage import paths as checkpoints
-from c2t.study import acceptance, plots
+from c2t.study import acceptance
 from c2t.study import pareto as fronts
 from c2t.study import sweep as sweeping
 from c2t.study.points import Condition, Point, read_points
@@ -57,6 +57,8 @@ def sweep(
     Points are kept as they are finished, and those that stand in the file are not counted again; delete it after a
     change of the code.
     """
+    from c2t.study import plots  # noqa: F401, PLC0415 - needs an extra, and says so before the work
+
     settings = sweeping.SweepSettings(
         max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, limit=limit, rule=rule
     )
@@ -88,6 +90,8 @@ def plot(
     json: o.Json = None,
 ) -> None:
     """Draw the fronts of sweeps, a panel for each condition, and compare them."""
+    from c2t.study import plots  # noqa: PLC0415 - needs an extra
+
     wanted = _taus(taus)
     paths = files or [checkpoints.root() / "data" / "sweep" / "tiny.jsonl"]
     if not files and not paths[0].is_file():
@@ -113,6 +117,8 @@ def _report(
     found: sweeping.Sweep, file: Path, wanted: list[float] | None, json: str | None, grid: dict[str, str | bool]
 ) -> None:
     """Figure, tables and result line of a sweep."""
+    from c2t.study import plots  # noqa: PLC0415 - needs an extra
+
     figure = plots.plot_fronts({found.condition: found.points}, file.with_suffix(".png"))
     terminal.table(*reports.points_table(found.points))
     comparison = _compare(found.condition, found.points, wanted)

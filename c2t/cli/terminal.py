@@ -17,6 +17,9 @@ from typer.core import TyperGroup
 from c2t.errors import InputError
 from c2t.storage.results import append_line, result_line
 
+# Packages that only some commands import, and the extra of c2t that brings them.
+EXTRAS = {"lightning": "train", "pyarrow": "train", "sklearn": "train", "matplotlib": "study", "scipy": "study"}
+EXTRAS |= {"tensorboard": "loggers", "wandb": "loggers", "accelerate": "hub"}
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, or that of the copy that newer Typer brings along
 PLAIN_WIDTH = 160  # of tables that go to a file or a pipe
 
@@ -34,7 +37,14 @@ class Commands(TyperGroup):
         transformers_logging.disable_progress_bar()
         with warnings.catch_warnings(), _in_one_line():
             warnings.showwarning = lambda message, *_args, **_kwargs: say(f"warning: {message}", error=True)
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except ModuleNotFoundError as error:
+                extra = EXTRAS.get((error.name or "").partition(".")[0])
+                if extra is None:
+                    raise
+                command, package = f"c2t {ctx.invoked_subcommand}", f"c2t[{extra}]"
+                raise InputError(f"{command} needs {package}: pip install '{package}'") from error
 
 
 @contextmanager

@@ -4,7 +4,6 @@ it (for decision models and for the oracle)."""
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from c2t.decoding import Step
 from c2t.errors import InputError
 from c2t.protocols import TOP_PROBS
+from c2t.records.schema import Column
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 
@@ -19,12 +19,12 @@ from c2t.tree import Tree
 COLUMNS = {"top_probs": False, "hidden": False, "target_prob": True}
 
 
-def types(names: Sequence[str], hidden: int) -> dict[str, pa.DataType]:
+def types(names: Sequence[str], hidden: int) -> dict[str, Column]:
     """The columns as they are stored; `hidden` is the draft's hidden size. InputError for unknown names."""
     known = {
-        "top_probs": pa.list_(pa.float32(), TOP_PROBS),
-        "hidden": pa.list_(pa.float32(), hidden),
-        "target_prob": pa.float32(),
+        "top_probs": Column("float32", TOP_PROBS),
+        "hidden": Column("float32", hidden),
+        "target_prob": Column("float32"),
     }
     unknown = [name for name in names if name not in COLUMNS]
     if unknown:

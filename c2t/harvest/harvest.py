@@ -17,7 +17,8 @@ from c2t.harvest.extra_columns import extra_columns, recorded, types
 from c2t.harvest.settings import HarvestSettings
 from c2t.models.pairs import Pair
 from c2t.prompts import Prompt, conversation
-from c2t.records.reader import Harvest, describe
+from c2t.records.reader import describe
+from c2t.records.schema import Harvest
 from c2t.records.writer import ShardWriter, open_folder
 from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import replay_all

@@ -1,67 +1,20 @@
-"""Harvested nodes on disk: the schema of one Parquet row per drafted node, and reading it back in bounded memory."""
+"""Read a harvest back in bounded memory."""
 
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from c2t.errors import InputError
+from c2t.records.schema import MANIFEST, METADATA, SCHEMA_VERSION, Harvest, Records
 
-SCHEMA_VERSION = 1
-MANIFEST = "manifest.json"
-COLUMNS = {
-    "tree": pa.uint32(),  # counted through the whole harvest
-    "node": pa.uint16(),  # creation order; the root has no row
-    "parent": pa.int16(),  # a node of the same tree; -1 = child of the root
-    "depth": pa.uint8(),
-    "joint_prob": pa.float32(),
-    "entropy": pa.float32(),
-    "accepted": pa.bool_(),  # of MCSD+'s forks: by the target if its fork had been kept
-    "token": pa.int32(),
-    "rank": pa.uint8(),
-    "prompt": pa.uint32(),  # index into the manifest's list of prompts
-    "position": pa.uint32(),  # of the round's root in its text
-}
-METADATA = b"c2t"  # key of the JSON document in each shard's schema metadata
 BATCH = 65_536
-
-
-class Harvest(NamedTuple):
-    """What a complete harvest holds; `prompts` are the manifest's entries (question_id, category, file, ...)."""
-
-    folder: Path
-    rows: int
-    trees: int
-    positives: int
-    prompts: list[dict[str, Any]]
-    shards: dict[str, int]  # file name -> rows
-    provenance: dict[str, Any]
-    too_long: int | None = None  # prompts left out for the target's positions; None where nobody counted them
-
-
-class Records(NamedTuple):
-    """Columns of harvested nodes as a feature reads them; prompts and trees of several harvests are told apart."""
-
-    log_joint: Float[Tensor, " n"]  # log of the joint probability
-    entropy: Float[Tensor, " n"]
-    depth: UInt8[Tensor, " n"]
-    accepted: Bool[Tensor, " n"]
-    tree: Int[Tensor, " n"]
-    prompt: Int[Tensor, " n"]
-    top_probs: Float[Tensor, "n k"] | None = None
-    hidden: Float[Tensor, "n H"] | None = None
-    target: Float[Tensor, " n"] | None = None  # the node's own probability by the target
-    log_prob: Float[Tensor, " n"] | None = None  # log of its own by the draft, and of its most probable sibling's
-    max_log_prob: Float[Tensor, " n"] | None = None
-    rank: UInt8[Tensor, " n"] | None = None
-    parent_accepted: Bool[Tensor, " n"] | None = None  # its parent was accepted, or is the root
 
 
 def is_complete(folder: Path) -> bool:

@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from c2t.errors import InputError, one_line
-from c2t.records.reader import COLUMNS, MANIFEST, METADATA, SCHEMA_VERSION, read_shards
+from c2t.records.reader import read_shards
+from c2t.records.schema import COLUMNS, MANIFEST, METADATA, SCHEMA_VERSION, Column
+from c2t.storage.atomic import TEMPORARY, new_file, write_text
 
 ROW_GROUP = 131_072
 # Measured on full EAGLE-2 trees; dictionary encoding of the floats alone would add 2.4 bytes a row.
@@ -34,7 +35,7 @@ def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> 
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
     with _writing(folder):
-        ours = {*folder.glob("part-*.parquet"), *folder.glob("part-*.tmp"), *folder.glob(f"{MANIFEST}*")}
+        ours = {*folder.glob("part-*.parquet"), *folder.glob(f"part-*{TEMPORARY}"), *folder.glob(f"{MANIFEST}*")}
         foreign = sorted(path.name for path in folder.iterdir() if path not in ours)
         if foreign:
             raise InputError(f"{folder} holds a file that is no harvest's ({foreign[0]}): choose another folder")
@@ -58,18 +59,18 @@ class ShardWriter:
         folder: Path,
         provenance: Mapping[str, Any],
         prompts: Sequence[Mapping[str, Any]],
-        extra: Mapping[str, pa.DataType] | None = None,
+        extra: Mapping[str, Column] | None = None,
         rows_per_shard: int = 1_000_000,
         overwrite: bool = False,
     ):
         assert {"pair", "K", "levels", "M"} <= provenance.keys(), "training reads these"
         self.folder, self.rows_per_shard = folder, rows_per_shard
-        self.types = {**COLUMNS, **(extra or {})}
+        self.types = {name: _arrow(column) for name, column in {**COLUMNS, **(extra or {})}.items()}
         self.columns = {name: str(kind) for name, kind in self.types.items()}
         self.prompts = [dict(prompt) for prompt in prompts]
         self.provenance = json.loads(json.dumps(dict(provenance)))
         with _writing(folder):
-            for path in folder.glob("*.tmp"):
+            for path in folder.glob(f"*{TEMPORARY}"):
                 path.unlink()
         self.overwrite = overwrite
         self.infos = [] if overwrite else list(read_shards(folder).values())
@@ -123,10 +124,8 @@ class ShardWriter:
             "shards": {_shard_name(i): info["rows"] for i, info in enumerate(self.infos)},
             "prompts": self.prompts,
         }
-        temporary = self.folder / f"{MANIFEST}.tmp"
         with _writing(self.folder):
-            temporary.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-            _publish(temporary, self.folder / MANIFEST)
+            write_text(self.folder / MANIFEST, json.dumps(manifest, indent=1))
 
     def _start_shard(self) -> None:
         self._tables: list[pa.Table] = []
@@ -154,8 +153,8 @@ class ShardWriter:
                 old.unlink()
             self.overwrite = False
             table = table.replace_schema_metadata({METADATA: json.dumps(info)})
-            pq.write_table(table, path.with_suffix(".tmp"), row_group_size=ROW_GROUP, **_encodings(self.types))
-            _publish(path.with_suffix(".tmp"), path)
+            with new_file(path) as new:
+                pq.write_table(table, new, row_group_size=ROW_GROUP, **_encodings(self.types))
         self.infos.append(info)
         self._start_shard()
 
@@ -176,6 +175,11 @@ class ShardWriter:
 def _settings(provenance: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:
     """What must not change, with the parts of the pair (target, draft) one by one."""
     return {**provenance, **provenance.get("sources", {}), "sources": None, "columns": columns}
+
+
+def _arrow(column: Column) -> pa.DataType:
+    kind = pa.type_for_alias(column.dtype)
+    return pa.list_(kind, column.size) if column.size else kind
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
@@ -204,19 +208,6 @@ def _shard_name(index: int) -> str:
 
 def _digest(prompts: list[dict[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(prompts, sort_keys=True).encode()).hexdigest()
-
-
-def _publish(temporary: Path, path: Path) -> None:
-    """Under its final name a file is complete and on the disk, even if the machine stops in the next moment."""
-    _sync(temporary)
-    os.replace(temporary, path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 @contextmanager

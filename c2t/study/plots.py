@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from c2t.errors import InputError
 from c2t.study.pareto import LIMIT, SUBJECT, families, front
 from c2t.study.points import Condition, Point
@@ -14,8 +16,6 @@ COLUMNS = 3
 
 def plot_fronts(conditions: Mapping[Condition, Sequence[Point]], path: Path) -> Path:
     """Draw the points of every family and the line of its front; writes a PNG. InputError if it cannot be written."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import, and only needed here
-
     columns = min(COLUMNS, len(conditions))
     rows = -(-len(conditions) // columns)
     figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
 
 import lightning as L
 import torch
@@ -18,25 +18,12 @@ from torch import Tensor, nn
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
 from c2t.storage import paths as checkpoints
-from c2t.training.data import NodeData, TrainSettings
-from c2t.training.metrics import Metrics, Validation, evaluate, select
+from c2t.training.data import NodeData
+from c2t.training.metrics import Validation, evaluate, select
+from c2t.training.result import Result
+from c2t.training.settings import FINETUNE, LOGGERS, TrainSettings
 
-FINETUNE = TrainSettings(fraction=0.1, lr=1e-4)
-LOGGERS = ("csv", "wandb", "tensorboard")
 REFRESH_CHUNKS = 20  # drawing the progress bar at every chunk would cost a third of the speed
-
-
-class Result(NamedTuple):
-    classifier: TreeClassifier
-    out: Path
-    metrics: Metrics
-    history: list[Metrics]  # of every epoch
-    chosen: int  # the epoch that was saved
-    before: Metrics  # of the untrained network, or of the fine-tuned classifier
-    rows: int  # in one pass
-    dropped: int  # rows with NaN
-    steps: int
-    seconds: float
 
 
 def train(
@@ -192,6 +179,8 @@ def _logger(name: str, folder: Path, out: Path, settings: TrainSettings) -> Logg
     """CSV goes into the classifier's own folder; the others keep their runs beside it."""
     if name not in LOGGERS:
         raise InputError(f"unknown logger {name!r}; known: {', '.join(LOGGERS)}")
+    if name != "csv":
+        import_module(name)  # of an extra; Lightning would say otherwise that it is missing
     if name == "csv":
         logger = CSVLogger(folder, name="", version="")
     elif name == "tensorboard":

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from sklearn.metrics import average_precision_score
 from torch import Tensor
 
 
@@ -27,6 +26,8 @@ class Metrics(NamedTuple):
 
 def evaluate(score: Float[Tensor, " v"], validation: Validation, threshold: float = 0.5) -> Metrics:
     """Metrics of scores in (0, 1) of the nodes of whole trees."""
+    from sklearn.metrics import average_precision_score  # noqa: PLC0415 - of an extra; reports read Metrics without it
+
     accepted, tree = validation.accepted.double(), validation.tree
     called = (score >= threshold).double()
     nodes = torch.bincount(tree)

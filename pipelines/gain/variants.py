@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.nn import functional as F
 
-from c2t.training.data import MODELS
+from c2t.training.settings import MODELS
 from pipelines.gain.context import PRIOR_WEIGHTS
 from pipelines.gain.subtrees import DEPTHS, LEVELS, Nodes, along, ddd, eagle2, talon
 

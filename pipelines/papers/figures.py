@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from c2t.cli import terminal
 from c2t.errors import InputError
-from c2t.records.reader import Harvest
+from c2t.records.schema import Harvest
 from c2t.storage.provenance import hardware
 from pipelines.papers import command, drawing
 from pipelines.papers import study as paper

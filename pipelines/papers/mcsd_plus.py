@@ -16,8 +16,8 @@ from c2t.policies import MCSD, Chain, MCSDPlus, Plain
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.storage import paths as checkpoints
 from c2t.study.bench import Bench, BenchSettings, Row, bench
-from c2t.training.data import MODELS
 from c2t.training.fit import train
+from c2t.training.settings import MODELS
 
 WIDTHS = (1, 2, 4, 8, 16)
 D = 5

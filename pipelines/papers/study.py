@@ -24,7 +24,7 @@ from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2
 from c2t.policies.spec import describe
 from c2t.prompts import Prompt, default_prompts, read_prompts, spread
-from c2t.records.reader import Harvest
+from c2t.records.schema import Harvest
 from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, total

@@ -16,10 +16,11 @@ from c2t.models.pairs import Pair
 from c2t.policies import C2T, Plain
 from c2t.policies.spec import describe, parse
 from c2t.prompts import Prompt
-from c2t.records.reader import COLUMNS, Harvest, read_columns, read_records
+from c2t.records.reader import read_columns, read_records
+from c2t.records.schema import COLUMNS, Harvest
 from c2t.sampling import Sampling
-from c2t.training.data import LABELS, MODELS
 from c2t.training.fit import train
+from c2t.training.settings import LABELS, MODELS
 from tests.small_pair import TURNS
 
 PROMPTS = [Prompt(number, "known", [turn], "code.jsonl") for number, turn in enumerate(TURNS[:4])]

@@ -15,7 +15,8 @@ from c2t.harvest.harvest import HarvestSettings, harvest, run
 from c2t.kernels.features import FEATURES, WIDE
 from c2t.models.pairs import Pair
 from c2t.prompts import Prompt
-from c2t.records.reader import COLUMNS, Harvest, read_columns, read_records
+from c2t.records.reader import read_columns, read_records
+from c2t.records.schema import COLUMNS, Harvest
 from c2t.statistics import Trace
 from tests.small_pair import TURNS
 from tests.toys import toy_target

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from c2t.errors import InputError
-from c2t.records.reader import COLUMNS, describe, read_columns, read_records
+from c2t.records.reader import describe, read_columns, read_records
+from c2t.records.schema import COLUMNS, Column
 from tests.harvests import PROVENANCE, make_harvest, trees
 
 
@@ -21,8 +22,8 @@ def harvest(tmp_path: Path) -> Path:
 
 def test_columns_come_back_as_written(harvest: Path) -> None:
     columns = read_columns(harvest, list(COLUMNS))
-    for name, kind in COLUMNS.items():
-        assert columns[name].dtype == kind.to_pandas_dtype()
+    for name, column in COLUMNS.items():
+        assert columns[name].dtype == column.dtype
     for prompt in range(3):
         mine = columns["prompt"] == prompt
         for name, values in trees(2, seed=prompt).items():
@@ -49,7 +50,7 @@ def test_records_of_two_harvests_have_their_own_prompts_and_trees(harvest: Path,
 
 
 def test_lists_per_row_come_back_as_a_matrix(tmp_path: Path) -> None:
-    wide = {"top_probs": pa.list_(pa.float32(), 4)}
+    wide = {"top_probs": Column("float32", 4)}
     make_harvest(tmp_path, prompts=2, trees_each=1, extra=wide)
     matrix = read_columns(tmp_path, ["top_probs"])["top_probs"]
     assert np.array_equal(matrix, np.tile(np.arange(1010 * 4, dtype=np.float32).reshape(-1, 4), (2, 1)))

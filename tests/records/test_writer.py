@@ -12,8 +12,10 @@ import pytest
 
 from c2t.errors import InputError
 from c2t.records import writer as shards
-from c2t.records.reader import COLUMNS, MANIFEST, describe, is_complete, read_columns
+from c2t.records.reader import describe, is_complete, read_columns
+from c2t.records.schema import COLUMNS, MANIFEST
 from c2t.records.writer import ShardWriter, open_folder
+from c2t.storage import atomic
 from tests.harvests import PROVENANCE, make_harvest, prompt_list, trees
 
 PROMPTS = 7
@@ -145,7 +147,7 @@ def test_any_trouble_with_the_disk_is_one_line(tmp_path: Path, monkeypatch: pyte
 
     for owner, name, step in (
         (shards.pq, "write_table", lambda: write_until(folder, PROMPTS)),
-        (shards.os, "replace", lambda: write_until(folder, PROMPTS)),
+        (atomic.os, "replace", lambda: write_until(folder, PROMPTS)),
         (shards.Path, "unlink", lambda: write_until(folder, PROMPTS, overwrite=True)),
         (shards.Path, "mkdir", lambda: open_folder(tmp_path / "new")),
     ):

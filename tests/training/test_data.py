@@ -10,7 +10,8 @@ import torch
 
 from c2t.errors import InputError
 from c2t.records.reader import read_columns, read_records
-from c2t.training.data import MODELS, NegativeSampling, NodeData, TrainSettings, split_prompts
+from c2t.training.data import NegativeSampling, NodeData, split_prompts
+from c2t.training.settings import MODELS, TrainSettings
 from tests.harvests import PROVENANCE, make_harvest
 
 SMALL = {"K": 3, "levels": 3}

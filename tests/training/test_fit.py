@@ -9,13 +9,14 @@ import pytest
 import torch
 import wandb
 
-from c2t.classifier import ClassifierConfig, TreeClassifier
+from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
 from c2t.records.reader import read_records
 from c2t.training import fit as training
-from c2t.training.data import MODELS, NegativeSampling, NodeData, TrainSettings
+from c2t.training.data import NegativeSampling, NodeData
 from c2t.training.fit import TrainClassifier, finetune, train
 from c2t.training.metrics import Validation, evaluate
+from c2t.training.settings import MODELS, TrainSettings
 from pipelines.bench import training as bench_training
 from tests.harvests import PROVENANCE, make_harvest
 
@@ -122,7 +123,7 @@ def test_conditional_confidences_are_probabilities(harvest: Path, tmp_path: Path
     result = train([harvest], tmp_path / "steps", replace(MODELS["c2t-conditional"], min_steps=1000))
     classifier = TreeClassifier.from_pretrained(tmp_path / "steps")
     assert (classifier.config.label, classifier.config.beta, classifier.config.negatives) == (
-        "accepted_given_parent",
+        CONDITIONAL,
         0.05,
         None,
     )

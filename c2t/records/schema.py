@@ -1,0 +1,64 @@
+"""What a harvest on disk is: a row per drafted node, in shards of Parquet beside a manifest; and what is read of it."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+METADATA = b"c2t"  # key of the JSON document in each shard's schema metadata
+
+
+class Column(NamedTuple):
+    """dtype: of a value, by numpy's name. size: values in a row, None for a single one."""
+
+    dtype: str
+    size: int | None = None
+
+
+COLUMNS = {
+    "tree": Column("uint32"),  # counted through the whole harvest
+    "node": Column("uint16"),  # creation order; the root has no row
+    "parent": Column("int16"),  # a node of the same tree; -1 = child of the root
+    "depth": Column("uint8"),
+    "joint_prob": Column("float32"),
+    "entropy": Column("float32"),
+    "accepted": Column("bool"),  # of MCSD+'s forks: by the target if its fork had been kept
+    "token": Column("int32"),
+    "rank": Column("uint8"),
+    "prompt": Column("uint32"),  # index into the manifest's list of prompts
+    "position": Column("uint32"),  # of the round's root in its text
+}
+
+
+class Harvest(NamedTuple):
+    """What a complete harvest holds; `prompts` are the manifest's entries (question_id, category, file, ...)."""
+
+    folder: Path
+    rows: int
+    trees: int
+    positives: int
+    prompts: list[dict[str, Any]]
+    shards: dict[str, int]  # file name -> rows
+    provenance: dict[str, Any]
+    too_long: int | None = None  # prompts left out for the target's positions; None where nobody counted them
+
+
+class Records(NamedTuple):
+    """Columns of harvested nodes as a feature reads them; prompts and trees of several harvests are told apart."""
+
+    log_joint: Float[Tensor, " n"]  # log of the joint probability
+    entropy: Float[Tensor, " n"]
+    depth: UInt8[Tensor, " n"]
+    accepted: Bool[Tensor, " n"]
+    tree: Int[Tensor, " n"]
+    prompt: Int[Tensor, " n"]
+    top_probs: Float[Tensor, "n k"] | None = None
+    hidden: Float[Tensor, "n H"] | None = None
+    target: Float[Tensor, " n"] | None = None  # the node's own probability by the target
+    log_prob: Float[Tensor, " n"] | None = None  # log of its own by the draft, and of its most probable sibling's
+    max_log_prob: Float[Tensor, " n"] | None = None
+    rank: UInt8[Tensor, " n"] | None = None
+    parent_accepted: Bool[Tensor, " n"] | None = None  # its parent was accepted, or is the root

@@ -1,0 +1,20 @@
+"""What a training returns."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from c2t.classifier import TreeClassifier
+from c2t.training.metrics import Metrics
+
+
+class Result(NamedTuple):
+    classifier: TreeClassifier
+    out: Path
+    metrics: Metrics
+    history: list[Metrics]  # of every epoch
+    chosen: int  # the epoch that was saved
+    before: Metrics  # of the untrained network, or of the fine-tuned classifier
+    rows: int  # in one pass
+    dropped: int  # rows with NaN
+    steps: int
+    seconds: float
