@@ -14,12 +14,12 @@ from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.cuda_graphs.target import StaticTarget
 from c2t.decoding import DraftModel, Policy, check_policy, cut, generate
 from c2t.errors import InputError
+from c2t.models.chat_templates import check_text, token_ids
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.pairs import Pair, load_pair
 from c2t.models.target import Target
 from c2t.policies.c2t import C2T
 from c2t.policies.plain import Plain
-from c2t.prompts import check_text, token_ids
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
 

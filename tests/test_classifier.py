@@ -73,7 +73,7 @@ def test_names_are_found_under_the_root(folder: Path, tmp_path: Path, monkeypatc
     place.mkdir(parents=True)
     folder.rename(place / "classifier")
     assert TreeClassifier.from_pretrained("mine").config.pair == "toy"
-    with pytest.raises(InputError, match=r"'yours'; known: mine$"):
+    with pytest.raises(InputError, match=r"'yours'; known: mine; searched in"):
         TreeClassifier.from_pretrained("yours")
     with pytest.raises(InputError, match="c2t harvest --pair llama2-7b"):
         TreeClassifier.from_pretrained("llama2-7b")
@@ -81,7 +81,7 @@ def test_names_are_found_under_the_root(folder: Path, tmp_path: Path, monkeypatc
 
 def test_the_cards_numpy_lines_read_the_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     card = (folder / "README.md").read_text()
-    snippet = next(block for block in card.split("```python\n")[1:] if "import numpy" in block).split("```")[0]
+    snippet = next(block for block in card.split("```python\n")[1:] if "safetensors.numpy" in block).split("```")[0]
     monkeypatch.chdir(folder)
     found: dict = {}
     exec(snippet, found)
@@ -155,21 +155,23 @@ def edit(folder: Path, **changes: object) -> None:
     ("damage", "message"),
     [
         (lambda f: (f / "config.json").unlink(), r"saved holds no classifier: there is no config\.json"),
-        (lambda f: (f / "config.json").write_text("{"), r"config\.json is not readable JSON"),
+        (lambda f: (f / "config.json").write_text('{"negatives_kept": '), r"config\.json: no JSON .EOF"),
         (lambda f: (f / "config.json").write_text('{"model_type": "llama"}'), "does not describe a classifier"),
         (lambda f: edit(f, features=["joint_prob", "colour"]), "unknown features colour; known: joint_prob"),
         (lambda f: edit(f, features=["joint_prob", "depth"]), "does not fit its config.json .2 features"),
         (lambda f: edit(f, hidden=12), "does not fit its config.json"),
-        (lambda f: edit(f, hidden=0), "hidden must be at least 1"),
-        (lambda f: edit(f, negatives_kept=0.0), "negatives_kept must be in"),
-        (lambda f: edit(f, beta="x"), "config.json: beta must be in .0, 1., not 'x'"),
-        (lambda f: edit(f, M="x"), "config.json: M must be at least 1, not 'x'"),
-        (lambda f: edit(f, layers=2.5), "layers must be at least 2"),
-        (lambda f: edit(f, widths=[]), "config.json: widths = .. is no dict"),
-        (lambda f: edit(f, metrics={"recall": "x"}), "metrics must be numbers"),
-        (lambda f: edit(f, metrics=[]), "metrics = .. is no dict"),
-        (lambda f: edit(f, features="depth"), "features = 'depth' is no list"),
+        (lambda f: edit(f, hidden=0), "config.json: hidden = 0 must be at least 1"),
+        (lambda f: edit(f, negatives_kept=0.0), "negatives_kept = 0.0 must be above 0"),
+        (lambda f: edit(f, beta="x"), "config.json: beta = 'x' must be a number"),
+        (lambda f: edit(f, M="x"), "config.json: M = 'x' must be a whole number"),
+        (lambda f: edit(f, layers=2.5), "layers = 2.5 must be a whole number"),
+        (lambda f: edit(f, widths=[]), "config.json: widths = .. must be an object"),
+        (lambda f: edit(f, metrics={"recall": "x"}), "metrics.recall = 'x' must be a number"),
+        (lambda f: edit(f, metrics=[]), "metrics = .. must be an object"),
+        (lambda f: edit(f, features="depth"), "features = 'depth' must be a list"),
         (lambda f: edit(f, features=["depth", "depth"]), "features name depth twice"),
+        (lambda f: edit(f, features=["hidden"]), "widths must name the number of inputs of hidden"),
+        (lambda f: edit(f, colour=1), "config.json: colour is not known"),
         (lambda f: edit(f, schema_version=99), "schema version 99; this version of c2t reads 1"),
         (lambda f: (f / "model.safetensors").unlink(), r"model\.safetensors is missing or damaged"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\x10"), r"model\.safetensors is missing or damaged"),

@@ -8,16 +8,8 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from c2t.errors import InputError
-from c2t.prompts import (
-    LLAMA_SYSTEM,
-    VICUNA_SYSTEM,
-    Prompt,
-    conversation,
-    default_prompts,
-    encode_all,
-    read_prompts,
-    spread,
-)
+from c2t.models.chat_templates import LLAMA_SYSTEM, VICUNA_SYSTEM, conversation
+from c2t.prompts import Prompt, default_prompts, encode_all, read_prompts, spread
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +36,14 @@ def test_reads_spec_bench_lines(tmp_path: Path) -> None:
         ("", "holds no prompts"),
         ("\n\n", "holds no prompts"),
         ('{"turns": ["a"]}\n{"turns": ["a"]', "line 2: no JSON"),
-        ('{"turns": ["a"]}\n\n["a"]', 'line 3: needs "turns"'),
-        ('{"question_id": 1}', 'line 1: needs "turns"'),
-        ('{"turns": []}', 'line 1: needs "turns"'),
-        ('{"turns": ["a", ""]}', 'line 1: needs "turns"'),
-        ('{"turns": ["a", "\\udfff"]}', "line 1: holds half"),
-        ('{"turns": ["a"], "category": "\\ud800"}', "line 1: holds half"),
-        ('{"turns": "a"}', 'line 1: needs "turns"'),
-        ('{"turns": ["a"], "question_id": "one"}', "line 1: question_id"),
+        ('{"turns": ["a"]}\n\n["a"]', "line 3: the document = .'a'. must be an object"),
+        ('{"question_id": 1}', "line 1: turns is missing"),
+        ('{"turns": []}', "line 1: turns = .. must have at least 1 item"),
+        ('{"turns": ["a", ""]}', "line 1: turns.1 = '' must have at least 1 character"),
+        ('{"turns": ["a", "\\udfff"]}', "line 1: no JSON .* surrogate"),
+        ('{"turns": ["a"], "category": "\\ud800"}', "line 1: no JSON .* hex escape"),
+        ('{"turns": "a"}', "line 1: turns = 'a' must be a list"),
+        ('{"turns": ["a"], "question_id": "one"}', "line 1: question_id = 'one' must be a whole number"),
     ],
 )
 def test_malformed_files_are_refused_with_the_line(tmp_path: Path, text: str, message: str) -> None:

@@ -10,10 +10,11 @@ from c2t.cli import reports, shared, terminal
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Policy
 from c2t.errors import InputError
+from c2t.models.chat_templates import conversation
 from c2t.models.pairs import Pair
 from c2t.policies import POLICIES
 from c2t.policies.spec import describe, parse
-from c2t.prompts import conversation, default_prompts
+from c2t.prompts import default_prompts
 from c2t.study import acceptance
 from c2t.study import autotune_cache as tuning
 from c2t.study import bench as benchmark

@@ -15,8 +15,9 @@ from c2t.decoding import Step, check_policy, cut, generate
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import extra_columns, recorded, types
 from c2t.harvest.settings import HarvestSettings
+from c2t.models.chat_templates import conversation
 from c2t.models.pairs import Pair
-from c2t.prompts import Prompt, conversation
+from c2t.prompts import Prompt
 from c2t.records.reader import describe
 from c2t.records.schema import Harvest
 from c2t.records.writer import ShardWriter, open_folder

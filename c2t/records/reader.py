@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from c2t.errors import InputError
-from c2t.records.schema import MANIFEST, METADATA, SCHEMA_VERSION, Harvest, Records
+from c2t.errors import InputError, one_line
+from c2t.records.schema import MANIFEST, METADATA, SCHEMA_VERSION, Harvest, Manifest, Records
+from c2t.storage.checked import from_json
 
 BATCH = 65_536
 
@@ -34,11 +35,10 @@ def describe(folder: str | Path) -> Harvest:
             raise InputError(f"{folder} holds no harvest: make one with c2t harvest --out {folder}")
         raise InputError(f"{folder} is an interrupted harvest (no {MANIFEST}): finish it with c2t harvest --resume")
     manifest = _read_manifest(folder / MANIFEST)
-    for name, rows in manifest["shards"].items():
+    for name, rows in manifest.shards.items():
         if infos.get(name, {}).get("rows") != rows:
             raise InputError(f"{folder / name} is missing or has not the {rows} rows that {MANIFEST} counts")
-    fields = {name: manifest[name] for name in Harvest._fields if name in manifest}
-    return Harvest(folder=folder, **fields)
+    return Harvest(folder, **{name: getattr(manifest, name) for name in Harvest._fields if name != "folder"})
 
 
 def read_columns(folder: str | Path, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -171,13 +171,12 @@ def _to_numpy(array: pa.Array) -> np.ndarray:
     return array.to_numpy(zero_copy_only=False)
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> Manifest:
+    remedy = "delete it and run c2t harvest --resume, which writes it anew"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged: delete it and run c2t harvest --resume, which writes it anew") from error
-    if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
+        manifest = from_json(Manifest, path.read_bytes(), f"{path} is damaged", remedy)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {one_line(error)}") from error
+    if manifest.schema_version != SCHEMA_VERSION:
         raise InputError(f"{path} is no manifest of schema version {SCHEMA_VERSION}")
-    if not {*Harvest._fields} - {"folder", "too_long"} <= manifest.keys():
-        raise InputError(f"{path} is incomplete: delete it and run c2t harvest --resume, which writes it anew")
     return manifest

@@ -1,10 +1,13 @@
 """What a harvest on disk is: a row per drafted node, in shards of Parquet beside a manifest; and what is read of it."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
+
+from c2t.storage.checked import OPEN
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -44,6 +47,21 @@ class Harvest(NamedTuple):
     shards: dict[str, int]  # file name -> rows
     provenance: dict[str, Any]
     too_long: int | None = None  # prompts left out for the target's positions; None where nobody counted them
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the manifest of a complete harvest holds: a Harvest without its folder."""
+
+    __pydantic_config__ = OPEN
+    schema_version: int
+    rows: int
+    trees: int
+    positives: int
+    prompts: list[dict[str, Any]]
+    shards: dict[str, int]
+    provenance: dict[str, Any]
+    too_long: int | None = None
 
 
 class Records(NamedTuple):

@@ -1,13 +1,12 @@
 """Texts on disk: what a target wrote to a batch of prompts, with its features, for every run that asks for the same.
 
 They lie in $C2T_CACHE/texts (default ~/.cache/c2t/texts), one safetensors file a batch, named by a hash of everything
-they depend on. The least recently used ones go when all of them exceed LIMIT bytes.
+they depend on. The least recently used ones go when all of them exceed LIMIT bytes. By hand: diskcache and joblib store
+pickles, which any program that can write there could turn into code, and joblib's limit must be asked for.
 """
 
 import hashlib
 import json
-import os
-import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,9 +18,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from c2t.errors import one_line
 from c2t.models.pairs import Pair
 from c2t.replay.lockstep import Continuation, write_continuations
 from c2t.sampling import Sampling
+from c2t.storage.atomic import TEMPORARY, new_file
+from c2t.storage.paths import cache
 
 FORMAT = 1
 LIMIT = 4 * 2**30
@@ -29,8 +31,7 @@ LIMIT = 4 * 2**30
 
 def folder() -> Path:
     """Where the texts lie."""
-    cache = os.environ.get("C2T_CACHE")
-    return (Path(cache) if cache else Path.home() / ".cache" / "c2t") / "texts"
+    return cache() / "texts"
 
 
 def cached_continuations(
@@ -91,7 +92,7 @@ def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> lis
             raise ValueError("other prompts")
         path.touch()
     except (SafetensorError, KeyError, ValueError, RuntimeError, OSError) as error:
-        warnings.warn(f"{path} is damaged ({_line(error)}): the texts are written again", stacklevel=3)
+        warnings.warn(f"{path} is damaged ({one_line(error)}): the texts are written again", stacklevel=3)
         return None
     return texts
 
@@ -105,24 +106,21 @@ def _store(path: Path, texts: list[Continuation]) -> None:
         "ends": torch.tensor([text.end for text in texts]),
     }
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
-            save_file(parts, Path(scratch) / path.name)
-            (Path(scratch) / path.name).replace(path)
+        with new_file(path) as new:
+            save_file(parts, new)
         _trim(path.parent)
     except (SafetensorError, OSError) as error:
-        warnings.warn(f"{path.parent} keeps no texts ({_line(error)}); set C2T_CACHE to another folder", stacklevel=3)
+        warnings.warn(
+            f"{path.parent} keeps no texts ({one_line(error)}); set C2T_CACHE to another folder", stacklevel=3
+        )
 
 
 def _trim(place: Path) -> None:
     """Delete the files not used for longest until the others fit into LIMIT."""
-    files = sorted(place.glob("*.safetensors"), key=lambda path: path.stat().st_mtime, reverse=True)
+    kept = [*place.glob("*.safetensors"), *place.glob(f"*{TEMPORARY}")]  # what a killed process left is old some day
+    files = sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)
     total = 0
     for path in files:
         total += path.stat().st_size
         if total > LIMIT:
             path.unlink(missing_ok=True)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

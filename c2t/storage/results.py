@@ -31,6 +31,7 @@ def check_place(path: Path) -> None:
 
 def append_line(path: str | Path, line: str) -> None:
     """Add a result line to a file, which is made if it is not there."""
+    # One write at the end, not a new file in place of the old one: that could lose another process's line.
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

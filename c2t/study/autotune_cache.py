@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +9,11 @@ import torch
 
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
+from c2t.storage.atomic import write_text
+from c2t.storage.checked import from_json
+from c2t.storage.paths import cache
 from c2t.storage.provenance import processor
-from c2t.study.costs import Costs, Curve, Overhead
+from c2t.study.costs import Costs
 
 
 class Tuned(NamedTuple):
@@ -44,9 +46,8 @@ def device_name(device: torch.device) -> str:
 
 def path_of(key: dict[str, Any]) -> Path:
     """The file of an entry."""
-    folder = Path(os.environ.get("C2T_CACHE") or Path.home() / ".cache" / "c2t")
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
-    return folder / f"tuned-{key['pair']}-batch{key['batch']}-{digest}.json"
+    return cache() / f"tuned-{key['pair']}-batch{key['batch']}-{digest}.json"
 
 
 def store(key: dict[str, Any], tuned: Tuned) -> Path:
@@ -56,10 +57,7 @@ def store(key: dict[str, Any], tuned: Tuned) -> Path:
     costs["overhead"] = {name: overhead._asdict() for name, overhead in tuned.costs.overhead.items()}
     text = json.dumps({"key": key, **tuned._asdict(), "costs": costs}, indent=1)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(f".{os.getpid()}")
-        new.write_text(text + "\n", encoding="utf-8")
-        new.replace(path)
+        write_text(path, text + "\n")
     except OSError as error:
         raise InputError(f"cannot keep what was found in {path}: {error.strerror}; set $C2T_CACHE") from error
     return path
@@ -77,12 +75,6 @@ def lookup(key: dict[str, Any]) -> Tuned:
         entry = json.loads(path.read_text(encoding="utf-8"))
         if entry.pop("key") != key:
             raise ValueError("an entry of another key")
-        if not isinstance(entry["policy"], str):
-            raise ValueError("no policy")
-        costs = dict(entry["costs"])
-        for name in ("verify", "draft"):
-            costs[name] = Curve(*(tuple(costs[name][field]) for field in Curve._fields))
-        costs["overhead"] = {name: Overhead(**values) for name, values in costs["overhead"].items()}
-        return Tuned(**{**entry, "costs": Costs(**costs)})
+        return from_json(Tuned, json.dumps(entry), path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is damaged; run c2t tune with the same options to replace it") from error

@@ -1,13 +1,16 @@
 """Points of a sweep: what one policy costs and yields on every prompt of one condition, as lines of a file."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
 
 from c2t.errors import InputError
 from c2t.statistics import Totals
+from c2t.storage.atomic import new_file
+from c2t.storage.checked import CLOSED, OPEN, from_json
 from c2t.storage.results import append_line, result_line
 
 COMMAND = "sweep point"  # what a result line of this kind calls itself
@@ -18,6 +21,7 @@ class Condition:
     """What all points of a comparison share. target, draft: fingerprints; draft_name: what the draft's folder is
     called; texts: hash of the prompts' token ids; prompts: how many, each with all of its turns."""
 
+    __pydantic_config__ = CLOSED
     pair: str
     target: str
     draft: str
@@ -66,6 +70,36 @@ class Point(NamedTuple):
         return self.total.gamma
 
 
+OfPrompts = Annotated[tuple[int, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """A point as it stands in a line, which also holds what its counts amount to."""
+
+    __pydantic_config__ = OPEN
+    family: str
+    policy: str
+    label: str
+    classifier: str | None
+    rounds: OfPrompts
+    accepted: OfPrompts
+    verified: OfPrompts
+    passes: OfPrompts
+
+    def __post_init__(self):
+        if len({len(self.rounds), len(self.accepted), len(self.verified), len(self.passes)}) != 1:
+            raise ValueError("the counts are of different numbers of prompts")
+
+
+@dataclass(frozen=True)
+class _Line:
+    __pydantic_config__ = OPEN
+    command: Literal["sweep point"]
+    figures: _Figures
+    configuration: Condition
+
+
 def append_point(path: Path, condition: Condition, point: Point) -> None:
     """Add a line: counts, and the figures that they amount to."""
     total = point.total
@@ -81,15 +115,9 @@ def read_points(path: Path) -> dict[Condition, list[Point]]:
     """
     points: dict[Condition, dict[tuple, Point]] = {}
     for number, line in enumerate(_lines(path), 1):
-        try:
-            values = json.loads(line)
-            if values["command"] != COMMAND:
-                raise ValueError("another command's line")
-            condition, point = _condition(values["configuration"]), _point(values["figures"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{path}, line {number}: not a point of a sweep; give a file that `c2t sweep --out FILE` has written"
-            ) from error
+        place = f"{path}, line {number}: not a point of a sweep"
+        found = from_json(_Line, line, place, "give a file that `c2t sweep --out FILE` has written")
+        condition, point = found.configuration, Point(**vars(found.figures))
         points.setdefault(condition, {})[(point.family, point.policy, point.classifier)] = point
     return {condition: list(found.values()) for condition, found in points.items()}
 
@@ -100,7 +128,8 @@ def drop_unfinished_line(path: Path) -> None:
     if path.is_file() and not (whole := path.read_bytes()).endswith(b"\n"):
         lines = _lines(path)
         ended = lines and not lines[-1].endswith("\n")
-        path.write_bytes(whole + b"\n" if ended else whole[: whole.rfind(b"\n") + 1])
+        with new_file(path) as new:
+            new.write_bytes(whole + b"\n" if ended else whole[: whole.rfind(b"\n") + 1])
 
 
 def _lines(path: Path) -> list[str]:
@@ -121,22 +150,3 @@ def _is_json(line: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _condition(values: dict[str, Any]) -> Condition:
-    return Condition(**{**values, "files": tuple(values["files"])})
-
-
-def _point(values: dict[str, Any]) -> Point:
-    counts = {name: _counts(values[name]) for name in ("rounds", "accepted", "verified", "passes")}
-    if len({len(count) for count in counts.values()}) != 1:
-        raise ValueError("counts of different numbers of prompts")
-    return Point(
-        **{name: str(values[name]) for name in ("family", "policy", "label")}, classifier=values["classifier"], **counts
-    )
-
-
-def _counts(values: Sequence[int]) -> tuple[int, ...]:
-    if not values or not all(isinstance(value, int) for value in values):
-        raise ValueError("counts are whole numbers")
-    return tuple(values)

@@ -1,15 +1,16 @@
 """What a classifier is trained with; nothing here needs more than decoding does."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from pydantic import Field
 from torch import Tensor
 
 from c2t.classifier import CONDITIONAL, known_features
 from c2t.errors import InputError
 from c2t.records.schema import Records
+from c2t.storage.checked import Positive, Share, check_fields
 
 LOGGERS = ("csv", "wandb", "tensorboard")
 
@@ -37,36 +38,24 @@ class TrainSettings:
     of the network, `label` one of LABELS. beta: threshold that the classifier is to recommend."""
 
     features: Sequence[str] = ("joint_prob", "entropy", "depth")
-    hidden: int = 48
-    epochs: int = 10
-    lr: float = 1e-3
-    batch_size: int = 1024
-    negatives: int | None = 1
-    min_steps: int = 2000
-    val_fraction: float = 0.05
-    fraction: float = 1.0
-    seed: int = 0
-    layers: int = 2
+    hidden: Positive = 48
+    epochs: Positive = 10
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
+    batch_size: Positive = 1024
+    negatives: Annotated[int, Field(ge=0)] | None = 1
+    min_steps: Annotated[int, Field(ge=0)] = 2000
+    val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    fraction: Share = 1.0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    layers: Annotated[int, Field(ge=2)] = 2
     label: str = "accepted"
-    beta: float = 0.5
+    beta: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
     def __post_init__(self):
+        check_fields(self)
         known_features(self.features)
-        if self.label not in LABELS or self.layers < 2:
-            raise InputError(f"label = {self.label!r} must be {' or '.join(LABELS)}, layers = {self.layers} at least 2")
-        for name in ("hidden", "epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} = {getattr(self, name)} must be at least 1")
-        if not 0 < self.lr < math.inf or (self.negatives or 0) < 0:
-            raise InputError(f"lr = {self.lr} must be above 0 and finite, negatives = {self.negatives} not below 0")
-        if not -(2**63) <= self.seed < 2**63:
-            raise InputError(f"seed = {self.seed} must be a number of 64 bits")
-        if not 0 < self.beta < 1:
-            raise InputError(f"beta = {self.beta} must be between 0 and 1, both excluded")
-        if not (0 < self.val_fraction < 1 and 0 < self.fraction <= 1):
-            raise InputError(
-                f"val_fraction = {self.val_fraction} must be in (0, 1), fraction = {self.fraction} in (0, 1]"
-            )
+        if self.label not in LABELS:
+            raise InputError(f"label = {self.label!r} must be {' or '.join(LABELS)}")
 
 
 # The networks of the papers, and C2T's conditional one. All but the first leave no negatives out, so that a threshold

@@ -9,7 +9,7 @@ import pytest
 import torch
 import wandb
 
-from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
+from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
 from c2t.records.reader import read_records
 from c2t.training import fit as training
@@ -123,7 +123,7 @@ def test_conditional_confidences_are_probabilities(harvest: Path, tmp_path: Path
     result = train([harvest], tmp_path / "steps", replace(MODELS["c2t-conditional"], min_steps=1000))
     classifier = TreeClassifier.from_pretrained(tmp_path / "steps")
     assert (classifier.config.label, classifier.config.beta, classifier.config.negatives) == (
-        CONDITIONAL,
+        "accepted_given_parent",
         0.05,
         None,
     )

@@ -1,0 +1,75 @@
+"""The chat templates that turn conversations into token ids."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from c2t.errors import InputError
+
+VICUNA_SYSTEM = (
+    "A chat between a curious user and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the user's questions."
+)
+# Meta's default text, as EAGLE's evaluation scripts have it (with two spaces after "safe.").
+LLAMA_SYSTEM = (
+    "You are a helpful, respectful and honest assistant. Always answer as helpfully as possible, while being safe.  "
+    "Your answers should not include any harmful, unethical, racist, sexist, toxic, dangerous, or illegal content. "
+    "Please ensure that your responses are socially unbiased and positive in nature.\n\n"
+    "If a question does not make any sense, or is not factually coherent, explain why instead of answering something "
+    "not correct. If you don't know the answer to a question, please don't share false information."
+)
+
+
+def conversation(tokenizer: Any, template: str, turns: Sequence[str], answers: Sequence[str] = ()) -> list[int]:
+    """Token ids of a conversation up to the place where the answer to the last turn starts.
+
+    template: "" is plain text (each answer continues its turn, the next turn starts a line), "vicuna" and "llama2" are
+    written as EAGLE's evaluation scripts write them, everything else is the tokenizer's own chat template ("llama3"
+    with Meta's system text).
+    """
+    assert len(turns) == len(answers) + 1, "every turn but the last one has an answer"
+    for turn in turns:
+        check_text(turn)
+    if template == "":
+        return token_ids(tokenizer, "\n".join([*(t + a for t, a in zip(turns, answers, strict=False)), turns[-1]]))
+    if template == "vicuna":
+        return token_ids(tokenizer, _vicuna(turns, answers))
+    if template == "llama2":
+        return token_ids(tokenizer, _llama2(turns, answers))
+    system = [{"role": "system", "content": LLAMA_SYSTEM}] if template == "llama3" else []
+    said = [
+        message
+        for turn, answer in zip(turns, [*answers, ""], strict=True)
+        for message in ({"role": "user", "content": turn}, {"role": "assistant", "content": answer})
+    ]
+    text = tokenizer.apply_chat_template([*system, *said[:-1]], tokenize=False, add_generation_prompt=True)
+    return token_ids(tokenizer, text, special=False)
+
+
+def token_ids(tokenizer: Any, text: str, special: bool = True) -> list[int]:
+    """Quietly: what is too long for the target is left out or refused in c2t's own words."""
+    return tokenizer(text, add_special_tokens=special, verbose=False).input_ids
+
+
+def _vicuna(turns: Sequence[str], answers: Sequence[str]) -> str:
+    history = "".join(f"USER: {t} ASSISTANT: {a.strip()}</s>" for t, a in zip(turns, answers, strict=False))
+    return f"{VICUNA_SYSTEM} {history}USER: {turns[-1]} ASSISTANT:"
+
+
+def _llama2(turns: Sequence[str], answers: Sequence[str]) -> str:
+    """The trailing space is the evaluation scripts' own; the published figures are measured with it."""
+    asked = [f"<<SYS>>\n{LLAMA_SYSTEM}\n<</SYS>>\n\n{turns[0]}", *turns[1:]]
+    history = "".join(f"[INST] {t} [/INST] {a.strip()} </s><s>" for t, a in zip(asked, answers, strict=False))
+    return f"{history}[INST] {asked[-1]} [/INST] "
+
+
+def encodable(text: str) -> bool:
+    """Whether it is text; JSON's escapes, and arguments that are not UTF-8, can make half of a surrogate pair."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def check_text(text: str) -> None:
+    """Raise InputError for a prompt that cannot be continued; one without tokens may still get a BOS token."""
+    if not text:
+        raise InputError("an empty prompt: give at least one token to continue")
+    if not encodable(text):
+        raise InputError("a prompt is not UTF-8: it holds half of a surrogate pair, which is no text")

@@ -1,0 +1,81 @@
+"""Check what comes from a file or a user against the types that it should have, with pydantic; what is wrong is told in
+one line."""
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from c2t.errors import InputError
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+CLOSED = ConfigDict(extra="forbid", strict=True)  # `__pydantic_config__` of what a file may hold nothing else than
+OPEN = ConfigDict(extra="ignore", strict=True)
+# pydantic's words -> those of c2t's other messages
+WORDS = {
+    "Invalid JSON: ": "",
+    "Input should ": "must ",
+    "List should ": "must ",
+    "Tuple should ": "must ",
+    "String should ": "must ",
+    " after validation": "",
+    "a valid array": "a list",
+    "greater than or equal to": "at least",
+    "greater than": "above",
+    "less than or equal to": "at most",
+    "less than": "below",
+    "a valid integer": "a whole number",
+    "a valid ": "a ",
+    "Value error, ": "",
+}
+
+
+def from_json(kind: Any, text: str | bytes, place: str | Path, remedy: str = "") -> Any:
+    """Return a JSON document as `kind`: a dataclass, a NamedTuple or another type that pydantic knows.
+
+    Raises InputError that says what is wrong with which entry of `place`, and the remedy."""
+    try:
+        return _adapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        raise InputError(f"{place}: {_first(error)}{remedy and f'; {remedy}'}") from error
+
+
+def check_fields(settings: Any) -> None:
+    """Raise InputError unless every field of a settings object is what its annotation says; for `__post_init__`."""
+    for name, kind in _hints(type(settings)).items():
+        try:
+            _adapter(kind).validate_python(getattr(settings, name), strict=True)
+        except ValidationError as error:
+            raise InputError(f"{type(settings).__name__}: {_first(error, name)}") from error
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter:
+    return TypeAdapter(kind)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _first(error: ValidationError, *above: str) -> str:
+    """The first thing that is wrong, in one line."""
+    wrong = error.errors(include_url=False)[0]
+    name = ".".join(map(str, (*above, *wrong["loc"])))
+    said = wrong["msg"].splitlines()[0]
+    for theirs, ours in WORDS.items():
+        said = said.replace(theirs, ours)
+    match wrong["type"]:
+        case "json_invalid":
+            return f"no JSON ({said})"
+        case "missing" | "missing_argument":
+            return f"{name} is missing"
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return f"{name} is not known"
+        case "value_error":  # a check of c2t's own, which names the entry
+            return said
+    shown = repr(wrong["input"])
+    return f"{name or 'the document'} = {shown if len(shown) < 60 else shown[:56] + ' ...'} {said}"
