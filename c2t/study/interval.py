@@ -1,0 +1,92 @@
+"""A figure with its 95 % interval, by a bootstrap over prompts; it is paired: every policy meets the same resamples."""
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+RESAMPLES = 1000
+LEVEL = 0.95  # of the interval
+REACHED = 0.95  # share of the resamples in which a figure must be defined to have an interval
+
+Sums = Float[np.ndarray, "C R"]
+Figures = Float[np.ndarray, "F R"]
+
+
+class Interval(NamedTuple):
+    """A figure and the ends of its 95 % interval. estimate: None where the figure is not defined (a tau out of reach);
+    low, high: None also where too many resamples do not define it, or where there is one prompt only."""
+
+    estimate: float | None
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        if self.estimate is None:
+            return "out of reach"
+        if self.low is None:
+            return f"{self.estimate:.3f} (no interval)"
+        return f"{self.estimate:.3f} (95 % interval {self.low:.3f} to {self.high:.3f})"
+
+
+def bootstrap(
+    counts: Float[np.ndarray, "C n"],
+    figures: Callable[[Sums], Figures],
+    resamples: int | None = None,
+    seed: int = 0,
+) -> list[Interval]:
+    """Return each figure of these prompts with the percentile interval of its bootstrap.
+
+    counts: C counts of each of n prompts. figures: from sums of the counts over prompts, a column a resample, to F
+    figures, NaN where one is not defined; it is called once for the prompts as they are and once for all resamples.
+    resamples: how many, RESAMPLES unless given. The same seed and n give the same resamples in every call.
+    """
+    from scipy import stats  # noqa: PLC0415 - of an extra; reports read Interval without it
+
+    prompts = np.arange(counts.shape[1])
+
+    def resampled(drawn: Int[np.ndarray, "R n"], axis: int = -1) -> Figures:
+        return _quiet(figures, counts @ _times(drawn).T)
+
+    estimates = _quiet(figures, counts.sum(1, keepdims=True))[:, 0]
+    if len(prompts) < 2:
+        return [Interval(_number(value), None, None) for value in estimates]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # a figure that is NaN somewhere: see _interval
+        found = stats.bootstrap(
+            (prompts,),
+            resampled,
+            n_resamples=resamples or RESAMPLES,
+            vectorized=True,
+            confidence_level=LEVEL,
+            method="percentile",
+            rng=np.random.default_rng(seed),
+        )
+    return [_interval(value, drawn) for value, drawn in zip(estimates, found.bootstrap_distribution, strict=True)]
+
+
+def _interval(estimate: float, drawn: Float[np.ndarray, " R"]) -> Interval:
+    """scipy gives NaN where a single resample does not define the figure; these few are left out."""
+    defined = drawn[~np.isnan(drawn)]
+    if np.isnan(estimate) or len(defined) < REACHED * len(drawn):
+        return Interval(_number(estimate), None, None)
+    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(estimate), float(low), float(high))
+
+
+def _times(drawn: Int[np.ndarray, "R n"]) -> Float[np.ndarray, "R n"]:
+    """Return how often each resample has each prompt: sums over prompts become one product of matrices."""
+    rows, prompts = drawn.shape
+    places = drawn + prompts * np.arange(rows)[:, None]
+    return np.bincount(places.ravel(), minlength=rows * prompts).reshape(rows, prompts).astype(float)
+
+
+def _quiet(figures: Callable[[Sums], Figures], sums: Sums) -> Figures:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(figures(sums), dtype=float)
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
