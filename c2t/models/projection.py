@@ -1,7 +1,7 @@
 """A linear layer for a handful of rows, which is what a draft asks of the LM head at every level of a tree.
 
 On a CPU, BLAS libraries read such a matrix at a fraction of the memory's speed; oneDNN, given it in an order of its own
-choosing, does not: 8192 x 256 in float32 and 15 rows took 0.7 ms instead of 2.1 (`python -m pipelines.bench.draft`
+choosing, does not: 8192 x 256 in float32 and 15 rows took 0.7 ms instead of 2.1 (`python -m pipelines.bench draft`
 shows what that makes of a draft phase).
 """
 

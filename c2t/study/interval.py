@@ -40,8 +40,8 @@ def bootstrap(
     """Return each figure of these prompts with the percentile interval of its bootstrap.
 
     counts: C counts of each of n prompts. figures: from sums of the counts over prompts, a column a resample, to F
-    figures, NaN where one is not defined; it is called once for the prompts as they are and once for all resamples.
-    resamples: how many, RESAMPLES unless given. The same seed and n give the same resamples in every call.
+    figures, NaN or infinite where one is not defined; it is called once for the prompts as they are and once for all
+    resamples. resamples: how many, RESAMPLES unless given. The same seed and n give the same resamples in every call.
     """
     from scipy import stats  # noqa: PLC0415 - of an extra; reports read Interval without it
 
@@ -85,7 +85,8 @@ def _times(drawn: Int[np.ndarray, "R n"]) -> Float[np.ndarray, "R n"]:
 
 def _quiet(figures: Callable[[Sums], Figures], sums: Sums) -> Figures:
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(figures(sums), dtype=float)
+        found = np.asarray(figures(sums), dtype=float)
+    return np.where(np.isfinite(found), found, np.nan)  # a division by zero defines nothing either
 
 
 def _number(value: float) -> float | None:

@@ -3,16 +3,17 @@ transformers layers, the LM head as torch's linear layer, log-softmax, top-k and
 gradients. And what the text's n-grams add to it. All in one run, in turn, on the same texts; the trees are made by the
 same code.
 
-python -m pipelines.bench.draft [POLICIES] [--threads N]
+    python -m pipelines.bench draft [POLICIES] [--threads N]
 
 A phase is one round's work of the draft: it observes three tokens and drafts a tree. Seconds are medians over rounds.
 """
 
-import argparse
 import statistics
 import time
+from typing import Annotated
 
 import torch
+import typer
 from torch import Tensor
 
 from c2t.classifier import TreeClassifier
@@ -57,17 +58,17 @@ class PlainRows(NextTokenDistributions):
         return top.indices, top.values, entropy
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("policies", nargs="?", default=POLICIES)
-    options.add_argument("--threads", type=int, default=1)
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
+def main(
+    policies: Annotated[str, typer.Argument(help="Comma-separated.")] = POLICIES,
+    threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,
+) -> None:
+    """Compare what a draft phase costs with the same written in stock torch and transformers layers."""
+    torch.set_num_threads(threads)
     pair = load_pair("tiny")
     texts = texts_of(pair)
-    print(f"{hardware()}, {given.threads} thread(s), {len(texts)} texts, milliseconds a draft phase")
+    print(f"{hardware()}, {threads} thread(s), {len(texts)} texts, milliseconds a draft phase")
     print(f"{'policy':28} {'modules':>8} {'c2t':>8}  c2t / modules, +ngrams / c2t (quartiles of the rounds' ratios)")
-    for name in given.policies.split(","):
+    for name in policies.split(","):
         policy = parse(name, lambda name="tiny": TreeClassifier.from_pretrained(name))
         plain, ours, ngrams = compare(pair, policy, texts)
         before, after = (1e3 * statistics.median(seconds) for seconds in (plain, ours))
@@ -109,7 +110,3 @@ def compare(pair: Pair, policy: Policy, texts: list[Continuation]) -> tuple[list
                     seconds.append(time.perf_counter() - begun)
             sessions.append(sessions.pop(0))  # who comes second finds some of the weights in the cache
     return plain, ours, ngrams
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,14 @@
 """Rows per second of c2t's training against Lightning with a shuffled DataLoader(TensorDataset), in one run.
 
-python -m pipelines.bench.training [ROWS]
+python -m pipelines.bench training [ROWS]
 """
 
-import sys
 import time
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import lightning as L
 import torch
+import typer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -71,8 +71,9 @@ def seconds_of_epoch(module: L.LightningModule, loader: object) -> float:
         return time.perf_counter() - start
 
 
-if __name__ == "__main__":
+def main(rows: Annotated[int, typer.Argument(help="Of random data.")] = 2_000_000) -> None:
+    """Compare rows per second of training with Lightning's usual data loader."""
     torch.set_num_threads(1)
-    rates = measure(int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000)
+    rates = measure(rows)
     print(f"Lightning + DataLoader(TensorDataset, shuffle)  {rates.plain / 1e6:6.3f} M rows/s")
     print(f"c2t                                             {rates.c2t / 1e6:6.3f} M rows/s, {rates.ratio:.1f} times")

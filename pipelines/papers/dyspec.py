@@ -1,29 +1,20 @@
 """DySpec's tables 1 to 4: tokens accepted per round by DySpec, Sequoia and SpecInfer with trees of one size.
 
-    python -m pipelines.papers.dyspec [--pair NAME] [--draft lm] [--size 64]
-
 Target temperatures 0 and 0.6, draft temperature 0.6, residual rule (at temperature 0 all rules are the greedy one). The
 rates that shape Sequoia's tree are measured first, on the prompts of the harvest. SpecInfer's trees are independent
-chains, 8 of 8 tokens or 16 of 48 [choice: the paper does not print them; the second is that of Sequoia's paper]. --size
-768 is the paper's table 4. tau counts the bonus token, as the paper's does.
+chains, 8 of 8 tokens or 16 of 48 [choice: the paper does not print them; the second is that of Sequoia's paper]. Its
+tables 1 to 3 have trees of 64 tokens, its table 4 of 768. tau counts the bonus token, as the paper's does.
 """
 
 from dataclasses import replace
-from typing import Annotated
 
-import typer
-
-from c2t.cli import options as o
 from c2t.decoding import Policy
-from c2t.errors import InputError
 from c2t.policies import DySpec, Sequoia, SpecInfer
 from c2t.prompts import read_prompts, spread
 from c2t.study.acceptance import acceptance_by_rank
 from c2t.study.evaluate import encode
-from pipelines.papers import study as paper
-from pipelines.papers import tables
-from pipelines.papers.study import DEFAULT, Study, default
-from pipelines.papers.tables import Report, Row
+from pipelines.papers.report import Report, Reproduction, Row, of_policies
+from pipelines.papers.study import Study, default
 from pipelines.papers.verdicts import above, all_of, tau_ratio
 
 LIMIT = 12  # fewer prompts than elsewhere: the target runs on every tree at T > 0
@@ -72,8 +63,18 @@ def rates(study: Study, texts: int = 24) -> tuple[float, ...]:
     ).rates
 
 
+def tables1to3(study: Study) -> Report:
+    """DySpec, tables 1 to 3: tokens accepted per round with trees of 64 tokens."""
+    return table(study, 64)
+
+
+def table4(study: Study) -> Report:
+    """DySpec, table 4: tokens accepted per round with trees of 768 tokens."""
+    return table(study, 768)
+
+
 def table(study: Study, size: int) -> Report:
-    """DySpec, tables 1 to 4: tokens accepted per round."""
+    """Return the comparison with trees of one of the paper's sizes."""
     rows: list[Row] = []
     conclusions = []
     for temperature in TEMPERATURES:
@@ -94,8 +95,8 @@ def table(study: Study, size: int) -> Report:
                 [above("", f"ratio of tau to {name}", ratio) for name, ratio in ratios.items()],
             )
         )
-    return Report(
-        f"DySpec, tables 1 to 4: trees of {size} tokens, root included (paper: C4, OWT, CNN)",
+    return of_policies(
+        f"DySpec, trees of {size} tokens, root included (paper: C4, OWT, CNN)",
         rows,
         conclusions,
         [f"draft temperature {DRAFT_TEMPERATURE:g}, residual rule; SpecInfer: {CONFIGS[size][0]} chains"],
@@ -103,43 +104,8 @@ def table(study: Study, size: int) -> Report:
     )
 
 
-def main(
-    pair: paper.PairName = DEFAULT.pair,
-    draft: o.Draft = "lm",
-    size: Annotated[int, typer.Option(help=f"Of the trees: {', '.join(map(str, PAPER))}.")] = 64,
-    limit: o.Limit = LIMIT,
-    max_new_tokens: o.MaxNewTokens = DEFAULT.max_new_tokens,
-    prompts: o.Prompts = None,
-    harvest_prompts: paper.HarvestPrompts = None,
-    seed: o.Seed = DEFAULT.seed,
-    device: o.Device = None,
-    dtype: o.Dtype = None,
-    json: o.Json = None,
-) -> None:
-    """DySpec, tables 1 to 4: tokens accepted per round."""
-    tables.run(
-        "dyspec",
-        lambda study: table(study, chosen_size(size)),
-        json,
-        device,
-        dtype,
-        pair=pair,
-        draft=draft,
-        limit=limit,
-        max_new_tokens=max_new_tokens,
-        prompts=tuple(prompts or ()),
-        harvest_prompts=tuple(harvest_prompts or ()),
-        temperature=TEMPERATURES[-1],
-        seed=seed,
-    )
-
-
-def chosen_size(size: int) -> int:
-    """InputError for a size that the paper does not have."""
-    if size not in PAPER:
-        raise InputError(f"the paper has no trees of {size} tokens: give one of {', '.join(map(str, PAPER))}")
-    return size
-
-
-if __name__ == "__main__":
-    typer.run(main)
+DEFAULTS = {"draft": "lm", "limit": LIMIT, "temperature": TEMPERATURES[-1]}
+REPORTS = {
+    "dyspec-tables1-3": Reproduction(tables1to3, DEFAULTS),
+    "dyspec-table4": Reproduction(table4, DEFAULTS),
+}

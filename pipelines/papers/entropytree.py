@@ -1,7 +1,5 @@
 """EntropyTree's results (its figure 2): trees whose branching follows the draft's entropy, against a plain chain.
 
-    python -m pipelines.papers.entropytree [--pair NAME] [--draft lm]
-
 The paper's draft is a language model of its own and its temperature 0.4, as here. Wasted passes are its "forward passes
 which would have been thrown out due to an earlier mismatch": in a round with p draft passes of which a levels were
 accepted, p - a.
@@ -10,8 +8,8 @@ accepted, p - a.
 from c2t.decoding import Policy
 from c2t.policies import Chain, EntropyTree
 from c2t.study.bench import BenchSettings, tokens_per_second
+from pipelines.papers.report import Report, Reproduction, Row, of_policies
 from pipelines.papers.study import Counted, Study
-from pipelines.papers.tables import Report, Row, script
 from pipelines.papers.verdicts import FAILS, HOLDS, Conclusion, above, all_of, below, mean_ratio, tau_ratio
 
 TIMED = 4  # prompts
@@ -26,16 +24,14 @@ DYNAMIC = ("simple cutoff", "dynamic width and depth", "dynamic width")
 
 
 def wasted(counted: Counted) -> list[float]:
-    """Draft passes per text whose tokens were all rejected."""
-    total, start, found = counted.total, 0, []
-    for rounds in counted.point.rounds:
-        part = slice(start, start + rounds)
-        found.append(float(sum(max(0, p - a) for p, a in zip(total.passes[part], total.accepted[part], strict=True))))
-        start += rounds
-    return found
+    """Return the draft passes of each text whose tokens were all rejected."""
+    return [
+        float(sum(max(0, p - a) for p, a in zip(counts.passes, counts.accepted, strict=True)))
+        for counts in counted.prompts
+    ]
 
 
-def table(study: Study) -> Report:
+def variants(study: Study) -> Report:
     """EntropyTree, figure 2: variants by speed, acceptance and wasted passes."""
     found = {name: study.count(policy) for name, (policy, _, _) in VARIANTS.items()}
     waste = {name: wasted(one) for name, one in found.items()}
@@ -53,7 +49,7 @@ def table(study: Study) -> Report:
         for name, one in found.items()
     ]
     fewer = {name: mean_ratio(waste[name], waste["baseline"]) for name in DYNAMIC}
-    return Report(
+    return of_policies(
         "EntropyTree, figure 2: branching by entropy",
         rows,
         [
@@ -98,5 +94,4 @@ def _fastest(speed: dict[str, float | None]) -> Conclusion:
     return Conclusion(statement, HOLDS if best == "dynamic width" else FAILS, f"tokens/s: {listed}")
 
 
-if __name__ == "__main__":
-    script("entropytree", table, draft="lm")
+REPORTS = {"entropytree-figure2": Reproduction(variants, {"draft": "lm"})}

@@ -2,117 +2,105 @@
 decision models, which are trained here on the pair's own forks."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from c2t.classifier import TreeClassifier
-from c2t.cli import terminal
 from c2t.decoding import Policy
-from c2t.harvest.harvest import HarvestSettings, harvest
-from c2t.models.pairs import Pair, load_pair
 from c2t.policies import MCSD, Chain, MCSDPlus, Plain
-from c2t.prompts import default_prompts, read_prompts, spread
-from c2t.storage import paths as checkpoints
-from c2t.study.bench import Bench, BenchSettings, Row, bench
-from c2t.training.fit import train
-from c2t.training.settings import MODELS
+from c2t.prompts import default_prompts, read_prompts
+from c2t.study.bench import Bench, BenchSettings, bench
+from c2t.study.bench import Row as Benched
+from c2t.training.data import MODELS
+from pipelines.papers.report import Report, Reproduction
+from pipelines.papers.study import Study
+from pipelines.papers.verdicts import Conclusion, fact
 
 WIDTHS = (1, 2, 4, 8, 16)
 D = 5
+TIMED = 2  # prompts that are also decoded against the clock
 DECISIONS = ("mcsd-hidden", "mcsd-topk")
 # Table 2: alpha of LLaMA-2 7B Chat with TinyLlama-1.1B on MT-Bench, greedy.
-PAPER = {"SD": "0.43", "MCSD": "0.63", "MCSD+ W=16": "0.93"}
+PAPER = {"SD": 0.43, "MCSD": 0.63, "MCSD+ W=16": 0.93}
+COLUMNS = ("policy", "decision", "exact", "alpha", "paper", "tokens/round", "gamma", "verified tokens", "passes/round")
+Label = tuple[str, str]  # policy, decision model
 
 
-def decisions(pair: Pair, folder: Path, limit: int, max_new_tokens: int, temperature: float) -> list[TreeClassifier]:
-    """Both decision models, trained on forks along the texts of the pair's harvest prompts."""
-    prompts = [prompt for path in default_prompts(pair.name, "harvest") for prompt in read_prompts(path)]
+def decisions(study: Study) -> tuple[list[TreeClassifier], list[str]]:
+    """Return both decision models, trained on forks along the texts of the harvest's prompts, and what became of it."""
     columns = ("top_probs", "hidden", "target_prob")
-    settings = HarvestSettings(
-        K=max(WIDTHS),
-        levels=1 + D,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        policy="mcsd+",
-        columns=columns,
-    )
-    rows = harvest(pair, spread(prompts, limit), folder / "forks", settings, overwrite=True)
-    print(f"harvest: {rows.rows:,} nodes of {rows.trees:,} forks")
-    trained = []
-    for name in DECISIONS:
-        settings = replace(MODELS[name], val_fraction=0.25)
-        result = train([rows.folder], folder / name / "classifier", settings, overwrite=True)
-        precision, base = result.metrics.average_precision, rows.positives / rows.rows
-        print(
-            f"{name}: average precision {precision:.3f} on held-out prompts; share accepted, candidates too, {base:.3f}"
-        )
-        trained.append(result.classifier.to(pair.target.device))
-    return trained
+    forks = study.harvest(K=max(WIDTHS), levels=1 + D, policy="mcsd+", columns=columns)
+    models = [study.trained(replace(MODELS[name], val_fraction=0.25), forks) for name in DECISIONS]
+    base = f"share accepted, candidates too, {forks.positives / forks.rows:.3f}"
+    precision = [
+        f"{name} {m.config.metrics['average_precision']:.3f}" for name, m in zip(DECISIONS, models, strict=True)
+    ]
+    return models, [
+        f"decisions learned from {forks.rows:,} nodes of {forks.trees:,} forks, {base}; average precision on held-out "
+        f"prompts: {', '.join(precision)}"
+    ]
 
 
-def contestants(models: list[TreeClassifier], threshold: float) -> dict[tuple[str, str], Policy]:
-    """(label, decision model) -> policy: the baselines, and MCSD+ of each width."""
-    policies: dict[tuple[str, str], Policy] = {("plain", ""): Plain(), ("SD", ""): Chain(D), ("MCSD", ""): MCSD()}
+def contestants(models: list[TreeClassifier]) -> dict[Label, Policy]:
+    """Return the baselines, and MCSD+ of each width without a decision model and with each."""
+    policies: dict[Label, Policy] = {("plain", ""): Plain(), ("SD", ""): Chain(D), ("MCSD", ""): MCSD()}
     for width in WIDTHS:
         policies[f"MCSD+ W={width}", ""] = MCSDPlus(width, D)
         for name, model in zip(DECISIONS, models, strict=True):
-            policies[f"MCSD+ W={width}", name] = MCSDPlus(width, D, model, threshold)
+            policies[f"MCSD+ W={width}", name] = MCSDPlus(width, D, model)
     return policies
 
 
-def table(labels: list[tuple[str, str]], found: Bench) -> tuple[list[str], list[list[str]]]:
-    columns = [
-        "policy",
-        "decision",
-        "exact",
-        "alpha",
-        "paper",
-        "tokens/round",
-        "gamma",
-        "verified tokens",
-        "passes/round",
+def widths(study: Study) -> Report:
+    """MCSD+, table 2 and figures 5 and 6: acceptance and cost over the width, with and without decision models."""
+    models, notes = decisions(study)
+    policies, s = contestants(models), study.settings
+    prompts = [p for path in s.prompts or default_prompts(study.pair.name, "bench") for p in read_prompts(path)]
+    settings = BenchSettings(s.max_new_tokens, s.temperature, s.seed, s.limit, TIMED)
+    found = bench(study.pair, list(policies.values()), prompts, settings)
+    notes.append(
+        "alpha: accepted drafted tokens as a share of D = 5; paper: LLaMA-2 7B, TinyLlama-1.1B, MT-Bench, T = 0"
+    )
+    return table(dict(zip(policies, found.rows, strict=True)), found, notes)
+
+
+def table(rows: dict[Label, Benched], found: Bench, notes: list[str]) -> Report:
+    """Return the report of what was benched."""
+    timed = ["tokens/s", "x plain"] if found.rows[0].tokens_per_second else []
+    title = f"MCSD+, table 2: {found.prompts} prompts"
+    return Report(title, None, [*COLUMNS, *timed], [_cells(*one) for one in rows.items()], conclusions(rows), notes)
+
+
+def _cells(label: Label, row: Benched) -> list[Any]:
+    name, decision = label
+    counts = [row.tau_with_bonus, row.gamma, row.verified_tokens, row.draft_passes]
+    speed = [row.tokens_per_second, row.against_plain] if row.tokens_per_second else []
+    paper = None if decision else PAPER.get(name)
+    return [name, decision or None, "yes" if row.exact else "no", row.alpha, paper, *counts, *speed]
+
+
+def conclusions(rows: dict[Label, Benched]) -> list[Conclusion]:
+    """Judge what the paper reads off its table."""
+    alphas = [rows[f"MCSD+ W={width}", ""].alpha for width in WIDTHS]
+    passes = {
+        name: [rows[f"MCSD+ W={w}", name].draft_passes / rows[f"MCSD+ W={w}", ""].draft_passes for w in WIDTHS]
+        for name in DECISIONS
+    }
+    return [
+        fact(
+            "alpha grows with W",
+            alphas == sorted(alphas),
+            "alpha by W: " + ", ".join(f"{alpha:.3f}" for alpha in alphas),
+        ),
+        *(
+            fact(
+                f"the decision {name} saves draft passes at every width",
+                max(shares) < 1,
+                "passes a round over those without it, by W: " + ", ".join(f"{share:.2f}" for share in shares),
+            )
+            for name, shares in passes.items()
+        ),
     ]
 
-    def cells(label: str, decision: str, row: Row) -> list[str]:
-        alpha = "-" if row.alpha is None else f"{row.alpha:.3f}"
-        paper = PAPER.get(label, "") if not decision else ""
-        counts = [
-            f"{row.tau_with_bonus:.2f}",
-            f"{row.total.gamma:.1f}",
-            f"{row.total.verified_tokens:,}",
-            f"{row.total.draft_passes:.1f}",
-        ]
-        speed = [f"{row.tokens_per_second:.0f}", f"{row.against_plain:.2f}"] if row.tokens_per_second else []
-        return [label, decision or "-", "yes" if row.exact else "no", alpha, paper, *counts, *speed]
 
-    speeds = ["tokens/s", "x plain"] if found.rows[0].tokens_per_second else []
-    return [*columns, *speeds], [cells(*label, row) for label, row in zip(labels, found.rows, strict=True)]
-
-
-def main(
-    pair: str = "tiny",
-    draft: Annotated[str, typer.Option(help="One of the pair's own, a folder, or a Hub id.")] = "lm",
-    temperature: float = 0.0,
-    threshold: Annotated[float, typer.Option(help="Of the decision models.")] = MCSDPlus.threshold,
-    harvest_limit: Annotated[int, typer.Option(help="Prompts that the decision models learn from.")] = 24,
-    limit: Annotated[int, typer.Option(help="Prompts of the comparison.")] = 6,
-    timed: Annotated[int, typer.Option(help="Of these, decoded against the clock; 0: none.")] = 2,
-    max_new_tokens: int = 48,
-    device: str = "cpu",
-    out: Annotated[Path | None, typer.Option(help="Folder.", show_default="checkpoints/local/PAIR-mcsd+")] = None,
-) -> None:
-    loaded = load_pair(pair, draft=draft, device=device)
-    folder = out or checkpoints.root() / "checkpoints" / "local" / f"{loaded.name}-mcsd+"
-    models = decisions(loaded, folder, harvest_limit, max_new_tokens, temperature)
-    policies = contestants(models, threshold)
-    prompts = [prompt for path in default_prompts(loaded.name, "bench") for prompt in read_prompts(path)]
-    settings = BenchSettings(max_new_tokens=max_new_tokens, temperature=temperature, limit=limit, timed=timed)
-    found = bench(loaded, list(policies.values()), prompts, settings)
-    terminal.table(f"{found.prompts} prompts, T = {temperature:g}, draft {draft}", *table(list(policies), found))
-    print("alpha: accepted drafted tokens as a share of D = 5; paper: LLaMA-2 7B, TinyLlama-1.1B, MT-Bench, T = 0")
-
-
-if __name__ == "__main__":
-    typer.run(main)
+DEFAULTS = {"draft": "lm", "temperature": 0.0, "limit": 6, "max_new_tokens": 48, "harvest_limit": 24}
+REPORTS = {"mcsd-plus-table2": Reproduction(widths, {**DEFAULTS, "harvest_tokens": 48})}

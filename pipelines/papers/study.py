@@ -1,8 +1,8 @@
-"""What the scripts that reproduce the papers' tables share: options, and one study of a pair.
+"""One study of a pair, which all reproductions share: harvest, classifiers, and counts of policies.
 
 A study loads the pair once, makes the harvest it needs (or finds it in data/harvest), trains classifiers on it, and
 counts policies by exact replay on prompts that no classifier has learned from. `papers.verdicts` says what the
-counts mean and prints them.
+counts mean.
 """
 
 import hashlib
@@ -10,21 +10,20 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import typer
-from transformers.utils import logging as transformers_logging
+import torch
 
 from c2t.classifier import TreeClassifier
-from c2t.cli import shared, terminal
 from c2t.decoding import Policy, check_rule
 from c2t.harvest import harvest as harvesting
-from c2t.models.pairs import Pair
+from c2t.models.pairs import Pair, load_pair
 from c2t.policies import C2T, Eagle2
 from c2t.policies.spec import describe
-from c2t.prompts import Prompt, default_prompts, read_prompts, spread
-from c2t.records.schema import Harvest
+from c2t.prompts import Encoded, Prompt, default_prompts, read_prompts, spread
+from c2t.records.reader import Harvest
 from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, total
@@ -33,6 +32,8 @@ from c2t.study.evaluate import continuations, encode, evaluate
 from c2t.study.points import Point
 from c2t.training.data import TrainSettings
 from c2t.training.fit import FINETUNE, finetune, train
+from pipelines import terminal
+from pipelines.pair.build import build, stages_of
 from pipelines.pair.recipes import PAIRS
 
 P, H, D = "joint_prob", "entropy", "depth"
@@ -42,20 +43,12 @@ SIZES = (10, 640)  # of EAGLE-2's trees, the least and the most that are tried
 STEPS = 5  # of the search for a tau
 LEVELS = 11  # texts are written for trees of so many levels, unless a policy has more
 
-PairName = Annotated[str, typer.Option(help="NAME of a pair.")]
-HarvestPrompts = Annotated[list[Path] | None, typer.Option(help="Prompt file of the harvest; repeat it for more.")]
-HarvestLimit = Annotated[int, typer.Option(help="Prompts of the harvest.")]
-HarvestTokens = Annotated[int, typer.Option(help="New tokens of each text of the harvest.")]
-Training = Annotated[
-    Literal["paper", "committed"],
-    typer.Option(help="Of classifiers: r = 1 and lr 0.001 (the paper's), or r = 20 and lr 0.01."),
-]
-
 
 @dataclass(frozen=True)
 class Settings:
     """limit: prompts that policies are counted on; harvest_*: what classifiers learn from; prompts, harvest_prompts:
-    files, None for those that come with the pair."""
+    files, none for those that come with the pair. same, same_draft, other: pairs of the same family and of another one,
+    for reports on transfer; build: make these where they are missing and a recipe is known, or leave them out."""
 
     pair: str = "tiny"
     draft: str | None = None
@@ -68,18 +61,34 @@ class Settings:
     harvest_tokens: int = 96
     training: Literal["paper", "committed"] = "paper"
     seed: int = 0
-
-
-DEFAULT = Settings()
+    same: str = "tiny-small"
+    same_draft: str | None = None
+    other: str = "tiny-qwen"
+    build: bool = True
 
 
 class Counted(NamedTuple):
-    """One policy: counts of every prompt, and all prompts together. lossless: its text is that of plain decoding with
-    the same seed, token for token."""
+    """One policy: counts of every prompt, and all prompts together. plain: tokens of plain decoding's text to each
+    prompt with the same seed, None where policy and rule do not promise that text."""
 
     point: Point
     total: Statistics
-    lossless: bool
+    prompts: Sequence[Statistics]
+    plain: Sequence[int] | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether policy and rule promise the text of plain decoding, token for token."""
+        return self.plain is not None
+
+    def ends_with_plain_text(self) -> bool:
+        """Whether the tokens of each prompt's rounds (the prefill's, then each round's accepted ones and the bonus)
+        reach the end of plain decoding's text in the last round, and not before."""
+        for counts, length in zip(self.prompts, self.plain, strict=True):
+            won = [1, *(accepted + 1 for accepted in counts.accepted)]
+            if not sum(won[:-1]) < length <= sum(won):
+                return False
+        return True
 
     @property
     def tau(self) -> float:
@@ -101,11 +110,15 @@ class Study:
     def __init__(self, pair: Pair, settings: Settings):
         self.pair, self.settings = pair, settings
         self.sampling = Sampling(settings.temperature, seed=settings.seed)
-        prompts = spread(_read(settings.prompts or default(settings.pair, "bench")), settings.limit)
-        self.encoded = encode(pair, prompts, settings.max_new_tokens, self.sampling)
         self.counted: dict[tuple[Policy, str], Counted] = {}
         self._texts: dict[int, list[Continuation]] = {}
         self._classifiers: dict[tuple, TreeClassifier] = {}
+
+    @cached_property
+    def encoded(self) -> Encoded:
+        """The prompts that policies are counted on."""
+        prompts = spread(_read(self.settings.prompts or default(self.settings.pair, "bench")), self.settings.limit)
+        return encode(self.pair, prompts, self.settings.max_new_tokens, self.sampling)
 
     @property
     def title(self) -> str:
@@ -128,7 +141,8 @@ class Study:
         rule = check_rule(policy, rule)
         key = (policy, rule)
         if key not in self.counted:
-            replayed = policy.exact and (rule != "residual" or self.settings.temperature == 0)
+            exact = policy.exact and (rule != "residual" or self.settings.temperature == 0)
+            texts = self.texts(policy.levels) if exact else None
             statistics = evaluate(
                 self.pair,
                 policy,
@@ -136,9 +150,10 @@ class Study:
                 max_new_tokens=self.settings.max_new_tokens,
                 sampling=self.sampling,
                 rule=rule,
-                texts=self.texts(policy.levels) if replayed else None,
+                texts=texts,
             )
-            self.counted[key] = Counted(_point(self.pair, policy, statistics), total(statistics), replayed)
+            plain = tuple(text.end - text.prompt for text in texts) if exact else None
+            self.counted[key] = Counted(_point(self.pair, policy, statistics), total(statistics), statistics, plain)
         return self.counted[key]
 
     def around(self, make: Callable[[float], Policy], tau: float, low: float, high: float) -> list[Counted]:
@@ -159,7 +174,7 @@ class Study:
         """EAGLE-2 with K = 15, 10 levels (the paper's rival) and sizes that close in on the tau of `goal`."""
         return self.around(lambda x: Eagle2(K=15, levels=10, N=round(math.exp(x))), goal.tau, *map(math.log, SIZES))
 
-    def harvest(self, **trees: int) -> Harvest:
+    def harvest(self, **trees: Any) -> Harvest:
         """Full EAGLE-2 trees (K = 10, 11 levels, or as `trees` says) along texts of the harvest's prompts; one that was
         stopped is finished. The folder's name has a hash of all that the rows depend on."""
         s = self.settings
@@ -184,14 +199,14 @@ class Study:
         """A classifier trained on the harvest, or the one trained before with the same settings on the same rows.
         training: one of TRAINING; changes: of its settings."""
         base = TRAINING[training or self.settings.training]
-        return self._trained(replace(base, features=tuple(features), **changes), None)
+        return self.trained(replace(base, features=tuple(features), **changes), self.harvest())
 
     def finetuned(self, source: TreeClassifier, fraction: float = 0.1) -> TreeClassifier:
         """A trained classifier, fine-tuned on a share of this pair's harvest."""
-        return self._trained(replace(FINETUNE, fraction=fraction), source)
+        return self.trained(replace(FINETUNE, fraction=fraction), self.harvest(), source)
 
-    def _trained(self, settings: TrainSettings, source: TreeClassifier | None) -> TreeClassifier:
-        rows = self.harvest()
+    def trained(self, settings: TrainSettings, rows: Harvest, source: TreeClassifier | None = None) -> TreeClassifier:
+        """A classifier trained on these rows, from `source` if it is given, or the one trained so before."""
         start = [value.tolist() for value in source.state_dict().values()] if source else None
         key = _hash(rows.provenance, asdict(settings), start)
         if key not in self._classifiers:
@@ -206,9 +221,26 @@ class Study:
 
 def study(device: str | None = None, dtype: str | None = None, **settings: Any) -> Study:
     """A study of a pair by name; `settings` as in Settings."""
-    transformers_logging.disable_progress_bar()
     chosen = Settings(**settings)
-    return Study(shared.load(chosen.pair, None, chosen.draft, device, dtype, None), chosen)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    kind = getattr(torch, dtype) if dtype else None
+    return Study(load_pair(chosen.pair, draft=chosen.draft, device=place, dtype=kind), chosen)
+
+
+def relative(study: Study, name: str, draft: str | None = None) -> Study:
+    """The same study of another pair, or of the same one with another draft."""
+    pair = load_pair(name, draft=draft, device=study.pair.target.device)
+    return Study(pair, replace(study.settings, pair=name, draft=draft))
+
+
+def available(name: str, make: bool) -> str | None:
+    """The name of a pair that can be loaded; one of our recipes is built if `make`, otherwise the answer is None."""
+    there = name in checkpoints.known("target")
+    if not there and make and name in PAIRS:
+        terminal.say(f"{name} is built first: about 20 minutes on two cores; --no-build leaves it out", error=True)
+        build(PAIRS[name], stages_of(PAIRS[name]))
+        there = True
+    return name if there else None
 
 
 def nearest(found: Sequence[Counted], goal: Counted) -> Counted:

@@ -3,19 +3,22 @@ on a GPU also how long attention over it takes."""
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import torch
-import typer
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from c2t.kernels.tree_attention import tree_attention
 from c2t.kernels.tree_mask import TreeMask
 from c2t.tree import Tree
+from pipelines.papers.report import Report, Reproduction
+from pipelines.papers.study import Study
+from pipelines.papers.verdicts import fact
 
 # Blocks printed in the paper (table 5), without and with its depth-first order.
 PAPER = {256: (36.0, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}
+TREES = 40  # of each size
 
 
 def random_trees(nodes: int, rows: int, seed: int = 0) -> Tree:
@@ -150,23 +153,41 @@ def timings(
             yield order, what, timed(run, place, repeats)
 
 
-def main(
-    nodes: Annotated[list[int] | None, typer.Option(help="Sizes of trees.", show_default="the paper's")] = None,
-    trees: Annotated[int, typer.Option(help="Random trees of each size.")] = 40,
-    seed: int = 0,
-) -> None:
-    print(f"non-empty 32 x 32 blocks, mean over {trees} random trees (standard deviation between trees)")
-    print(f"{'nodes':>6} " + " ".join(f"{name:>18}" for name in ORDERS) + f" {'paper: no / yes':>18}")
-    for count in nodes or list(PAPER):
-        measured = block_counts(count, trees, seed).values()
-        cells = " ".join(f"{f'{x.mean():.1f} ({x.std():.1f})':>18}" for x in measured)
-        print(f"{count:6d} {cells} {' / '.join(map(str, PAPER.get(count, ('-', '-')))):>18}")
+def blocks(study: Study) -> Report:
+    """DySpec, table 5: non-empty 32 x 32 blocks of a random tree's attention mask, by order of its nodes.
+
+    On a GPU also how long attention over the tree takes, with 64 heads of 128, in bfloat16 and without a prefix.
+    """
+    seed, rows, lower = study.settings.seed, [], []
+    for nodes, paper in PAPER.items():
+        counts = block_counts(nodes, TREES, seed)
+        means = {order: float(found.mean()) for order, found in counts.items()}
+        rows.append(
+            [nodes, *(x for found in counts.values() for x in (float(found.mean()), float(found.std()))), *paper]
+        )
+        lower.append(means["depth-first"] < means["creation"])
+    columns = ["nodes", *(f"{order}{what}" for order in ORDERS for what in ("", ": deviation"))]
+    timed = []
     if torch.cuda.is_available():
-        print(f"\n{torch.cuda.get_device_name()}, 64 heads of 128, bfloat16, no prefix: median ms (quartiles)")
-        for count in nodes or list(PAPER):
-            for order, what, timing in timings(count, seed=seed):
-                print(f"{count:6d} {order:>12} {what:>22} {timing.median:.4f} ({timing.low:.4f}-{timing.high:.4f})")
+        timed = [(n, *found[:2], *found[2]) for n in PAPER for found in timings(n, seed=seed)]
+    return Report(
+        f"DySpec, table 5: non-empty blocks, mean over {TREES} random trees",
+        None,
+        [*columns, "paper: creation", "paper: depth-first"],
+        rows,
+        [
+            fact(
+                "depth-first order has fewer blocks",
+                all(lower),
+                "; ".join(f"{row[0]} nodes: {row[1]:.1f} and {row[3]:.1f} depth-first" for row in rows),
+            )
+        ],
+        [
+            f"{n} nodes, {order}: {what} {median:.4f} ms ({low:.4f}-{high:.4f})"
+            for n, order, what, median, low, high in timed
+        ],
+        {"milliseconds": timed},
+    )
 
 
-if __name__ == "__main__":
-    typer.run(main)
+REPORTS = {"dyspec-table5": Reproduction(blocks)}

@@ -1,23 +1,28 @@
-"""The recipe on a small pair: it trains both decision models and prints a row per width and model."""
+"""MCSD+: both decision models are trained, and there is a row per width and model."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from c2t.classifier import TreeClassifier
 from pipelines.papers import mcsd_plus
+from pipelines.papers import study as paper
+from pipelines.papers.study import Study
+from tests.pipelines.papers.small_study import check
 
 
-def test_a_row_per_width_and_decision_model(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_row_per_width_and_decision_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcsd_plus, "WIDTHS", (1, 2))
-    quick = {name: mcsd_plus.replace(settings, epochs=1, min_steps=5) for name, settings in mcsd_plus.MODELS.items()}
+    monkeypatch.setattr(mcsd_plus, "TIMED", 0)
+    quick = {name: replace(settings, epochs=1, min_steps=5) for name, settings in mcsd_plus.MODELS.items()}
     monkeypatch.setattr(mcsd_plus, "MODELS", quick)
-    mcsd_plus.main(draft="eagle", harvest_limit=4, limit=2, timed=0, max_new_tokens=6, out=tmp_path / "out")
-    said = capsys.readouterr().out
-    for name in mcsd_plus.DECISIONS:
-        assert said.count(name) == 1 + 2  # its training, and a row for each width
-        assert TreeClassifier.from_pretrained(tmp_path / "out" / name / "classifier").config.pair == "tiny"
-    assert said.count("MCSD+ W=2") == 3
-    assert "0.63" in said  # the paper's MCSD
+    study: Study = paper.study(limit=2, max_new_tokens=6, harvest_limit=4, harvest_tokens=6, temperature=0.0)
+    report = check(mcsd_plus.widths(study))
+    rows = [dict(zip(report.columns, row, strict=True)) for row in report.rows]
+    assert [(row["policy"], row["decision"]) for row in rows[:3]] == [("plain", None), ("SD", None), ("MCSD", None)]
+    assert [row["decision"] for row in rows if row["policy"] == "MCSD+ W=2"] == [None, *mcsd_plus.DECISIONS]
+    assert [row["exact"] for row in rows[:4]] == ["yes", "yes", "yes", "no"]
+    chain = rows[1]
+    assert chain["gamma"] == 1 + mcsd_plus.D
+    assert chain["alpha"] == pytest.approx((chain["tokens/round"] - 1) / mcsd_plus.D)
+    assert rows[2]["paper"] == 0.63

@@ -1,4 +1,4 @@
-"""What the table scripts share: studies of a pair, verdicts on conclusions, identities."""
+"""What the reproductions share: studies of a pair, verdicts on conclusions, and the check of exact rounds."""
 
 import re
 from dataclasses import replace
@@ -9,12 +9,13 @@ import pytest
 from c2t.errors import InputError
 from c2t.policies import C2T, Chain, Eagle2, SampledChain
 from c2t.statistics import Statistics
+from c2t.study.interval import Interval
 from c2t.study.points import Point
 from pipelines.papers import study as paper
-from pipelines.papers import tables, verdicts
+from pipelines.papers import verdicts
+from pipelines.papers.report import Row, ends_where_plain_decoding_does
 from pipelines.papers.study import Counted, Settings
-from pipelines.papers.tables import Row, identities
-from pipelines.papers.verdicts import FAILS, HOLDS, OPEN, Estimate, above, all_of, apart, at_equal_tau, below
+from pipelines.papers.verdicts import FAILS, HOLDS, OPEN, above, all_of, apart, at_equal_tau, below
 from tests.pipelines.papers.small_study import SMALL, small_training
 
 TEXTS = 40
@@ -30,7 +31,7 @@ def counted(accepted: int, verified: int, rounds: int = 100, spread: int = 0) ->
     """A policy with these counts of every text; `spread` makes texts differ."""
     varied = [accepted + (spread if number % 2 else -spread) for number in range(TEXTS)]
     point = Point("pair", "p", "p:x=1", None, (rounds,) * TEXTS, tuple(varied), (verified,) * TEXTS, (0,) * TEXTS)
-    return Counted(point, Statistics(), True)
+    return Counted(point, Statistics(), [], None)
 
 
 def test_a_harvest_is_made_once_and_a_classifier_once_per_settings(study: paper.Study) -> None:
@@ -68,45 +69,52 @@ def test_counts_are_those_of_all_texts_and_the_search_closes_in(study: paper.Stu
     assert len({one.label for one in c2t}) == len(c2t) == 1 + paper.STEPS
 
 
-def test_only_what_is_replayed_counts_as_lossless(study: paper.Study) -> None:
-    assert study.count(SampledChain(2), "target-only").lossless
-    assert not study.count(SampledChain(2)).lossless
+def test_exact_is_what_policy_and_rule_promise(study: paper.Study) -> None:
+    assert study.count(SampledChain(2), "target-only").exact
+    assert not study.count(SampledChain(2)).exact
     rows = [Row("", "", study.count(policy)) for policy in (Chain(2), SampledChain(2), C2T(study.classifier()))]
-    assert all(line.endswith("holds in all 3 rows") for line in identities(rows))
+    assert ends_where_plain_decoding_does(rows)[0].endswith("holds in all 2 rows")
+    assert ends_where_plain_decoding_does(rows[1:2]) == []
 
 
-def test_identities_fail_where_counts_do_not_add_up(study: paper.Study) -> None:
+@pytest.mark.parametrize("change", ["a token too many", "a round too many", "a round too few", "a longer text"])
+def test_rounds_that_do_not_end_with_the_text_are_seen(study: paper.Study, change: str) -> None:
     good = study.count(Chain(2))
-    lost = good._replace(total=replace(good.total, cut=good.total.cut + 1))
-    assert [("FAILS" in line) for line in identities([Row("", "", lost)])] == [True, False, False]
-    other = good._replace(total=replace(good.total, new_tokens=good.total.new_tokens + 1, cut=good.total.cut - 1))
-    rows = [Row("", "", good), Row("", "", other)]
-    assert [("FAILS" in line) for line in identities(rows)] == [False, False, True]
-    elsewhere = other._replace(point=other.point._replace(family="another pair"))
-    assert not any("FAILS" in line for line in identities([Row("", "", good), Row("", "", elsewhere)]))
+    first, *others = good.prompts
+    accepted = first.accepted
+    changed = {
+        "a token too many": [accepted[0] + 99, *accepted[1:]],
+        "a round too many": [*accepted, 0],
+        "a round too few": accepted[:-1],
+        "a longer text": accepted,
+    }[change]
+    plain = [good.plain[0] + 99 * (change == "a longer text"), *good.plain[1:]]
+    bad = good._replace(prompts=[replace(first, accepted=changed), *others], plain=plain)
+    (said,) = ends_where_plain_decoding_does([Row("", "", good), Row("", "", bad)])
+    assert said == f"rounds end where plain decoding's texts end: FAILS for {good.point.label}"
 
 
 def test_gamma_at_equal_tau_is_read_between_points() -> None:
     subject, goal = [counted(100, 1000), counted(300, 3000)], counted(200, 4000)
     found = at_equal_tau(subject, [goal], goal)
-    assert found == Estimate(*[pytest.approx(2000 / 4000)] * 3)
-    assert at_equal_tau(subject, [goal], counted(400, 1)).value is None
+    assert found == Interval(*[pytest.approx(2000 / 4000)] * 3)
+    assert at_equal_tau(subject, [goal], counted(400, 1)).estimate is None
     few = at_equal_tau([counted(200, 2000)], [goal], counted(200, 1, spread=50))
-    assert few.value is not None
+    assert few.estimate is not None
     assert few.low is None
 
 
 @pytest.mark.parametrize(
     ("found", "is_below", "is_above"),
     [
-        (Estimate(0.8, 0.7, 0.9), HOLDS, FAILS),
-        (Estimate(1.2, 1.1, 1.3), FAILS, HOLDS),
-        (Estimate(0.9, 0.7, 1.1), OPEN, OPEN),
-        (Estimate(0.8, None, None), OPEN, OPEN),
-        (Estimate(None, None, None), FAILS, HOLDS),
+        (Interval(0.8, 0.7, 0.9), HOLDS, FAILS),
+        (Interval(1.2, 1.1, 1.3), FAILS, HOLDS),
+        (Interval(0.9, 0.7, 1.1), OPEN, OPEN),
+        (Interval(0.8, None, None), OPEN, OPEN),
+        (Interval(None, None, None), FAILS, HOLDS),
     ],
 )
-def test_verdicts_follow_the_interval(found: Estimate, is_below: str, is_above: str) -> None:
+def test_verdicts_follow_the_interval(found: Interval, is_below: str, is_above: str) -> None:
     assert below("a", "b", found).verdict == is_below
     assert above("a", "b", found).verdict == is_above
 
@@ -114,15 +122,15 @@ def test_verdicts_follow_the_interval(found: Estimate, is_below: str, is_above: 
 def test_the_interval_covers_what_texts_differ_in() -> None:
     one, other = counted(200, 1000, spread=100), counted(190, 1000)
     found = verdicts.tau_ratio(one, other)
-    assert found.value == pytest.approx(200 / 190)
+    assert found.estimate == pytest.approx(200 / 190)
     assert found.low < 1 < found.high
     assert verdicts.tau_ratio(counted(200, 1000), other).low == pytest.approx(200 / 190)
-    assert verdicts.gamma_ratio(counted(1, 50), counted(1, 100)) == Estimate(*[pytest.approx(0.5)] * 3)
-    assert verdicts.mean_ratio([1, 1], [0, 0]) == Estimate(None, None, None)
+    assert verdicts.gamma_ratio(counted(1, 50), counted(1, 100)) == Interval(*[pytest.approx(0.5)] * 3)
+    assert verdicts.mean_ratio([1, 1], [0, 0]) == Interval(None, None, None)
 
 
 def test_statements_about_several_figures() -> None:
-    low, high, wide = Estimate(0.5, 0.4, 0.6), Estimate(2, 1.9, 2.1), Estimate(1, 0.5, 2.0)
+    low, high, wide = Interval(0.5, 0.4, 0.6), Interval(2, 1.9, 2.1), Interval(1, 0.5, 2.0)
     good, bad, open_ = below("", "", low), below("", "", high), below("", "", wide)
     assert all_of("", [good, good]).verdict == HOLDS
     assert all_of("", [good, open_]).verdict == OPEN
@@ -130,20 +138,13 @@ def test_statements_about_several_figures() -> None:
     assert apart("", "", low, high).verdict == HOLDS
     assert apart("", "", high, low).verdict == FAILS
     assert apart("", "", low, wide).verdict == OPEN
-    assert apart("", "", low, Estimate(1, None, None)).verdict == OPEN
+    assert apart("", "", low, Interval(1, None, None)).verdict == OPEN
 
 
 def test_pairs_of_the_recipes_share_the_prompts(home: Path) -> None:
     assert paper.default("tiny-qwen", "bench") == paper.default("tiny", "bench") != paper.default("tiny", "harvest")
     with pytest.raises(InputError, match="no prompts come with"):
         paper.default("llama2-7b", "bench")
-
-
-def test_wrong_input_ends_with_one_line(home: Path, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(tables.typer.Exit) as stopped:
-        tables.run("table9", lambda study: None, None, None, None, pair="nothing")
-    assert stopped.value.exit_code == 2
-    assert capsys.readouterr().err.startswith("table9: no target is called 'nothing'")
 
 
 def test_defaults_are_the_papers_training() -> None:

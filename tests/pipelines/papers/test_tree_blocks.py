@@ -5,7 +5,9 @@ import torch
 
 from c2t.tree import Tree
 from pipelines.papers import tree_blocks
+from pipelines.papers.study import Study
 from pipelines.papers.tree_blocks import ORDERS, block_counts, depth_first, mask_of, random_trees, timings
+from tests.pipelines.papers.small_study import check
 
 
 def test_depth_first_is_a_walk_through_children_as_they_were_made() -> None:
@@ -54,3 +56,14 @@ def test_all_that_is_timed_attends_alike(kv_heads: int, monkeypatch: pytest.Monk
     for first in (0, 5):
         for other in results[first + 1 : first + 3]:
             torch.testing.assert_close(other, results[first], rtol=1e-5, atol=1e-5)
+
+
+def test_table5_has_the_papers_sizes_beside_ours(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_blocks, "PAPER", {64: (1.0, 2.0)})
+    monkeypatch.setattr(tree_blocks, "TREES", 3)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    report = check(tree_blocks.blocks(study))
+    (row,) = (dict(zip(report.columns, row, strict=True)) for row in report.rows)
+    blocks = random_trees(64, 3).ancestors().unflatten(1, (2, 32)).unflatten(3, (2, 32)).any(4).any(2)
+    assert row["creation"] == pytest.approx(float(blocks.sum((1, 2)).double().mean()))
+    assert (row["nodes"], row["paper: depth-first"]) == (64, 2.0)

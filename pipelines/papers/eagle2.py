@@ -1,14 +1,13 @@
-"""EAGLE-2's table 3: expanding by value or by confidence, with and without reranking.
-
-    python -m pipelines.papers.eagle2_table3 [--pair NAME]
-
-At temperature 0, as in the paper, whose tau counts the bonus token.
-"""
+"""Expanding by value or by confidence, with and without reranking: table 3 of EAGLE-2."""
 
 from c2t.policies import Eagle2
+from pipelines.papers.report import Report, Reproduction, Row, of_policies
 from pipelines.papers.study import Study
-from pipelines.papers.tables import Report, Row, script
-from pipelines.papers.verdicts import above, all_of, tau_ratio
+from pipelines.papers.verdicts import (
+    above,
+    all_of,
+    tau_ratio,
+)
 
 VARIANTS = {  # what is left out -> policy, tau on MT-bench and GSM8K
     "w/o both": (Eagle2(expand="confidence", reranked=False), 3.92, 3.93),
@@ -18,8 +17,11 @@ VARIANTS = {  # what is left out -> policy, tau on MT-bench and GSM8K
 }
 
 
-def table(study: Study) -> Report:
-    """EAGLE-2, table 3: ablation."""
+def eagle2_table3(study: Study) -> Report:
+    """EAGLE-2, table 3: expanding by value or by confidence, with and without reranking.
+
+    At temperature 0, as in the paper, whose tau counts the bonus token.
+    """
     found = {name: study.count(policy) for name, (policy, _, _) in VARIANTS.items()}
     rows = [
         Row(name, found[name].label, found[name], None, {"paper: MT-bench": mt_bench, "paper: GSM8K": gsm8k})
@@ -27,7 +29,7 @@ def table(study: Study) -> Report:
     ]
     value = [("EAGLE-2", "w/o value"), ("w/o reranking", "w/o both")]
     reranking = [("EAGLE-2", "w/o reranking"), ("w/o value", "w/o both")]
-    return Report(
+    return of_policies(
         "EAGLE-2, table 3: ablation",
         rows,
         [
@@ -48,5 +50,4 @@ def table(study: Study) -> Report:
     )
 
 
-if __name__ == "__main__":
-    script("eagle2_table3", table, temperature=0.0)
+REPORTS = {"eagle2-table3": Reproduction(eagle2_table3, {"temperature": 0.0})}

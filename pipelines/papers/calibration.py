@@ -1,8 +1,4 @@
-"""C2T, figure 2: probability, acceptance rate and their difference by entropy and rank, of the draft's distributions
-after each round's root (a harvest of trees of one level and 20 nodes).
-
-    python -m pipelines.papers.figure2 [--pair NAME] [--draft NAME] [--temperature T]
-"""
+"""How the draft's probabilities compare with acceptance: figure 2 of C2T, figure 6 of EAGLE-2."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +10,15 @@ from matplotlib.colors import CenteredNorm, LogNorm
 
 from c2t.records.reader import read_columns
 from pipelines.papers import drawing
-from pipelines.papers.figures import Shown, about, fact, rounds_of, script
+from pipelines.papers.report import Report, Reproduction, rounds_of
 from pipelines.papers.study import Study
-from pipelines.papers.verdicts import Conclusion, above, below
+from pipelines.papers.verdicts import (
+    Conclusion,
+    above,
+    below,
+    fact,
+    mean_with_error,
+)
 
 RANKS = 20
 BANDS = ("0-1", "1-2", "2-3", "3-4", "4-5", "5-6", "> 6")  # nats
@@ -57,8 +59,11 @@ def cells(folder: Path) -> Cells:
     return Cells(*map(summed, (None, columns["joint_prob"], columns["accepted"].astype(float), excess, excess**2)))
 
 
-def figure(study: Study) -> Shown:
-    """C2T, figure 2: bias of probabilities by entropy and rank."""
+def figure2(study: Study) -> Report:
+    """C2T, figure 2: probability, acceptance rate and their difference by entropy and rank.
+
+    Of the draft's distributions after each round's root: a harvest of trees of one level and 20 nodes.
+    """
     harvest = study.harvest(K=RANKS, levels=1)
     found = cells(harvest.folder)
     probability, acceptance, bias = map(found.mean, ("probability", "accepted", "excess"))
@@ -84,19 +89,19 @@ def figure(study: Study) -> Shown:
         for band, name in enumerate(BANDS)
     ]
     matrices = {name: np.nan_to_num(values).tolist() for name, values in found._asdict().items()}
-    return Shown(
+    return Report(
         "C2T, figure 2: mean probability and acceptance rate of ranks 1, 2, 5 and 20 by entropy",
         drawn,
         columns,
         rows,
-        conclusions(found),
-        [rounds_of(harvest), "the paper draws its figure without numbers (LLaMA-2 7B, MT-bench)"],
+        of_bias(found),
+        [rounds_of(harvest), "the paper draws its figure2 without numbers (LLaMA-2 7B, MT-bench)"],
         matrices,
     )
 
 
-def conclusions(found: Cells) -> list[Conclusion]:
-    """What section 3 reads off its figure."""
+def of_bias(found: Cells) -> list[Conclusion]:
+    """What section 3 reads off its figure2."""
     judged = found.nodes[:, 0] >= ENOUGH
     top = found.mean("probability")[judged, 0]
     both = (found.accepted > 0) & judged[:, None]
@@ -128,8 +133,89 @@ def _bias(statement: str, found: Cells, bands: slice, judge: Callable[..., Concl
     what = f"mean of probability - acceptance of rank 1 at entropy {' and '.join(BANDS[bands])}"
     if found.nodes[bands, 0].sum() < ENOUGH:
         return fact(statement, None, f"{what}: fewer than {ENOUGH} distributions")
-    return judge(statement, what, about(*found.best(bands)), 0)
+    return judge(statement, what, mean_with_error(*found.best(bands)), 0)
 
 
-if __name__ == "__main__":
-    script("figure2", figure)
+BINS = 20
+ENOUGH = 30  # tokens, for an interval of confidence to be judged
+CALIBRATION = {0: "about 0.04", BINS - 1: "about 0.98"}  # Vicuna 7B, Alpaca
+
+
+class Bins(NamedTuple):
+    """Intervals of confidence: tokens in each, their mean confidence, and the share accepted; NaN where empty."""
+
+    tokens: Int[np.ndarray, " bins"]
+    confidence: Float[np.ndarray, " bins"]
+    acceptance: Float[np.ndarray, " bins"]
+
+
+def bins(folder: Path) -> Bins:
+    """Of the nodes of a harvest whose parents are roots or accepted."""
+    columns = read_columns(folder, ("node", "parent", "joint_prob", "accepted"))
+    parent = columns["parent"].astype(np.int64)
+    above = np.maximum(np.arange(len(parent)) - columns["node"] + parent, 0)  # the parent's row
+    counted = (parent < 0) | columns["accepted"][above]
+    confidence = columns["joint_prob"] / np.where(parent < 0, 1, columns["joint_prob"][above])
+    confidence, accepted = confidence[counted].astype(float), columns["accepted"][counted].astype(float)
+    place = np.clip((confidence * BINS).astype(int), 0, BINS - 1)
+    tokens = np.bincount(place, minlength=BINS)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        sums = np.bincount(place, values, BINS)
+        return np.divide(sums, tokens, where=tokens > 0, out=np.full(BINS, np.nan))
+
+    return Bins(tokens, mean(confidence), mean(accepted))
+
+
+def eagle2_figure6(study: Study) -> Report:
+    """EAGLE-2, figure 6: how often drafted tokens are accepted, by the draft's confidence in them.
+
+    A token whose parent is not accepted cannot be accepted whatever it is, so only tokens under accepted ones count.
+    """
+    harvest = study.harvest()
+    found = bins(harvest.folder)
+    judged = found.tokens >= ENOUGH
+    drawn, (panel,) = drawing.panels(1)
+    panel.plot([0, 1], [0, 1], "r--", linewidth=1)
+    panel.scatter(found.confidence[~judged], found.acceptance[~judged], color=drawing.NOTHING, label=f"< {ENOUGH}")
+    panel.plot(found.confidence[judged], found.acceptance[judged], marker="o", markersize=4, label="tokens")
+    panel.set(xlabel="draft confidence", ylabel="acceptance rate", xlim=(0, 1), ylim=(0, 1))
+    panel.grid(alpha=0.3)
+    x, y = found.confidence[judged], found.acceptance[judged]
+    likeness = float(np.corrcoef(x, y)[0, 1]) if len(x) > 2 else None
+    gap = float(np.abs(x - y).mean()) if len(x) else None
+    rows = [
+        [f"{place / BINS:.2f}-{(place + 1) / BINS:.2f}", int(found.tokens[place]), *means, CALIBRATION.get(place)]
+        for place, means in enumerate(zip(found.confidence.tolist(), found.acceptance.tolist(), strict=True))
+    ]
+    return Report(
+        "EAGLE-2, figure 6: acceptance rate by the draft's confidence",
+        drawn,
+        ["confidence", "tokens", "mean confidence", "acceptance rate", "paper"],
+        rows,
+        [
+            fact(
+                "confidence and acceptance rate correlate strongly",
+                None if likeness is None else likeness > 0.9,
+                f"correlation over intervals of {ENOUGH} tokens or more = {_text(likeness)}, holds above 0.9",
+            ),
+            fact(
+                "confidence approximates the acceptance rate with small errors",
+                None if gap is None else gap < 0.05,
+                f"mean distance of the two over these intervals = {_text(gap)}, holds below 0.05",
+            ),
+            fact(
+                "below 0.05 about 0.04 are accepted, above 0.95 about 0.98",
+                bool(abs(y[0] - 0.04) < 0.03 and abs(y[-1] - 0.98) < 0.03) if judged[[0, -1]].all() else None,
+                f"{_text(found.acceptance[0])} and {_text(found.acceptance[-1])}, holds within 0.03 of the paper's",
+            ),
+        ],
+        [rounds_of(harvest)],
+    )
+
+
+def _text(value: float | None) -> str:
+    return "unknown" if value is None or np.isnan(value) else f"{value:.3f}"
+
+
+REPORTS = {"figure2": Reproduction(figure2), "eagle2-figure6": Reproduction(eagle2_figure6)}

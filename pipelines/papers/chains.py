@@ -1,14 +1,13 @@
-"""C2T's table 3: chains of fixed length, chains that stop by a rule, and C2T's (K = W = 1).
-
-    python -m pipelines.papers.table3 [--pair NAME]
-
-The paper prints a chain's length as upstream's `depth`: 5 is 6 drafted tokens, and its row 9 only fits 11.
-"""
+"""Chains that stop by a rule: table 3 of C2T."""
 
 from c2t.policies import C2T, Chain, DyJoint, DyMax
+from pipelines.papers.report import Quoted, Report, Reproduction, Row, of_policies
 from pipelines.papers.study import Counted, Study, nearest
-from pipelines.papers.tables import Quoted, Report, Row, script
-from pipelines.papers.verdicts import all_of, at_equal_tau, below
+from pipelines.papers.verdicts import (
+    all_of,
+    at_equal_tau,
+    below,
+)
 
 BETA = 0.85
 CHAINS = {  # printed length -> drafted tokens, what they give
@@ -25,8 +24,11 @@ def length(counted: Counted) -> float:
     return round(counted.total.gamma - 2, 2)
 
 
-def table(study: Study) -> Report:
-    """C2T, table 3: chain mode."""
+def table3(study: Study) -> Report:
+    """C2T, table 3: chains of fixed length, chains that stop by a rule, and C2T's (K = W = 1).
+
+    The paper prints a chain's length as upstream's `depth`: 5 is 6 drafted tokens, and its row 9 only fits 11.
+    """
     classifier = study.classifier()
     fixed = {printed: study.count(Chain(drafted)) for printed, (drafted, _) in CHAINS.items()}
     dynamic = {"DyMax": study.count(DyMax(0.3)), "DyJoint": study.count(DyJoint(0.08))}
@@ -41,7 +43,7 @@ def table(study: Study) -> Report:
         _row("C2T", f"beta={BETA:g}", c2t, 5.46, Quoted(2.12, 116694)),
         Row("C2T", f"{(same := nearest(points, dynamic['DyJoint'])).label} (nearest DyJoint)", same),
     ]
-    return Report(
+    return of_policies(
         "C2T, table 3: chain mode",
         rows,
         [
@@ -68,5 +70,4 @@ def _row(method: str, setting: str, counted: Counted, printed: float, quote: Quo
     return Row(method, setting, counted, quote, {"avg length": length(counted), "paper: avg length": printed})
 
 
-if __name__ == "__main__":
-    script("table3", table)
+REPORTS = {"table3": Reproduction(table3)}

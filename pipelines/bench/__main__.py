@@ -1,0 +1,13 @@
+"""Commands that measure speed: python -m pipelines.bench replay|draft|training."""
+
+import typer
+
+from pipelines.bench import draft, replay, training
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+app.command("replay")(replay.main)
+app.command("draft")(draft.main)
+app.command("training")(training.main)
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,32 @@
+"""Options that several pipelines share. None means: as the report has it."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from c2t.models.pairs import DRAFTS
+
+OF_REPORT = "the report's own"
+
+PairName = Annotated[str, typer.Option(help="NAME of a pair.")]
+Draft = Annotated[
+    str | None,
+    typer.Option(help=f"Folder or Hub id of a draft, or the pair's own: {', '.join(DRAFTS)}.", show_default=OF_REPORT),
+]
+Temperature = Annotated[
+    float | None, typer.Option(help="Temperature of the target; 0 is greedy.", show_default=OF_REPORT)
+]
+Limit = Annotated[
+    int | None, typer.Option(help="Prompts to use, from all files and categories alike.", show_default=OF_REPORT)
+]
+MaxNewTokens = Annotated[int | None, typer.Option(help="New tokens of each text.", show_default=OF_REPORT)]
+Prompts = Annotated[list[Path] | None, typer.Option(help="Prompt file (JSONL); repeat it for more.")]
+Seed = Annotated[int, typer.Option(help="Seed for sampling and for the draft's own draws.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...", show_default="cuda if there is one")]
+Dtype = Annotated[
+    Literal["float64", "float32", "bfloat16", "float16"] | None,
+    typer.Option(help="Type of the weights.", show_default="float32 on a CPU, else the checkpoint's"),
+]
+Texts = Annotated[int, typer.Option("--limit", help="Prompts.")]
+TextTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens of each text.")]

@@ -1,0 +1,129 @@
+"""Make the papers' tables and figures again on a pair, with the papers' numbers beside ours.
+
+    python -m pipelines.papers table1 figure4 eagle2-table3 --pair NAME --limit N --out FILE
+
+Names say the paper: `table1` and `figure4` are C2T's (`c2t-table1` is the same), `eagle2-`, `entropytree-`,
+`mcsd-plus-` and `dyspec-` stand before the others'. Without a name: the list of reports.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from c2t.errors import InputError
+from c2t.storage.results import check_place
+from pipelines import options as o
+from pipelines import terminal
+from pipelines.papers import (
+    calibration,
+    chains,
+    domains,
+    dyspec,
+    eagle2,
+    entropytree,
+    features,
+    mcsd_plus,
+    outputs,
+    study,
+    timing,
+    transfer,
+    tree_blocks,
+    trees,
+)
+from pipelines.papers.report import Reproduction, show
+
+TOPICS = (
+    features,
+    transfer,
+    chains,
+    trees,
+    calibration,
+    domains,
+    timing,
+    outputs,
+    eagle2,
+    entropytree,
+    mcsd_plus,
+    dyspec,
+    tree_blocks,
+)
+REPORTS: dict[str, Reproduction] = {name: report for topic in TOPICS for name, report in topic.REPORTS.items()}
+
+Names = Annotated[list[str] | None, typer.Argument(help="Reports to make; none: list them.", metavar="[REPORT]...")]
+HarvestPrompts = Annotated[list[Path] | None, typer.Option(help="Prompt file of the harvest; repeat it for more.")]
+HarvestLimit = Annotated[int | None, typer.Option(help="Prompts of the harvest.", show_default=o.OF_REPORT)]
+HarvestTokens = Annotated[
+    int | None, typer.Option(help="New tokens of each text of the harvest.", show_default=o.OF_REPORT)
+]
+Training = Annotated[
+    Literal["paper", "committed"],
+    typer.Option(help="Settings of classifiers: r = 1 and lr 0.001 (the paper's), or r = 20 and lr 0.01."),
+]
+Same = Annotated[str, typer.Option(help="Pair of the same family (table2), or to fine-tune on (figure7).")]
+SameDraft = Annotated[str | None, typer.Option(help="Draft of that pair (figure7).", show_default="eagle")]
+Other = Annotated[str, typer.Option(help="Pair of another family (table2).")]
+Build = Annotated[bool, typer.Option("--build/--no-build", help="Build missing pairs, or leave them out.")]
+Out = Annotated[Path | None, typer.Option(help="File to append result lines (JSON) to; figures go beside it.")]
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(help=__doc__)
+def main(
+    reports: Names = None,
+    pair: o.PairName = "tiny",
+    draft: o.Draft = None,
+    temperature: o.Temperature = None,
+    limit: o.Limit = None,
+    max_new_tokens: o.MaxNewTokens = None,
+    prompts: o.Prompts = None,
+    harvest_prompts: HarvestPrompts = None,
+    harvest_limit: HarvestLimit = None,
+    harvest_tokens: HarvestTokens = None,
+    training: Training = "paper",
+    same: Same = study.Settings.same,
+    same_draft: SameDraft = None,
+    other: Other = study.Settings.other,
+    build: Build = True,
+    seed: o.Seed = 0,
+    device: o.Device = None,
+    dtype: o.Dtype = None,
+    out: Out = None,
+) -> None:
+    if not reports:
+        for topic in TOPICS:
+            terminal.say("\n" + topic.__doc__.partition("\n\n")[0])
+            for name, report in topic.REPORTS.items():
+                terminal.say(f"  {name:20} {report.about}")
+        return
+    given = {
+        **{"pair": pair, "draft": draft, "temperature": temperature, "limit": limit, "max_new_tokens": max_new_tokens},
+        **{"prompts": tuple(prompts or ()), "harvest_prompts": tuple(harvest_prompts or ())},
+        **{"harvest_limit": harvest_limit, "harvest_tokens": harvest_tokens, "training": training, "seed": seed},
+        **{"same": same, "same_draft": same_draft, "other": other, "build": build, "device": device, "dtype": dtype},
+    }
+    with terminal.errors_in_one_line("pipelines.papers"):
+        chosen = [known(name) for name in reports]
+        if out:
+            check_place(out)
+        for name in chosen:
+            make(name, out, {option: value for option, value in given.items() if value is not None})
+
+
+def known(name: str) -> str:
+    """Return the name of a report; InputError for one that there is not."""
+    short = name.removeprefix("c2t-")
+    if short not in REPORTS:
+        raise InputError(f"no report is called {name!r}; known: {', '.join(REPORTS)}")
+    return short
+
+
+def make(name: str, out: Path | None, given: dict[str, Any]) -> None:
+    """Make a report with its own defaults and with what is given, and show it."""
+    found = study.study(**REPORTS[name].defaults | given)
+    show(name, REPORTS[name].build(found), found, out)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,170 @@
+"""What the classifier says of any (P, H, d), looked at as a function: figures 9 and 10 of C2T."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from c2t.classifier import TreeClassifier, features
+from pipelines.papers import drawing
+from pipelines.papers.report import Report, Reproduction
+from pipelines.papers.study import Study
+from pipelines.papers.verdicts import Conclusion, fact
+
+ENTROPIES = (0.0, 10.0)  # the paper's range, nats
+DEPTHS = 11  # 0..10
+
+
+def confidence(
+    classifier: TreeClassifier,
+    joint_prob: Float[np.ndarray, "..."],
+    entropy: Float[np.ndarray, "..."],
+    depth: np.ndarray,
+    sigmoid: bool = True,
+) -> Float[np.ndarray, "..."]:
+    """The network's output for nodes with these columns (broadcast), as a confidence or before the sigmoid."""
+    joint_prob, entropy, depth = np.broadcast_arrays(joint_prob, entropy, depth)
+    nodes = SimpleNamespace(
+        log_joint=torch.tensor(joint_prob).log(), entropy=torch.tensor(entropy), depth=torch.tensor(depth)
+    )
+    device = next(classifier.parameters()).device
+    with torch.inference_mode():
+        logits = classifier.logits(features(nodes, classifier.config.features).to(device))
+    return (logits.sigmoid() if sigmoid else logits).double().cpu().numpy()
+
+
+POINTS = 1000
+GRID = 41  # values of P and of H
+
+
+def random_points(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """P, H, d: even in the paper's ranges."""
+    r = np.random.default_rng(seed)
+    return r.random(POINTS), r.uniform(*ENTROPIES, POINTS), r.integers(0, DEPTHS, POINTS)
+
+
+def shares(classifier: TreeClassifier) -> dict[str, float]:
+    """Of the variance of the output over all (P, H, d), what each feature explains alone (first-order Sobol index)."""
+    p, h, d = np.linspace(0, 1, GRID), np.linspace(*ENTROPIES, GRID), np.arange(DEPTHS)
+    output = confidence(classifier, p[:, None, None], h[:, None], d, sigmoid=False)
+    return {name: _explained(output, axis) for axis, name in enumerate(("P", "H", "d"))}
+
+
+def _explained(output: Float[np.ndarray, "p h d"], axis: int) -> float:
+    others = tuple(a for a in range(3) if a != axis)
+    return float(output.mean(others).var() / max(output.var(), 1e-12))
+
+
+def figure9(study: Study) -> Report:
+    """C2T, figure 9: the classifier's output on random (P, H, d)."""
+    classifier = study.classifier()
+    p, h, d = random_points(study.settings.seed)
+    output = confidence(classifier, p, h, d, sigmoid=False)
+    normalised = (output - output.min()) / max(np.ptp(output), 1e-12)
+    drawn, (panel,) = drawing.panels_3d(1)
+    shown = panel.scatter(p, h, d, c=normalised, cmap="viridis", s=10)
+    panel.set(xlabel="joint probability", ylabel="entropy", zlabel="depth")
+    drawn.colorbar(shown, ax=panel, shrink=0.7, pad=0.1, label="output, min-max normalised")
+    found = shares(classifier)
+    correlations = [float(np.corrcoef(x, output)[0, 1]) for x in (p, h, d)]
+    return Report(
+        f"C2T, figure 9: output before the sigmoid, {output.min():.2f} to {output.max():.2f} on {POINTS} random points",
+        drawn,
+        ["feature", "share of the variance explained alone", "correlation with the output"],
+        [[name, share, one] for (name, share), one in zip(found.items(), correlations, strict=True)],
+        [
+            fact(
+                "the joint probability has the greatest impact",
+                found["P"] > max(found["H"], found["d"]),
+                f"share of the variance explained by P {found['P']:.3f}, H {found['H']:.3f}, d {found['d']:.3f}",
+            )
+        ],
+        ["drawn evenly, as in the paper; in trees few of these mixtures occur (a large P with a large H cannot)"],
+    )
+
+
+AXES = {"P": np.linspace(0, 1, 41), "H": np.linspace(*ENTROPIES, 41), "d": np.arange(DEPTHS)}
+FIXED = {"P": (0.1, 0.5, 0.9), "H": (1, 2, 5, 8), "d": (0, 5, 10)}
+NAMES = {"P": "joint probability", "H": "entropy", "d": "depth"}
+
+
+def surfaces(classifier: TreeClassifier) -> dict[tuple[str, float], np.ndarray]:
+    """(fixed feature, its value) -> confidences over the other two features, in the order of AXES."""
+    found = {}
+    for feature, values in FIXED.items():
+        for value in values:
+            axes = {name: np.array([value]) if name == feature else axis for name, axis in AXES.items()}
+            whole = confidence(classifier, axes["P"][:, None, None], axes["H"][:, None], axes["d"])
+            found[feature, value] = whole.squeeze(list(AXES).index(feature))
+    return found
+
+
+def figure10(study: Study) -> Report:
+    """C2T, figure 10: surfaces of the classifier's confidence with one feature fixed."""
+    found = surfaces(study.classifier())
+    drawn, three = drawing.panels_3d(3)
+    rows = []
+    for panel, (feature, values) in zip(three, FIXED.items(), strict=True):
+        x, y = (name for name in AXES if name != feature)
+        grid = np.meshgrid(AXES[x], AXES[y], indexing="ij")
+        for number, value in enumerate(values):
+            panel.plot_surface(
+                *grid, found[feature, value], color=f"C{number}", alpha=0.6, rcount=15, ccount=15, shade=False
+            )
+            least, mean, most = (float(f(found[feature, value])) for f in (np.min, np.mean, np.max))
+            rows.append([f"{feature} = {value:g}", least, mean, most, _spread(found[feature, value])])
+        panel.set(xlabel=NAMES[x], ylabel=NAMES[y], zlim=(0, 1))
+        handles = [drawing.patch(f"C{number}") for number in range(len(values))]
+        panel.legend(handles, [f"{feature} = {value:g}" for value in values], fontsize="x-small")
+        panel.set_title(f"{NAMES[feature]} fixed", fontsize="medium")
+    columns = ["fixed", "least confidence", "mean", "most", "standard deviation over the others"]
+    title = "C2T, figure 10: confidence with one feature fixed, over the paper's ranges of the others"
+    return Report(title, drawn, columns, rows, of_surfaces(found))
+
+
+def of_surfaces(found: dict[tuple[str, float], np.ndarray]) -> list[Conclusion]:
+    """What appendix D reads off its figure10. P runs along the first axis where H or d is fixed."""
+    low, high = AXES["P"] <= 0.2, AXES["P"] >= 0.8
+    apart = {name: float(np.ptp([found[name, value].mean() for value in FIXED[name]])) for name in FIXED}
+    steep = [_spread(found["P", value]) for value in (0.1, 0.9)]
+    near = float(np.abs(found["H", 2] - found["H", 1]).mean())
+    far = float(np.abs(found["H", 8] - found["H", 1]).mean())
+    lifted = float((found["H", 8] - found["H", 1])[low].mean())
+    deep = found["d", 0] - found["d", 10]
+    at_low, at_high = (float(deep[part].mean()) for part in (low, high))
+    return [
+        fact(
+            "the surfaces of P are widely spaced",
+            apart["P"] > max(apart["H"], apart["d"]),
+            "largest distance of the means of two surfaces: " + ", ".join(f"{k} {v:.3f}" for k, v in apart.items()),
+        ),
+        fact(
+            "at low P the other features matter more",
+            steep[0] > steep[1],
+            f"standard deviation over H and d: {steep[0]:.3f} at P = 0.1, {steep[1]:.3f} at P = 0.9",
+        ),
+        fact(
+            "at low entropy (1 or 2) the surfaces are closely adjacent",
+            near < far / 4,
+            f"mean distance of H = 1 to 2 {near:.3f}, to 8 {far:.3f}; holds below a fourth",
+        ),
+        fact(
+            "high entropy raises the confidence at low P",
+            lifted > 0,
+            f"mean of confidence(H = 8) - confidence(H = 1) at P <= 0.2: {lifted:+.3f}, holds above 0",
+        ),
+        fact(
+            "at high P depth has little effect",
+            abs(at_high) < abs(at_low),
+            f"mean of confidence(d = 0) - confidence(d = 10): {at_high:+.3f} at P >= 0.8, {at_low:+.3f} at P <= 0.2",
+        ),
+        fact("at low P shallow nodes are trusted more", at_low > 0, f"the second of these is {at_low:+.3f}"),
+    ]
+
+
+def _spread(values: np.ndarray) -> float:
+    return float(values.std())
+
+
+REPORTS = {"figure9": Reproduction(figure9), "figure10": Reproduction(figure10)}

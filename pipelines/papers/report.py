@@ -1,0 +1,135 @@
+"""What a reproduction returns, and how it is shown: a table with the paper's figures beside ours, conclusions, and
+where the paper has one a figure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from c2t.records.reader import Harvest
+from c2t.storage.provenance import hardware
+from c2t.storage.results import append_line, result_line
+from pipelines import terminal
+from pipelines.papers import drawing
+from pipelines.papers.study import Counted, Study
+from pipelines.papers.verdicts import Conclusion
+
+
+class Report(NamedTuple):
+    """A table or figure of a paper, made again. figure: None for a table; columns, rows: the numbers, also those that a
+    figure is drawn from; numbers: further ones, for the result line only."""
+
+    title: str
+    figure: Figure | None
+    columns: Sequence[str]
+    rows: list[list[Any]]
+    conclusions: list[Conclusion]
+    notes: Sequence[str] = ()
+    numbers: Mapping[str, Any] = MappingProxyType({})
+
+
+class Reproduction(NamedTuple):
+    """How a report is made. defaults: settings that differ from those of `study.Settings`."""
+
+    build: Callable[[Study], Report]
+    defaults: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def about(self) -> str:
+        """One line for the list of reports."""
+        return self.build.__doc__.partition("\n")[0].removesuffix(".")
+
+
+METHOD, COUNTS = ("method", "setting"), ("verified tokens", "gamma", "passes/round")
+
+
+class Quoted(NamedTuple):
+    """What a paper prints: tau, and verified tokens where it has them."""
+
+    tau: float
+    verified_tokens: float | None = None
+
+
+class Row(NamedTuple):
+    """One line of a table of policies. counted: None for what only the paper has; further: columns of its own."""
+
+    method: str
+    setting: str
+    counted: Counted | None
+    paper: Quoted | None = None
+    further: Mapping[str, Any] = MappingProxyType({})
+
+
+def of_policies(
+    title: str, rows: Sequence[Row], conclusions: list[Conclusion], notes: Sequence[str] = (), bonus: bool = False
+) -> Report:
+    """Return the report of a table of policies. bonus: tau counts the bonus token, as the paper's does."""
+    further = list(dict.fromkeys(name for row in rows for name in row.further))
+    quoted = ["paper: tau", "paper: verified tokens"] if any(row.paper for row in rows) else []
+    return Report(
+        title,
+        None,
+        [*METHOD, "tau + 1" if bonus else "tau", *COUNTS, *further, *quoted],
+        [_line(row, further, bool(quoted), bonus) for row in rows],
+        conclusions,
+        [*notes, *ends_where_plain_decoding_does(rows)],
+        {"policies": [row.counted and row.counted.point.policy for row in rows]},
+    )
+
+
+def _line(row: Row, further: Sequence[str], quoted: bool, bonus: bool) -> list[Any]:
+    line: list[Any] = [row.method, row.setting, None, None, None, None]
+    if row.counted:
+        total = row.counted.total
+        tau = total.tau_with_bonus if bonus else total.tau
+        line[2:] = [tau, total.verified_tokens, total.gamma, total.draft_passes]
+    return [*line, *(row.further.get(name) for name in further), *((row.paper or (None, None)) if quoted else ())]
+
+
+def ends_where_plain_decoding_does(rows: Sequence[Row]) -> list[str]:
+    """Check each exact policy's rounds against the lengths of plain decoding's texts, which it had no part in: they
+    must reach a text's end in the last round and not before."""
+    counted = [row.counted for row in rows if row.counted and row.counted.exact]
+    wrong = [one.point.label for one in counted if not one.ends_with_plain_text()]
+    said = f"FAILS for {', '.join(wrong)}" if wrong else f"holds in all {len(counted)} rows"
+    return [f"rounds end where plain decoding's texts end: {said}"] if counted else []
+
+
+def rounds_of(harvest: Harvest) -> str:
+    """Say what a figure's rows come from."""
+    return f"{harvest.trees:,} rounds of {len(harvest.prompts)} harvested texts, {harvest.rows:,} nodes"
+
+
+def show(name: str, report: Report, study: Study, out: Path | None) -> None:
+    """Print a report; append its result line to the file `out` and draw its figure beside it, as NAME.png."""
+    terminal.table(f"{report.title}\n{study.title}", report.columns, _without_nan(report.rows))
+    for note in report.notes:
+        terminal.say(note)
+    terminal.say("")
+    for conclusion in report.conclusions:
+        terminal.say(f"{conclusion.statement}: {conclusion.verdict.upper()} on this pair\n    {conclusion.comparison}")
+    if report.figure:
+        where = drawing.save(report.figure, out.parent / f"{name}.png") if out else "not drawn: give --out FILE"
+        terminal.say(f"figure: {where}")
+    terminal.say(f"({hardware()})")
+    if out:
+        append_line(out, result_line(name, numbers_of(report), configuration(study)))
+
+
+def numbers_of(report: Report) -> dict[str, Any]:
+    """Return what a report says, as JSON has it."""
+    conclusions = [conclusion._asdict() for conclusion in report.conclusions]
+    shown = {"columns": report.columns, "rows": _without_nan(report.rows), "conclusions": conclusions}
+    return {**shown, "notes": report.notes, **report.numbers}
+
+
+def configuration(study: Study) -> dict[str, Any]:
+    """Return what a report's numbers depend on."""
+    return asdict(study.settings) | {"sources": study.pair.sources}
+
+
+def _without_nan(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    return [[None if value != value else value for value in row] for row in rows]  # NaN is where nothing was

@@ -1,0 +1,273 @@
+"""Where the time goes, over verified tokens and by stage of the draft: figures 5 and 11 of C2T."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from c2t.decoding import Policy, generate
+from c2t.models.pairs import Pair
+from c2t.policies import C2T, Eagle2
+from c2t.sampling import Sampling
+from c2t.statistics import Trace, total
+from c2t.study.costs import Curve, measure
+from c2t.study.rounds import now
+from pipelines.papers import drawing
+from pipelines.papers.report import Report, Reproduction
+from pipelines.papers.study import Study
+from pipelines.papers.verdicts import Conclusion, fact
+from pipelines.stages import CLASSIFIER, DRAFT, FORWARD, SELECT, Clock, TimedDraft, TimedPolicy
+
+VERIFY = "verify"  # what is left of a round: the target's forward, and choosing and committing the path
+CLOCKS = (
+    "every prompt decoded alone, for real, with all policies in turn; on a CPU seconds are the processor's, one thread"
+)
+
+
+class Timed(NamedTuple):
+    """Rounds of one policy and what they took. seconds: by stage, DRAFT and VERIFY."""
+
+    rounds: int
+    tau: float
+    gamma: float
+    passes: float
+    seconds: dict[str, float]
+
+    def per_round(self, *stages: str) -> float:
+        """Milliseconds a round."""
+        return 1e3 * sum(self.seconds[stage] for stage in stages) / self.rounds
+
+
+@contextmanager
+def steady_clock(device: torch.device) -> Iterator[Callable[[], float]]:
+    """Of a GPU the wall clock; of a CPU the seconds of one thread, which other work on the machine does not change."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield time.process_time if device.type == "cpu" else time.perf_counter
+    finally:
+        torch.set_num_threads(threads)
+
+
+def timed(
+    pair: Pair,
+    policies: dict[str, Policy],
+    ids: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    sampling: Sampling,
+    clock: Callable[[], float],
+) -> dict[str, Timed]:
+    """Decode every prompt alone with each policy in turn, so that a drifting machine treats all alike; the first prompt
+    once more before the clock runs. On a GPU every stage waits for the device, which makes rounds slower than they are
+    without clocks."""
+    spent: dict[str, Counter[str]] = {name: Counter() for name in policies}
+    statistics: dict[str, list] = {name: [] for name in policies}
+    for number, prompt in enumerate([ids[0], *ids], -1):
+        for name, policy in policies.items():
+            trace, stages = Trace(1), Clock(partial(now, pair.target.device, clock))
+            steps = generate(
+                pair.target,
+                TimedDraft(pair.draft, stages),
+                TimedPolicy(policy, stages),
+                [prompt],
+                max_new_tokens=max_new_tokens,
+                sampling=sampling,
+                eos=pair.target.eos,
+                sequences=[max(number, 0)],
+            )
+            trace.add(next(steps))  # the prefill, which is no round
+            for step in stages.each(VERIFY, steps):
+                trace.add(step)
+            if number >= 0:
+                spent[name] += stages.seconds
+                statistics[name] += trace.statistics
+    return {name: _timed(total(statistics[name]), spent[name]) for name in policies}
+
+
+def _timed(counts: Any, seconds: Counter[str]) -> Timed:
+    stages = {stage: seconds[stage] for stage in (*DRAFT, VERIFY)}
+    return Timed(counts.rounds, counts.tau, counts.gamma, counts.draft_passes, stages)
+
+
+K, LEVELS = 15, 10  # section 5.4
+SIZES = (15, 30, 60, 100, 160)  # N of EAGLE-2
+BETAS = (0.85, 0.65, 0.5, 0.3)
+REPEATS = 15
+STEP = 1.1  # a rise from one token to the next that counts as a step: more than clocks vary by
+
+
+def figure5(study: Study, clock: Callable[[], float] | None = None) -> Report:
+    """C2T, figure 5: what verification takes over the number of tokens, and what EAGLE-2 and C2T take at equal tau.
+
+    First forwards of the target over trees of many sizes; then prompts decoded for real, one at a time, with all
+    policies in turn. On a GPU (--device cuda) the same code waits for the device before it reads the wall clock.
+    """
+    policies = {f"EAGLE-2 N={size}": Eagle2(K, LEVELS, size) for size in SIZES}
+    policies |= {f"C2T beta={beta:g}": C2T(study.classifier(), beta, K, K, LEVELS) for beta in BETAS}
+    with steady_clock(study.pair.target.device) as steady:
+        clock = clock or steady
+        curve = measure(study.pair, study.texts(LEVELS)[:1], widest=K, repeats=REPEATS, clock=clock).verify
+        found = timed(study.pair, policies, study.encoded.ids, study.settings.max_new_tokens, study.sampling, clock)
+    eagle2 = {name: one for name, one in found.items() if name.startswith("EAGLE-2")}
+    drawn, (steps, totals, equal) = drawing.panels(3)
+    steps.plot(curve.sizes, [1e3 * seconds for seconds in curve.seconds], marker="o", markersize=3)
+    steps.set(xlabel="tokens in a forward", ylabel="ms a forward of the target", ylim=(0, None))
+    steps.grid(alpha=0.3)
+    _bars(totals, {name.partition("=")[2]: one for name, one in eagle2.items()})
+    totals.set_xlabel("EAGLE-2: N")
+    _bars(equal, {f"{name[0]} {one.tau:.2f}": one for name, one in sorted(found.items(), key=lambda item: item[1].tau)})
+    equal.set_xlabel("tau of E(AGLE-2) and C(2T)")
+    equal.tick_params(axis="x", rotation=60, labelsize="x-small")
+    rows = [
+        [name, one.tau, one.rounds, int(one.rounds * one.gamma), *(_seconds(one, *part) for part in (DRAFT, (VERIFY,)))]
+        for name, one in found.items()
+    ]
+    return Report(
+        "C2T, figure 5: seconds of draft and verification",
+        drawn,
+        ["policy", "tau", "rounds", "verified tokens", "draft, s", "verify, s"],
+        rows,
+        [*of_tokens(curve, list(eagle2.values())), *at_taus_in_reach(found)],
+        [CLOCKS, "the paper: LLaMA-2 70B on two A100; its figure5 gives no numbers but the 18 %"],
+        {"verify curve": curve._asdict()},
+    )
+
+
+def _bars(panel, found: dict[str, Timed]) -> None:
+    drawing.stacks(
+        panel, {k: {"draft": _seconds(one, *DRAFT), "verify": _seconds(one, VERIFY)} for k, one in found.items()}
+    )
+    panel.set_ylabel("seconds")
+    tokens = panel.twinx()
+    tokens.plot(list(found), [one.rounds * one.gamma for one in found.values()], "k.-")
+    tokens.set(ylim=(0, None))
+    tokens.set_ylabel("verified tokens (line)")
+
+
+def _seconds(one: Timed, *stages: str) -> float:
+    return sum(one.seconds[stage] for stage in stages)
+
+
+def of_tokens(curve: Curve, eagle2: list[Timed]) -> list[Conclusion]:
+    """Section 5.4 on the first panel."""
+    tokens = [one.rounds * one.gamma for one in eagle2]
+    straight = float(np.corrcoef(SIZES, tokens)[0, 1] ** 2)
+    neighbours = [
+        (size, later / earlier)
+        for size, after, earlier, later in zip(
+            curve.sizes, curve.sizes[1:], curve.seconds, curve.seconds[1:], strict=False
+        )
+        if after == size + 1 and size > 2
+    ]
+    size, rise = max(neighbours, key=lambda one: one[1])
+    return [
+        fact("gamma grows linearly with N", straight > 0.98, f"R^2 of a line = {straight:.4f}, holds above 0.98"),
+        fact(
+            "verification time grows in steps",
+            rise > STEP,
+            f"the largest rise by one token is {rise:.3f} times, from {size} to {size + 1}, holds above {STEP:g}",
+        ),
+    ]
+
+
+def at_taus_in_reach(found: dict[str, Timed]) -> list[Conclusion]:
+    """Section 5.4 on the second one: C2T at its largest tau within EAGLE-2's reach, EAGLE-2 read between its points."""
+    eagle2 = sorted((one for name, one in found.items() if name.startswith("EAGLE-2")), key=lambda one: one.tau)
+    taus = [one.tau for one in eagle2]
+    within = [one for name, one in found.items() if name.startswith("C2T") and taus[0] <= one.tau <= taus[-1]]
+    subject = max(within, key=lambda one: one.tau, default=None)
+    limits = {"draft": (1.0, 1.25), "gamma": (0.0, 1.0), "whole": (0.0, 1.0)}
+    statements = {
+        "draft": "C2T's draft time is slightly higher",
+        "gamma": "C2T verifies fewer tokens at equal tau",
+        "whole": "C2T takes less time at equal tau (the paper: 18 % less)",
+    }
+    conclusions = []
+    for name, statement in statements.items():
+        if subject is None:
+            conclusions.append(fact(statement, None, "no tau of C2T is within EAGLE-2's"))
+            continue
+        theirs = float(np.interp(subject.tau, taus, [_figure(one, name) for one in eagle2]))
+        ratio, (low, high) = _figure(subject, name) / theirs, limits[name]
+        comparison = f"C2T over EAGLE-2 at tau {subject.tau:.2f}: {ratio:.3f}, holds from {low:g} to {high:g}"
+        conclusions.append(fact(statement, low < ratio < high, comparison))
+    return conclusions
+
+
+def _figure(one: Timed, name: str) -> float:
+    stages = {"draft": DRAFT, "whole": (*DRAFT, VERIFY)}
+    return one.rounds * one.gamma if name == "gamma" else _seconds(one, *stages[name])
+
+
+N, BETA, K, LEVELS = 80, 0.5, 15, 10  # appendix E.1
+EAGLE2, OURS = f"EAGLE-2 N={N}", f"C2T beta={BETA:g}"
+
+
+def figure11(study: Study, clock: Callable[[], float] | None = None) -> Report:
+    """C2T, figure 11: where the draft phase spends its time, EAGLE-2 and C2T side by side in one run.
+
+    Stages as in `pipelines.stages`: forward (the paper's generate, and the norm of its softmax), select (top K and
+    entropy: its post-processing), classifier (classify), trees (its pre-processing and rerank: all that the policy does
+    itself).
+    """
+    policies = {EAGLE2: Eagle2(K, LEVELS, N), OURS: C2T(study.classifier(), BETA, K, K, LEVELS)}
+    with steady_clock(study.pair.target.device) as steady:
+        settings = (study.settings.max_new_tokens, study.sampling, clock or steady)
+        found = timed(study.pair, policies, study.encoded.ids, *settings)
+    drawn, (left, right) = drawing.panels(2)
+    bars = {name: {stage: one.per_round(stage) for stage in DRAFT} for name, one in found.items()}
+    drawing.stacks(left, bars)
+    left.set_ylabel("draft, ms a round")
+    shares = {name: {k: 100 * ms / sum(parts.values()) for k, ms in parts.items()} for name, parts in bars.items()}
+    drawing.stacks(right, shares)
+    right.set_ylabel("% of the draft")
+    rows = [
+        [*cells, *bars[name].values(), found[name].per_round(*DRAFT), found[name].per_round(VERIFY)]
+        for name, cells in ((name, [name, one.rounds, one.tau, one.gamma, one.passes]) for name, one in found.items())
+    ]
+    columns = ["policy", "rounds", "tau", "gamma", "passes/round", *(f"{stage}, ms" for stage in DRAFT)]
+    return Report(
+        "C2T, figure 11: draft latency by stage, milliseconds a round",
+        drawn,
+        [*columns, "draft, ms", "verify, ms"],
+        rows,
+        of_stages(found[EAGLE2], found[OURS]),
+        [CLOCKS, "the paper draws its figure11 without numbers"],
+    )
+
+
+def of_stages(eagle2: Timed, c2t: Timed) -> list[Conclusion]:
+    """What appendix E reads off its figure11; per draft forward where the two make different numbers of them."""
+    forward, select = ([one.per_round(stage) / one.passes for one in (eagle2, c2t)] for stage in (FORWARD, SELECT))
+    whole = [one.per_round(*DRAFT) for one in (eagle2, c2t)]
+    classifier, verify = c2t.per_round(CLASSIFIER), c2t.per_round(VERIFY)
+    return [
+        fact(
+            "generate time is aligned between the two",
+            abs(forward[1] / forward[0] - 1) < 0.1,
+            f"a draft forward takes {forward[0]:.3f} and {forward[1]:.3f} ms, holds within 10 %",
+        ),
+        fact(
+            "C2T's post-processing takes longer, for the entropy",
+            select[1] > select[0],
+            f"selecting takes {select[0]:.3f} and {select[1]:.3f} ms a draft forward",
+        ),
+        fact(
+            "C2T's draft time is slightly greater",
+            1 < whole[1] / whole[0] < 1.25,
+            f"{whole[0]:.2f} and {whole[1]:.2f} ms a round, holds between 1 and 1.25 times",
+        ),
+        fact(
+            "the classifier is negligible beside a forward of the target",
+            classifier < 0.05 * verify,
+            f"{classifier:.3f} and {verify:.3f} ms a round, holds below 5 %",
+        ),
+    ]
+
+
+REPORTS = {"figure5": Reproduction(figure5, {"limit": 6}), "figure11": Reproduction(figure11, {"limit": 8})}

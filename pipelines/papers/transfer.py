@@ -1,0 +1,258 @@
+"""Classifiers on targets and drafts that they were not trained on: tables 2 and 7, figure 7 of C2T."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from c2t.classifier import TreeClassifier
+from c2t.policies import C2T, Chain, Eagle2
+from c2t.study.interval import Interval
+from c2t.training.data import NodeData, TrainSettings
+from c2t.training.metrics import Metrics, evaluate
+from pipelines.papers import drawing
+from pipelines.papers.features import history
+from pipelines.papers.report import Quoted, Report, Reproduction, Row, of_policies
+from pipelines.papers.study import Counted, Study, available, nearest, relative
+from pipelines.papers.verdicts import Conclusion, above, all_of, apart, at_equal_tau, below, fact
+
+FAR_BETA = 0.3
+LIMIT = 12  # fewer prompts than elsewhere: trees without second top-K have hundreds of nodes
+TARGETS = [  # target, N of EAGLE-2 and what it gives, beta of C2T, of C2T fine-tuned
+    ("L2 7B", 290, Quoted(4.40, 2.6e6), {"C2T": (0.3, Quoted(4.41, 2.0e6))}),
+    ("L2 13B", 300, Quoted(4.58, 2.6e6), {"C2T": (0.3, Quoted(4.59, 1.9e6))}),
+    ("L2 70B", 260, Quoted(4.08, 2.5e6), {"C2T": (0.3, Quoted(4.08, 2.0e6))}),
+    ("V 7B", 180, Quoted(5.25, 1.5e6), {"C2T": (0.35, Quoted(5.30, 1.3e6)), "C2T*": (0.25, Quoted(5.32, 1.1e6))}),
+    ("V 13B", 200, Quoted(4.02, 1.4e6), {"C2T": (0.35, Quoted(4.03, 1.2e6)), "C2T*": (0.25, Quoted(4.03, 1.1e6))}),
+    ("V 33B", 210, Quoted(3.70, 2.0e6), {"C2T": (0.3, Quoted(3.72, 2.0e6)), "C2T*": (0.2, Quoted(3.74, 1.8e6))}),
+]
+
+
+class Transfer(NamedTuple):
+    """One target. gain: gamma of C2T over EAGLE-2's, finetuned: of C2T* over C2T's, each at the tau of C2T."""
+
+    rows: list[Row]
+    gain: Interval
+    finetuned: Interval | None
+
+
+def transfer(study: Study, classifier: TreeClassifier, tuned: TreeClassifier | None = None) -> Transfer:
+    """The classifier, and the one fine-tuned for this pair, against EAGLE-2 on the study's pair."""
+    name, c2t = study.settings.pair, study.count(C2T(classifier, FAR_BETA, W=None))
+    sizes = study.eagle2_around(c2t)
+    same = nearest(sizes, c2t)
+    rows = [_row(name, "EAGLE-2", same), _row(name, "C2T", c2t)]
+    if tuned is None:
+        return Transfer(rows, at_equal_tau([c2t], sizes, c2t), None)
+    points = study.c2t_around(tuned, c2t, W=None)
+    rows.append(_row(name, "C2T*", nearest(points, c2t)))
+    return Transfer(rows, at_equal_tau([c2t], sizes, c2t), at_equal_tau(points, [c2t], c2t))
+
+
+def _row(name: str, method: str, counted: Counted) -> Row:
+    return Row(f"{name}, {method}", counted.label, counted)
+
+
+def table2(study: Study) -> Report:
+    """C2T, table 2: a classifier on other targets, frozen and fine-tuned; trees without the second top-K.
+
+    It is trained on --pair and used on pairs of the same family (--same) and of another one (--other), where it is also
+    fine-tuned on 10 % of that pair's harvest. What is missing is built, or left out with --no-build, together with the
+    conclusions about it.
+    """
+    same, other = (available(name, study.settings.build) for name in (study.settings.same, study.settings.other))
+    classifier = study.classifier()
+    found = {study.settings.pair: transfer(study, classifier)}
+    for name in filter(None, (same, other)):
+        beside = relative(study, name)
+        found[name] = transfer(beside, classifier, beside.finetuned(classifier) if name == other else None)
+    what = "gamma over EAGLE-2's at C2T's tau, "
+    conclusions = [
+        below(f"C2T needs at most 80 % of EAGLE-2's tokens on {name}", what + name, found[name].gain, 0.8)
+        for name in (study.settings.pair, same)
+        if name
+    ]
+    if other:
+        conclusions += _elsewhere(found, same or study.settings.pair, other)
+    rows = [row for one in found.values() for row in one.rows]
+    notes = [
+        f"classifier: {study.settings.training} settings, trained on {study.settings.pair}, K=15, 10 levels, no second "
+        f"top-K (at most 64 nodes a level); C2T*: fine-tuned on 10 % of {other or 'the other pair'}'s harvest",
+        *(f"left out, not built: a pair of {kind}" for kind, name in kinds(same, other).items() if name is None),
+    ]
+    return of_policies("C2T, table 2: other targets", [*rows, *quoted()], conclusions, notes)
+
+
+def _elsewhere(found: dict[str, Transfer], near: str, far: str) -> list[Conclusion]:
+    what = f"gamma over EAGLE-2's at C2T's tau, {near} and {far},"
+    return [
+        below(f"still better than EAGLE-2 in another family ({far})", what, found[far].gain),
+        apart("the gain is smaller in another family", what, found[near].gain, found[far].gain),
+        below("fine-tuning makes it larger there", "gamma of C2T* over C2T's at its tau", found[far].finetuned),
+    ]
+
+
+def kinds(same: str | None, other: str | None) -> dict[str, str | None]:
+    """The pairs that a classifier is carried to."""
+    return {"the same family": same, "another family": other}
+
+
+def quoted() -> list[Row]:
+    """The paper's rows."""
+    rows = []
+    for target, size, eagle2, ours in TARGETS:
+        rows.append(Row(f"paper: {target}, EAGLE-2", f"N={size}", None, eagle2))
+        rows += [Row(f"paper: {target}, {name}", f"beta={beta:g}", None, quote) for name, (beta, quote) in ours.items()]
+    return rows
+
+
+LENGTH = 9  # gamma of the paper's chains is 10 times a whole number of rounds
+DRAFTS = {  # draft -> fixed chain; beta and chain with C2T; EAGLE-2 with N = 90; C2T with beta = 0.5
+    "EAGLE": (Quoted(1.96, 161020), 0.9, Quoted(1.97, 104141), Quoted(3.68, 935280), Quoted(3.70, 800848)),
+    "MTP": (Quoted(2.12, 156040), 0.8, Quoted(2.10, 98141), Quoted(3.86, 900090), Quoted(3.84, 724913)),
+}
+
+
+def table7(study: Study) -> Report:
+    """C2T, table 7: a classifier trained on the pair's own draft, frozen, with the draft of --draft."""
+    source = relative(study, study.settings.pair)
+    classifier = source.classifier()
+    rows: list[Row] = []
+    chains: list[Conclusion] = []
+    trees: list[Conclusion] = []
+    for draft, part in (("EAGLE", source), ("MTP", study)):
+        name = draft if part is source else Path(study.settings.draft or draft).name
+        found, chain, tree = combine(part, classifier, draft, name)
+        rows += found
+        chains.append(chain)
+        trees.append(tree)
+    return of_policies(
+        "C2T, table 7: a classifier on another kind of draft",
+        rows,
+        [
+            all_of("C2T stops chains of either draft early at the same tau", chains),
+            all_of("C2T's trees of either draft need fewer tokens than EAGLE-2's", trees),
+        ],
+        [f"classifier: {study.settings.training} settings, trained on the pair's own draft; trees: K=W=15, 10 levels"],
+    )
+
+
+def combine(
+    study: Study, classifier: TreeClassifier, draft: str, name: str
+) -> tuple[list[Row], Conclusion, Conclusion]:
+    """Chains and trees of one draft with and without the classifier; `draft` is the paper's."""
+    chain, eagle2 = study.count(Chain(LENGTH)), study.count(Eagle2(K=15, levels=10, N=90))
+    c, beta, stopped, e, tree = DRAFTS[draft]
+
+    chains = study.c2t_around(classifier, chain, K=1, W=1)
+    trees = study.c2t_around(classifier, eagle2)
+    rows = [
+        Row(f"{name} C", f"length {LENGTH}", chain, c),
+        Row(f"{name} C + C2T", f"beta={beta:g}", study.count(C2T(classifier, beta, K=1, W=1)), stopped),
+        _at_equal_tau(f"{name} C + C2T", chains, chain),
+        Row(f"{name} EAGLE-2", "N=90", eagle2, e),
+        Row(f"{name} C2T", "beta=0.5", study.count(C2T(classifier, 0.5)), tree),
+        _at_equal_tau(f"{name} C2T", trees, eagle2),
+    ]
+    what = "gamma over that without C2T at its tau, "
+    return (
+        rows,
+        below("", f"{what}chains, {name}", at_equal_tau(chains, [chain], chain)),
+        below("", f"{what}trees, {name}", at_equal_tau(trees, [eagle2], eagle2)),
+    )
+
+
+def _at_equal_tau(method: str, found: list[Counted], goal: Counted) -> Row:
+    same = nearest(found, goal)
+    return Row(method, f"{same.label} (nearest tau)", same)
+
+
+FRACTION = 0.1
+BETAS = (0.7, 0.5, 0.3)
+HALF = BETAS.index(0.5)
+METRICS = ("recall", "theta", "average_precision")
+BEFORE, AFTER, SCRATCH = "transferred", "fine-tuned", "from scratch"
+
+
+def judged(classifier: TreeClassifier, study: Study) -> Metrics:
+    """Of a classifier on the prompts that the study's own classifiers are judged on."""
+    settings = TrainSettings(features=classifier.config.features)
+    validation = NodeData([study.harvest().folder], settings).validation
+    with torch.inference_mode():
+        return evaluate(classifier.cpu().logits(validation.x).sigmoid(), validation)
+
+
+def figure7(study: Study) -> Report:
+    """C2T, figure 7: fine-tuning on 10 % of another pair's nodes (--same), against training from scratch on them."""
+    source = study.classifier()
+    name = available(study.settings.same, study.settings.build) or study.settings.same
+    other = relative(study, name, study.settings.same_draft)
+    made = {BEFORE: source, AFTER: other.finetuned(source, FRACTION), SCRATCH: other.classifier(fraction=FRACTION)}
+    metrics = {name: judged(classifier, other) for name, classifier in made.items()}
+    epochs = {name: history(made[name]) for name in (AFTER, SCRATCH)}
+    points = {name: [other.count(C2T(classifier, beta)) for beta in BETAS] for name, classifier in made.items()}
+    drawn, panels = drawing.panels(len(METRICS) + 1, columns=2)
+    for panel, curve in zip(panels, METRICS, strict=False):
+        lines = {AFTER: [getattr(metrics[BEFORE], curve), *epochs[AFTER][curve]], SCRATCH: epochs[SCRATCH][curve]}
+        drawing.curves(panel, {AFTER: lines[AFTER], SCRATCH: [float("nan"), *lines[SCRATCH]]})
+        panel.set_ylabel(curve)
+    drawing.fronts(
+        panels[-1], {name: [(one.tau, one.verified_tokens) for one in found] for name, found in points.items()}
+    )
+    rows = [
+        [name, *metrics[name], *(value for one in found for value in (one.tau, one.verified_tokens))]
+        for name, found in points.items()
+    ]
+    return Report(
+        f"C2T, figure 7: from {study.settings.pair} to {other.title}, {FRACTION:.0%} of its nodes",
+        drawn,
+        [
+            "classifier",
+            "recall",
+            "theta",
+            "average precision",
+            *(f"{x} {b:g}" for b in BETAS for x in ("tau", "gamma")),
+        ],
+        rows,
+        of_finetuning(metrics, points),
+        ["metrics on held-out prompts of the other pair; epoch 0 is the classifier as transferred"],
+        {"epochs": epochs},
+    )
+
+
+def of_finetuning(metrics: dict[str, Metrics], points: dict[str, list[Counted]]) -> list[Conclusion]:
+    """Appendix B.4."""
+    before, after, scratch = (metrics[name] for name in (BEFORE, AFTER, SCRATCH))
+    ratio = at_equal_tau(points[AFTER], points[BEFORE], points[BEFORE][HALF])
+    what = "gamma after over before, at the tau of beta = 0.5 before"
+    gammas = [points[name][HALF].total.gamma for name in (BEFORE, AFTER)]
+    return [
+        fact(
+            "fine-tuning improves recall",
+            after.recall > before.recall,
+            f"recall at 0.5: {before.recall:.3f} before, {after.recall:.3f} after",
+        ),
+        fact(
+            "it also increases the positive rate",
+            after.theta > before.theta,
+            f"theta at 0.5: {before.theta:.4f} before, {after.theta:.4f} after",
+        ),
+        all_of("gamma over tau stays as it was", [below("", what, ratio, 1.05), above("", what, ratio, 0.95)]),
+        fact(
+            "the fine-tuned classifier needs a larger beta",
+            gammas[1] > gammas[0],
+            f"gamma a round at beta = 0.5: {gammas[0]:.1f} before, {gammas[1]:.1f} after",
+        ),
+        fact(
+            "(not in the paper) it is better than one trained from scratch on the same nodes",
+            after.average_precision > scratch.average_precision,
+            f"average precision {after.average_precision:.3f} and {scratch.average_precision:.3f}",
+        ),
+    ]
+
+
+REPORTS = {
+    "table2": Reproduction(table2, {"limit": LIMIT}),
+    "table7": Reproduction(table7, {"draft": "mtp"}),
+    "figure7": Reproduction(figure7, {"limit": 12}),
+}

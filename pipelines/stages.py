@@ -1,0 +1,129 @@
+"""Where the time of decoding goes: clocks around what a policy sees (`c2t.protocols`), put there by wrapping draft and
+policy, so that whatever a policy calls is counted."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from c2t.decoding import DraftModel, Policy
+from c2t.models.draft import DraftSession
+from c2t.protocols import Draft, NextTokenDistributions, Root
+from c2t.tree import Tree
+
+T = TypeVar("T")
+# Stages of the draft phase. forward: the draft's forwards, up to normalised logits, and its caches; select: top K and
+# entropy of the distributions; classifier; trees: the policy's own work, ranking and reranking of nodes among it.
+FORWARD, SELECT, CLASSIFIER, TREES = DRAFT = ("forward", "select", "classifier", "trees")
+CLASSIFIERS = ("classifier", "decision")  # fields of policies that may hold a network
+
+
+class Clock:
+    """Seconds by stage. A stage within another one counts for itself only, so that stages add up to the whole."""
+
+    def __init__(self, now: Callable[[], float]):
+        self.now = now
+        self.seconds: Counter[str] = Counter()
+        self._open: list[tuple[str, float, float]] = []  # stage, when it began, seconds of stages within it
+
+    def begin(self, stage: str) -> None:
+        self._open.append((stage, self.now(), 0.0))
+
+    def end(self) -> None:
+        stage, start, within = self._open.pop()
+        whole = self.now() - start
+        self.seconds[stage] += whole - within
+        if self._open:
+            outer, began, inside = self._open.pop()
+            self._open.append((outer, began, inside + whole))
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count what is done inside as this stage."""
+        self.begin(name)
+        try:
+            yield
+        finally:
+            self.end()
+
+    def each(self, stage: str, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items; making them is counted as this stage, what is done with them is not."""
+        iterator = iter(items)
+        while True:
+            with self.stage(stage):
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            yield item
+
+    @contextmanager
+    def classifier_of(self, policy: Policy) -> Iterator[None]:
+        """Count the calls of this policy's networks."""
+        with ExitStack() as stack:
+            for network in (getattr(policy, name, None) for name in CLASSIFIERS):
+                if isinstance(network, torch.nn.Module):
+                    before = network.register_forward_pre_hook(lambda *_: self.begin(CLASSIFIER))
+                    after = network.register_forward_hook(lambda *_: self.end(), always_call=True)
+                    stack.callback(before.remove)
+                    stack.callback(after.remove)
+            yield
+
+
+class TimedPolicy:
+    """A policy whose own work is counted as TREES."""
+
+    def __init__(self, policy: Policy, clock: Clock):
+        self.policy, self.clock = policy, clock
+        self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        with self.clock.classifier_of(self.policy), self.clock.stage(TREES):
+            return self.policy(draft, root)
+
+
+class TimedDraft:
+    """A draft model whose sessions are counted as FORWARD, and what is asked of their distributions as SELECT."""
+
+    def __init__(self, draft: DraftModel, clock: Clock):
+        self.draft, self.clock = draft, clock
+
+    def session(self) -> "TimedSession":
+        return TimedSession(self.draft.session(), self.clock)
+
+
+@DraftSession.register
+class TimedSession:
+    """See TimedDraft. What is not named here is the session's own."""
+
+    def __init__(self, session: DraftSession, clock: Clock):
+        self._session, self._clock = session, clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def observe(self, *committed: Any) -> None:
+        with self._clock.stage(FORWARD):
+            self._session.observe(*committed)
+
+    def expand(self, tree: Tree, slots: torch.Tensor) -> NextTokenDistributions:
+        with self._clock.stage(FORWARD):
+            return TimedDistributions(self._session.expand(tree, slots), self._clock)
+
+    def fork(self, back: torch.Tensor) -> "TimedSession":
+        with self._clock.stage(FORWARD):
+            return TimedSession(self._session.fork(back), self._clock)
+
+
+class TimedDistributions(NextTokenDistributions):
+    """Distributions whose top K and entropy are counted. `top` and `entropy` are `topk_entropy` in the base class."""
+
+    def __init__(self, found: NextTokenDistributions, clock: Clock):
+        vars(self).update(vars(found))
+        self._found, self._clock = found, clock
+
+    def topk_entropy(self, k: int, m: int | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        with self._clock.stage(SELECT):
+            return self._found.topk_entropy(k, m)

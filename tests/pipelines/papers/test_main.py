@@ -1,0 +1,76 @@
+"""The command line: a list, reports by name with their own defaults, result lines and figures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pipelines.papers import __main__ as entry
+from pipelines.papers.__main__ import REPORTS, TOPICS, app
+from pipelines.papers.report import Reproduction
+from pipelines.papers.study import Settings
+from tests.pipelines.papers.small_study import SMALL
+
+FEW = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+
+
+def called(*words: str) -> Result:
+    return CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def test_without_a_name_every_report_is_listed() -> None:
+    listed = called().stdout
+    for name, report in REPORTS.items():
+        assert f"  {name} " in listed
+        assert report.about in listed
+    assert sum(len(topic.REPORTS) for topic in TOPICS) == len(REPORTS)  # no name twice
+    for report in REPORTS.values():
+        Settings(**report.defaults)
+
+
+def test_reports_go_to_result_lines_and_figures(here: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results" / "lines.jsonl"
+    done = called("c2t-table6", "figure9", *FEW, "--out", str(out))
+    assert done.exit_code == 0, done.output
+    assert "C2T, table 6" in done.stdout
+    table, figure = map(json.loads, out.read_text().splitlines())
+    assert (table["command"], figure["command"]) == ("table6", "figure9")
+    assert [row[1] for row in table["figures"]["rows"]][-1] == "M=all"
+    assert len(table["figures"]["policies"]) == len(table["figures"]["rows"])
+    assert table["configuration"]["harvest_limit"] == SMALL["harvest_limit"]
+    png = (out.parent / "figure9.png").read_bytes()
+    assert png[:4] == b"\x89PNG"
+    assert 2_000 < len(png) < 80_000
+    assert not (out.parent / "table6.png").exists()
+
+
+def test_what_is_not_said_is_the_reports_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(entry.study, "study", lambda **settings: given.update(settings))
+    monkeypatch.setattr(entry, "show", lambda *_: None)
+    monkeypatch.setitem(entry.REPORTS, "mine", Reproduction(lambda study: None, {"limit": 5, "draft": "mtp"}))
+    assert called("mine", "--draft", "lm", "--prompts", "a.jsonl", "--prompts", "b.jsonl").exit_code == 0
+    assert (given["limit"], given["draft"]) == (5, "lm")
+    assert [path.name for path in given["prompts"]] == ["a.jsonl", "b.jsonl"]
+    assert "temperature" not in given
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table99"], "no report is called 'table99'; known: table1, "),
+        (["table1", "--pair", "nothing"], "no target is called 'nothing'"),
+    ],
+)
+def test_wrong_input_ends_with_one_line(here: Path, words: list[str], said: str) -> None:
+    done = called(*words)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"pipelines.papers: {said}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--training", "mine"], ["--nothing"], ["--limit", "many"]])
+def test_words_that_mean_nothing_end_with_2(words: list[str]) -> None:
+    assert called("table1", *words).exit_code == 2

@@ -1,0 +1,65 @@
+"""Classifiers on other targets and drafts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from c2t.models.pairs import load_pair
+from c2t.policies import C2T, Eagle2
+from pipelines.papers import study as paper
+from pipelines.papers import transfer
+from pipelines.papers.study import Study
+from tests.pipelines.papers.small_study import check, counts_in, decoded
+
+
+@pytest.mark.parametrize("other", [None, "llama2-7b"])
+def test_table2_counts_what_live_decoding_costs(other: str | None, study: Study, here: Path) -> None:
+    folder = here / "data" / "prompts"
+    files = {"prompts": (folder / "code.jsonl",), "harvest_prompts": (folder / "harvest" / "code.jsonl",)}
+    settings = replace(study.settings, **files, same="tiny-small", other=other or "tiny-qwen", build=False)
+    source = Study(study.pair, settings)
+    report = check(transfer.table2(source))
+    assert "left out, not built: a pair of the same family" in report.notes
+    ours = [row[0] for row in report.rows if row[3] is not None]
+    assert ours == ["tiny, EAGLE-2", "tiny, C2T"] + [f"{other}, {m}" for m in ("EAGLE-2", "C2T", "C2T*") if other]
+    frozen = C2T(source.classifier(), transfer.FAR_BETA, W=None)
+    judged = paper.relative(source, other) if other else source
+    (setting,) = (row[1] for row in report.rows if row[0] == f"{other or 'tiny'}, C2T")
+    assert counts_in(report, f"{other or 'tiny'}, C2T", setting) == decoded(judged, frozen)
+
+
+def test_table7_of_the_same_head_under_two_names(study: Study, here: Path) -> None:
+    draft = str(here / "checkpoints" / "tiny" / "draft")
+    other = Study(load_pair("tiny", draft=draft), replace(study.settings, draft=draft))
+    report = check(transfer.table7(other))
+    assert len(report.rows) == 12
+    trees = decoded(study, Eagle2(K=15, levels=10, N=90))
+    assert counts_in(report, "EAGLE EAGLE-2", "N=90") == counts_in(report, "draft EAGLE-2", "N=90") == trees
+    pruned = decoded(study, C2T(study.classifier(), 0.5))
+    assert counts_in(report, "EAGLE C2T", "beta=0.5") == counts_in(report, "draft C2T", "beta=0.5") == pruned
+
+
+def test_the_papers_tokens_are_whole_numbers_of_rounds() -> None:
+    for chain, _, _, eagle2, _ in transfer.DRAFTS.values():
+        assert chain.verified_tokens % (transfer.LENGTH + 1) == 0
+        assert eagle2.verified_tokens % 90 == 0
+
+
+def test_figure7_starts_from_the_transferred_classifier(study: Study, here: Path) -> None:
+    report = check(transfer.figure7(Study(study.pair, replace(study.settings, same="tiny", same_draft="lm"))))
+    rows = {row[0]: dict(zip(report.columns, row, strict=True)) for row in report.rows}
+    assert list(rows) == [transfer.BEFORE, transfer.AFTER, transfer.SCRATCH]
+    assert set(report.numbers["epochs"]) == {transfer.AFTER, transfer.SCRATCH}
+    other = paper.relative(study, "tiny", "lm")
+    tau, verified, _ = decoded(other, C2T(study.classifier(), 0.5))
+    assert (rows[transfer.BEFORE]["tau 0.5"], rows[transfer.BEFORE]["gamma 0.5"]) == (pytest.approx(tau), verified)
+
+
+def test_missing_pairs_are_left_out_or_built(here: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    built = []
+    monkeypatch.setattr(paper, "build", lambda recipe, stages: built.append((recipe.name, stages[-1])))
+    assert [paper.available(name, make=False) for name in ("llama2-7b", "tiny-small")] == ["llama2-7b", None]
+    assert [paper.available(name, make=True) for name in ("llama2-7b", "tiny-small")] == ["llama2-7b", "tiny-small"]
+    assert built == [("tiny-small", "draft")]
+    assert "20 minutes" in capsys.readouterr().err
