@@ -1,10 +1,10 @@
 """When the draft is not calibrated: `pipelines.gain`'s ratios for a draft whose logits are multiplied, so that it is
 surer (or less sure) of itself than it should be. It ranks the same tokens; only its probabilities are off.
 
-    python -m pipelines.gain.calibration [--scales 0.5,2] [--draft eagle] [--limit N]
+    python -m pipelines.gain calibration [--scales 0.5,2] [--draft eagle] [--limit N]
 """
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,11 +18,14 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.records.reader import describe
 from c2t.storage import paths as checkpoints
-from pipelines.gain.full_trees import Condition, harvested, kept
-from pipelines.gain.gain import MAIN, PLAIN, ratios, show
+from c2t.storage.results import append_line, result_line
+from pipelines import options
+from pipelines.gain.full_trees import HARVESTS, Build, Condition, harvested, kept
+from pipelines.gain.study import MAIN, PLAIN, ratios, show
 from pipelines.gain.subtrees import cuts, read_nodes
 from pipelines.gain.variants import RIVALS, scores
 
+RESULTS = checkpoints.root() / "data" / "results" / "gain-calibration.jsonl"
 TEMPERATURE = 0.4
 
 
@@ -49,10 +52,12 @@ def scaled(pair: Pair, scale: float) -> Pair:
 def main(
     scales: Annotated[str, typer.Option(help="What logits are multiplied by.")] = "2,0.5",
     draft: Annotated[str, typer.Option(help="One of the pair's own heads.")] = "eagle",
-    limit: Annotated[int, typer.Option(help="Prompts.")] = 120,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
-    build: Annotated[Path, typer.Option(help="Where harvests are kept.")] = checkpoints.root() / "build" / "gain",
+    limit: options.Texts = 120,
+    max_new_tokens: options.TextTokens = 64,
+    build: Build = HARVESTS,
+    out: Annotated[Path, typer.Option(help="File to append a result line for each scale to.")] = RESULTS,
 ) -> None:
+    """Compare scores for a draft that is surer, or less sure, of itself than it should be."""
     prompts = spread([p for path in default_prompts("tiny", "harvest") for p in read_prompts(path)], limit)
     settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=TEMPERATURE)
     condition, build, pair = Condition(draft, TEMPERATURE), build / "harvest", load_pair("tiny", draft=draft)
@@ -63,9 +68,7 @@ def main(
         found = {name: cuts(nodes, name, score) for name, score in scores(nodes, (*RIVALS, *MAIN))}
         name = "threshold on P, logits as they were"
         found[name] = cuts(before, name, before.columns["log_joint"])
-        rows = ratios(nodes, describe(folder).prompts, found, [PLAIN])
-        show(f"{condition.title}, logits x {scale:g}", list(rows))
-
-
-if __name__ == "__main__":
-    typer.run(main)
+        rows = list(ratios(nodes, describe(folder).prompts, found, [PLAIN]))
+        show(f"{condition.title}, logits x {scale:g}", rows)
+        run = {"draft": draft, "scale": scale, "prompts": len(prompts), **asdict(settings)}
+        append_line(out, result_line("gain calibration", {"trees": describe(folder).trees, "rows": rows}, run))

@@ -2,12 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import typer
 
 from c2t.harvest.harvest import HarvestSettings, harvest
 from c2t.models.pairs import Pair, load_pair
 from c2t.prompts import Prompt
 from c2t.records.reader import is_complete
+from c2t.storage import paths as checkpoints
+
+HARVESTS = checkpoints.root() / "build" / "gain"
+Build = Annotated[Path, typer.Option(help="Where harvests are kept.")]
 
 
 class Condition(NamedTuple):

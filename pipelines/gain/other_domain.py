@@ -2,7 +2,7 @@
 EAGLE head of the embedded target that was trained on code alone. Beside them thresholds on P with the draft's
 temperature searched, the untrained way to bring back calibration, and the head that was trained on all domains.
 
-    python -m pipelines.gain.other_domain [--minutes N] [--limit N]
+    python -m pipelines.gain other-domain [--minutes N] [--limit N]
 
 The head is made where it is missing (checkpoints/local/tiny-code): 12 minutes for the target's texts, then --minutes.
 """
@@ -10,7 +10,6 @@ The head is made where it is missing (checkpoints/local/tiny-code): 12 minutes f
 import dataclasses
 import shutil
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,10 +18,10 @@ from c2t.harvest.harvest import HarvestSettings
 from c2t.models.pairs import Pair, load_pair
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.records.reader import describe
-from c2t.storage import paths as checkpoints
+from pipelines import options
 from pipelines.gain.calibration import TEMPERATURE, scaled
-from pipelines.gain.full_trees import kept
-from pipelines.gain.gain import MAIN, PLAIN, ratios, show
+from pipelines.gain.full_trees import HARVESTS, Build, kept
+from pipelines.gain.study import MAIN, PLAIN, ratios, show
 from pipelines.gain.subtrees import cuts, read_nodes
 from pipelines.gain.variants import RIVALS, scores
 from pipelines.pair import build as build_tiny_pair
@@ -46,10 +45,11 @@ def of_code(scale: float) -> Pair:
 
 def main(
     minutes: Annotated[float, typer.Option(help="Of training, if the head is not there yet.")] = 20.0,
-    limit: Annotated[int, typer.Option(help="Prompts.")] = 120,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
-    build: Annotated[Path, typer.Option(help="Where harvests are kept.")] = checkpoints.root() / "build" / "gain",
+    limit: options.Texts = 120,
+    max_new_tokens: options.TextTokens = 64,
+    build: Build = HARVESTS,
 ) -> None:
+    """Compare scores on prose and doctests, for a draft head that was trained on code alone."""
     make_head(minutes)
     files = [path for path in default_prompts("tiny", "harvest") if path.stem not in RECIPE.domains]
     prompts = spread([p for path in files for p in read_prompts(path)], limit)
@@ -67,7 +67,3 @@ def main(
         found[name] = cuts(other, name, other.columns["log_joint"])
     rows = ratios(nodes, describe(folders["logits x 1"]).prompts, found, [PLAIN])
     show(f"{RECIPE.name}, T = {TEMPERATURE:g}", list(rows))
-
-
-if __name__ == "__main__":
-    typer.run(main)

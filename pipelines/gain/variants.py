@@ -1,5 +1,5 @@
 """Scores of a tree's nodes: learned ones, judged on domains that they did not learn from, and what ranks nodes without
-any training. `pipelines.gain.gain` compares them.
+any training. `pipelines.gain.study` compares them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -106,14 +106,17 @@ def _rivals(tree: np.ndarray, accepted: np.ndarray) -> Int[np.ndarray, "p 2"]:
 
 
 class Variant(NamedTuple):
-    """A learned score. features: columns; fit: how it is learned; steps: what. A path's score is learned from all nodes
-    (some of those not accepted left out). A step's is the probability that a node is accepted if its parent is, learned
-    from the children of accepted nodes and multiplied along the path: fewer rows, but each one tells what is asked.
-    grown: how often it is learned again, from the nodes that trees of its own (of GROWN tokens) asked about."""
+    """A learned score. features: columns; fit: how it is learned; conditional: what.
+
+    A path's score is learned from all nodes (some of those not accepted left out). A conditional one is the probability
+    that a node is accepted if its parent is, learned from the children of accepted nodes and multiplied along the path:
+    fewer rows, but each one tells what is asked. grown: how often it is learned again, from the nodes that trees of its
+    own (of GROWN tokens) asked about.
+    """
 
     features: tuple[str, ...]
     fit: Callable
-    steps: bool = False
+    conditional: bool = False
     grown: int = 0
 
 
@@ -138,21 +141,23 @@ VARIANTS = {
     "boosted trees, all 11, root": Variant((*ALL, *ROUND), boosting),
     "network, all 11, copies": Variant((*ALL, *COPIES), network("bce")),
     "boosted trees, all 11, copies": Variant((*ALL, *COPIES), boosting),
-    "steps: logistic, own 8": Variant(STEP, logistic, steps=True),
-    "steps: logistic, own 8, copies": Variant((*STEP, *COPIES), logistic, steps=True),
-    "steps: network, own 8": Variant(STEP, network("bce"), steps=True),
-    "steps: network, own 5": Variant(MODELS["c2t-conditional"].features, network("bce"), steps=True),
-    "steps: network, own 8, copies": Variant((*STEP, *COPIES), network("bce"), steps=True),
-    "steps: boosted trees, own p alone": Variant(("log_prob",), boosting, steps=True),
-    "steps: boosted trees, own p, max p, rank": Variant(("log_prob", "log_max_prob", "rank"), boosting, steps=True),
-    "steps: boosted trees, own 8": Variant(STEP, boosting, steps=True),
-    "steps: boosted trees, own 8, root": Variant((*STEP, *ROUND), boosting, steps=True),
-    "steps: boosted trees, own p, match": Variant(("log_prob", "match"), boosting, steps=True),
-    "steps: boosted trees, own 8, count_1": Variant((*STEP, "count_1"), boosting, steps=True),
-    "steps: boosted trees, own 8, count_3": Variant((*STEP, "count_3"), boosting, steps=True),
-    "steps: boosted trees, own 8, match": Variant((*STEP, "match"), boosting, steps=True),
-    "steps: boosted trees, own 8, copies": Variant((*STEP, *COPIES), boosting, steps=True),
-    "steps: boosted trees, own 8, copies, root": Variant((*STEP, *COPIES, *ROUND), boosting, steps=True),
+    "conditional: logistic, own 8": Variant(STEP, logistic, conditional=True),
+    "conditional: logistic, own 8, copies": Variant((*STEP, *COPIES), logistic, conditional=True),
+    "conditional: network, own 8": Variant(STEP, network("bce"), conditional=True),
+    "conditional: network, own 5": Variant(MODELS["c2t-conditional"].features, network("bce"), conditional=True),
+    "conditional: network, own 8, copies": Variant((*STEP, *COPIES), network("bce"), conditional=True),
+    "conditional: boosted trees, own p alone": Variant(("log_prob",), boosting, conditional=True),
+    "conditional: boosted trees, own p, max p, rank": Variant(
+        ("log_prob", "log_max_prob", "rank"), boosting, conditional=True
+    ),
+    "conditional: boosted trees, own 8": Variant(STEP, boosting, conditional=True),
+    "conditional: boosted trees, own 8, root": Variant((*STEP, *ROUND), boosting, conditional=True),
+    "conditional: boosted trees, own p, match": Variant(("log_prob", "match"), boosting, conditional=True),
+    "conditional: boosted trees, own 8, count_1": Variant((*STEP, "count_1"), boosting, conditional=True),
+    "conditional: boosted trees, own 8, count_3": Variant((*STEP, "count_3"), boosting, conditional=True),
+    "conditional: boosted trees, own 8, match": Variant((*STEP, "match"), boosting, conditional=True),
+    "conditional: boosted trees, own 8, copies": Variant((*STEP, *COPIES), boosting, conditional=True),
+    "conditional: boosted trees, own 8, copies, root": Variant((*STEP, *COPIES, *ROUND), boosting, conditional=True),
 }
 
 
@@ -163,13 +168,13 @@ def learned(nodes: Nodes, variant: Variant) -> Float[np.ndarray, " n"]:
     reached = (nodes.above < 0) | nodes.accepted[nodes.above]
     for fold in range(len(nodes.files)):
         seen, unseen = nodes.fold != fold, nodes.fold == fold
-        chosen = np.flatnonzero(seen & reached) if variant.steps else sample(nodes, seen, rng)
+        chosen = np.flatnonzero(seen & reached) if variant.conditional else sample(nodes, seen, rng)
         model = variant.fit(x[chosen], nodes.accepted[chosen], nodes, chosen)
         for _ in range(variant.grown):
             chosen = sample(nodes, seen & asked(nodes, model(x), seen), rng)
             model = variant.fit(x[chosen], nodes.accepted[chosen], nodes, chosen)
         score[unseen] = model(x[unseen])
-    return along(-np.logaddexp(0, -score), nodes.above, nodes.depth) if variant.steps else score
+    return along(-np.logaddexp(0, -score), nodes.above, nodes.depth) if variant.conditional else score
 
 
 def asked(nodes: Nodes, score: Float[np.ndarray, " n"], rows: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:

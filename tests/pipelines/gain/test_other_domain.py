@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer import Typer
 from typer.testing import CliRunner
 
 from pipelines.gain import other_domain
+from pipelines.gain.__main__ import app
 
 
 def test_ratios_are_shown_beside_scaled_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,9 +16,7 @@ def test_ratios_are_shown_beside_scaled_drafts(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(other_domain, "SCALES", (1.0, 2.0))
     monkeypatch.setattr(other_domain, "RECIPE", replace(other_domain.PAIRS["tiny"], domains=("code",)))
     monkeypatch.setattr(other_domain, "make_head", lambda minutes: None)
-    app = Typer()
-    app.command()(other_domain.main)
-    arguments = ["--limit", "6", "--max-new-tokens", "20", "--build", str(tmp_path)]
+    arguments = ["other-domain", "--limit", "6", "--max-new-tokens", "20", "--build", str(tmp_path)]
     said = CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
     rows = {name: values for name, *values in (re.split(r"\s{2,}", line.strip()) for line in said.splitlines())}
     assert rows["logistic, log P"]

@@ -1,4 +1,4 @@
-"""Learned scores: from models that saw other files, of whole paths and of single steps."""
+"""Learned scores: from models that saw other files, of whole paths and under accepted parents."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def test_a_file_is_scored_by_models_of_the_others(harvest: Path) -> None:
     assert (score == nodes.fold + 1).all()
 
 
-def test_steps_are_learned_under_accepted_parents_and_multiplied(harvest: Path) -> None:
+def test_conditional_scores_are_learned_under_accepted_parents_and_multiplied(harvest: Path) -> None:
     nodes = read_nodes(harvest)
 
     def fit(x, y, nodes, chosen):
@@ -37,7 +37,7 @@ def test_steps_are_learned_under_accepted_parents_and_multiplied(harvest: Path) 
         assert (parents < 0).sum() == 10 * len(np.unique(nodes.tree[chosen]))
         return lambda rows: np.log(np.exp(rows[:, 0]) / (1 - np.exp(rows[:, 0])))
 
-    score = learned(nodes, Variant(("log_prob",), fit, steps=True))
+    score = learned(nodes, Variant(("log_prob",), fit, conditional=True))
     assert score == pytest.approx(along(nodes.columns["log_prob"], nodes.above, nodes.depth), rel=1e-4)
 
 
@@ -58,7 +58,7 @@ def test_a_network_learns_again_from_what_its_trees_asked_about(harvest: Path, m
 
 
 @pytest.mark.parametrize(
-    "name", ["paper's network", "network, all 11, ranked in the tree", "logistic, log P", "steps: network, own 8"]
+    "name", ["paper's network", "network, all 11, ranked in the tree", "logistic, log P", "conditional: network, own 8"]
 )
 def test_variants_learn(name: str, harvest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "STEPS", 200)

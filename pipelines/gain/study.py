@@ -2,11 +2,11 @@
 temperature and domain, with and without the text's n-grams in the draft (`c2t.models.ngrams`). Trees are cut out of
 harvested full ones (`pipelines.gain.subtrees`); a learned score is always judged on domains that it did not learn from.
 
-    python -m pipelines.gain.gain [--limit N] [--drafts a,b] [--temperatures a,b] [--grid] [--every] [--fresh] [--mixed]
+    python -m pipelines.gain [--limit N] [--drafts a,b] [--temperatures a,b] [--grid] [--every] [--fresh] [--mixed]
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,20 +14,21 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 import typer
+from jaxtyping import Float
 from matplotlib.axes import Axes
 
-from c2t.cli import terminal
 from c2t.harvest.harvest import HarvestSettings
 from c2t.models.pairs import DRAFTS, NGRAMS, load_pair
 from c2t.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.records.reader import describe, read_columns
 from c2t.storage import paths as checkpoints
 from c2t.storage.results import result_line
-from c2t.study import pareto as fronts
-from c2t.study.pareto import RESAMPLES, gamma_at, resample, tau_gamma
+from c2t.study.interval import bootstrap
+from c2t.study.pareto import gamma_at
 from c2t.study.points import Point
+from pipelines import options, terminal
 from pipelines.gain.context import read_texts, with_context
-from pipelines.gain.full_trees import Condition, harvested
+from pipelines.gain.full_trees import HARVESTS, Build, Condition, harvested
 from pipelines.gain.subtrees import Nodes, cuts, read_nodes
 from pipelines.gain.variants import RIVALS, UNTRAINED, VARIANTS, scores
 from pipelines.papers import drawing
@@ -38,9 +39,9 @@ MAIN = (
     "paper's network",
     "network, log P",
     "boosted trees, all 11",
-    "steps: network, own 5",  # with the inputs of `c2t train --model c2t-conditional`
+    "conditional: network, own 5",  # with the inputs of `c2t train --model c2t-conditional`
 )
-WITH_NGRAMS = (*MAIN, "steps: network, own 8, copies", "steps: boosted trees, own 8, copies")
+WITH_NGRAMS = (*MAIN, "conditional: network, own 8, copies", "conditional: boosted trees, own 8, copies")
 PLAIN, BOTH = "the best untrained tree", "the best untrained tree, n-grams known"
 # What a score is compared with: the best tree at each tau that the draft alone ranks, or that the draft with n-grams
 # ranks as well.
@@ -50,7 +51,7 @@ DRAWN = {
     "paper's network": "C0",
     "boosted trees, all 11": "C1",
     "threshold on P" + NGRAMS: "C2",
-    "steps: network, own 5" + NGRAMS: "C3",
+    "conditional: network, own 5" + NGRAMS: "C3",
 }
 DRAWN_TAUS = (1.5, 2.0)
 
@@ -88,22 +89,29 @@ def parts(nodes: Nodes, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str
 
 
 def ratios(
-    nodes: Nodes, entries: Sequence[dict[str, Any]], found: dict[str, list[Point]], bars: Iterable[str]
+    nodes: Nodes, entries: Sequence[dict[str, Any]], found: dict[str, list[Point]], bars: Sequence[str]
 ) -> Iterator[Row]:
     """Every score over these bars, on all prompts; on the parts of them what is drawn."""
+    points = [point for family in found.values() for point in family]
+    counts = np.array([getattr(point, name) for name in ("rounds", "accepted", "verified") for point in points], float)
+    names = [(bar, name, tau) for bar in bars for name in found for tau in TAUS]
+
+    def over_bars(sums: Float[np.ndarray, "C R"]) -> Float[np.ndarray, "F R"]:
+        rounds, accepted, verified = sums.reshape(3, len(points), -1).transpose(0, 2, 1)
+        places = np.split(np.arange(len(points)), np.cumsum([len(family) for family in found.values()])[:-1])
+        own = {
+            name: gamma_at((accepted / rounds)[:, place], (verified / rounds)[:, place], TAUS)
+            for name, place in zip(found, places, strict=True)
+        }
+        # Of each family's own front: points of different ones are no front that anything can be read between.
+        best = {bar: np.fmin.reduce([own[name] for name in BARS[bar]]) for bar in bars}
+        return np.concatenate([(own[name] / best[bar]).T for bar in bars for name in found])
+
     for part, kept in parts(nodes, entries):
-        weights = np.zeros((1 + RESAMPLES, len(kept)))
-        weights[:, kept] = resample(int(kept.sum()), RESAMPLES)
-        own = {name: gamma_at(*tau_gamma(points, weights), TAUS) for name, points in found.items()}
-        for bar in bars:
-            # Of each family's own front: points of different ones are no front that anything can be read between.
-            best = np.fmin.reduce([own[name] for name in BARS[bar]])
-            for name, gamma in own.items():
-                for ratio in fronts.ratios(TAUS, gamma, best):
-                    drawn = bar == PLAIN and ratio.tau in DRAWN_TAUS
-                    if ratio.ratio is not None and (drawn or part == EVERYTHING):
-                        values = (value and round(value, 4) for value in (ratio.ratio, ratio.low, ratio.high))
-                        yield Row(part, name, bar, ratio.tau, *values)
+        for (bar, name, tau), ratio in zip(names, bootstrap(counts[:, kept], over_bars), strict=True):
+            drawn = bar == PLAIN and tau in DRAWN_TAUS
+            if ratio.estimate is not None and (drawn or part == EVERYTHING):
+                yield Row(part, name, bar, tau, *(value if value is None else round(value, 4) for value in ratio))
 
 
 def judged(
@@ -126,7 +134,7 @@ def judged(
             nodes = nodes._replace(fold=folds[nodes.prompt])
         for name, score in scores(with_context(nodes, texts), names):
             found[name + ngrams] = cuts(nodes, name + ngrams, score)
-    return describe(alone).trees, list(ratios(nodes, describe(alone).prompts, found, BARS))
+    return describe(alone).trees, list(ratios(nodes, describe(alone).prompts, found, tuple(BARS)))
 
 
 def limit_of(folder: Path) -> list[Row]:
@@ -192,18 +200,22 @@ def _panel(panel: Axes, found: dict[str, list[Row]], places: Sequence[tuple[str,
 
 
 def main(
+    context: typer.Context,
     drafts: Annotated[str, typer.Option(help="The first one meets all temperatures.")] = ",".join(DRAFTS),
     temperatures: Annotated[str, typer.Option(help="Of the text; the first one meets all drafts.")] = "0.4,0,0.8",
     grid: Annotated[bool, typer.Option(help="Every draft at every temperature.")] = False,
     every: Annotated[bool, typer.Option(help="Every score that was tried instead of the main ones.")] = False,
-    limit: Annotated[int, typer.Option(help="Prompts.")] = 120,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 64,
+    limit: options.Texts = 120,
+    max_new_tokens: options.TextTokens = 64,
     fresh: Annotated[bool, typer.Option(help="The bench prompts: nothing was chosen on them.")] = False,
     mixed: Annotated[bool, typer.Option(help="Learn from other prompts of the same domains.")] = False,
     oracle: Annotated[int, typer.Option(help="Prompts of the first condition for the limit; 0: none.")] = 24,
-    build: Annotated[Path, typer.Option(help="Where harvests are kept.")] = checkpoints.root() / "build" / "gain",
+    build: Build = HARVESTS,
     out: Annotated[Path, typer.Option(help="JSON lines; the figure lies beside them.")] = RESULTS,
 ) -> None:
+    """Compare learned scores of nodes with the best training-free tree, by draft, temperature and domain."""
+    if context.invoked_subcommand:
+        return
     purpose = "bench" if fresh else "harvest"
     prompts = spread([p for path in default_prompts("tiny", purpose) for p in read_prompts(path)], limit)
     build = build / purpose
@@ -223,7 +235,3 @@ def main(
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     draw(found, out.with_suffix(".png"))
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,0 +1,17 @@
+"""When a learned tree gains: the study, and two of what becomes of it when the draft is not calibrated.
+
+python -m pipelines.gain [OPTIONS]
+python -m pipelines.gain calibration|other-domain [OPTIONS]
+"""
+
+import typer
+
+from pipelines.gain import calibration, other_domain, study
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app.callback(invoke_without_command=True)(study.main)
+app.command("calibration")(calibration.main)
+app.command("other-domain")(other_domain.main)
+
+if __name__ == "__main__":
+    app()
