@@ -1,7 +1,7 @@
 """The GPU runtime, checked and timed in one run: every kernel against its twin, then target and draft of LLaMA-2 7B's
 shapes with random weights against what must move (bytes / measured bandwidth).
 
-python -m pipelines.gpu.report [--tiny] [--out data/results]
+    python -m pipelines.gpu [--tiny] [--out data/results]
 
 --tiny runs the same on shapes of a few kilobytes, on any machine: it shows that the report works, not how fast it is.
 """
@@ -209,7 +209,3 @@ def main(arguments: list[str] | None = None) -> None:
         figures = {f"{line.stage}: {line.what}": [*line.timing, line.floor] for line in lines}
         append_line(given.out / "gpu.jsonl", result_line("gpu_report", figures, {"shapes": shapes.name}))
         draw(lines, given.out / "gpu.png")
-
-
-if __name__ == "__main__":
-    main()

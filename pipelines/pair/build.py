@@ -1,7 +1,4 @@
-"""Build the embedded pairs from Python sources, stage by stage; a finished stage is skipped, a stopped one resumes.
-
-python -m pipelines.pair.build [--pair tiny|tiny-small|tiny-qwen] [--stage NAME]
-"""
+"""Build the embedded pairs from Python sources, stage by stage; a finished stage is skipped, a stopped one resumes."""
 
 import copy
 import dataclasses
@@ -10,9 +7,8 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import transformers
@@ -26,7 +22,7 @@ from c2t.models.eagle_checkpoint import save_head
 from pipelines.pair import corpus
 from pipelines.pair.card import log, write_card
 from pipelines.pair.prompts import write_prompts
-from pipelines.pair.recipes import EAGLE3_VOCABULARY, HEADS, PAIRS, ROOT, SEPARATOR, PairRecipe
+from pipelines.pair.recipes import EAGLE3_VOCABULARY, HEADS, ROOT, SEPARATOR, PairRecipe
 from pipelines.pair.report import report, table
 from pipelines.pair.target_texts import write_texts
 from pipelines.pair.tokenizer import save_tokenizer
@@ -185,8 +181,6 @@ STAGES: dict[str, Callable[[PairRecipe, float | None], dict]] = {
     "report": report_stage,
     "card": card_stage,
 }
-Stage = StrEnum("Stage", {name: name for name in (*STAGES, "all")})
-Name = StrEnum("Name", {name: name for name in PAIRS})
 
 
 def stages_of(recipe: PairRecipe) -> list[str]:
@@ -208,20 +202,3 @@ def build(recipe: PairRecipe, stages: list[str], minutes: float | None = None) -
         result = STAGES[name](recipe, minutes or recipe.minutes.get(name)) | {"versions": versions, "seed": SEED}
         record.write_text(json.dumps(result, indent=1) + "\n")
         typer.echo(f"{name}: {json.dumps({k: v for k, v in result.items() if k != 'lines'})}")
-
-
-def main(
-    pair: Annotated[Name, typer.Option(help="Which one.")] = Name.tiny,
-    stage: Annotated[Stage, typer.Option(help="One stage, or all that are not finished.")] = Stage["all"],
-    minutes: Annotated[float | None, typer.Option(help="Time limit of each training; schedules fit into it.")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
-) -> None:
-    """Intermediate state is in build/PAIR; delete a stage's file there to make the stage again."""
-    if threads:
-        torch.set_num_threads(threads)
-    recipe = PAIRS[pair.value]
-    build(recipe, stages_of(recipe) if stage == "all" else [stage.value], minutes)
-
-
-if __name__ == "__main__":
-    typer.run(main)

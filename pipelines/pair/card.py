@@ -22,7 +22,7 @@ MODELS = {
 }
 AGREEMENT, AIMED = 0.7, ("eagle", "distilled")  # with the target's most probable token; the drafts that it is said of
 LOSSES = ("loss", "heldout_loss", "agreement")
-COMMAND = "python -m pipelines.pair.build"
+COMMAND = "python -m pipelines.pair tiny"
 
 CARD = """---
 license: apache-2.0

@@ -75,6 +75,8 @@ def optimisers_of(model: nn.Module, settings: LMSettings) -> list[torch.optim.Op
     ]
 
 
+# By hand, not by Lightning: two optimisers at once, a schedule that follows the clock and a resume in the middle of an
+# epoch are manual optimisation, two callbacks and a stateful data module there, which is more than this loop.
 class Progress:
     """Optimisers, log and checkpoint of one run; picks up where the folder's checkpoint stopped."""
 

@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from c2t.models.pairs import load_pair
 from pipelines.pair import corpus, recipes
-from pipelines.pair.build import CORPUS, STAGES, Stage, build, stages_of
+from pipelines.pair.__main__ import Stage
+from pipelines.pair.build import CORPUS, STAGES, build, stages_of
 from pipelines.pair.recipes import COMMON, HEADS, PAIRS
 
 OUT = PAIRS["tiny"].out
