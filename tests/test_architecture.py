@@ -20,3 +20,9 @@ def test_import_of_c2t_needs_no_triton_and_loads_nothing_that_only_some_commands
         print([name for name in ("lightning", "matplotlib", "wandb") if name in sys.modules])"""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_pipelines_do_not_import_the_command_line() -> None:
+    """They have a door of their own: pipelines/terminal.py and pipelines/options.py."""
+    modules = ROOT.glob("pipelines/**/*.py")
+    assert [str(path.relative_to(ROOT)) for path in modules if "c2t.cli" in path.read_text()] == []

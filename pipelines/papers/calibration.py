@@ -47,7 +47,7 @@ class Cells(NamedTuple):
 
 
 def cells(folder: Path) -> Cells:
-    """Of a harvest of one level."""
+    """Sum the nodes of a harvest of one level by cell."""
     columns = read_columns(folder, ("rank", "joint_prob", "entropy", "accepted"))
     band = np.minimum(columns["entropy"].astype(int), len(BANDS) - 1)
     place = band * RANKS + columns["rank"]
@@ -95,13 +95,13 @@ def figure2(study: Study) -> Report:
         columns,
         rows,
         of_bias(found),
-        [rounds_of(harvest), "the paper draws its figure2 without numbers (LLaMA-2 7B, MT-bench)"],
+        [rounds_of(harvest), "the paper draws its figure without numbers (LLaMA-2 7B, MT-bench)"],
         matrices,
     )
 
 
 def of_bias(found: Cells) -> list[Conclusion]:
-    """What section 3 reads off its figure2."""
+    """Judge what section 3 reads off its figure."""
     judged = found.nodes[:, 0] >= ENOUGH
     top = found.mean("probability")[judged, 0]
     both = (found.accepted > 0) & judged[:, None]
@@ -150,7 +150,7 @@ class Bins(NamedTuple):
 
 
 def bins(folder: Path) -> Bins:
-    """Of the nodes of a harvest whose parents are roots or accepted."""
+    """Sort the nodes of a harvest whose parents are roots or accepted."""
     columns = read_columns(folder, ("node", "parent", "joint_prob", "accepted"))
     parent = columns["parent"].astype(np.int64)
     above = np.maximum(np.arange(len(parent)) - columns["node"] + parent, 0)  # the parent's row

@@ -20,7 +20,7 @@ CHAINS = {  # printed length -> drafted tokens, what they give
 
 
 def length(counted: Counted) -> float:
-    """The paper's average length: tokens per round without the root, minus one as above."""
+    """Return the paper's average length: tokens per round without the root, minus one as above."""
     return round(counted.total.gamma - 2, 2)
 
 

@@ -18,13 +18,13 @@ Families = dict[str, list[Counted]]
 
 
 def data_sets(study: Study) -> dict[str, Study]:
-    """A study of the same pair for every prompt file."""
+    """Return a study of the same pair for every prompt file."""
     files: list[Path] = list(study.settings.prompts) or default(study.settings.pair, "bench")
     return {file.stem: Study(study.pair, replace(study.settings, prompts=(file,))) for file in files}
 
 
 def families(study: Study, classifier) -> Families:
-    """The points of every method."""
+    """Return the points of every method."""
     return {
         EAGLE2: [study.count(Eagle2(K, LEVELS, size)) for size in SIZES],
         W15: [study.count(C2T(classifier, beta, K, K, LEVELS)) for beta in BETAS],
@@ -60,12 +60,12 @@ def figure4(study: Study) -> Report:
         ["data set", "method", "setting", "tau", "verified tokens", "gamma"],
         rows,
         [conclusion for name, methods in found.items() for conclusion in on_data_set(name, methods)],
-        ["the paper (LLaMA-2 7B, six data sets) draws its figure4 without numbers"],
+        ["the paper (LLaMA-2 7B, six data sets) draws its figure without numbers"],
     )
 
 
 def on_data_set(name: str, methods: Families) -> list[Conclusion]:
-    """What section 5.2 and appendix B.6 read off the figure4, at the tau of EAGLE-2's trees within C2T's reach."""
+    """Judge what section 5.2 and appendix B.6 read off the figure, at the tau of EAGLE-2's trees within C2T's reach."""
     least, most = (f(one.tau for one in methods[W15]) for f in (min, max))
     goals = sorted((one for one in methods[EAGLE2] if least <= one.tau <= most), key=lambda one: one.tau)
     if not goals:
@@ -102,7 +102,7 @@ Scores = dict[str, dict[str, list[Counted]]]  # judged on -> trained on -> point
 
 
 def cross(study: Study) -> Scores:
-    """Every classifier on every data set."""
+    """Count every classifier on every data set."""
     files = list(study.settings.harvest_prompts) or default(study.settings.pair, "harvest")
     trained = {
         file.stem: Study(study.pair, replace(study.settings, harvest_prompts=(file,), limit=1)).classifier()
@@ -145,7 +145,7 @@ def figure8(study: Study) -> Report:
 
 
 def alike(name: str, classifiers: dict[str, list[Counted]]) -> Conclusion:
-    """Appendix B.5: those of other data sets lie where the own one lies."""
+    """Judge appendix B.5: those of other data sets lie where the own one lies."""
     own = name if name in classifiers else next(iter(classifiers))
     parts = []
     for source, points in classifiers.items():

@@ -49,7 +49,7 @@ PAPER = {  # size -> pair -> (method, temperature) -> C4, OWT, CNN
 
 
 def rates(study: Study, texts: int = 24) -> tuple[float, ...]:
-    """How often the first, second, ... draw is the accepted one, on prompts of the harvest."""
+    """Measure how often the first, second, ... draw is the accepted one, on prompts of the harvest."""
     s = study.settings
     prompts = [p for file in s.harvest_prompts or default(s.pair, "harvest") for p in read_prompts(file)]
     ids = encode(study.pair, spread(prompts, min(texts, s.harvest_limit)), s.max_new_tokens, study.sampling).ids

@@ -110,7 +110,8 @@ CURVES = ("loss", "recall", "theta")
 
 
 def history(classifier: TreeClassifier) -> dict[str, list[float]]:
-    """Loss, and recall, theta and average precision on held-out prompts, after each epoch of a trained classifier."""
+    """Return loss, and recall, theta and average precision on held-out prompts, after each epoch of a trained
+    classifier."""
     with (Path(classifier.name) / "metrics.csv").open() as file:
         lines = [line for line in csv.DictReader(file) if line["recall"]]
     return {name: [float(line[name]) for line in lines] for name in (*CURVES, "average_precision")}
@@ -154,7 +155,7 @@ def figure6(study: Study) -> Report:
 
 
 def of_sizes(ratios: dict[int, Interval]) -> list[Conclusion]:
-    """What appendix B.3 says, at equal tau instead of similar gamma."""
+    """Judge what appendix B.3 says, at equal tau instead of similar gamma."""
     similar = [(f"gamma of HS{h} over HS48's", found) for h, found in ratios.items() if h >= 12]
     return [
         all_of(

@@ -23,7 +23,7 @@ def confidence(
     depth: np.ndarray,
     sigmoid: bool = True,
 ) -> Float[np.ndarray, "..."]:
-    """The network's output for nodes with these columns (broadcast), as a confidence or before the sigmoid."""
+    """Return the network's output for nodes with these columns (broadcast), as a confidence or before the sigmoid."""
     joint_prob, entropy, depth = np.broadcast_arrays(joint_prob, entropy, depth)
     nodes = SimpleNamespace(
         log_joint=torch.tensor(joint_prob).log(), entropy=torch.tensor(entropy), depth=torch.tensor(depth)
@@ -39,13 +39,14 @@ GRID = 41  # values of P and of H
 
 
 def random_points(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """P, H, d: even in the paper's ranges."""
+    """Draw P, H, d evenly in the paper's ranges."""
     r = np.random.default_rng(seed)
     return r.random(POINTS), r.uniform(*ENTROPIES, POINTS), r.integers(0, DEPTHS, POINTS)
 
 
 def shares(classifier: TreeClassifier) -> dict[str, float]:
-    """Of the variance of the output over all (P, H, d), what each feature explains alone (first-order Sobol index)."""
+    """Return the share of the output's variance over all (P, H, d) that each feature explains alone (first-order Sobol
+    index)."""
     p, h, d = np.linspace(0, 1, GRID), np.linspace(*ENTROPIES, GRID), np.arange(DEPTHS)
     output = confidence(classifier, p[:, None, None], h[:, None], d, sigmoid=False)
     return {name: _explained(output, axis) for axis, name in enumerate(("P", "H", "d"))}
@@ -124,7 +125,7 @@ def figure10(study: Study) -> Report:
 
 
 def of_surfaces(found: dict[tuple[str, float], np.ndarray]) -> list[Conclusion]:
-    """What appendix D reads off its figure10. P runs along the first axis where H or d is fixed."""
+    """Judge what appendix D reads off its figure. P runs along the first axis where H or d is fixed."""
     low, high = AXES["P"] <= 0.2, AXES["P"] >= 0.8
     apart = {name: float(np.ptp([found[name, value].mean() for value in FIXED[name]])) for name in FIXED}
     steep = [_spread(found["P", value]) for value in (0.1, 0.9)]

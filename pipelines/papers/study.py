@@ -128,7 +128,7 @@ class Study:
         return f"{s.pair}, draft {draft}, T = {s.temperature:g}, {len(self.encoded.ids)} texts of {s.max_new_tokens}"
 
     def texts(self, levels: int) -> list[Continuation]:
-        """The target's texts, written once for trees of up to `levels` levels."""
+        """Return the target's texts, written once for trees of up to `levels` levels."""
         levels = max(LEVELS, levels)
         if levels not in self._texts:
             self._texts[levels] = continuations(
@@ -137,7 +137,7 @@ class Study:
         return self._texts[levels]
 
     def count(self, policy: Policy, rule: str | None = None) -> Counted:
-        """What the policy costs and yields on every prompt; `rule` as in `c2t.study.evaluate.evaluate`."""
+        """Count what the policy costs and yields on every prompt; `rule` as in `c2t.study.evaluate.evaluate`."""
         rule = check_rule(policy, rule)
         key = (policy, rule)
         if key not in self.counted:
@@ -157,7 +157,7 @@ class Study:
         return self.counted[key]
 
     def around(self, make: Callable[[float], Policy], tau: float, low: float, high: float) -> list[Counted]:
-        """Counts of `make(x)` for x between `low` and `high`, closing in on the x that yields `tau` by bisection, with
+        """Count `make(x)` for x between `low` and `high`, closing in on the x that yields `tau` by bisection, with
         an end only if `tau` is between it and the others. tau is taken to rise with x."""
         ends, found = (low, high), []
         for _ in range(STEPS):
@@ -167,16 +167,16 @@ class Study:
         return found + [self.count(make(end)) for end in ends if end in (low, high)]
 
     def c2t_around(self, classifier: TreeClassifier, goal: Counted, **trees: Any) -> list[Counted]:
-        """C2T with thresholds that close in on the tau of `goal`."""
+        """Count C2T with thresholds that close in on the tau of `goal`."""
         return self.around(lambda x: C2T(classifier, beta_of(x), **trees), goal.tau, -9, 6)
 
     def eagle2_around(self, goal: Counted) -> list[Counted]:
-        """EAGLE-2 with K = 15, 10 levels (the paper's rival) and sizes that close in on the tau of `goal`."""
+        """Count EAGLE-2 with K = 15, 10 levels (the paper's rival) and sizes that close in on the tau of `goal`."""
         return self.around(lambda x: Eagle2(K=15, levels=10, N=round(math.exp(x))), goal.tau, *map(math.log, SIZES))
 
     def harvest(self, **trees: Any) -> Harvest:
-        """Full EAGLE-2 trees (K = 10, 11 levels, or as `trees` says) along texts of the harvest's prompts; one that was
-        stopped is finished. The folder's name has a hash of all that the rows depend on."""
+        """Harvest full EAGLE-2 trees (K = 10, 11 levels, or as `trees` says) along texts of the harvest's prompts; one
+        that was stopped is finished. The folder's name has a hash of all that the rows depend on."""
         s = self.settings
         prompts = spread(_read(s.harvest_prompts or default(s.pair, "harvest")), s.harvest_limit)
         wanted = harvesting.HarvestSettings(
@@ -196,17 +196,17 @@ class Study:
             )
 
     def classifier(self, features: Sequence[str] = (P, H, D), training: str | None = None, **changes: Any):
-        """A classifier trained on the harvest, or the one trained before with the same settings on the same rows.
-        training: one of TRAINING; changes: of its settings."""
+        """Return a classifier trained on the harvest, or the one trained before with the same settings on the same
+        rows. training: one of TRAINING; changes: of its settings."""
         base = TRAINING[training or self.settings.training]
         return self.trained(replace(base, features=tuple(features), **changes), self.harvest())
 
     def finetuned(self, source: TreeClassifier, fraction: float = 0.1) -> TreeClassifier:
-        """A trained classifier, fine-tuned on a share of this pair's harvest."""
+        """Return a trained classifier, fine-tuned on a share of this pair's harvest."""
         return self.trained(replace(FINETUNE, fraction=fraction), self.harvest(), source)
 
     def trained(self, settings: TrainSettings, rows: Harvest, source: TreeClassifier | None = None) -> TreeClassifier:
-        """A classifier trained on these rows, from `source` if it is given, or the one trained so before."""
+        """Return a classifier trained on these rows, from `source` if it is given, or the one trained so before."""
         start = [value.tolist() for value in source.state_dict().values()] if source else None
         key = _hash(rows.provenance, asdict(settings), start)
         if key not in self._classifiers:
@@ -220,7 +220,7 @@ class Study:
 
 
 def study(device: str | None = None, dtype: str | None = None, **settings: Any) -> Study:
-    """A study of a pair by name; `settings` as in Settings."""
+    """Return a study of a pair by name; `settings` as in Settings."""
     chosen = Settings(**settings)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     kind = getattr(torch, dtype) if dtype else None
@@ -228,13 +228,14 @@ def study(device: str | None = None, dtype: str | None = None, **settings: Any) 
 
 
 def relative(study: Study, name: str, draft: str | None = None) -> Study:
-    """The same study of another pair, or of the same one with another draft."""
+    """Return the same study of another pair, or of the same one with another draft."""
     pair = load_pair(name, draft=draft, device=study.pair.target.device)
     return Study(pair, replace(study.settings, pair=name, draft=draft))
 
 
 def available(name: str, make: bool) -> str | None:
-    """The name of a pair that can be loaded; one of our recipes is built if `make`, otherwise the answer is None."""
+    """Return the name of a pair that can be loaded; one of our recipes is built if `make`, otherwise the answer is
+    None."""
     there = name in checkpoints.known("target")
     if not there and make and name in PAIRS:
         terminal.say(f"{name} is built first: about 20 minutes on two cores; --no-build leaves it out", error=True)
@@ -244,22 +245,22 @@ def available(name: str, make: bool) -> str | None:
 
 
 def nearest(found: Sequence[Counted], goal: Counted) -> Counted:
-    """The one of these counts whose tau is closest to the goal's."""
+    """Return the one of these counts whose tau is closest to the goal's."""
     return min(found, key=lambda one: abs(one.tau - goal.tau))
 
 
 def beta_of(x: float) -> float:
-    """A threshold in (0, 1) that falls with x, as tau rises; x above -9."""
+    """Return a threshold in (0, 1) that falls with x, as tau rises; x above -9."""
     return float(f"{1 / (1 + math.exp(x)):.4g}")
 
 
 def default(pair: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
-    """Prompt files of a pair; the pairs made of the embedded one's corpus share its prompts."""
+    """Return prompt files of a pair; the pairs made of the embedded one's corpus share its prompts."""
     return default_prompts("tiny" if pair in PAIRS else pair, purpose)
 
 
 def _hash(provenance: dict[str, Any], *further: Any) -> str:
-    """Of what rows depend on, and of `further` values."""
+    """Hash what rows depend on, and `further` values."""
     fixed = {name: value for name, value in provenance.items() if name != "environment"}
     return hashlib.sha256(json.dumps([fixed, *further], sort_keys=True).encode()).hexdigest()[:8]
 

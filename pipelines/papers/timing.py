@@ -39,13 +39,14 @@ class Timed(NamedTuple):
     seconds: dict[str, float]
 
     def per_round(self, *stages: str) -> float:
-        """Milliseconds a round."""
+        """Return milliseconds a round."""
         return 1e3 * sum(self.seconds[stage] for stage in stages) / self.rounds
 
 
 @contextmanager
 def steady_clock(device: torch.device) -> Iterator[Callable[[], float]]:
-    """Of a GPU the wall clock; of a CPU the seconds of one thread, which other work on the machine does not change."""
+    """Yield a clock: of a GPU the wall's; of a CPU the seconds of one thread, which other work on the machine does not
+    change."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -133,7 +134,7 @@ def figure5(study: Study, clock: Callable[[], float] | None = None) -> Report:
         ["policy", "tau", "rounds", "verified tokens", "draft, s", "verify, s"],
         rows,
         [*of_tokens(curve, list(eagle2.values())), *at_taus_in_reach(found)],
-        [CLOCKS, "the paper: LLaMA-2 70B on two A100; its figure5 gives no numbers but the 18 %"],
+        [CLOCKS, "the paper: LLaMA-2 70B on two A100; its figure gives no numbers but the 18 %"],
         {"verify curve": curve._asdict()},
     )
 
@@ -154,7 +155,7 @@ def _seconds(one: Timed, *stages: str) -> float:
 
 
 def of_tokens(curve: Curve, eagle2: list[Timed]) -> list[Conclusion]:
-    """Section 5.4 on the first panel."""
+    """Judge section 5.4 on the first panel."""
     tokens = [one.rounds * one.gamma for one in eagle2]
     straight = float(np.corrcoef(SIZES, tokens)[0, 1] ** 2)
     neighbours = [
@@ -176,7 +177,8 @@ def of_tokens(curve: Curve, eagle2: list[Timed]) -> list[Conclusion]:
 
 
 def at_taus_in_reach(found: dict[str, Timed]) -> list[Conclusion]:
-    """Section 5.4 on the second one: C2T at its largest tau within EAGLE-2's reach, EAGLE-2 read between its points."""
+    """Judge section 5.4 on the second one: C2T at its largest tau within EAGLE-2's reach, EAGLE-2 read between its
+    points."""
     eagle2 = sorted((one for name, one in found.items() if name.startswith("EAGLE-2")), key=lambda one: one.tau)
     taus = [one.tau for one in eagle2]
     within = [one for name, one in found.items() if name.startswith("C2T") and taus[0] <= one.tau <= taus[-1]]
@@ -237,12 +239,12 @@ def figure11(study: Study, clock: Callable[[], float] | None = None) -> Report:
         [*columns, "draft, ms", "verify, ms"],
         rows,
         of_stages(found[EAGLE2], found[OURS]),
-        [CLOCKS, "the paper draws its figure11 without numbers"],
+        [CLOCKS, "the paper draws its figure without numbers"],
     )
 
 
 def of_stages(eagle2: Timed, c2t: Timed) -> list[Conclusion]:
-    """What appendix E reads off its figure11; per draft forward where the two make different numbers of them."""
+    """Judge what appendix E reads off its figure; per draft forward where the two make different numbers of them."""
     forward, select = ([one.per_round(stage) / one.passes for one in (eagle2, c2t)] for stage in (FORWARD, SELECT))
     whole = [one.per_round(*DRAFT) for one in (eagle2, c2t)]
     classifier, verify = c2t.per_round(CLASSIFIER), c2t.per_round(VERIFY)

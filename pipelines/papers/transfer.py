@@ -37,7 +37,7 @@ class Transfer(NamedTuple):
 
 
 def transfer(study: Study, classifier: TreeClassifier, tuned: TreeClassifier | None = None) -> Transfer:
-    """The classifier, and the one fine-tuned for this pair, against EAGLE-2 on the study's pair."""
+    """Count the classifier, and the one fine-tuned for this pair, against EAGLE-2 on the study's pair."""
     name, c2t = study.settings.pair, study.count(C2T(classifier, FAR_BETA, W=None))
     sizes = study.eagle2_around(c2t)
     same = nearest(sizes, c2t)
@@ -93,12 +93,12 @@ def _elsewhere(found: dict[str, Transfer], near: str, far: str) -> list[Conclusi
 
 
 def kinds(same: str | None, other: str | None) -> dict[str, str | None]:
-    """The pairs that a classifier is carried to."""
+    """Return the pairs that a classifier is carried to."""
     return {"the same family": same, "another family": other}
 
 
 def quoted() -> list[Row]:
-    """The paper's rows."""
+    """Return the paper's rows."""
     rows = []
     for target, size, eagle2, ours in TARGETS:
         rows.append(Row(f"paper: {target}, EAGLE-2", f"N={size}", None, eagle2))
@@ -140,7 +140,7 @@ def table7(study: Study) -> Report:
 def combine(
     study: Study, classifier: TreeClassifier, draft: str, name: str
 ) -> tuple[list[Row], Conclusion, Conclusion]:
-    """Chains and trees of one draft with and without the classifier; `draft` is the paper's."""
+    """Count chains and trees of one draft with and without the classifier; `draft` is the paper's."""
     chain, eagle2 = study.count(Chain(LENGTH)), study.count(Eagle2(K=15, levels=10, N=90))
     c, beta, stopped, e, tree = DRAFTS[draft]
 
@@ -175,7 +175,7 @@ BEFORE, AFTER, SCRATCH = "transferred", "fine-tuned", "from scratch"
 
 
 def judged(classifier: TreeClassifier, study: Study) -> Metrics:
-    """Of a classifier on the prompts that the study's own classifiers are judged on."""
+    """Judge a classifier on the prompts that the study's own classifiers are judged on."""
     settings = TrainSettings(features=classifier.config.features)
     validation = NodeData([study.harvest().folder], settings).validation
     with torch.inference_mode():
@@ -221,7 +221,7 @@ def figure7(study: Study) -> Report:
 
 
 def of_finetuning(metrics: dict[str, Metrics], points: dict[str, list[Counted]]) -> list[Conclusion]:
-    """Appendix B.4."""
+    """Judge what appendix B.4 says."""
     before, after, scratch = (metrics[name] for name in (BEFORE, AFTER, SCRATCH))
     ratio = at_equal_tau(points[AFTER], points[BEFORE], points[BEFORE][HALF])
     what = "gamma after over before, at the tau of beta = 0.5 before"
