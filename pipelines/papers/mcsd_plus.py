@@ -10,7 +10,7 @@ from c2t.policies import MCSD, Chain, MCSDPlus, Plain
 from c2t.prompts import default_prompts, read_prompts
 from c2t.study.bench import Bench, BenchSettings, bench
 from c2t.study.bench import Row as Benched
-from c2t.training.data import MODELS
+from c2t.training.settings import MODELS
 from pipelines.papers.report import Report, Reproduction
 from pipelines.papers.study import Study
 from pipelines.papers.verdicts import Conclusion, fact
@@ -55,7 +55,9 @@ def widths(study: Study) -> Report:
     models, notes = decisions(study)
     policies, s = contestants(models), study.settings
     prompts = [p for path in s.prompts or default_prompts(study.pair.name, "bench") for p in read_prompts(path)]
-    settings = BenchSettings(s.max_new_tokens, s.temperature, s.seed, s.limit, TIMED)
+    settings = BenchSettings(
+        max_new_tokens=s.max_new_tokens, temperature=s.temperature, seed=s.seed, limit=s.limit, timed=TIMED
+    )
     found = bench(study.pair, list(policies.values()), prompts, settings)
     notes.append(
         "alpha: accepted drafted tokens as a share of D = 5; paper: LLaMA-2 7B, TinyLlama-1.1B, MT-Bench, T = 0"
@@ -71,20 +73,21 @@ def table(rows: dict[Label, Benched], found: Bench, notes: list[str]) -> Report:
 
 
 def _cells(label: Label, row: Benched) -> list[Any]:
-    name, decision = label
-    counts = [row.tau_with_bonus, row.gamma, row.verified_tokens, row.draft_passes]
+    (name, decision), total = label, row.total
+    counts = [total.tau_with_bonus, total.gamma, total.verified_tokens, total.draft_passes]
     speed = [row.tokens_per_second, row.against_plain] if row.tokens_per_second else []
     paper = None if decision else PAPER.get(name)
     return [name, decision or None, "yes" if row.exact else "no", row.alpha, paper, *counts, *speed]
 
 
+def _passes(rows: dict[Label, Benched], width: int, decision: str) -> float:
+    return rows[f"MCSD+ W={width}", decision].total.draft_passes
+
+
 def conclusions(rows: dict[Label, Benched]) -> list[Conclusion]:
     """Judge what the paper reads off its table."""
     alphas = [rows[f"MCSD+ W={width}", ""].alpha for width in WIDTHS]
-    passes = {
-        name: [rows[f"MCSD+ W={w}", name].draft_passes / rows[f"MCSD+ W={w}", ""].draft_passes for w in WIDTHS]
-        for name in DECISIONS
-    }
+    passes = {name: [_passes(rows, width, name) / _passes(rows, width, "") for width in WIDTHS] for name in DECISIONS}
     return [
         fact(
             "alpha grows with W",
