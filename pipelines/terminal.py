@@ -56,4 +56,4 @@ def errors_in_one_line(who: str) -> Iterator[None]:
             yield
         except InputError as error:
             say(f"{who}: {error}", error=True)
-            raise typer.Exit(2) from error
+            raise SystemExit(2) from error

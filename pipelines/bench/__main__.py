@@ -2,12 +2,14 @@
 
 import typer
 
+from pipelines import terminal
 from pipelines.bench import draft, replay, training
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 app.command("replay")(replay.main)
 app.command("draft")(draft.main)
 app.command("training")(training.main)
 
 if __name__ == "__main__":
-    app()
+    with terminal.errors_in_one_line("pipelines.bench"):
+        app()

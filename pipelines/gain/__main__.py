@@ -6,6 +6,7 @@ python -m pipelines.gain calibration|other-domain [OPTIONS]
 
 import typer
 
+from pipelines import terminal
 from pipelines.gain import calibration, other_domain, study
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -14,4 +15,5 @@ app.command("calibration")(calibration.main)
 app.command("other-domain")(other_domain.main)
 
 if __name__ == "__main__":
-    app()
+    with terminal.errors_in_one_line("pipelines.gain"):
+        app()

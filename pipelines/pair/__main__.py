@@ -12,6 +12,7 @@ from typing import Annotated
 import torch
 import typer
 
+from pipelines import terminal
 from pipelines.pair.build import STAGES, build, stages_of
 from pipelines.pair.recipes import PAIRS
 
@@ -35,4 +36,5 @@ def main(
 
 
 if __name__ == "__main__":
-    app()
+    with terminal.errors_in_one_line("pipelines.pair"):
+        app()

@@ -50,7 +50,7 @@ TOPICS = (
 )
 REPORTS: dict[str, Reproduction] = {name: report for topic in TOPICS for name, report in topic.REPORTS.items()}
 
-Names = Annotated[list[str] | None, typer.Argument(help="Reports to make; none: list them.", metavar="[REPORT]...")]
+Names = Annotated[list[str] | None, typer.Argument(help="Reports to make; none: list them.", metavar="REPORT")]
 HarvestPrompts = Annotated[list[Path] | None, typer.Option(help="Prompt file of the harvest; repeat it for more.")]
 HarvestLimit = Annotated[int | None, typer.Option(help="Prompts of the harvest.", show_default=o.OF_REPORT)]
 HarvestTokens = Annotated[
