@@ -133,7 +133,7 @@ class TreeClassifier(
         """Settings, metrics, and how to load the classifier with and without c2t."""
         config = self.config
         settings = {f.name: getattr(config, f.name) for f in fields(config)}
-        rows = [(name, settings[name]) for name in settings if name not in ("metrics", "validation_prompts")]
+        rows = [(name, settings[name]) for name in settings if name not in ("widths", "metrics", "validation_prompts")]
         rows += [(f"{name} (validation)", f"{value:.4g}") for name, value in config.metrics.items()]
         return ModelCard.from_template(
             self._hub_mixin_info.model_card_data,

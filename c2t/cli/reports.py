@@ -91,7 +91,12 @@ def comparison_table(condition: Condition, comparison: Comparison) -> Table:
 
 
 def comparison_figures(comparison: Comparison) -> dict[str, Any]:
-    ratios = {rival: [ratio._asdict() for ratio in found] for rival, found in comparison.ratios.items()}
+    ratios = {
+        rival: [
+            {**at._asdict(), "ratio": at.ratio.estimate, "low": at.ratio.low, "high": at.ratio.high} for at in found
+        ]
+        for rival, found in comparison.ratios.items()
+    }
     return {**comparison._asdict(), "ratios": ratios, "headline": headline(comparison)}
 
 
@@ -99,7 +104,7 @@ def headline(comparison: Comparison) -> str:
     """What came out against the strongest rival."""
     if comparison.strongest is None:
         return f"no tau that {comparison.subject} and a rival both reach"
-    found = [ratio for ratio in comparison.ratios[comparison.strongest] if ratio.ratio is not None]
+    found = [ratio for ratio in comparison.ratios[comparison.strongest] if ratio.ratio.estimate is not None]
     at = ", ".join(f"{_ratio(ratio)} at tau {ratio.tau:g}" for ratio in found)
     return f"strongest rival: {comparison.strongest}; gamma of {comparison.subject} is {at} times its own"
 
@@ -117,11 +122,11 @@ def sweep_remarks(sweep: Sweep) -> str:
     return "\n".join(lines)
 
 
-def _ratio(ratio: Ratio) -> str:
-    if ratio.ratio is None:
+def _ratio(at: Ratio) -> str:
+    ratio, low, high = at.ratio
+    if ratio is None:
         return ""
-    interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio.low is not None else ""
-    return f"{ratio.ratio:.2f}{interval}"
+    return f"{ratio:.2f} [{low:.2f}, {high:.2f}]" if low is not None else f"{ratio:.2f}"
 
 
 def training_table(result: Result) -> Table:

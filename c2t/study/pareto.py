@@ -12,25 +12,22 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from c2t.errors import InputError
+from c2t.study.interval import Interval, bootstrap
 from c2t.study.points import Point
 
 SUBJECT, LIMIT = "c2t", "oracle"  # the oracle bounds every family and is nobody's rival
 RIVALS_TOGETHER = "all rivals together"
-RESAMPLES = 1000
 STEP = 0.5  # between the taus of a comparison, which start at 1
-MOST = 0.95  # share of the resamples in which both fronts must reach a tau for an interval
 
 
 class Ratio(NamedTuple):
-    """The subject's gamma over a rival's at one tau; None where one of the two does not reach it. low, high: ends of
-    the 95 % interval, None also where too many resamples do not reach it."""
+    """The subject's gamma over a rival's at one tau. gamma, rival_gamma: None where it does not reach the tau; ratio:
+    both fronts, rebuilt from the same resampled prompts."""
 
     tau: float
     gamma: float | None
     rival_gamma: float | None
-    ratio: float | None
-    low: float | None
-    high: float | None
+    ratio: Interval
 
 
 class Comparison(NamedTuple):
@@ -70,24 +67,6 @@ def gamma_at(
     return np.where(reached, gamma[rows, left] * (1 - share) + gamma[rows, right] * share, np.nan)
 
 
-def resample(prompts: int, resamples: int = RESAMPLES, seed: int = 0) -> Float[np.ndarray, "R n"]:
-    """How often each prompt counts: once in row 0, then as drawn with replacement."""
-    drawn = np.random.default_rng(seed).multinomial(prompts, np.full(prompts, 1 / prompts), resamples)
-    return np.concatenate([np.ones((1, prompts)), drawn]).astype(float)
-
-
-def tau_gamma(
-    points: Sequence[Point], weights: Float[np.ndarray, "R n"]
-) -> tuple[Float[np.ndarray, "R P"], Float[np.ndarray, "R P"]]:
-    """tau and gamma per round of every point under every weighting of the prompts."""
-    rounds, accepted, verified = (
-        weights @ np.array([getattr(point, name) for point in points], dtype=float).T
-        for name in ("rounds", "accepted", "verified")
-    )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return accepted / rounds, verified / rounds
-
-
 def families(points: Iterable[Point]) -> dict[str, list[Point]]:
     """The points of each family, in order of appearance."""
     found: dict[str, list[Point]] = {}
@@ -98,8 +77,7 @@ def families(points: Iterable[Point]) -> dict[str, list[Point]]:
 
 def front(points: Sequence[Point]) -> list[Point]:
     """The points on their common front, by tau."""
-    tau, gamma = tau_gamma(points, np.ones((1, len(points[0].rounds))))
-    chosen = on_front(tau, gamma)[0]
+    chosen = on_front(np.array([[point.tau for point in points]]), np.array([[point.gamma for point in points]]))[0]
     return sorted((point for point, on in zip(points, chosen, strict=True) if on), key=lambda point: point.tau)
 
 
@@ -107,7 +85,7 @@ def compare(
     points: Sequence[Point],
     subject: str = SUBJECT,
     taus: Sequence[float] | None = None,
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     seed: int = 0,
 ) -> Comparison:
     """The subject's gamma over every other family's at equal tau. taus: 1, 1.5, 2, ... as far as the subject reaches.
@@ -124,39 +102,43 @@ def compare(
     limit = {LIMIT: groups[LIMIT]} if LIMIT in groups and subject != LIMIT else {}
     if taus is None:
         taus = np.arange(1, 1e-9 + max(point.tau for point in groups[subject]), STEP).tolist()
-    weights = resample(len(points[0].rounds), resamples, seed)
-    own = gamma_at(*tau_gamma(groups[subject], weights), taus)
-    others = {name: gamma_at(*tau_gamma(group, weights), taus) for name, group in (rivals | limit).items()}
-    if len(rivals) > 1:
-        everyone = gamma_at(*tau_gamma([p for group in rivals.values() for p in group], weights), taus)
-        # A dear point between two of another family raises the common front there, so that a rival could beat it.
-        others[RIVALS_TOGETHER] = np.fmin.reduce([everyone, *(others[name] for name in rivals)])
-    others |= {name: others.pop(name) for name in limit}  # last
-    found = {name: ratios(taus, own, gamma) for name, gamma in others.items()}
+    names = [*rivals, *([RIVALS_TOGETHER] if len(rivals) > 1 else []), *limit]
+    families_of = np.array([point.family for point in points])
+
+    def figures(sums: Float[np.ndarray, "C R"]) -> Float[np.ndarray, "F R"]:
+        """The subject's gammas, the others' and the ratios: as many rows of taus as there are of each."""
+        rounds, accepted, verified = sums.reshape(3, len(points), -1)
+        tau, gamma = (accepted / rounds).T, (verified / rounds).T
+
+        def at(chosen: Bool[np.ndarray, " P"]) -> Float[np.ndarray, "R t"]:
+            return gamma_at(tau[:, chosen], gamma[:, chosen], taus)
+
+        own = at(families_of == subject)
+        others = {name: at(families_of == name) for name in (*rivals, *limit)}
+        if len(rivals) > 1:
+            # A dear point between two of another family raises the common front there, so that a rival could beat it.
+            everyone = at(np.isin(families_of, list(rivals)))
+            others[RIVALS_TOGETHER] = np.fmin.reduce([everyone, *(others[name] for name in rivals)])
+        gammas = [others[name] for name in names]
+        return np.concatenate([own, *gammas, *(own / gamma for gamma in gammas)], axis=1).T
+
+    counts = np.array([getattr(point, name) for name in ("rounds", "accepted", "verified") for point in points], float)
+    intervals = bootstrap(counts, figures, resamples, seed)
+    own, *rest = (intervals[start : start + len(taus)] for start in range(0, len(intervals), len(taus)))
+    found = {
+        name: [
+            Ratio(tau, mine.estimate, theirs.estimate, ratio)
+            for tau, mine, theirs, ratio in zip(taus, own, gammas, ratios, strict=True)
+        ]
+        for name, gammas, ratios in zip(names, rest[: len(names)], rest[len(names) :], strict=True)
+    }
     return Comparison(subject, tuple(taus), found, _strongest({name: found[name] for name in rivals}))
 
 
-def ratios(taus: Sequence[float], own: Float[np.ndarray, "R t"], other: Float[np.ndarray, "R t"]) -> list[Ratio]:
-    """One gamma over another at these taus. Row 0 holds the estimates, the others the resamples."""
-    found = []
-    for number, tau in enumerate(taus):
-        mine, theirs = own[0, number], other[0, number]
-        drawn = own[1:, number] / other[1:, number]
-        both = drawn[~np.isnan(drawn)]
-        known = not np.isnan(mine / theirs)
-        low, high = (
-            np.percentile(both, [2.5, 97.5]) if known and len(both) >= max(1, MOST * len(drawn)) else (None,) * 2
-        )
-        found.append(Ratio(tau, *map(_number, (mine, theirs, mine / theirs, low, high))))
-    return found
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or np.isnan(value) else float(value)
-
-
 def _strongest(ratios: Mapping[str, list[Ratio]]) -> str | None:
-    known = {name: {r.tau: r.ratio for r in found if r.ratio is not None} for name, found in ratios.items()}
+    known = {
+        name: {r.tau: r.ratio.estimate for r in found if r.ratio.estimate is not None} for name, found in ratios.items()
+    }
     known = {name: found for name, found in known.items() if found}
     hardest = {tau: max(found.get(tau, 0) for found in known.values()) for found in known.values() for tau in found}
 
