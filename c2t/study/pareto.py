@@ -103,24 +103,13 @@ def compare(
     if taus is None:
         taus = np.arange(1, 1e-9 + max(point.tau for point in groups[subject]), STEP).tolist()
     names = [*rivals, *([RIVALS_TOGETHER] if len(rivals) > 1 else []), *limit]
-    families_of = np.array([point.family for point in points])
+    if not taus:  # the subject stays below the first one
+        return Comparison(subject, (), {name: [] for name in names}, None)
 
     def figures(sums: Float[np.ndarray, "C R"]) -> Float[np.ndarray, "F R"]:
         """The subject's gammas, the others' and the ratios: as many rows of taus as there are of each."""
-        rounds, accepted, verified = sums.reshape(3, len(points), -1)
-        tau, gamma = (accepted / rounds).T, (verified / rounds).T
-
-        def at(chosen: Bool[np.ndarray, " P"]) -> Float[np.ndarray, "R t"]:
-            return gamma_at(tau[:, chosen], gamma[:, chosen], taus)
-
-        own = at(families_of == subject)
-        others = {name: at(families_of == name) for name in (*rivals, *limit)}
-        if len(rivals) > 1:
-            # A dear point between two of another family raises the common front there, so that a rival could beat it.
-            everyone = at(np.isin(families_of, list(rivals)))
-            others[RIVALS_TOGETHER] = np.fmin.reduce([everyone, *(others[name] for name in rivals)])
-        gammas = [others[name] for name in names]
-        return np.concatenate([own, *gammas, *(own / gamma for gamma in gammas)], axis=1).T
+        own, *others = _gammas(points, subject, tuple(rivals), tuple(limit), taus, sums)
+        return np.concatenate([own, *others, *(own / other for other in others)], axis=1).T
 
     counts = np.array([getattr(point, name) for name in ("rounds", "accepted", "verified") for point in points], float)
     intervals = bootstrap(counts, figures, resamples, seed)
@@ -133,6 +122,29 @@ def compare(
         for name, gammas, ratios in zip(names, rest[: len(names)], rest[len(names) :], strict=True)
     }
     return Comparison(subject, tuple(taus), found, _strongest({name: found[name] for name in rivals}))
+
+
+def _gammas(
+    points: Sequence[Point],
+    subject: str,
+    rivals: Sequence[str],
+    limit: Sequence[str],
+    taus: Sequence[float],
+    sums: Float[np.ndarray, "C R"],
+) -> list[Float[np.ndarray, "R t"]]:
+    """Return gamma at the taus, from sums of the points' counts: the subject's, each rival's, that of all rivals
+    together if there are several, the limit's."""
+    rounds, accepted, verified = sums.reshape(3, len(points), -1)
+    tau, gamma = (accepted / rounds).T, (verified / rounds).T
+
+    def at(*families: str) -> Float[np.ndarray, "R t"]:
+        chosen = [point.family in families for point in points]
+        return gamma_at(tau[:, chosen], gamma[:, chosen], taus)
+
+    each = [at(rival) for rival in rivals]
+    # A dear point between two of another family raises the common front there, so that a rival could beat it.
+    together = [np.fmin.reduce([at(*rivals), *each])] if len(rivals) > 1 else []
+    return [at(subject), *each, *together, *(at(name) for name in limit)]
 
 
 def _strongest(ratios: Mapping[str, list[Ratio]]) -> str | None:

@@ -65,6 +65,12 @@ def test_a_tau_not_reached_gives_none() -> None:
     assert found[2].gamma is not None
 
 
+def test_a_subject_below_the_first_tau_has_nothing_to_compare() -> None:
+    found = compare([point("c2t", 0.5, 5), point("a", 0.5, 6), point("b", 0.7, 6)])
+    assert (found.taus, found.strongest) == ((), None)
+    assert found.ratios == {"a": [], "b": [], RIVALS_TOGETHER: []}
+
+
 def test_no_interval_where_many_resamples_do_not_reach_a_tau() -> None:
     """One prompt in four has all the tau: a resample without it does not reach 2."""
     uneven = Point("c2t", "c2t", "", None, (10,) * 4, (0, 0, 0, 100), (100,) * 4, (10,) * 4)
