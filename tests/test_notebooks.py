@@ -1,4 +1,8 @@
-"""The notebooks: stripped of outputs, and every cell runs."""
+"""The notebooks: stripped of outputs, and every cell runs.
+
+Cells run in this process and not by nbmake, which starts a kernel: prompts and texts are replaced by fewer and shorter
+ones here, and at full length a notebook takes minutes.
+"""
 
 import json
 from pathlib import Path
