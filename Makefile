@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test setup lock clean
+.PHONY: demo test docs setup lock clean
 
 demo: $(READY)
 	$(BIN)/python -m pipelines.demo
@@ -15,6 +15,12 @@ test: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+# The site, in build/site: tables rendered from data/results, links checked.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --no-build-isolation -c requirements.lock -e '.[docs]'
+	$(BIN)/python -m pipelines.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 setup: $(READY)
 

@@ -1,36 +1,37 @@
-"""The README's Python blocks run as they stand, on the embedded pair."""
+"""The README is short, its links lead somewhere, and its Python runs."""
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
-
-from c2t import TreeClassifier
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
 
 ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
 
 
-@pytest.fixture(autouse=True)
-def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_read_in_three_minutes() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= 8000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_to_files(page: Path) -> None:
+    links = LINK.findall(page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda path: path.name)
+def test_python_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In their order, with one namespace per page, on the embedded pair. Hidden blocks check what the others made."""
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("C2T_HOME", raising=False)
-
-
-def test_decoding_in_three_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(BLOCKS[0], names := {})
-    assert capsys.readouterr().out.strip()
-    assert names["decoder"].policy.beta == TreeClassifier.from_pretrained("tiny").config.beta == 0.1
-
-
-def test_the_classifier_in_plain_numpy() -> None:
-    exec(BLOCKS[1], names := {})
-    nodes = SimpleNamespace(
-        log_joint=torch.tensor(names["P"]).log(), entropy=torch.tensor(names["H"]), depth=torch.tensor(names["d"])
-    )
-    with torch.no_grad():
-        expected = TreeClassifier.from_pretrained("tiny")(nodes)
-    assert names["confidence"] == pytest.approx(expected.numpy(), abs=1e-6)
-    assert names["keep"].tolist() == (expected >= 0.1).tolist()
+    document = Sybil([PythonCodeBlockParser()]).parse(page)
+    examples = list(document.examples())
+    assert len(examples) == len(re.findall(r"```python|invisible-code-block: python", page.read_text(encoding="utf-8")))
+    for example in examples:
+        example.evaluate()
+    if "print(" in document.text:
+        assert capsys.readouterr().out.strip()

@@ -1,0 +1,29 @@
+"""Pages with rendered parts: what stands between `<!-- table: NAME -->` (or `value`) and `<!-- end -->`."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RENDERED = re.compile(r"(<!-- (?:table|value): ([\w.-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
+NUMBER = re.compile(r"^ *\|.*\d.*$", re.MULTILINE)
+
+
+def pages(root: Path = ROOT) -> list[Path]:
+    """Return README and every page of docs/."""
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def names(text: str) -> list[str]:
+    """Return the names of a page's rendered parts."""
+    return [found.group(2) for found in RENDERED.finditer(text)]
+
+
+def render(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
+    """Return a page with every marked part rendered anew; KeyError for a name that `parts` does not have."""
+    return RENDERED.sub(lambda found: found.group(1) + parts[found.group(2)]() + found.group(4), text)
+
+
+def typed_numbers(text: str) -> list[str]:
+    """Return the lines of tables that hold a digit and are not rendered."""
+    return NUMBER.findall(RENDERED.sub("", text))

@@ -1,0 +1,238 @@
+"""Every table and every measured number of README and docs, rendered from the result lines in data/results."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, fields
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from c2t.policies import POLICIES
+from c2t.study.pareto import Ratio, compare
+from c2t.study.points import Point, read_points
+
+RESULTS = Path(__file__).parents[2] / "data" / "results"
+TAUS = (1.5, 2.0, 2.5)
+NGRAMS = "+ngrams"
+CONDITIONAL = "steps: network, own 5"  # what the result lines call a conditional network
+ALONE, KNOWING = "the best untrained tree", "the best untrained tree, n-grams known"  # what ratios are taken over
+
+
+class Gain(NamedTuple):
+    """One line of `pipelines.gain`: its configuration, and (part of the prompts, score, bar, tau) -> ratio."""
+
+    line: dict[str, Any]
+    ratios: dict[tuple[str, str, str, float], Ratio]
+
+    def at(self, score: str, tau: float, bar: str = ALONE, part: str = "all prompts") -> str:
+        """Return the ratio and its interval, "" where the score does not reach the tau."""
+        found = self.ratios.get((part, score, bar, tau))
+        return interval(found) if found else ""
+
+
+@cache
+def lines(name: str) -> list[dict[str, Any]]:
+    """Return the result lines of a file in data/results."""
+    return [json.loads(line) for line in (RESULTS / name).read_text(encoding="utf-8").splitlines()]
+
+
+@cache
+def gains(name: str) -> list[Gain]:
+    """Return the lines of a file of `pipelines.gain`."""
+    return [
+        Gain(line, {(p, s, b, tau): Ratio(tau, None, None, *rest) for p, s, b, tau, *rest in line["figures"]["rows"]})
+        for line in lines(name)
+    ]
+
+
+def interval(ratio: Ratio) -> str:
+    """Return "1.05 (1.01-1.07)", without the interval where too few resamples reached the tau."""
+    if ratio.ratio is None:
+        return ""
+    between = "" if ratio.low is None else f" ({ratio.low:.2f}-{ratio.high:.2f})"
+    return f"{ratio.ratio:.2f}{between}"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "", figures: str = "---:|") -> str:
+    """Return a Markdown table without its empty columns, the first one to the left, and a note below it."""
+    shown = [column for column in zip(columns, *rows, strict=True) if any(column[1:])]
+    head, *body = (f"| {' | '.join(row)} |" for row in zip(*shown, strict=True))
+    return "\n".join(["", head, f"|---|{figures * (len(shown) - 1)}", *body, *(["", note] if note else []), ""])
+
+
+def source(line: dict[str, Any], *settings: str) -> str:
+    """Return where and when a line was measured, in small print."""
+    where = (f"commit {line['commit']}", line["time"][:10], line["hardware"])
+    return f"<sub>{'; '.join((*settings, *where))}</sub>"
+
+
+def bench_source(line: dict[str, Any]) -> str:
+    figures, settings = line["figures"], line["figures"]["settings"]
+    told = f"{figures['prompts']} prompts, {settings['max_new_tokens']} new tokens, T = {settings['temperature']:g}"
+    return source(line, told)
+
+
+def demo() -> str:
+    """What `make demo` ends with."""
+    (line,) = lines("demo.jsonl")
+    rows = [
+        (
+            f"`{row['label']}`",
+            f"{row['tau']:.2f}",
+            f"{row['gamma']:.1f}",
+            f"{row['draft_passes']:.1f}",
+            f"{row['against_plain']:.2f}",
+        )
+        for row in line["figures"]["rows"]
+    ]
+    return table(("policy", "tau", "gamma", "draft passes", "speed / plain"), rows, bench_source(line))
+
+
+def constructions() -> str:
+    """Every policy on the embedded pair."""
+    (line,) = lines("bench-tiny.jsonl")
+    rows = [
+        (
+            f"`{row['label']}`",
+            "yes" if row["exact"] else "no",
+            row["rule"],
+            f"{row['tau']:.2f}",
+            *(f"{row['categories'][name]:.2f}" for name in ("known", "heldout")),
+            f"{row['gamma']:.1f}",
+            f"{row['draft_passes']:.1f}",
+            "" if row["alpha"] is None else f"{row['alpha']:.2f}",
+        )
+        for row in line["figures"]["rows"]
+    ]
+    columns = ("policy", "exact", "rule", "tau", "known", "held out", "gamma", "draft passes", "alpha")
+    return table(columns, rows, bench_source(line))
+
+
+@cache
+def sweep() -> list[Point]:
+    (points,) = read_points(RESULTS / "tiny-front.jsonl").values()
+    return points
+
+
+def points() -> str:
+    """Every setting of the committed sweep."""
+    rows = [
+        (f"`{point.label}`", f"{point.tau:.2f}", f"{point.gamma:.1f}", f"{point.draft_passes:.1f}") for point in sweep()
+    ]
+    return table(("policy", "tau", "gamma", "draft passes"), rows, sweep_source())
+
+
+def front() -> str:
+    """gamma of C2T over that of each family of rivals at equal tau."""
+    found = compare(sweep())
+    rows = [(rival, *map(interval, ratios)) for rival, ratios in found.ratios.items()]
+    return table(("gamma of `c2t` over that of", *(f"tau {tau:g}" for tau in found.taus)), rows, sweep_source())
+
+
+def sweep_source() -> str:
+    line = lines("tiny-front.jsonl")[0]
+    run = line["configuration"]
+    return source(
+        line, f"{run['prompts']} prompts, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}, draft `eagle`"
+    )
+
+
+def gain() -> str:
+    """Scores over the best untrained tree, by draft and temperature of the text."""
+    rows = []
+    for one in (*gains("gain.jsonl"), *gains("gain-fresh.jsonl")):
+        run = one.line["configuration"]
+        tau = next(tau for tau in (2.0, 1.5) if one.at("paper's network", tau))
+        fresh = ", bench prompts" * (run["purpose"] == "bench")
+        rows.append(
+            (
+                f"`{run['draft']}`, T = {run['temperature']:g}{fresh}",
+                f"{tau:g}",
+                *(one.at(name, tau) for name in ("paper's network", CONDITIONAL)),
+                *(one.at(name + NGRAMS, tau) for name in ("threshold on P", CONDITIONAL)),
+                one.at(CONDITIONAL + NGRAMS, tau, KNOWING),
+            )
+        )
+    columns = (
+        "draft, text",
+        "tau",
+        "paper's network",
+        "conditional network",
+        "threshold, `+ngrams`",
+        "conditional network, `+ngrams`",
+        "the same over the best untrained tree with `+ngrams`",
+    )
+    return table(columns, rows, gain_source(gains("gain.jsonl")[0]))
+
+
+def ngrams() -> str:
+    """What the text's n-grams gain, on all prompts and by whether target and draft were trained on their source."""
+    found = gains("gain.jsonl")
+    rows = [
+        (
+            f"`{one.line['configuration']['draft']}`, T = {one.line['configuration']['temperature']:g}",
+            *(one.at("threshold on P" + NGRAMS, 1.5, ALONE, part) for part in ("all prompts", "known", "heldout")),
+        )
+        for one in found
+    ]
+    return table(("draft, text", "all prompts", "known sources", "held-out sources"), rows, gain_source(found[0]))
+
+
+def tried() -> str:
+    """Everything that was tried to rank nodes, the best first."""
+    (one,) = gains("gain-tried.jsonl")
+    scores = {score for part, score, bar, _ in one.ratios if bar == ALONE and part == "all prompts"}
+    ranked = sorted(scores, key=lambda score: (one.at(score, 2.0) or "9", score))
+    rows = [
+        (
+            score.replace("steps:", "conditional:").replace("doubt", "prior weight"),
+            *(one.at(score, tau) for tau in TAUS),
+        )
+        for score in ranked
+    ]
+    return table(("score", *(f"tau {tau:g}" for tau in TAUS)), rows, gain_source(one))
+
+
+def gain_source(one: Gain) -> str:
+    run = one.line["configuration"]
+    told = f"{run['prompts']} prompts, {run['max_new_tokens']} new tokens"
+    return source(one.line, told, "95 % intervals by prompt")
+
+
+def gain_at(file: str, score: str, tau: float, **of: Any) -> str:
+    """One ratio: `of` are the settings of the line that it is read from."""
+    (one,) = (one for one in gains(file) if of.items() <= one.line["configuration"].items())
+    return one.at(score, tau)
+
+
+def policies() -> str:
+    """The policies, with the defaults of their settings."""
+    rows = [
+        (f"`{name}`", f"`{kind.__name__}`", kind.proposal, "yes" if kind.exact else "no", settings(kind))
+        for name, kind in POLICIES.items()
+    ]
+    return table(("name", "class", "candidates", "exact", "settings"), rows, figures="---|")
+
+
+def settings(policy: type) -> str:
+    """Return a policy's settings with their defaults as the command line has them."""
+
+    def text(value: Any) -> str:
+        return "x".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "__name__", value))
+
+    given = [(field.name, field.default) for field in fields(policy) if field.name not in ("classifier", "acceptance")]
+    return ", ".join(f"`{name}`" if default is MISSING else f"`{name}={text(default)}`" for name, default in given)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "demo": demo,
+    "constructions": constructions,
+    "points": points,
+    "front": front,
+    "gain": gain,
+    "ngrams": ngrams,
+    "tried": tried,
+    "policies": policies,
+    "paper-eagle": partial(gain_at, "gain.jsonl", "paper's network", 2.0, draft="eagle", temperature=0.4),
+    "oracle": partial(gain_at, "gain.jsonl", "oracle", 2.0, draft="eagle", temperature=0.4),
+}
