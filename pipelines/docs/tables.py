@@ -165,6 +165,23 @@ def gain() -> str:
     return table(columns, rows, gain_source(gains("gain.jsonl")[0]))
 
 
+def calibration() -> str:
+    """Scores over the best untrained tree of a draft whose logits are multiplied."""
+    scores = {
+        "paper's network": "paper's network",
+        "conditional network": CONDITIONAL,
+        "threshold, logits as they were": "threshold on P, logits as they were",
+    }
+    found = gains("gain-calibration.jsonl")
+    rows = [
+        (f"x {one.line['configuration']['scale']:g}", f"{tau:g}", *(one.at(score, tau) for score in scores.values()))
+        for one in found
+        for tau in TAUS
+        if one.at(CONDITIONAL, tau)
+    ]
+    return table(("logits", "tau", *scores), rows, gain_source(found[0]))
+
+
 def ngrams() -> str:
     """What the text's n-grams gain, on all prompts and by whether target and draft were trained on their source."""
     found = gains("gain.jsonl")
@@ -230,9 +247,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "points": points,
     "front": front,
     "gain": gain,
+    "calibration": calibration,
     "ngrams": ngrams,
     "tried": tried,
     "policies": policies,
     "paper-eagle": partial(gain_at, "gain.jsonl", "paper's network", 2.0, draft="eagle", temperature=0.4),
     "oracle": partial(gain_at, "gain.jsonl", "oracle", 2.0, draft="eagle", temperature=0.4),
+    "paper-doubled": partial(gain_at, "gain-calibration.jsonl", "paper's network", 2.0, scale=2.0),
+    "threshold-doubled": partial(
+        gain_at, "gain-calibration.jsonl", "threshold on P, logits as they were", 2.0, scale=2.0
+    ),
 }
