@@ -160,7 +160,7 @@ def gain() -> str:
         "conditional network",
         "threshold, `+ngrams`",
         "conditional network, `+ngrams`",
-        "the same over the best untrained tree with `+ngrams`",
+        "over the best untrained with `+ngrams`",
     )
     return table(columns, rows, gain_source(gains("gain.jsonl")[0]))
 
