@@ -14,7 +14,7 @@ from c2t.study.points import Point, read_points
 RESULTS = Path(__file__).parents[2] / "data" / "results"
 TAUS = (1.5, 2.0, 2.5)
 NGRAMS = "+ngrams"
-CONDITIONAL = "steps: network, own 5"  # what the result lines call a conditional network
+CONDITIONAL = "conditional: network, own 5"  # the inputs of `c2t train --model c2t-conditional`
 ALONE, KNOWING = "the best untrained tree", "the best untrained tree, n-grams known"  # what ratios are taken over
 
 
@@ -202,7 +202,7 @@ def tried() -> str:
     ranked = sorted(scores, key=lambda score: (one.at(score, 2.0) or "9", score))
     rows = [
         (
-            score.replace("steps:", "conditional:").replace("doubt", "prior weight"),
+            score.replace("doubt", "prior weight"),
             *(one.at(score, tau) for tau in TAUS),
         )
         for score in ranked
