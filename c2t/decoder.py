@@ -50,7 +50,7 @@ class Output:
 class Parts(NamedTuple):
     """What `generate` decodes with."""
 
-    target: Target
+    target: Target | StaticTarget
     draft: DraftModel | None
     policy: Policy
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.models.draft import DraftSession, NoDraft
-from c2t.models.target import Target
+from c2t.models.target import TargetSession
 from c2t.policies.mcsd_plus import Forks
 from c2t.protocols import Draft, RecordingDraft, Root
 from c2t.sampling import Sampling
@@ -71,7 +71,7 @@ def speculate(
 
 
 def generate(
-    target: Target,
+    target: "TargetModel",
     drafter: "DraftModel | None",
     policy: "Policy",
     prompts: Sequence[Sequence[int]],
@@ -108,7 +108,7 @@ class TargetVerifier:
 
     def __init__(
         self,
-        target: Target,
+        target: "TargetModel",
         policy: "Policy",
         prompts: Sequence[Sequence[int]],
         *,
@@ -252,6 +252,19 @@ class Policy(Protocol):
     levels: int  # layers of drafted nodes at most
 
     def __call__(self, draft: Draft, root: Root) -> Tree: ...
+
+
+@runtime_checkable
+class TargetModel(Protocol):
+    """A target: `c2t.models.target.Target`, or the same by CUDA graphs."""
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def session(self) -> TargetSession: ...
 
 
 @runtime_checkable

@@ -1,13 +1,15 @@
 """Verification of fixed shapes: one graph of the target for each size that trees are padded to."""
 
+import copy
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from c2t.cuda_graphs.graph import Graph
 from c2t.errors import InputError
@@ -19,27 +21,41 @@ from c2t.tree import Tree
 SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # tokens that a tree is padded to
 
 
-class StaticTarget(Target):
+class StaticTarget:
     """A target whose sessions verify by graphs: of at most `rows` rows and texts of at most `capacity` tokens; one
-    generation at a time, since all use the same memory. It is `target` itself, with its tree attention switched on and
-    on a CUDA device its norms and MLPs compiled."""
+    generation at a time, since all use the same memory.
+
+    target: one of the same weights as the caller's, which stays as it is, with tree attention switched on and on a CUDA
+    device its norms and MLPs compiled.
+    """
 
     def __init__(self, target: Target, rows: int, capacity: int, sizes: Sequence[int] = SIZES):
         if len({weight.device for weight in target.model.parameters()}) > 1:
             raise InputError("graphs need a target on one device; leave device_map out")
-        target.use_tree_attention()
+        self.target = sharing_weights(target)
+        self.target.use_tree_attention()
         if target.device.type == "cuda":
-            compile_small_operations(target.model)
-        vars(self).update(vars(target))
+            compile_small_operations(self.target.model)
         self.rows, self.capacity, self.sizes = rows, capacity, sorted(sizes)
         self.cache: StaticKVCache | None = None
         self.graphs: dict[int, tuple[Padded, Graph]] = {}
 
+    @property
+    def config(self) -> PreTrainedConfig:
+        """See `Target.config`."""
+        return self.target.config
+
+    @property
+    def device(self) -> torch.device:
+        """See `Target.device`."""
+        return self.target.device
+
     def session(self) -> "StaticTargetSession":
+        """Start a generation."""
         return StaticTargetSession(self)
 
     def graph(self, size: int) -> "tuple[Padded, Graph]":
-        """The graph for trees of `size` slots, with the tensors that it reads and writes."""
+        """Return the graph for trees of `size` slots, with the tensors that it reads and writes."""
         if size not in self.graphs:
             padded = Padded.empty(self.rows, size, self.device)
             self.graphs[size] = padded, Graph(partial(self._verify, padded), self.device)
@@ -49,10 +65,15 @@ class StaticTarget(Target):
         lengths = self.cache.lengths
         positions = lengths[:, None] + padded.depth + 1
         self.cache.drop()
-        hidden = self.forward(
-            padded.token, positions, TreeMask.of(padded.parent, padded.alive, positions, lengths), self.cache
-        )
-        padded.out[:] = [self.logits(hidden), self.features(hidden)]
+        mask = TreeMask.of(padded.parent, padded.alive, positions, lengths)
+        hidden = self.target.forward(padded.token, positions, mask, self.cache)
+        padded.out[:] = [self.target.logits(hidden), self.target.features(hidden)]
+
+
+def sharing_weights(target: Target) -> Target:
+    """Return a copy of a target that shares its tensors but not its modules and settings."""
+    tensors = chain(target.model.parameters(), target.model.buffers())
+    return copy.deepcopy(target, {id(tensor): tensor for tensor in tensors})
 
 
 def compile_small_operations(model: PreTrainedModel) -> None:
@@ -89,41 +110,40 @@ class Padded(NamedTuple):
 class StaticTargetSession(TargetSession):
     """One generation; its prompts are read by an ordinary session, whose prefixes the graphs' cache takes over."""
 
-    def __init__(self, target: StaticTarget):
-        super().__init__(target)
-        self.target: StaticTarget = target
-        self.rows = 0
+    def __init__(self, owner: StaticTarget):
+        super().__init__(owner.target)
+        self.owner, self.rows = owner, 0
 
     @property
     def lengths(self) -> Int[Tensor, " B"]:
-        return self.target.cache.lengths[: self.rows].clone()
+        return self.owner.cache.lengths[: self.rows].clone()
 
     def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
         """See `TargetSession.prefill`."""
-        if len(tokens) > self.target.rows:
-            raise InputError(f"{len(tokens)} prompts are more than the {self.target.rows} rows of the graphs")
+        if len(tokens) > self.owner.rows:
+            raise InputError(f"{len(tokens)} prompts are more than the {self.owner.rows} rows of the graphs")
         verified = super().prefill(tokens, lengths)
-        if self.target.cache is None:
-            room = self.target.sizes[-1]
-            self.target.cache = StaticKVCache(self.target.config.num_hidden_layers, self.target.capacity, room)
-            self.target.cache.allocate(self.cache, self.target.rows)
-        self.target.cache.adopt(self.cache)
-        self.cache, self.rows = self.target.cache, len(tokens)
+        if self.owner.cache is None:
+            room = self.owner.sizes[-1]
+            self.owner.cache = StaticKVCache(self.owner.config.num_hidden_layers, self.owner.capacity, room)
+            self.owner.cache.allocate(self.cache, self.owner.rows)
+        self.owner.cache.adopt(self.cache)
+        self.cache, self.rows = self.owner.cache, len(tokens)
         return verified
 
     def verify(self, tree: Tree) -> Verified:
         """See `TargetSession.verify`; InputError for trees of more slots than the largest graph has."""
-        fitting = [size for size in self.target.sizes if size >= tree.size]
+        fitting = [size for size in self.owner.sizes if size >= tree.size]
         if not fitting:
-            raise InputError(f"a tree of {tree.size} slots is larger than the largest graph, {self.target.sizes[-1]}")
-        padded, graph = self.target.graph(fitting[0])
+            raise InputError(f"a tree of {tree.size} slots is larger than the largest graph, {self.owner.sizes[-1]}")
+        padded, graph = self.owner.graph(fitting[0])
         padded.fill(tree)
         graph()
         return Verified(*(out[: self.rows, : tree.size] for out in padded.out))
 
     def commit(self, slots: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
         """See `TargetSession.commit`."""
-        idle = self.target.rows - self.rows
+        idle = self.owner.rows - self.rows
         pad = torch.nn.functional.pad
         self.cache.keep(pad(slots.clamp(min=0), (0, 0, 0, idle)), pad(count, (0, idle)))
 

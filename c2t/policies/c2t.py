@@ -4,6 +4,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import Tensor
+
 from c2t.classifier import CONDITIONAL, TreeClassifier
 from c2t.errors import InputError, at_least_one, from_zero
 from c2t.kernels.features import FEATURES, WIDE, Column
@@ -35,6 +37,9 @@ class C2T:
 
     proposal = "ranked"
     exact = True
+    bench = ("K=1,W=1", "", "W=none")
+    sweep = ("beta=0.9|0.8|0.65|0.5|0.3|0.2|0.1|0.05|0.02",)
+    tune = ("beta=0.7", "beta=0.5", "beta=0.3", "beta=0.1", "beta=0.3,levels=3", "beta=0.1,levels=3")
 
     def __post_init__(self):
         at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
@@ -55,10 +60,10 @@ class C2T:
             warnings.warn(f"C2T: entropy over M = {self.M}, the classifier was trained with {trained}", stacklevel=3)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        def confident(children: Nodes) -> LevelSelection:
+        def confident(children: Nodes, parent_score: Tensor) -> LevelSelection:
             confidence = self.classifier(children)
             if self.classifier.config.label == CONDITIONAL:
-                confidence = confidence * children.score
+                confidence = confidence * parent_score
             return LevelSelection(confidence, confidence >= self.beta)
 
         return grow(
@@ -74,7 +79,7 @@ class C2T:
         )
 
     def plan(self) -> StaticPlan:
-        """See `Plan`; InputError for a classifier that the kernel does not have."""
+        """See `StaticPlan`; InputError for a classifier that the kernel does not have."""
         features = [FEATURES[name] for name in self.classifier.config.features]
         if self.classifier.config.layers != 2 or not all(isinstance(feature, Column) for feature in features):
             raise InputError("C2T: a draft phase of fixed shapes needs a classifier of two layers on a node's columns")

@@ -1,11 +1,12 @@
 """Chains: one drafted token per depth, of fixed length or stopped by a rule (the chain mode of C2T, section 5.5).
 
-C2T's own chain is C2T(K=1, W=1); the sampled chain is in `kconfig`.
+C2T's own chain is C2T(K=1, W=1); the sampled chain is in `configured`.
 """
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from c2t.errors import at_least_one, probability
 from c2t.policies.growth import LevelSelection, grow
@@ -21,6 +22,9 @@ class Chain:
 
     proposal = "ranked"
     exact = True
+    bench = ("",)
+    sweep = ("length=1|2|4|8",)
+    tune = ("length=1", "length=2", "length=4")
 
     def __post_init__(self):
         at_least_one(self, "length")
@@ -33,7 +37,7 @@ class Chain:
     draft_length = levels  # what alpha is a share of
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        def everyone(children: Nodes) -> LevelSelection:
+        def everyone(children: Nodes, _parent_score: Tensor) -> LevelSelection:
             return LevelSelection(children.log_joint, torch.ones_like(children.alive))
 
         return grow(draft, root, everyone, K=1, levels=self.length, width=1)
@@ -48,6 +52,9 @@ class DyMax:
 
     proposal = "ranked"
     exact = True
+    bench = ("",)
+    sweep = ("threshold=0.1|0.3",)
+    tune = ()
     column = "log_prob"  # which log-probability of a node the threshold is for
 
     def __post_init__(self):
@@ -55,7 +62,7 @@ class DyMax:
         probability(self, "threshold")
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        def probable(children: Nodes) -> LevelSelection:
+        def probable(children: Nodes, _parent_score: Tensor) -> LevelSelection:
             score = children.columns()[self.column]
             return LevelSelection(score, score.exp() >= self.threshold)
 
@@ -69,3 +76,6 @@ class DyJoint(DyMax):
     threshold: float = 0.08
 
     column = "log_joint"
+    bench = ("",)
+    sweep = ("threshold=0.02|0.08",)
+    tune = ()

@@ -23,6 +23,9 @@ class SampledChain:
 
     proposal = "sampled"
     exact = True
+    bench = ("",)
+    sweep = ()
+    tune = ()
 
     def __post_init__(self):
         at_least_one(self, "length")
@@ -49,6 +52,9 @@ class SpecInfer:
 
     proposal = "sampled"
     exact = True
+    bench = ("",)
+    sweep = ()
+    tune = ()
     independent = True
 
     def __post_init__(self):

@@ -24,6 +24,9 @@ class DDD:
 
     proposal = "ranked"
     exact = True
+    bench = ("",)
+    sweep = ("N=5|12|26|60|120",)
+    tune = ()
 
     def __post_init__(self):
         at_least_one(self, "first_check", "every", "K", "levels", "N")

@@ -32,6 +32,9 @@ class DySpec:
 
     proposal = "sampled"
     exact = True
+    bench = ("",)
+    sweep = ()
+    tune = ()
 
     def __post_init__(self):
         at_least_one(self, "N", "K", "passes")
@@ -79,6 +82,9 @@ class DySpecThreshold:
 
     proposal = "sampled"
     exact = True
+    bench = ("",)
+    sweep = ()
+    tune = ()
 
     def __post_init__(self):
         at_least_one(self, "K", "levels", "max_width")

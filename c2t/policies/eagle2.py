@@ -33,6 +33,15 @@ class Eagle2:
 
     proposal = "ranked"
     exact = True
+    bench = ("", "expand=confidence", "reranked=false", "expand=confidence,reranked=false")
+    sweep = (
+        "levels=2,N=4|8",
+        "levels=3,N=8|15|26",
+        "levels=4,N=15|26|40",
+        "levels=6,N=26|40|60|100",
+        "levels=8,N=60|100|200",
+    )
+    tune = ("N=8,levels=1", "N=8,levels=2", "N=16,levels=3", "N=26,levels=4", "N=26", "N=60")
 
     def __post_init__(self):
         at_least_one(self, "K", "levels", "N")
@@ -55,7 +64,7 @@ class Eagle2:
         return rerank(tree, self.N) if self.reranked and self.N else tree
 
     def plan(self) -> StaticPlan:
-        """See `Plan`; InputError for the full tree and the ablations."""
+        """See `StaticPlan`; InputError for the full tree and the ablations."""
         if self.N is None or not self.reranked or self.expand != "value":
             raise InputError("Eagle2: a draft phase of fixed shapes needs N, expand=value and reranked=true")
         slots = 1 + self.K * self.levels

@@ -60,6 +60,15 @@ class EntropyTree:
 
     proposal = "ranked"
     exact = True
+    bench = (
+        "",
+        "branching=static",
+        "branching=early_stop,levels=10",
+        "branching=naive_width,leaf_above=1,levels=10",
+        "branching=dynamic_depth,levels=10",
+    )
+    sweep = ("levels=1|2|3|4",)
+    tune = ()
 
     def __post_init__(self):
         at_least_one(self, "levels", "K", "max_width", "max_nodes")
@@ -71,7 +80,7 @@ class EntropyTree:
     def __call__(self, draft: Draft, root: Root) -> Tree:
         branching = self._branching
 
-        def certain(children: Nodes) -> LevelSelection:
+        def certain(children: Nodes, _parent_score: Tensor) -> LevelSelection:
             alive = children.rank < branching(children.entropy)
             return LevelSelection(children.log_joint, alive, children.entropy <= self.leaf_above)
 
@@ -87,7 +96,7 @@ class EntropyTree:
         )
 
     def plan(self) -> StaticPlan:
-        """See `Plan`; InputError where some nodes are leaves."""
+        """See `StaticPlan`; InputError where some nodes are leaves."""
         if self.leaf_above != float("inf"):
             raise InputError("EntropyTree: a draft phase of fixed shapes expands every node; leave leaf_above out")
         limits = SelectLimits(0.0, self.max_nodes, strict=True)

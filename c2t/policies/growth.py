@@ -1,5 +1,5 @@
-"""Growing a tree level by level: draft the frontier's children, judge them, let the survivors join and be the frontier
-(C2T, Algorithm 1). What differs between policies of this kind is only how children are judged."""
+"""Growing a tree level by level: draft the frontier's children, select among them, let the survivors join and be the
+next frontier (C2T, Algorithm 1). Policies of this kind differ only in how they select."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -42,10 +42,13 @@ class LevelSelection(NamedTuple):
     expand: Bool[Tensor, "B n"] | None = None
 
 
+Select = Callable[[Nodes, Float[Tensor, "B n"]], LevelSelection]
+
+
 def grow(
     draft: Draft,
     root: Root,
-    judge: Callable[[Nodes], LevelSelection],
+    select: Select,
     *,
     K: int,
     levels: int,
@@ -54,9 +57,9 @@ def grow(
     max_nodes: int = 1024,
     strict: bool = True,
 ) -> Tree:
-    """K candidates per frontier node, of which the `width` best of a level survive, in trees of at most max_nodes.
+    """Grow trees of at most max_nodes: K candidates per frontier node, of which the `width` best of a level survive.
 
-    judge: what the policy says of a level's candidates, which come with their parents' scores.
+    select(children, parent_score): which of a level's candidates join; parent_score (B, n) are their parents' scores.
     M: entropy over the M most probable tokens (None: all; 0: not computed). strict: `width` is a cap, so what it cuts
     off is counted; False where being among the `width` best is the policy's own rule.
     """
@@ -65,8 +68,7 @@ def grow(
     for _ in range(levels):
         rows = draft.expand(tree, frontier)
         children = tree.children(frontier, *rows.topk_entropy(K, M))
-        children = children.scored(tree.score.gather(1, children.parent), children.alive)
-        score, alive, expand = judge(children)
+        score, alive, expand = select(children, tree.score.gather(1, children.parent))
         alive = alive & children.alive & (children.log_joint > float("-inf"))
         survivors = alive.sum(1)
         wanted = survivors.clamp(max=width)

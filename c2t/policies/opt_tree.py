@@ -25,6 +25,9 @@ class OptTree:
 
     proposal = "ranked"
     exact = True
+    bench = ("",)
+    sweep = ("delta=0.05,N=5|12|26|60|120",)
+    tune = ()
 
     def __post_init__(self):
         at_least_one(self, "N", "K", "levels")

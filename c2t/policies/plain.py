@@ -12,6 +12,9 @@ class Plain:
 
     proposal = "ranked"
     exact = True
+    bench = ("",)
+    sweep = ()
+    tune = ("",)
     levels = 0
 
     def __call__(self, draft: Draft | None, root: Root) -> Tree:

@@ -26,6 +26,9 @@ class Sequoia:
 
     proposal = "sampled"
     exact = True
+    bench = ("",)
+    sweep = ()
+    tune = ()
 
     def __post_init__(self):
         at_least_one(self, "levels")

@@ -24,6 +24,12 @@ def split(text: str) -> list[str]:
     return specs
 
 
+def tried_by(command: str) -> str:
+    """Return what a command tries where nobody names policies: the settings that every policy lists for it."""
+    specs = ((name, settings) for name, policy in POLICIES.items() for settings in getattr(policy, command))
+    return ",".join(f"{name}:{settings}" if settings else name for name, settings in specs)
+
+
 def parse(
     spec: str,
     classifier: Callable[..., TreeClassifier],

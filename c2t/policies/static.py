@@ -29,6 +29,9 @@ class Eagle1:
 
     proposal = "ranked"
     exact = True
+    bench = ("",)
+    sweep = ("",)
+    tune = ()
 
     @property
     def levels(self) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from c2t.errors import at_least_one, probability
 from c2t.policies.growth import LevelSelection, grow
@@ -23,13 +24,16 @@ class Talon:
 
     proposal = "ranked"
     exact = True
+    bench = ("",)
+    sweep = ("N=5|12|26|60|120",)
+    tune = ()
 
     def __post_init__(self):
         at_least_one(self, "N", "K", "levels")
         probability(self, "mu")
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        def near_best(children: Nodes) -> LevelSelection:
+        def near_best(children: Nodes, _parent_score: Tensor) -> LevelSelection:
             best = children.log_joint.masked_fill(~children.alive, float("-inf")).amax(1, keepdim=True)
             near = (children.log_joint - best).exp() >= self.mu
             return LevelSelection(children.log_joint, torch.where(children.depth == 0, True, near))

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from c2t.errors import at_least_one, probability
 from c2t.kernels.select import SelectLimits
 from c2t.policies.growth import LevelSelection, StaticPlan, grow
@@ -22,13 +24,16 @@ class JointThreshold:
 
     proposal = "ranked"
     exact = True
+    bench = ("",)
+    sweep = ("threshold=0.2|0.1|0.05|0.02|0.01|0.005|0.002|0.001",)
+    tune = ("threshold=0.05", "threshold=0.02")
 
     def __post_init__(self):
         at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
         probability(self, "threshold")
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        def probable(children: Nodes) -> LevelSelection:
+        def probable(children: Nodes, _parent_score: Tensor) -> LevelSelection:
             return LevelSelection(children.log_joint, children.log_joint.exp() >= self.threshold)
 
         return grow(
@@ -43,6 +48,6 @@ class JointThreshold:
         )
 
     def plan(self) -> StaticPlan:
-        """See `Plan`."""
+        """See `StaticPlan`."""
         limits = SelectLimits(self.threshold, self.max_nodes, strict=self.W is None)
         return StaticPlan(self.K, self.W or self.max_width, self.levels, 0, limits)

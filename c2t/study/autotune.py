@@ -10,7 +10,7 @@ from c2t.decoding import Policy
 from c2t.errors import InputError, at_least_one
 from c2t.models.pairs import Pair
 from c2t.policies.plain import Plain
-from c2t.policies.spec import describe
+from c2t.policies.spec import describe, tried_by
 from c2t.prompts import Prompt, spread
 from c2t.replay.lockstep import Continuation
 from c2t.settings import RunSettings
@@ -19,12 +19,7 @@ from c2t.study.costs import Costs, Overhead, fit_overhead, measure
 from c2t.study.evaluate import continuations, encode
 from c2t.study.rounds import Round, replayed, timed, together
 
-DEFAULT_CANDIDATES = (
-    "plain,chain:length=1,chain:length=2,chain:length=4,"
-    "eagle2:N=8,levels=1,eagle2:N=8,levels=2,eagle2:N=16,levels=3,eagle2:N=26,levels=4,eagle2:N=26,eagle2:N=60,"
-    "c2t:beta=0.7,c2t:beta=0.5,c2t:beta=0.3,c2t:beta=0.1,c2t:beta=0.3,levels=3,c2t:beta=0.1,levels=3,"
-    "threshold:threshold=0.05,threshold:threshold=0.02"
-)
+DEFAULT_CANDIDATES = tried_by("tune")
 
 
 @dataclass(frozen=True, kw_only=True)

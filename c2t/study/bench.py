@@ -12,7 +12,7 @@ from c2t.decoding import Policy, generate
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.policies.plain import Plain
-from c2t.policies.spec import describe, split
+from c2t.policies.spec import describe, split, tried_by
 from c2t.prompts import Prompt, spread
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, total
@@ -21,13 +21,7 @@ from c2t.study.evaluate import StudySettings, continuations, encode, evaluate, s
 DEFAULT_POLICIES = (
     "plain,eagle2:N=26,eagle2:N=60,eagle2:N=100,c2t,c2t:beta=0.3,c2t:beta=0.5,c2t:beta=0.65,c2t:beta=0.85"
 )
-ALL_POLICIES = (  # with the settings of their papers, EAGLE-2's ablations and C2T's variants among them
-    "plain,chain,dymax,dyjoint,c2t:K=1,W=1,eagle1,eagle2,eagle2:expand=confidence,eagle2:reranked=false,"
-    "eagle2:expand=confidence,reranked=false,c2t,c2t:W=none,threshold,opttree,talon,ddd,entropy,"
-    "entropy:branching=static,entropy:branching=early_stop,levels=10,"
-    "entropy:branching=naive_width,leaf_above=1,levels=10,entropy:branching=dynamic_depth,levels=10,"
-    "sampled-chain,specinfer,mcsd,mcsd+,sequoia,dyspec,dyspec-threshold"
-)
+ALL_POLICIES = tried_by("bench")
 WARM_UP_TOKENS = 8
 
 

@@ -13,7 +13,7 @@ from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
-from c2t.policies.spec import describe, parse, split
+from c2t.policies.spec import describe, parse, split, tried_by
 from c2t.prompts import Encoded, Prompt, spread
 from c2t.replay.lockstep import Continuation
 from c2t.statistics import Statistics
@@ -22,15 +22,9 @@ from c2t.study.oracle import Oracle, OracleDraft
 from c2t.study.pareto import LIMIT
 from c2t.study.points import Condition, Point, append_point, drop_unfinished_line, read_points
 
-# All ranked policies that need no training, each from a tau of about 1 to the largest that pays.
-DEFAULT_GRID = (
-    "c2t:beta=0.9|0.8|0.65|0.5|0.3|0.2|0.1|0.05|0.02,"
-    "threshold:threshold=0.2|0.1|0.05|0.02|0.01|0.005|0.002|0.001,"
-    "eagle2:levels=2,N=4|8,eagle2:levels=3,N=8|15|26,eagle2:levels=4,N=15|26|40,"
-    "eagle2:levels=6,N=26|40|60|100,eagle2:levels=8,N=60|100|200,"
-    "opttree:delta=0.05,N=5|12|26|60|120,talon:N=5|12|26|60|120,ddd:N=5|12|26|60|120,"
-    "entropy:levels=1|2|3|4,eagle1,chain:length=1|2|4|8,dymax:threshold=0.1|0.3,dyjoint:threshold=0.02|0.08"
-)
+DEFAULT_GRID = tried_by(
+    "sweep"
+)  # ranked policies that need no training, each from a small tau to the largest that pays
 ORACLE_THRESHOLDS = (0.3, 0.1, 0.03, 0.01, 0.003)
 
 

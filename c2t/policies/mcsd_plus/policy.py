@@ -47,6 +47,9 @@ class MCSDPlus:
 
     proposal = "target-initialised"
     exact = False
+    bench = ("",)
+    sweep = ()
+    tune = ()
 
     def __post_init__(self):
         at_least_one(self, "W", "D")
