@@ -137,7 +137,7 @@ class TargetVerifier:
         return first_step(self.rows, self.lengths, self.token), Committed(tokens, verified.features, self.lengths)
 
     def root(self) -> Root:
-        """The root of the coming round."""
+        """Return the root of the coming round."""
         root = self.sampler.root(self.token, self.session.lengths)
         return self.forks.root(root, self.session.lengths) if self.forks else root
 
@@ -157,7 +157,7 @@ class TargetVerifier:
         )
 
     def unfinished(self, step: "Step") -> Int[Tensor, " b"]:
-        """Batch rows whose texts go on after this step."""
+        """Return the batch rows whose texts go on after this step."""
         going = []
         for row, (prompt, tokens) in enumerate(step.by_row()):
             self.emitted[prompt] += len(tokens)

@@ -12,7 +12,7 @@ class InputError(ValueError):
 
 
 def one_line(error: Exception) -> str:
-    """What another library says went wrong, without its further lines."""
+    """Return the first line of what another library says went wrong."""
     said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return said.splitlines()[0]
 

@@ -50,21 +50,22 @@ class NextTokenDistributions:
         return self.logits - self.log_norm
 
     def top(self, k: int) -> tuple[Int[Tensor, "B F K"], Float[Tensor, "B F K"]]:
-        """The k most probable tokens and their log-probabilities, most probable first, equal ones by lowest id.
+        """Return the k most probable tokens and their log-probabilities, most probable first, equal ones by lowest id.
 
         Raises InputError where the vocabulary has fewer than k tokens.
         """
         return self.topk_entropy(k, 0)[:2]
 
     def entropy(self, m: int | None) -> Float[Tensor, "B F"]:
-        """Entropy over the m most probable tokens, not renormalised (C2T, equation 3); None: the whole vocabulary;
+        """Return the entropy over the m most probable tokens, not renormalised (C2T, equation 3); None: all tokens;
         0: not computed (NaN), for policies that do not use it."""
         return self.topk_entropy(0, m)[2]
 
     def topk_entropy(
         self, k: int, m: int | None
     ) -> tuple[Int[Tensor, "B F K"], Float[Tensor, "B F K"], Float[Tensor, "B F"]]:
-        """`top(k)` and `entropy(m)` at once, which on a GPU is one pass over the vocabulary; InputError as in `top`."""
+        """Return `top(k)` and `entropy(m)` at once, which on a GPU is one pass over the vocabulary; InputError as in
+        `top`."""
         vocabulary = self._drafted.shape[-1]
         if k > vocabulary:
             raise InputError(f"K = {k} is more than the draft's vocabulary of {vocabulary} tokens; choose a smaller K")
@@ -78,9 +79,9 @@ class Draft(Protocol):
     """One generation's draft state: keys and values of the committed prefix, and of the slots expanded this round."""
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """Next-token distributions after these slots; -1 fills up rows that have fewer. The first call of a round
-        expands the root alone (its forward was made when the prefix was observed); later ones take any slots whose
-        parents were expanded before, and cost one draft forward each."""
+        """Return next-token distributions after these slots; -1 fills up rows that have fewer. The first call of a
+        round expands the root alone (its forward was made when the prefix was observed); later ones take any slots
+        whose parents were expanded before, and cost one draft forward each."""
         ...
 
 

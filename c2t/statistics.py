@@ -119,5 +119,5 @@ class Trace:
 
 
 def total(statistics: Iterable[Statistics]) -> Statistics:
-    """All prompts together."""
+    """Add the counts of all prompts."""
     return sum(statistics, Statistics())

@@ -80,7 +80,7 @@ class MCSD(SpecInfer):
 
 
 def grow_config(draft: Draft, root: Root, config: tuple[int, ...], temperature: float, independent: bool) -> Tree:
-    """The sampled tree of a configuration. Draws that repeat a sibling stay as dead slots: the residual rule offers
+    """Draw the tree of a configuration. Draws that repeat a sibling stay as dead slots: the residual rule offers
     them too."""
     tree = Tree.root(root.token)
     frontier = torch.zeros_like(root.token)[:, None]

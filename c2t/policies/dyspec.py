@@ -111,7 +111,8 @@ class DySpecThreshold:
 
 
 def draw_value(children: Nodes, tree: Tree, k: int) -> Float[Tensor, "B n"]:
-    """Log of each draw's value, decided before its token is known; `children` are k draws per node, in order.
+    """Return the log of each draw's value, decided before its token is known; `children` are k draws per node, in
+    order.
 
     Rounding must not turn the order around: no draw is worth less than its own child or than a later sibling.
     """

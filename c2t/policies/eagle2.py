@@ -64,7 +64,7 @@ class Eagle2:
         return rerank(tree, self.N) if self.reranked and self.N else tree
 
     def plan(self) -> StaticPlan:
-        """See `StaticPlan`; InputError for the full tree and the ablations."""
+        """Return the policy as numbers (see `StaticPlan`); InputError for the full tree and the ablations."""
         if self.N is None or not self.reranked or self.expand != "value":
             raise InputError("Eagle2: a draft phase of fixed shapes needs N, expand=value and reranked=true")
         slots = 1 + self.K * self.levels
@@ -72,7 +72,7 @@ class Eagle2:
 
 
 def rerank(tree: Tree, count: int) -> Tree:
-    """The `count` most probable nodes by joint probability, root included; ties prefer the shallower, so that the
+    """Keep the `count` most probable nodes by joint probability, root included; ties prefer the shallower, so that the
     result is connected (EAGLE-2, section 4.2; upstream's unstable top-k can drop a parent and keep its child)."""
     order = torch.sort(tree.log_joint.masked_fill(~tree.alive, float("-inf")), dim=1, descending=True, stable=True)
     return tree.select(order.indices[:, :count].sort(dim=1).values)

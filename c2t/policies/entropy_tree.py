@@ -15,29 +15,29 @@ from c2t.tree import Nodes, Tree
 
 
 def published(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """B(H) of section 4: 1 below 0.02 nats, 2 below 1, then min(ceil(4 H), 7)."""
+    """Return B(H) of section 4: 1 below 0.02 nats, 2 below 1, then min(ceil(4 H), 7)."""
     wide = (4 * entropy).ceil().clamp(max=7)
     return torch.where(entropy < 0.02, 1, torch.where(entropy < 1, 2, wide)).long()
 
 
 def static(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """The paper's static tree: always 2."""
+    """Return 2 always: the paper's static tree."""
     return torch.full_like(entropy, 2).long()
 
 
 def early_stop(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """A chain that ends where the entropy exceeds 1 (section 3.1)."""
+    """Return the widths of a chain that ends where the entropy exceeds 1 (section 3.1)."""
     return torch.where(entropy > 1, 0, 1).long()
 
 
 def naive_width(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """A chain whose last token, drawn at an entropy above 1, has 4 alternatives (section 3.1) [choice of 4]. Use with
-    `leaf_above=1`."""
+    """Return the widths of a chain whose last token, drawn at an entropy above 1, has 4 alternatives (section 3.1)
+    [choice of 4]. Use with `leaf_above=1`."""
     return torch.where(entropy > 1, 4, 1).long()
 
 
 def dynamic_depth(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """B(H) with 0 children above 2 nats: dynamic width and depth (section 3.3) [choice of 2]."""
+    """Return B(H) with 0 children above 2 nats: dynamic width and depth (section 3.3) [choice of 2]."""
     return torch.where(entropy > 2, 0, published(entropy))
 
 
@@ -96,7 +96,7 @@ class EntropyTree:
         )
 
     def plan(self) -> StaticPlan:
-        """See `StaticPlan`; InputError where some nodes are leaves."""
+        """Return the policy as numbers (see `StaticPlan`); InputError where some nodes are leaves."""
         if self.leaf_above != float("inf"):
             raise InputError("EntropyTree: a draft phase of fixed shapes expands every node; leave leaf_above out")
         limits = SelectLimits(0.0, self.max_nodes, strict=True)

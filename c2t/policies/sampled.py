@@ -23,8 +23,8 @@ def draw(
     temperature: float,
     independent: bool = False,
 ) -> tuple[Tree, Nodes]:
-    """k children of each frontier slot (-1: none) in the order in which they are drawn (`rank`), without replacement
-    or independently, from the draft at `temperature`; and the tree that remembers the distributions.
+    """Draw k children of each frontier slot (-1: none) in the order in which they are drawn (`rank`), without
+    replacement or independently, from the draft at `temperature`; and the tree that remembers the distributions.
 
     Not alive are tokens drawn again by independent draws. Tokens of probability 0 count as not drawn, as do all of an
     absent slot. Raises InputError where k draws without replacement ask for more tokens than there are.
@@ -51,13 +51,14 @@ def draw(
 
 
 def undrawn(nodes: Nodes, stop: Bool[Tensor, "B n"]) -> Nodes:
-    """The nodes, where `stop` as if never drawn. Whether to stop may depend on draws made before, never on the token
-    itself: a policy that drops a token after seeing it changes the text's law."""
+    """Return the nodes, those at `stop` as if never drawn. Whether to stop may depend on draws made before, never on
+    the token itself: a policy that drops a token after seeing it changes the text's law."""
     return replace(nodes, alive=nodes.alive & ~stop, rank=torch.where(stop, -1, nodes.rank))
 
 
 def path_key(tree: Tree, slots: Int[Tensor, "B F"], key: Int[Tensor, " B"]) -> Int[Tensor, "B F"]:
-    """Random bits that depend on the round and on the tokens on the path to each slot, not on where it is stored."""
+    """Return random bits that depend on the round and on the tokens on the path to each slot, not on where it is
+    stored."""
     keys = key[:, None].expand(slots.shape)
     slot = slots.clamp(min=0)
     while (slot > 0).any():

@@ -46,7 +46,7 @@ class Sequoia:
 
 @lru_cache(maxsize=32)
 def best_shape(acceptance: tuple[float, ...], size: int, levels: int) -> tuple[Path, ...]:
-    """The paths of the tree of `size` tokens (root included) that maximises the sum over nodes of the product of
+    """Find the paths of the tree of `size` tokens (root included) that maximises the sum over nodes of the product of
     acceptance rates along their paths.
 
     value[d][n]: of the best tree of n nodes with d more levels below its root; split[d][b][n]: nodes of the subtree of

@@ -14,7 +14,7 @@ SHAPE = ("N", "beta", "threshold", "length", "config")  # always shown
 
 
 def split(text: str) -> list[str]:
-    """`a:x=1,y=2,b` -> [`a:x=1,y=2`, `b`]: a piece that is only `key=value` belongs to the policy before it."""
+    """Split `a:x=1,y=2,b` into `a:x=1,y=2` and `b`: a piece that is only `key=value` belongs to the policy before it."""
     specs: list[str] = []
     for piece in text.split(","):
         if specs and "=" in piece and ":" not in piece:
@@ -36,9 +36,10 @@ def parse(
     acceptance: Callable[[float], tuple[float, ...]] | None = None,
     **defaults: Any,
 ) -> Any:
-    """The policy that a text describes. `classifier()` is called only for policies that need one, `classifier(name)`
-    for one that a setting names, `acceptance(draft temperature)` for the rates measured on the pair; `defaults` are
-    used for settings that the policy has and the text leaves out. InputError lists what would be known."""
+    """Make the policy that a text describes. `classifier()` is called only for policies that need one,
+    `classifier(name)` for one that a setting names, `acceptance(draft temperature)` for the rates measured on the pair;
+    `defaults` are used for settings that the policy has and the text leaves out. InputError lists what would be known.
+    """
     name, _, settings = spec.partition(":")
     if name not in POLICIES:
         raise InputError(f"no policy is called {name!r}; known: {', '.join(POLICIES)}")
@@ -62,8 +63,8 @@ def parse(
 
 
 def describe(policy: Any, brief: bool = False) -> str:
-    """The text that `parse` reads back, in the brief form without settings of minor interest at their defaults; the
-    classifier itself is left out."""
+    """Return the text that `parse` reads back, in the brief form without settings of minor interest at their defaults;
+    the classifier itself is left out."""
     name = next(name for name, kind in POLICIES.items() if type(policy) is kind)
     hidden = ("classifier", "acceptance") if brief else ("classifier",)
     values = {

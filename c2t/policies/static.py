@@ -51,7 +51,7 @@ def grow_paths(
     paths: Sequence[Path],
     children_of: Callable[[Tree, Int[Tensor, "B F"], int], tuple[Tree, Nodes]],
 ) -> Tree:
-    """The tree whose nodes are these paths, level by level; only nodes that have children are expanded.
+    """Grow the tree whose nodes are these paths, level by level; only nodes that have children are expanded.
 
     `children_of(tree, frontier, width)` drafts `width` children of each frontier slot, parent-major.
     """

@@ -48,6 +48,6 @@ class JointThreshold:
         )
 
     def plan(self) -> StaticPlan:
-        """See `StaticPlan`."""
+        """Return the policy as numbers; see `StaticPlan`."""
         limits = SelectLimits(self.threshold, self.max_nodes, strict=self.W is None)
         return StaticPlan(self.K, self.W or self.max_width, self.levels, 0, limits)

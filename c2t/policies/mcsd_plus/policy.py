@@ -104,8 +104,8 @@ class MCSDPlus:
 
 @cache
 def topology(W: int, D: int, device: torch.device) -> Bool[Tensor, "n n"]:
-    """The ancestor mask of the root and W forks of 1 + D nodes in depth-major order, built once. Its upper left part
-    of 1 + W (1 + d) slots is the mask of the fork that stopped after d drafted levels (section 3.2)."""
+    """Return the ancestor mask of the root and W forks of 1 + D nodes in depth-major order, built once. Its upper left
+    part of 1 + W (1 + d) slots is the mask of the fork that stopped after d drafted levels (section 3.2)."""
     slot = torch.arange(W * (1 + D), device=device)
     same_fork = slot[:, None] % W == slot % W
     mask = torch.ones(1 + len(slot), 1 + len(slot), dtype=torch.bool, device=device).tril()
