@@ -79,7 +79,7 @@ class C2T:
         )
 
     def plan(self) -> StaticPlan:
-        """Return the policy as numbers (see `StaticPlan`); InputError for a classifier that the kernel does not have."""
+        """Return the policy as numbers (see `StaticPlan`); InputError for a classifier that the kernel lacks."""
         features = [FEATURES[name] for name in self.classifier.config.features]
         if self.classifier.config.layers != 2 or not all(isinstance(feature, Column) for feature in features):
             raise InputError("C2T: a draft phase of fixed shapes needs a classifier of two layers on a node's columns")

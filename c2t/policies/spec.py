@@ -14,7 +14,7 @@ SHAPE = ("N", "beta", "threshold", "length", "config")  # always shown
 
 
 def split(text: str) -> list[str]:
-    """Split `a:x=1,y=2,b` into `a:x=1,y=2` and `b`: a piece that is only `key=value` belongs to the policy before it."""
+    """Split `a:x=1,y=2,b` into `a:x=1,y=2` and `b`: a bare `key=value` belongs to the policy before it."""
     specs: list[str] = []
     for piece in text.split(","):
         if specs and "=" in piece and ":" not in piece:
