@@ -1,20 +1,61 @@
-# `make demo` and `make test` set themselves up; the second time they find the environment ready.
+# `make demo`, `make test` and `make quick` set themselves up; the second time they find the environment ready.
+# Recipes use paths relative to this folder only, so its own path may hold spaces.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test docs setup lock clean
+# One thread a process: the tests' tensors are tiny, and two processes share the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+TWO := -n 2 --dist worksteal
+# Checks of argument types and tensor shapes, which pyproject.toml switches on, make a test three times as long.
+UNCHECKED := --jaxtyping-packages=
+
+LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/mypy
+
+# The tests that compute: all but commands, files, pipelines and documentation.
+NUMERIC := tests/test_*.py tests/kernels tests/models tests/policies tests/replay tests/cuda_graphs tests/harvest \
+	tests/training tests/study
+NOT_NUMERIC := architecture notebooks readme wheel docs
+# Which of them `make test-portable` runs: `make test-portable SELECT="not slow"` takes minutes less.
+SELECT := slow or not slow
+
+.PHONY: demo test quick lint test-portable docs setup lock clean
 
 demo: $(READY)
 	$(BIN)/python -m pipelines.demo
 
+# Every test once: the quick ones with checks of types and shapes, the slow ones without. Meanwhile lint, whose lines
+# are shown at the end.
 test: $(READY)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
-	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+	@lint=$$(mktemp); { $(LINT); } >"$$lint" 2>&1 & number=$$!; \
+		$(PYTEST) $(TWO) -m "not slow"; quick=$$?; \
+		$(PYTEST) $(TWO) -m slow $(UNCHECKED); slow=$$?; \
+		wait $$number; linted=$$?; cat "$$lint"; rm -f "$$lint"; \
+		echo "make test: quick tests $$quick, slow tests $$slow, lint $$linted (0: passed)"; \
+		test $$quick -eq 0 && test $$slow -eq 0 && test $$linted -eq 0
+
+quick: $(READY)
+	$(PYTEST) $(TWO) -m "not slow"
+
+lint: $(READY)
+	$(LINT)
+
+# Results do not depend on the processor: vector width of torch, MKL, oneDNN and numpy, and the number of threads.
+# `default` also takes the paths that MKL has for processors of other makers.
+test-portable: $(READY)
+	@failed=0; for isa in default avx2 native; do for threads in 1 2; do \
+		echo "numeric tests, instruction set: $$isa, threads: $$threads"; \
+		case $$isa in \
+		default) set -- ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 \
+			NPY_DISABLE_CPU_FEATURES="AVX2 FMA3 AVX512F AVX512_SKX AVX512_ICL AVX512_SPR X86_V3 X86_V4" ;; \
+		avx2) set -- ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 ;; \
+		native) set -- C2T_ISA=native ;; \
+		esac; \
+		env "$$@" OMP_NUM_THREADS=$$threads $(BIN)/python -W ignore::RuntimeWarning -m pytest -q $(TWO) $(UNCHECKED) \
+			-m "$(SELECT)" $(NUMERIC) $(foreach name,$(NOT_NUMERIC),--ignore=tests/test_$(name).py) \
+			|| { failed=1; echo "FAILED: $$isa, $$threads"; }; \
+	done; done; exit $$failed
 
 # The site, in build/site: tables rendered from data/results, links checked.
 docs: $(READY)
@@ -24,14 +65,19 @@ docs: $(READY)
 
 setup: $(READY)
 
+# pip keeps its downloads only where it can write; its own lines show what is being fetched and installed.
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "c2t needs Python 3.11 or newer; name one with: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo "c2t needs Python's venv and ensurepip (Debian, Ubuntu: install the package python3-venv)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@echo "Setting up $(VENV): about $$(grep -c == requirements.lock) packages, once; this takes a few minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@cache=$$($(BIN)/python -m pip cache dir 2>/dev/null) && mkdir -p "$$cache" 2>/dev/null && test -w "$$cache" \
+		|| export PIP_NO_CACHE_DIR=1; \
+		export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+		$(BIN)/python -m pip install --progress-bar auto -r requirements.lock \
+		&& $(BIN)/python -m pip install --no-deps --no-build-isolation -e .
 	@touch $@
 
 # Writes requirements.lock anew from the ranges in pyproject.toml, in an environment of its own.

@@ -20,6 +20,10 @@ HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 
+from tests import whole_float64  # noqa: E402  (it imports transformers, which reads the environment above)
+
+whole_float64.install()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

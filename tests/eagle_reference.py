@@ -135,8 +135,8 @@ def attention(config: dict, weight: dict[str, Tensor], x: Tensor) -> Tensor:
     heads = config["num_attention_heads"]
     groups = heads // config.get("num_key_value_heads", heads)
     size, length = config["hidden_size"] // heads, len(x)
-    frequency = config.get("rope_theta", 10000.0) ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
-    angle = torch.arange(length, dtype=torch.float64)[:, None] * torch.cat([frequency, frequency])
+    frequency = 1 / config.get("rope_theta", 10000.0) ** (torch.arange(0, size, 2) / size)  # in float32, as upstream
+    angle = torch.arange(length, dtype=torch.float64)[:, None] * torch.cat([frequency, frequency]).double()
 
     def split(name: str) -> Tensor:
         return linear(weight, f"self_attn.{name}", x).view(length, -1, size).transpose(0, 1)

@@ -1,15 +1,25 @@
-"""A test per policy, and a light import."""
+"""Tests where a reader looks for them, one for each policy, and a light import."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+MODULES = sorted([*ROOT.glob("c2t/**/*.py"), *ROOT.glob("pipelines/**/*.py")])
 
 
 def test_every_policy_has_a_test() -> None:
-    policies = [path for path in ROOT.glob("c2t/policies/*.py") if "def __call__" in path.read_text()]
+    policies = [path for path in MODULES if path.parent.name == "policies" and "def __call__" in path.read_text()]
+    assert len(policies) > 10
     assert [path.stem for path in policies if not (ROOT / f"tests/policies/test_{path.name}").exists()] == []
+
+
+def test_tests_mirror_the_library() -> None:
+    """A folder of tests for each folder of the library, and no test of a module that is gone."""
+    folders = {path.parent.relative_to(ROOT / "c2t") for path in MODULES if path.parts[len(ROOT.parts)] == "c2t"}
+    assert [str(folder) for folder in folders if not any((ROOT / "tests" / folder).glob("test_*.py"))] == []
+    for folder in folders - {Path()}:
+        assert not list((ROOT / "tests").glob(f"test_{folder.name}.py")), f"tests of {folder} belong into its folder"
 
 
 def test_import_of_c2t_needs_no_triton_and_loads_nothing_that_only_some_commands_use() -> None:

@@ -24,6 +24,7 @@ def test_outputs_are_stripped(path: Path) -> None:
     assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "found"),
     [("rows", "result.metrics.average_precision > 0"), ("gain", "len(gain.read(gain.RESULTS)) == 7")],

@@ -123,8 +123,9 @@ def deep_pairs() -> dict[str, tuple[Target, EagleDraft | DraftLM]]:
 
 
 def toy_classifier(seed: int = 0, M: int | None = 1000, label: str = "accepted") -> TreeClassifier:
-    """Confidence that grows with the joint probability and depends on entropy and depth in a random way."""
-    model = TreeClassifier(ClassifierConfig(hidden=6, M=M, label=label))
+    """Confidence that grows with the joint probability and depends on entropy and depth in a random way. In float64:
+    the order of two nodes must not hang on how a processor adds."""
+    model = TreeClassifier(ClassifierConfig(hidden=6, M=M, label=label)).double()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

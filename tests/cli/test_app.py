@@ -35,6 +35,8 @@ from c2t.training.fit import FINETUNE
 from tests.harvests import PROVENANCE, make_harvest, prompt_list, trees
 from tests.small_pair import write_draft, write_prompts, write_target
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SMALL = ["--k", "4", "--levels", "4", "--max-new-tokens", "16"]
 
@@ -185,8 +187,9 @@ def test_without_a_classifier_the_commands_that_make_it_are_named(home: Path) ->
 
 @pytest.mark.parametrize("policy", ["c2t", "plain", "eagle2:N=5,K=3", "c2t:W=none,K=5"])
 def test_generate_writes_the_same_text_with_every_policy(at_home: Path, policy: str) -> None:
-    wanted = good("generate", "a number", "--policy", "plain", "--max-new-tokens", "12").splitlines()[0]
-    said = good("generate", "a number", "--policy", policy, "--max-new-tokens", "12")
+    short = ["--max-new-tokens", "12", "--dtype", "float64"]  # in float32 a near tie may be decided by the tree's shape
+    wanted = good("generate", "a number", "--policy", "plain", *short).splitlines()[0]
+    said = good("generate", "a number", "--policy", policy, *short)
     assert said.splitlines()[0] == wanted
     assert said.strip().splitlines()[-1].startswith("12 tokens in ")
 

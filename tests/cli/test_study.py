@@ -9,6 +9,8 @@ import pytest
 from c2t.classifier import TreeClassifier
 from tests.cli.test_app import good, refused
 
+pytestmark = pytest.mark.slow
+
 GRID = "c2t:beta=0.4|0.45|0.47,K=3,levels=3,eagle2:K=3,levels=2|3,N=4|9"
 FAST = ["--grid", GRID, "--limit", "4", "--max-new-tokens", "8", "--taus", "0.1,0.2,9"]
 

@@ -12,6 +12,8 @@ from c2t.study import costs
 from c2t.study.autotune import DEFAULT_CANDIDATES, TuneSettings
 from tests.cli.test_app import c2t, good, refused
 
+pytestmark = pytest.mark.slow
+
 POLICIES = "eagle2:N=8,K=4,levels=2,chain:length=1"
 SMALL = ["--limit", "4", "--repeats", "1", "--timed", "1", "--max-new-tokens", "8", "--policies", POLICIES]
 

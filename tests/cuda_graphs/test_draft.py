@@ -8,6 +8,8 @@ from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.errors import InputError
 from c2t.policies import C2T, Eagle2, EntropyTree, JointThreshold
 from c2t.sampling import Sampling
+from tests.marks import slow_except
+from tests.rounding import assert_same_column
 from tests.toys import PROMPTS, deep_pairs, emitted, random_eagle, root_of, run, toy_classifier, toy_target
 
 POLICIES = {
@@ -21,26 +23,20 @@ POLICIES = {
 }
 
 
-def nodes(tree, row: int) -> list[tuple]:
-    """Of each alive slot, in order."""
-    slots = tree.alive[row].nonzero()[:, 0].tolist()
-    integers = [tree.token, tree.depth, tree.rank]
-    return [
-        (
-            slots.index(int(tree.parent[row, slot])) if slot else -1,
-            *(int(column[row, slot]) for column in integers),
-            *(pytest.approx(column[row, slot].item(), rel=1e-4, abs=1e-5, nan_ok=True) for column in floats(tree)),
-        )
-        for slot in slots
+def assert_same_nodes(tree, other, row: int) -> None:
+    """Alive slots in order, whatever stands between them."""
+    slots, others = (one.alive[row].nonzero()[:, 0] for one in (tree, other))
+    places = [
+        [chosen.tolist().index(parent) for parent in one.parent[row, chosen[1:]].tolist()]
+        for one, chosen in ((tree, slots), (other, others))
     ]
-
-
-def floats(tree) -> list[torch.Tensor]:
-    return [tree.log_prob, tree.log_joint, tree.entropy, tree.max_log_prob, tree.score]
+    assert places[0] == places[1]
+    for name in ("token", "depth", "rank", "log_prob", "log_joint", "entropy", "max_log_prob", "score"):
+        assert_same_column(getattr(tree, name)[row, slots], getattr(other, name)[row, others], name)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=3)], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", slow_except(POLICIES, "eagle2-small", "c2t-naive"))
 def test_every_round_is_the_policys_own(name: str, sampling: Sampling) -> None:
     """Rows end at different times, which moves the others."""
     policy, target = POLICIES[name], toy_target()
@@ -55,7 +51,7 @@ def test_every_round_is_the_policys_own(name: str, sampling: Sampling) -> None:
             assert step.draft_passes.tolist() == other.draft_passes.tolist()
             assert step.tree.capped.tolist() == other.tree.capped.tolist()
             for row in range(len(step.rows)):
-                assert nodes(step.tree, row) == nodes(other.tree, row)
+                assert_same_nodes(step.tree, other.tree, row)
         assert emitted(found, len(prompts)) == emitted(expected, len(prompts))
 
 

@@ -10,6 +10,8 @@ from c2t.errors import InputError
 from c2t.models.target import Target
 from c2t.policies import C2T, Eagle2, Plain, Sequoia
 from c2t.sampling import Sampling
+from tests.marks import slow_except
+from tests.rounding import assert_same_network
 from tests.toys import PROMPTS, SIZES, WINDOW, language_model, random_eagle, run, toy_classifier
 
 WIDE = {**SIZES, "head_dim": 16}  # which the kernel has blocks for
@@ -22,7 +24,7 @@ EOS = frozenset({11, 30})
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=20, repetition_penalty=1.1, seed=3)], ids=str)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_except(FAMILIES, "llama"))
 def test_text_is_plain_decodings(family: str, sampling: Sampling) -> None:
     """With graphs on both sides and on one; rows end at different times, which moves the others."""
     target = Target(language_model(FAMILIES[family]))
@@ -84,4 +86,4 @@ def test_norms_and_mlps_are_compiled_once() -> None:
     compile_small_operations(model)
     assert compiled == {name: module._compiled_call_impl for name, module in model.named_modules()}
     with torch.compiler.set_stance("force_eager"):
-        torch.testing.assert_close(model(tokens).logits, expected)
+        assert_same_network(model(tokens).logits, expected)

@@ -1,5 +1,6 @@
 """The inputs of the network are the paper's raw values, in whatever shape the columns have."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from c2t.classifier import features
 from c2t.errors import InputError
 from c2t.kernels.features import FEATURES, WIDE
+from tests.rounding import assert_within, growth
 
 NODES = SimpleNamespace(
     log_joint=torch.tensor([[0.5, 0.25], [1.0, 1e-6]]).log(),
@@ -23,12 +25,15 @@ def test_raw_values_in_the_order_of_the_names() -> None:
     x = features(NODES, ("depth", "joint_prob", "entropy"))
     assert x.shape == (2, 2, 3)
     assert x.dtype == torch.float32
-    torch.testing.assert_close(x[1, 1], torch.tensor([10.0, 1e-6, 6.0]))
-    torch.testing.assert_close(x[0, 0], torch.tensor([0.0, 0.5, 0.0]))
+    assert x[..., 0].tolist() == [[0, 1], [2, 10]]
+    assert x[..., 2].equal(NODES.entropy)
+    for place, prob in (((0, 0), 0.5), ((1, 1), 1e-6)):  # an exponential of a rounded logarithm
+        assert x[(*place, 1)].item() == pytest.approx(prob, rel=growth(4) - growth(1) * math.log(prob))
 
 
 def test_the_log_odds_of_the_most_probable_sibling_are_finite() -> None:
-    torch.testing.assert_close(features(NODES, ("max_prob_logit",))[0, :, 0], torch.zeros(2))
+    even = features(NODES, ("max_prob_logit",))[0, :, 0]  # log-odds have the slope 4 at a half
+    assert_within(even, torch.zeros(2), 4 * growth(5))
     assert features(NODES, ("max_prob_logit",)).isfinite().all()
 
 

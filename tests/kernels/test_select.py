@@ -13,6 +13,7 @@ from c2t.policies.c2t import C2T
 from c2t.policies.threshold import JointThreshold
 from c2t.protocols import NextTokenDistributions
 from c2t.tree import Tree
+from tests.rounding import assert_within, growth, log_prob_bound
 from tests.toys import root_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -87,7 +88,7 @@ def alive_nodes(tree: Tree | StaticTree, row: int) -> list[tuple]:
 @pytest.mark.parametrize("W", [4, None])
 @pytest.mark.parametrize("kind", ["accepted", "accepted_given_parent", "joint"])
 def test_levels_are_those_of_grow(kind: str, W: int | None, max_nodes: int) -> None:
-    model, beta = classifier(label=kind), 0.15 if kind == "step" else 0.4
+    model, beta = classifier(label=kind), 0.15 if kind == "accepted_given_parent" else 0.4
     script = scripts(rows=3, width=4, levels=4)
     if kind != "joint":  # whose matrix product may tell equal rows apart in their last bit
         script = [logits + torch.rand_like(logits) for logits in script]
@@ -100,10 +101,11 @@ def test_levels_are_those_of_grow(kind: str, W: int | None, max_nodes: int) -> N
     assert tree.capped.tolist() == expected.capped.tolist()
     assert tree.sizes.tolist() == expected.sizes.tolist()
     assert 3 < int(tree.sizes.max()) <= max_nodes
+    step = 4 * log_prob_bound(torch.tensor([5.0] * 12)) + 4 * confidence_step(network)
     for row in range(3):
         found, wanted = alive_nodes(tree, row), alive_nodes(expected, row)
         assert [node[:4] for node in found] == [node[:4] for node in wanted]
-        torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted))
+        assert_within(torch.tensor(found, dtype=torch.float64), torch.tensor(wanted, dtype=torch.float64), step)
 
 
 def test_bits_are_the_ancestors_and_dead_slots_see_themselves() -> None:
@@ -122,20 +124,27 @@ def test_a_second_round_is_as_the_first() -> None:
     assert tree.sizes.tolist() == [1, 1]
     select(tree, range(1), range(1, 4), rank(script[0][:, :1].to(DEVICE), 3, None), None, SelectLimits(0.05))
     for column, before in zip(tree, first, strict=True):
-        torch.testing.assert_close(column, before, equal_nan=True)
+        assert column.nan_to_num(nan=7.5).equal(before.nan_to_num(nan=7.5))
+
+
+def confidence_step(network: Network | None) -> float:
+    """How far two float32 confidences of these tests' classifiers may lie apart: no input is larger than 12."""
+    if network is None:
+        return 0.0
+    hidden = 12 * network.hidden_weight.abs().sum(1) + network.hidden_bias.abs()
+    logit = float(network.output_weight.abs() @ hidden + network.output_bias.abs())
+    return 2 * growth(len(network.features) + len(hidden) + 8) * logit / 4
 
 
 def agree(script: list[torch.Tensor], K: int, network: Network | None, limits: SelectLimits) -> StaticTree:
+    """Both copy and add the same numbers, so all columns are equal but the classifier's scores, which are sums in
+    another order; those of a path are multiplied where they are conditional."""
     found, expected = (grown(step, script, K, network, limits) for step in (triton_select, torch_select))
     for name, column in found._asdict().items():
-        torch.testing.assert_close(
-            column,
-            getattr(expected, name),
-            rtol=2e-6,
-            atol=2e-6,
-            equal_nan=True,
-            msg=lambda m, name=name: f"{name}: {m}",
-        )
+        if name == "score" and network is not None:
+            assert_within(column, expected.score, len(script) * confidence_step(network), name)
+        else:
+            assert column.nan_to_num(nan=7.5).equal(getattr(expected, name).nan_to_num(nan=7.5)), name
     return found
 
 

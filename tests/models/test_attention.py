@@ -1,7 +1,5 @@
 """Stock models with c2t's tree attention say what they say with SDPA and the dense mask."""
 
-from functools import partial
-
 import pytest
 import torch
 from transformers import DynamicCache, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
@@ -14,6 +12,8 @@ from c2t.models.attention import TREE_ATTENTION, tree_arguments
 from c2t.models.target import Target
 from c2t.policies import Eagle2
 from c2t.sampling import Sampling
+from tests.kernels.test_tree_attention import exact_attention
+from tests.rounding import assert_same_network, assert_within
 from tests.toys import (
     NO_TOKENS,
     PROMPTS,
@@ -75,21 +75,31 @@ def test_logits_are_those_of_sdpa(family: str, monkeypatch: pytest.MonkeyPatch) 
     assert windows == []
     target.use_tree_attention()
     for ours, stock in zip(rounds(target), expected, strict=True):
-        torch.testing.assert_close(ours, stock, rtol=1e-9, atol=1e-9)
+        assert_same_network(ours, stock)
     # two trees, two layers, of which one or both may have a window
     assert windows == 2 * {"mistral": [WINDOW, WINDOW], "qwen2-sliding": [None, WINDOW]}.get(family, [None, None])
 
 
 @torch.no_grad()
 def test_kernel_serves_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's interpreter in place of the twin, float32."""
+    """Triton's interpreter in place of the twin, in float32: what it makes of the model's own tensors is right up to
+    rounding, and with exact attention in its place the model says what it says with SDPA."""
+    served = []
+
+    def kernel(query, key, value, mask, scale, window):
+        narrow = [part.float() for part in (query, key, value)]
+        found = triton_attention(*narrow, mask, scale, window, splits=2)
+        assert_within(found, *exact_attention(*narrow, mask, scale, window))
+        served.append(found)
+        return exact_attention(query, key, value, mask, scale, window)[0]
+
     target = target_of("llama")
-    target.model.float()
     expected = rounds(target)
-    monkeypatch.setattr(attention, "tree_attention", partial(triton_attention, splits=2))
+    monkeypatch.setattr(attention, "tree_attention", kernel)
     target.use_tree_attention()
     for ours, stock in zip(rounds(target), expected, strict=True):
-        torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-4)
+        assert_same_network(ours, stock)
+    assert len(served) == 2 * 2  # trees and layers
 
 
 def test_decoding_writes_the_same_text() -> None:
@@ -115,7 +125,7 @@ def test_stock_model_with_its_own_cache() -> None:
     logits = model(tree, position_ids=mask.positions.long(), past_key_values=cache, **tree_arguments(mask)).logits[0]
     for slot, path in enumerate([[5], [5, 6], [5, 7], [5, 7, 8]]):
         plain = model(torch.tensor([[*PROMPTS[1], *path]])).logits[0, -1]
-        torch.testing.assert_close(logits[slot], plain, rtol=1e-9, atol=1e-9)
+        assert_same_network(logits[slot], plain)
 
 
 @pytest.mark.parametrize("dim", [8, 24])

@@ -8,6 +8,7 @@ from c2t.kernels.tree_attention import grouped_attention
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.fused_eagle import FusedEagle
+from tests.rounding import assert_same_network
 from tests.toys import VOCABULARY, toy_target
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "vocab_size": VOCABULARY}
@@ -37,9 +38,7 @@ def test_outputs_are_the_modules(variant: str, bias: bool) -> None:
     fused = FusedEagle(head)
     fused.reach(1501)
     found = fused(features, tokens, positions, lambda layer, q, k, v: grouped_attention(q, k, v, mask))
-    torch.testing.assert_close(
-        found, head(features, tokens, positions, mask[:, None]), rtol=1e-6, atol=1e-6
-    )  # the module computes norms in float32
+    assert_same_network(found, head(features, tokens, positions, mask[:, None]))
 
 
 def test_a_head_that_was_trained_on_is_fused_anew() -> None:

@@ -14,6 +14,7 @@ from c2t.policies import Eagle2
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.eagle_reference import CONFIG, head_state, write_head
+from tests.rounding import assert_same_network
 from tests.toys import (
     FAMILIES,
     PROMPTS,
@@ -64,9 +65,9 @@ def test_tree_forward_is_the_forward_of_every_path(family: str, checkpoints) -> 
     rows = list(range(len(texts)))
     for row in rows:
         plain = target.model(torch.tensor([texts[row]]), output_hidden_states=True)
-        torch.testing.assert_close(verified.logits[row, 0], plain.logits[0, -1], rtol=1e-5, atol=1e-5)
+        assert_same_network(verified.logits[row, 0], plain.logits[0, -1])
         features = verified.features[row, : len(texts[row])]
-        torch.testing.assert_close(features, plain.hidden_states[-1][0], rtol=1e-5, atol=1e-5)
+        assert_same_network(features, plain.hidden_states[-1][0])
     for turn in range(3):
         tree = tree_of([5 + turn] * len(rows), seed=turn)
         verified = session.verify(tree)
@@ -76,9 +77,9 @@ def test_tree_forward_is_the_forward_of_every_path(family: str, checkpoints) -> 
             for slot in range(tree.size):
                 text = [*texts[row], 5 + turn, *path_of(tree, place, slot)]
                 plain = target.model(torch.tensor([text]), output_hidden_states=True)
-                torch.testing.assert_close(verified.logits[place, slot], plain.logits[0, -1], rtol=1e-5, atol=1e-5)
+                assert_same_network(verified.logits[place, slot], plain.logits[0, -1])
                 feature = plain.hidden_states[-1][0, -1]
-                torch.testing.assert_close(verified.features[place, slot], feature, rtol=1e-5, atol=1e-5)
+                assert_same_network(verified.features[place, slot], feature)
             texts[row] += [5 + turn, *path_of(tree, place, deepest)]
             path = tree.ancestors()[place, deepest].nonzero()[:, 0].tolist()
             committed.append(path + [-1] * (4 - len(path)))

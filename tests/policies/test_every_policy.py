@@ -12,12 +12,14 @@ from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY, EXACT, SAMPLED
+from tests.marks import slow_except
 from tests.replay.test_lockstep import assert_same
 from tests.toys import PROMPTS, TableDraft, deep_pairs, emitted, random_table, root_of, toy_drafts, toy_target
 
 NEW = 10
 GREEDY, SAMPLING = Sampling(), Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=3)
 SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLING}
+QUICK = ("chain", "eagle2", "c2t", "mcsd", "dyspec")  # one of each kind, for `make quick`
 RUNS = [("eagle", "greedy"), ("perturbed", "greedy"), ("perturbed", "sampled")]
 
 
@@ -50,7 +52,7 @@ def test_greedy_texts_are_those_of_generate() -> None:
 
 
 @pytest.mark.parametrize(("draft", "sampling"), RUNS)
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", slow_except(EXACT, *QUICK))
 def test_text_is_plain_decodings_and_replay_is_the_live_run(name: str, draft: str, sampling: str) -> None:
     case, chosen = EVERY_POLICY[name], SAMPLINGS[sampling]
     steps = live(name, draft, chosen, "target-only")
@@ -70,7 +72,7 @@ def deep_texts() -> list[list[int]]:
 
 
 @pytest.mark.parametrize("draft", ["eagle3", "mtp"])
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", slow_except(EXACT, "eagle2"))
 def test_greedy_text_is_that_of_generate_with_other_heads(name: str, draft: str) -> None:
     target, drafter = deep_pairs()[draft]
     policy, settings = EVERY_POLICY[name].policy, {"max_new_tokens": 6, "sampling": GREEDY}
@@ -78,7 +80,7 @@ def test_greedy_text_is_that_of_generate_with_other_heads(name: str, draft: str)
     assert [tokens[:6] for tokens in emitted(steps, 2)] == deep_texts()
 
 
-@pytest.mark.parametrize("name", EVERY_POLICY)
+@pytest.mark.parametrize("name", slow_except(EVERY_POLICY, *QUICK))
 def test_each_row_is_its_run_alone(name: str) -> None:
     rule = "residual" if name in SAMPLED else None
     together = live(name, "perturbed", SAMPLING, rule)

@@ -10,6 +10,9 @@ from typer.testing import CliRunner
 from pipelines.gain import calibration, variants
 from pipelines.gain.__main__ import app
 from pipelines.gain.subtrees import read_nodes
+from tests.rounding import growth
+
+pytestmark = pytest.mark.slow
 
 
 def test_probabilities_are_sharpened_and_ratios_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,4 +31,6 @@ def test_probabilities_are_sharpened_and_ratios_shown(tmp_path: Path, monkeypatc
     assert (before.token[:10] == after.token[:10]).all()
     assert (first[0] == first[1]).all()
     gaps = [-np.diff(nodes.columns["log_prob"][:10]) for nodes in (before, after)]
-    assert gaps[1] == pytest.approx(2 * gaps[0], rel=1e-3)
+    # Each log-probability is the logarithm of a stored float32, and a difference of two logits before.
+    sizes = [2 + np.abs(nodes.columns["log_prob"][:10]).max() for nodes in (before, after)]
+    assert (np.abs(gaps[1] - 2 * gaps[0]) <= growth(8) * (sizes[1] + 2 * sizes[0])).all()

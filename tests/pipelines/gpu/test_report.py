@@ -11,6 +11,8 @@ from pipelines.gpu.models import TINY, classifier_until, phase_of, ragged_trees,
 from pipelines.gpu.parity import close
 from pipelines.papers.tree_blocks import Timing
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

@@ -14,6 +14,8 @@ from pipelines.pair.__main__ import Stage
 from pipelines.pair.build import CORPUS, STAGES, build, stages_of
 from pipelines.pair.recipes import COMMON, HEADS, PAIRS
 
+pytestmark = pytest.mark.slow
+
 OUT = PAIRS["tiny"].out
 MB = 1_000_000
 

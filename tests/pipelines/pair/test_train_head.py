@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -85,17 +86,44 @@ def test_second_level_is_fed_as_a_drafted_token_is() -> None:
     torch.testing.assert_close(one, expected)
 
 
-def test_training_improves_the_head_and_resumes_to_the_same_weights(tmp_path: Path) -> None:
+class Stop(Exception):
+    pass
+
+
+class Interrupted(FeatureRows):
+    """Rows that end in the middle of a run. asked: the steps whose batches were asked for."""
+
+    def __init__(self, *rows, stop: int | None = None):
+        super().__init__(*rows)
+        self.stop, self.asked = stop, []
+
+    def batch(self, step: int, settings: HeadSettings) -> Batch:
+        if step == self.stop:
+            raise Stop
+        self.asked.append(step)
+        return super().batch(step, settings)
+
+
+def test_training_improves_the_head_and_a_stopped_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     target, head, ids, features = pair()
     data = FeatureRows(ids, features, held_back=2)
     before = agreement(head, target.lm_head, data, data.train)
     settings = HeadSettings(steps=60, rows=5, learning_rate=5e-3, noise=0.0, checkpoint_seconds=0)
-    run = train_head(head, target.lm_head, distillation_loss, data, settings, tmp_path)
+    whole = train_head(head, target.lm_head, distillation_loss, data, settings, tmp_path / "whole")
     assert agreement(head, target.lm_head, data, data.train) > before
+
+    _, stopped, _, _ = pair()
+    rows = Interrupted(ids, features, 2, stop=23)
+    with pytest.raises(Stop):
+        train_head(stopped, target.lm_head, distillation_loss, rows, settings, tmp_path / "parts")
     _, fresh, _, _ = pair()
-    again = train_head(fresh, target.lm_head, distillation_loss, data, settings, tmp_path)
-    assert again.step == run.step == 60
-    torch.testing.assert_close(fresh.fc.weight, head.fc.weight)
+    rest = Interrupted(ids, features, 2)
+    run = train_head(fresh, target.lm_head, distillation_loss, rest, settings, tmp_path / "parts")
+    assert run.step == whole.step == 60
+    assert 0 < min(step for step in rest.asked if step) <= 23
+    assert 0 not in rest.asked
+    for one, other in zip(head.parameters(), fresh.parameters(), strict=True):
+        assert one.equal(other)
 
 
 def test_tapped_states_are_what_the_runtime_taps() -> None:

@@ -1,0 +1,85 @@
+"""How far apart two computations of one thing may lie on any processor.
+
+Processors add in different orders (vector width, fused multiply-add, threads), so nothing here is what a machine
+printed: bounds follow from the unit roundoff u of the type and the number of roundings n that a result has gone
+through. Each rounding is a factor (1 + d), |d| <= u, and n of them at most 1 + n u / (1 - n u), whatever their order
+(N. Higham, Accuracy and Stability of Numerical Algorithms, lemma 3.1).
+"""
+
+import torch
+from torch import Tensor
+
+# Two float64 computations of a toy network. A result passes at most 8 layers of some 500 roundings in sequence (seven
+# products of at most 96 terms, a softmax, two norms), 4000 in all, and a layer's errors are enlarged at most
+# 1000-fold by those after it (test_rounding.py measures that): 4000 * 1000 * 2^-53 = 4.4e-10, on both sides.
+NETWORK = 1e-9
+
+
+def growth(roundings: int, dtype: torch.dtype = torch.float32) -> float:
+    """Return the largest relative error after so many roundings."""
+    error = roundings * torch.finfo(dtype).eps / 2
+    return error / (1 - error)
+
+
+def dot_bound(a: Tensor, b: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return how far a @ b computed in `dtype` may lie from the exact one: n products and their sum in any order."""
+    return growth(a.shape[-1], dtype) * (a.double().abs() @ b.double().abs())
+
+
+def assert_within(found: Tensor, exact: Tensor, bound: Tensor | float, what: str = "value") -> None:
+    """Fail where |found - exact| > bound; NaN equals NaN, and an infinity itself only."""
+    found, exact = found.detach().double(), exact.detach().double()
+    bound = torch.as_tensor(bound, dtype=torch.float64, device=exact.device).expand_as(exact)
+    error = (found - exact).abs()
+    right = (found == exact) | (error <= bound) | (found.isnan() & exact.isnan())
+    if not right.all():
+        place = torch.where(right, -1, (error / bound).nan_to_num(nan=float("inf"))).argmax()
+        raise AssertionError(
+            f"{what}: {int((~right).sum())} of {right.numel()} differ by more than rounding explains; the worst is "
+            f"{found.flatten()[place]:.9g} for {exact.flatten()[place]:.9g}, where {bound.flatten()[place]:.2g} may be"
+        )
+
+
+def assert_same_network(found: Tensor, expected: Tensor, what: str = "value") -> None:
+    """Fail where two float64 computations of a toy network differ by more than NETWORK, relative to the largest."""
+    assert found.dtype == expected.dtype == torch.float64
+    finite = expected.detach()[expected.isfinite()].abs()
+    assert_within(found, expected, NETWORK * max(1.0, float(finite.max()) if finite.numel() else 0.0), what)
+
+
+def log_prob_bound(logits: Tensor, dtype: torch.dtype = torch.float32) -> float:
+    """Return how far log-probabilities of V finite `logits` may lie from the exact ones: differences of logits, each
+    rounded once (logits up to L in size: 3 L u), and the logarithm of a sum of V exponentials of such differences."""
+    largest = float(torch.where(logits.isfinite(), logits, 0).abs().max()) if logits.numel() else 0.0
+    return growth(logits.shape[-1] + 8, dtype) + growth(6, dtype) * largest
+
+
+def entropy_bound(entropy: Tensor, logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the same for sums of -p log p: p errs relatively, and log p absolutely, by `log_prob_bound`."""
+    return log_prob_bound(logits, dtype) * (1 + 2 * entropy.double()) + growth(logits.shape[-1] + 4, dtype) * entropy
+
+
+def confidence_bound(model, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the same for a TreeClassifier's confidence in rows of features, which are rounded to float32 themselves:
+    the terms of the logit, in size, times the roundings of both layers; a sigmoid's slope is at most 1/4."""
+    size, roundings = x.double().abs(), x.shape[-1] + 4
+    for layer in (model.hidden, *model.further, model.output):
+        size = size @ layer.weight.detach().double().abs().T + layer.bias.detach().double().abs()
+        roundings += layer.weight.shape[1] + 1
+    return (growth(roundings, dtype) + growth(3)) * size.squeeze(-1) / 4 + growth(4, dtype)
+
+
+# Of toys.toy_classifier, which computes in float64 from features that are rounded to float32: the terms of its logit
+# add up to at most 100 in size at entropies below 4 and 11 levels (test_rounding.py).
+SCORE = growth(3) * 100 / 4
+
+
+def assert_same_column(found: Tensor, expected: Tensor, name: str) -> None:
+    """Fail where a column of a tree that was built twice differs: integers must be equal; real columns of float64
+    drafts are two computations of one network; a classifier's scores start from features in float32."""
+    assert found.dtype == expected.dtype, name
+    if found.is_floating_point():
+        bound = NETWORK * (1 + torch.where(expected.isfinite(), expected, 0).abs())
+        assert_within(found, expected, SCORE if name == "score" else bound, name)
+    else:
+        assert found.equal(expected), name
