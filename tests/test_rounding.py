@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.rounding import assert_within, confidence_bound, dot_bound, growth, log_prob_bound
-from tests.toys import PROMPTS, deep_pairs, toy_classifier, toy_target
+from tests.toys import PROMPTS, deep_pairs, random_eagle, toy_classifier, toy_target
 
 
 @torch.no_grad()
@@ -25,6 +25,12 @@ def test_terms_of_the_toy_classifiers_logit_add_up_to_less_than_100(seed: int, l
     model = toy_classifier(seed, label=label)
     x = torch.tensor([[1.0, 4.0, 11.0]])
     assert confidence_bound(model, x, torch.float64) < growth(3) * 100 / 4 * 1.01
+
+
+def test_toys_are_the_same_whatever_was_drawn_before() -> None:
+    first = random_eagle(toy_target()).head.state_dict()
+    torch.rand(7)
+    assert all(tensor.equal(first[name]) for name, tensor in random_eagle(toy_target()).head.state_dict().items())
 
 
 def test_sums_in_any_order_are_within_the_bound_and_a_missing_term_is_not() -> None:

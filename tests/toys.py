@@ -58,12 +58,13 @@ FAMILIES: dict[str, PreTrainedConfig] = {
 
 
 def randomise(module: nn.Module, seed: int, spread: float = 0.4) -> nn.Module:
-    """Random weights everywhere, norms and biases too, so that leaving one out shows."""
+    """Random weights everywhere, norms (about 1) and biases too, so that leaving one out shows; the same whatever was
+    drawn before."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in module.parameters():
+        for name, parameter in module.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * spread
-            parameter.copy_(noise if parameter.ndim > 1 else noise + parameter)
+            parameter.copy_(noise if parameter.ndim > 1 or name.endswith("bias") else 1 + noise)
     return module
 
 
