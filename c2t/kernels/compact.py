@@ -24,9 +24,10 @@ def compact(
     lengths: Int[Tensor, " B"],
     start: int,
 ) -> None:
-    """In every buffer, slots start + index[r, :count[r]] of row r are copied to [lengths[r], lengths[r] + count[r]).
+    """Copy, in every buffer, slots start + index[r, :count[r]] of row r to [lengths[r], lengths[r] + count[r]).
 
-    In that order, and as if all were read before one is written. Buffers of one pair may be on several devices.
+    The order is kept, and the result is as if all slots were read before one is written. The buffers may be on several
+    devices.
     """
     first = buffers[0]
     alike = all(
@@ -39,7 +40,7 @@ def compact(
 
 
 def torch_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengths: Tensor, start: int) -> None:
-    """The twin: a gather and a scatter in each layer."""
+    """Do `compact` in torch: a gather and a scatter in each layer."""
     steps = torch.arange(index.shape[1], device=index.device)
     target = lengths[:, None] + steps
     # Beyond a row's count a slot is copied onto itself.
@@ -52,7 +53,7 @@ def torch_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengt
 
 
 def triton_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengths: Tensor, start: int) -> None:
-    """The kernel; a program moves one head's path in one row of one layer's keys or values."""
+    """Do `compact` in one launch; a program moves one head's path in one row of one layer's keys or values."""
     first = buffers[0]
     _, rows, heads, capacity, dim = first.shape
     places = addresses(tuple(buffer.data_ptr() for buffer in buffers), first.device)
@@ -65,7 +66,7 @@ def triton_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, leng
 
 @lru_cache(maxsize=64)
 def addresses(pointers: tuple[int, ...], device: torch.device) -> Int[Tensor, " L"]:
-    """Where the layers' buffers begin; they stay where they are until the cache grows or loses a row."""
+    """Return the addresses of the layers' buffers. Cached: they change only when the cache grows or loses a row."""
     return torch.tensor(pointers, dtype=torch.int64, device=device)
 
 

@@ -1,7 +1,7 @@
 """Element-wise transforms of a node's columns into the classifier's inputs (C2T, section 4.1).
 
-The only definition of a feature: decoding reads the columns of a live tree, training the same columns from disk. The
-raw values of the first three are the paper's; a variant is one more line of `FEATURES`.
+This is the only definition of a feature: decoding reads the columns of a live tree, training the same columns from
+disk. The first three are the paper's, as raw values; a variant is one more line of `FEATURES`.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Column:
-    """A column as it is, or its exponential: a feature that a kernel can compute from this description."""
+    """Column as it is, or its exponential: a feature that a kernel can compute from this description."""
 
     name: str
     exp: bool = False
@@ -25,7 +25,7 @@ class Column:
 
 
 def max_prob_logit(nodes: Any) -> Tensor:
-    """Log-odds of the most probable sibling: the one input of a sceptic's rule for when to stop."""
+    """Return the log-odds of the most probable sibling's draft probability."""
     return torch.logit(nodes.max_log_prob.exp(), eps=1e-6)
 
 

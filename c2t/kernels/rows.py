@@ -1,9 +1,9 @@
-"""What a level of a tree asks of next-token logits, in one pass over the vocabulary: log-sum-exp, the most probable
-tokens, and the entropy over the M most probable ones (C2T, equation 3).
+"""Log-sum-exp of next-token logits, their most probable tokens, and the entropy over the M most probable ones (C2T,
+equation 3), in one pass over the vocabulary: all that a level of a tree needs.
 
-On a GPU every row is split into chunks of the vocabulary, which one kernel reduces to at most M logits each and a
-second one merges: both find the M-th largest by bisection on the bits of the floats, and since equal logits contribute
-equally it does not matter which of those at the threshold are counted. Elsewhere torch does the same.
+On a GPU every row is split into chunks of the vocabulary. One kernel reduces a chunk to at most M logits, a second one
+merges the chunks. Both find the M-th largest by bisection on the bits of the floats. Equal logits contribute equally,
+so it does not matter which of those at the threshold are counted. Elsewhere torch does the same.
 """
 
 from typing import NamedTuple, no_type_check
@@ -25,8 +25,11 @@ MANTISSA = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}  # float32 
 
 
 class TopK(NamedTuple):
-    """Of R distributions, in nats: the k most probable tokens, most probable first and equal ones by lowest id, with
-    log-probabilities; the entropy over the m most probable, not renormalised; the log-sum-exp of the logits."""
+    """Results for R distributions, in nats.
+
+    token, log_prob: the k most probable tokens, most probable first and equal ones by lowest id. entropy: over the m
+    most probable tokens, not renormalised. log_norm: log-sum-exp of the logits.
+    """
 
     token: Int[Tensor, "*R K"]
     log_prob: Float[Tensor, "*R K"]
@@ -35,8 +38,10 @@ class TopK(NamedTuple):
 
 
 def rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, log_norm: Float[Tensor, "*R"] | None = None) -> TopK:
-    """k <= V; 0 ranks no token. m: None is the whole vocabulary; 0 computes no entropy (NaN). log_norm: if it is known
-    already, which saves a pass where there is no kernel.
+    """Return the k <= V most probable tokens of each distribution and its entropy over the m most probable ones.
+
+    k = 0 ranks no token. m: None is the whole vocabulary; 0 computes no entropy (NaN). log_norm: the log-sum-exp if it
+    is known already, which saves a pass where there is no kernel.
 
     Half-precision logits are read as float32; -inf is a token without probability. A NaN makes the row's log_norm NaN,
     and with it all probabilities.
@@ -49,12 +54,12 @@ def rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, log_norm: Float[T
 
 
 def chunk_size(vocabulary: int) -> int:
-    """A power of two, from CHUNK on, that leaves at most CHUNKS chunks."""
+    """Return the smallest power of two, CHUNK or more, that splits the vocabulary into at most CHUNKS chunks."""
     return max(CHUNK, 1 << (-(-vocabulary // CHUNKS) - 1).bit_length())
 
 
 def triton_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, chunk: int | None = None) -> TopK:
-    """`rank` as two kernels, without waiting for the device. chunk: a power of two, at least k."""
+    """Do `rank` in two kernels, without waiting for the device. chunk: a power of two, at least k."""
     batch, vocabulary = logits.shape[:-1], logits.shape[-1]
     logits = logits.reshape(-1, vocabulary)
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
@@ -94,20 +99,20 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def order_of(x):
-        """float32 -> int32 that compares alike, 0.0 and -0.0 as equals."""
+        """Map float32 to int32 so that they compare alike, with 0.0 and -0.0 equal."""
         bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
         return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
     @triton.jit
     @no_type_check
     def value_of(order):
-        """The float32 of this order."""
+        """Return the float32 that `order_of` maps to this order."""
         return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
     @triton.jit
     @no_type_check
     def _largest(key, K: tl.constexpr, WIDTH: tl.constexpr):
-        """The K largest of distinct keys, largest first, filled up to WIDTH."""
+        """Return the K largest of distinct keys, largest first, filled up to WIDTH."""
         slot = tl.arange(0, WIDTH)
         found = tl.full([WIDTH], -0x7FFFFFFFFFFFFFFF, tl.int64)
         for i in range(K):
@@ -119,7 +124,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def _threshold(order, M):
-        """The largest t such that at least M of these are >= t; no more than M may be all of them."""
+        """Return the largest t such that at least M of these are >= t; M is at most their number."""
         low = tl.min(order, 0).to(tl.int64)
         high = tl.max(order, 0).to(tl.int64) + 1
         while high - low > 1:
@@ -132,7 +137,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def _ordered(x, inside, UNUSED: tl.constexpr):
-        """Orders of logits without the bits that their type never uses; those outside come last."""
+        """Return orders of logits without the bits that their type never uses; those outside of the row come last."""
         return tl.where(inside, order_of(x) >> UNUSED, -0x7FFFFFFF)
 
     # fmt: off
@@ -143,7 +148,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         CHUNK: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, KEPT: tl.constexpr,
         WHOLE: tl.constexpr, UNUSED: tl.constexpr,
     ):
-        """One chunk of one row -> its largest logit, the sums relative to it, its K best (order, then id, in one
+        """Reduce one chunk of one row to its largest logit, the sums relative to it, its K best (order, then id, in one
         integer), and its M largest logits."""
         row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
         place = row * tl.num_programs(1) + part
@@ -178,7 +183,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         PARTS: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr,
         WHOLE: tl.constexpr, UNUSED: tl.constexpr,
     ):
-        """What the chunks of a row found, as one."""
+        """Merge the results of a row's chunks."""
         row, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS)
         there, sums = part < parts, sums + (row * parts + part) * 3
         peaks, total = tl.load(sums, mask=there, other=float("-inf")), tl.load(sums + 1, mask=there, other=0.0)

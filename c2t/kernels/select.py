@@ -1,5 +1,5 @@
-"""One level of a ranked tree in one step: the children that the frontier drafted are judged, those below a threshold
-dropped, and the best of them appended to trees whose columns exist already (C2T, Algorithm 1; `c2t.policies.growth`).
+"""One level of a ranked tree in one step: score the children that the frontier drafted, drop those below a threshold,
+and append the best of them to trees whose columns exist already (C2T, Algorithm 1; `c2t.policies.growth`).
 
 Nothing waits for the device and every shape is fixed, so a draft phase made of these steps can be a CUDA graph. On a
 GPU a step is one Triton kernel with a program for each tree, elsewhere torch does the same.
@@ -26,8 +26,8 @@ COLUMNS = ("log_joint", "entropy", "depth", "log_prob", "max_log_prob", "rank") 
 
 
 class Network(NamedTuple):
-    """The classifier's two layers; F features, which the columns of a candidate give. conditional: a candidate's score
-    is its own confidence times its parent's score."""
+    """Weights of a classifier with one hidden layer, over F features that are columns of a candidate. conditional: a
+    candidate's score is its own confidence times its parent's score."""
 
     features: tuple[Column, ...]
     hidden_weight: Float[Tensor, "H F"]
@@ -38,8 +38,11 @@ class Network(NamedTuple):
 
 
 class SelectLimits(NamedTuple):
-    """threshold: of the confidence, or without a network of the joint probability. max_nodes: slots of a tree, root
-    included. strict: a level's width is a cap, so what it cuts off is counted."""
+    """Limits of one level.
+
+    threshold: least confidence, or without a network least joint probability. max_nodes: slots of a tree, root
+    included. strict: a level's width is a cap, so what it cuts off is counted.
+    """
 
     threshold: float
     max_nodes: int = 1024
@@ -49,12 +52,12 @@ class SelectLimits(NamedTuple):
 def select(
     tree: StaticTree, frontier: range, level: range, drafted: TopK, network: Network | None, limits: SelectLimits
 ) -> None:
-    """Fills the slots `level` with the best children of the slots `frontier`, which `drafted` (B, F, K) holds, and the
-    last with dead ones; by score, then joint probability, then creation order, as `c2t.tree.best` sorts. Tokens
-    without probability are no children.
+    """Fill the slots `level` with the best children of the slots `frontier`; the slots that remain are dead.
 
-    The score is the network's confidence, or without one the log joint probability (EAGLE-2's choice of whom to expand
-    is threshold 0; a child's place among the F K candidates is (parent - frontier[0]) K + rank).
+    drafted: the frontier's children (B, F, K). Children are sorted by score, then joint probability, then creation
+    order, as in `c2t.tree.best`; tokens without probability are no children. The score is the network's confidence, or
+    without a network the log joint probability (EAGLE-2's choice of nodes to expand is threshold 0). A child's place
+    among the F K candidates is (parent - frontier[0]) K + rank.
     """
     if triton is not None and tree.token.is_cuda:
         triton_select(tree, frontier, level, drafted, network, limits)
@@ -76,7 +79,7 @@ class _Candidates(NamedTuple):
 def torch_select(
     tree: StaticTree, frontier: range, level: range, drafted: TopK, network: Network | None, limits: SelectLimits
 ) -> None:
-    """The twin."""
+    """Do `select` in torch."""
     K, width, new = drafted.token.shape[2], len(level), slice(level.start, level.stop)
     places = partial(torch.arange, device=tree.token.device)
     parent = places(frontier.start, frontier.stop).repeat_interleave(K).expand(len(tree.token), -1)
@@ -122,7 +125,7 @@ def _confidence(nodes: _Candidates, tree: StaticTree, network: Network) -> Float
 def triton_select(
     tree: StaticTree, frontier: range, level: range, drafted: TopK, network: Network | None, limits: SelectLimits
 ) -> None:
-    """`select` as one kernel."""
+    """Do `select` in one kernel."""
     rows, F, K = drafted.token.shape
     if not rows:
         return
@@ -147,7 +150,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         log_joint, entropy, depth, log_prob, max_log_prob, rank, hidden_weight, hidden_bias, output_weight, output_bias,
         FEATURES: tl.constexpr, HIDDEN: tl.constexpr,
     ):
-        """The network's confidence; FEATURES: twice the column's number, and 1 for its exponential."""
+        """Return the network's confidence; FEATURES: twice the column's number, and 1 more for its exponential."""
         columns, inputs = (log_joint, entropy, depth.to(tl.float32), log_prob, max_log_prob, rank.to(tl.float32)), ()
         for f in tl.static_range(len(FEATURES)):
             x = columns[FEATURES[f] // 2]
@@ -171,7 +174,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         chosen, value, count, drafted, base, rows, frontier, first,
         K: tl.constexpr, LEVEL: tl.constexpr, WIDTH: tl.constexpr, WORDS: tl.constexpr, PADDED: tl.constexpr,
     ):
-        """The chosen candidates become the slots from `first` on."""
+        """Write the chosen candidates into the slots from `first` on."""
         slot, word = tl.arange(0, WIDTH), tl.arange(0, PADDED)
         real, inside, out = slot < count, slot < LEVEL, base + first + slot
         above, nothing = chosen // K, float("-inf")
@@ -203,7 +206,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         LEVEL: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, WORDS: tl.constexpr, PADDED: tl.constexpr,
         STRICT: tl.constexpr, CONDITIONAL: tl.constexpr,
     ):
-        """One level of one tree."""
+        """Select one level of one tree."""
         row = tl.program_id(0).to(tl.int64)
         drafted, base, place = row * F * K, row * SLOTS, tl.arange(0, SIZE)
         there, above, nodes = place < F * K, base + frontier + place // K, tl.load(sizes + row)

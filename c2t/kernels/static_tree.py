@@ -11,7 +11,7 @@ from c2t.kernels.tree_mask import WORD
 
 
 class StaticTree(NamedTuple):
-    """The columns of B trees (`c2t.tree.Tree`) with room for n slots, and the bits of `tree_mask.ancestor_bits`.
+    """Columns of B trees (`c2t.tree.Tree`) with room for n slots, and the bits of `tree_mask.ancestor_bits`.
 
     A dead slot has no probability and sees itself only. sizes: alive slots. capped: nodes that only a limit kept out.
     """
@@ -32,7 +32,7 @@ class StaticTree(NamedTuple):
 
     @classmethod
     def rooted(cls, token: Int[Tensor, " B"], slots: int, dtype: torch.dtype = torch.float32) -> "StaticTree":
-        """Trees that consist of their roots; the kernels want float32."""
+        """Return trees that consist of their roots, with room for `slots` slots; the kernels need float32."""
         rows = len(token)
         zeros = partial(torch.zeros, device=token.device)
         integers = [zeros(rows, slots, dtype=torch.long) for _ in range(4)]
@@ -45,7 +45,8 @@ class StaticTree(NamedTuple):
         return tree
 
     def restart(self, token: Int[Tensor, " B"]) -> None:
-        """The next round, in the same memory. Slots behind the root keep what they held until `select` writes them."""
+        """Reset the trees to new roots in the same memory. Slots behind the root keep their values until `select`
+        writes them."""
         self.token[:, 0] = token
         self.parent[:, 0] = self.depth[:, 0] = -1
         self.entropy[:, 0] = float("nan")

@@ -1,4 +1,4 @@
-"""`c2t.kernels.rows` in torch: what runs where there is no kernel, and what the kernels are tested against."""
+"""`c2t.kernels.rows` in torch: it runs where there is no kernel, and the kernels are tested against it."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ PART = 128  # logits of a part of a row
 
 
 def torch_log_norm(logits: Float[Tensor, "*R V"]) -> Float[Tensor, "*R"]:
-    """log-sum-exp, in half the time of torch's: the most probable token has its logit and its probability."""
+    """Return log-sum-exp in half the time of torch's, from the logit and the probability of the most probable token."""
     peak = logits.amax(-1)
     return torch.where(peak == float("-inf"), peak, peak - logits.softmax(-1).amax(-1).log())
 
@@ -18,7 +18,8 @@ def torch_log_norm(logits: Float[Tensor, "*R V"]) -> Float[Tensor, "*R"]:
 def torch_top(
     logits: Float[Tensor, "*R V"], log_norm: Float[Tensor, "*R"], k: int
 ) -> tuple[Int[Tensor, "*R K"], Float[Tensor, "*R K"]]:
-    """Tokens and log-probabilities. `topk` picks any of equal values, so rows that have some are picked over again."""
+    """Return the k most probable tokens and their log-probabilities. `topk` picks any of equal values, so rows with
+    ties are picked again by lowest id."""
     value, token = _topk(logits, min(k + 1, logits.shape[-1]) if k else 0)
     ties = (value[..., 1:] == value[..., :-1]).any(-1) & ~value.isnan().any(-1)
     value, token = value[..., :k], token[..., :k]
@@ -29,8 +30,8 @@ def torch_top(
 
 
 def _topk(logits: Float[Tensor, "*R V"], k: int) -> tuple[Float[Tensor, "*R K"], Int[Tensor, "*R K"]]:
-    """The k largest and their places. Of the parts of a row only the k with the largest maxima can hold them, which
-    on a CPU leaves a fraction to look through."""
+    """Return the k largest values and their places. Only the k parts of a row with the largest maxima can hold them,
+    which on a CPU leaves a fraction of the row to search."""
     parts, odd = divmod(logits.shape[-1], PART)
     if odd or parts < 2 * k or logits.is_cuda:
         return logits.topk(k, dim=-1)
@@ -41,7 +42,8 @@ def _topk(logits: Float[Tensor, "*R V"], k: int) -> tuple[Float[Tensor, "*R K"],
 
 
 def _lowest_ids(logits: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R K"]:
-    """The k largest, of equal ones the first; the whole row is only sorted where more than SPARE equal the k-th."""
+    """Return the k largest, equal ones by lowest id; the whole row is sorted only where more than SPARE values equal
+    the k-th."""
     count = min(k + SPARE, logits.shape[1])
     value, token = logits.topk(count, dim=1)
     token = token.sort(dim=1).values
@@ -54,7 +56,7 @@ def _lowest_ids(logits: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R K"]:
 
 
 def torch_entropy(logits: Float[Tensor, "*R V"], log_norm: Float[Tensor, "*R"], m: int | None) -> Float[Tensor, "*R"]:
-    """Entropy over the m largest; see `rank`."""
+    """Return the entropy in nats over the m most probable tokens; m as in `rank`."""
     if m == 0:
         return torch.full_like(log_norm, float("nan"))
     if m is not None and m < logits.shape[-1]:
@@ -64,7 +66,7 @@ def torch_entropy(logits: Float[Tensor, "*R V"], log_norm: Float[Tensor, "*R"], 
 
 
 def torch_largest(values: Float[Tensor, "*R V"], m: int) -> Float[Tensor, "*R M"]:
-    """The m < V largest, in any order."""
+    """Return the m < V largest values, in any order."""
     if values.is_cuda or values.requires_grad:
         return values.topk(m, dim=-1, sorted=False).values
     # On a CPU numpy's selection uses vector instructions, which torch's does not: half the time at 15 x 8192, m = 1000.

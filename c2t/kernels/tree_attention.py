@@ -1,7 +1,7 @@
 """Attention of a tree's tokens over the committed prefix and over their own ancestors (DySpec, appendix C).
 
 Blocks of the mask without a bit are skipped. All query heads of one key-value head share its keys in one block of
-queries, so that nothing is repeated in memory; where there are too few blocks to fill the device the prefix is split
+queries, so that nothing is repeated in memory. Where there are too few blocks to fill the device, the prefix is split
 among several programs, whose parts are merged by their log-sum-exp. On a GPU this is one or two Triton kernels,
 elsewhere SDPA with the dense mask.
 """
@@ -31,11 +31,12 @@ def tree_attention(
     window: int | None = None,
     slots: int | None = None,
 ) -> Float[Tensor, "B H n D"]:
-    """softmax(scale QK)V over each row's prefix, key slots [0, lengths[r]), and tree, the last `slots` key slots.
+    """Return softmax(scale QK)V over each row's prefix, key slots [0, lengths[r]), and tree, the last `slots` key
+    slots.
 
     H is a multiple of h: query head i reads key-value head i // (H / h). scale: 1 / sqrt(D) by default. window: keys
-    further back than this are not seen. slots: of the tree, n unless the queries are a part of it (which excludes a
-    window: positions are those of the queries). The output is stored as (B, n, H, D).
+    further back than this are not seen. slots: key slots of the tree, n unless the queries are only a part of it (then
+    without a window, because positions are those of the queries). The output is stored as (B, n, H, D).
     """
     assert window is None or slots is None, "a window needs the positions of all slots"
     scale = query.shape[3] ** -0.5 if scale is None else scale
@@ -53,7 +54,7 @@ def torch_attention(
     window: int | None = None,
     slots: int | None = None,
 ) -> Tensor:
-    """The twin: SDPA with the dense mask, the query heads of a group side by side so that no key is repeated."""
+    """Do `tree_attention` by SDPA with the dense mask; the output of padding is 0."""
     out = grouped_attention(query, key, value, mask.dense(key.shape[2], window, slots), scale)
     padding = torch.arange(query.shape[2], device=query.device) >= mask.sizes[:, None]
     return out.masked_fill(padding[:, None, :, None], 0).transpose(1, 2).contiguous().transpose(1, 2)
@@ -66,7 +67,7 @@ def grouped_attention(
     mask: Bool[Tensor, "B n t"],
     scale: float | None = None,
 ) -> Float[Tensor, "B H n D"]:
-    """SDPA with the query heads of a group side by side, so that no key is repeated."""
+    """Run SDPA with the query heads of a group side by side, so that no key is repeated."""
     group = query.shape[1] // key.shape[1]
     folded = query.reshape(query.shape[0], key.shape[1], group * query.shape[2], query.shape[3])
     mask = mask[:, None].repeat(1, 1, group, 1) if group > 1 else mask[:, None]
@@ -84,7 +85,8 @@ def triton_attention(
     slots: int | None = None,
     splits: int | None = None,
 ) -> Tensor:
-    """The kernel; `splits` programs, a power of two, share a prefix (default: enough to fill the device)."""
+    """Do `tree_attention` in Triton. splits: programs that share a prefix, a power of two (default: enough to fill the
+    device)."""
     rows, heads, n, dim = query.shape
     blocks = blocking(heads // key.shape[1], dim, query.element_size())
     grid = (triton.cdiv(n, blocks["NODES"]), rows * key.shape[1])
@@ -112,8 +114,8 @@ def triton_attention(
 
 
 def blocking(group: int, dim: int, itemsize: int) -> dict[str, int]:
-    """Sizes of the kernel's blocks. A block of queries is `NODES` slots x `PADDED` heads; wide rows leave shared memory
-    for fewer of them, and for fewer keys."""
+    """Return the sizes of the kernel's blocks. A block of queries is `NODES` slots x `PADDED` heads; wide rows leave
+    shared memory for fewer of them, and for fewer keys."""
     padded, wide = triton.next_power_of_2(group), dim * itemsize
     nodes = max(1, min(WORD, (128 if wide <= 256 else 64 if wide <= 512 else 32) // padded))
     sizes = {"GROUP": group, "PADDED": padded, "NODES": nodes, "KEYS": 64 if wide <= 256 else 32, "DIM": dim}
@@ -121,7 +123,8 @@ def blocking(group: int, dim: int, itemsize: int) -> dict[str, int]:
 
 
 def fill(programs: int, prefix: int, device: torch.device) -> int:
-    """Among how many programs to split a prefix: a power of two that fills the device, at least 256 keys for each."""
+    """Return the number of programs to split a prefix among: a power of two that fills the device, with at least 256
+    keys for each."""
     units = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
     wanted = min(-(-units // programs), max(1, prefix // 256), 64)
     return 1 << (wanted - 1).bit_length()
@@ -141,7 +144,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def _absorb(q, keys, values, seen, scale, peak, total, acc, PRECISION: tl.constexpr):
-        """Online softmax, in powers of two: a block of keys joins a block of queries."""
+        """Add a block of keys to a block of queries by online softmax, in powers of two."""
         score = _dot(q, tl.trans(keys), PRECISION) * scale
         score = tl.where(seen, score, float("-inf"))
         higher = tl.maximum(peak, tl.max(score, 1))
@@ -153,7 +156,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def _keys(key, value, slot, there, k_slot, v_slot, dim):
-        """Keys and values of some slots, zeros where there are none."""
+        """Load keys and values of some slots, zeros where there are none."""
         keys = tl.load(key + slot[:, None] * k_slot + dim, mask=there[:, None], other=0.0)
         return keys, tl.load(value + slot[:, None] * v_slot + dim, mask=there[:, None], other=0.0)
 
@@ -166,7 +169,8 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         WINDOW: tl.constexpr, SPLITS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, NODES: tl.constexpr,
         KEYS: tl.constexpr, DIM: tl.constexpr, PRECISION: tl.constexpr,
     ):
-        """One block of NODES tree slots x GROUP query heads of one key-value head, and one share of the prefix."""
+        """Attend from one block of NODES tree slots x GROUP query heads of one key-value head to one share of the
+        prefix."""
         first, split = tl.program_id(0) * NODES, tl.program_id(2)
         row, head = tl.program_id(1) // kv_heads, tl.program_id(1) % kv_heads
         m, dim, bit = tl.arange(0, NODES * PADDED), tl.arange(0, DIM), tl.arange(0, 32)
@@ -214,7 +218,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def _merge(part, weight, out, queries, SPLITS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr):
-        """The splits' parts of TILE queries, weighted by the sums of their softmaxes."""
+        """Merge the splits' parts of TILE queries, weighted by the sums of their softmaxes."""
         query, dim = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, DIM)
         there = query < queries
         shares = tl.load(weight + tl.arange(0, SPLITS)[:, None] * queries + query, mask=there, other=0.0)

@@ -13,13 +13,13 @@ WORD = 32  # tree slots in a word of the bit mask, and the side of its blocks
 
 
 class TreeMask(NamedTuple):
-    """Who sees whom among the n slots of each row's tree, behind a prefix of lengths[r] keys.
+    """Visibility among the n slots of each row's tree, behind a prefix of lengths[r] keys.
 
-    bits[r, i]: slots that slot i sees, slot j being bit j % 32 of word j // 32. block[r, I, :count[r, I]]: the words
-    in which any of the 32 slots from 32 I on sees somebody. sizes: slots from there on are padding, whose output is 0.
+    bits[r, i]: slots that slot i sees, slot j being bit j % 32 of word j // 32. block[r, I, :count[r, I]]: the words in
+    which any of the 32 slots from 32 I on has a bit. sizes: slots from there on are padding, whose output is 0.
     positions: absolute ones of the slots, for sliding windows; a prefix key's position is its place.
 
-    A level of a tree that is being drafted asks for itself only: its n queries then see more than n slots.
+    While a tree is drafted, a mask may hold one level's n slots as queries only, which then see more than n slots.
     """
 
     bits: Int[Tensor, "B n W"]
@@ -37,7 +37,7 @@ class TreeMask(NamedTuple):
         positions: Int[Tensor, "B n"],
         lengths: Int[Tensor, " B"],
     ) -> "TreeMask":
-        """The mask of trees whose parents stand before their children; nothing waits for the device."""
+        """Return the mask of trees whose parents stand before their children; nothing waits for the device."""
         bits = ancestor_bits(parent)
         words = bits.shape[2]
         filled = torch.nn.functional.pad(bits, (0, 0, 0, words * WORD - bits.shape[1]))
@@ -47,8 +47,8 @@ class TreeMask(NamedTuple):
         return cls(bits, *(column.int().contiguous() for column in (block, filled.sum(2), lengths, last, positions)))
 
     def dense(self, keys: int, window: int | None = None, slots: int | None = None) -> Bool[Tensor, "B n t"]:
-        """The same as a mask over `keys` slots of which the tree has the last `slots` (default: n); a key further
-        back than `window` is not seen."""
+        """Return the same as a Boolean mask over `keys` slots, of which the tree has the last `slots` (default: n); a
+        key further back than `window` is not seen."""
         n = self.bits.shape[1]
         slots = slots or n
         place = torch.arange(keys - slots, device=self.bits.device)
@@ -63,7 +63,8 @@ class TreeMask(NamedTuple):
 
 
 def ancestor_bits(parent: Int[Tensor, "B n"]) -> Int[Tensor, "B n W"]:
-    """`Tree.ancestors` as words, by pointer doubling: each slot, its ancestors and the root."""
+    """Return `Tree.ancestors` as words of 32 bits, by pointer doubling: each slot sees itself, its ancestors and the
+    root."""
     rows, size = parent.shape
     words = -(-size // WORD)
     slot = torch.arange(size, device=parent.device)

@@ -31,8 +31,12 @@ def attend(
     tree_mask: TreeMask | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """What a layer calls, with the queries (B, H, n, D) and the cache's keys and values (B, h, t, D); the output is
-    (B, n, H, D)."""
+    """Return the attention of queries (B, H, n, D) to the cache's keys and values (B, h, t, D): a tensor (B, n, H, D),
+    and None for the weights.
+
+    transformers calls it in every layer of a model whose attention implementation is TREE_ATTENTION. Without
+    `tree_mask` it is SDPA.
+    """
     if tree_mask is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     return tree_attention(query, key, value, tree_mask, scaling, sliding_window).transpose(1, 2), None
@@ -43,13 +47,16 @@ AttentionMaskInterface.register(TREE_ATTENTION, sdpa_mask)  # without it, stock 
 
 
 def tree_arguments(mask: TreeMask) -> dict[str, Any]:
-    """The arguments of a model's forward that make its layers attend as `mask` says. Models hand what they do not know
-    on to their layers, and a mask of four dimensions too: given one, they build none."""
+    """Return the arguments of a model's forward that make its layers attend under `mask`.
+
+    Models pass arguments that they do not know on to their layers. They take a four-dimensional attention mask as it
+    is, so they build none of their own.
+    """
     return {"attention_mask": mask.bits[:, None], "tree_mask": mask}
 
 
 def check_heads(config: PreTrainedConfig) -> None:
-    """Raise InputError for heads that the kernel has no blocks for."""
+    """Raise InputError where the kernel has no blocks for heads of this dimension."""
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if dim not in (16, 32, 64, 128, 256):
         raise InputError(f"tree attention needs heads of 16, 32, 64, 128 or 256 dimensions, not {dim}; use sdpa")

@@ -20,11 +20,11 @@ LLAMA_SYSTEM = (
 
 
 def conversation(tokenizer: Any, template: str, turns: Sequence[str], answers: Sequence[str] = ()) -> list[int]:
-    """Token ids of a conversation up to the place where the answer to the last turn starts.
+    """Return the token ids of a conversation up to the place where the answer to the last turn starts.
 
-    template: "" is plain text (each answer continues its turn, the next turn starts a line), "vicuna" and "llama2" are
-    written as EAGLE's evaluation scripts write them, everything else is the tokenizer's own chat template ("llama3"
-    with Meta's system text).
+    template: "" is plain text (each answer follows its turn, the next turn starts a new line); "vicuna" and "llama2"
+    are written as EAGLE's evaluation scripts write them; anything else is the tokenizer's own chat template ("llama3"
+    with Meta's system text). Raises InputError for a turn that `check_text` refuses.
     """
     assert len(turns) == len(answers) + 1, "every turn but the last one has an answer"
     for turn in turns:
@@ -46,7 +46,8 @@ def conversation(tokenizer: Any, template: str, turns: Sequence[str], answers: S
 
 
 def token_ids(tokenizer: Any, text: str, special: bool = True) -> list[int]:
-    """Quietly: what is too long for the target is left out or refused in c2t's own words."""
+    """Return the token ids of a text, without the tokenizer's warning about long texts: c2t itself leaves out or
+    refuses a text that is too long for the target."""
     return tokenizer(text, add_special_tokens=special, verbose=False).input_ids
 
 
@@ -56,19 +57,22 @@ def _vicuna(turns: Sequence[str], answers: Sequence[str]) -> str:
 
 
 def _llama2(turns: Sequence[str], answers: Sequence[str]) -> str:
-    """The trailing space is the evaluation scripts' own; the published figures are measured with it."""
+    """Return the prompt with the trailing space of EAGLE's evaluation scripts; the published figures are measured with
+    it."""
     asked = [f"<<SYS>>\n{LLAMA_SYSTEM}\n<</SYS>>\n\n{turns[0]}", *turns[1:]]
     history = "".join(f"[INST] {t} [/INST] {a.strip()} </s><s>" for t, a in zip(asked, answers, strict=False))
     return f"{history}[INST] {asked[-1]} [/INST] "
 
 
 def encodable(text: str) -> bool:
-    """Whether it is text; JSON's escapes, and arguments that are not UTF-8, can make half of a surrogate pair."""
+    """Return True if a string can be encoded as UTF-8: JSON's escapes, and arguments that are not UTF-8, can leave half
+    of a surrogate pair in it."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def check_text(text: str) -> None:
-    """Raise InputError for a prompt that cannot be continued; one without tokens may still get a BOS token."""
+    """Raise InputError for an empty prompt and for one that is not valid UTF-8. One without tokens passes: it may still
+    get a BOS token."""
     if not text:
         raise InputError("an empty prompt: give at least one token to continue")
     if not encodable(text):

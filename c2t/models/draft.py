@@ -1,4 +1,4 @@
-"""The draft side of one generation: committed prefix, slots expanded this round, and who descends from whom."""
+"""The draft side of one generation: the committed prefix, the slots expanded in this round, and their ancestors."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -14,12 +14,13 @@ from c2t.tree import Tree
 
 
 class DraftSession(ABC):
-    """Keeps the draft's keys and values for B rows and serves `expand`; subclasses bring the forward.
+    """Keys and values of the draft for B rows, and `expand` over them; subclasses bring the forward.
 
-    Slots expanded in a round are numbered in that order ("entries"; entry 0 is the root, whose forward is the last
-    one over the prefix). An entry sees the prefix, its ancestors among the entries, and itself.
+    Slots expanded in a round are numbered in that order ("entries"). Entry 0 is the root, whose forward is the last one
+    over the prefix. An entry sees the prefix, its ancestors among the entries, and itself.
 
-    passes: draft forwards of the current round that row r took part in, the one over the prefix included.
+    passes: for each row, the draft forwards of the current round that it took part in, the one over the prefix
+    included.
     """
 
     def __init__(self, layers: int):
@@ -34,16 +35,19 @@ class DraftSession(ABC):
         positions: Int[Tensor, "B F"],
         mask: Bool[Tensor, "B F t"],
     ) -> Float[Tensor, "B F H"]:
-        """One draft forward behind the cache: hidden states that `_logits` reads and children take as features."""
+        """Run one draft forward behind the cache; return hidden states, which `_logits` reads and children take as
+        features."""
 
     @abstractmethod
     def _logits(self, hidden: Float[Tensor, "B F H"]) -> Float[Tensor, "B F V"]: ...
 
     @abstractmethod
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
-        """Take in committed text: the previous root (at first the prompt's first token) and the count[r] < n tokens
-        after it, the last of which is the new root; `features` are the target's, of all of them but the new root.
-        Rows are padded on the right."""
+        """Take in committed text, rows padded on the right.
+
+        tokens: the previous root (in the first call the prompt's first token) and the count[r] < n tokens after it, the
+        last of which is the new root. features: the target's features of all these tokens but the new root.
+        """
 
     def _observe(self, tokens: Tensor, features: Tensor, count: Tensor) -> None:
         """Run committed tokens through the draft and make the last real one of each row the root's entry."""
@@ -57,7 +61,7 @@ class DraftSession(ABC):
         self._begin(hidden.gather(1, (count - 1)[:, None, None].expand(-1, 1, hidden.shape[2])))
 
     def _begin(self, root: Float[Tensor, "B 1 H"]) -> None:
-        """A new round: the root is the only entry."""
+        """Start a new round, in which the root is the only entry."""
         rows, device = len(root), root.device
         self.entries = torch.zeros(rows, 1, dtype=torch.long, device=device)
         self.hidden = root
@@ -67,8 +71,8 @@ class DraftSession(ABC):
         self.broken = torch.zeros((), dtype=torch.bool, device=device)
 
     def fork(self, back: Int[Tensor, " B"]) -> "DraftSession":
-        """Sessions at B places of one text, which this session has observed in one call, as its only row: row r is
-        what a session is that has observed all but the text's last back[r] tokens."""
+        """Return a session of B rows, where row r is in the state of a session that has observed the text without its
+        last back[r] tokens. This session must have observed the text in one call, as its only row."""
         fork = copy.copy(self)
         fork.cache = self.cache.fork(self.cache.lengths - back)
         fork._begin(self.observed[0, fork.cache.lengths - 1][:, None])
@@ -98,11 +102,12 @@ class DraftSession(ABC):
         return self._rows(hidden)
 
     def refuse_nan(self) -> None:
-        """Raise InputError if a distribution of this round was not a number; one look a round, none per level."""
+        """Raise InputError if a distribution of this round was NaN. Called once a round, because it waits for the
+        device."""
         refuse_nan(self.broken)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
-        """Go on with these rows of the batch only."""
+        """Keep only these rows of the batch, in this order."""
         self.cache.select(rows)
 
     def _rows(self, hidden: Float[Tensor, "B F H"]) -> NextTokenDistributions:
@@ -114,7 +119,8 @@ class DraftSession(ABC):
         return self.cache.lengths - 1
 
     def _mask(self, pending: Bool[Tensor, "B F e"]) -> Bool[Tensor, "B F t"]:
-        """Every query sees its row's prefix, and of the pending slots those that `pending` says."""
+        """Return the attention mask of F queries: each sees its row's prefix, and those of the e pending slots that
+        `pending` marks."""
         if self.cache.lengths is None:
             return pending
         prefix = self.cache.visible()[:, None].expand(-1, pending.shape[1], -1)
@@ -122,20 +128,22 @@ class DraftSession(ABC):
 
 
 def refuse_nan(broken: Bool[Tensor, ""]) -> None:
-    """Raise InputError if any of a draft's distributions was not a number."""
+    """Raise InputError if `broken` is True: one of the draft's distributions was NaN."""
     if broken:
         raise InputError("the draft's logits contain NaN; check its checkpoint, or load it in a wider dtype")
 
 
 class NoDraft:
-    """Stands in where nothing is drafted, so that plain decoding is the same loop."""
+    """Stand-in for a draft where nothing is drafted, so that plain decoding is the same loop."""
 
     passes: Int[Tensor, " B"]
 
     def observe(self, tokens: Tensor, features: Tensor, count: Int[Tensor, " B"]) -> None:
+        """Set the draft forwards of the new round to 0."""
         self.passes = torch.zeros_like(count)
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """Raise InputError: without a draft no policy but the plain one can run."""
         raise InputError("only the plain policy decodes without a draft")
 
     def refuse_nan(self) -> None: ...

@@ -11,7 +11,7 @@ from c2t.models.target import Target
 
 
 class DraftLM:
-    """Any causal LM that `Target` can run; it ignores the target's features."""
+    """Draft made of any causal LM that `Target` can run; it ignores the target's features."""
 
     def __init__(self, model: Target):
         self.model = model
@@ -21,17 +21,19 @@ class DraftLM:
         return self.model.config.hidden_size
 
     def session(self) -> "DraftLMSession":
+        """Return a new session for one generation."""
         return DraftLMSession(self)
 
 
 class DraftLMSession(DraftSession):
-    """Its cache holds the committed tokens, the root included."""
+    """Draft session whose cache holds the committed tokens, the root included."""
 
     def __init__(self, draft: DraftLM):
         super().__init__(draft.model.config.num_hidden_layers)
         self.draft = draft
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.observe`; the first call also reads the prompt's first token."""
         if self.cache.lengths is None:  # nobody has read the prompt's first token yet
             self._observe(tokens, features, count + 1)
         else:
@@ -45,7 +47,7 @@ class DraftLMSession(DraftSession):
 
 
 def check_vocabulary(draft: Target, target: Target, where: str | Path) -> None:
-    """Raise InputError unless both models number the same tokens."""
+    """Raise InputError unless both models have the same number of tokens."""
     mine, theirs = draft.config.vocab_size, target.config.vocab_size
     if mine != theirs:
         raise InputError(f"{where}: the draft has {mine} tokens, the target {theirs}; take a draft with its tokenizer")

@@ -17,8 +17,11 @@ from c2t.kv_cache import KVCache
 
 
 class Head(nn.Module):
-    """What draft heads share: the target's embedding, which is given after construction and stored only on request,
-    and rotary positions. `num_layers`: attention layers, which is what the cache needs to know."""
+    """Parts that all draft heads share: the target's embedding, which is given after construction and stored only on
+    request, and rotary positions.
+
+    num_layers: number of attention layers, which the cache needs.
+    """
 
     num_layers = 1
 
@@ -30,7 +33,8 @@ class Head(nn.Module):
         self.rotary = LlamaRotaryEmbedding(config)
 
     def _apply(self, *args, **kwargs):
-        """A cast leaves the rotary frequencies in float32: rounded to bf16 they turn far positions by radians."""
+        """Cast or move the head, but keep the rotary frequencies in float32: rounded to bf16 they turn far positions by
+        radians."""
         super()._apply(*args, **kwargs)
         device = next(self.parameters()).device
         self.rotary = LlamaRotaryEmbedding(self.config).to(device)
@@ -38,24 +42,25 @@ class Head(nn.Module):
 
     @staticmethod
     def taps(target_layers: int) -> tuple[int, ...]:
-        """The target's layers whose inputs are the head's features; none: the post-norm state after the last one."""
+        """Return the indices of the target's layers whose inputs are the head's features; an empty tuple stands for the
+        post-norm state after the last layer."""
         return ()
 
     def rotation(
         self, hidden: Float[Tensor, "B n H"], positions: Int[Tensor, "B n"] | None
     ) -> tuple[Float[Tensor, "_ n D"], Float[Tensor, "_ n D"]]:
-        """Cosines and sines of the positions, 0..n-1 by default."""
+        """Return cosines and sines of the positions, which are 0..n-1 by default."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None]
         return self.rotary(hidden, positions)
 
     def logits(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n V"]:
-        """Next-token logits from the head's outputs and the target's LM head."""
+        """Return next-token logits from the head's outputs and the target's LM head."""
         return lm_head(hidden)
 
 
 class EagleHead(Head):
-    """Upstream's module, with upstream's parameter names. `bias`: of fc; `qkv_bias`: of q, k and v."""
+    """EAGLE-1/2 head with upstream's modules and parameter names. bias: fc has one. qkv_bias: q, k and v have one."""
 
     def __init__(self, config: LlamaConfig, bias: bool = True, qkv_bias: bool = False):
         super().__init__(config)
@@ -71,7 +76,8 @@ class EagleHead(Head):
         mask: Bool[Tensor, "B 1 n t"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "B n H"]:
-        """Predicted next features. tokens[:, j] is the token *after* the position whose feature is features[:, j].
+        """Return predicted next features; tokens[:, j] is the token *after* the position whose feature is features[:,
+        j].
 
         Without a mask attention is causal over the n positions; positions default to 0..n-1.
         """
@@ -83,7 +89,7 @@ class EagleHead(Head):
 
 
 def _layer(config: LlamaConfig, index: int, qkv_bias: bool) -> LlamaDecoderLayer:
-    """A Llama layer without input norm if it is the first one, and never with a bias on o_proj."""
+    """Return a Llama layer, without input norm if it is the first one, and without a bias on o_proj in any case."""
     layer = LlamaDecoderLayer(config, index)
     if index == 0:
         layer.input_layernorm = nn.Identity()

@@ -19,7 +19,7 @@ from c2t.models.eagle import Head
 
 
 class Eagle3Head(Head):
-    """Upstream's module, with upstream's parameter names. `target_width`: of one of the target's hidden states.
+    """EAGLE-3 head with upstream's modules and parameter names. target_width: size of one hidden state of the target.
 
     d2t: target token = draft token + d2t[draft token]; both maps are absent where the vocabularies are equal.
     """
@@ -40,7 +40,7 @@ class Eagle3Head(Head):
 
     @staticmethod
     def taps(target_layers: int) -> tuple[int, ...]:
-        """A low, a middle and a high layer; InputError for a target too shallow to have three."""
+        """Return the indices of a low, a middle and a high layer; InputError for a target too shallow to have three."""
         taps = (2, target_layers // 2, target_layers - 3)
         if not taps[0] < taps[1] < taps[2]:
             raise InputError(f"EAGLE-3 reads three layers; a target of {target_layers} has too few (7 are enough)")
@@ -60,7 +60,8 @@ class Eagle3Head(Head):
         return self.midlayer(embedded, state, self.rotation(state, positions), mask, cache)
 
     def logits(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n V"]:
-        """Over the target's vocabulary, -inf for tokens that the draft does not have. `lm_head` is not used."""
+        """Return logits over the target's vocabulary, -inf for tokens that the draft does not have; `lm_head` is not
+        used."""
         logits = self.lm_head(self.norm(hidden))
         if logits.shape[-1] == self.config.vocab_size:
             return logits
@@ -70,7 +71,7 @@ class Eagle3Head(Head):
 
 
 class MidLayer(nn.Module):
-    """A Llama layer whose attention reads the token and the state side by side, at twice the width."""
+    """Llama layer whose attention reads the token and the state side by side, at twice the width."""
 
     def __init__(self, config: LlamaConfig):
         super().__init__()

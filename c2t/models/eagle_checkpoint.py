@@ -23,7 +23,8 @@ _NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_siz
 
 
 def fetch(path_or_id: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensors", "*.bin")) -> Path:
-    """The local folder of a checkpoint: the folder itself, or the Hub repository of that id, downloaded."""
+    """Return the local folder of a checkpoint: the folder itself, or the downloaded Hub repository of that id.
+    InputError if it is neither."""
     if Path(path_or_id).is_dir():
         return Path(path_or_id)
     try:
@@ -35,10 +36,10 @@ def fetch(path_or_id: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safe
 
 
 def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding) -> Head:
-    """A head (EAGLE-1/2, EAGLE-3 or MTP, as its config says) on the target's embedding, device and dtype.
+    """Load a head (EAGLE-1/2, EAGLE-3 or MTP, by its config) onto the target's embedding, device and dtype.
 
     Reads `model.safetensors` or `pytorch_model.bin` in fp32, fp16 or bf16, with or without embed_tokens. Raises
-    InputError for a head of another hidden size or vocabulary than the target's, and for missing, unexpected or
+    InputError for a head whose hidden size or vocabulary differs from the target's, and for missing, unexpected or
     unreadable weights.
     """
     folder = fetch(path_or_id)
@@ -72,7 +73,7 @@ def _build(raw: dict) -> Head:
 
 
 def save_head(head: Head, folder: str | Path, embed_tokens: bool = False) -> None:
-    """Write a head in upstream's names; with `embed_tokens` also the copy of the target's embedding that upstream's
+    """Write a head under upstream's names; with `embed_tokens` also a copy of the target's embedding, which upstream's
     strict loaders ask for."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +85,7 @@ def save_head(head: Head, folder: str | Path, embed_tokens: bool = False) -> Non
 
 
 def _raw(head: Head) -> dict:
-    """The head's config.json."""
+    """Return the content of the head's config.json."""
     config = head.config
     rope = config.rope_parameters
     raw = {
@@ -176,7 +177,7 @@ def _check_names(folder: Path, expected: dict[str, Tensor], found: dict[str, Ten
 
 
 def _embedding(own: Tensor | None, target: nn.Embedding) -> nn.Embedding:
-    """The checkpoint's own embedding overrides the target's; equal ones are shared."""
+    """Return the checkpoint's own embedding if it has one that differs, else the target's, which is then shared."""
     if own is None or torch.equal(own.to(target.weight), target.weight):
         return target
     return nn.Embedding.from_pretrained(own.to(target.weight), freeze=True)

@@ -11,7 +11,8 @@ from c2t.models.projection import Projection, version_of
 
 
 class EagleDraft:
-    """Makes one session per generation. EAGLE-1/2 heads run as their fused form, others as the modules they are."""
+    """Draft made of a head and the target's LM head, with one session per generation. EAGLE-1/2 heads run in their
+    fused form, others as the modules they are."""
 
     def __init__(self, head: Head, lm_head: nn.Module):
         self.head, self.lm_head = head, Projection(lm_head)
@@ -22,11 +23,12 @@ class EagleDraft:
         return self.head.config.hidden_size
 
     def session(self) -> "EagleSession":
+        """Return a new session for one generation."""
         return EagleSession(self)
 
     @property
     def fused(self) -> FusedEagle | None:
-        """The head's fused form, made anew when its weights have changed; None if it has none."""
+        """The head's fused form, made again when its weights have changed; None if it has none."""
         if not FusedEagle.serves(self.head):
             return None
         version = [version_of(weight) for weight in self.head.parameters()]
@@ -36,13 +38,16 @@ class EagleDraft:
 
 
 class EagleSession(DraftSession):
-    """Keys and values of the prefix come from the target's true features only: predicted ones live for a round."""
+    """Draft session whose prefix holds keys and values of the target's true features only; those of predicted features
+    are dropped when the round ends."""
 
     def __init__(self, draft: EagleDraft):
         super().__init__(draft.head.num_layers)
         self.draft, self.fused = draft, draft.fused
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.observe`; each feature is paired with the token after it, so the prompt's first token is
+        not read."""
         self._observe(tokens[:, 1:], features, count)
 
     def _forward(

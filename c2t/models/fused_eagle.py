@@ -16,7 +16,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class Layer(NamedTuple):
-    """One decoder layer. read: its input norm (None: it has none). norm: the one before the MLP."""
+    """Weights of one decoder layer. read: its input norm, None if it has none. norm: the one before the MLP."""
 
     read: "Norm | None"
     qkv: Projection
@@ -27,7 +27,7 @@ class Layer(NamedTuple):
 
 
 class Norm:
-    """A Llama norm in one operation."""
+    """Llama norm in one operation."""
 
     def __init__(self, module: nn.Module):
         weight: Tensor = module.weight
@@ -38,10 +38,12 @@ class Norm:
 
 
 class FusedEagle:
-    """A snapshot of a head's weights; heads whose frequencies depend on the length of the text have no such form."""
+    """Snapshot of an EAGLE-1/2 head's weights for decoding; `serves` says which heads have such a form."""
 
     @staticmethod
     def serves(head: nn.Module) -> bool:
+        """Return True if a head has a fused form: an EAGLE-1/2 head whose rotary frequencies do not depend on the
+        text's length."""
         return isinstance(head, EagleHead) and head.rotary.rope_type in ("default", "linear", "llama3")
 
     def __init__(self, head: EagleHead):
@@ -52,7 +54,7 @@ class FusedEagle:
         self.cos = self.sin = self._like.new_zeros(0, self.dim)
 
     def reach(self, positions: int) -> None:
-        """Make the table of rotations longer where it does not hold so many positions yet."""
+        """Extend the table of rotations to this number of positions, if it is shorter."""
         if positions <= len(self.cos):
             return
         places = torch.arange(max(positions, 2 * len(self.cos), 1024), device=self._like.device)
@@ -67,7 +69,7 @@ class FusedEagle:
         positions: Int[Tensor, "B n"],
         attend: Attend,
     ) -> Float[Tensor, "B n H"]:
-        """See `EagleHead.forward`; what a token sees is up to `attend`. Positions are within `reach`."""
+        """See `EagleHead.forward`; `attend` decides what a token sees, and positions must be below the last `reach`."""
         hidden = self.fc(torch.cat([self.embed_tokens(tokens).to(features.dtype), features], -1))
         rotation = self.cos[positions][:, None], self.sin[positions][:, None]
         for number, layer in enumerate(self.layers):
@@ -90,6 +92,7 @@ class FusedEagle:
 
 
 def fused(layer: nn.Module) -> Layer:
+    """Return the weights of a Llama layer, with the matrices that read the same input joined."""
     attention, mlp = layer.self_attn, layer.mlp
     return Layer(
         None if isinstance(layer.input_layernorm, nn.Identity) else Norm(layer.input_layernorm),
@@ -102,7 +105,7 @@ def fused(layer: nn.Module) -> Layer:
 
 
 def joined(linears: Iterable[nn.Linear]) -> Projection:
-    """Layers with one input as one, their outputs side by side."""
+    """Return one projection for several layers with the same input; it gives their outputs side by side."""
     linears = list(linears)
     weight = torch.cat([linear.weight for linear in linears]).detach()
     whole = nn.Linear(weight.shape[1], weight.shape[0], bias=linears[0].bias is not None, device="meta")

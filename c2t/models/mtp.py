@@ -17,7 +17,7 @@ from c2t.models.eagle import Head
 
 
 class MTPHead(Head):
-    """Parameter names follow DeepSeek's: enorm, hnorm, eh_proj, block, norm."""
+    """MTP draft layer; parameter names follow DeepSeek's: enorm, hnorm, eh_proj, block, norm."""
 
     def __init__(self, config: LlamaConfig):
         super().__init__(config)

@@ -1,7 +1,7 @@
-"""A draft that reads the text too: its distributions are mixed with what followed the same tokens earlier.
+"""A draft whose distributions are mixed with counts of what followed the same tokens earlier in the text.
 
-This is a cache language model (Kuhn and De Mori, 1990) around any draft, and its counts are what prompt lookup decoding
-copies from. It costs no forward and serves every policy.
+This is a cache language model (Kuhn and De Mori, 1990) around any draft; prompt lookup decoding copies from the same
+counts. It costs no forward and serves every policy.
 """
 
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ PRIOR_WEIGHTS = (1e-3, 1e6)  # beyond them float32 has no room, and no draft nee
 
 @dataclass(frozen=True)
 class NgramDraft:
-    """`draft` with the text's own n-grams.
+    """Draft `draft`, mixed with the n-grams of the text itself.
 
-    After n tokens that stand N times earlier in the text, c of them before the token x, its probability p becomes
-    (c + d p) / (N + d) with d = prior_weight / SOONER^(n - SHORTEST): first for SHORTEST tokens, then for that result
-    and one more, up to LONGEST. Counts of tokens that are not among the draft's PLAUSIBLE ones are left out, and the
-    rest is normalised. prior_weight: how many places of the text the draft outweighs; InputError outside of
-    PRIOR_WEIGHTS.
+    If the last n tokens occur N times earlier in the text, c of them before the token x, the probability p of x becomes
+    (c + d p) / (N + d) with d = prior_weight / SOONER^(n - SHORTEST). This is applied first for n = SHORTEST, then to
+    that result for n one larger, up to LONGEST. Counts of tokens that are not among the draft's PLAUSIBLE ones are left
+    out, and the rest is normalised. prior_weight: number of places in the text that weigh as much as the draft;
+    InputError outside of PRIOR_WEIGHTS.
     """
 
     draft: EagleDraft | DraftLM
@@ -46,11 +46,12 @@ class NgramDraft:
         return self.draft.hidden_size
 
     def session(self) -> "NgramSession":
+        """Return a new session for one generation."""
         return NgramSession(self.draft.session(), self.prior_weight)
 
 
 def check_prior_weight(prior_weight: float) -> None:
-    """Raise InputError for one that is no number within PRIOR_WEIGHTS."""
+    """Raise InputError for a prior weight that is no number within PRIOR_WEIGHTS."""
     least, most = PRIOR_WEIGHTS
     if not isinstance(prior_weight, Real) or not least <= prior_weight <= most:
         raise InputError(f"prior weight = {prior_weight} of the n-grams must be a number from {least:g} to {most:g}")
@@ -58,7 +59,7 @@ def check_prior_weight(prior_weight: float) -> None:
 
 @DraftSession.register  # it wraps one, so that any draft will do
 class NgramSession:
-    """A draft's session beside the committed text, the root included: text[r, :lengths[r]]."""
+    """Session of the inner draft, and the committed text with the root: text[r, :lengths[r]]."""
 
     def __init__(self, draft: DraftSession, prior_weight: float):
         self.draft, self.prior_weight = draft, prior_weight
@@ -70,6 +71,7 @@ class NgramSession:
         return self.draft.passes
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.observe`; also appends the tokens to the text."""
         self.draft.observe(tokens, features, count)
         if self.text is None:
             self.text, self.lengths = tokens, count + 1
@@ -93,23 +95,25 @@ class NgramSession:
         return NextTokenDistributions(mixed, rows.hidden)
 
     def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
-        """As `DraftSession.fork`."""
+        """See `DraftSession.fork`."""
         fork = NgramSession(self.draft.fork(back), self.prior_weight)
         fork.text, fork.lengths = self.text.expand(len(back), -1), self.lengths - back
         return fork
 
     def refuse_nan(self) -> None:
+        """See `DraftSession.refuse_nan`."""
         self.draft.refuse_nan()
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Keep only these rows of the batch, in this order."""
         self.draft.select(rows)
         if self.text is not None:  # a row may end with its first token, before anything is observed
             self.text, self.lengths = self.text[rows], self.lengths[rows]
 
     def _context(self, tree: Tree, slots: Int[Tensor, "B F"]) -> list[Int[Tensor, "B F"]]:
-        """The last tokens up to each slot, its own first; -1 before the beginning of the text.
+        """Return the last LONGEST tokens up to each slot, its own first; -1 before the beginning of the text.
 
-        Beginning, text and tree in one row, and for each place the one before it.
+        A beginning mark, the text and the tree stand in one row of tokens, with each one's predecessor.
         """
         size = self.text.shape[1] + 1
         token = torch.cat([torch.full_like(self.text[:, :1], -1), self.text, tree.token], 1)
@@ -124,7 +128,8 @@ class NgramSession:
     def _copies(
         self, context: list[Int[Tensor, "B F"]], dtype: torch.dtype
     ) -> tuple[Float[Tensor, "B F L"], Float[Tensor, "B F 1"]]:
-        """The probability that goes to the token behind each place of the text, and the factor left to the draft's."""
+        """Return the probability that goes to the token after each place of the text, and the factor left to the
+        draft's."""
         places = torch.arange(self.text.shape[1], device=self.text.device)
         fits: Bool[Tensor, "B F L"] = (places < (self.lengths - 1)[:, None])[:, None]  # something stands behind these
         copied = torch.zeros((), dtype=dtype, device=self.text.device)

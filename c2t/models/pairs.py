@@ -36,7 +36,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Pair:
-    """A target, its draft, the tokenizer of both, and what they are called.
+    """Target, its draft, the tokenizer of both, and their names.
 
     template: the chat template that the target was trained with: a published one's name, "chat" for the tokenizer's
     own, "" for plain text. sources: part -> (path or Hub id, fingerprint or commit).
@@ -61,10 +61,10 @@ def load_pair(
 ) -> Pair:
     """Load a pair by NAME (default: the embedded one), or a target and a draft by folder or Hub id.
 
-    `draft` may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=WEIGHT" behind it mixes it with
-    the text's n-grams (`c2t.models.ngrams`). dtype defaults to float32 on a CPU and to the checkpoint's elsewhere;
-    `device_map` spreads a large target over devices as transformers does. Raises InputError for unknown names,
-    unreadable checkpoints, and parts that do not fit each other.
+    draft: may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=WEIGHT" at its end mixes it with
+    the text's n-grams (`c2t.models.ngrams`). dtype: float32 by default on a CPU, the checkpoint's elsewhere.
+    device_map: spreads a large target over devices as in transformers. Raises InputError for unknown names, unreadable
+    checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
         pair = "tiny"
@@ -100,8 +100,8 @@ def load_pair(
 
 
 def _split(draft: str | Path | None) -> tuple[str | Path | None, float | None]:
-    """Split "+ngrams=WEIGHT" from a draft's end: the draft (None: the pair's usual one), and the prior weight (None: no
-    n-grams)."""
+    """Split "+ngrams=WEIGHT" from a draft's end; return the draft (None: the pair's usual one) and the prior weight
+    (None: no n-grams)."""
     found = re.fullmatch(rf"(.*){re.escape(NGRAMS)}(?:=([^/]*))?", str(draft or ""), re.DOTALL)
     if not found:
         return draft, None
@@ -115,13 +115,13 @@ def _split(draft: str | Path | None) -> tuple[str | Path | None, float | None]:
 
 
 def kind_of(folder: Path) -> str:
-    """What a draft's folder holds: only a whole language model has a tokenizer of its own."""
+    """Return "lm" for the folder of a language model, which has its own tokenizer, and "head" for a draft head's."""
     return "lm" if (folder / "tokenizer_config.json").exists() else "head"
 
 
 def fingerprint(folder: Path) -> str:
-    """Short hash of a checkpoint: names, sizes and bytes of its files. Of one above 64 MiB 64 KiB in every MiB, so that
-    no large tensor changes unseen."""
+    """Return a short hash of a checkpoint: names, sizes and bytes of its files. In a file above 64 MiB it reads 64 KiB
+    of every MiB, so that no large tensor changes unseen."""
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("config.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")]):
         size = path.stat().st_size
@@ -165,7 +165,7 @@ def _load_target(place: str, device: torch.device, dtype: torch.dtype | None, de
 
 @contextmanager
 def _no_report() -> Iterator[None]:
-    """Without transformers' table of missing weights: they are refused in one line."""
+    """Silence transformers' table of missing weights: they are refused in one line instead."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:

@@ -1,8 +1,8 @@
-"""A linear layer for a handful of rows, which is what a draft asks of the LM head at every level of a tree.
+"""A linear layer for a handful of rows, which is how a draft calls the LM head at every level of a tree.
 
-On a CPU, BLAS libraries read such a matrix at a fraction of the memory's speed; oneDNN, given it in an order of its own
-choosing, does not: 8192 x 256 in float32 and 15 rows took 0.7 ms instead of 2.1 (`python -m pipelines.bench draft`
-shows what that makes of a draft phase).
+On a CPU, BLAS libraries read such a matrix at a fraction of the memory's speed. oneDNN does not, if the matrix is
+stored in the order that it chooses: 8192 x 256 in float32 and 15 rows took 0.7 ms instead of 2.1 (`python -m
+pipelines.bench draft` shows the effect on a draft phase).
 """
 
 import torch
@@ -13,8 +13,11 @@ ROWS = 16  # that the order is chosen for; others work as well
 
 
 class Projection:
-    """`linear` as a function; its weights are copied in oneDNN's order at the first call that can use it, and anew when
-    they have changed. Where gradients are recorded, on other devices and in other dtypes it is `linear` itself."""
+    """Function that computes `linear`, on a CPU in float32 from a copy of its weights in oneDNN's order.
+
+    The copy is made at the first call that can use it, and again when the weights have changed. Where gradients are
+    recorded, on other devices and in other dtypes `linear` itself is called.
+    """
 
     def __init__(self, linear: nn.Module):
         self.linear = linear
@@ -31,7 +34,8 @@ class Projection:
 
 
 def version_of(weight: Tensor) -> tuple[int, int]:
-    """Changes whenever the weight does; but tensors made in inference mode, which nobody trains, do not count."""
+    """Return a value that changes whenever the weight does. Changes of tensors made in inference mode, which nobody
+    trains, are not seen."""
     return weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
 
@@ -40,7 +44,7 @@ AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "
 
 
 def packable(linear: nn.Module) -> bool:
-    """Whether oneDNN is there and takes the layer."""
+    """Return True if oneDNN is there and takes the layer: a plain `nn.Linear` in float32 on a CPU."""
     if not AVAILABLE or type(linear) is not nn.Linear:
         return False
     return linear.weight.dtype == torch.float32 and linear.weight.device.type == "cpu"

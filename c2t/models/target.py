@@ -22,15 +22,17 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gpt2")  # tested: tree forwar
 
 
 class Verified(NamedTuple):
-    """What one target forward says about every slot: the next token's logits, and the features the draft reads
-    (post-final-norm hidden states, what the LM head reads too, unless `Target.tap` chose others)."""
+    """Result of one target forward, for every slot: logits of the next token, and the features that the draft reads.
+
+    Features are the post-final-norm hidden states, which the LM head reads too, unless `Target.tap` chose others.
+    """
 
     logits: Float[Tensor, "B n V"]
     features: Float[Tensor, "B m D"]
 
 
 class Target:
-    """A causal LM and the facts about it that the runtime needs; InputError for a family that is not in FAMILIES."""
+    """Causal LM and the facts about it that the runtime needs; InputError for a family that is not in FAMILIES."""
 
     def __init__(self, model: PreTrainedModel):
         if model.config.model_type not in FAMILIES:
@@ -47,7 +49,7 @@ class Target:
 
     @property
     def eos(self) -> frozenset[int]:
-        """The tokens that end a text, as the checkpoint's generation config says."""
+        """Tokens that end a text, by the checkpoint's generation config."""
         ids = getattr(self.model.generation_config, "eos_token_id", None)
         return frozenset([ids] if isinstance(ids, int) else ids or [])
 
@@ -56,16 +58,17 @@ class Target:
         return self.embed_tokens.weight.device
 
     def session(self) -> "TargetSession":
+        """Return a new session for one generation."""
         return TargetSession(self)
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """The layers that `tap` chose."""
+        """Layers that `tap` chose."""
         return tuple(self._tapped)
 
     def use_tree_attention(self) -> None:
-        """Verify trees with c2t's own kernel, which skips what a tree's mask leaves empty, instead of SDPA with a dense
-        mask; InputError for models that it cannot serve."""
+        """Verify trees with c2t's own kernel, which skips the empty blocks of a tree's mask, instead of SDPA with a
+        dense mask. Raises InputError for head dimensions that it has no blocks for."""
         check_heads(self.config)
         self.model.set_attn_implementation(TREE_ATTENTION)
 
@@ -74,7 +77,7 @@ class Target:
         return self.model.config._attn_implementation == TREE_ATTENTION
 
     def tap(self, layers: tuple[int, ...]) -> None:
-        """Make features of the inputs of these layers, side by side, instead of the post-norm state (EAGLE-3)."""
+        """Take the inputs of these layers, side by side, as features, instead of the post-norm state (EAGLE-3)."""
         self._tapped = {index: None for index in layers}
         for index in layers:
             self.model.base_model.layers[index].register_forward_pre_hook(partial(self._catch, index), with_kwargs=True)
@@ -83,7 +86,7 @@ class Target:
         self._tapped[index] = inputs[0] if inputs else named["hidden_states"]
 
     def features(self, hidden: Float[Tensor, "B n H"]) -> Float[Tensor, "B n D"]:
-        """What the draft reads, right after the forward that returned `hidden`."""
+        """Return the features that the draft reads. Call it right after the forward that returned `hidden`."""
         if not self._tapped:
             return hidden
         return torch.cat([state.to(self.device) for state in self._tapped.values()], -1)
@@ -95,7 +98,8 @@ class Target:
         mask: Bool[Tensor, "B n t"] | TreeMask,
         cache: KVCache,
     ) -> Float[Tensor, "B n H"]:
-        """Post-norm states of n tokens that see the cache and each other as `mask` says; they join the cache."""
+        """Append n tokens to the cache and return their post-norm states; `mask` says which of the t slots each of them
+        sees."""
         if isinstance(mask, TreeMask):
             masks = tree_arguments(mask)
         else:
@@ -106,10 +110,12 @@ class Target:
         return hidden.to(self.device)  # where layers are spread over devices, the last one is elsewhere
 
     def logits(self, hidden: Float[Tensor, "B n H"]) -> Float[Tensor, "B n V"]:
+        """Return the LM head's logits for these states."""
         return self.lm_head(hidden).to(self.device)
 
     def _masks(self, mask: Tensor, positions: Tensor, cache: KVCache) -> Tensor | dict[str, Tensor]:
-        """The 4-D mask; with a sliding window cut at it, and one mask per kind of layer where a model mixes them."""
+        """Return the 4-D mask, cut at the sliding window if there is one; one mask per kind of layer where a model
+        mixes kinds."""
         kinds = set(getattr(self.config, "layer_types", None) or ())
         window = getattr(self.config, "sliding_window", None)
         full = mask[:, None]
@@ -121,7 +127,7 @@ class Target:
 
 
 class TargetSession:
-    """One generation of B rows: the committed prefix in the cache, the root not yet."""
+    """One generation of B rows; the cache holds the committed prefix without the root."""
 
     def __init__(self, target: Target):
         self.target = target
@@ -133,7 +139,8 @@ class TargetSession:
         return self.cache.lengths
 
     def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
-        """Run prompts, padded on the right; logits of each row's last token only, (B, 1, V), features of all."""
+        """Run prompts, padded on the right; return logits of each row's last token only, (B, 1, V), and features of all
+        tokens."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         causal = (steps[:, None] >= steps).expand(len(tokens), -1, -1)
         positions = steps.expand_as(tokens)
@@ -143,7 +150,7 @@ class TargetSession:
         return Verified(self.target.logits(last), self.target.features(hidden))
 
     def verify(self, tree: Tree) -> Verified:
-        """One forward over every slot of the trees; nothing is committed until `commit`."""
+        """Run one forward over every slot of the trees; nothing is committed until `commit`."""
         positions = tree.positions(self.cache.lengths)
         if self.target.has_tree_attention:
             mask = TreeMask.of(tree.parent, tree.alive, positions, self.cache.lengths)
@@ -154,22 +161,22 @@ class TargetSession:
         return Verified(self.target.logits(hidden), self.target.features(hidden))
 
     def peek(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
-        """The next token's logits after a root; nothing is committed."""
+        """Return the next token's logits after a root; nothing is committed."""
         logits = self.verify(Tree.root(token)).logits[:, 0]
         self.cache.drop()
         return logits
 
     def commit(self, slots: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
-        """Keep the accepted path of the tree just verified (root first; slots[r, :count[r]] are real)."""
+        """Keep the accepted path of the tree just verified: slots[r, :count[r]], root first."""
         self.cache.keep(slots.clamp(min=0), count)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
-        """Go on with these rows of the batch only."""
+        """Keep only these rows of the batch, in this order."""
         self.cache.select(rows)
 
 
 def check_logits(logits: Float[Tensor, "B V"], who: str) -> None:
-    """Raise InputError if a distribution is not a number: a broken checkpoint or too narrow a dtype."""
+    """Raise InputError if a row of logits has NaN or +inf, or only -inf: a broken checkpoint or too narrow a dtype."""
     if not logits.amax(-1).isfinite().all():  # also where all are -inf or one is +inf
         raise InputError(
             f"the {who}'s logits contain NaN or infinity; check its checkpoint, or load it in a wider dtype"
