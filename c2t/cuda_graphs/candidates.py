@@ -1,4 +1,5 @@
-"""All that a draft phase of fixed shapes has drafted, as one tree: what EAGLE-2 reranks (EAGLE-2, section 4.2)."""
+"""All candidates that a draft phase of fixed shapes has drafted, as one tree, which EAGLE-2 reranks (EAGLE-2, section
+4.2)."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,8 +14,11 @@ from c2t.tree import Tree
 
 
 def candidates(tree: StaticTree, slots: Sequence[range], drafted: Sequence[TopK]) -> Tree:
-    """The root and every candidate, in creation order. slots: the root's, then each level's, which hold the candidates
-    that were expanded; drafted: of each level, what was drafted from the slots before it (B, F, K)."""
+    """Return trees of the root and every candidate, in creation order.
+
+    slots: the root's range, then each level's, which hold the candidates that were expanded. drafted: for each level,
+    the children (B, F, K) drafted from the slots before it.
+    """
     flat = {
         "token": [level.token for level in drafted],
         "log_prob": [level.log_prob for level in drafted],
@@ -34,13 +38,13 @@ def candidates(tree: StaticTree, slots: Sequence[range], drafted: Sequence[TopK]
 
 
 def places(frontier: range, drafted: TopK) -> Int[Tensor, "B F K"]:
-    """The slots of a frontier, once for each of their children."""
+    """Return the slots of a frontier, repeated for each of their children."""
     slots = torch.arange(frontier.start, frontier.stop, device=drafted.token.device)
     return slots[None, :, None].expand_as(drafted.token)
 
 
 def numbers(tree: StaticTree, slots: Sequence[range], K: int) -> Int[Tensor, "B n"]:
-    """The number among all candidates, the root being 0, of what stands in a slot."""
+    """Return, for each slot, the number of its node among all candidates; the root's is 0."""
     number, before = tree.parent * K + tree.rank, 1
     for frontier, level in pairwise(slots):
         number[:, level.start : level.stop] += before - frontier.start * K

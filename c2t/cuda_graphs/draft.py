@@ -1,8 +1,8 @@
 """A draft phase of fixed shapes: a layered policy on an EAGLE-1/2 head, one graph for each level (C2T, Algorithm 1).
 
-Every level drafts from `width` slots, dead ones included, in columns, keys and values that exist already. On a CUDA
-device the only wait while levels are drafted is for whether the one before the last begun had a survivor, which is
-known by then as a rule; the trees' sizes are read once a round.
+Every level drafts from `width` slots, dead ones included, in columns, keys and values that exist already. While levels
+are drafted, the only wait on a CUDA device is for one flag: whether the level before the one just begun had a survivor,
+which is usually known by then. The trees' sizes are read once a round.
 
     read     the committed tokens' keys and values, and the root's hidden state
     level 0  the root's children             rank -> select
@@ -35,8 +35,8 @@ from c2t.tree import COLUMNS, Tree
 
 
 class StaticDraft:
-    """DraftModel for `StaticPolicy`, of at most `rows` rows and texts of at most `capacity` tokens; one generation at a
-    time, since all use the same memory. InputError for heads without a fused form."""
+    """DraftModel for `StaticPolicy`, for at most `rows` rows and texts of at most `capacity` tokens. All generations
+    use the same memory, so only one runs at a time. InputError for heads without a fused form."""
 
     def __init__(self, draft: EagleDraft, plan: StaticPlan, rows: int, capacity: int):
         if draft.fused is None:
@@ -45,11 +45,12 @@ class StaticDraft:
         self.phase: DraftGraph | None = None
 
     def session(self) -> "StaticSession":
+        """Return a new session, for one generation."""
         return StaticSession(self)
 
 
 class StaticPolicy:
-    """A layered policy whose plan the draft follows by itself."""
+    """Layered policy whose whole plan the draft runs by itself."""
 
     def __init__(self, policy):
         self.plan: StaticPlan = policy.plan()
@@ -61,7 +62,8 @@ class StaticPolicy:
 
 @DraftSession.register  # it does what one does, in fixed shapes
 class StaticSession:
-    """One generation; its prompts are read by an ordinary session. passes: as `DraftSession` counts them."""
+    """One generation, whose prompts are read by an ordinary session. passes: draft forwards, counted as in
+    `DraftSession`."""
 
     passes: Int[Tensor, " B"]
 
@@ -81,7 +83,7 @@ class StaticSession:
         self.reader = None
 
     def grow(self, root: Root) -> Tree:
-        """The round's trees."""
+        """Return the trees of this round."""
         tree, self.passes = self.owner.phase.grow(root.token)
         return tree
 
@@ -90,15 +92,15 @@ class StaticSession:
         refuse_nan(self.owner.phase.broken)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
-        """Go on with these rows of the batch only."""
+        """Keep only these rows of the batch, in this order."""
         (self.reader or self.owner.phase).cache.select(rows)
 
 
 class DraftGraph:
-    """The memory of a draft phase and the graphs that work in it.
+    """Memory of a draft phase, and the graphs that work in it.
 
-    Slot 0 of a tree is the root, whose key and value belong to the prefix; level i has the `width` slots behind those
-    of the levels before it.
+    Slot 0 of a tree is the root, whose key and value belong to the prefix; level i has the `width` slots after those of
+    the levels before it.
     """
 
     def __init__(self, owner: StaticDraft, like: EagleSession):
@@ -129,7 +131,7 @@ class DraftGraph:
         self.finish = graph(self._rerank)
 
     def _constants(self) -> None:
-        """What the masks of all rounds share."""
+        """Make the parts of the masks that are the same in all rounds."""
         rows, device = len(self.root), self.root.device
         chain = torch.arange(-1, self.news - 1, device=device).expand(rows, -1)
         self.chain = ancestor_bits(chain)
@@ -141,12 +143,12 @@ class DraftGraph:
         ]
 
     def adopt(self, reader: EagleSession) -> None:
-        """Go on where an ordinary session that has read the prompts stands."""
+        """Take over the state of an ordinary session that has read the prompts."""
         self.cache.adopt(reader.cache)
         self.hidden[: len(reader.hidden), 0] = reader.hidden[:, 0]
 
     def read_news(self, tokens: Int[Tensor, "b m"], features: Float[Tensor, "b m H"], count: Int[Tensor, " b"]) -> None:
-        """Take in what a round has committed."""
+        """Read the tokens that a round has committed, with their features; count[r] of row r are real."""
         rows, new = tokens.shape
         self.tokens[:rows, :new], self.features[:rows, :new] = tokens, features
         self.count.zero_()  # of rows that have left
@@ -154,7 +156,8 @@ class DraftGraph:
         self.read()
 
     def grow(self, root: Int[Tensor, " b"]) -> tuple[Tree, Int[Tensor, " b"]]:
-        """The trees, and in how many forwards each row took part."""
+        """Draft the trees under these roots; return them, and the number of draft forwards that each row took part
+        in."""
         rows = len(root)
         self.root[:rows] = root
         for level, draft in enumerate(self.levels):
@@ -215,7 +218,7 @@ class DraftGraph:
         sizes: Int[Tensor, " B"],
         start: int,
     ) -> Float[Tensor, "B n H"]:
-        """The head on tokens whose keys and values belong `start` slots behind the prefixes; of row r the first
+        """Run the head on tokens whose keys and values belong `start` slots behind the prefixes; of row r the first
         sizes[r] are real."""
         block, words = self.blocks[bits.shape[2]], bits.shape[2]
         whole = torch.full_like(block[:, :, 0], words)

@@ -1,4 +1,4 @@
-"""Work of fixed addresses and shapes, which a CUDA device replays without being told every kernel again."""
+"""Work on fixed addresses and shapes, which a CUDA device replays without a launch from Python for every kernel."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,10 +8,11 @@ from torch import Tensor
 
 
 class Graph:
-    """`work` reads and writes tensors that stay where they are, and never waits for the device.
+    """Function `work`, recorded as a CUDA graph. It reads and writes tensors that stay where they are, and never waits
+    for the device.
 
-    On a CUDA device it is recorded at the first call and replayed from then on; elsewhere it is called. state: what it
-    changes and reads again, such as counters, which the warm-up before the recording must not disturb.
+    On a CUDA device it is recorded at the first call and replayed from then on; elsewhere it is called. state: tensors
+    that it both changes and reads, such as counters, which the warm-up before the recording must not disturb.
     """
 
     def __init__(self, work: Callable[[], None], device: torch.device, state: Sequence[Tensor] = ()):
@@ -27,7 +28,8 @@ class Graph:
         self.graph.replay()
 
     def _record(self) -> None:
-        """Kernels compile and libraries set themselves up in calls before the recording, on a stream of their own."""
+        """Record the work after two calls on another stream, in which kernels compile and libraries set themselves
+        up."""
         before = [tensor.clone() for tensor in self.state]
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
@@ -44,7 +46,7 @@ class Graph:
 
 
 class Flags:
-    """Answers on their way from the device while it goes on working, one for each of so many steps."""
+    """Booleans on their way from the device while it goes on working, one for each step."""
 
     device: Bool[Tensor, " S"]
 
@@ -56,11 +58,13 @@ class Flags:
             self.events = [torch.cuda.Event() for _ in range(steps)]
 
     def send(self, step: int) -> None:
+        """Start to copy the flag of this step to the host."""
         if self.events:
             self.host[step].copy_(self.device[step], non_blocking=True)
             self.events[step].record()
 
     def received(self, step: int) -> bool:
+        """Wait for the flag of this step and return it."""
         if self.events:
             self.events[step].synchronize()
         return bool(self.host[step])

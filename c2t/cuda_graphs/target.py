@@ -77,15 +77,15 @@ def sharing_weights(target: Target) -> Target:
 
 
 def compile_small_operations(model: PreTrainedModel) -> None:
-    """Norms, and the products between an MLP's matrices, become one kernel each, instead of several that cost more to
-    start than to run. What is compiled already stays as it is."""
+    """Compile norms and MLPs, so that the operations around their matrix products become one kernel each: as several
+    kernels they cost more to start than to run. Modules that are compiled already stay as they are."""
     for module in model.modules():
         if type(module).__name__.endswith(("RMSNorm", "MLP")) and module._compiled_call_impl is None:
             module.compile()
 
 
 class Padded(NamedTuple):
-    """Trees that a graph reads, and what it says of them: logits and features."""
+    """Trees that a graph reads, and its results for them in `out`: logits and features."""
 
     token: Int[Tensor, "B n"]
     parent: Int[Tensor, "B n"]
@@ -95,11 +95,12 @@ class Padded(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, size: int, device: torch.device) -> "Padded":
+        """Return `rows` trees of `size` dead slots."""
         token, parent, depth = torch.zeros(3, rows, size, dtype=torch.long, device=device)
         return cls(token, parent, depth, torch.zeros(rows, size, dtype=torch.bool, device=device), [])
 
     def fill(self, tree: Tree) -> None:
-        """The trees, and behind them slots that see themselves only."""
+        """Copy the trees in; the slots behind them see themselves only."""
         rows, size = tree.token.shape
         for column, filler in zip(self[:4], (0, -1, -1, False), strict=True):
             column.fill_(filler)
@@ -108,7 +109,7 @@ class Padded(NamedTuple):
 
 
 class StaticTargetSession(TargetSession):
-    """One generation; its prompts are read by an ordinary session, whose prefixes the graphs' cache takes over."""
+    """One generation. An ordinary session reads its prompts; the graphs' cache then takes over the prefixes."""
 
     def __init__(self, owner: StaticTarget):
         super().__init__(owner.target)
@@ -148,6 +149,6 @@ class StaticTargetSession(TargetSession):
         self.cache.keep(pad(slots.clamp(min=0), (0, 0, 0, idle)), pad(count, (0, idle)))
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
-        """Go on with these rows of the batch only."""
+        """Keep only these rows of the batch, in this order."""
         self.cache.select(rows)
         self.rows = len(rows)

@@ -1,1 +1,1 @@
-"""From texts to rows."""
+"""Harvest: rows for training, made from the target's texts."""

@@ -1,4 +1,4 @@
-"""Further columns of harvested nodes, by name: what the draft said where a node was drawn, and what the target says of
+"""Extra columns of harvested nodes, by name: the draft's output where a node was drawn, and the target's probability of
 it (for decision models and for the oracle)."""
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ COLUMNS = {"top_probs": False, "hidden": False, "target_prob": True}
 
 
 def types(names: Sequence[str], hidden: int) -> dict[str, Column]:
-    """The columns as they are stored; `hidden` is the draft's hidden size. InputError for unknown names."""
+    """Return the stored types of these columns; `hidden` is the draft's hidden size. InputError for unknown names."""
     known = {
         "top_probs": Column("float32", TOP_PROBS),
         "hidden": Column("float32", hidden),
@@ -33,7 +33,7 @@ def types(names: Sequence[str], hidden: int) -> dict[str, Column]:
 
 
 def recorded(names: Sequence[str]) -> list[str]:
-    """Return what Steps must carry for these columns (`record` of `c2t.decoding.decode`)."""
+    """Return the names that Steps must record for these columns (`record` of `c2t.decoding.decode`)."""
     return [{"target_prob": "logits"}.get(name, name) for name in names]
 
 
@@ -51,7 +51,7 @@ def extra_columns(step: Step, names: Sequence[str], proposal: str, sampling: Sam
 
 
 def target_prob(tree: Tree, logits: Float[Tensor, "B n V"], sampling: Sampling) -> Float[Tensor, "B n"]:
-    """Probability of each node's path under the target, its processors applied; at temperature 0 under its raw
+    """Return the probability of each node's path under the target, after its processors; at temperature 0 under its raw
     distribution."""
     processed = sampling.process(logits.flatten(0, 1)).log_softmax(-1).reshape(logits.shape)
     above = processed.gather(1, tree.parent.clamp(min=0)[..., None].expand_as(processed))

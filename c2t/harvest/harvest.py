@@ -1,5 +1,5 @@
-"""Harvest: the nodes of full EAGLE-2 trees along the target's own texts, with what verification accepts (C2T, B.1);
-or those of MCSD+'s forks, along the texts that they make."""
+"""Harvest: the nodes of full EAGLE-2 trees along the target's own texts, with the verdict of verification on each (C2T,
+B.1); or those of MCSD+'s forks, along the texts that they make."""
 
 import hashlib
 import json
@@ -37,12 +37,13 @@ def harvest(
     overwrite: bool = False,
     progress: Callable[[int, int], None] = lambda done, rows: None,
 ) -> Harvest:
-    """Write the records of all prompts (every turn of a conversation is one text) into the folder `out`.
+    """Write the records of all prompts (every turn of a conversation is one text) into the folder `out`; return its
+    facts.
 
-    `progress(texts, rows)` is told after each round how many texts are written and rows found. An interrupted harvest
-    is finished with `resume`, and its rows are those of an uninterrupted one: batches always start at the same
-    prompts. Conversations that outgrow the target's positions give no rows. What cannot be harvested is refused before
-    the folder is touched.
+    progress(texts, rows) is called after each round with the number of texts written and rows found. `resume` finishes
+    an interrupted harvest; its rows are those of an uninterrupted one, because batches always start at the same
+    prompts. Conversations that exceed the target's positions give no rows. InputError for settings or prompts that
+    cannot be harvested is raised before the folder is touched.
     """
     check(pair, prompts, settings)
     turns = [
@@ -73,7 +74,7 @@ def harvest(
 
 
 def check(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> None:
-    """Raise InputError for trees that the pair cannot draft, and where no conversation has room for an answer."""
+    """Raise InputError for trees that the pair cannot draft, and if no conversation has room for an answer."""
     check_policy(settings.trees, pair.target.config.vocab_size)
     room, limit = room_for(pair, settings), pair.target.max_positions
     if room < 1:
@@ -84,12 +85,12 @@ def check(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> N
 
 
 def room_for(pair: Pair, settings: HarvestSettings) -> int:
-    """Tokens that a conversation may have before its answer; the last tree stands behind the text."""
+    """Return the number of tokens that a conversation may have before its answer; room is left for the last tree."""
     return pair.target.max_positions - settings.max_new_tokens - settings.levels - 1
 
 
 def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> dict[str, Any]:
-    """Everything that the rows depend on, and under "environment" what they should not."""
+    """Return everything that the rows depend on, and under "environment" the facts that they should not depend on."""
     content = json.dumps([prompt._asdict() for prompt in prompts], sort_keys=True)
     varying = {"live": settings.live, **environment()}
     fixed = {name: value for name, value in asdict(settings).items() if name not in ("live", "policy", "columns")}
@@ -107,8 +108,8 @@ def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
 def _rows(
     pair: Pair, prompts: Sequence[Prompt], first: int, settings: HarvestSettings, tell: Callable[[int], None]
 ) -> Iterator[dict[str, Any] | None]:
-    """The columns of every turn of these conversations, in order, None where one is too long; their numbers start at
-    `first`. `tell(rows)` hears of the rows found so far."""
+    """Yield the columns of every turn of these conversations, in order, None where one is too long. Their numbers start
+    at `first`; `tell(rows)` is called with the number of rows found so far."""
     numbers = np.cumsum([first, *(len(prompt.turns) for prompt in prompts)])
     answers: list[list[str]] = [[] for _ in prompts]
     columns: dict[int, dict[str, Any]] = {}
@@ -130,7 +131,7 @@ def _rows(
 
 
 def _told(steps: Iterator[Step], tell: Callable[[int], None], rows: int) -> Iterator[Step]:
-    """The same steps; `tell` hears of their rows, counted on from `rows`."""
+    """Yield the same steps, and call `tell` with the number of rows, counted on from `rows`."""
     for step in steps:
         if step.tree is not None:
             rows += int(step.tree.sizes.sum()) - len(step.rows)
@@ -139,7 +140,7 @@ def _told(steps: Iterator[Step], tell: Callable[[int], None], rows: int) -> Iter
 
 
 def run(pair: Pair, ids: list[list[int]], sequences: list[int], settings: HarvestSettings) -> Iterator[Step]:
-    """Yield the rounds of these texts, live or replayed; `sequences` number their streams."""
+    """Yield the rounds of these texts, live or replayed; `sequences` are the numbers of their random streams."""
     if not ids:
         return iter(())
     common = {"max_new_tokens": settings.max_new_tokens, "sampling": settings.sampling, "sequences": sequences}
@@ -154,7 +155,7 @@ def run(pair: Pair, ids: list[list[int]], sequences: list[int], settings: Harves
 def collect(
     steps: Iterator[Step], count: int, settings: HarvestSettings, eos: frozenset[int]
 ) -> tuple[list[dict[str, Any]], list[list[int]]]:
-    """Return each text's node columns, and its new tokens."""
+    """Return the columns of each text's nodes, and its new tokens."""
     parts: list[list[dict[str, np.ndarray]]] = [[] for _ in range(count)]
     tokens: list[list[int]] = [[] for _ in range(count)]
     starts: dict[int, int] = {}
@@ -171,7 +172,8 @@ def collect(
 
 
 def nodes_of(step: Step, further: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """One round's nodes per row, as `c2t.records` names them, with further columns; the root (slot 0) has no row."""
+    """Return one round's nodes for each row, as `c2t.records` names them, with further columns; the root (slot 0) is no
+    row."""
     tree, accepted = step.tree, step.accepted
     assert tree is not None
     assert accepted is not None

@@ -1,4 +1,4 @@
-"""What a harvest is made with: the trees, and the texts along which they stand."""
+"""Settings of a harvest: the trees, and the texts along which they are drafted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,13 @@ POLICIES: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class HarvestSettings(RunSettings):
-    """K, levels, M: the full EAGLE-2 tree and its entropy; of MCSD+, K forks of levels - 1 drafted tokens. live: run
-    the target on every tree instead of replaying its text; the rows are the same. batch: conversations at a time; it
-    bounds memory and does not change the rows beyond the last bit. columns: further ones (`c2t.harvest.extra_columns`).
-    positions: where trees stand; "visited": in the rounds of a live run; "all": at every position of the text."""
+    """Settings of a harvest.
+
+    K, levels, M: the full EAGLE-2 tree and its entropy; for MCSD+, K forks of levels - 1 drafted tokens. live: run the
+    target on every tree instead of replaying its text; the rows are the same. batch: conversations at a time; it bounds
+    memory and does not change the rows beyond the last bit. columns: extra ones (`c2t.harvest.extra_columns`).
+    positions: where trees are drafted: "visited", in the rounds of a live run; "all", at every position of the text.
+    """
 
     K: int = 10
     levels: int = 11
@@ -54,7 +57,7 @@ class HarvestSettings(RunSettings):
 
     @property
     def runs_target(self) -> bool:
-        """Whether the target verifies every tree, because that is wanted or because replay cannot tell the rows."""
+        """True if the target verifies every tree, because that is wanted or because replay cannot give the rows."""
         return self.live or not self.trees.exact or any(COLUMNS[name] for name in self.columns)
 
     @property
@@ -64,5 +67,5 @@ class HarvestSettings(RunSettings):
 
     @property
     def trees(self) -> Policy:
-        """The construction of the trees that are harvested."""
+        """Policy whose trees are harvested."""
         return POLICIES[self.policy](self.K, self.levels, self.M)

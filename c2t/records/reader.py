@@ -19,12 +19,13 @@ BATCH = 65_536
 
 
 def is_complete(folder: Path) -> bool:
-    """The manifest is written last."""
+    """Return True if the folder has a manifest, which is written last."""
     return (folder / MANIFEST).is_file()
 
 
 def describe(folder: str | Path) -> Harvest:
-    """What a complete harvest holds; InputError names the file where it is incomplete, damaged or not ours."""
+    """Return the facts about a complete harvest. Raises InputError that names the file which is missing, damaged or not
+    written by c2t, and for an interrupted harvest."""
     folder = Path(folder)
     if not folder.is_dir():
         what = "a file" if folder.exists() else "missing"
@@ -42,7 +43,8 @@ def describe(folder: str | Path) -> Harvest:
 
 
 def read_columns(folder: str | Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Whole columns of a harvest, filled batch by batch: the peak is the result and one batch."""
+    """Return whole columns of a harvest. They are filled batch by batch, so the peak of memory is the result and one
+    batch. Raises InputError for an empty harvest and for unknown columns."""
     harvest = describe(folder)
     if not harvest.rows:
         raise InputError(f"{folder} holds no rows: harvest again with --overwrite and other prompts")
@@ -65,8 +67,10 @@ def read_columns(folder: str | Path, names: Sequence[str]) -> dict[str, np.ndarr
 
 
 def read_records(folders: Sequence[str | Path], further: Sequence[str] = ()) -> Records:
-    """The columns that features and training read, of one or several harvests; InputError without accepted nodes.
-    further: of the optional columns of Records."""
+    """Return the columns that features and training read, of one or several harvests.
+
+    further: names of optional columns of Records to read too. Raises InputError for a harvest without accepted nodes.
+    """
     parts, trees, prompts = [], 0, 0
     for folder in folders:
         harvest = describe(folder)
@@ -95,7 +99,8 @@ def read_records(folders: Sequence[str | Path], further: Sequence[str] = ()) -> 
 
 
 def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
-    """Stored columns as they are; probabilities of a node itself are those of its path over those of its parent's."""
+    """Return the optional columns: stored ones as they are; a node's own probabilities as its path's over its parent's
+    path's."""
     stored = [name for name in names if name in ("top_probs", "hidden", "rank")]
     found = {name: torch.from_numpy(c) for name, c in read_columns(folder, stored).items()} if stored else {}
     of_path = {
@@ -127,7 +132,8 @@ def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
 
 
 def read_shards(folder: Path) -> dict[str, dict[str, Any]]:
-    """File name -> metadata of the shards of a harvest, complete or not, in order and without a gap."""
+    """Return file name -> metadata of the shards of a harvest, complete or not, in order. Raises InputError for a
+    damaged or foreign file and for a gap."""
     infos: dict[str, dict[str, Any]] = {}
     prompts = trees = 0
     for path in sorted(folder.glob("*.parquet")):

@@ -1,4 +1,5 @@
-"""What a harvest on disk is: a row per drafted node, in shards of Parquet beside a manifest; and what is read of it."""
+"""The format of a harvest on disk, a row per drafted node in shards of Parquet beside a manifest, and of the data read
+from it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ METADATA = b"c2t"  # key of the JSON document in each shard's schema metadata
 
 
 class Column(NamedTuple):
-    """dtype: of a value, by numpy's name. size: values in a row, None for a single one."""
+    """Type of a column. dtype: of a value, by numpy's name. size: values in a row, None for a single one."""
 
     dtype: str
     size: int | None = None
@@ -37,7 +38,7 @@ COLUMNS = {
 
 
 class Harvest(NamedTuple):
-    """What a complete harvest holds; `prompts` are the manifest's entries (question_id, category, file, ...)."""
+    """Facts about a complete harvest; `prompts` are the manifest's entries (question_id, category, file, ...)."""
 
     folder: Path
     rows: int
@@ -51,7 +52,7 @@ class Harvest(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the manifest of a complete harvest holds: a Harvest without its folder."""
+    """Content of the manifest of a complete harvest: a Harvest without its folder."""
 
     __pydantic_config__ = OPEN
     schema_version: int
@@ -65,7 +66,8 @@ class Manifest:
 
 
 class Records(NamedTuple):
-    """Columns of harvested nodes as a feature reads them; prompts and trees of several harvests are told apart."""
+    """Columns of harvested nodes as features read them; the prompts and trees of several harvests have different
+    numbers."""
 
     log_joint: Float[Tensor, " n"]  # log of the joint probability
     entropy: Float[Tensor, " n"]

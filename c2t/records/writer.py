@@ -1,4 +1,5 @@
-"""Writing a harvest so that it can stop anywhere: shards of whole prompts, complete or absent; the manifest last."""
+"""Writing a harvest that can stop anywhere: every shard holds whole prompts and is complete or absent; the manifest
+comes last."""
 
 import errno
 import hashlib
@@ -24,8 +25,8 @@ PLAIN_ENCODING = {"tree": "DELTA_BINARY_PACKED", "node": "DELTA_BINARY_PACKED", 
 
 
 def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> Path:
-    """Make `folder` ready for a writer; what stands there is continued or replaced only if asked for, and nothing is
-    removed yet."""
+    """Make `folder` ready for a writer. A harvest in it is continued or replaced only if asked for, else InputError;
+    nothing is removed yet."""
     if resume and overwrite:
         raise InputError("--resume continues what --overwrite deletes: give one of them")
     if folder.exists() and not folder.is_dir():
@@ -45,13 +46,13 @@ def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> 
 
 
 class ShardWriter:
-    """Writes the rows of one prompt after the other; a shard holds whole prompts, so a harvest can stop anywhere.
+    """Writer of the rows of one prompt after the other; a shard holds whole prompts, so a harvest can stop anywhere.
 
     A new writer on an interrupted folder starts at `next_prompt`, the first prompt that is not on disk, so the rows are
     those of an uninterrupted harvest. Leaving the `with` block normally writes the manifest; leaving it by an exception
     keeps the complete prompts. `provenance["environment"]` is recorded but may differ when a harvest is resumed;
-    everything else in it must be the same. overwrite: what the folder holds is deleted when the first shard is written,
-    so a harvest that gives no rows deletes nothing.
+    everything else in it must be the same. overwrite: the old content of the folder is deleted when the first shard is
+    written, so a harvest that gives no rows deletes nothing.
     """
 
     def __init__(
@@ -95,8 +96,11 @@ class ShardWriter:
         return sum(info["rows"] for info in self.infos) + self._rows
 
     def write(self, columns: Mapping[str, Any], too_long: bool = False) -> None:
-        """All rows of prompt number `next_prompt`, possibly none. `tree` counts from 0 and `prompt` is left out.
-        too_long: it has none because the target has no room for it; these are counted."""
+        """Add all rows of prompt number `next_prompt`, possibly none. `tree` counts from 0, and `prompt` is filled in
+        here.
+
+        too_long: the prompt has no rows because the target has no room for it; such prompts are counted.
+        """
         assert self.next_prompt < len(self.prompts), "more prompts than announced"
         trees = np.asarray(columns["tree"]).astype(np.int64)
         assert (np.diff(trees, prepend=0) >= 0).all(), "trees are in order"
@@ -173,7 +177,8 @@ class ShardWriter:
 
 
 def _settings(provenance: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:
-    """What must not change, with the parts of the pair (target, draft) one by one."""
+    """Return the provenance that must not change, with the parts of the pair (target, draft) as entries of their
+    own."""
     return {**provenance, **provenance.get("sources", {}), "sources": None, "columns": columns}
 
 
@@ -212,7 +217,7 @@ def _digest(prompts: list[dict[str, Any]]) -> str:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """What goes wrong with the disk is told in one line; the shards that are complete stay and can be continued."""
+    """Turn errors of the disk into InputError; complete shards stay and can be continued."""
     try:
         yield
     except OSError as error:

@@ -1,1 +1,1 @@
-"""The same rounds without running the target."""
+"""Exact replay: the same rounds without running the target."""

@@ -1,8 +1,8 @@
-"""Texts on disk: what a target wrote to a batch of prompts, with its features, for every run that asks for the same.
+"""Texts on disk: a target's continuations of a batch of prompts, with features, for every run that needs the same ones.
 
 They lie in $C2T_CACHE/texts (default ~/.cache/c2t/texts), one safetensors file a batch, named by a hash of everything
-they depend on. The least recently used ones go when all of them exceed LIMIT bytes. By hand: diskcache and joblib store
-pickles, which any program that can write there could turn into code, and joblib's limit must be asked for.
+they depend on. When all of them exceed LIMIT bytes, the least recently used ones are deleted. By hand: diskcache and
+joblib store pickles, which any program that can write there could turn into code, and joblib's limit must be asked for.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ LIMIT = 4 * 2**30
 
 
 def folder() -> Path:
-    """Where the texts lie."""
+    """Return the folder of the texts."""
     return cache() / "texts"
 
 
@@ -43,9 +43,10 @@ def cached_continuations(
     sampling: Sampling,
     sequences: Sequence[int],
 ) -> list[Continuation]:
-    """`replay.write` by the pair's target, ended by its EOS tokens; read from disk where it was written before.
+    """Return the texts of `write_continuations` by the pair's target, ended by its EOS tokens, from disk if they are
+    there.
 
-    Only targets that came from files are kept: the files' fingerprint tells whether it is the same target.
+    Only texts of targets that were loaded from files are kept: the fingerprint of the files identifies the target.
     """
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "beyond": beyond, "sequences": list(sequences)}
     path = folder() / f"{_key(pair, ids, settings, sampling)}.safetensors"
@@ -80,7 +81,7 @@ def _key(pair: Pair, ids: Sequence[Sequence[int]], settings: dict[str, Any], sam
 
 
 def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> list[Continuation] | None:
-    """The texts in a file, None (and a warning) if it is damaged."""
+    """Return the texts in a file, None (and a warning) if it is damaged."""
     try:
         parts = load_file(path, device=str(device))
         lengths, ends = parts["lengths"].tolist(), parts["ends"].tolist()
@@ -98,7 +99,7 @@ def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> lis
 
 
 def _store(path: Path, texts: list[Continuation]) -> None:
-    """Put the file into its place in one step; a place that cannot be written to is worth a warning only."""
+    """Put the file into its place in one step. If it cannot be written, only warn."""
     parts = {
         "tokens": torch.cat([text.tokens for text in texts]),
         "features": torch.cat([text.features for text in texts]),

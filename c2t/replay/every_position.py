@@ -1,7 +1,7 @@
 """Exact replay of every position of a text: each one is the root of a round that some live run could visit.
 
-Drafts read a text causally, so one pass over its true features gives the keys, values and root states of all positions,
-and their trees are drafted as rows of one batch over that shared prefix.
+Drafts read a text causally, so one pass over its true features gives the keys, values and root states of all positions.
+Their trees are drafted as rows of one batch over that shared prefix.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,10 +28,11 @@ def replay_all(
     sequences: Sequence[int] | None = None,
     record: Sequence[str] = (),
 ) -> Iterator[Step]:
-    """The rounds of all positions from the first new token to the last but one, where the last round may start.
+    """Yield the rounds of all positions from the first new token to the last but one, the last place where a round may
+    start.
 
-    Steps as `replay` yields them (it has the same arguments), the prefill first; but then the rows of a Step are
-    successive positions of one text: `rows` repeats its number, and `tokens` are what a round there would add.
+    Arguments and Steps are those of `replay`, with the prefill first. After it the rows of a Step are successive
+    positions of one text: `rows` repeats its number, and `tokens` are the tokens that a round there would add.
     """
     yield TextVerifier(texts).prefill()[0]
     for row, (text, sequence) in enumerate(zip(texts, sequences or range(len(texts)), strict=True)):
@@ -46,7 +47,7 @@ def replay_all(
 
 
 def visited(steps: Iterable[Step]) -> Iterator[Step]:
-    """Of the Steps of `replay_all`, what a live run would go through: the prefill, then the rounds of each text in
+    """Yield those Steps of `replay_all` that a live run goes through: the prefill, then the rounds of each text in
     order, found by walking position <- position + accepted + 1."""
     following: dict[int, int] = {}
     for step in steps:
@@ -65,7 +66,7 @@ def visited(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _select(step: Step, rows: Int[Tensor, " b"]) -> Step:
-    """These rows of a Step."""
+    """Return these rows of a Step."""
     tree, accepted = step.tree, step.accepted
     drawn = tree.drawn and replace(tree.drawn, log_probs=tree.drawn.log_probs[rows], row=tree.drawn.row[rows])
     columns = {name: column[rows] for name, column in tree.columns().items()}

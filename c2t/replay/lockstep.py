@@ -1,7 +1,7 @@
 """Exact replay: the rounds of a live run without running the target once per round.
 
-Under the target-only rule the text does not depend on the draft. So it is written once, plainly and in one batch, and
-the rounds that a live run would visit are then drafted in lock step, one row per unfinished text; the accepted path is
+Under the target-only rule the text does not depend on the draft. So it is written once, plainly and in one batch. The
+rounds that a live run would visit are then drafted in lock step, one row per unfinished text, and the accepted path is
 read off by matching the text. It is `decoding.decode` with another verifier: same policies, same drafts, same Steps.
 """
 
@@ -23,8 +23,11 @@ from c2t.verify import target_only
 
 
 class Continuation(NamedTuple):
-    """What the target wrote to one prompt. tokens: prompt, then new tokens up to `end` (where the text is cut), then
-    enough further ones to judge the last tree; features[i]: the target's after tokens[i], for all but the last."""
+    """Continuation of one prompt by the target.
+
+    tokens: the prompt, then new tokens up to `end` (where the text is cut), then enough further ones to judge the last
+    tree. features[i]: the target's features after tokens[i], for all tokens but the last.
+    """
 
     tokens: Int[Tensor, " n"]
     features: Float[Tensor, "n-1 H"]
@@ -43,9 +46,10 @@ def write_continuations(
     eos: frozenset[int] = frozenset(),
     sequences: Sequence[int] | None = None,
 ) -> list[Continuation]:
-    """Write the target's own texts, `beyond` tokens past each cut: levels + 1 of the deepest tree judge the last round.
+    """Write the target's own texts, `beyond` tokens past each cut; judging the last round takes levels + 1 of the
+    deepest tree.
 
-    EOS does not stop the writing, only the cut: a live round looks past it too.
+    EOS cuts the text but does not stop the writing: a live round looks past it too.
     """
     new: list[list[int]] = [[] for _ in prompts]
     steps = generate(
@@ -78,15 +82,16 @@ def replay(
 ) -> Iterator[Step]:
     """Yield the Steps of a live run over these texts: round by round, all unfinished texts in one batch.
 
-    Under the target-only rule, sampled policies included: `seed` and `sequences` are then those of the live run.
+    It is exact under the target-only rule. For sampled policies `seed` and `sequences` must be those of the live run.
     """
     return decode(TextVerifier(texts, seed=seed, sequences=sequences), drafter, policy, record)
 
 
 class TextVerifier:
-    """A text that the target has written verifies: its next token is what the target would have said.
+    """Verifier that reads the target's choices from a text that the target has written.
 
-    tokens, features: of each row's text, padded. position: where each row's root stands; at first behind the prompts.
+    tokens, features: of each row's text, padded. position: the place of each row's root, at first just after the
+    prompt.
     """
 
     def __init__(self, texts: Sequence[Continuation], *, seed: int = 0, sequences: Sequence[int] | None = None):
@@ -113,11 +118,11 @@ class TextVerifier:
         return first_step(self.rows, self.position, self._token(self.position)), committed
 
     def root(self) -> Root:
-        """The root of the coming round."""
+        """Return the root of the coming round."""
         return Root(self._token(self.position), stream_key(self.seed, self.sequence, self.position, DRAFT))
 
     def verify(self, tree: Tree) -> Verdict:
-        """Accept the path that the text goes on with."""
+        """Accept the path of the tree that agrees with the text."""
         start = self.position
 
         def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
@@ -129,11 +134,11 @@ class TextVerifier:
         return Verdict(self.rows, start, accepted, self._committed(start, count))
 
     def unfinished(self, step: Step) -> Int[Tensor, " b"]:
-        """Batch rows whose texts go on."""
+        """Return the batch rows whose texts go on."""
         return (self.position + 1 < self.ends).nonzero()[:, 0]
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
-        """Go on with these rows of the batch only."""
+        """Keep only these rows of the batch, in this order."""
         for name in ("tokens", "features", "position", "ends", "rows", "sequence"):
             setattr(self, name, getattr(self, name)[rows])
 
@@ -141,7 +146,7 @@ class TextVerifier:
         return self.tokens.gather(1, position[:, None])[:, 0]
 
     def _committed(self, start: Int[Tensor, " B"], count: Int[Tensor, " B"]) -> Committed:
-        """The text's tokens and features from `start` on, and the new root behind them."""
+        """Return the text's tokens and features from `start` on, and the new root after them."""
         places = start[:, None] + torch.arange(int(count.max()), device=start.device)
         places = places.clamp(max=self.features.shape[1] - 1)
         features = self.features.gather(1, places[..., None].expand(-1, -1, self.features.shape[2]))

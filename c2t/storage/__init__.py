@@ -1,1 +1,1 @@
-"""Where things are, and how a new one is put into its place."""
+"""Files and folders: their places, how a new one is put into its place, and checks of what is read."""

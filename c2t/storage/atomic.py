@@ -17,8 +17,8 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux' renameat2
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; at the end of the block the file takes the place of `path`, on the disk
-    even if the machine stops in the next moment. After an exception `path` is what it was. Raises OSError."""
+    """Yield a path beside `path` to write to. At the end of the block the file takes the place of `path`, safely on
+    disk even if the machine stops in the next moment. After an exception `path` is what it was. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
     try:

@@ -1,5 +1,4 @@
-"""Check what comes from a file or a user against the types that it should have, with pydantic; what is wrong is told in
-one line."""
+"""Checks of files and user input against their types, with pydantic; the error is one line."""
 
 from functools import cache
 from pathlib import Path
@@ -43,7 +42,7 @@ def from_json(kind: Any, text: str | bytes, place: str | Path, remedy: str = "")
 
 
 def check_fields(settings: Any) -> None:
-    """Raise InputError unless every field of a settings object is what its annotation says; for `__post_init__`."""
+    """Raise InputError unless every field of a settings object fits its annotation; for `__post_init__`."""
     for name, kind in _hints(type(settings)).items():
         try:
             _adapter(kind).validate_python(getattr(settings, name), strict=True)
@@ -62,7 +61,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _first(error: ValidationError, *above: str) -> str:
-    """The first thing that is wrong, in one line."""
+    """Return the first thing that is wrong, in one line."""
     wrong = error.errors(include_url=False)[0]
     name = ".".join(map(str, (*above, *wrong["loc"])))
     said = wrong["msg"].splitlines()[0]

@@ -1,4 +1,4 @@
-"""Where checkpoints are - what a NAME, a folder or a Hub id leads to - and how a new one is put into its place."""
+"""The places of checkpoints, by NAME, folder or Hub id, and how a new one is put into its place."""
 
 import json
 import os
@@ -43,19 +43,20 @@ def root() -> Path:
 
 
 def cache() -> Path:
-    """Return the folder of what can be computed again: $C2T_CACHE, else the user's cache folder (~/.cache/c2t on
+    """Return the folder for files that can be computed again: $C2T_CACHE, else the user's cache folder (~/.cache/c2t on
     Linux)."""
     place = os.environ.get("C2T_CACHE")
     return Path(place) if place else platformdirs.user_cache_path("c2t")
 
 
 def _folders() -> tuple[Path, Path]:
-    """Shipped checkpoints first, then the ones made on this machine, which git ignores."""
+    """Return the folders of shipped checkpoints and of those made on this machine, which git ignores; names are looked
+    up in this order."""
     return shipped() / "checkpoints", root() / "checkpoints" / "local"
 
 
 def _searched() -> str:
-    """Say where names were looked up, if that is not the checkout."""
+    """Return the end of an error line that names where names were looked up; "" in a checkout."""
     if os.environ.get(HOME):
         return f"; searched in ${HOME} = {root()}"
     if checkout():
@@ -64,20 +65,23 @@ def _searched() -> str:
 
 
 def is_name(reference: str | Path) -> bool:
-    """A NAME has no path separator; a `Path` is always a path."""
+    """Return True for a NAME: a string without a path separator. A `Path` is always a path."""
     return isinstance(reference, str) and not any(sep in reference for sep in ("/", "\\", os.sep))
 
 
 def known(part: str) -> list[str]:
-    """The names that `resolve` accepts for `part`."""
+    """Return the names that `resolve` accepts for `part`."""
     local = {path.parent.name for folder in _folders() for path in folder.glob(f"*/{part}")}
     return sorted(local | (set(PUBLISHED) if part in PublishedPair._fields else set()))
 
 
 def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Path | str:
-    """Where `part` ("target", "draft", "classifier", ...) of `reference` is: a folder (Path) or a Hub id (str).
+    """Return the place of `part` ("target", "draft", "classifier", ...) of `reference`: a folder (Path) or a Hub id
+    (str).
 
-    others: names that the caller knows besides, for the message of the InputError that a wrong one raises."""
+    others: further names that the caller knows, for the message. Raises InputError for a name or folder that is not
+    there.
+    """
     listed = ", ".join([*others, *known(part)]) or "none yet"
     if not str(reference):
         raise InputError(f"the name of the {part} is empty: give one of {listed}, a folder or a Hub id")
@@ -105,7 +109,7 @@ def _resolve_name(name: str, part: str, listed: str) -> Path | str:
 
 
 def recipe(name: str) -> str:
-    """The commands that make the classifier of a pair, where its name finds it."""
+    """Return the commands that make the classifier of a pair, at the place where its name is looked up."""
     rows, out = harvest_of(name), root() / "checkpoints" / "local" / name / CLASSIFIER
     rows, out = _short(rows), _short(out)
     prompts = "" if name in WITH_PROMPTS else "--prompts FILE "
@@ -113,12 +117,13 @@ def recipe(name: str) -> str:
 
 
 def harvest_of(name: str) -> Path:
-    """Where the harvest of a pair lies by default."""
+    """Return the default folder of a pair's harvest."""
     return root() / "data" / "harvest" / name
 
 
 def check_out(out: Path, overwrite: bool) -> None:
-    """A folder that is not empty is only ever replaced on request, and only if a classifier stands in it."""
+    """Raise InputError unless `out` is absent, an empty folder or, with `overwrite`, a folder with a classifier and
+    nothing else."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: give a folder")
     if out.is_dir() and any(out.iterdir()):
@@ -131,7 +136,7 @@ def check_out(out: Path, overwrite: bool) -> None:
 
 
 def is_classifier(folder: Path) -> bool:
-    """Whether its config.json is one of a classifier of c2t; a target's and a head's have no such entry."""
+    """Return True if the folder's config.json is that of a c2t classifier; a target's or a head's lacks the entry."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -141,7 +146,7 @@ def is_classifier(folder: Path) -> bool:
 
 @contextmanager
 def replacing(out: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes `out` at the end, in one step; after a failure, which is an InputError, `out`
+    """Yield an empty folder that becomes `out` at the end, in one step. If writing fails it raises InputError and `out`
     is what it was."""
     try:
         with new_folder(out) as new:

@@ -1,4 +1,4 @@
-"""What a result depends on besides its settings: versions, commit, hardware."""
+"""Facts besides the settings that a result depends on: versions, commit, hardware."""
 
 import os
 import platform
@@ -14,8 +14,8 @@ PACKAGES = ("torch", "transformers", "lightning", "pyarrow", "numpy")
 
 
 def environment() -> dict[str, str]:
-    """Return the versions of Python and of what c2t computes with ("" where it is not installed), the checkout's commit
-    ("" outside of one), and the machine."""
+    """Return the versions of Python and of PACKAGES ("" where one is not installed), the checkout's commit ("" outside
+    of one), and the hardware."""
     versions = {name: _version(name) for name in PACKAGES}
     return {"python": platform.python_version(), **versions, "commit": _commit(), "hardware": hardware()}
 
@@ -28,7 +28,8 @@ def _version(package: str) -> str:
 
 
 def hardware() -> str:
-    """The accelerator, else the processor and how many cores this process may use."""
+    """Return the name of the accelerator, or else of the processor with the number of cores that this process may
+    use."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -36,7 +37,7 @@ def hardware() -> str:
 
 
 def processor() -> str:
-    """The processor's name."""
+    """Return the processor's name."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():

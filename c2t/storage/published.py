@@ -1,5 +1,5 @@
-"""The pairs of the papers' experiments: Hub ids by name. It stands here, below the classifier and the models, because
-both look up what a name leads to."""
+"""The pairs of the papers' experiments: Hub ids by name. They stand here, below the classifier and the models, because
+both look up names."""
 
 from typing import NamedTuple
 

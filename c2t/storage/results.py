@@ -1,4 +1,4 @@
-"""Result lines: what a command found, as one line of JSON from which tables and plots are made."""
+"""Result lines: the result of a command as one line of JSON, from which tables and plots are made."""
 
 import json
 import tempfile
@@ -11,7 +11,8 @@ from c2t.storage.provenance import environment
 
 
 def result_line(command: str, figures: dict[str, Any], configuration: dict[str, Any]) -> str:
-    """Figures, configuration, versions, commit, hardware, and when."""
+    """Return one line of JSON with the command, its figures, configuration, time (UTC), versions, commit and
+    hardware."""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     line = {"command": command, "time": when, "figures": figures, "configuration": configuration, **environment()}
     return json.dumps(line, ensure_ascii=False, default=str)
@@ -30,7 +31,7 @@ def check_place(path: Path) -> None:
 
 
 def append_line(path: str | Path, line: str) -> None:
-    """Add a result line to a file, which is made if it is not there."""
+    """Append a result line to a file, which is made if it is not there. Raises InputError if it cannot be written."""
     # One write at the end, not a new file in place of the old one: that could lose another process's line.
     path = Path(path)
     try:

@@ -1,4 +1,4 @@
-"""What the classifier learns from: harvested nodes, split by prompt, with negatives drawn anew for every pass."""
+"""Training data of the classifier: harvested nodes, split by prompt, with negatives drawn anew for every pass."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,12 +23,18 @@ VALIDATION_ROWS = 65_536
 
 
 class Split(NamedTuple):
+    """Numbers of the training and the validation prompts, of those that have rows."""
+
     train: Int[Tensor, " t"]
     validation: Int[Tensor, " v"]
 
 
 def split_prompts(count: int, val_fraction: float, fraction: float, seed: int) -> Split:
-    """Prompt numbers of the two parts: rows of one prompt are dependent, so no prompt is in both."""
+    """Split `count` prompts into training and validation. Rows of one prompt are dependent, so no prompt is in both.
+    InputError for fewer than two.
+
+    val_fraction: share of the prompts to validate with. fraction: share of the others to train on.
+    """
     if count < 2:
         raise InputError(f"{count} prompt with rows cannot be split into training and validation: harvest more prompts")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
@@ -38,10 +44,11 @@ def split_prompts(count: int, val_fraction: float, fraction: float, seed: int) -
 
 
 class NegativeSampling:
-    """One pass = all positives and `negatives` random negatives for each, drawn from the whole training set.
+    """Batches for training. One pass has all positives and `negatives` random negatives for each, from the whole
+    training set.
 
-    Iterating gives one epoch: `passes` passes, each with negatives of its own, as chunks of whole batches. `label`:
-    what is learned of each row, if not `accepted`.
+    Iterating gives one epoch: `passes` passes, each with its own negatives, as chunks of whole batches. label: target
+    of each row, if it is not `accepted`. InputError if there are no positives or no negatives.
     """
 
     def __init__(
@@ -67,6 +74,7 @@ class NegativeSampling:
 
     @property
     def negatives_kept(self) -> float:
+        """Share of all negatives that one pass draws."""
         return self.drawn / len(self.negatives)
 
     def __len__(self) -> int:
@@ -78,14 +86,14 @@ class NegativeSampling:
                 yield self.x.index_select(0, index), self.label.index_select(0, index).float()
 
     def draw(self) -> Int[Tensor, " rows"]:
-        """Row numbers of one pass, shuffled."""
+        """Draw the rows of one pass; return their numbers, shuffled."""
         shuffle = torch.randperm(len(self.negatives), generator=self.generator, dtype=torch.int32)
         index = torch.cat([self.positives, self.negatives[shuffle[: self.drawn]]])
         return index[torch.randperm(len(index), generator=self.generator, dtype=torch.int32)]
 
 
 class Slices:
-    """The validation rows in order; a class, because Lightning reads a list of batches as several loaders."""
+    """Validation rows in order; a class, because Lightning reads a list of batches as several loaders."""
 
     def __init__(self, x: Float[Tensor, "v F"]):
         self.x = x
@@ -98,8 +106,8 @@ class Slices:
 
 
 class NodeData(L.LightningDataModule):
-    """Reads harvests into memory (about 60 bytes a row) and splits them by prompt; rows with NaN are dropped, and for
-    a conditional network those whose parent was not accepted."""
+    """Harvests in memory (about 60 bytes a row), split by prompt. Rows with NaN are dropped, and for a conditional
+    network those whose parent was not accepted."""
 
     def __init__(self, folders: Sequence[str | Path], settings: TrainSettings):
         super().__init__()
@@ -134,14 +142,16 @@ class NodeData(L.LightningDataModule):
         self.validation_prompts = tuple(_prompt_id(entries[i]) for i in sorted(present[split.validation].tolist()))
 
     def provenance(self, key: str) -> object:
-        """A value of the harvests' provenance; None where they differ."""
+        """Return a value of the harvests' provenance; None where they differ."""
         values = [harvest.provenance[key] for harvest in self.harvests]
         return values[0] if all(value == values[0] for value in values) else None
 
     def train_dataloader(self) -> NegativeSampling:
+        """Return the training batches (Lightning calls it)."""
         return self.training
 
     def val_dataloader(self) -> Slices:
+        """Return the validation batches (Lightning calls it)."""
         return Slices(self.validation.x)
 
 

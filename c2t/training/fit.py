@@ -34,7 +34,7 @@ def train(
     overwrite: bool = False,
     progress: bool = False,
 ) -> Result:
-    """Train a new classifier on harvests and save it in `out`."""
+    """Train a new classifier on harvests and save it in `out`. InputError as in `NodeData` and `check_out`."""
     checkpoints.check_out(out, overwrite)
     nodes = NodeData(data, settings)
     with torch.random.fork_rng():
@@ -52,8 +52,8 @@ def finetune(
     overwrite: bool = False,
     progress: bool = False,
 ) -> Result:
-    """Continue a trained classifier on a share of new harvests; features, size, sampling and the recommended beta stay
-    the source's."""
+    """Continue the training of a classifier on a share of new harvests (C2T, section 5.3). Features, size, sampling,
+    label and the recommended beta stay the source's."""
     checkpoints.check_out(out, overwrite)
     old = source.config
     kept = {name: getattr(old, name) for name in ("features", "hidden", "negatives", "layers", "label", "beta")}
@@ -69,7 +69,7 @@ def finetune(
 
 
 class TrainClassifier(L.LightningModule):
-    """Binary cross-entropy and Adam; one Lightning step makes the optimiser steps of a whole chunk, by hand."""
+    """Binary cross-entropy and Adam. One Lightning step makes the optimiser steps of a whole chunk, by hand."""
 
     def __init__(self, classifier: TreeClassifier, validation: Validation, settings: TrainSettings):
         super().__init__()
@@ -79,12 +79,15 @@ class TrainClassifier(L.LightningModule):
         self.steps, self.history, self.weights = 0, [], []
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam with the settings' learning rate."""
         return torch.optim.Adam(self.classifier.parameters(), self.settings.lr, fused=True)
 
     def on_train_epoch_start(self) -> None:
+        """Reset the mean loss of the epoch."""
         self.loss_sum, self.batches = torch.zeros(()), 0
 
     def training_step(self, chunk: tuple[Tensor, Tensor], _: int) -> None:
+        """Make one optimiser step for each batch of the chunk."""
         wrapped = self.optimizers()
         batches = list(zip(*(column.split(self.settings.batch_size) for column in chunk), strict=True))
         for i, (x, accepted) in enumerate(batches, start=1):
@@ -98,12 +101,15 @@ class TrainClassifier(L.LightningModule):
         self.batches += len(batches)
 
     def on_validation_epoch_start(self) -> None:
+        """Forget the scores of the epoch before."""
         self.scores: list[Tensor] = []
 
     def validation_step(self, x: Tensor, _: int) -> None:
+        """Keep the scores of a batch."""
         self.scores.append(self.classifier.logits(x).sigmoid())
 
     def on_validation_epoch_end(self) -> None:
+        """Compute the epoch's metrics and keep its weights; InputError if scores or weights are not finite."""
         scores = torch.cat(self.scores)
         if not all(values.isfinite().all() for values in (scores, *self.classifier.parameters())):
             raise InputError(f"the training diverged: give a smaller lr than {self.settings.lr:g}")
@@ -160,7 +166,7 @@ def _fit(
 
 
 def config_of(nodes: NodeData, settings: TrainSettings) -> ClassifierConfig:
-    """What a classifier that learns from these rows says of itself."""
+    """Return the config of a classifier that is trained on these rows."""
     return ClassifierConfig(
         features=tuple(settings.features),
         hidden=settings.hidden,
@@ -176,7 +182,7 @@ def config_of(nodes: NodeData, settings: TrainSettings) -> ClassifierConfig:
 
 
 def _logger(name: str, folder: Path, out: Path, settings: TrainSettings) -> Logger:
-    """CSV goes into the classifier's own folder; the others keep their runs beside it."""
+    """Return a logger. CSV files go into the classifier's own folder; the others keep their runs beside it."""
     if name not in LOGGERS:
         raise InputError(f"unknown logger {name!r}; known: {', '.join(LOGGERS)}")
     if name != "csv":
@@ -204,7 +210,7 @@ def _wandb(out: Path) -> Logger:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Batches of a network this small are not worth sharing: beside other work two threads are slower than one."""
+    """Set torch to one thread: for a network this small two are slower when other work shares the machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -215,7 +221,7 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Lightning talks about hardware and data loaders that this training does not have."""
+    """Silence Lightning's remarks on hardware and data loaders, which do not apply to this training."""
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("lightning")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

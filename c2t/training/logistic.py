@@ -1,5 +1,5 @@
-"""Logistic regression as classifier: what a sceptic tries before a network. The model is linear, but saved, loaded and
-used like any other classifier."""
+"""Logistic regression as classifier, the simpler model to compare a network with. It is saved, loaded and used like any
+other classifier."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,10 @@ def train_logistic(
     data: Sequence[str | Path], out: Path, settings: TrainSettings = TrainSettings(), overwrite: bool = False
 ) -> TreeClassifier:
     """Fit scikit-learn's logistic regression to one draw of the rows that the network would learn from, and save it in
-    `out`. Of the settings, those of the rows count: features, negatives, fraction, seed."""
+    `out`.
+
+    Of the settings it reads features, negatives, fraction and seed.
+    """
     checkpoints.check_out(out, overwrite)
     nodes = NodeData(data, settings)
     rows = nodes.training.draw()
@@ -41,7 +44,8 @@ def train_logistic(
 
 
 def linear(weight: Float[Tensor, " F"], bias: float, config: ClassifierConfig) -> TreeClassifier:
-    """The network that computes sigmoid(weight x + bias): two hidden units, z and -z, for z = relu(z) - relu(-z)."""
+    """Return the network that computes sigmoid(weight x + bias): two hidden units, z and -z, because z = relu(z) -
+    relu(-z)."""
     classifier = TreeClassifier(replace(config, hidden=2))
     sign = torch.tensor([1.0, -1.0])
     with torch.no_grad():

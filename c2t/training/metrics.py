@@ -1,4 +1,4 @@
-"""How a classifier is judged: on whole trees of prompts that it was not trained on, and which epoch is kept."""
+"""Metrics of a classifier on whole trees of prompts that it was not trained on, and the choice of the epoch to keep."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,15 +9,20 @@ from torch import Tensor
 
 
 class Validation(NamedTuple):
+    """Validation rows: features, labels, and the tree of each row."""
+
     x: Float[Tensor, "v F"]
     accepted: Bool[Tensor, " v"]
     tree: Int[Tensor, " v"]  # counted from 0 without gaps
 
 
 class Metrics(NamedTuple):
-    """`recall` and `theta` (the share called positive) at threshold 0.5 are means over trees, as in the paper, whose
-    evaluation batch is one tree; recall over those that have an accepted node. `average_precision` needs no threshold
-    and is over all nodes, because scores must compare between trees."""
+    """Metrics on validation trees.
+
+    recall and theta (the share of nodes called positive) at threshold 0.5 are means over trees, as in the paper, whose
+    evaluation batch is one tree; recall is over those with an accepted node. average_precision needs no threshold and
+    is over all nodes, because scores must compare between trees.
+    """
 
     recall: float
     theta: float
@@ -25,7 +30,7 @@ class Metrics(NamedTuple):
 
 
 def evaluate(score: Float[Tensor, " v"], validation: Validation, threshold: float = 0.5) -> Metrics:
-    """Metrics of scores in (0, 1) of the nodes of whole trees."""
+    """Return the metrics of scores in (0, 1) for the nodes of whole trees."""
     from sklearn.metrics import average_precision_score  # noqa: PLC0415 - of an extra; reports read Metrics without it
 
     accepted, tree = validation.accepted.double(), validation.tree
@@ -40,8 +45,11 @@ def evaluate(score: Float[Tensor, " v"], validation: Validation, threshold: floa
 
 
 def select(history: Sequence[Metrics]) -> int:
-    """The epoch to keep: average precision within 1 % of the best, then recall within 0.005 of the highest of those,
-    then the smallest theta. Recall alone would choose a network that calls everything positive."""
+    """Return the number of the epoch to keep. Average precision must be within 1 % of the best, then recall within
+    0.005 of the highest of those; of the rest the one with the smallest theta is taken.
+
+    Recall alone would choose a network that calls everything positive.
+    """
     best = max(metrics.average_precision for metrics in history)
     near = [i for i, metrics in enumerate(history) if metrics.average_precision >= 0.99 * best]
     recall = max(history[i].recall for i in near)

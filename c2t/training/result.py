@@ -1,4 +1,4 @@
-"""What a training returns."""
+"""The result of a training."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +8,8 @@ from c2t.training.metrics import Metrics
 
 
 class Result(NamedTuple):
+    """Trained classifier, its folder and its metrics."""
+
     classifier: TreeClassifier
     out: Path
     metrics: Metrics

@@ -1,4 +1,4 @@
-"""What a classifier is trained with; nothing here needs more than decoding does."""
+"""Settings of a classifier's training; this module needs no package that decoding does not."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ LOGGERS = ("csv", "wandb", "tensorboard")
 
 
 class Label(NamedTuple):
-    """of: what is learned of a node. reads: the further columns of Records that this takes."""
+    """Training target. of: computes it from Records. reads: the optional columns of Records that it needs."""
 
     of: Callable[[Records], Tensor]
     reads: tuple[str, ...] = ()
@@ -34,8 +34,11 @@ LABELS = {
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """C2T's settings; `fraction` of the training prompts is used, `negatives` of None or 0 means all of them; `layers`
-    of the network, `label` one of LABELS. beta: threshold that the classifier is to recommend."""
+    """Settings of a training, by default C2T's.
+
+    fraction: share of the training prompts to use. negatives: sampled for each positive; None or 0 takes all of them.
+    layers: of the network. label: one of LABELS. beta: threshold that the classifier will recommend.
+    """
 
     features: Sequence[str] = ("joint_prob", "entropy", "depth")
     hidden: Positive = 48
