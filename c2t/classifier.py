@@ -1,5 +1,5 @@
-"""The classifier of C2T (section 4.1): a two-layer network that says whether a drafted node will be accepted; with
-other inputs, and a layer more, MCSD+'s decision models (section 3.3)."""
+"""The classifier of C2T (section 4.1): a two-layer network that estimates whether a drafted node will be accepted. With
+other inputs and one more layer it is MCSD+'s decision models (section 3.3)."""
 
 import math
 from collections.abc import Sequence
@@ -29,13 +29,14 @@ CARD = Path(__file__).with_name("classifier_card.md")  # a template of Jinja
 
 
 def features(nodes: Any, names: Sequence[str]) -> Float[Tensor, "... F"]:
-    """The network's inputs, in the order of `names`, from anything with a node's columns: a Tree, or Records."""
+    """Return the network's inputs, in the order of `names`, from an object with a node's columns: a Tree, Nodes or
+    Records."""
     values = {name: FEATURES[name](nodes).float() for name in known_features(names)}
     return torch.cat([value if name in WIDE else value[..., None] for name, value in values.items()], dim=-1)
 
 
 def known_features(names: Sequence[str]) -> tuple[str, ...]:
-    """`names` themselves; InputError where one of them is no feature or there is none."""
+    """Return `names` as a tuple; InputError for an unknown or repeated feature, and for none."""
     unknown = [name for name in names if name not in FEATURES]
     twice = [name for number, name in enumerate(names) if name in names[:number]]
     if twice:
@@ -50,7 +51,7 @@ Label = Annotated[str, BeforeValidator(lambda label: OLD_LABELS.get(label, label
 
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """What a saved classifier is: its inputs and size, and where it comes from. Stored as `config.json`."""
+    """Inputs and size of a saved classifier, and its origin. Stored as `config.json`."""
 
     __pydantic_config__ = CLOSED
     features: tuple[str, ...] = ("joint_prob", "entropy", "depth")
@@ -89,10 +90,11 @@ class TreeClassifier(
     license="apache-2.0",
     tags=["speculative-decoding"],
 ):
-    """F features -> hidden (-> hidden) -> 1 with ReLU and sigmoid: 241 parameters in the paper's default size.
+    """Network of F features -> hidden (-> hidden) -> 1 with ReLU and sigmoid: 241 parameters in the paper's default
+    size.
 
-    With the label CONDITIONAL it says whether a node is accepted if its parent is; the product along a path is what C2T
-    compares with beta. name: what it was loaded by.
+    With the label CONDITIONAL it estimates whether a node is accepted if its parent is; C2T compares the product along
+    a path with beta. name: the reference that it was loaded by.
     """
 
     name = "unnamed"
@@ -105,13 +107,16 @@ class TreeClassifier(
         self.output = nn.Linear(config.hidden, 1)
 
     def forward(self, nodes: Any, calibrated: bool = False) -> Float[Tensor, "..."]:
-        """Return each node's confidence in (0, 1); calibrated: the probability that it is accepted (with the label
-        CONDITIONAL: given that its parent is), with the negative sampling corrected for."""
+        """Return each node's confidence in (0, 1).
+
+        calibrated: return the probability that the node is accepted (with the label CONDITIONAL: if its parent is), by
+        correcting for the negatives that were left out in training.
+        """
         logits = self.logits(features(nodes, self.config.features))
         return torch.sigmoid(logits + math.log(self.config.negatives_kept) if calibrated else logits)
 
     def logits(self, x: Float[Tensor, "... F"]) -> Float[Tensor, "..."]:
-        """The score before the sigmoid, from a matrix of features."""
+        """Return the scores before the sigmoid, for a matrix of features."""
         x = torch.relu(self.hidden(x.to(self.hidden.weight.dtype)))
         for layer in self.further:
             x = torch.relu(layer(x))
@@ -121,7 +126,8 @@ class TreeClassifier(
     def from_pretrained(
         cls, reference: str | Path, *, device: str | torch.device = "cpu", **hub: Any
     ) -> "TreeClassifier":
-        """Load by NAME, from a folder, or from the Hub (`hub`: revision, token, ... of `hf_hub_download`)."""
+        """Load by NAME, from a folder, or from the Hub (`hub`: revision, token, ... of `hf_hub_download`). Raises
+        InputError if it is missing or damaged."""
         place = checkpoints.resolve(reference, checkpoints.CLASSIFIER)
         config_file, weights_file = _download(place, hub) if isinstance(place, str) else [place / f for f in FILES]
         model = cls(_read_config(config_file))
@@ -130,7 +136,7 @@ class TreeClassifier(
         return model.to(device).eval()
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
-        """Settings, metrics, and how to load the classifier with and without c2t."""
+        """Return a model card with settings, metrics, and how to load the classifier with and without c2t."""
         config = self.config
         settings = {f.name: getattr(config, f.name) for f in fields(config)}
         rows = [(name, settings[name]) for name in settings if name not in ("widths", "metrics", "validation_prompts")]

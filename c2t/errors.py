@@ -12,7 +12,7 @@ class InputError(ValueError):
 
 
 def one_line(error: Exception) -> str:
-    """Return the first line of what another library says went wrong."""
+    """Return the message of another library's error, without its further lines."""
     said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return said.splitlines()[0]
 

@@ -1,7 +1,7 @@
 """A preallocated key-value cache in which every row of a batch keeps its own path of a tree.
 
-Row r owns the slots [0, lengths[r]). What forwards append stands at [length, length + pending) in every row,
-length being the longest row, until `keep` moves the accepted part of it to each row's own end, or `drop` forgets it.
+Row r owns the slots [0, lengths[r]). Forwards append at [length, length + pending) in every row, where length is that
+of the longest row. Then `keep` moves the accepted part to each row's own end, or `drop` forgets it.
 """
 
 import torch
@@ -14,8 +14,8 @@ from c2t.kernels.compact import compact
 class KVCache:
     """Keys and values: one buffer (2, B, kv_heads, capacity, head_dim) per layer, on that layer's device.
 
-    Stock transformers models accept it as `past_key_values`: their layers only call `update`. It grows by doubling, so
-    `capacity` is a hint.
+    Stock transformers models accept it as `past_key_values`, because their layers only call `update`. It grows by
+    doubling, so `capacity` is a hint.
     """
 
     def __init__(self, layers: int, capacity: int = 64):
@@ -42,27 +42,29 @@ class KVCache:
         return buffer[0, :, :, :end], buffer[1, :, :, :end]
 
     def positions(self, new: Int[Tensor, "B n"]) -> Int[Tensor, "B t"]:
-        """Absolute positions of all slots as they will be once tokens at positions `new` are appended: a committed
-        slot's is its place, a pending one's is remembered. Asked for before every append, or never (it serves sliding
-        windows only)."""
+        """Return the absolute positions of all slots after tokens at positions `new` are appended: the place of a
+        committed slot, the remembered position of a pending one.
+
+        Only sliding windows need it. It must be called before every append, or never.
+        """
         self._pending_positions.append(new)
         committed = torch.arange(self.length, device=new.device).expand(len(new), -1)
         return torch.cat([committed, *self._pending_positions], 1)
 
     def keep(self, index: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
-        """Row r keeps its pending slots index[r, :count[r]], in that order; everything else pending is forgotten."""
+        """Keep, in row r, the pending slots index[r, :count[r]], in that order; forget everything else pending."""
         compact(self.buffers, index, count, self.lengths, self.length)
         self.lengths = self.lengths + count
         self.length = int(self.lengths.max())
         self.drop()
 
     def drop(self) -> None:
-        """Forget what is pending; nothing is written."""
+        """Forget the pending slots; nothing is written."""
         self.pending = 0
         self._pending_positions = []
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
-        """Go on with these rows of the batch only."""
+        """Keep only these rows of the batch, in this order."""
         if self.lengths is None:
             return
         self.buffers = [buffer[:, rows.to(buffer.device)] for buffer in self.buffers]
@@ -70,9 +72,12 @@ class KVCache:
         self.length = int(self.lengths.max()) if len(rows) else 0
 
     def fork(self, lengths: Int[Tensor, " B"]) -> "KVCache":
-        """A cache of B rows, of which row r owns the first lengths[r] slots of this one's only row. Nothing is copied
-        before the first append, and then once: stock attention wants prefix and new slots side by side, and joining
-        them anew in every forward was measured to be no faster, for long prefixes three times slower."""
+        """Return a cache of B rows, of which row r owns the first lengths[r] slots of this one's only row.
+
+        Nothing is copied before the first append, which copies the prefix into every row. Stock attention needs prefix
+        and new slots side by side; joining them in every forward was measured to be no faster, and three times slower
+        for long prefixes.
+        """
         longest = int(lengths.max())
         fork = KVCache(len(self.buffers), longest)
         fork.buffers = [buffer[:, :, :, :longest].expand(-1, len(lengths), -1, -1, -1) for buffer in self.buffers]
@@ -80,15 +85,15 @@ class KVCache:
         return fork
 
     def visible(self) -> Bool[Tensor, "B t"]:
-        """Which of the slots [0, length) each row owns."""
+        """Return a mask of the slots [0, length) that each row owns."""
         return torch.arange(self.length, device=self.lengths.device) < self.lengths[:, None]
 
     def get_seq_length(self, _layer: int = 0) -> int:
-        """Slots before the next append (transformers asks for it)."""
+        """Return the number of slots before the next append (transformers calls it)."""
         return self.length + self.pending
 
     def _room(self, layer: int, like: Tensor, needed: int) -> Tensor:
-        """The layer's buffer, made or made larger so that it has `needed` slots."""
+        """Return the layer's buffer, made or enlarged so that it has `needed` slots."""
         old = self.buffers[layer]
         if layer == 0 and needed > self.capacity:
             self.capacity = max(needed, 2 * self.capacity)
@@ -103,15 +108,15 @@ class KVCache:
 
 
 class StaticKVCache(KVCache):
-    """A cache whose addresses and shapes never change, so that CUDA graphs can hold them: prefixes of up to `capacity`
-    slots, and behind them, from slot `capacity` on in every row, room for what is pending."""
+    """Cache whose addresses and shapes never change, so that CUDA graphs can hold them: prefixes of up to `capacity`
+    slots, and pending slots from slot `capacity` on in every row."""
 
     def __init__(self, layers: int, capacity: int, room: int):
         super().__init__(layers, capacity + room)
         self.length = capacity
 
     def adopt(self, cache: KVCache) -> None:
-        """Take over another cache's prefixes, as the first rows of this one, which has as many rows or more."""
+        """Copy another cache's prefixes into the first rows of this one, which has at least as many rows."""
         rows, longest = len(cache.lengths), cache.length
         for layer, buffer in enumerate(cache.buffers):
             self.buffers[layer][:, :rows, :, :longest] = buffer[:, :, :, :longest]
@@ -119,19 +124,20 @@ class StaticKVCache(KVCache):
         self.lengths[:rows] = cache.lengths
 
     def allocate(self, like: KVCache, rows: int) -> None:
-        """Make the buffers, for `rows` rows of what the other cache holds."""
+        """Make buffers for `rows` rows, with the heads and dimensions of the other cache."""
         for layer, buffer in enumerate(like.buffers):
             shape = (2, rows, buffer.shape[2], self.capacity, buffer.shape[4])
             self.buffers[layer] = buffer.new_zeros(shape)
         self.lengths = torch.zeros(rows, dtype=torch.long, device=self.buffers[0].device)
 
     def keep(self, index: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
+        """See `KVCache.keep`; lengths change in place."""
         compact(self.buffers, index, count, self.lengths, self.length)
         self.lengths.add_(count)
         self.drop()
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
-        """These rows become the first ones; the others are empty."""
+        """Move these rows to the front, in this order; the others become empty."""
         kept = len(rows)
         for buffer in self.buffers:
             buffer[:, :kept] = buffer[:, rows]

@@ -14,7 +14,7 @@ from c2t.storage.checked import OPEN, from_json
 
 
 class Prompt(NamedTuple):
-    """One conversation: what the user says in each turn. `file`: name of the prompt file that it comes from."""
+    """One conversation: the user's turns. file: name of the prompt file that it comes from."""
 
     question_id: int
     category: str
@@ -23,7 +23,7 @@ class Prompt(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Texts to continue: the token ids of each, which prompt it is a turn of, and how many turns were left out
+    """Texts to continue: the token ids of each, the prompt that it is a turn of, and the number of turns left out
     because they do not fit the target's positions."""
 
     ids: list[list[int]]
@@ -32,7 +32,8 @@ class Encoded(NamedTuple):
 
 
 def read_prompts(path: str | Path) -> list[Prompt]:
-    """The prompts of one JSONL file: an object a line with `turns` (a list of texts), `question_id` and `category`.
+    """Return the prompts of one JSONL file, which has an object a line with `turns` (a list of texts), `question_id`
+    and `category`.
 
     Raises InputError, with the number of the line, for anything else.
     """
@@ -64,7 +65,8 @@ def _prompt(line: str, path: Path, number: int) -> Prompt:
 
 
 def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
-    """At most `limit` prompts, from every file and category in turn, in the order of each."""
+    """Return at most `limit` prompts, from every file and category in turn, in the order of each. InputError for a
+    limit below 1."""
     if limit is not None and limit < 1:
         raise InputError(f"limit = {limit}: use at least one prompt")
     if limit is None or limit >= len(prompts):
@@ -77,7 +79,8 @@ def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
 
 
 def default_prompts(pair: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
-    """The prompt files shipped for a pair: those for harvest and for bench come from different sources."""
+    """Return the prompt files that come with a pair; those for harvest and for bench have different sources. InputError
+    if there are none."""
     folder = checkpoints.shipped() / "data" / "prompts" / ("harvest" if purpose == "harvest" else "")
     paths = sorted(folder.glob("*.jsonl")) if pair in checkpoints.WITH_PROMPTS else []
     if not paths:
@@ -92,9 +95,9 @@ def encode_all(
     longest: int,
     answer: Callable[[list[list[int]]], list[str]],
 ) -> Encoded:
-    """Every turn of every prompt as token ids of at most `longest` tokens: first turns first, then second ones.
+    """Return every turn of every prompt as token ids, at most `longest` of them: first turns first, then second ones.
 
-    `answer(ids)` writes the target's answers that later turns refer to. A turn that does not fit is left out together
+    answer(ids): writes the target's answers, which later turns refer to. A turn that does not fit is left out together
     with the turns after it; InputError if no turn is left.
     """
     ids: list[list[int]] = []

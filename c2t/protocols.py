@@ -1,4 +1,5 @@
-"""What a policy may see: a draft that expands slots of a tree, and the root that the tree hangs from. Never a model."""
+"""The interface between policies and models: a draft that expands slots of a tree, and the root under which the tree
+grows. Policies never see a model."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -15,7 +16,7 @@ from c2t.tree import Tree
 
 
 class Root(NamedTuple):
-    """The last committed token, and 64 random bits for policies that sample (see `c2t.sampling.stream_key`).
+    """Last committed token, and 64 random bits for policies that sample (see `c2t.sampling.stream_key`).
 
     successors(k): up to k different tokens (B, k) that the target itself would write after the root, its own choice
     first, -1 where it has no more; None unless the policy is target-initialised.
@@ -27,10 +28,10 @@ class Root(NamedTuple):
 
 
 class NextTokenDistributions:
-    """The draft's next-token distributions after F expanded slots of each of B trees; everything in nats.
+    """Next-token distributions of the draft after F expanded slots of each of B trees; everything in nats.
 
-    Half-precision logits are read as float32: sums of half-precision log-probabilities tie and cross all the time.
-    hidden: the draft's last hidden states there, which the logits were made of; None if the draft has none.
+    Half-precision logits are read as float32: sums of half-precision log-probabilities often tie or change order.
+    hidden: the draft's last hidden states at these slots, from which the logits were made; None if it has none.
     """
 
     def __init__(self, logits: Float[Tensor, "B F V"], hidden: Float[Tensor, "B F H"] | None = None):
@@ -39,14 +40,17 @@ class NextTokenDistributions:
 
     @cached_property
     def logits(self) -> Float[Tensor, "B F V"]:
+        """Logits of the whole vocabulary, as float32 or float64."""
         return self._drafted if self._drafted.dtype == torch.float64 else self._drafted.float()
 
     @cached_property
     def log_norm(self) -> Float[Tensor, "B F 1"]:
+        """Log-sum-exp of the logits."""
         return torch_log_norm(self.logits)[..., None]
 
     @property
     def log_probs(self) -> Float[Tensor, "B F V"]:
+        """Log-probabilities of the whole vocabulary."""
         return self.logits - self.log_norm
 
     def top(self, k: int) -> tuple[Int[Tensor, "B F K"], Float[Tensor, "B F K"]]:
@@ -57,14 +61,14 @@ class NextTokenDistributions:
         return self.topk_entropy(k, 0)[:2]
 
     def entropy(self, m: int | None) -> Float[Tensor, "B F"]:
-        """Return the entropy over the m most probable tokens, not renormalised (C2T, equation 3); None: all tokens;
-        0: not computed (NaN), for policies that do not use it."""
+        """Return the entropy over the m most probable tokens, not renormalised (C2T, equation 3). None: the whole
+        vocabulary. 0: not computed (NaN), for policies that do not use it."""
         return self.topk_entropy(0, m)[2]
 
     def topk_entropy(
         self, k: int, m: int | None
     ) -> tuple[Int[Tensor, "B F K"], Float[Tensor, "B F K"], Float[Tensor, "B F"]]:
-        """Return `top(k)` and `entropy(m)` at once, which on a GPU is one pass over the vocabulary; InputError as in
+        """Return `top(k)` and `entropy(m)` together, which on a GPU is one pass over the vocabulary; InputError as in
         `top`."""
         vocabulary = self._drafted.shape[-1]
         if k > vocabulary:
@@ -76,21 +80,24 @@ class NextTokenDistributions:
 
 @runtime_checkable
 class Draft(Protocol):
-    """One generation's draft state: keys and values of the committed prefix, and of the slots expanded this round."""
+    """State of one generation's draft: keys and values of the committed prefix, and of the slots expanded in this
+    round."""
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """Return next-token distributions after these slots; -1 fills up rows that have fewer. The first call of a
-        round expands the root alone (its forward was made when the prefix was observed); later ones take any slots
-        whose parents were expanded before, and cost one draft forward each."""
+        """Return next-token distributions after these slots; -1 fills rows that have fewer.
+
+        The first call of a round expands the root alone, whose forward was made when the prefix was observed. Later
+        calls take any slots whose parents were expanded before, and cost one draft forward each.
+        """
         ...
 
 
 class RecordingDraft:
-    """A round's draft that remembers what it was asked for and what it said.
+    """Draft of a round that keeps the slots it expanded and parts of the distributions.
 
-    slots: the slots of each call of `expand`. names: what to keep of the distributions there: "top_probs", the
-    TOP_PROBS largest probabilities, or "hidden", the draft's hidden states. A slot must keep its number until the tree
-    is verified for `after` to find it.
+    slots: the slots of each call of `expand`. names: parts of the distributions to keep: "top_probs", the TOP_PROBS
+    largest probabilities, or "hidden", the draft's hidden states. `after` finds a slot only if it keeps its number
+    until the tree is verified.
     """
 
     def __init__(self, draft: Draft, names: Sequence[str] = ()):

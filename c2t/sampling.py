@@ -17,7 +17,8 @@ LEAST = 1e-4  # of a temperature and a penalty: logits over much less than this 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the target chooses: temperature 0 is greedy; top_k 0 and top_p 1 keep every token."""
+    """Settings of the target's sampling: temperature 0 is greedy; top_k 0 and top_p 1 keep every token. InputError for
+    values out of range."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -38,7 +39,8 @@ class Sampling:
             raise InputError(f"repetition_penalty = {self.repetition_penalty}: must be {bounds}; 1 is off")
 
     def process(self, logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"] | None = None) -> Float[Tensor, "B V"]:
-        """Logits after repetition penalty (over the tokens `seen`), temperature, top-k and top-p; -inf is excluded."""
+        """Return logits after repetition penalty (over the tokens `seen`), temperature, top-k and top-p; excluded
+        tokens have -inf."""
         if logits.dtype in (torch.float16, torch.bfloat16):
             logits = logits.float()  # as generate does; half precision would round the processors' results into ties
         if seen is not None and self.repetition_penalty != 1:
@@ -64,8 +66,11 @@ class Sampling:
         position: Int[Tensor, " B"],
         seen: Bool[Tensor, "B V"] | None = None,
     ) -> Int[Tensor, " B"]:
-        """The token at `position` of each `sequence`: argmax (lowest id among equals), or the inverse of the float64
-        cumulative distribution, in token order, at that position's uniform."""
+        """Draw the token at `position` of each `sequence`.
+
+        It is the argmax at temperature 0 (lowest id among equals), else the inverse of the float64 cumulative
+        distribution, in token order, at that position's uniform.
+        """
         logits = self.process(logits, seen)
         if self.temperature == 0:
             return logits.argmax(-1)
@@ -73,16 +78,19 @@ class Sampling:
 
 
 def invert(probs: Float[Tensor, "... V"], uniforms: Float[Tensor, "... n"]) -> Int[Tensor, "... n"]:
-    """Tokens at these points of the float64 cumulative distributions, in token order; `probs` need not sum to 1."""
+    """Return the tokens at these points of the float64 cumulative distributions, in token order; `probs` need not sum
+    to 1."""
     cumulative = probs.cumsum(-1)
     # right=True lands on the first token whose cumulative mass exceeds the point, so probability 0 is never drawn.
     return torch.searchsorted(cumulative, uniforms * cumulative[..., -1:], right=True).clamp(max=probs.shape[-1] - 1)
 
 
 def stream_key(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], draw: int = 0) -> Int[Tensor, " B"]:
-    """64 random bits for draw number `draw` at this position of this sequence: a counter hash, SplitMix64's finaliser
-    once per coordinate. Number 0 is the target's own choice, positive ones decide on sampled candidates, -1 is the
-    draft's."""
+    """Return 64 random bits for draw number `draw` at this position of this sequence, from a counter hash: SplitMix64's
+    finaliser once per coordinate.
+
+    Draw 0 is the target's own choice, positive ones decide on sampled candidates, -1 is the draft's.
+    """
     state = torch.full_like(position, _mix_int(seed))
     for coordinate in (sequence, position, torch.full_like(position, draw)):
         state = _mix(state + (coordinate + 1) * -0x61C8864680B583EB)
@@ -90,18 +98,18 @@ def stream_key(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B
 
 
 def uniform(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], draw: int = 0) -> Float[Tensor, " B"]:
-    """float64 uniforms in [0, 1), see `stream_key`."""
+    """Return float64 uniforms in [0, 1); arguments as in `stream_key`."""
     return _unit(stream_key(seed, sequence, position, draw))
 
 
 def noise(key: Int[Tensor, "..."], count: int) -> Float[Tensor, "... n"]:
-    """`count` float64 uniforms in (0, 1) under each key."""
+    """Return `count` float64 uniforms in (0, 1) for each key."""
     number = torch.arange(1, count + 1, device=key.device)
     return _unit(_mix(key[..., None] + number * -0x61C8864680B583EB)) + 2.0**-54
 
 
 def mix_in(key: Int[Tensor, "..."], value: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """A key that depends on `value` too."""
+    """Return a key that depends on `value` too."""
     return _mix(key + (value + 1) * -0x61C8864680B583EB)
 
 
@@ -110,7 +118,7 @@ def _unit(bits: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """Logical right shift: torch's is arithmetic."""
+    """Shift right logically: torch's own shift is arithmetic."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -121,6 +129,6 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _mix_int(seed: int) -> int:
-    """A seed of any size as a well mixed int64."""
+    """Return a well mixed int64 for a seed of any size."""
     wrapped = (seed + (1 << 63)) % (1 << 64) - (1 << 63)
     return int(_mix(torch.tensor(wrapped)))

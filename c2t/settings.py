@@ -1,4 +1,4 @@
-"""Settings that every run over texts has."""
+"""Settings that all runs over texts share."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from c2t.sampling import Sampling
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """max_new_tokens: of each text. temperature: of the target, 0 is greedy. seed: of the random streams. InputError
-    for what is out of range."""
+    """Settings of a run: new tokens of each text, the target's temperature (0 is greedy), and the seed of the random
+    streams. InputError for values out of range."""
 
     max_new_tokens: int = 64
     temperature: float = 0.4
@@ -21,5 +21,5 @@ class RunSettings:
 
     @property
     def sampling(self) -> Sampling:
-        """How the target's tokens are drawn."""
+        """Sampling settings of the target."""
         return Sampling(self.temperature, seed=self.seed)

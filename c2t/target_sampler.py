@@ -1,4 +1,4 @@
-"""The target's side of a generation: which tokens it draws itself, and what it accepts of a tree."""
+"""The target's side of a generation: drawing its own tokens, and accepting a path of a tree."""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -18,7 +18,7 @@ DRAFT = -1  # the draft's number in `stream_key`: its draws are independent of t
 
 
 class TargetSampler:
-    """The target's own next tokens: the sampling rule, each row's random stream, and the tokens it has seen.
+    """Sampler of the target's next tokens: the sampling rule, each row's random stream, and the tokens it has seen.
 
     seen: tokens of the committed text without the root, for the repetition penalty; None without one.
     """
@@ -56,8 +56,11 @@ class TargetSampler:
         return self.sampling.draw(logits, sequence, position, seen)
 
     def accept(self, tree: Tree, logits: Float[Tensor, "B n V"], root: Int[Tensor, " B"], rule: str) -> Accepted:
-        """Return the accepted paths of verified trees, and count them as seen; root: the positions of their roots. At
-        temperature 0 both rules are the greedy one."""
+        """Return the accepted paths of verified trees, and count their tokens as seen. At temperature 0 both rules are
+        the greedy one.
+
+        root: the positions of the roots.
+        """
         row = torch.arange(len(logits), device=logits.device)
 
         def position(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
@@ -80,7 +83,7 @@ class TargetSampler:
         return accepted
 
     def root(self, token: Int[Tensor, " B"], position: Int[Tensor, " B"]) -> Root:
-        """Return what a policy is given for the round whose root stands at `position`."""
+        """Return a policy's input for the round whose root stands at `position`."""
         return Root(token, stream_key(self.sampling.seed, self.sequence, position, DRAFT))
 
     def observe(self, tokens: Int[Tensor, "B m"]) -> None:
@@ -89,12 +92,12 @@ class TargetSampler:
             self.seen = self.seen.scatter(1, tokens, True)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
-        """Go on with these rows of the batch only."""
+        """Keep only these rows of the batch, in this order."""
         self.sequence = self.sequence[rows]
         self.seen = None if self.seen is None else self.seen[rows]
 
     def _seen_after(self, tree: Tree, slots: Int[Tensor, " B"]) -> Bool[Tensor, "B V"] | None:
-        """Tokens seen after these slots: those of the text, and of the path from the root."""
+        """Return the tokens seen after these slots: those of the text, and of the path from the root."""
         if self.seen is None:
             return None
         path = tree.ancestors()[torch.arange(len(slots), device=slots.device), slots]

@@ -45,14 +45,15 @@ class Nodes:
         return self.token.shape[1]
 
     def columns(self) -> dict[str, Tensor]:
+        """Return all columns by name."""
         return {name: getattr(self, name) for name in COLUMNS}
 
     def take(self, index: Int[Tensor, "B m"]) -> "Nodes":
-        """The nodes at these places, `parent` unchanged."""
+        """Return the nodes at these places, with `parent` unchanged."""
         return Nodes(**{name: column.gather(1, index) for name, column in self.columns().items()})
 
     def scored(self, score: Float[Tensor, "B n"], alive: Bool[Tensor, "B n"]) -> "Nodes":
-        """The nodes with another score and aliveness."""
+        """Return the nodes with other scores and another `alive`."""
         return Nodes(**{**self.columns(), "score": score, "alive": alive})
 
 
@@ -61,11 +62,11 @@ COLUMNS = tuple(field.name for field in fields(Nodes))
 
 @dataclass(frozen=True)
 class Drawn:
-    """The draft distributions that children were sampled from, which the residual rule asks for.
+    """Draft distributions that children were sampled from, which the residual rule needs.
 
-    row: for each slot, which of the E distributions its children were drawn from (-1: it has none), in the order of
-    their ranks. independent: drawn with replacement; a token drawn again is a dead slot of its own rank. A rank of -1
-    marks a slot that was not drawn at all.
+    row: for each slot, the number of the distribution, among E, that its children were drawn from (-1: it has none), in
+    the order of their ranks. independent: drawn with replacement; a token drawn again is a dead slot of its own rank. A
+    rank of -1 marks a slot that was not drawn at all.
     """
 
     log_probs: Float[Tensor, "B E V"]
@@ -75,8 +76,11 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Tree(Nodes):
-    """Nodes with the root in slot 0. `capped` counts, for each row, nodes that only a size limit kept out; `drawn` is
-    there if the children were sampled; `mask` is what `ancestors` gives for every row, where a policy has it ready."""
+    """Nodes with the root in slot 0.
+
+    capped: for each row, the number of nodes that only a size limit kept out. drawn: set if the children were sampled.
+    mask: the result of `ancestors` for every row, where a policy has it ready.
+    """
 
     capped: Int[Tensor, " B"]
     drawn: Drawn | None = None
@@ -84,7 +88,7 @@ class Tree(Nodes):
 
     @classmethod
     def root(cls, token: Int[Tensor, " B"], dtype: torch.dtype = torch.float32) -> "Tree":
-        """Trees that consist of their roots."""
+        """Return trees that consist of their roots."""
         token = token[:, None]
         zero = torch.zeros(token.shape, dtype=dtype, device=token.device)
         minus = torch.full_like(token, -1)
@@ -109,7 +113,8 @@ class Tree(Nodes):
         log_prob: Float[Tensor, "B F K"],
         entropy: Float[Tensor, "B F"],
     ) -> Nodes:
-        """Candidate nodes under `slots` (-1: none), parent-major and by rank; not part of the tree until `extend`."""
+        """Return candidate nodes under `slots` (-1: none), parent by parent and each parent's by rank. They join the
+        tree only in `extend`."""
         ranks = torch.arange(token.shape[2], device=token.device)
         places = slots.clamp(min=0)
         parents = {name: getattr(self, name).gather(1, places)[..., None] for name in ("log_joint", "depth", "alive")}
@@ -129,7 +134,7 @@ class Tree(Nodes):
         return Nodes(**{name: column.expand(token.shape).flatten(1) for name, column in columns.items()})
 
     def extend(self, nodes: Nodes, capped: Int[Tensor, " B"] | int = 0) -> "Tree":
-        """The tree with `nodes` appended; their parents must be slots of this tree."""
+        """Return the tree with `nodes` appended; their parents must be slots of this tree."""
         joined = {name: torch.cat([getattr(self, name), getattr(nodes, name)], 1) for name in COLUMNS}
         drawn = self.drawn and replace(
             self.drawn, row=torch.nn.functional.pad(self.drawn.row, (0, nodes.token.shape[1]), value=-1)
@@ -137,7 +142,8 @@ class Tree(Nodes):
         return Tree(**joined, capped=self.capped + capped, drawn=drawn)
 
     def drawing(self, slots: Int[Tensor, "B F"], log_probs: Float[Tensor, "B F V"], independent: bool) -> "Tree":
-        """The tree that remembers these distributions as the ones its slots' (-1: none) children are drawn from."""
+        """Return the tree with these distributions noted as those that the children of `slots` (-1: none) are drawn
+        from."""
         row = torch.full_like(self.token, -1) if self.drawn is None else self.drawn.row
         known = log_probs[:, :0] if self.drawn is None else self.drawn.log_probs
         number = known.shape[1] + torch.arange(slots.shape[1], device=slots.device).expand_as(slots)
@@ -147,7 +153,7 @@ class Tree(Nodes):
         return replace(self, drawn=Drawn(torch.cat([known, log_probs], 1), row, independent))
 
     def select(self, slots: Int[Tensor, "B m"]) -> "Tree":
-        """The tree of these slots in this order: the root first, every alive one's parent before it."""
+        """Return the tree of these slots in this order: the root first, every alive slot's parent before it."""
         place = torch.zeros_like(self.token).scatter(1, slots, torch.arange(slots.shape[1]).to(slots).expand_as(slots))
         columns = {name: column.gather(1, slots) for name, column in self.columns().items()}
         columns["parent"] = place.gather(1, columns["parent"].clamp(min=0)).where(columns["parent"] >= 0, -1)
@@ -155,13 +161,13 @@ class Tree(Nodes):
         return Tree(**columns, capped=self.capped, drawn=drawn)
 
     def packed(self) -> "Tree":
-        """The tree without slots that are dead in every row's tail: alive slots first, in creation order."""
+        """Return the tree with alive slots first, in creation order, without the tail that is dead in every row."""
         order = torch.sort(self.alive, dim=1, descending=True, stable=True).indices
         return self.select(order[:, : int(self.alive.sum(1).max())])
 
     def heavy_first(self) -> "Tree":
-        """The tree in depth-first order, at each node the child with the largest subtree first (heavy path
-        decomposition, named in DySpec): the order in which a block-sparse tree mask has the fewest blocks."""
+        """Return the tree in depth-first order, at each node the child with the largest subtree first (heavy path
+        decomposition, named in DySpec). In this order a block-sparse tree mask has the fewest blocks."""
         reach = self.ancestors() & self.alive[:, :, None]
         weight = reach.sum(1)  # alive slots in each subtree
         heavier = (weight[:, None] > weight[:, :, None]) | (
@@ -179,11 +185,11 @@ class Tree(Nodes):
         return self.alive.sum(1)
 
     def positions(self, lengths: Int[Tensor, " B"]) -> Int[Tensor, "B n"]:
-        """Absolute positions of the slots; `lengths` counts the committed tokens without the root."""
+        """Return the absolute positions of the slots; `lengths` counts the committed tokens without the root."""
         return lengths[:, None] + self.depth + 1
 
     def ancestors(self) -> Bool[Tensor, "B n n"]:
-        """mask[b, i, j]: slot j is slot i, one of its ancestors, or the root (depth + 2 ones in an alive row).
+        """Return mask[b, i, j]: slot j is slot i, one of its ancestors, or the root (depth + 2 ones in an alive row).
 
         Pointer doubling: after step s the reach covers 2^s generations, so deep trees cost few steps. Dead slots see
         themselves too, which keeps their softmax finite.
@@ -203,11 +209,11 @@ class Tree(Nodes):
         return reach
 
     def along_path(self, values: Float[Tensor, "B n"]) -> Float[Tensor, "B n"]:
-        """Each slot's value added up with those of its ancestors, the root's included."""
+        """Return each slot's value added up with those of its ancestors, the root's included."""
         return torch.where(self.ancestors(), values[:, None], 0.0).sum(2)
 
     def child(self, slot: Int[Tensor, " B"], token: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """The alive child of `slot` that holds `token`, -1 where there is none."""
+        """Return the alive child of `slot` that holds `token`, -1 where there is none."""
         match = self.alive & (self.parent == slot[:, None]) & (self.token == token[:, None])
         return torch.where(match.any(1), match.int().argmax(1), -1)
 
@@ -215,10 +221,11 @@ class Tree(Nodes):
 def best(
     score: Float[Tensor, "B n"], log_joint: Float[Tensor, "B n"], alive: Bool[Tensor, "B n"], count: int
 ) -> Int[Tensor, "B m"]:
-    """Places of the `count` best alive nodes: by score, then joint probability, then creation order; dead ones last.
+    """Return the places of the `count` best alive nodes: by score, then joint probability, then creation order; dead
+    ones last.
 
-    Stable sorts, because equal values are common where a draft is certain, and an unstable top-k would then keep a
-    child and drop its parent.
+    The sorts are stable, because equal values are common where a draft is certain, and an unstable top-k would then
+    keep a child and drop its parent.
     """
     masked = score.masked_fill(~alive, float("-inf"))
     if score is log_joint:

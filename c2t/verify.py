@@ -1,8 +1,8 @@
-"""Which drafted tokens the target accepts.
+"""Verification: which drafted tokens the target accepts.
 
-Target-only rule (EntropyTree, Algorithm 1; the law of EAGLE's sequential rule): the target draws its own next token;
-if a child of the current node holds it, descend, else it is the round's bonus token. Greedy is the case T = 0. Nothing
-is asked of the tree except that it does not depend on these draws, so every tree keeps the target's law.
+Target-only rule (EntropyTree, Algorithm 1; the law of EAGLE's sequential rule): the target draws its own next token. If
+a child of the current node holds it, descend; else it is the round's bonus token. Greedy is the case T = 0. The only
+condition on the tree is that it does not depend on these draws, so every such tree keeps the target's law.
 
 Residual rule (DySpec, Algorithm 3; SpecInfer): for children that were sampled from the draft. Each one is accepted with
 probability min(1, R[y] / D[y]); a rejection leaves the residual R <- norm(max(R - D, 0)) to its siblings and, if all
@@ -26,9 +26,11 @@ TINY = 1e-300  # keeps an empty distribution at zero where nothing is left to of
 
 
 class Accepted(NamedTuple):
-    """The accepted path of each row. slots: root first, -1 beyond the path; length: drafted tokens on it;
-    bonus: the token that the target adds, the next root. agreed: of a longest fork, the nodes of all forks that would
-    have been accepted if theirs had been kept."""
+    """Accepted path of each row.
+
+    slots: root first, -1 beyond the path. length: drafted tokens on it. bonus: the token that the target adds, the next
+    root. agreed: for a longest fork, the nodes of all forks that would have been accepted if their fork had been kept.
+    """
 
     slots: Int[Tensor, "B m"]
     length: Int[Tensor, " B"]
@@ -37,10 +39,10 @@ class Accepted(NamedTuple):
 
 
 def target_only(tree: Tree, choose: Callable[[Int[Tensor, " B"]], Int[Tensor, " B"]]) -> Accepted:
-    """Walk from the root along the target's choices.
+    """Walk from the root along the target's choices; return the accepted path.
 
-    `choose(slots)` is the target's next token after these slots of each row. It is called along the path only, root
-    first, each slot of the path once more at most (rows that have ended stay where they are).
+    choose(slots): the target's next token after these slots of each row. It is called along the path only, root first;
+    a row that has ended stays at its last slot, for which it is then called again.
     """
     slot = torch.zeros_like(tree.token[:, 0])
     token = choose(slot)
@@ -63,10 +65,11 @@ def residual(
     target: Callable[[Int[Tensor, " B"]], Float[Tensor, "B V"]],
     uniform: Callable[[Int[Tensor, " B"], int], Float[Tensor, " B"]],
 ) -> Accepted:
-    """Walk from the root, offering each node's sampled children in the order in which they were drawn.
+    """Walk from the root, offering each node's sampled children in the order in which they were drawn; return the
+    accepted path.
 
-    `target(slots)` are the target's processed probabilities (float64) after these slots, asked for along the path as
-    in `target_only`; `uniform(slots, number)` are uniforms for decision `number` (1, 2, ...) there, 0 for the bonus
+    target(slots): the target's processed probabilities (float64) after these slots, called along the path as in
+    `target_only`. uniform(slots, number): uniforms for decision `number` (1, 2, ...) at these slots; 0 is for the bonus
     token. Children drawn independently leave D as it is, so a token drawn twice is tried twice; drawn without
     replacement, a rejected token leaves D.
     """
@@ -93,7 +96,7 @@ def residual(
 def _try_children(
     tree: Tree, slot: Int[Tensor, " B"], rest: Float[Tensor, "B V"], uniform: Callable
 ) -> tuple[Int[Tensor, " B"], Float[Tensor, "B V"]]:
-    """The first child of each row's slot that is accepted (-1: none), and the distribution that is left."""
+    """Return the first child of each row's slot that is accepted (-1: none), and the distribution that is left."""
     drawn = tree.drawn
     row = drawn.row.gather(1, slot[:, None])
     draft = drawn.log_probs.gather(1, row.clamp(min=0)[..., None].expand(-1, 1, rest.shape[1]))[:, 0].double().exp()

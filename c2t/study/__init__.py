@@ -1,1 +1,1 @@
-"""What policies cost and yield: measured, compared and chosen."""
+"""Measurement, comparison and choice of policies by cost and yield."""

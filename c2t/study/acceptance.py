@@ -1,5 +1,5 @@
-"""How often the target accepts the draft's first, second, ... draw: the vector that shapes Sequoia's tree, measured on
-the pair and stored beside it (DySpec, section 5: its baseline Sequoia)."""
+"""Acceptance rates of the draft's first, second, ... draw, which shape Sequoia's tree. They are measured on the pair
+and stored beside it (DySpec, section 5: its baseline Sequoia)."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ FILE = "acceptance.json"
 
 
 class Measured(NamedTuple):
-    """rates[j]: share of the rounds in which the child drawn as number j was the accepted one."""
+    """Measured rates. rates[j]: share of the rounds in which the child drawn as number j was the accepted one."""
 
     rates: tuple[float, ...]
     rounds: int
@@ -36,7 +36,8 @@ def acceptance_by_rank(
     children: int = 16,
     max_new_tokens: int = 64,
 ) -> Measured:
-    """Count over real rounds, with `children` drawn without replacement under every root and nothing below them."""
+    """Count, over real rounds, how often each draw is the accepted one. Under every root `children` are drawn without
+    replacement, and nothing below them."""
     policy = MCSD((children,), draft_temperature)
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampling": sampling, "eos": pair.target.eos}
     counts, rounds = torch.zeros(children, dtype=torch.long), 0
@@ -52,7 +53,7 @@ def acceptance_by_rank(
 
 
 def key(pair: Pair, temperature: float, draft_temperature: float, rule: str, top_p: float = 1.0) -> dict[str, Any]:
-    """What a measured vector depends on."""
+    """Return everything that a measured vector depends on."""
     numbers = {"temperature": temperature, "top_p": top_p, "draft_temperature": draft_temperature}
     return {"draft": pair.sources["draft"][1], "rule": rule, **{name: float(value) for name, value in numbers.items()}}
 
@@ -67,8 +68,8 @@ def store(path: Path, key: dict[str, Any], measured: Measured) -> None:
 def lookup(
     pair: Pair, temperature: float, rule: str | None = None, top_p: float = 1.0
 ) -> Callable[[float], tuple[float, ...]]:
-    """The stored vector for a draft temperature; InputError names the command that measures it. What was measured on
-    this machine goes before what came with the pair."""
+    """Return a function that gives the stored vector for a draft temperature. Vectors measured on this machine come
+    before those that came with the pair; for a missing one it raises InputError with the command that measures it."""
 
     def stored(draft_temperature: float) -> tuple[float, ...]:
         wanted = key(pair, temperature, draft_temperature, rule or "residual", top_p)
@@ -88,7 +89,7 @@ def lookup(
 
 
 def local_file(pair: str) -> Path:
-    """Where measurements go that are made on this machine."""
+    """Return the file of measurements made on this machine."""
     return checkpoints.root() / "checkpoints" / "local" / pair / FILE
 
 

@@ -1,5 +1,5 @@
-"""Which policy is the fastest on this machine: exact replay says what each candidate's rounds ask for, measured costs
-say what that takes, and a few prompts decoded against the clock say how far to trust it."""
+"""Search for the fastest policy on this machine. Exact replay gives the sizes of each candidate's rounds, measured
+costs turn them into seconds, and a few prompts decoded against the clock check the prediction."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -24,8 +24,12 @@ DEFAULT_CANDIDATES = tried_by("tune")
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings(RunSettings):
-    """batch: prompts decoded together. limit: prompts to replay (None: 16, or what three batches need). repeats: of
-    each forward. timed: batches decoded against the clock, by the `compared` best candidates and plain decoding."""
+    """Settings of a tuning.
+
+    batch: prompts decoded together. limit: prompts to replay (None: 16, or as many as three batches need). repeats:
+    measurements of each forward. timed: batches decoded against the clock, by the `compared` best candidates and plain
+    decoding.
+    """
 
     batch: int = 1
     limit: int | None = None
@@ -44,12 +48,13 @@ class TuneSettings(RunSettings):
 
     @property
     def prompts(self) -> int:
+        """Number of prompts to replay."""
         return self.limit or max(16, 3 * self.batch)
 
 
 class Candidate(NamedTuple):
-    """A policy and its rounds: those of each prompt alone, and those of each batch, the first one (in which the draft
-    takes in the prompts) left out."""
+    """Policy and its rounds: those of each prompt alone, and those of each batch without the first one, in which the
+    draft reads the prompts."""
 
     policy: Policy
     alone: list[list[Round]]
@@ -57,6 +62,7 @@ class Candidate(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Name of the policy, without its settings."""
         return describe(self.policy).partition(":")[0]
 
     @property
@@ -68,8 +74,11 @@ class Candidate(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A candidate. total: of the replayed rounds of each prompt alone. predicted: new tokens per second on all prompts;
-    predicted_there, measured: on those that were decoded against the clock."""
+    """Result of one candidate.
+
+    total: counts of the replayed rounds of each prompt alone. predicted: new tokens per second on all prompts.
+    predicted_there, measured: the same on the prompts that were decoded against the clock.
+    """
 
     policy: str
     label: str
@@ -80,7 +89,7 @@ class Row(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """rows: fastest prediction first."""
+    """Result of a tuning. rows: fastest prediction first."""
 
     settings: TuneSettings
     costs: Costs
@@ -103,9 +112,11 @@ def tune(
     clock: Callable[[], float] = time.perf_counter,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Tuning:
-    """Measure, predict, choose, check. Plain decoding is always a candidate.
+    """Measure costs, predict the speed of every policy, and check the best ones against the clock. Plain decoding is
+    always a candidate.
 
-    `progress(done, of)` counts stages: the texts, every candidate, the curves, the overhead, the check.
+    progress(done, of) counts stages: the texts, every candidate, the curves, the overhead, the check. Raises InputError
+    for policies that cannot be replayed.
     """
     if not any(isinstance(policy, Plain) for policy in policies):
         policies = [Plain(), *policies]
@@ -133,7 +144,8 @@ def tune(
 
 
 def write(pair: Pair, prompts: Sequence[Prompt], levels: int, settings: TuneSettings) -> list[Continuation]:
-    """The target's texts to whole batches of prompts, long enough to judge trees of `levels` levels."""
+    """Write the target's texts for whole batches of prompts, long enough to judge trees of `levels` levels. InputError
+    for less than two batches."""
     sampling = settings.sampling
     ids = encode(pair, spread(prompts, settings.prompts), settings.max_new_tokens, sampling).ids
     batches = len(ids) // settings.batch
@@ -143,20 +155,21 @@ def write(pair: Pair, prompts: Sequence[Prompt], levels: int, settings: TuneSett
 
 
 def typical(texts: Sequence[Continuation], batch: int) -> list[Continuation]:
-    """A batch of texts of middle length."""
+    """Return a batch of texts of middle length."""
     ordered = sorted(texts, key=lambda text: text.prompt + text.end)
     start = (len(ordered) - batch) // 2
     return ordered[start : start + batch]
 
 
 def candidate(policy: Policy, alone: list[list[Round]], batch: int) -> Candidate:
-    """A policy whose rounds on each prompt are known, decoding `batch` prompts at a time."""
+    """Return the candidate of a policy whose rounds on each prompt are known, decoding `batch` prompts at a time."""
     batches = [together(alone[start : start + batch])[1:] for start in range(0, len(alone), batch)]
     return Candidate(policy, alone, batches)
 
 
 def predict(costs: Costs, candidate: Candidate, batches: Sequence[int] | None = None) -> float:
-    """New tokens per second: of these batches' rounds, each at the cost of its own sizes (default: all batches)."""
+    """Return the predicted new tokens per second over the rounds of these batches (default: all), each round at the
+    cost of its own sizes."""
     chosen = candidate.batches if batches is None else [candidate.batches[number] for number in batches]
     rounds = [round for batch in chosen for round in batch]
     seconds = sum(costs.seconds(candidate.name, round) for round in rounds)
@@ -164,7 +177,7 @@ def predict(costs: Costs, candidate: Candidate, batches: Sequence[int] | None = 
 
 
 class Race:
-    """Real decoding against the clock: of batches that costs are fitted on, and of others that check predictions."""
+    """Real decoding against the clock, of batches that costs are fitted on and of others that check predictions."""
 
     def __init__(self, pair: Pair, texts: Sequence[Continuation], settings: TuneSettings, clock: Callable[[], float]):
         self.pair, self.texts, self.settings, self.clock = pair, texts, settings, clock
@@ -173,7 +186,8 @@ class Race:
         self.checking, self.fitting = range(checked), range(checked, min(batches, checked + settings.timed))
 
     def run(self, candidates: Sequence[Candidate], batches: Sequence[int]) -> list[list[tuple[Round, float]]]:
-        """Rounds and their seconds, of each candidate; all in turn on each batch, as a machine may drift."""
+        """Return each candidate's rounds with their seconds. All candidates take turns on each batch, because a machine
+        may drift."""
         results: list[list[tuple[Round, float]]] = [[] for _ in candidates]
         sampling = self.settings.sampling
         for batch in batches:
@@ -185,8 +199,8 @@ class Race:
 
 
 def overheads(costs: Costs, candidates: Sequence[Candidate], race: Race) -> dict[str, Overhead]:
-    """What rounds take beyond their forwards, for each kind of policy: from real rounds of its members that draft the
-    least and the most."""
+    """Return the seconds that rounds take beyond their forwards, for each kind of policy. They are fitted on real
+    rounds of its members that draft the least and the most. InputError for texts too short to time."""
     kinds: dict[str, list[Candidate]] = {}
     for each in sorted(candidates, key=lambda each: each.total.draft_passes):
         kinds.setdefault(each.name, []).append(each)
@@ -200,7 +214,7 @@ def overheads(costs: Costs, candidates: Sequence[Candidate], race: Race) -> dict
 
 
 def check(costs: Costs, ranked: Sequence[Candidate], race: Race) -> list[Row]:
-    """The candidates as rows; the best of them and plain decoding are also decoded against the clock."""
+    """Return the candidates as rows; the best of them and plain decoding are also decoded against the clock."""
     plain = [each for each in ranked if isinstance(each.policy, Plain)][:1]
     contestants = list(ranked[: race.settings.compared])
     contestants += [each for each in plain if each not in contestants]

@@ -1,4 +1,4 @@
-"""What `c2t tune` found, kept on this machine by device, pair and batch size: in $C2T_CACHE, else ~/.cache/c2t."""
+"""Results of `c2t tune`, kept on this machine by device, pair and batch size: in $C2T_CACHE, else ~/.cache/c2t."""
 
 import hashlib
 import json
@@ -17,9 +17,9 @@ from c2t.study.costs import Costs
 
 
 class Tuned(NamedTuple):
-    """The fastest policy by prediction, as text that `c2t.policies.spec.parse` reads, and what it was chosen by.
+    """Policy that was predicted to be the fastest, as text that `c2t.policies.spec.parse` reads.
 
-    classifier: the one its candidates had. predicted: new tokens per second. settings: of the run that chose it.
+    classifier: the one that its candidates used. predicted: new tokens per second. settings: of the run that chose it.
     """
 
     policy: str
@@ -30,7 +30,8 @@ class Tuned(NamedTuple):
 
 
 def key(pair: Pair, batch: int) -> dict[str, Any]:
-    """What the fastest policy depends on: the device, the pair with its draft, the batch size."""
+    """Return everything that the fastest policy depends on: the device, the pair with its draft, the dtype and the
+    batch size."""
     weight = pair.target.embed_tokens.weight
     parts = {part: source[1] for part, source in pair.sources.items()}
     dtype = str(weight.dtype).removeprefix("torch.")
@@ -38,14 +39,15 @@ def key(pair: Pair, batch: int) -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
-    """The accelerator, or the processor and the threads that torch computes with: they decide what a forward costs."""
+    """Return the name of the accelerator, or of the processor with torch's number of threads: they decide the cost of a
+    forward."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{processor()}, {torch.get_num_threads()} threads"
 
 
 def path_of(key: dict[str, Any]) -> Path:
-    """The file of an entry."""
+    """Return the file of an entry."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
     return cache() / f"tuned-{key['pair']}-batch{key['batch']}-{digest}.json"
 
@@ -64,7 +66,7 @@ def store(key: dict[str, Any], tuned: Tuned) -> Path:
 
 
 def lookup(key: dict[str, Any]) -> Tuned:
-    """The entry of a key; InputError, with the command that makes it, where there is none or it is damaged."""
+    """Return the entry of a key. Raises InputError, with the command that makes it, where it is missing or damaged."""
     path = path_of(key)
     if not path.exists():
         raise InputError(

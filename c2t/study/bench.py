@@ -27,8 +27,8 @@ WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings(StudySettings):
-    """timed: how many prompts are also decoded one by one against the clock (0: none); live: counts come from the real
-    loop instead of replay."""
+    """Settings of a bench. timed: prompts that are also decoded one by one against the clock (0: none). live: count in
+    the real loop instead of in replay."""
 
     limit: int | None = 24
     timed: int = 4
@@ -41,10 +41,13 @@ class BenchSettings(StudySettings):
 
 
 class Row(NamedTuple):
-    """One policy: `policy` has all of its settings, `label` those that shape its trees. total: counts of all prompts.
-    against_plain, against_hf: ratio of tokens per second to plain decoding by the same target code and to transformers'
-    generate. categories: tau of each category of prompts. alpha (MCSD+): tau as a share of the longest draft, where
-    drafts have one length."""
+    """Result of one policy.
+
+    policy: all of its settings. label: those that shape its trees. total: counts of all prompts. against_plain,
+    against_hf: its tokens per second over those of plain decoding by the same target code, and over those of
+    transformers' generate. categories: tau of each category of prompts. alpha (MCSD+): tau as a share of the longest
+    draft, where drafts have one length.
+    """
 
     policy: str
     label: str
@@ -59,6 +62,8 @@ class Row(NamedTuple):
 
 
 class Bench(NamedTuple):
+    """Result of a bench: a row for each policy, and facts about the texts."""
+
     settings: BenchSettings
     rows: list[Row]
     prompts: int
@@ -75,7 +80,7 @@ def bench(
     settings: BenchSettings = BenchSettings(),
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Bench:
-    """Compare the policies on the same texts; `progress(done, of)` is told about prompts counted and timed."""
+    """Compare the policies on the same texts; `progress(done, of)` counts prompts counted and timed."""
     sampling = settings.sampling
     encoded = encode(pair, spread(prompts, settings.limit), settings.max_new_tokens, sampling)
     ids = encoded.ids
@@ -115,7 +120,7 @@ def bench(
 
 
 def specs(policies: str) -> list[str]:
-    """The texts of policies, one each; "all" is ALL_POLICIES."""
+    """Split a list of policies into the text of each; "all" is ALL_POLICIES."""
     return split(ALL_POLICIES if policies == "all" else policies)
 
 
@@ -147,7 +152,7 @@ def _row(
 
 
 class Speeds(NamedTuple):
-    """New tokens per second: of each policy, of plain decoding, of transformers' generate; None if not timed."""
+    """New tokens per second of each policy, of plain decoding, and of transformers' generate; None if not timed."""
 
     policies: list[float | None]
     plain: float | None
@@ -161,7 +166,8 @@ def tokens_per_second(
     settings: BenchSettings,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Speeds:
-    """Decode prompts one by one, with every policy in turn on each prompt, so that a drifting machine treats all alike.
+    """Decode prompts one by one, with every policy in turn on each prompt, so that a drifting machine treats all alike;
+    return the speeds.
 
     EOS does not end these runs: all write the same number of tokens. The time includes the prompt's own forward.
     """
@@ -183,7 +189,7 @@ def tokens_per_second(
 def _clock(
     pair: Pair, prompt: list[int], new: int, sampling: Sampling, policy: Policy | None, settings: BenchSettings
 ) -> float:
-    """Seconds that a policy, or transformers' generate (None), takes to write `new` tokens."""
+    """Return the seconds that a policy, or transformers' generate (None), takes to write `new` tokens."""
     start = time.perf_counter()
     if policy is None:
         _hf_generate(pair, prompt, new, sampling)
@@ -220,7 +226,7 @@ def figures(result: Bench) -> dict[str, Any]:
 def configuration(
     pair: Pair, settings: BenchSettings, prompts: Sequence[str | Path], classifier: str
 ) -> dict[str, Any]:
-    """What a bench was run with."""
+    """Return the configuration of a bench, for its result line."""
     dtype = str(pair.target.embed_tokens.weight.dtype).removeprefix("torch.")
     about = {"pair": pair.name, "sources": pair.sources, "classifier": classifier, "dtype": dtype}
     return {**about, "prompts": [Path(path).name for path in prompts], **asdict(settings)}

@@ -1,5 +1,5 @@
-"""What this machine takes for a forward of the target over n tokens, for one of the draft over a level of w, and for
-the rest of a round. Both curves are step functions on a GPU, so they are measured, not modelled."""
+"""Seconds that this machine takes for a forward of the target over n tokens, for one of the draft over a level of w,
+and for the rest of a round. Both curves are step functions on a GPU, so they are measured, not modelled."""
 
 import statistics
 import time
@@ -30,7 +30,8 @@ class Curve(NamedTuple):
     seconds: tuple[float, ...]
 
     def at(self, size: int | float) -> float:
-        """Seconds at any size: interpolated, level below the first size, and rising as last beyond the last one."""
+        """Return the seconds at any size: interpolated between the sizes, constant below the first one, and beyond the
+        last one with the slope of the last two."""
         if size <= self.sizes[-1] or len(self.sizes) == 1:
             return float(np.interp(size, self.sizes, self.seconds))
         rise = (self.seconds[-1] - self.seconds[-2]) / (self.sizes[-1] - self.sizes[-2])
@@ -45,7 +46,7 @@ class Overhead(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What rounds of `batch` prompts cost behind a prefix of about `prefix` tokens. overhead: by name of the policy."""
+    """Costs of rounds of `batch` prompts, behind a prefix of about `prefix` tokens. overhead: by name of the policy."""
 
     batch: int
     prefix: int
@@ -54,12 +55,12 @@ class Costs(NamedTuple):
     overhead: dict[str, Overhead]
 
     def forwards(self, round: Round) -> float:
-        """Seconds of a round's forwards. Where rows have left the batch, what counts is the tokens in all rows."""
+        """Return the seconds of a round's forwards. Where rows have left the batch, the tokens in all rows count."""
         share = round.rows / self.batch
         return self.verify.at(round.verified * share) + sum(self.draft.at(width * share) for width in round.widths)
 
     def seconds(self, policy: str, round: Round) -> float:
-        """Seconds of a round of a policy of this name."""
+        """Return the seconds of a round of a policy of this name."""
         overhead = self.overhead[policy]
         return self.forwards(round) + overhead.a_round + overhead.a_pass * len(round.widths)
 
@@ -72,9 +73,10 @@ def measure(
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Costs:
-    """Both curves, for these texts as one batch, in the middle of each; `widest`: tokens of the widest draft level.
+    """Measure both curves for these texts as one batch, in the middle of each; `widest`: tokens of the widest draft
+    level.
 
-    All sizes in turn, `repeats` times after a warm-up, so that a drifting machine treats all alike.
+    All sizes take turns, `repeats` times after a warm-up, so that a drifting machine treats all alike.
     """
     bench = _Bench(pair, texts, clock)
     widths = (*(width for width in WIDTHS if width < widest), widest)
@@ -109,7 +111,7 @@ class _Bench:
 
     @torch.inference_mode()
     def verify(self, size: int) -> float:
-        """Seconds of the target over trees of `size` tokens."""
+        """Return the target's seconds over trees of `size` tokens."""
         tree = regular(self.root, size, BRANCHING)
         start = self._now()
         self.session.verify(tree)
@@ -119,7 +121,7 @@ class _Bench:
 
     @torch.inference_mode()
     def draft(self, width: int) -> float:
-        """Seconds of the draft over a level of `width` tokens under the root."""
+        """Return the draft's seconds over a level of `width` tokens under the root."""
         session, tree = self.pair.draft.session(), regular(self.root, width + 1, width)
         session.observe(self.tokens, self.features, self.lengths)
         slots = torch.arange(width + 1, device=self.root.device).expand(len(self.root), -1)
@@ -133,7 +135,7 @@ class _Bench:
 
 
 def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
-    """Trees of `size` tokens in which every node has `branching` children, level by level."""
+    """Return trees of `size` tokens in which every node has `branching` children, level by level."""
     parents = [(place - 1) // branching for place in range(1, size)]
     depths = [-1]
     for parent in parents:
@@ -147,8 +149,11 @@ def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
 
 
 def fit_overhead(passes: Sequence[int], seconds: Sequence[float]) -> Overhead:
-    """A line through what real rounds took beyond their forwards: medians at each number of draft forwards, weighed by
-    how many rounds there were, so that a round in which the machine was busy with something else does not count."""
+    """Fit a line through the seconds that real rounds took beyond their forwards.
+
+    It goes through the median at each number of draft forwards, weighed by the number of rounds, so that a round in
+    which the machine was busy with something else does not count.
+    """
     groups: dict[int, list[float]] = {}
     for count, spent in zip(passes, seconds, strict=True):
         groups.setdefault(count, []).append(spent)

@@ -1,4 +1,4 @@
-"""What a policy costs and yields on prompts: gamma, tau and draft passes, by exact replay or from live runs."""
+"""Cost and yield of a policy on prompts: gamma, tau and draft passes, by exact replay or from live runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from c2t.statistics import Statistics, Trace
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings(RunSettings):
-    """limit: prompts, taken from all files and categories alike (None: all). rule: how policies that sample their
-    candidates are verified (None: residual)."""
+    """Settings of a study. limit: prompts, taken from all files and categories alike (None: all). rule: verification
+    rule of policies that sample their candidates (None: residual)."""
 
     limit: int | None = None
     rule: str | None = None
@@ -27,7 +27,7 @@ class StudySettings(RunSettings):
         at_least_one(self, "limit")
 
     def rule_of(self, policy: Policy) -> str:
-        """Return how a policy's trees are verified: there is a choice for sampled candidates only."""
+        """Return the verification rule of a policy's trees; only sampled candidates leave a choice."""
         return check_rule(policy, self.rule if policy.proposal == "sampled" else None)
 
 
@@ -49,12 +49,12 @@ def evaluate(
     drafter: DraftModel | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Statistics]:
-    """The statistics of each prompt's rounds.
+    """Return the statistics of each prompt's rounds.
 
-    `texts`: what `write_texts` returned for the same prompts and settings, to be written once for several policies.
-    drafter: drafts in replay instead of the pair's own draft.
-    live: run the target on every tree. Both ways count the same rounds; what cannot be replayed (residual rule, trees
-    that start from the target's distribution) is always run live.
+    texts: result of `continuations` for the same prompts and settings, to write them once for several policies.
+    drafter: drafts in replay instead of the pair's own draft. live: run the target on every tree; both ways count the
+    same rounds. Policies that cannot be replayed (residual rule, trees that start from the target's distribution)
+    always run live.
     """
     rule = check_rule(policy, rule)
     live = live or not policy.exact or (rule == "residual" and sampling.temperature > 0)
@@ -102,8 +102,8 @@ def _run(
 def continuations(
     pair: Pair, ids: Sequence[Sequence[int]], max_new_tokens: int, levels: int, sampling: Sampling
 ) -> list[Continuation]:
-    """The target's own continuations, long enough to judge trees of up to `levels` levels, from
-    the cache on disk where they are in it; see `replay.write` and `text_cache`."""
+    """Return the target's own continuations, long enough to judge trees of up to `levels` levels, from the cache on
+    disk if they are there (`c2t.replay.cache`)."""
     texts: list[Continuation] = []
     for start in range(0, len(ids), BATCH):
         part = ids[start : start + BATCH]
@@ -115,7 +115,8 @@ def continuations(
 
 
 def encode(pair: Pair, prompts: Sequence[Prompt], max_new_tokens: int, sampling: Sampling) -> Encoded:
-    """Every turn of the prompts for this pair; earlier answers in a conversation are the target's own."""
+    """Return every turn of the prompts as token ids of this pair; earlier answers in a conversation are the target's
+    own. InputError if no prompt has room."""
 
     def answer(ids: list[list[int]]) -> list[str]:
         texts = continuations(pair, ids, max_new_tokens, 0, sampling)
@@ -132,15 +133,16 @@ def encode(pair: Pair, prompts: Sequence[Prompt], max_new_tokens: int, sampling:
 
 
 def loops(tokens: Sequence[int]) -> bool:
-    """Whether a text ends in a loop: its last 32 tokens repeat a sequence of at most 16.
+    """Return True if a text ends in a loop: its last 32 tokens repeat a sequence of at most 16.
 
-    Loops are easy to draft, so figures on looping texts flatter every policy; shorter texts never count.
+    Loops are easy to draft, so figures on looping texts flatter every policy. A text with fewer than 32 tokens never
+    counts.
     """
     last = tokens[-LOOP_TOKENS:]
     return len(last) == LOOP_TOKENS and any(last[p:] == last[:-p] for p in range(1, LOOP_PERIOD + 1))
 
 
 def share_of_loops(texts: Sequence[Continuation]) -> float:
-    """Share of the texts that end in a loop."""
+    """Return the share of the texts that end in a loop."""
     new = [text.tokens[text.prompt : text.end].tolist() for text in texts]
     return sum(loops(tokens) for tokens in new) / len(new)

@@ -1,4 +1,4 @@
-"""A figure with its 95 % interval, by a bootstrap over prompts; it is paired: every policy meets the same resamples."""
+"""A figure with its 95 % interval, by a bootstrap over prompts. It is paired: all policies are resampled alike."""
 
 import warnings
 from collections.abc import Callable
@@ -16,8 +16,8 @@ Figures = Float[np.ndarray, "F R"]
 
 
 class Interval(NamedTuple):
-    """A figure and the ends of its 95 % interval. estimate: None where the figure is not defined (a tau out of reach);
-    low, high: None also where too many resamples do not define it, or where there is one prompt only."""
+    """Figure and the ends of its 95 % interval. estimate: None where the figure is not defined (a tau out of reach).
+    low, high: None also where too many resamples do not define it, and where there is one prompt only."""
 
     estimate: float | None
     low: float | None
@@ -39,9 +39,10 @@ def bootstrap(
 ) -> list[Interval]:
     """Return each figure of these prompts with the percentile interval of its bootstrap.
 
-    counts: C counts of each of n prompts. figures: from sums of the counts over prompts, a column a resample, to F
-    figures, NaN or infinite where one is not defined; it is called once for the prompts as they are and once for all
-    resamples. resamples: how many, RESAMPLES unless given. The same seed and n give the same resamples in every call.
+    counts: C counts of each of n prompts. figures: function from sums of the counts over prompts, a column for each
+    resample, to F figures, NaN or infinite where one is not defined; it is called once for the prompts as they are and
+    once for all resamples. resamples: their number, RESAMPLES by default. The same seed and n give the same resamples
+    in every call.
     """
     from scipy import stats  # noqa: PLC0415 - of an extra; reports read Interval without it
 
@@ -68,7 +69,7 @@ def bootstrap(
 
 
 def _interval(estimate: float, drawn: Float[np.ndarray, " R"]) -> Interval:
-    """scipy gives NaN where a single resample does not define the figure; these few are left out."""
+    """Return the interval of the resamples that define the figure: scipy gives NaN if a single one does not."""
     defined = drawn[~np.isnan(drawn)]
     if np.isnan(estimate) or len(defined) < REACHED * len(drawn):
         return Interval(_number(estimate), None, None)

@@ -2,8 +2,9 @@
 
 Among all subtrees with a given number of nodes of the full EAGLE-2 tree, the oracle's has the largest sum of target
 path probabilities, which is its expected number of accepted tokens. A path is never more probable than its beginning,
-so these are the most probable nodes; one threshold for all rounds spends a budget of nodes where it counts most. What
-it costs to know these probabilities (the target itself) is not counted: it bounds policies, it is none.
+so these are the most probable nodes; one threshold for all rounds spends a budget of nodes where it counts most. The
+cost of these probabilities (a run of the target itself) is not counted: the oracle bounds policies and is no policy to
+use.
 """
 
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ SLACK = 1e-4  # rounding: nodes that lie on the threshold up to it are kept
 
 @dataclass(frozen=True)
 class Oracle:
-    """Keeps the nodes of the full tree (K, levels) with a target path probability of at least `threshold`; to be
-    given a draft of `Judged`."""
+    """Policy that keeps the nodes of the full tree (K, levels) with a target path probability of at least `threshold`;
+    its draft must be an OracleSession."""
 
     threshold: float = 0.02
     K: int = 10
@@ -48,19 +49,20 @@ class Oracle:
 
 @dataclass(frozen=True)
 class OracleDraft:
-    """A draft that also knows what the target thinks of its trees, at the given temperature."""
+    """Draft model whose sessions also give the target's probabilities of a tree, at the given temperature."""
 
     drafter: DraftModel
     target: Target
     temperature: float
 
     def session(self) -> "OracleSession":
+        """Return a new session for one generation."""
         return OracleSession(self)
 
 
 @DraftSession.register  # it wraps one, so that any draft will do
 class OracleSession:
-    """A draft's session beside one of the target, both over the same committed prefix."""
+    """Sessions of the draft and of the target, both over the same committed prefix."""
 
     def __init__(self, judged: OracleDraft):
         self.draft: DraftSession = judged.drafter.session()
@@ -72,23 +74,28 @@ class OracleSession:
         return self.draft.passes
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.observe`; the target reads the same tokens."""
         self.draft.observe(tokens, features, count)
         self._commit(tokens[:, :-1], count)
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`."""
         return self.draft.expand(tree, slots)
 
     def refuse_nan(self) -> None:
+        """See `DraftSession.refuse_nan`."""
         self.draft.refuse_nan()
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Keep only these rows of the batch, in this order."""
         self.draft.select(rows)
         self.target.select(rows)
 
     def path_probs(self, tree: Tree) -> Float[Tensor, "B n"]:
-        """Target probability of the path from the root to each slot (root excluded), once per round.
+        """Return the target's probability of the path from the root to each slot (root excluded); call it once per
+        round.
 
-        One target forward over the slots that have children: a leaf's probability stands in its parent's row.
+        One target forward runs over the slots that have children: a leaf's probability stands in its parent's row.
         """
         parent = tree.parent.clamp(min=0)
         inner = torch.zeros_like(tree.alive).scatter(1, parent, True)
@@ -101,7 +108,8 @@ class OracleSession:
         return tree.along_path(own).exp()
 
     def _log_probs(self, logits: Float[Tensor, "B n V"]) -> Float[Tensor, "B n V"]:
-        """Of the law that the target draws from; greedy decoding is certain of its choice."""
+        """Return log-probabilities of the distribution that the target draws from; greedy decoding gives its choice
+        probability 1."""
         processed = self.sampling.process(logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
         if self.sampling.temperature > 0:
             return processed.log_softmax(-1)
@@ -109,7 +117,7 @@ class OracleSession:
         return torch.full_like(processed, float("-inf")).scatter(-1, chosen, 0.0)
 
     def _commit(self, tokens: Int[Tensor, "B n"], count: Int[Tensor, " B"]) -> None:
-        """Take the tokens before the new root, count[r] real ones in row r, into the target's cache."""
+        """Read the tokens before the new root, count[r] real ones in row r, into the target's cache."""
         cache = self.target.cache
         cache.drop()
         steps = torch.arange(tokens.shape[1], device=tokens.device)

@@ -15,7 +15,8 @@ COLUMNS = 3
 
 
 def plot_fronts(conditions: Mapping[Condition, Sequence[Point]], path: Path) -> Path:
-    """Draw the points of every family and the line of its front; writes a PNG. InputError if it cannot be written."""
+    """Draw the points of every family and the line of its front, and write a PNG. InputError if it cannot be
+    written."""
     columns = min(COLUMNS, len(conditions))
     rows = -(-len(conditions) // columns)
     figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
@@ -34,7 +35,7 @@ def plot_fronts(conditions: Mapping[Condition, Sequence[Point]], path: Path) -> 
 
 
 def draw_panel(panel: Any, points: Sequence[Point]) -> None:
-    """One condition: the subject's curve is drawn thick, the limit's dashed, points behind a front pale."""
+    """Draw one condition: the subject's curve thick, the limit's dashed, points behind a front pale."""
     for number, (family, group) in enumerate(families(points).items()):
         colour = f"C{number % 10}"
         style = {"linestyle": "--" if family == LIMIT else "-" if number < 10 else ":"}

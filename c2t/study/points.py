@@ -1,4 +1,4 @@
-"""Points of a sweep: what one policy costs and yields on every prompt of one condition, as lines of a file."""
+"""Points of a sweep: cost and yield of one policy on every prompt of one condition, as lines of a file."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -18,8 +18,11 @@ COMMAND = "sweep point"  # what a result line of this kind calls itself
 
 @dataclass(frozen=True)
 class Condition:
-    """What all points of a comparison share. target, draft: fingerprints; draft_name: what the draft's folder is
-    called; texts: hash of the prompts' token ids; prompts: how many, each with all of its turns."""
+    """Facts that all points of a comparison share.
+
+    target, draft: fingerprints. draft_name: name of the draft's folder. texts: hash of the prompts' token ids. prompts:
+    their number, each with all of its turns.
+    """
 
     __pydantic_config__ = CLOSED
     pair: str
@@ -42,8 +45,11 @@ class Condition:
 
 
 class Point(NamedTuple):
-    """One policy. policy: all of its settings; label: those that matter; classifier: fingerprint, None without one.
-    rounds, accepted, verified, passes: counts of each prompt, in the same order for all points of a condition."""
+    """Counts of one policy.
+
+    policy: all of its settings. label: those that matter. classifier: fingerprint, None without one. rounds, accepted,
+    verified, passes: counts of each prompt, in the same order for all points of a condition.
+    """
 
     family: str
     policy: str
@@ -75,7 +81,7 @@ OfPrompts = Annotated[tuple[int, ...], Field(min_length=1)]
 
 @dataclass(frozen=True)
 class _Figures:
-    """A point as it stands in a line, which also holds what its counts amount to."""
+    """Point as it is stored in a line, which also holds the figures made of its counts."""
 
     __pydantic_config__ = OPEN
     family: str
@@ -101,17 +107,17 @@ class _Line:
 
 
 def append_point(path: Path, condition: Condition, point: Point) -> None:
-    """Add a line: counts, and the figures that they amount to."""
+    """Append a line to the file: counts, and the figures made of them."""
     total = point.total
     figures = {"tau": total.tau, "gamma": total.gamma, "draft_passes": total.draft_passes}
     append_line(path, result_line(COMMAND, point._asdict() | figures, asdict(condition)))
 
 
 def read_points(path: Path) -> dict[Condition, list[Point]]:
-    """The points of each condition in a file, in its order; a repeated point counts as it stands last.
+    """Return the points of each condition in a file, in its order; of a repeated point the last one counts.
 
-    A last line without its end is what a stopped writer leaves: it is not read. Raises InputError for a file that
-    holds anything else.
+    A last line without its end, which a stopped writer leaves, is not read. Raises InputError for a file that holds
+    anything else.
     """
     points: dict[Condition, dict[tuple, Point]] = {}
     for number, line in enumerate(_lines(path), 1):

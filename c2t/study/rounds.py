@@ -1,4 +1,4 @@
-"""What the rounds of a run ask of the models: sizes of the target's forwards and of the draft's, and tokens won."""
+"""Sizes of the forwards of the target and of the draft in each round of a run, and the tokens won."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +18,8 @@ class Round(NamedTuple):
     """One round of `rows` prompts decoded together.
 
     verified: tokens a row in the target's forward, root included, of the largest tree. widths: tokens a row in each
-    draft forward, the first of which takes in what the round before accepted; none where nothing was drafted.
-    accepted: drafted tokens, of all rows. new: tokens that all rows won, those past the end of a text not counted.
+    draft forward, the first of which reads the tokens that the round before accepted; empty where nothing was drafted.
+    accepted: drafted tokens, of all rows. new: tokens that all rows won, without those past the end of a text.
     """
 
     rows: int
@@ -48,7 +48,8 @@ def replayed(
     seed: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[list[Round]]:
-    """The rounds that each text takes alone, by exact replay. `texts`: of the prompts numbered from 0 on."""
+    """Return the rounds that each text takes alone, by exact replay. The texts must be those of the prompts numbered
+    from 0 on."""
     found: list[list[Round]] = []
     for start in range(0, len(texts), BATCH):
         part = texts[start : start + BATCH]
@@ -66,9 +67,9 @@ def timed(
     sampling: Sampling,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[tuple[Round, float]]:
-    """Decode prompts as one batch, for real, to the ends that their texts have: each round and its seconds.
+    """Decode prompts as one batch, for real, to the ends that their texts have; return each round and its seconds.
 
-    The first round is left out: the draft takes in the prompt there. `numbers`: of the prompts' random streams.
+    The first round, in which the draft reads the prompt, is left out. numbers: of the prompts' random streams.
     """
     ends = [text.end - text.prompt for text in texts]
     prompts = [text.tokens[: text.prompt].tolist() for text in texts]
@@ -89,7 +90,8 @@ def timed(
 
 
 def together(prompts: Sequence[Sequence[Round]]) -> list[Round]:
-    """The rounds of prompts decoded as one batch, from the rounds of each alone; a row that is done leaves."""
+    """Return the rounds of prompts decoded as one batch, from the rounds of each alone; a row that is done leaves the
+    batch."""
     batch = []
     for rows in zip_longest(*prompts):
         rows = [row for row in rows if row is not None]
@@ -107,7 +109,7 @@ def together(prompts: Sequence[Sequence[Round]]) -> list[Round]:
 
 
 def _by_prompt(steps: Iterator[Step], ends: Sequence[int]) -> list[list[Round]]:
-    """Rounds of each prompt, read off the Steps of a run over all; ends: new tokens of each text."""
+    """Return the rounds of each prompt from the Steps of a run over all; ends: new tokens of each text."""
     rounds: list[list[Round]] = [[] for _ in ends]
     emitted, observed = [0] * len(ends), [0] * len(ends)
     for step in steps:
@@ -130,7 +132,8 @@ def _by_prompt(steps: Iterator[Step], ends: Sequence[int]) -> list[list[Round]]:
 def _ticking(
     steps: Iterator[Step], device: torch.device, clock: Callable[[], float], seconds: list[float]
 ) -> Iterator[Step]:
-    """The same steps; how long each of them took goes to `seconds`. What the reader does with one does not count."""
+    """Yield the same steps and append the seconds that each one took to `seconds`, without the time that the reader
+    spends on it."""
     start = now(device, clock)
     for step in steps:
         seconds.append(now(device, clock) - start)
@@ -139,7 +142,7 @@ def _ticking(
 
 
 def now(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds on the clock once everything queued on the device is done."""
+    """Return the clock's seconds after everything queued on the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return clock()

@@ -36,7 +36,7 @@ class SweepSettings(StudySettings):
 
 
 class Candidate(NamedTuple):
-    """A policy to sweep. family: whose front it may stand on; text: all of its settings; label: those that matter."""
+    """Policy to sweep. family: the front that it may stand on. text: all of its settings. label: those that matter."""
 
     family: str
     policy: Policy
@@ -45,8 +45,8 @@ class Candidate(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """points: in the order of the candidates; known: how many stood in the file already; skipped: turns that are too
-    long for the target."""
+    """Result of a sweep. points: in the order of the candidates. known: number of points that were in the file already.
+    skipped: turns that are too long for the target."""
 
     condition: Condition
     points: list[Point]
@@ -59,8 +59,10 @@ def candidates(
     classifier: Callable[..., TreeClassifier],
     acceptance: Callable[[float], tuple[float, ...]] | None = None,
 ) -> list[Candidate]:
-    """The policies of a grid, each once: `c2t:beta=0.1|0.3,eagle2:N=26|60,levels=4|6` are 2 + 4 of them, in families by
-    their names. InputError as `parse` raises it."""
+    """Return the policies of a grid, each once, in families by their names; InputError as in `parse`.
+
+    `c2t:beta=0.1|0.3,eagle2:N=26|60,levels=4|6` are 2 + 4 policies.
+    """
     policies = [parse(spec, classifier, acceptance) for spec in expand(grid)]
     found = {describe(policy): policy for policy in policies}
     return [
@@ -69,7 +71,8 @@ def candidates(
 
 
 def expand(grid: str) -> list[str]:
-    """The texts of all policies of a grid: per policy the product of its settings' alternatives, the last fastest."""
+    """Return the texts of all policies of a grid: for each the product of its settings' alternatives, the last one
+    fastest."""
     specs: list[str] = []
     for text in split(grid):
         name, _, settings = text.partition(":")
@@ -81,7 +84,7 @@ def expand(grid: str) -> list[str]:
 
 
 def oracles(thresholds: Sequence[float] = ORACLE_THRESHOLDS) -> list[Candidate]:
-    """The limit for the draft, as a family of its own."""
+    """Return the oracle's policies, a family of its own: the limit for the draft."""
     policies = [Oracle(threshold) for threshold in thresholds]
     return [
         Candidate(LIMIT, p, f"{LIMIT}:threshold={p.threshold},K={p.K},levels={p.levels}", f"{LIMIT}:{p.threshold}")
@@ -97,10 +100,10 @@ def sweep(
     file: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Sweep:
-    """Points of all candidates on the same texts, which are written once.
+    """Return the points of all candidates on the same texts, which are written once.
 
-    file: finished points are appended to it one by one, and those that stand there under the same condition are not
-    counted again. Raises InputError if it is a file of another kind.
+    file: finished points are appended to it one by one; points of the same condition that it holds already are not
+    counted again. Raises InputError for an empty grid and for a file of another kind.
     """
     if not grid:
         raise InputError("the grid has no policies: name at least one, as in c2t:beta=0.1|0.3,eagle2:N=26|60")
@@ -152,7 +155,7 @@ def _count(
 
 
 def _by_prompt(statistics: Sequence[Statistics], encoded: Encoded) -> Iterator[Statistics]:
-    """The turns of a conversation together: they depend on each other, so a bootstrap must not part them."""
+    """Yield the sums over each conversation's turns: they depend on each other, so a bootstrap must not part them."""
     turns: dict[int, list[Statistics]] = {}
     for one, prompt in zip(statistics, encoded.prompts, strict=True):
         turns.setdefault(id(prompt), []).append(one)
@@ -165,14 +168,14 @@ def _point(one: Candidate, prompts: Iterator[Statistics]) -> Point:
 
 
 def _key(one: Candidate | Point) -> tuple[str, str, str | None]:
-    """What tells points of one condition apart."""
+    """Return the fields that tell points of one condition apart."""
     if isinstance(one, Point):
         return one.family, one.policy, one.classifier
     return one.family, one.text, _network(one.policy)
 
 
 def _network(policy: Policy) -> str | None:
-    """A hash of the classifier that a policy asks, None without one."""
+    """Return a hash of the classifier that a policy uses, None without one."""
     for field in fields(policy):
         network = getattr(policy, field.name)
         if isinstance(network, TreeClassifier):
