@@ -1,5 +1,5 @@
-"""Where the time of decoding goes: clocks around what a policy sees (`c2t.protocols`), put there by wrapping draft and
-policy, so that whatever a policy calls is counted."""
+"""Decoding time by stage: clocks around a policy's interface (`c2t.protocols`), put there by wrapping draft and policy,
+so that every call of the policy is counted."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -29,9 +29,11 @@ class Clock:
         self._open: list[tuple[str, float, float]] = []  # stage, when it began, seconds of stages within it
 
     def begin(self, stage: str) -> None:
+        """Start a stage, within the one that is open."""
         self._open.append((stage, self.now(), 0.0))
 
     def end(self) -> None:
+        """End the stage that was started last, and count its seconds."""
         stage, start, within = self._open.pop()
         whole = self.now() - start
         self.seconds[stage] += whole - within
@@ -41,7 +43,7 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count what is done inside as this stage."""
+        """Count the time of the block as this stage."""
         self.begin(name)
         try:
             yield
@@ -49,7 +51,8 @@ class Clock:
             self.end()
 
     def each(self, stage: str, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items; making them is counted as this stage, what is done with them is not."""
+        """Yield the items; the time to make them counts as this stage, the time that the reader spends on them does
+        not."""
         iterator = iter(items)
         while True:
             with self.stage(stage):
@@ -61,7 +64,7 @@ class Clock:
 
     @contextmanager
     def classifier_of(self, policy: Policy) -> Iterator[None]:
-        """Count the calls of this policy's networks."""
+        """Count the calls of this policy's networks as CLASSIFIER."""
         with ExitStack() as stack:
             for network in (getattr(policy, name, None) for name in CLASSIFIERS):
                 if isinstance(network, torch.nn.Module):
@@ -73,7 +76,7 @@ class Clock:
 
 
 class TimedPolicy:
-    """A policy whose own work is counted as TREES."""
+    """Policy whose own work is counted as TREES."""
 
     def __init__(self, policy: Policy, clock: Clock):
         self.policy, self.clock = policy, clock
@@ -85,18 +88,19 @@ class TimedPolicy:
 
 
 class TimedDraft:
-    """A draft model whose sessions are counted as FORWARD, and what is asked of their distributions as SELECT."""
+    """Draft model whose sessions are counted as FORWARD, and the reading of their distributions as SELECT."""
 
     def __init__(self, draft: DraftModel, clock: Clock):
         self.draft, self.clock = draft, clock
 
     def session(self) -> "TimedSession":
+        """Return a new timed session for one generation."""
         return TimedSession(self.draft.session(), self.clock)
 
 
 @DraftSession.register
 class TimedSession:
-    """See TimedDraft. What is not named here is the session's own."""
+    """Session of a TimedDraft; attributes that are not defined here are the inner session's."""
 
     def __init__(self, session: DraftSession, clock: Clock):
         self._session, self._clock = session, clock
@@ -105,25 +109,29 @@ class TimedSession:
         return getattr(self._session, name)
 
     def observe(self, *committed: Any) -> None:
+        """See `DraftSession.observe`."""
         with self._clock.stage(FORWARD):
             self._session.observe(*committed)
 
     def expand(self, tree: Tree, slots: torch.Tensor) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`."""
         with self._clock.stage(FORWARD):
             return TimedDistributions(self._session.expand(tree, slots), self._clock)
 
     def fork(self, back: torch.Tensor) -> "TimedSession":
+        """See `DraftSession.fork`."""
         with self._clock.stage(FORWARD):
             return TimedSession(self._session.fork(back), self._clock)
 
 
 class TimedDistributions(NextTokenDistributions):
-    """Distributions whose top K and entropy are counted. `top` and `entropy` are `topk_entropy` in the base class."""
+    """Distributions whose top K and entropy are timed. In the base class `top` and `entropy` call `topk_entropy`."""
 
     def __init__(self, found: NextTokenDistributions, clock: Clock):
         vars(self).update(vars(found))
         self._found, self._clock = found, clock
 
     def topk_entropy(self, k: int, m: int | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See `NextTokenDistributions.topk_entropy`."""
         with self._clock.stage(SELECT):
             return self._found.topk_entropy(k, m)

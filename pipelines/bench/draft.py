@@ -1,7 +1,7 @@
-"""What a draft phase of the embedded pair costs, against the straightforward version: the head as a module of stock
-transformers layers, the LM head as torch's linear layer, log-softmax, top-k and entropy as torch has them, without
-gradients. And what the text's n-grams add to it. All in one run, in turn, on the same texts; the trees are made by the
-same code.
+"""Seconds of a draft phase of the embedded pair, against the straightforward version: the head as a module of stock
+transformers layers, the LM head as torch's linear layer, and torch's own log-softmax, top-k and entropy, without
+gradients. Beside them the phase with the text's n-grams. All run in turn, in one process, on the same texts; the trees
+are made by the same code.
 
     python -m pipelines.bench draft [POLICIES] [--threads N]
 
@@ -33,7 +33,7 @@ PROMPTS, NEW_TOKENS, STEP = 8, 36, 3
 
 
 class Modules(EagleSession):
-    """The straightforward version."""
+    """Draft session of the straightforward version."""
 
     def _rows(self, hidden: Tensor) -> NextTokenDistributions:
         return PlainRows(self._logits(hidden))
@@ -46,9 +46,10 @@ class Modules(EagleSession):
 
 
 class PlainRows(NextTokenDistributions):
-    """Distributions as one writes them down."""
+    """Distributions computed by torch's own log-softmax and top-k."""
 
     def topk_entropy(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        """See `NextTokenDistributions.topk_entropy`."""
         log_probs = self.logits.log_softmax(-1)
         top = log_probs.topk(k)
         entropy = torch.full_like(log_probs[..., 0], float("nan"))
@@ -76,20 +77,20 @@ def main(
 
 
 def ratio(seconds: list[float], base: list[float]) -> str:
-    """Median and quartiles of the rounds' ratios."""
+    """Return median and quartiles of the rounds' ratios, as text."""
     low, middle, high = statistics.quantiles([one / other for one, other in zip(seconds, base, strict=True)], n=4)
     return f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
 def texts_of(pair: Pair) -> list[Continuation]:
-    """Texts of the target, with its features of all their tokens."""
+    """Return texts of the target, with its features of all their tokens."""
     prompts = spread([prompt for file in default_prompts(pair.name, "bench") for prompt in read_prompts(file)], PROMPTS)
     ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in prompts]
     return write_continuations(pair.target, ids, max_new_tokens=NEW_TOKENS, beyond=0, sampling=Sampling(0.4))
 
 
 def compare(pair: Pair, policy: Policy, texts: list[Continuation]) -> tuple[list[float], list[float], list[float]]:
-    """Seconds of every phase, by the straightforward version, by c2t's, and by that with n-grams."""
+    """Return the seconds of every phase by the straightforward version, by c2t's, and by c2t's with n-grams."""
     plain, ours, ngrams = [], [], []
     for text in texts:
         tokens, features = text.tokens[None], text.features[None]

@@ -34,7 +34,7 @@ Way = Callable[[DraftModel, Policy, Clock], Iterable[Step]]
 
 
 class Run(NamedTuple):
-    """shares: of the time, by stage; they add up to 1."""
+    """Result of one run. shares: of the time, by stage; they add up to 1."""
 
     name: str
     rows: int
@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Rows a second."""
+        """Rows per second."""
         return self.rows / self.seconds
 
 

@@ -22,6 +22,8 @@ PLAIN_SHARE = 10  # the plain loader gets this part of the rows: it is that much
 
 
 class Rates(NamedTuple):
+    """Rows per second of c2t's training and of the usual loader's."""
+
     c2t: float
     plain: float
 
@@ -31,20 +33,23 @@ class Rates(NamedTuple):
 
 
 class Plain(L.LightningModule):
-    """The same network, loss and optimiser, written the usual way."""
+    """Training of the same network, loss and optimiser, written the usual way."""
 
     def __init__(self):
         super().__init__()
         self.classifier = TreeClassifier()
 
     def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+        """Return the loss of a batch."""
         return nn.functional.binary_cross_entropy_with_logits(self.classifier.logits(batch[0]), batch[1])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam."""
         return torch.optim.Adam(self.parameters(), ONE_EPOCH.lr)
 
 
 def measure(rows: int) -> Rates:
+    """Measure both trainings on random rows."""
     x = torch.rand(rows, len(ONE_EPOCH.features))
     accepted = torch.rand(rows) < x[:, 0]
     everything = NegativeSampling(x, accepted, torch.ones(rows, dtype=torch.bool), ONE_EPOCH)
@@ -56,6 +61,7 @@ def measure(rows: int) -> Rates:
 
 
 def seconds_of_epoch(module: L.LightningModule, loader: object) -> float:
+    """Train for one epoch and return its seconds."""
     with quiet():
         trainer = L.Trainer(
             accelerator="cpu",

@@ -1,4 +1,4 @@
-"""Pages with rendered parts: what stands between `<!-- table: NAME -->` (or `value`) and `<!-- end -->`."""
+"""Pages with rendered parts, which stand between `<!-- table: NAME -->` (or `value`) and `<!-- end -->`."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -67,13 +67,14 @@ def source(line: dict[str, Any], *settings: str) -> str:
 
 
 def bench_source(line: dict[str, Any]) -> str:
+    """Return where and when a bench was measured, in small print."""
     figures, settings = line["figures"], line["figures"]["settings"]
     told = f"{figures['prompts']} prompts, {settings['max_new_tokens']} new tokens, T = {settings['temperature']:g}"
     return source(line, told)
 
 
 def demo() -> str:
-    """What `make demo` ends with."""
+    """Return the table that `make demo` ends with."""
     (line,) = lines("demo.jsonl")
     rows = [
         (
@@ -89,7 +90,7 @@ def demo() -> str:
 
 
 def constructions() -> str:
-    """Every policy on the embedded pair."""
+    """Return the table of every policy on the embedded pair."""
     (line,) = lines("bench-tiny.jsonl")
     rows = [
         (
@@ -110,12 +111,13 @@ def constructions() -> str:
 
 @cache
 def sweep() -> list[Point]:
+    """Return the points of the committed sweep."""
     (points,) = read_points(RESULTS / "tiny-front.jsonl").values()
     return points
 
 
 def points() -> str:
-    """Every setting of the committed sweep."""
+    """Return the table of every setting of the committed sweep."""
     rows = [
         (f"`{point.label}`", f"{point.tau:.2f}", f"{point.gamma:.1f}", f"{point.draft_passes:.1f}") for point in sweep()
     ]
@@ -123,13 +125,14 @@ def points() -> str:
 
 
 def front() -> str:
-    """gamma of C2T over that of each family of rivals at equal tau."""
+    """Return the table of C2T's gamma over that of each family of rivals at equal tau."""
     found = compare(sweep())
     rows = [(rival, *map(interval, ratios)) for rival, ratios in found.ratios.items()]
     return table(("gamma of `c2t` over that of", *(f"tau {tau:g}" for tau in found.taus)), rows, sweep_source())
 
 
 def sweep_source() -> str:
+    """Return where and when the committed sweep was measured, in small print."""
     line = lines("tiny-front.jsonl")[0]
     run = line["configuration"]
     return source(
@@ -138,7 +141,7 @@ def sweep_source() -> str:
 
 
 def gain() -> str:
-    """Scores over the best untrained tree, by draft and temperature of the text."""
+    """Return the table of scores over the best untrained tree, by draft and temperature of the text."""
     rows = []
     for one in (*gains("gain.jsonl"), *gains("gain-fresh.jsonl")):
         run = one.line["configuration"]
@@ -166,7 +169,7 @@ def gain() -> str:
 
 
 def calibration() -> str:
-    """Scores over the best untrained tree of a draft whose logits are multiplied."""
+    """Return the table of scores over the best untrained tree, of a draft whose logits are multiplied."""
     scores = {
         "paper's network": "paper's network",
         "conditional network": CONDITIONAL,
@@ -183,7 +186,8 @@ def calibration() -> str:
 
 
 def ngrams() -> str:
-    """What the text's n-grams gain, on all prompts and by whether target and draft were trained on their source."""
+    """Return the table of the gain of the text's n-grams, on all prompts, on sources that target and draft were trained
+    on, and on held-out ones."""
     found = gains("gain.jsonl")
     rows = [
         (
@@ -196,7 +200,7 @@ def ngrams() -> str:
 
 
 def tried() -> str:
-    """Everything that was tried to rank nodes, the best first."""
+    """Return the table of every score that was tried to rank nodes, the best first."""
     (one,) = gains("gain-tried.jsonl")
     scores = {score for part, score, bar, _ in one.ratios if bar == ALONE and part == "all prompts"}
     ranked = sorted(scores, key=lambda score: (one.at(score, 2.0) or "9", score))
@@ -211,19 +215,20 @@ def tried() -> str:
 
 
 def gain_source(one: Gain) -> str:
+    """Return where and when a gain line was measured, in small print."""
     run = one.line["configuration"]
     told = f"{run['prompts']} prompts, {run['max_new_tokens']} new tokens"
     return source(one.line, told, "95 % intervals by prompt")
 
 
 def gain_at(file: str, score: str, tau: float, **of: Any) -> str:
-    """One ratio: `of` are the settings of the line that it is read from."""
+    """Return one ratio; `of` are settings of the line that it is read from."""
     (one,) = (one for one in gains(file) if of.items() <= one.line["configuration"].items())
     return one.at(score, tau)
 
 
 def policies() -> str:
-    """The policies, with the defaults of their settings."""
+    """Return the table of the policies, with the defaults of their settings."""
     rows = [
         (f"`{name}`", f"`{kind.__name__}`", kind.proposal, "yes" if kind.exact else "no", settings(kind))
         for name, kind in POLICIES.items()

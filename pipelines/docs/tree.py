@@ -1,4 +1,5 @@
-"""The README's picture: what the draft proposed in one real round, what the classifier kept, what the target accepted.
+"""The README's picture of one real round: the nodes that the draft proposed, those that the classifier kept, and those
+that the target accepted.
 
 The embedded pair decodes PROMPT greedily with C2T; the drawn round is the first one in which the target accepts at
 least ACCEPTED drafted tokens and one of them is not the draft's first choice.
@@ -36,12 +37,13 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordingDraft:
-    """A draft that notes the candidates under every slot it expands."""
+    """Draft that notes the candidates under every slot it expands."""
 
     draft: Draft
     candidates: list[Path_] = field(default_factory=list)
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`."""
         rows = self.draft.expand(tree, slots)
         tokens, _ = rows.top(K)
         for slot, children in zip(slots[0].tolist(), tokens[0].tolist(), strict=True):
@@ -180,7 +182,7 @@ def svg(one: Round, names: dict[int, str]) -> str:
 
 
 def draw(out: Path) -> Round:
-    """Decode, choose the round and write its picture."""
+    """Decode, choose the round and write its picture; return the round."""
     pair = load_pair("tiny")
     policy = RecordingPolicy(C2T(TreeClassifier.from_pretrained("tiny"), beta=BETA, K=K, levels=LEVELS))
     one = drawn(rounds(SpeculativeDecoder(pair, policy), PROMPT))

@@ -1,0 +1,1 @@
+"""Study of when a learned tree gains over the best tree without training."""

@@ -30,22 +30,26 @@ TEMPERATURE = 0.4
 
 
 class Scaled(EagleDraft):
-    """A draft head with its logits multiplied by `scale`."""
+    """Draft head with its logits multiplied by `scale`."""
 
     def __init__(self, draft: EagleDraft, scale: float):
         super().__init__(draft.head, draft.lm_head.linear)
         self.scale = scale
 
     def session(self) -> "ScaledSession":
+        """Return a new session for one generation."""
         return ScaledSession(self)
 
 
 class ScaledSession(EagleSession):
+    """Session of a Scaled draft."""
+
     def _logits(self, hidden: Tensor) -> Tensor:
         return super()._logits(hidden) * self.draft.scale
 
 
 def scaled(pair: Pair, scale: float) -> Pair:
+    """Return the pair with its draft's logits multiplied by `scale`."""
     return replace(pair, draft=Scaled(pair.draft, scale))
 
 

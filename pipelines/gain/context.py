@@ -1,5 +1,5 @@
-"""What a round knows besides its draft, as columns of harvested nodes: which tokens followed the same ones earlier in
-the text, what the target said of the root, and how the rounds before went. None of it costs a forward."""
+"""Facts that a round knows besides its draft, as columns of harvested nodes: tokens that followed the same ones earlier
+in the text, the target's distribution at the root, and the outcome of the round before. None of it costs a forward."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -22,8 +22,11 @@ NEVER = 8.0  # nearness of what does not occur: beyond any text here
 
 
 class Texts(NamedTuple):
-    """Prompts with what the target wrote to them, side by side. start: where each begins; entropy, peak: of the
-    distribution that each token was drawn from, peak the log of its highest probability (0 in the prompts)."""
+    """Prompts with the target's continuations, joined to one row of tokens.
+
+    start: where each text begins. entropy, peak: entropy of the distribution that each token was drawn from, and the
+    log of its highest probability (0 in the prompts).
+    """
 
     token: Int[np.ndarray, " m"]
     start: Int[np.ndarray, " n"]
@@ -32,8 +35,8 @@ class Texts(NamedTuple):
 
 
 def read_texts(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> Texts:
-    """The texts that a harvest of these prompts (of one turn each) follows. The pair's features must be the target's
-    last states, which EAGLE-3's are not; texts do not depend on the draft."""
+    """Return the texts that a harvest of these prompts (of one turn each) follows. The pair's features must be the
+    target's last states, which EAGLE-3's are not; texts do not depend on the draft."""
     sampling = Sampling(settings.temperature, seed=settings.seed)
     tokens, entropies, peaks = [], [], []
     for first in range(0, len(prompts), settings.batch):
@@ -59,17 +62,18 @@ def read_texts(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
 
 
 def with_context(nodes: Nodes, texts: Texts) -> Nodes:
-    """The nodes with further columns."""
+    """Return the nodes with the columns of their context."""
     return nodes._replace(columns=nodes.columns | copied(nodes, texts) | rooted(nodes, texts) | before(nodes))
 
 
 def copied(nodes: Nodes, texts: Texts) -> dict[str, Float[np.ndarray, " n"]]:
-    """Whether the token follows what stands before it (on the path, then in the text) earlier in the text too.
+    """Return columns that say whether the token follows the same tokens (on the path, then in the text) earlier in the
+    text too.
 
-    count_n: log(1 + occurrences of the last n tokens); share_n: of the occurrences of the first n - 1 of them, drawn to
-    the shorter gram's by SHRINK; match: tokens of the longest gram that occurs; nearness: minus the log of how far back
-    the longest of at least 2 was last; mixed_d: log of the path's probability where each token's by the draft is
-    mixed with its shares as if the draft had seen it d times.
+    count_n: log(1 + occurrences of the last n tokens). share_n: share of those among the occurrences of the first n - 1
+    of them, drawn to the shorter gram's by SHRINK. match: tokens of the longest gram that occurs. nearness: minus the
+    log of the distance to the last occurrence of the longest gram, of at least 2 tokens. mixed_d: log of the path's
+    probability where each token's by the draft is mixed with its shares as if the draft had seen it d times.
     """
     prob = np.exp(nodes.columns["log_prob"])
     share, match, nearness = np.zeros(len(prob)), np.zeros(len(prob)), np.full(len(prob), -NEVER)
@@ -92,8 +96,8 @@ def copied(nodes: Nodes, texts: Texts) -> dict[str, Float[np.ndarray, " n"]]:
 
 
 def grams(nodes: Nodes, texts: Texts) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For 1 to GRAMS tokens that end with the node: how often they occur in the text up to the root, how often all but
-    the last of them do with a token behind, and how far before the root the last occurrence is.
+    """Yield, for 1 to GRAMS tokens that end with the node: how often they occur in the text up to the root, how often
+    all but the last of them occur with a token after them, and the distance from the root to the last occurrence.
 
     A gram's number is that of its beginning and its last token; the empty gram's is the prompt's.
     """
@@ -115,7 +119,8 @@ def grams(nodes: Nodes, texts: Texts) -> Iterator[tuple[np.ndarray, np.ndarray, 
 
 
 def _upto(numbers: np.ndarray, wanted: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How often each wanted number stands in `numbers` up to the place `end`, and where last (-1: nowhere)."""
+    """Return how often each wanted number stands in `numbers` up to the place `end`, and its last place (-1:
+    nowhere)."""
     size = len(numbers)
     order = np.sort(numbers * size + np.arange(size))
     upper = np.searchsorted(order, wanted * size + end, "right")
@@ -124,13 +129,14 @@ def _upto(numbers: np.ndarray, wanted: np.ndarray, end: np.ndarray) -> tuple[np.
 
 
 def rooted(nodes: Nodes, texts: Texts) -> dict[str, Float[np.ndarray, " n"]]:
-    """What the target said where it chose the root, known since the last verification."""
+    """Return columns of the target's distribution at the root, known since the last verification."""
     root = texts.start[nodes.prompt] + nodes.position
     return {"root_entropy": texts.entropy[root], "root_peak": texts.peak[root]}
 
 
 def before(nodes: Nodes) -> dict[str, Float[np.ndarray, " n"]]:
-    """Of the round before: how many tokens were accepted, and which share of them the draft had first; 0 at a start."""
+    """Return columns of the round before: the number of accepted tokens, and the share of them that the draft ranked
+    first; 0 in a text's first round."""
     first = np.unique(nodes.tree, return_index=True)[1]
     place = np.cumsum(np.isin(np.arange(len(nodes.tree)), first)) - 1
     accepted = np.bincount(place, nodes.accepted)

@@ -1,4 +1,4 @@
-"""Harvests of full trees, made where they are missing and kept; an interrupted one is gone on with."""
+"""Harvests of full trees, made where they are missing and kept; an interrupted one is continued."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +17,8 @@ Build = Annotated[Path, typer.Option(help="Where harvests are kept.")]
 
 
 class Condition(NamedTuple):
+    """Draft of the embedded pair and temperature of the text."""
+
     draft: str
     temperature: float
 
@@ -26,14 +28,15 @@ class Condition(NamedTuple):
 
 
 def harvested(condition: Condition, prompts: Sequence[Prompt], settings: HarvestSettings, build: Path) -> Path:
-    """The folder of this condition's full trees, made if it is not complete yet."""
+    """Return the folder of this condition's full trees, which are harvested if it is not complete yet."""
     return kept(condition.draft, lambda: load_pair("tiny", draft=condition.draft), prompts, settings, build)
 
 
 def kept(
     draft: str, load: Callable[[], Pair], prompts: Sequence[Prompt], settings: HarvestSettings, build: Path
 ) -> Path:
-    """The folder of the full trees of this draft, made with the pair that `load` brings if it is not complete yet."""
+    """Return the folder of a draft's full trees. They are harvested with the pair that `load` returns if it is not
+    complete yet."""
     further = "".join(f"-{name}" for name in settings.columns)
     folder = build / f"{draft}-T{settings.temperature:g}-{len(prompts)}x{settings.max_new_tokens}{further}"
     if not is_complete(folder):

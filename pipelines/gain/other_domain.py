@@ -34,12 +34,13 @@ SCALES = (0.5, 0.7, 0.85, 1.0, 1.2)
 
 
 def make_head(minutes: float) -> None:
+    """Train the head of code for so many minutes, if it is not there."""
     shutil.copytree(PAIRS["tiny"].out / "target", RECIPE.out / "target", dirs_exist_ok=True)
     build_tiny_pair.build(RECIPE, ["texts", "draft"], minutes)
 
 
 def of_code(scale: float) -> Pair:
-    """The target with the head of code, its logits multiplied."""
+    """Return the target with the head of code, its logits multiplied."""
     return scaled(load_pair(RECIPE.name), scale)
 
 

@@ -57,8 +57,8 @@ DRAWN_TAUS = (1.5, 2.0)
 
 
 class Row(NamedTuple):
-    """gamma of a score over that of the best rival at one tau, with a 95 % interval by prompt (None where too few
-    resamples reach the tau). prompts: which part of them."""
+    """Ratio of a score's gamma to that of the best rival at one tau, with a 95 % interval by prompt (None where too few
+    resamples reach the tau). prompts: the part of the prompts."""
 
     prompts: str
     score: str
@@ -70,7 +70,8 @@ class Row(NamedTuple):
 
 
 def conditions(drafts: Sequence[str], temperatures: Sequence[float], grid: bool) -> list[Condition]:
-    """All drafts at the first temperature and all temperatures with the first draft; grid: every draft at every one."""
+    """Return all drafts at the first temperature and all temperatures with the first draft; grid: every draft at every
+    temperature."""
     return [
         Condition(draft, temperature)
         for temperature in temperatures
@@ -80,7 +81,7 @@ def conditions(drafts: Sequence[str], temperatures: Sequence[float], grid: bool)
 
 
 def parts(nodes: Nodes, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, np.ndarray]]:
-    """The prompts as a whole, by file and by category: masks over the prompts that have trees."""
+    """Yield the prompts as a whole, by file and by category: masks over the prompts that have trees."""
     entries = [entries[prompt] for prompt in np.unique(nodes.prompt)]
     yield EVERYTHING, np.ones(len(entries), bool)
     for key in ("file", "category"):
@@ -91,7 +92,8 @@ def parts(nodes: Nodes, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str
 def ratios(
     nodes: Nodes, entries: Sequence[dict[str, Any]], found: dict[str, list[Point]], bars: Sequence[str]
 ) -> Iterator[Row]:
-    """Every score over these bars, on all prompts; on the parts of them what is drawn."""
+    """Yield the ratio of every score to these bars, on all prompts; on parts of the prompts only the ratios that are
+    drawn."""
     points = [point for family in found.values() for point in family]
     counts = np.array([getattr(point, name) for name in ("rounds", "accepted", "verified") for point in points], float)
     names = [(bar, name, tau) for bar in bars for name in found for tau in TAUS]
@@ -117,8 +119,8 @@ def ratios(
 def judged(
     condition: Condition, prompts: Sequence[Prompt], settings: HarvestSettings, build: Path, every: bool, mixed: bool
 ) -> tuple[int, list[Row]]:
-    """The number of trees of the draft alone, and all scores on its harvest and on that with n-grams. mixed: by models
-    that saw other prompts of the same domain."""
+    """Return the number of trees of the draft alone, and all scores on its harvest and on that with n-grams. mixed:
+    scores by models that saw other prompts of the same domain."""
     with torch.no_grad():
         texts = read_texts(load_pair("tiny"), prompts, settings)
     found: dict[str, list[Point]] = {}
@@ -138,7 +140,7 @@ def judged(
 
 
 def limit_of(folder: Path) -> list[Row]:
-    """The oracle on a harvest with the target's probabilities."""
+    """Return the oracle's ratios on a harvest with the target's probabilities."""
     nodes = read_nodes(folder)
     found = {name: cuts(nodes, name, score) for name, score in scores(nodes, RIVALS)}
     found[ORACLE] = cuts(nodes, ORACLE, read_columns(folder, ["target_prob"])["target_prob"])
@@ -147,7 +149,7 @@ def limit_of(folder: Path) -> list[Row]:
 
 
 def show(title: str, rows: Sequence[Row]) -> None:
-    """A table for all prompts over each bar."""
+    """Print a table for all prompts over each bar."""
     for bar in BARS:
         lines: dict[str, dict[float, str]] = {}
         for row in rows:
@@ -160,7 +162,7 @@ def show(title: str, rows: Sequence[Row]) -> None:
 
 
 def read(path: Path) -> dict[str, list[Row]]:
-    """The rows of each condition in a file."""
+    """Return the rows of each condition in a file."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return {
         Condition(run["draft"], run["temperature"]).title: [Row(*row) for row in figures["rows"]]
@@ -169,7 +171,7 @@ def read(path: Path) -> dict[str, list[Row]]:
 
 
 def draw(found: dict[str, list[Row]], path: Path) -> None:
-    """Ratios with intervals: all conditions, and the first one's parts of the prompts."""
+    """Draw ratios with intervals: all conditions, and the first one's parts of the prompts."""
     first = next(iter(found))
     places = [(title, EVERYTHING) for title in found]
     places += [(first, part) for part in dict.fromkeys(row.prompts for row in found[first]) if part != EVERYTHING]

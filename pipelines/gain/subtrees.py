@@ -1,8 +1,9 @@
-"""Trees cut out of harvested full EAGLE-2 trees: what a score would take and yield, without running a model.
+"""Trees cut out of harvested full EAGLE-2 trees: the tokens that a score would verify and have accepted, without
+running a model.
 
 A node is kept if it and all its ancestors score at least a threshold, so every score gets its whole tau-gamma front
 from one harvest. Against the real policies this leaves out only children that EAGLE-2 did not draft, and it visits the
-full tree's rounds; ratios between scores are what it is good for.
+full tree's rounds, so it serves to compare scores by ratios.
 """
 
 from collections.abc import Callable
@@ -21,8 +22,8 @@ LEVELS = (4, 5, 6, 8, 11)  # EAGLE-2 is searched over its levels too: they are i
 
 
 class Nodes(NamedTuple):
-    """Rows of a harvest. above: the parent's row, -1 under the root; position: of the root in its text; fold: number
-    of the prompt file."""
+    """Rows of a harvest. above: the parent's row, -1 under the root. position: of the root in its text. fold: number of
+    the prompt file."""
 
     columns: dict[str, Float[np.ndarray, " n"]]
     above: Int[np.ndarray, " n"]
@@ -37,7 +38,7 @@ class Nodes(NamedTuple):
 
 
 def along(values: np.ndarray, above: np.ndarray, depth: np.ndarray, join: Callable = np.add) -> np.ndarray:
-    """Each node's value joined with those of its ancestors."""
+    """Return each node's value joined with those of its ancestors."""
     joined = values.astype(np.float64)
     for level in range(1, int(depth.max()) + 1):
         here = depth == level
@@ -46,7 +47,8 @@ def along(values: np.ndarray, above: np.ndarray, depth: np.ndarray, join: Callab
 
 
 def read_nodes(folder: Path) -> Nodes:
-    """With every column that costs nothing at run time: of the node, its siblings, its parent and its path."""
+    """Return a harvest's nodes with every column that costs nothing at run time: of the node, its siblings, its parent
+    and its path."""
     records = read_records([folder], ["log_prob", "max_log_prob", "rank"])
     place = read_columns(folder, ("node", "parent", "token", "position"))
     parent = place["parent"].astype(np.int64)
@@ -72,7 +74,7 @@ def read_nodes(folder: Path) -> Nodes:
 
 
 def cuts(nodes: Nodes, family: str, score: Float[np.ndarray, " n"]) -> list[Point]:
-    """The trees of nodes whose path scores above a threshold, for thresholds that give SIZES."""
+    """Return points for the trees of nodes whose path scores above a threshold, at thresholds that give SIZES."""
     least = along(score, nodes.above, nodes.depth, np.minimum)
     prompts, place = np.unique(nodes.prompt, return_inverse=True)
     first = np.unique(nodes.tree, return_index=True)[1]
@@ -89,13 +91,13 @@ def cuts(nodes: Nodes, family: str, score: Float[np.ndarray, " n"]) -> list[Poin
 
 
 def eagle2(nodes: Nodes, levels: int | Int[np.ndarray, " n"] = LEVELS[-1]) -> Int[np.ndarray, " n"]:
-    """A threshold on this keeps EAGLE-2's N best of each tree; nodes below these levels are its last."""
+    """Return a score whose threshold keeps EAGLE-2's N best of each tree; nodes of depth `levels` or more come last."""
     return placed(nodes, -np.where(nodes.depth < levels, nodes.columns["log_joint"], -np.inf))
 
 
 def ddd(nodes: Nodes, threshold: float) -> Int[np.ndarray, " n"]:
-    """EAGLE-2's where a tree ends with the first level whose expanded nodes have less joint probability than this
-    together (`c2t.policies.ddd`, which looks at every level)."""
+    """Return EAGLE-2's score for trees that end with the first level whose expanded nodes have a summed joint
+    probability below the threshold (`c2t.policies.ddd`, here with a check at every level)."""
     expanded = np.isin(np.arange(len(nodes.above)), nodes.above)
     tree = np.unique(nodes.tree, return_inverse=True)[1]
     width = int(nodes.depth.max()) + 1
@@ -107,8 +109,8 @@ def ddd(nodes: Nodes, threshold: float) -> Int[np.ndarray, " n"]:
 
 
 def talon(nodes: Nodes, mu: float) -> Int[np.ndarray, " n"]:
-    """A threshold on this keeps the whole first level and then, level by level, what has at least `mu` of its level's
-    best joint probability, until N nodes are spent (`c2t.policies.talon`)."""
+    """Return a score whose threshold keeps the whole first level and then, level by level, the nodes with at least `mu`
+    times the best joint probability of their level, until N nodes are spent (`c2t.policies.talon`)."""
     joint, width = nodes.columns["log_joint"], int(nodes.depth.max()) + 1
     level = np.unique(nodes.tree, return_inverse=True)[1] * width + nodes.depth
     best = np.full(level.max() + 1, -np.inf)
@@ -118,7 +120,7 @@ def talon(nodes: Nodes, mu: float) -> Int[np.ndarray, " n"]:
 
 
 def placed(nodes: Nodes, *keys: np.ndarray) -> Int[np.ndarray, " n"]:
-    """Minus the place of each node in its tree, in the order of the keys, the first one first."""
+    """Return minus the place of each node in its tree, sorted by the keys, the first one first."""
     order = np.lexsort((np.arange(len(nodes.tree)), *reversed(keys), nodes.tree))
     start = np.flatnonzero(np.r_[True, np.diff(nodes.tree[order]) > 0])
     place = np.empty(len(order), dtype=np.int64)

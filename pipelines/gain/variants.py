@@ -1,6 +1,5 @@
-"""Scores of a tree's nodes: learned ones, judged on domains that they did not learn from, and what ranks nodes without
-any training. `pipelines.gain.study` compares them.
-"""
+"""Scores of a tree's nodes: learned ones, tested on domains that they did not learn from, and untrained ones.
+`pipelines.gain.study` compares them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -36,17 +35,19 @@ ROUND = ("root_entropy", "root_peak", "last_accepted", "last_top")
 
 
 def matrix(nodes: Nodes, names: tuple[str, ...]) -> Float[np.ndarray, "n F"]:
+    """Return these columns of the nodes side by side."""
     return np.stack([nodes.columns[name] for name in names], 1).astype(np.float32)
 
 
 def sample(nodes: Nodes, rows: Bool[np.ndarray, " n"], rng: np.random.Generator) -> Int[np.ndarray, " m"]:
-    """All accepted rows of these, and NEGATIVES others for each."""
+    """Return all accepted ones of these rows, and NEGATIVES others for each."""
     positive = np.flatnonzero(rows & nodes.accepted)
     others = np.flatnonzero(rows & ~nodes.accepted)
     return np.concatenate([positive, rng.choice(others, min(len(others), NEGATIVES * len(positive)), replace=False)])
 
 
 def boosting(x: np.ndarray, y: np.ndarray, nodes: Nodes, chosen: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Fit gradient-boosted trees; return their score of rows."""
     model = HistGradientBoostingClassifier(
         max_iter=120, learning_rate=0.08, max_leaf_nodes=15, l2_regularization=5.0, random_state=0
     )
@@ -54,13 +55,17 @@ def boosting(x: np.ndarray, y: np.ndarray, nodes: Nodes, chosen: np.ndarray) -> 
 
 
 def logistic(x: np.ndarray, y: np.ndarray, nodes: Nodes, chosen: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Fit a logistic regression on standardised inputs; return its score of rows."""
     return make_pipeline(StandardScaler(), LogisticRegression()).fit(x, y).decision_function
 
 
 def network(loss: str) -> Callable:
-    """Two layers of HIDDEN units on standardised inputs. Losses: bce; reach: BCE weighted by the joint probability of
-    the parent, that is by how likely the node matters; rank: every accepted node against others of its own tree;
-    budget: accepted length minus the cost of the tokens kept by a soft threshold, at costs within COSTS."""
+    """Return a fit of two layers of HIDDEN units on standardised inputs.
+
+    Losses: "bce"; "reach": BCE weighted by the square root of the parent's joint probability, that is by how likely the
+    node matters; "rank": every accepted node against others of its own tree; "budget": accepted length minus the cost
+    of the tokens kept by a soft threshold, at costs within COSTS.
+    """
 
     def fit(x: np.ndarray, y: np.ndarray, nodes: Nodes, chosen: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         torch.manual_seed(0)
@@ -98,7 +103,7 @@ def network(loss: str) -> Callable:
 
 
 def _rivals(tree: np.ndarray, accepted: np.ndarray) -> Int[np.ndarray, "p 2"]:
-    """Pairs of rows of the same tree, the first accepted, the second not."""
+    """Return pairs of rows of the same tree, the first accepted, the second not."""
     order = np.argsort(tree, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(tree[order])) + 1)
     pairs = [np.stack(np.meshgrid(g[accepted[g]], g[~accepted[g]]), -1).reshape(-1, 2) for g in groups]
@@ -106,12 +111,13 @@ def _rivals(tree: np.ndarray, accepted: np.ndarray) -> Int[np.ndarray, "p 2"]:
 
 
 class Variant(NamedTuple):
-    """A learned score. features: columns; fit: how it is learned; conditional: what.
+    """Learned score. features: columns. fit: function that learns it. conditional: it is learned from children of
+    accepted nodes.
 
-    A path's score is learned from all nodes (some of those not accepted left out). A conditional one is the probability
-    that a node is accepted if its parent is, learned from the children of accepted nodes and multiplied along the path:
-    fewer rows, but each one tells what is asked. grown: how often it is learned again, from the nodes that trees of its
-    own (of GROWN tokens) asked about.
+    A path's score is learned from all nodes (some of those not accepted are left out). A conditional one is the
+    probability that a node is accepted if its parent is, learned from the children of accepted nodes and multiplied
+    along the path: fewer rows, but each of them informs. grown: number of further fits, each from the nodes that trees
+    of the score so far (of GROWN tokens) would choose from.
     """
 
     features: tuple[str, ...]
@@ -162,7 +168,7 @@ VARIANTS = {
 
 
 def learned(nodes: Nodes, variant: Variant) -> Float[np.ndarray, " n"]:
-    """The score of every node, by the model that has not seen the node's prompt file."""
+    """Return the score of every node, by the model that has not seen the node's prompt file."""
     rng = np.random.default_rng(0)
     score, x = np.zeros(len(nodes.above)), matrix(nodes, variant.features)
     reached = (nodes.above < 0) | nodes.accepted[nodes.above]
@@ -178,8 +184,8 @@ def learned(nodes: Nodes, variant: Variant) -> Float[np.ndarray, " n"]:
 
 
 def asked(nodes: Nodes, score: Float[np.ndarray, " n"], rows: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
-    """The nodes that trees cut out by this score, of GROWN tokens in these rows, are chosen from: children of those
-    that they keep."""
+    """Return a mask of the nodes that trees cut out by this score choose from: children of the nodes that they keep.
+    The trees have GROWN tokens on average in `rows`."""
     least = along(score, nodes.above, nodes.depth, np.minimum)
     trees = len(np.unique(nodes.tree[rows]))
     kept = least >= np.sort(least[rows])[::-1][GROWN * trees - 1]
@@ -187,13 +193,13 @@ def asked(nodes: Nodes, score: Float[np.ndarray, " n"], rows: Bool[np.ndarray, "
 
 
 def bonus(nodes: Nodes, nats: float) -> Float[np.ndarray, " n"]:
-    """P, with so much more for each token of the path and each of those before it that it followed earlier too."""
+    """Return log P plus `nats` for each token of the path and each token before it that it followed earlier too."""
     step = nodes.columns["log_prob"] + nats * (nodes.columns["match"] - 1).clip(0)
     return along(step, nodes.above, nodes.depth)
 
 
 def narrow(nodes: Nodes, width: int) -> Float[np.ndarray, " n"]:
-    """P, with a first level of so few nodes; what hangs under the others comes last."""
+    """Return log P with a first level of `width` nodes; nodes of the first level beyond them come last."""
     dropped = (nodes.depth == 0) & (nodes.columns["rank"] >= width)
     return nodes.columns["log_joint"] - 1e3 * dropped
 
@@ -225,6 +231,6 @@ UNTRAINED: dict[str, Callable[[Nodes], np.ndarray]] = {
 
 
 def scores(nodes: Nodes, names: Iterable[str]) -> Iterator[tuple[str, Float[np.ndarray, " n"]]]:
-    """These scores of every node."""
+    """Yield the name and every node's value of these scores."""
     for name in names:
         yield name, UNTRAINED[name](nodes) if name in UNTRAINED else learned(nodes, VARIANTS[name])

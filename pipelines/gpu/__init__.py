@@ -1,0 +1,1 @@
+"""Report on the GPU runtime."""

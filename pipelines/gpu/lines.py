@@ -1,4 +1,4 @@
-"""What the GPU report has measured: its lines, the goals, and the figure."""
+"""Measurements of the GPU report: its lines, the goals, and the figure."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from pipelines.papers.tree_blocks import Timing
 
 
 class Line(NamedTuple):
-    """One measurement, in milliseconds. floor: what moving its bytes takes (None: not stated)."""
+    """One measurement, in milliseconds. floor: time to move its bytes (None: not stated)."""
 
     stage: str
     what: str
@@ -24,8 +24,8 @@ class Line(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """A line, over another one, or over its own floor ("floor"), or by itself in milliseconds (""), is to be at most
-    this."""
+    """Upper limit for a line divided by another one, by its own floor ("floor"), or by nothing, in milliseconds
+    ("")."""
 
     what: str
     over: str
@@ -45,7 +45,7 @@ GOALS = (
 
 
 def verdicts(lines: Sequence[Line]) -> Iterator[str]:
-    """Each goal with what was reached."""
+    """Yield each goal with the figure that was reached."""
     by_name = {line.what: line for line in lines}
     for what, over, at_most in GOALS:
         line = by_name[what]
@@ -59,7 +59,7 @@ def verdicts(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
-    """The step function of verification (C2T, figure 5a)."""
+    """Draw the step function of verification (C2T, figure 5a)."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     panel = figure.add_subplot(xlabel="tokens verified a row", ylabel="milliseconds")
     curves: dict[str, list[tuple[int, float]]] = {}

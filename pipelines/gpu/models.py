@@ -1,5 +1,5 @@
-"""A target and an EAGLE head of given shapes with random weights, behind prefixes of given lengths: what they compute
-means nothing, how long it takes is what real ones take."""
+"""A target and an EAGLE head of given shapes with random weights, behind prefixes of given lengths: their output means
+nothing, but they take as long as real ones."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ PROMPT = 8  # tokens really read; the rest of a prefix is zeros
 
 
 class Shapes(NamedTuple):
-    """The models, and at which sizes they are measured."""
+    """Sizes of the models, and the sizes at which they are measured."""
 
     name: str
     hidden: int
@@ -38,6 +38,7 @@ class Shapes(NamedTuple):
 
     @property
     def config(self) -> LlamaConfig:
+        """Config of the target."""
         return LlamaConfig(
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
@@ -67,12 +68,14 @@ TINY = Shapes(
 
 
 def random_target(shapes: Shapes, device: torch.device) -> Target:
+    """Return a target with random weights."""
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(shapes.config, dtype=shapes.dtype, attn_implementation="sdpa")
     return Target(model.requires_grad_(False))
 
 
 def random_head(shapes: Shapes, target: Target) -> EagleDraft:
+    """Return an EAGLE head with random weights for this target."""
     config = shapes.config
     config.num_hidden_layers = 1
     with torch.device(target.device):
@@ -82,7 +85,7 @@ def random_head(shapes: Shapes, target: Target) -> EagleDraft:
 
 
 def behind(target: Target, rows: int, prefix: int, shapes: Shapes) -> StaticTarget:
-    """A target by graphs, with prefixes in its memory."""
+    """Return the target with graphs and with prefixes in its memory."""
     sizes = {*shapes.verified, *(2 * mean for means in shapes.ragged.values() for mean in means)}
     static = StaticTarget(target, rows, prefix + shapes.room, sorted(sizes))
     tokens = torch.zeros(rows, PROMPT, dtype=torch.long, device=target.device)
@@ -92,7 +95,7 @@ def behind(target: Target, rows: int, prefix: int, shapes: Shapes) -> StaticTarg
 
 
 def phase_of(draft: EagleDraft, plan: StaticPlan, rows: int, prefix: int) -> DraftGraph:
-    """A draft phase of fixed shapes behind prefixes, its head having read them."""
+    """Return a draft phase of fixed shapes whose head has read prefixes."""
     static = StaticDraft(draft, plan, rows, prefix + 2 * plan.levels)
     like = next(draft.head.parameters())
     tokens = torch.zeros(rows, PROMPT + 1, dtype=torch.long, device=like.device)
@@ -103,8 +106,8 @@ def phase_of(draft: EagleDraft, plan: StaticPlan, rows: int, prefix: int) -> Dra
 
 
 def classifier_until(depth: int, device: torch.device) -> TreeClassifier:
-    """Trusts every node above this depth and none below, so that a draft phase runs a known number of levels; it costs
-    what any network of its size costs."""
+    """Return a classifier that trusts every node down to this depth and none below it, so that a draft phase runs a
+    known number of levels. It costs as much as any network of its size."""
     model = TreeClassifier(ClassifierConfig()).requires_grad_(False)
     for weight in model.parameters():
         weight.zero_()
@@ -114,7 +117,7 @@ def classifier_until(depth: int, device: torch.device) -> TreeClassifier:
 
 
 def ragged_trees(rows: int, mean: int, device: torch.device) -> Tree:
-    """Random trees of 1 to 2 mean - 1 slots, `mean` on average."""
+    """Return random trees of 1 to 2 mean - 1 slots, `mean` on average."""
     size = torch.linspace(1, 2 * mean - 1, rows).round().long() if rows > 1 else torch.tensor([mean])
     tree = random_trees(int(size.max()), rows).heavy_first()
     alive = torch.arange(tree.size) < size[:, None]

@@ -19,7 +19,7 @@ TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}  # 
 
 
 def check(device: torch.device, dtype: torch.dtype, vocabulary: int, heads: int, dim: int) -> Iterator[tuple[str, str]]:
-    """(kernel, what was found) for each; AssertionError where one differs from its twin."""
+    """Yield (kernel, largest difference) for every kernel; AssertionError where one differs from its twin."""
     if triton is None:
         yield "all", "triton is not installed: nothing to check"
         return
@@ -35,12 +35,13 @@ def check(device: torch.device, dtype: torch.dtype, vocabulary: int, heads: int,
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float) -> float:
-    """The largest absolute difference; AssertionError beyond the tolerance."""
+    """Return the largest absolute difference; AssertionError beyond the tolerance."""
     torch.testing.assert_close(found.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
     return float((found.double() - expected.double()).nan_to_num().abs().max()) if found.numel() else 0.0
 
 
 def rank_differences(device: torch.device, dtype: torch.dtype, vocabulary: int) -> Iterator[float]:
+    """Yield the differences of `rank`'s results."""
     logits = 4 * torch.randn(3, vocabulary, device=device, dtype=dtype)
     wide = logits.float()
     norm = torch_log_norm(wide)
@@ -52,6 +53,7 @@ def rank_differences(device: torch.device, dtype: torch.dtype, vocabulary: int) 
 
 
 def select_differences(device: torch.device) -> Iterator[float]:
+    """Yield the differences of the columns of trees grown by `select`."""
     for network in (None, network_of(device), network_of(device)._replace(conditional=True)):
         drafts = [drafted(device, 1), drafted(device, 5)]
         trees = [grown(step, drafts, network) for step in (triton_select, torch_select)]
@@ -60,18 +62,21 @@ def select_differences(device: torch.device) -> Iterator[float]:
 
 
 def drafted(device: torch.device, frontier: int) -> TopK:
+    """Return random children of `frontier` slots in two trees."""
     prob = torch.rand(2, frontier, 5, device=device).log().sort(dim=2, descending=True).values
     token = torch.randint(0, 99, prob.shape, device=device)
     return TopK(token, prob, torch.rand(prob.shape[:2], device=device), prob[..., 0])
 
 
 def network_of(device: torch.device, hidden: int = 48) -> Network:
+    """Return a random network of the paper's features."""
     features = tuple(FEATURES[name] for name in ("joint_prob", "entropy", "depth"))
     weights = torch.randn(hidden, 3), torch.randn(hidden), torch.randn(hidden) / 7, torch.zeros(1)
     return Network(features, *(weight.to(device) for weight in weights))
 
 
 def grown(step: Callable, drafts: list[TopK], network: Network | None) -> StaticTree:
+    """Return trees of two levels, grown by `step`."""
     tree = StaticTree.rooted(torch.zeros(2, dtype=torch.long, device=drafts[0].token.device), 11)
     step(tree, range(1), range(1, 6), drafts[0], network, SelectLimits(0.05))
     step(tree, range(1, 6), range(6, 11), drafts[1], network, SelectLimits(0.05))
@@ -79,6 +84,7 @@ def grown(step: Callable, drafts: list[TopK], network: Network | None) -> Static
 
 
 def attention_differences(device: torch.device, dtype: torch.dtype, heads: int, dim: int) -> Iterator[float]:
+    """Yield the differences of tree attention, with one and with two splits of the prefix."""
     lengths = torch.tensor([70, 3])
     tree = random_trees(40, 2).heavy_first()
     alive = torch.arange(40) < torch.tensor([[40], [31]])
@@ -93,6 +99,7 @@ def attention_differences(device: torch.device, dtype: torch.dtype, heads: int, 
 
 
 def compact_differences(device: torch.device, dtype: torch.dtype, heads: int, dim: int) -> Iterator[float]:
+    """Yield the differences of compacted buffers, which must be 0."""
     buffers = [torch.randn(2, 2, heads, 30, dim, device=device, dtype=dtype) for _ in range(3)]
     copies = [buffer.clone() for buffer in buffers]
     index = torch.tensor([[0, 3, 4], [0, 1, 0]], device=device)

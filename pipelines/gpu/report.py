@@ -40,13 +40,14 @@ from pipelines.papers.tree_blocks import timed, timings
 
 
 class Report:
-    """Runs the stages on one device."""
+    """Stages of the report on one device."""
 
     def __init__(self, shapes: Shapes, device: torch.device):
         self.shapes, self.device = shapes, device
         self.timed = partial(timed, device=device, repeats=30 if device.type == "cuda" else 3)
 
     def lines(self) -> Iterator[Line]:
+        """Yield all measurements."""
         self.bytes_a_ms = self._bandwidth()
         yield from self.ceilings()
         target = random_target(self.shapes, self.device)
@@ -58,16 +59,18 @@ class Report:
         yield from self.attention()
 
     def graphed(self, stage: str, what: str, work: Callable[[], object]) -> Line:
+        """Time work as a CUDA graph."""
         return Line(stage, what, self.timed(Graph(work, self.device)))
 
     def _bandwidth(self) -> float:
-        """Bytes moved in a millisecond: a copy reads and writes."""
+        """Return the bytes moved in a millisecond by a copy, which reads and writes them."""
         source = torch.empty(2**30 if self.device.type == "cuda" else 2**22, dtype=torch.uint8, device=self.device)
         target = torch.empty_like(source)
         self.copied = self.timed(lambda: target.copy_(source))
         return 2 * source.numel() / self.copied.median
 
     def ceilings(self) -> Iterator[Line]:
+        """Measure a copy and a matrix product: the most that the device can do."""
         yield Line("ceiling", f"copy: {self.bytes_a_ms / 1e9:.3f} TB/s", self.copied)
         size = 8192 if self.device.type == "cuda" else 256
         a, b = torch.randn(2, size, size, device=self.device, dtype=self.shapes.dtype)
@@ -75,12 +78,14 @@ class Report:
         yield Line("ceiling", f"matmul {size}: {2 * size**3 / timing.median / 1e9:.1f} TFLOP/s", timing)
 
     def floor(self, target: Target, rows: int, prefix: int) -> float:
-        """Milliseconds to read the target's weights, but for its embedding, and the prefixes' keys and values."""
+        """Return the milliseconds to read the target's weights, without its embedding, and the prefixes' keys and
+        values."""
         weights = sum(weight.nbytes for weight in target.model.parameters()) - target.embed_tokens.weight.nbytes
         cache = 2 * rows * prefix * self.shapes.hidden * self.shapes.layers * self.shapes.dtype.itemsize
         return (weights + cache) / self.bytes_a_ms
 
     def verification(self, target: Target, prefix: int) -> Iterator[Line]:
+        """Measure the target's forward over trees of several sizes."""
         cases = {1: self.shapes.verified, **self.shapes.ragged}
         for rows, sizes in cases.items():
             static = behind(target, rows, prefix, self.shapes)
@@ -92,7 +97,7 @@ class Report:
                 yield Line("verify", f"{rows} x {size} tokens, prefix {prefix}", self.timed(graph), floor)
 
     def draft(self, draft: EagleDraft, prefix: int) -> Iterator[Line]:
-        """Levels, their parts, and whole phases (C2T, figure 11)."""
+        """Measure levels, their parts, and whole phases (C2T, figure 11)."""
         head, project = (sum(w.nbytes for w in module.parameters()) for module in (draft.head, draft.lm_head.linear))
         head -= draft.head.embed_tokens.weight.nbytes
         keys = 2 * prefix * self.shapes.hidden * self.shapes.dtype.itemsize
@@ -111,7 +116,7 @@ class Report:
             yield self.whole(name, plan, draft, rows, prefix, level)
 
     def whole(self, name: str, plan: StaticPlan, draft: EagleDraft, rows: int, prefix: int, level: float) -> Line:
-        """A round's draft phase: news, all levels, reranking."""
+        """Measure a round's whole draft phase: reading the committed tokens, all levels, reranking."""
         phase = phase_of(draft, plan, rows, prefix)
         count = torch.full((rows,), 2, device=self.device)
         tokens, features = phase.tokens[:, :2].clone(), phase.features[:, :2].clone()
@@ -129,7 +134,7 @@ class Report:
         return Line("draft", what, self.timed(run), passes * (level + more))
 
     def parts(self, name: str, plan: StaticPlan, draft: EagleDraft) -> Iterator[Line]:
-        """What a level is made of."""
+        """Measure the parts of a level: LM head, rank and select."""
         vocabulary, width = self.shapes.vocabulary, plan.width
         hidden = torch.randn(1, width, self.shapes.hidden, device=self.device, dtype=self.shapes.dtype)
         logits = torch.randn(1, width, vocabulary, device=self.device, dtype=self.shapes.dtype)
@@ -138,7 +143,7 @@ class Report:
         yield self.select_line("parts", f"{name}: select", logits, plan.K, None, plan.network)
 
     def kernels(self) -> Iterator[Line]:
-        """The select work of a level: rank and select, for C2T and for an equally fused EAGLE-2."""
+        """Measure rank and select of a level, for C2T and for an equally fused EAGLE-2."""
         networks = {"C2T": (1000, network_of(self.device)), "EAGLE-2": (0, None)}
         for vocabulary, widths in self.shapes.ranked.items():
             for width in widths:
@@ -155,7 +160,7 @@ class Report:
         m: int | None,
         network: Network | None,
     ) -> Line:
-        """m: None leaves `rank` out, whose result is then made before."""
+        """Measure rank and select of a level; m None leaves `rank` out, whose result is then made before."""
         width = logits.shape[1]
         tree = StaticTree.rooted(torch.zeros(1, dtype=torch.long, device=self.device), 1 + 2 * width)
         tree.alive[:, 1 : 1 + width] = True
@@ -169,7 +174,7 @@ class Report:
         return self.graphed(stage, what, work)
 
     def attention(self) -> Iterator[Line]:
-        """DySpec's table 5."""
+        """Measure attention over random trees (DySpec, table 5)."""
         heads, dim = (64, 128) if self.device.type == "cuda" else (4, 16)
         repeats = 30 if self.device.type == "cuda" else 2
         for nodes in self.shapes.trees:

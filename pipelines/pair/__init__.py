@@ -1,0 +1,1 @@
+"""Recipe of the embedded pair and its relatives."""

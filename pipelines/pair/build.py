@@ -45,34 +45,38 @@ REPORT_PROMPTS = 20  # of each domain and category
 
 
 def stored_target(recipe: PairRecipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """As the runtime loads it: the stored bf16 weights, computing in float32."""
+    """Load the target as the runtime does: the stored bf16 weights, computing in float32."""
     target = AutoModelForCausalLM.from_pretrained(recipe.out / "target", dtype=torch.float32)
     return target.eval().requires_grad_(False), AutoTokenizer.from_pretrained(recipe.out / "target")
 
 
 def documents_of(recipe: PairRecipe) -> list[corpus.Document]:
+    """Return the documents of the recipe's domains."""
     return [document for document in corpus.load(CORPUS) if document.domain in recipe.domains]
 
 
 def encoded(
     recipe: PairRecipe, tokenizer: PreTrainedTokenizerBase, keep: Callable[[corpus.Document], bool]
 ) -> list[list[int]]:
+    """Return the token ids of the documents that `keep` accepts."""
     return [tokenizer(d.text, verbose=False).input_ids for d in documents_of(recipe) if keep(d)]
 
 
 def save_lm(model: PreTrainedModel, folder: Path) -> None:
+    """Write a language model in bf16."""
     model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="12MB")
 
 
 def save_draft(head: Head, folder: Path) -> None:
-    """In bf16 and without the embedding, which is the target's."""
+    """Write a head in bf16, without the embedding, which is the target's."""
     stored = copy.deepcopy(head)
     stored.embed_tokens = None
     save_head(stored.to(torch.bfloat16), folder)
 
 
 def new_head(recipe: PairRecipe, name: str, target: PreTrainedModel, ids: torch.Tensor) -> Head:
-    """An untrained head on the target's embedding; an EAGLE-3 head knows the most frequent tokens of these texts."""
+    """Return an untrained head on the target's embedding; an EAGLE-3 head gets the most frequent tokens of these texts
+    as its vocabulary."""
     torch.manual_seed(SEED)
     head = HEADS[name].make(recipe.head)
     for module in head.modules():
@@ -87,6 +91,7 @@ def new_head(recipe: PairRecipe, name: str, target: PreTrainedModel, ids: torch.
 
 
 def summary(run: Progress, settings: Any) -> dict:
+    """Return the record of a training: settings, steps, seconds, parameters and last losses."""
     parameters = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
     done = {"steps": run.step, "seconds": round(run.seconds), "parameters": parameters}
     lines = log(run.folder)
@@ -94,12 +99,14 @@ def summary(run: Progress, settings: Any) -> dict:
 
 
 def corpus_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    """Freeze the corpus if it is not there; return its hash and size."""
     if not CORPUS.exists():
         corpus.freeze(CORPUS)
     return {"sha256": hashlib.sha256(CORPUS.read_bytes()).hexdigest(), "documents": len(documents_of(recipe))}
 
 
 def tokenizer_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    """Train the tokenizer, and write the prompts of the embedded pair."""
     documents = documents_of(recipe)
     save_tokenizer((d.text for d in documents if d.trained), recipe.out / "target", recipe.vocabulary)
     tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target")
@@ -110,6 +117,7 @@ def tokenizer_stage(recipe: PairRecipe, minutes: float | None) -> dict:
 
 
 def target_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    """Train the target."""
     torch.manual_seed(SEED)
     settings = LMSettings(minutes=minutes, seed=SEED)
     tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target")
@@ -121,7 +129,10 @@ def target_stage(recipe: PairRecipe, minutes: float | None) -> dict:
 
 
 def texts_stage(recipe: PairRecipe, minutes: float | None) -> dict:
-    """Not from the files of the prompts: these stay unseen by the heads as beginnings of the target's own text."""
+    """Write the target's own texts, and the features that heads learn from.
+
+    The texts do not begin with files of the prompts: the heads never see these as beginnings of the target's own text.
+    """
     target, tokenizer = stored_target(recipe)
     documents = encoded(recipe, tokenizer, lambda d: d.split == "train")
     texts = write_texts(target, documents, SEPARATOR, recipe.text_rows, TEXT_LENGTH, seed=SEED)
@@ -135,6 +146,7 @@ def texts_stage(recipe: PairRecipe, minutes: float | None) -> dict:
 
 
 def head_stage(name: str, recipe: PairRecipe, minutes: float | None) -> dict:
+    """Train the draft head of this name."""
     target, _ = stored_target(recipe)
     saved = torch.load(recipe.build / "features.pt", mmap=True, weights_only=True)
     head, trained = new_head(recipe, name, target, saved["ids"]), HEADS[name]
@@ -149,6 +161,7 @@ def head_stage(name: str, recipe: PairRecipe, minutes: float | None) -> dict:
 
 
 def draft_lm_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    """Train the draft that is a language model of its own."""
     torch.manual_seed(SEED)
     tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target")
     settings = LMSettings(minutes=minutes, seed=SEED, epochs=2, learning_rate=4e-3)
@@ -162,12 +175,14 @@ def draft_lm_stage(recipe: PairRecipe, minutes: float | None) -> dict:
 
 
 def report_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    """Measure and print the pair's regime."""
     lines = report(recipe.out / "target", PROMPTS, REPORT_PROMPTS)
     typer.echo(table(lines))
     return {"lines": lines}
 
 
 def card_stage(recipe: PairRecipe, minutes: float | None) -> dict:
+    """Write the model card."""
     return write_card(recipe.out, recipe.build, CORPUS)
 
 
@@ -184,13 +199,13 @@ STAGES: dict[str, Callable[[PairRecipe, float | None], dict]] = {
 
 
 def stages_of(recipe: PairRecipe) -> list[str]:
-    """The stages that make this pair, in order; report and card describe the embedded one."""
+    """Return the stages that make this pair, in order; report and card exist for the embedded pair only."""
     unused = {name for name in HEADS if name not in recipe.heads} | (set() if recipe.draft_lm else {"draft_lm"})
     return [name for name in STAGES if name not in unused | (set() if recipe.embedded else {"report", "card"})]
 
 
 def build(recipe: PairRecipe, stages: list[str], minutes: float | None = None) -> None:
-    """Make these stages; of all of them, skip those that are finished."""
+    """Run these stages; of several, skip those that are finished."""
     recipe.build.mkdir(parents=True, exist_ok=True)
     for name in stages:
         record = recipe.build / f"{name}.json"

@@ -105,11 +105,13 @@ were resumed, so building the pair again gives one of the same kind, not the sam
 
 
 def records(build: Path) -> dict[str, Any]:
+    """Return the records of the stages by name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(build.glob("*.json")) if path.stem != "card"}
 
 
 def log(folder: Path) -> list[dict[str, float]]:
-    """A line per step, none of a run that is not there; what a resumed run did again replaces what it did before."""
+    """Return a run's log, a line per step, empty if there is none. The steps that a resumed run did again replace the
+    first ones."""
     if not (folder / "log.csv").exists():
         return []
     with (folder / "log.csv").open() as file:
@@ -118,6 +120,7 @@ def log(folder: Path) -> list[dict[str, float]]:
 
 
 def plot_losses(lines: list[dict[str, float]], title: str, path: Path) -> None:
+    """Draw a run's losses over its steps."""
     figure, axis = plt.subplots(figsize=(3.5, 3), layout="constrained")
     for key in (key for key in LOSSES if key in lines[0]):
         axis.plot([line["step"] for line in lines], [line[key] for line in lines], label=key.replace("_", " "))
@@ -128,6 +131,7 @@ def plot_losses(lines: list[dict[str, float]], title: str, path: Path) -> None:
 
 
 def models(found: dict[str, Any]) -> str:
+    """Return the card's table of models."""
     rows = []
     for name, what in MODELS.items():
         parameters, steps, minutes = (found[name][key] for key in ("parameters", "steps", "seconds"))
@@ -136,6 +140,7 @@ def models(found: dict[str, Any]) -> str:
 
 
 def last_losses(found: dict[str, Any]) -> str:
+    """Return the card's list of last losses."""
     lines = {name: {key: v for key, v in found[name]["last"].items() if key in LOSSES} for name in MODELS}
     return "\n".join(
         f"- `{name}`, last steps: " + ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in line.items())
@@ -144,7 +149,7 @@ def last_losses(found: dict[str, Any]) -> str:
 
 
 def aim(lines: list[dict[str, Any]]) -> str:
-    """Where the drafts agree as often as was wanted, and where they do not."""
+    """Return a sentence on the domains in which the drafts agree with the target as often as was wanted."""
     known = {line["domain"]: line for line in lines if line["category"] == "known" and line["T"] == 0.4}
     shares = {domain: [line[f"agreement {name}"] for name in AIMED] for domain, line in known.items()}
     reached = [domain for domain, values in shares.items() if min(values) >= AGREEMENT]
@@ -158,6 +163,7 @@ def aim(lines: list[dict[str, Any]]) -> str:
 
 
 def document_counts(path: Path) -> dict[str, str]:
+    """Return the card's table of documents by domain and split."""
     counts = Counter((d.domain, d.split) for d in corpus.load(path))
     splits = [split for split, _ in corpus.SPLITS]
     rows = [f"| {domain} | " + " | ".join(str(counts[domain, s]) for s in splits) + " |" for domain in corpus.QUOTA]
@@ -165,6 +171,7 @@ def document_counts(path: Path) -> dict[str, str]:
 
 
 def write_card(out: Path, build: Path, corpus_path: Path) -> dict[str, Any]:
+    """Write the model card, its pictures and provenance.json."""
     found = records(build)
     sources = json.loads(corpus_path.with_name("sources.json").read_text())
     provenance = {**found, "sources": sources}

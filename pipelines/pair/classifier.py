@@ -28,7 +28,7 @@ TEXTS, NEW_TOKENS, SAMPLING = 36, 64, Sampling(0.4)
 
 
 def recommended_beta(classifier: TreeClassifier) -> float:
-    """The largest beta with at least the tau of EAGLE-2 at its paper's setting, on harvest prompts."""
+    """Return the largest of BETAS with at least the tau of EAGLE-2 at its paper's setting, on harvest prompts."""
     pair = load_pair("tiny")
     prompts = spread([p for path in default_prompts("tiny", "harvest") for p in read_prompts(path)], TEXTS)
     ids = [pair.tokenizer(prompt.turns[0]).input_ids for prompt in prompts]

@@ -30,6 +30,8 @@ SPLITS = (("bench_known", 12), ("harvest_known", 16), ("bench_heldout", 10), ("h
 
 @dataclass(frozen=True)
 class Document:
+    """Piece of one source file, of one domain."""
+
     domain: str
     source: str  # package/path
     split: str  # bench_known, harvest_known and train are trained on; *_heldout are not
@@ -37,11 +39,14 @@ class Document:
 
     @property
     def trained(self) -> bool:
+        """True if the models are trained on it."""
         return not self.split.endswith("heldout")
 
 
 @dataclass(frozen=True)
 class Package:
+    """Source of documents, with its licence."""
+
     name: str
     version: str
     licence: str
@@ -50,7 +55,7 @@ class Package:
 
 
 def packages() -> list[Package]:
-    """The standard library and those of PACKAGES that are installed under a permissive licence."""
+    """Return the standard library and those of PACKAGES that are installed under a permissive licence."""
     version = ".".join(map(str, sys.version_info[:3]))
     stdlib = Path(sysconfig.get_paths()["stdlib"])
     found = [Package("python", version, "PSF-2.0", stdlib, (stdlib / "LICENSE.txt").read_text())]
@@ -67,13 +72,13 @@ def packages() -> list[Package]:
 
 
 def notice(dist: importlib.metadata.Distribution) -> str:
-    """The package's own licence: of the files called so, the one nearest to the metadata's top."""
+    """Return the package's own licence: of the files with that name, the one nearest to the metadata's top."""
     files = [f for f in dist.files or [] if ".dist-info" in f.parts[0] and f.stem.upper() in ("LICENSE", "COPYING")]
     return min(files, key=lambda f: (len(f.parts), str(f))).read_text() if files else ""
 
 
 def split_of(source: str) -> str:
-    """A whole file belongs to one split, decided by its name alone."""
+    """Return the split of a source file, which depends on its name alone."""
     ticket = int(hashlib.sha256(source.encode()).hexdigest(), 16) % 100
     for split, share in SPLITS:
         if ticket < share:
@@ -83,13 +88,14 @@ def split_of(source: str) -> str:
 
 
 def docstrings(tree: ast.Module) -> Iterator[str]:
+    """Yield the docstrings of a module, its classes and functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
             yield text
 
 
 def functions(tree: ast.Module, source: str) -> Iterator[str]:
-    """Each function with its docstring cut to the first line (the rest is the prose's and the doctest's)."""
+    """Yield each function with its docstring cut to the first line; the rest belongs to `prose` and `doctest`."""
     lines = source.splitlines()
     scopes = [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]
     for node in (child for scope in scopes for child in scope.body if isinstance(child, ast.FunctionDef)):
@@ -106,7 +112,7 @@ def functions(tree: ast.Module, source: str) -> Iterator[str]:
 
 
 def comments(source: str) -> Iterator[str]:
-    """Runs of comment lines as one text each."""
+    """Yield runs of comment lines, each as one text."""
     run, last = [], -1
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and token.line.strip().startswith("#"):
@@ -119,7 +125,7 @@ def comments(source: str) -> Iterator[str]:
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """Running text only: no tables, no signatures, no examples."""
+    """Yield paragraphs of running text: no tables, no signatures, no examples."""
     for block in re.split(r"\n\s*\n", text):
         flat = " ".join(block.split())
         letters = sum(c.isalpha() or c.isspace() for c in flat)
@@ -128,7 +134,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def examples(text: str) -> Iterator[str]:
-    """The interactive examples of one docstring, without the text between them."""
+    """Yield the interactive examples of one docstring, without the text between them."""
     try:
         parts = doctest.DocTestParser().get_examples(text)
     except ValueError:
@@ -143,7 +149,7 @@ def examples(text: str) -> Iterator[str]:
 
 
 def units(path: Path) -> Iterator[tuple[str, str]]:
-    """The (domain, text) pieces of one source file, in its order."""
+    """Yield the (domain, text) pieces of one source file, in its order."""
     try:
         source = path.read_text(encoding="utf-8")
         tree = ast.parse(source)
@@ -159,7 +165,7 @@ def units(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def documents_of(path: Path, name: str, seen: set[str]) -> Iterator[Document]:
-    """Pieces of one file joined to documents long enough for a prompt and its continuation."""
+    """Yield pieces of one file, joined to documents long enough for a prompt and its continuation."""
     growing: dict[str, list[str]] = defaultdict(list)
     used: dict[str, int] = defaultdict(int)
     shortest, longest = DOCUMENT_CHARS
@@ -176,6 +182,7 @@ def documents_of(path: Path, name: str, seen: set[str]) -> Iterator[Document]:
 
 
 def source_files(package: Package) -> Iterable[Path]:
+    """Yield the source files of a package, without tests and vendored code."""
     for path in package.root.rglob("*.py"):
         inner = path.relative_to(package.root)
         if not FOREIGN_FOLDERS.intersection(inner.parts) and not inner.name.startswith("test"):
@@ -183,7 +190,8 @@ def source_files(package: Package) -> Iterable[Path]:
 
 
 def collect(found: list[Package]) -> list[Document]:
-    """Files of all packages in an order fixed by their names' hash, until every domain's quota is full."""
+    """Return documents from files of all packages, in an order fixed by their names' hash, until every domain's quota
+    is full."""
     named = {f"{p.name}/{path.relative_to(p.root).as_posix()}": path for p in found for path in source_files(p)}
     seen: set[str] = set()
     total: dict[str, int] = defaultdict(int)
@@ -199,7 +207,7 @@ def collect(found: list[Package]) -> list[Document]:
 
 
 def freeze(path: Path) -> list[Package]:
-    """Write the corpus to one file; sources differ between machines, everything later reads only this file."""
+    """Write the corpus to one file. Sources differ between machines, so all later stages read only this file."""
     found = packages()
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(asdict(document)) + "\n" for document in collect(found))
@@ -212,5 +220,6 @@ def freeze(path: Path) -> list[Package]:
 
 
 def load(path: Path) -> list[Document]:
+    """Return the documents of a corpus file."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         return [Document(**json.loads(line)) for line in file]

@@ -15,9 +15,9 @@ FOLDERS = {"bench": ".", "harvest": "harvest"}
 
 
 def beginning(document: Document, tokenizer: PreTrainedTokenizerBase, rng: random.Random) -> str | None:
-    """The document up to a line's end (prose: a word's end) near a random length; None if nothing fits.
+    """Return the document up to a line's end (prose: a word's end) near a random length; None if nothing fits.
 
-    The text ends before the white space, because the tokenizer joins that to what follows.
+    The text ends before the white space, because the tokenizer joins that to the next word.
     """
     least, most = PROMPT_TOKENS
     pieces = tokenizer(document.text, return_offsets_mapping=True, add_special_tokens=False)
@@ -29,7 +29,7 @@ def beginning(document: Document, tokenizer: PreTrainedTokenizerBase, rng: rando
 
 
 def prompt_set(documents: list[Document], tokenizer: PreTrainedTokenizerBase, domain: str, use: str) -> list[dict]:
-    """Known and held-out prompts in mixed order, so that the first few hold both."""
+    """Return known and held-out prompts in mixed order, so that the first few hold both."""
     rng = random.Random(f"{use} {domain}")
     chosen = []
     for category, count in COUNTS[use].items():
@@ -42,6 +42,7 @@ def prompt_set(documents: list[Document], tokenizer: PreTrainedTokenizerBase, do
 
 
 def write_prompts(documents: list[Document], tokenizer: PreTrainedTokenizerBase, folder: Path) -> dict[str, int]:
+    """Write the prompt files; return the number of prompts in each."""
     written = {}
     for use, place in FOLDERS.items():
         for domain in QUOTA:

@@ -1,4 +1,4 @@
-"""What the embedded pairs are made of: `tiny`, a smaller one of its family, and one of another family.
+"""The sizes and trainings of the embedded pairs: `tiny`, a smaller one of its family, and one of another family.
 
 The last two are for questions of transfer (C2T, table 2): they are built on demand and not kept in the repository.
 """
@@ -31,6 +31,8 @@ EAGLE3_VOCABULARY = 4096
 
 @dataclass(frozen=True)
 class HeadRecipe:
+    """Recipe of a draft head."""
+
     make: Callable[[LlamaConfig], Head]
     loss: Callable[..., torch.Tensor]
     learning_rate: float
@@ -48,7 +50,8 @@ HEADS = {
 
 @dataclass(frozen=True)
 class PairRecipe:
-    """minutes: time limit of a training stage where the command line gives none; schedules fit into it."""
+    """Recipe of a pair. minutes: time limit of a training stage where the command line gives none; schedules fit into
+    it."""
 
     name: str
     target: PretrainedConfig
@@ -62,24 +65,28 @@ class PairRecipe:
 
     @property
     def vocabulary(self) -> int:
+        """Number of tokens."""
         return self.target.vocab_size
 
     @property
     def out(self) -> Path:
+        """Folder of the finished pair."""
         checkpoints = ROOT / "checkpoints"
         return checkpoints / self.name if self.embedded else checkpoints / "local" / self.name
 
     @property
     def build(self) -> Path:
+        """Folder of intermediate state."""
         return ROOT / "build" / self.name
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """The target's layers that an EAGLE-3 head reads."""
+        """Layers of the target that an EAGLE-3 head reads."""
         return Eagle3Head.taps(self.target.num_hidden_layers) if "draft_eagle3" in self.heads else ()
 
 
 def llama(layers: int, tied: bool = False, **sizes: int) -> LlamaConfig:
+    """Return the config of a Llama model with the pairs' common settings."""
     return LlamaConfig(**COMMON, **sizes, vocab_size=8192, num_hidden_layers=layers, tie_word_embeddings=tied)
 
 

@@ -1,4 +1,4 @@
-"""What regime the pair is in: how sure the target is of its own text, how often the drafts agree, and EAGLE-2's tau."""
+"""The pair's regime: how sure the target is of its own text, how often the drafts agree with it, and EAGLE-2's tau."""
 
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,12 @@ POLICY = Eagle2(K=10, levels=6, N=60)
 
 
 def entropy(logits: Float[Tensor, "n V"], temperature: float) -> Float[Tensor, " n"]:
+    """Return the entropy in nats of each distribution at this temperature."""
     return torch.special.entr((logits / temperature).softmax(-1)).sum(-1)
 
 
 def proposals(pair: Pair, text: Continuation) -> Int[Tensor, " n"]:
-    """The draft's most probable token after each token but the first, known to it one token ahead of the target."""
+    """Return the draft's most probable token after each token but the first, one token ahead of the target."""
     tokens = text.tokens[None, : text.features.shape[0]]
     if isinstance(pair.draft, EagleDraft):
         hidden = pair.draft.head(text.features[None, :-1], tokens[:, 1:])
@@ -36,7 +37,8 @@ def proposals(pair: Pair, text: Continuation) -> Int[Tensor, " n"]:
 
 
 def agreement(pair: Pair, texts: list[Continuation], choices: list[Int[Tensor, " n"]]) -> float:
-    """Share of the generated positions where the draft's most probable next token is the target's (`choices`)."""
+    """Return the share of the generated positions where the draft's most probable next token is the target's
+    (`choices`)."""
     same = []
     for text, choice in zip(texts, choices, strict=True):
         same.append((proposals(pair, text) == choice[1:])[text.prompt - 1 : text.end - 2].float())
@@ -45,7 +47,7 @@ def agreement(pair: Pair, texts: list[Continuation], choices: list[Int[Tensor, "
 
 @torch.inference_mode()
 def measure(pairs: dict[str, Pair], path: Path, category: str, temperature: float, limit: int) -> dict[str, Any]:
-    """One line: all drafts on the same texts of one prompt file and category."""
+    """Return one line of the report: all drafts on the same texts of one prompt file and category."""
     any_pair = pairs["eagle"]  # its features are what the LM head reads; EAGLE-3's are others
     prompts = [p.turns[0] for p in read_prompts(path) if p.category == category][:limit]
     ids = any_pair.tokenizer(prompts).input_ids
@@ -67,7 +69,7 @@ def measure(pairs: dict[str, Pair], path: Path, category: str, temperature: floa
 
 
 def report(target: Path, prompts: Path, limit: int) -> list[dict[str, Any]]:
-    """A line per domain, category and temperature of the text, for every draft that is there."""
+    """Return a line per domain, category and temperature of the text, with every draft that is there."""
     there = [name for name, (part, _) in DRAFTS.items() if (target.parent / part).is_dir()]
     pairs = {name: load_pair("tiny", draft=name) for name in there}
     cases = [
@@ -77,6 +79,6 @@ def report(target: Path, prompts: Path, limit: int) -> list[dict[str, Any]]:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Markdown."""
+    """Return the lines as a Markdown table."""
     cells = [[f"{v:.2f}" if isinstance(v, float) else str(v) for v in line.values()] for line in lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in [list(lines[0]), ["---"] * len(lines[0]), *cells])

@@ -1,4 +1,4 @@
-"""Text that the target writes itself: heads learn from it what they will have to draft."""
+"""Text that the target writes itself: the heads learn from the kind of text that they will draft."""
 
 import torch
 from jaxtyping import Float, Int
@@ -7,6 +7,7 @@ from transformers import LlamaForCausalLM
 
 
 def draw(logits: Float[Tensor, "B V"], temperature: float, generator: torch.Generator) -> Int[Tensor, " B"]:
+    """Draw the next token of each row."""
     if temperature == 0:
         return logits.argmax(-1)
     return torch.multinomial((logits.float() / temperature).softmax(-1), 1, generator=generator)[:, 0]
@@ -20,7 +21,7 @@ def write(
     temperature: float,
     generator: torch.Generator,
 ) -> Int[Tensor, "B length"]:
-    """Prompts of one length, continued to `length` tokens. A separator is not an end: the next document follows."""
+    """Continue prompts of one length to `length` tokens. A separator does not end a text: the next document follows."""
     text, cache, new = prompts, None, prompts
     while text.shape[1] < length:
         out = target.model(input_ids=new, past_key_values=cache, use_cache=True)
@@ -33,7 +34,7 @@ def write(
 def beginnings(
     documents: list[list[int]], rows: int, tokens: int, separator: int, generator: torch.Generator
 ) -> Int[Tensor, "rows tokens"]:
-    """Random places of random documents, each behind the separator that begins every text."""
+    """Return random places of random documents, each behind the separator that begins every text."""
     starts = []
     fitting = [ids for ids in documents if len(ids) > tokens]
     for index in torch.randint(len(fitting), (rows,), generator=generator).tolist():
@@ -56,7 +57,7 @@ def write_texts(
     batch: int = 128,
     seed: int = 0,
 ) -> Int[Tensor, "rows length"]:
-    """Texts, the temperatures in turn."""
+    """Write texts of the target, with the temperatures in turn."""
     generator = torch.Generator().manual_seed(seed)
     texts = []
     for index in range(-(-rows // batch)):

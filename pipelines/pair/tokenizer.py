@@ -10,6 +10,7 @@ SEPARATOR = "<|endoftext|>"
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Train the tokenizer on these texts."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -26,4 +27,5 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
 
 
 def save_tokenizer(texts: Iterable[str], folder: Path, vocabulary: int) -> None:
+    """Train the tokenizer on these texts and write it to a folder."""
     train_tokenizer(texts, vocabulary).save_pretrained(str(folder))

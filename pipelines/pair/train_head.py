@@ -21,6 +21,8 @@ from pipelines.pair.train_lm import Progress, rate
 
 @dataclass(frozen=True)
 class HeadSettings:
+    """Settings of a head's training."""
+
     steps: int = 9000
     rows: int = 8
     learning_rate: float = 5e-3
@@ -32,8 +34,8 @@ class HeadSettings:
 
 
 class Batch(NamedTuple):
-    """inputs: what the head reads at each position (the features, or EAGLE-3's three states); features: the target's
-    post-norm states, which the head's predictions are judged by."""
+    """Rows to train on. inputs: the head's input at each position (the features, or EAGLE-3's three states). features:
+    the target's post-norm states, which the head's predictions are compared with."""
 
     ids: Int[Tensor, "B n"]
     inputs: Float[Tensor, "B n D"]
@@ -54,13 +56,14 @@ class FeatureRows:
         self.train, self.held = torch.arange(len(ids)).split([len(ids) - held_back, held_back])
 
     def batch(self, step: int, settings: HeadSettings) -> Batch:
-        """Batch number `step` of an endless stream, in a new order each epoch."""
+        """Return batch number `step` of an endless stream, in a new order each epoch."""
         per_epoch = len(self.train) // settings.rows
         epoch, index = divmod(step, per_epoch)
         order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(settings.seed + epoch))
         return self.at(order[index * settings.rows : (index + 1) * settings.rows])
 
     def at(self, rows: Int[Tensor, " B"]) -> Batch:
+        """Return these rows, in float32."""
         return Batch(self.ids[rows], self.inputs[rows].float(), self.features[rows].float())
 
 
@@ -68,9 +71,9 @@ class FeatureRows:
 def target_features(
     target: LlamaForCausalLM, ids: Int[Tensor, "rows n"], taps: tuple[int, ...] = (), batch: int = 16
 ) -> tuple[Float[Tensor, "rows n H"], Float[Tensor, "rows n D"]]:
-    """Post-norm states, and the inputs of the tapped layers side by side (none: 0 wide).
+    """Return post-norm states, and the inputs of the tapped layers side by side (none: 0 wide).
 
-    Computed as the runtime computes them (float32), stored as float16.
+    They are computed in float32, as at run time, and stored as float16.
     """
     features, tapped = [], []
     for rows in ids.split(batch):
@@ -82,24 +85,26 @@ def target_features(
 
 
 def frequent_tokens(ids: Int[Tensor, "rows n"], count: int, vocabulary: int) -> Int[Tensor, " count"]:
-    """The most frequent tokens of these texts, in the order of their ids: EAGLE-3's reduced vocabulary."""
+    """Return the most frequent tokens of these texts, in the order of their ids: EAGLE-3's reduced vocabulary."""
     return ids.flatten().bincount(minlength=vocabulary).sort(descending=True, stable=True).indices[:count].sort().values
 
 
 def soft_cross_entropy(
     lm_head: nn.Module, predicted: Float[Tensor, "m H"], true: Float[Tensor, "m H"]
 ) -> Float[Tensor, ""]:
+    """Return the cross-entropy between the next-token distributions of true and predicted features."""
     with torch.no_grad():
         wanted = lm_head(true).float().softmax(-1)
     return -(wanted * lm_head(predicted).float().log_softmax(-1)).sum(-1).mean()
 
 
 def noisy(features: Float[Tensor, "B n H"], noise: float) -> Float[Tensor, "B n H"]:
+    """Return features with upstream's uniform noise."""
     return features + (torch.rand_like(features) - 0.5) * noise * 512 / features.shape[1]
 
 
 def upstream_loss(head: nn.Module, lm_head: nn.Module, batch: Batch, noise: float) -> Tensor:
-    """EAGLE: 1.0 SmoothL1 on the next feature + 0.1 soft cross-entropy between the logits of both."""
+    """Return EAGLE's loss: 1.0 SmoothL1 on the next feature + 0.1 soft cross-entropy between the logits of both."""
     predicted = head(noisy(batch.inputs, noise)[:, :-1], batch.ids[:, 1:])
     true = batch.features[:, 1:]
     regression = F.smooth_l1_loss(predicted.float(), true)
@@ -107,7 +112,8 @@ def upstream_loss(head: nn.Module, lm_head: nn.Module, batch: Batch, noise: floa
 
 
 def level_mask(n: int, levels: int) -> Bool[Tensor, "1 1 q q"]:
-    """Level 0 holds the true slots; slot j of level i sees true slots up to j and its own chain of slots j."""
+    """Return the mask of unrolled levels: level 0 holds the true slots; slot j of level i sees true slots up to j and
+    its own chain of slots j."""
     causal, same = torch.ones(n, n, dtype=torch.bool).tril(), torch.eye(n, dtype=torch.bool)
     nothing = torch.zeros(n, n, dtype=torch.bool)
     rows = [torch.cat([causal, *[same] * i, *[nothing] * (levels - 1 - i)], 1) for i in range(levels)]
@@ -117,9 +123,9 @@ def level_mask(n: int, levels: int) -> Bool[Tensor, "1 1 q q"]:
 def unrolled(
     head: nn.Module, first: Float[Tensor, "B n H"], ids: Int[Tensor, "B n+levels"], levels: int
 ) -> Iterator[Float[Tensor, "B n H"]]:
-    """The head's outputs level by level; deeper levels are fed with the prediction of the level above, as in drafting.
+    """Yield the head's outputs level by level. Deeper levels read the prediction of the level above, as in drafting.
 
-    Slot j of level i stands at position j + i and knows token j + i + 1; `first` is what level 0 reads.
+    Slot j of level i stands at position j + i and knows token j + i + 1. first: the input of level 0.
     """
     n = first.shape[1]
     inputs, tokens = [first], [ids[:, 1 : n + 1]]
@@ -135,9 +141,9 @@ def unrolled(
 def distillation_loss(
     head: nn.Module, lm_head: nn.Module, batch: Batch, noise: float, levels: int = 2, share: int = 4
 ) -> Tensor:
-    """1.0 soft cross-entropy + 0.1 SmoothL1, on the head's own features down the tree as well.
+    """Return 1.0 soft cross-entropy + 0.1 SmoothL1, on the head's own features down the tree as well.
 
-    Deeper levels are judged at one in `share` slots.
+    Deeper levels weigh 0.7^i and are compared at one in `share` slots.
     """
     n = batch.ids.shape[1] - levels
     total = torch.zeros(())
@@ -153,9 +159,12 @@ def distillation_loss(
 def eagle3_loss(
     head: Eagle3Head, lm_head: nn.Module, batch: Batch, noise: float, levels: int = 2, share: int = 4
 ) -> Tensor:
-    """EAGLE-3's training-time test: soft cross-entropy over the draft's vocabulary at every unrolled step, weights
-    0.8^i, where the target's most probable token is in that vocabulary. Upstream unrolls 7 steps and judges every
-    position of each; `levels` of them and one in `share` positions of the deeper ones fit two cores."""
+    """Return the loss of EAGLE-3's training-time test.
+
+    It is the soft cross-entropy over the draft's vocabulary at every unrolled step, with weights 0.8^i, where the
+    target's most probable token is in that vocabulary. Upstream unrolls 7 steps and compares every position of each;
+    `levels` of them and one in `share` positions of the deeper ones fit two cores.
+    """
     n = batch.ids.shape[1] - levels
     own = head.t2d.nonzero()[:, 0]
     total = torch.zeros(())
@@ -172,7 +181,7 @@ def eagle3_loss(
 
 @torch.inference_mode()
 def agreement(head: Head, lm_head: nn.Module, data: FeatureRows, rows: Int[Tensor, " rows"]) -> float:
-    """Share of these rows' positions where head and target have the same most probable token."""
+    """Return the share of these rows' positions where head and target have the same most probable token."""
     same = []
     for part in rows.split(16):
         ids, inputs, features = data.at(part)
@@ -189,7 +198,7 @@ def train_head(
     settings: HeadSettings,
     folder: Path,
 ) -> Progress:
-    """Runs to the last step or the last minute; upstream's optimiser, with a learning rate for small heads."""
+    """Train to the last step or the last minute, with upstream's optimiser and a learning rate for small heads."""
     trained = [p for p in head.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=settings.learning_rate, betas=(0.9, 0.95), fused=True)
     run = Progress(head, [optimiser], folder, settings.checkpoint_seconds)

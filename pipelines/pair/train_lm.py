@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class LMSettings:
+    """Settings of a language model's training."""
+
     epochs: int = 10
     rows: int = 4
     length: int = 512
@@ -26,7 +28,7 @@ class LMSettings:
 
 
 class Packing:
-    """Batch number `step` of an endless stream: each epoch joins the documents in a new order and cuts rows."""
+    """Endless stream of batches: each epoch joins the documents in a new order and cuts rows."""
 
     def __init__(self, documents: list[list[int]], settings: LMSettings):
         self.documents = [torch.tensor(ids) for ids in documents]
@@ -37,6 +39,7 @@ class Packing:
         self._epoch: tuple[int, Tensor] = (-1, torch.empty(0))
 
     def batch(self, step: int) -> Int[Tensor, "rows length"]:
+        """Return batch number `step`."""
         epoch, index = divmod(step, self.steps_per_epoch)
         if self._epoch[0] != epoch:
             self._epoch = (epoch, self._rows_of(epoch))
@@ -53,18 +56,19 @@ class Packing:
 
 
 def next_token_loss(model: nn.Module, ids: Int[Tensor, "rows length"]) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy of the next tokens."""
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(input_ids=ids, use_cache=False).logits
     return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten())
 
 
 def rate(progress: float, warmup: float) -> float:
-    """Linear warm-up, then linear decay to a hundredth."""
+    """Return the share of the learning rate: linear warm-up, then linear decay to a hundredth."""
     return min(progress / warmup, 1.0) * max(1.0 - progress, 0.01)
 
 
 def optimisers_of(model: nn.Module, settings: LMSettings) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' matrices (fewer epochs until the text is known by heart), AdamW for all else."""
+    """Return Muon for the layers' matrices (fewer epochs until the text is known by heart) and AdamW for all else."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     matrices = [p for name, p in named if p.ndim == 2 and "layers" in name]
     others = [p for name, p in named if not (p.ndim == 2 and "layers" in name)]
@@ -78,7 +82,7 @@ def optimisers_of(model: nn.Module, settings: LMSettings) -> list[torch.optim.Op
 # By hand, not by Lightning: two optimisers at once, a schedule that follows the clock and a resume in the middle of an
 # epoch are manual optimisation, two callbacks and a stateful data module there, which is more than this loop.
 class Progress:
-    """Optimisers, log and checkpoint of one run; picks up where the folder's checkpoint stopped."""
+    """Optimisers, log and checkpoint of one run, which resumes where the folder's checkpoint stopped."""
 
     def __init__(self, model: nn.Module, optimisers: list[torch.optim.Optimizer], folder: Path, every: int):
         self.model, self.optimisers, self.folder, self.every = model, optimisers, folder, every
@@ -94,11 +98,12 @@ class Progress:
         self._before = self.seconds
 
     def set_rate(self, learning_rate: float) -> None:
+        """Set the learning rate of all optimisers."""
         for group in (group for optimiser in self.optimisers for group in optimiser.param_groups):
             group["lr"] = learning_rate
 
     def advance(self) -> None:
-        """One step of the optimisers."""
+        """Make one step of the optimisers; save a checkpoint if it is time."""
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad()
@@ -108,12 +113,14 @@ class Progress:
             self.save()
 
     def save(self) -> None:
+        """Write the checkpoint."""
         state = {"model": self.model.state_dict(), "optimisers": [o.state_dict() for o in self.optimisers]}
         torch.save(state | {"step": self.step, "seconds": self.seconds}, self.folder / "state.tmp")
         (self.folder / "state.tmp").replace(self.folder / "state.pt")
         self._saved = time.monotonic()
 
     def log(self, **values: float) -> None:
+        """Append a line to log.csv."""
         line = {"step": self.step, "seconds": round(self.seconds)} | {k: round(v, 5) for k, v in values.items()}
         path = self.folder / "log.csv"
         new = not path.exists()
@@ -125,7 +132,7 @@ class Progress:
 
 
 def train_lm(model: nn.Module, train: Packing, held: Packing, folder: Path) -> Progress:
-    """Runs to the end of the epochs or of the minutes, whichever comes first."""
+    """Train to the end of the epochs or of the minutes, whichever comes first."""
     settings = train.settings
     total = settings.epochs * train.steps_per_epoch
     run = Progress(model, optimisers_of(model, settings), folder, settings.checkpoint_seconds)

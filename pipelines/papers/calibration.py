@@ -1,4 +1,4 @@
-"""How the draft's probabilities compare with acceptance: figure 2 of C2T, figure 6 of EAGLE-2."""
+"""The draft's probabilities against acceptance: figure 2 of C2T, figure 6 of EAGLE-2."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ ENOUGH = 30  # distributions, for a band to be judged
 
 
 class Cells(NamedTuple):
-    """Sums over the nodes of each cell. excess: probability - accepted; squares: of it."""
+    """Sums over the nodes of each cell. excess: sum of probability - accepted. squares: sum of its squares."""
 
     nodes: Int[np.ndarray, "band rank"]
     probability: Float[np.ndarray, "band rank"]
@@ -36,11 +36,11 @@ class Cells(NamedTuple):
     squares: Float[np.ndarray, "band rank"]
 
     def mean(self, name: str) -> Float[np.ndarray, "band rank"]:
-        """Per node; NaN where there are none."""
+        """Return the mean over the nodes of each cell; NaN where there are none."""
         return np.divide(getattr(self, name), self.nodes, where=self.nodes > 0, out=np.full(self.nodes.shape, np.nan))
 
     def best(self, bands: slice) -> tuple[float, float]:
-        """Mean excess of the most probable nodes in these bands, and its standard error."""
+        """Return the mean excess of the most probable nodes in these bands, and its standard error."""
         n, excess, squares = (getattr(self, name)[bands, 0].sum() for name in ("nodes", "excess", "squares"))
         mean = excess / max(n, 1)
         return mean, float(np.sqrt(max(squares / max(n, 1) - mean**2, 0) / max(n, 1)))
@@ -101,7 +101,7 @@ def figure2(study: Study) -> Report:
 
 
 def of_bias(found: Cells) -> list[Conclusion]:
-    """Judge what section 3 reads off its figure."""
+    """Judge section 3's statements on its figure."""
     judged = found.nodes[:, 0] >= ENOUGH
     top = found.mean("probability")[judged, 0]
     both = (found.accepted > 0) & judged[:, None]

@@ -65,7 +65,8 @@ def figure4(study: Study) -> Report:
 
 
 def on_data_set(name: str, methods: Families) -> list[Conclusion]:
-    """Judge what section 5.2 and appendix B.6 read off the figure, at the tau of EAGLE-2's trees within C2T's reach."""
+    """Judge the statements of section 5.2 and appendix B.6 on the figure, at those taus of EAGLE-2's trees that C2T
+    reaches."""
     least, most = (f(one.tau for one in methods[W15]) for f in (min, max))
     goals = sorted((one for one in methods[EAGLE2] if least <= one.tau <= most), key=lambda one: one.tau)
     if not goals:
@@ -145,7 +146,7 @@ def figure8(study: Study) -> Report:
 
 
 def alike(name: str, classifiers: dict[str, list[Counted]]) -> Conclusion:
-    """Judge appendix B.5: those of other data sets lie where the own one lies."""
+    """Judge appendix B.5: classifiers of other data sets give the same points as the data set's own."""
     own = name if name in classifiers else next(iter(classifiers))
     parts = []
     for source, points in classifiers.items():

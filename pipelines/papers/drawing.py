@@ -1,4 +1,4 @@
-"""What the figures share: panels, heatmaps, bars, curves and small PNG files."""
+"""Parts that the figures share: panels, heatmaps, bars, curves and small PNG files."""
 
 from collections.abc import Iterator, Sequence
 from io import BytesIO
@@ -22,7 +22,7 @@ NOTHING = "0.8"  # grey of cells without data
 
 
 def panels(count: int, columns: int = 3, **settings: Any) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels in rows of `columns`; settings of each panel, as matplotlib takes them."""
+    """Return a figure of `count` panels in rows of `columns`; settings of each panel as in matplotlib."""
     columns = min(columns, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
@@ -30,7 +30,7 @@ def panels(count: int, columns: int = 3, **settings: Any) -> tuple[Figure, list[
 
 
 def panels_3d(count: int) -> tuple[Figure, list[Axes]]:
-    """The same with three axes each, small enough to leave room for their labels."""
+    """Return a figure of three-dimensional panels, small enough to leave room for their labels."""
     figure, found = panels(count, projection="3d")
     for panel in found:
         panel.set_box_aspect(None, zoom=0.8)
@@ -40,7 +40,7 @@ def panels_3d(count: int) -> tuple[Figure, list[Axes]]:
 def heatmap(
     panel: Axes, values: Float[np.ndarray, "rows columns"], rows: Sequence[str], scale: Normalize, colours: str
 ) -> None:
-    """Cells with a colour bar; NaN is grey."""
+    """Draw cells with a colour bar; NaN is grey."""
     panel.set_facecolor(NOTHING)
     image = panel.imshow(values, aspect="auto", norm=scale, cmap=colours, interpolation="nearest")
     panel.set_yticks(range(len(rows)), rows)
@@ -50,7 +50,7 @@ def heatmap(
 
 
 def curves(panel: Axes, lines: dict[str, Sequence[float]], start: int = 0, label: str = "epoch") -> None:
-    """One line a name over `start`, `start` + 1, ..."""
+    """Draw one line for each name over `start`, `start` + 1, ..."""
     for name, values in lines.items():
         panel.plot(range(start, start + len(values)), values, marker="o", markersize=3, linewidth=1.2, label=name)
     panel.set_xlabel(label)
@@ -60,7 +60,7 @@ def curves(panel: Axes, lines: dict[str, Sequence[float]], start: int = 0, label
 
 
 def fronts(panel: Axes, families: dict[str, Sequence[tuple[float, float]]]) -> None:
-    """(tau, gamma) of each family's settings, as in the papers: tau on the x-axis."""
+    """Draw (tau, gamma) of each family's settings, with tau on the x-axis as in the papers."""
     for name, points in families.items():
         tau, gamma = zip(*sorted(points), strict=True)
         panel.plot(tau, gamma, marker="o", markersize=3, linewidth=1, label=name)
@@ -70,12 +70,12 @@ def fronts(panel: Axes, families: dict[str, Sequence[tuple[float, float]]]) -> N
 
 
 def patch(colour: str) -> Patch:
-    """What a legend shows for a surface, which has no handle of its own."""
+    """Return a legend's handle for a surface, which has none of its own."""
     return Patch(color=colour, alpha=0.6)
 
 
 def stacks(panel: Axes, bars: dict[str, dict[str, float]]) -> None:
-    """A bar for each name, stacked from the parts that are called the same in all of them."""
+    """Draw a bar for each name, stacked from its parts; parts with one name have one colour."""
     below = np.zeros(len(bars))
     for number, part in enumerate(parts_of(bars)):
         heights = np.array([values.get(part, 0.0) for values in bars.values()])
@@ -86,7 +86,7 @@ def stacks(panel: Axes, bars: dict[str, dict[str, float]]) -> None:
 
 
 def parts_of(bars: dict[str, dict[str, float]]) -> Iterator[str]:
-    """The names of all bars' parts, each once."""
+    """Yield the names of all bars' parts, each once."""
     yield from dict.fromkeys(part for values in bars.values() for part in values)
 
 

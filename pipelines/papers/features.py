@@ -155,7 +155,7 @@ def figure6(study: Study) -> Report:
 
 
 def of_sizes(ratios: dict[int, Interval]) -> list[Conclusion]:
-    """Judge what appendix B.3 says, at equal tau instead of similar gamma."""
+    """Judge appendix B.3's statements, at equal tau instead of similar gamma."""
     similar = [(f"gamma of HS{h} over HS48's", found) for h, found in ratios.items() if h >= 12]
     return [
         all_of(

@@ -26,7 +26,8 @@ Label = tuple[str, str]  # policy, decision model
 
 
 def decisions(study: Study) -> tuple[list[TreeClassifier], list[str]]:
-    """Return both decision models, trained on forks along the texts of the harvest's prompts, and what became of it."""
+    """Return both decision models, trained on forks along the texts of the harvest's prompts, and notes on their
+    training."""
     columns = ("top_probs", "hidden", "target_prob")
     forks = study.harvest(K=max(WIDTHS), levels=1 + D, policy="mcsd+", columns=columns)
     models = [study.trained(replace(MODELS[name], val_fraction=0.25), forks) for name in DECISIONS]
@@ -66,7 +67,7 @@ def widths(study: Study) -> Report:
 
 
 def table(rows: dict[Label, Benched], found: Bench, notes: list[str]) -> Report:
-    """Return the report of what was benched."""
+    """Return the report of a bench."""
     timed = ["tokens/s", "x plain"] if found.rows[0].tokens_per_second else []
     title = f"MCSD+, table 2: {found.prompts} prompts"
     return Report(title, None, [*COLUMNS, *timed], [_cells(*one) for one in rows.items()], conclusions(rows), notes)
@@ -85,7 +86,7 @@ def _passes(rows: dict[Label, Benched], width: int, decision: str) -> float:
 
 
 def conclusions(rows: dict[Label, Benched]) -> list[Conclusion]:
-    """Judge what the paper reads off its table."""
+    """Judge the paper's statements on its table."""
     alphas = [rows[f"MCSD+ W={width}", ""].alpha for width in WIDTHS]
     passes = {name: [_passes(rows, width, name) / _passes(rows, width, "") for width in WIDTHS] for name in DECISIONS}
     return [

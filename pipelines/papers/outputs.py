@@ -1,4 +1,4 @@
-"""What the classifier says of any (P, H, d), looked at as a function: figures 9 and 10 of C2T."""
+"""The classifier's output as a function of (P, H, d): figures 9 and 10 of C2T."""
 
 from types import SimpleNamespace
 
@@ -91,7 +91,7 @@ NAMES = {"P": "joint probability", "H": "entropy", "d": "depth"}
 
 
 def surfaces(classifier: TreeClassifier) -> dict[tuple[str, float], np.ndarray]:
-    """(fixed feature, its value) -> confidences over the other two features, in the order of AXES."""
+    """Return (fixed feature, its value) -> confidences over the other two features, in the order of AXES."""
     found = {}
     for feature, values in FIXED.items():
         for value in values:
@@ -125,7 +125,7 @@ def figure10(study: Study) -> Report:
 
 
 def of_surfaces(found: dict[tuple[str, float], np.ndarray]) -> list[Conclusion]:
-    """Judge what appendix D reads off its figure. P runs along the first axis where H or d is fixed."""
+    """Judge appendix D's statements on its figure. P runs along the first axis where H or d is fixed."""
     low, high = AXES["P"] <= 0.2, AXES["P"] >= 0.8
     apart = {name: float(np.ptp([found[name, value].mean() for value in FIXED[name]])) for name in FIXED}
     steep = [_spread(found["P", value]) for value in (0.1, 0.9)]

@@ -1,5 +1,5 @@
-"""What a reproduction returns, and how it is shown: a table with the paper's figures beside ours, conclusions, and
-where the paper has one a figure."""
+"""The result of a reproduction, and its display: a table with the paper's figures beside ours, conclusions, and a
+figure where the paper has one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -19,8 +19,11 @@ from pipelines.papers.verdicts import Conclusion
 
 
 class Report(NamedTuple):
-    """A table or figure of a paper, made again. figure: None for a table; columns, rows: the numbers, also those that a
-    figure is drawn from; numbers: further ones, for the result line only."""
+    """Table or figure of a paper, made again.
+
+    figure: None for a table. columns, rows: the numbers, also those that a figure is drawn from. numbers: further ones,
+    for the result line only.
+    """
 
     title: str
     figure: Figure | None
@@ -32,7 +35,8 @@ class Report(NamedTuple):
 
 
 class Reproduction(NamedTuple):
-    """How a report is made. defaults: settings that differ from those of `study.Settings`."""
+    """Recipe of a report. build: function that makes it. defaults: settings that differ from those of
+    `study.Settings`."""
 
     build: Callable[[Study], Report]
     defaults: Mapping[str, Any] = MappingProxyType({})
@@ -47,14 +51,15 @@ METHOD, COUNTS = ("method", "setting"), ("verified tokens", "gamma", "passes/rou
 
 
 class Quoted(NamedTuple):
-    """What a paper prints: tau, and verified tokens where it has them."""
+    """Numbers that a paper prints: tau, and verified tokens where it has them."""
 
     tau: float
     verified_tokens: float | None = None
 
 
 class Row(NamedTuple):
-    """One line of a table of policies. counted: None for what only the paper has; further: columns of its own."""
+    """One line of a table of policies. counted: None for a line that only the paper has. further: columns of its
+    own."""
 
     method: str
     setting: str
@@ -90,8 +95,8 @@ def _line(row: Row, further: Sequence[str], quoted: bool, bonus: bool) -> list[A
 
 
 def ends_where_plain_decoding_does(rows: Sequence[Row]) -> list[str]:
-    """Check each exact policy's rounds against the lengths of plain decoding's texts, which it had no part in: they
-    must reach a text's end in the last round and not before."""
+    """Check each exact policy's rounds against the lengths of plain decoding's texts, which were counted without it:
+    they must reach a text's end in the last round and not before."""
     counted = [row.counted for row in rows if row.counted and row.counted.exact]
     wrong = [one.point.label for one in counted if not one.ends_with_plain_text()]
     said = f"FAILS for {', '.join(wrong)}" if wrong else f"holds in all {len(counted)} rows"
@@ -99,7 +104,7 @@ def ends_where_plain_decoding_does(rows: Sequence[Row]) -> list[str]:
 
 
 def rounds_of(harvest: Harvest) -> str:
-    """Say what a figure's rows come from."""
+    """Return a note on the origin of a figure's rows."""
     return f"{harvest.trees:,} rounds of {len(harvest.prompts)} harvested texts, {harvest.rows:,} nodes"
 
 
@@ -120,14 +125,14 @@ def show(name: str, report: Report, study: Study, out: Path | None) -> None:
 
 
 def numbers_of(report: Report) -> dict[str, Any]:
-    """Return what a report says, as JSON has it."""
+    """Return a report's content for JSON."""
     conclusions = [conclusion._asdict() for conclusion in report.conclusions]
     shown = {"columns": report.columns, "rows": _without_nan(report.rows), "conclusions": conclusions}
     return {**shown, "notes": report.notes, **report.numbers}
 
 
 def configuration(study: Study) -> dict[str, Any]:
-    """Return what a report's numbers depend on."""
+    """Return everything that a report's numbers depend on."""
     return asdict(study.settings) | {"sources": study.pair.sources}
 
 

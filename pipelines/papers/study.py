@@ -1,8 +1,8 @@
 """One study of a pair, which all reproductions share: harvest, classifiers, and counts of policies.
 
 A study loads the pair once, makes the harvest it needs (or finds it in data/harvest), trains classifiers on it, and
-counts policies by exact replay on prompts that no classifier has learned from. `papers.verdicts` says what the
-counts mean.
+counts policies by exact replay on prompts that no classifier has learned from. `papers.verdicts` turns the counts into
+conclusions.
 """
 
 import hashlib
@@ -46,9 +46,13 @@ LEVELS = 11  # texts are written for trees of so many levels, unless a policy ha
 
 @dataclass(frozen=True)
 class Settings:
-    """limit: prompts that policies are counted on; harvest_*: what classifiers learn from; prompts, harvest_prompts:
-    files, none for those that come with the pair. same, same_draft, other: pairs of the same family and of another one,
-    for reports on transfer; build: make these where they are missing and a recipe is known, or leave them out."""
+    """Settings of a study.
+
+    limit: prompts that policies are counted on. harvest_*: settings of the harvest that classifiers learn from.
+    prompts, harvest_prompts: files, none for those that come with the pair. same, same_draft, other: pairs of the same
+    family and of another one, for reports on transfer. build: make these where they are missing and a recipe is known,
+    or leave them out.
+    """
 
     pair: str = "tiny"
     draft: str | None = None
@@ -68,8 +72,8 @@ class Settings:
 
 
 class Counted(NamedTuple):
-    """One policy: counts of every prompt, and all prompts together. plain: tokens of plain decoding's text to each
-    prompt with the same seed, None where policy and rule do not promise that text."""
+    """Counts of one policy: of every prompt, and of all prompts together. plain: tokens of plain decoding's text to
+    each prompt with the same seed, None where policy and rule do not promise that text."""
 
     point: Point
     total: Statistics
@@ -78,12 +82,14 @@ class Counted(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether policy and rule promise the text of plain decoding, token for token."""
+        """True if policy and rule promise the text of plain decoding, token for token."""
         return self.plain is not None
 
     def ends_with_plain_text(self) -> bool:
-        """Whether the tokens of each prompt's rounds (the prefill's, then each round's accepted ones and the bonus)
-        reach the end of plain decoding's text in the last round, and not before."""
+        """Return True if each prompt's rounds reach the end of plain decoding's text in the last round and not before.
+
+        The tokens counted are the prefill's one, then each round's accepted ones and the bonus.
+        """
         for counts, length in zip(self.prompts, self.plain, strict=True):
             won = [1, *(accepted + 1 for accepted in counts.accepted)]
             if not sum(won[:-1]) < length <= sum(won):
@@ -92,20 +98,22 @@ class Counted(NamedTuple):
 
     @property
     def tau(self) -> float:
+        """See `Counts.tau`."""
         return self.total.tau
 
     @property
     def verified_tokens(self) -> int:
+        """Tokens of all verification forwards, roots included."""
         return self.total.verified_tokens
 
     @property
     def label(self) -> str:
-        """The settings that shape the trees."""
+        """Settings that shape the trees."""
         return self.point.label.partition(":")[2]
 
 
 class Study:
-    """A pair under one set of settings; what was counted or trained once is not made again."""
+    """Pair under one set of settings; each count and each classifier is made only once."""
 
     def __init__(self, pair: Pair, settings: Settings):
         self.pair, self.settings = pair, settings
@@ -116,13 +124,13 @@ class Study:
 
     @cached_property
     def encoded(self) -> Encoded:
-        """The prompts that policies are counted on."""
+        """Prompts that policies are counted on."""
         prompts = spread(_read(self.settings.prompts or default(self.settings.pair, "bench")), self.settings.limit)
         return encode(self.pair, prompts, self.settings.max_new_tokens, self.sampling)
 
     @property
     def title(self) -> str:
-        """The pair and what it is counted on."""
+        """Pair and prompts, in a few words."""
         s = self.settings
         draft = Path(s.draft or "eagle").name
         return f"{s.pair}, draft {draft}, T = {s.temperature:g}, {len(self.encoded.ids)} texts of {s.max_new_tokens}"
@@ -137,7 +145,7 @@ class Study:
         return self._texts[levels]
 
     def count(self, policy: Policy, rule: str | None = None) -> Counted:
-        """Count what the policy costs and yields on every prompt; `rule` as in `c2t.study.evaluate.evaluate`."""
+        """Count a policy's cost and yield on every prompt; `rule` as in `c2t.study.evaluate.evaluate`."""
         rule = check_rule(policy, rule)
         key = (policy, rule)
         if key not in self.counted:
@@ -260,7 +268,7 @@ def default(pair: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
 
 
 def _hash(provenance: dict[str, Any], *further: Any) -> str:
-    """Hash what rows depend on, and `further` values."""
+    """Return a hash of everything that rows depend on, and of `further` values."""
     fixed = {name: value for name, value in provenance.items() if name != "environment"}
     return hashlib.sha256(json.dumps([fixed, *further], sort_keys=True).encode()).hexdigest()[:8]
 

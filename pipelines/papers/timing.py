@@ -1,4 +1,4 @@
-"""Where the time goes, over verified tokens and by stage of the draft: figures 5 and 11 of C2T."""
+"""Time over verified tokens and by stage of the draft: figures 5 and 11 of C2T."""
 
 import time
 from collections import Counter
@@ -30,7 +30,7 @@ CLOCKS = (
 
 
 class Timed(NamedTuple):
-    """Rounds of one policy and what they took. seconds: by stage, DRAFT and VERIFY."""
+    """Rounds of one policy and their time. seconds: by stage, DRAFT and VERIFY."""
 
     rounds: int
     tau: float
@@ -45,7 +45,7 @@ class Timed(NamedTuple):
 
 @contextmanager
 def steady_clock(device: torch.device) -> Iterator[Callable[[], float]]:
-    """Yield a clock: of a GPU the wall's; of a CPU the seconds of one thread, which other work on the machine does not
+    """Yield a clock: on a GPU the wall's, on a CPU the seconds of one thread, which other work on the machine does not
     change."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -244,7 +244,8 @@ def figure11(study: Study, clock: Callable[[], float] | None = None) -> Report:
 
 
 def of_stages(eagle2: Timed, c2t: Timed) -> list[Conclusion]:
-    """Judge what appendix E reads off its figure; per draft forward where the two make different numbers of them."""
+    """Judge appendix E's statements on its figure, per draft forward where the two policies make different numbers of
+    them."""
     forward, select = ([one.per_round(stage) / one.passes for one in (eagle2, c2t)] for stage in (FORWARD, SELECT))
     whole = [one.per_round(*DRAFT) for one in (eagle2, c2t)]
     classifier, verify = c2t.per_round(CLASSIFIER), c2t.per_round(VERIFY)

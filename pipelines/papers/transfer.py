@@ -29,7 +29,8 @@ TARGETS = [  # target, N of EAGLE-2 and what it gives, beta of C2T, of C2T fine-
 
 
 class Transfer(NamedTuple):
-    """One target. gain: gamma of C2T over EAGLE-2's, finetuned: of C2T* over C2T's, each at the tau of C2T."""
+    """Result on one target. gain: gamma of C2T over EAGLE-2's. finetuned: gamma of C2T* over C2T's. Each is at the tau
+    of C2T."""
 
     rows: list[Row]
     gain: Interval
@@ -221,7 +222,7 @@ def figure7(study: Study) -> Report:
 
 
 def of_finetuning(metrics: dict[str, Metrics], points: dict[str, list[Counted]]) -> list[Conclusion]:
-    """Judge what appendix B.4 says."""
+    """Judge appendix B.4's statements."""
     before, after, scratch = (metrics[name] for name in (BEFORE, AFTER, SCRATCH))
     ratio = at_equal_tau(points[AFTER], points[BEFORE], points[BEFORE][HALF])
     what = "gamma after over before, at the tau of beta = 0.5 before"

@@ -22,7 +22,7 @@ TREES = 40  # of each size
 
 
 def random_trees(nodes: int, rows: int, seed: int = 0) -> Tree:
-    """Trees whose nodes hang from parents drawn uniformly among the nodes before them."""
+    """Return trees whose nodes hang from parents drawn uniformly among the nodes before them."""
     generator = torch.Generator().manual_seed(seed)
     parent = (torch.rand(rows, nodes, generator=generator, dtype=torch.float64) * torch.arange(nodes)).long()
     parent[:, 0] = -1
@@ -35,7 +35,7 @@ def random_trees(nodes: int, rows: int, seed: int = 0) -> Tree:
 
 
 def depth_first(tree: Tree) -> Tree:
-    """The trees in depth-first order, children in the order of their creation."""
+    """Return the trees in depth-first order, children in the order of their creation."""
     size = torch.ones_like(tree.parent)
     for slot in range(tree.size - 1, 0, -1):
         size.scatter_add_(1, tree.parent[:, slot, None], size[:, slot, None])
@@ -56,12 +56,13 @@ ORDERS: dict[str, Callable[[Tree], Tree]] = {
 
 
 def mask_of(tree: Tree, prefix: int = 0) -> TreeMask:
+    """Return the mask of these trees behind a prefix."""
     lengths = torch.full_like(tree.capped, prefix)
     return TreeMask.of(tree.parent, tree.alive, tree.positions(lengths), lengths)
 
 
 def block_counts(nodes: int, trees: int, seed: int = 0) -> dict[str, torch.Tensor]:
-    """order -> non-empty blocks of each of `trees` random trees, float64."""
+    """Return order -> non-empty blocks of each of `trees` random trees, float64."""
     counts: dict[str, list[torch.Tensor]] = {name: [] for name in ORDERS}
     for first in range(0, trees, 4):  # a few at a time, since a dense relation of 2048 nodes takes megabytes
         tree = random_trees(nodes, min(4, trees - first), seed=seed + first)
@@ -71,7 +72,7 @@ def block_counts(nodes: int, trees: int, seed: int = 0) -> dict[str, torch.Tenso
 
 
 class Timing(NamedTuple):
-    """Milliseconds: the median, and the quartiles as its spread."""
+    """Median and quartiles in milliseconds."""
 
     median: float
     low: float
@@ -79,7 +80,7 @@ class Timing(NamedTuple):
 
 
 def timed(run: Callable[[], object], device: torch.device, repeats: int = 50) -> Timing:
-    """Time a call; on a GPU by its events, after clearing its cache, which also hides what launching costs."""
+    """Time a call. On a GPU its events are read after the cache was cleared, which also hides the cost of launching."""
     for _ in range(3):
         run()
     samples = []
@@ -113,8 +114,11 @@ def timings(
     seed: int = 0,
     repeats: int = 50,
 ) -> Iterator[tuple[str, str, Timing]]:
-    """(order, what, timing) of one layer's attention, and of making its mask, which all layers share; the defaults are
-    the paper's. Without CUDA the figures mean little: no kernel runs and FlexAttention is not compiled."""
+    """Yield (order, what, timing) of one layer's attention, and of making its mask, which all layers share; the
+    defaults are the paper's.
+
+    Without CUDA the figures mean little: no kernel runs and FlexAttention is not compiled.
+    """
     place = torch.device(device)
     compiled = torch.compile if place.type == "cuda" else lambda function, **_: function
     flex, make_blocks = compiled(flex_attention), compiled(create_block_mask)
@@ -122,7 +126,8 @@ def timings(
     key, value = torch.randn(2, 1, kv_heads, prefix + nodes, dim, device=place, dtype=dtype)
 
     def repeated(shared: torch.Tensor) -> torch.Tensor:
-        """As transformers does for SDPA, whose fast kernels take a mask or grouped heads, not both."""
+        """Repeat keys or values for each query head, as transformers does for SDPA, whose fast kernels take a mask or
+        grouped heads, not both."""
         return shared if kv_heads == heads else shared.repeat_interleave(heads // kv_heads, 1)
 
     for order in ("creation", "heavy-first"):

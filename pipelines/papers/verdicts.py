@@ -1,4 +1,4 @@
-"""Say whether a conclusion of a paper holds on a pair.
+"""Verdicts: whether a conclusion of a paper holds on a pair.
 
 A conclusion is a comparison of two figures of the same texts. It holds, or does not, where the 95 % interval of a
 paired bootstrap over the texts lies on one side of the limit; where the limit is inside, it is not decided.
@@ -18,7 +18,7 @@ HOLDS, FAILS, OPEN = "holds", "does not hold", "is not decided"
 
 
 class Conclusion(NamedTuple):
-    """A statement of the paper, and what the counts say of it."""
+    """Statement of a paper, and the verdict of the counts on it."""
 
     statement: str
     verdict: str
