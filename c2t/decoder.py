@@ -14,7 +14,7 @@ from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.cuda_graphs.target import StaticTarget
 from c2t.decoding import DraftModel, Policy, check_policy, cut, generate
 from c2t.errors import InputError
-from c2t.models.chat_templates import check_text, token_ids
+from c2t.models.chat_templates import conversation
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.pairs import Pair, load_pair
 from c2t.models.target import Target
@@ -100,6 +100,7 @@ class SpeculativeDecoder:
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         *,
+        chat: bool = True,
         top_k: int = 0,
         top_p: float = 1.0,
         repetition_penalty: float = 1.0,
@@ -107,7 +108,11 @@ class SpeculativeDecoder:
         sequences: Sequence[int] | None = None,
         rule: str | None = None,
     ) -> Output:
-        """Continue one prompt or several, given as text or token ids, in one batch.
+        """Answer or continue one prompt or several, given as text or token ids, in one batch.
+
+        prompts: a text is the user's turn of a conversation of its own where the pair has a chat template, and is
+        continued as it stands where it has none; chat=False continues it as it stands always. Token ids are taken as
+        they are. A list of texts is a list of independent prompts.
 
         Each row is what it would be alone: rows have trees of their own size and end at their own time, with an EOS
         token or after `max_new_tokens`. `sequences` number the prompts' random streams (default 0, 1, ...).
@@ -116,7 +121,7 @@ class SpeculativeDecoder:
         `c2t.verify`). Both keep the target's law; under target-only, which is the rule of all others, the same seed
         gives the same text whatever the tree. Raises InputError for empty or too long prompts.
         """
-        ids = self.encode(prompts)
+        ids = self.encode(prompts, chat)
         if not isinstance(max_new_tokens, Integral) or max_new_tokens < 1:
             raise InputError(f"max_new_tokens = {max_new_tokens} must be a whole number of at least 1")
         for number, prompt in enumerate(ids):
@@ -166,8 +171,13 @@ class SpeculativeDecoder:
     def eos(self) -> frozenset[int]:
         return self.pair.target.eos
 
-    def encode(self, prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]) -> list[list[int]]:
-        """Token ids of each prompt; raises InputError for an empty one or an id outside the vocabulary."""
+    def encode(
+        self, prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]], chat: bool = True
+    ) -> list[list[int]]:
+        """Return the token ids of each prompt, its chat template included as `generate` says.
+
+        Raises InputError for an empty prompt or an id outside the vocabulary.
+        """
         if isinstance(prompts, str):
             prompts = [prompts]
         if hasattr(prompts, "tolist"):  # a tensor or an array
@@ -176,10 +186,8 @@ class SpeculativeDecoder:
             raise InputError("a mapping is no prompt: give its input_ids, or the text")
         if len(prompts) and isinstance(prompts[0], Integral):
             prompts = [prompts]
-        for text in (prompt for prompt in prompts if isinstance(prompt, str)):
-            check_text(text)
-        tokenizer = self.pair.tokenizer
-        ids = [token_ids(tokenizer, p) if isinstance(p, str) else _ids(p) for p in prompts]
+        template = self.pair.template if chat else ""
+        ids = [conversation(self.pair.tokenizer, template, [p]) if isinstance(p, str) else _ids(p) for p in prompts]
         if not ids or not all(ids):
             raise InputError("an empty prompt: give at least one token to continue")
         vocabulary = self.pair.target.config.vocab_size

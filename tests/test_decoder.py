@@ -1,6 +1,7 @@
 """The decoder that people load: a pair from disk, one prompt or several, as text or ids, and clear refusals."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,37 @@ def test_one_prompt_may_be_text_or_ids(decoder: SpeculativeDecoder) -> None:
     assert by_text == by_ids == listed
     assert by_text.text == by_text.texts[0]
     assert decoder.generate(PROMPTS[0], 8, 0.7, seed=6).sequences != by_ids.sequences
+
+
+CHAT = "{% for m in messages %}w1 {{ m.content }}{% endfor %}{% if add_generation_prompt %} w2{% endif %}"
+
+
+@pytest.fixture
+def chatting(home: Path, tmp_path: Path) -> SpeculativeDecoder:
+    """The toy pair, with a chat template: w1 before the user's turn and w2 before the answer."""
+    pair = home / "checkpoints" / "toy"
+    shutil.copytree(pair / "target", tmp_path / "target")
+    (tmp_path / "target" / "chat_template.jinja").write_text(CHAT)
+    return SpeculativeDecoder.from_pretrained(
+        target=tmp_path / "target", draft=pair / "draft", policy=Eagle2(K=3, levels=2, N=6), dtype=torch.float64
+    )
+
+
+def test_a_text_is_the_users_turn_where_the_pair_has_a_chat_template(chatting: SpeculativeDecoder) -> None:
+    assert chatting.pair.template == "chat"
+    assert chatting.encode("w5 w9") == [[1, 5, 9, 2]]
+    assert chatting.encode(["w5", "w9"]) == [[1, 5, 2], [1, 9, 2]], "a list of texts is one conversation each"
+    assert chatting.encode("w5 w9", chat=False) == [[5, 9]]
+    assert chatting.encode([5, 9]) == chatting.encode([[5, 9]]) == [[5, 9]]
+    for prompt, chat, ids in (("w5 w9", True, [1, 5, 9, 2]), ("w5 w9", False, [5, 9]), ([5, 9], True, [5, 9])):
+        output = chatting.generate(prompt, max_new_tokens=6, chat=chat)
+        assert output == chatting.generate(ids, max_new_tokens=6, chat=False)
+
+
+def test_a_text_is_continued_as_it_stands_where_the_pair_has_none(decoder: SpeculativeDecoder) -> None:
+    assert decoder.pair.template == ""
+    assert decoder.encode("w5 w9") == decoder.encode("w5 w9", chat=False) == [[5, 9]]
+    assert decoder.encode(["w5", "w9"]) == [[5], [9]]
 
 
 def test_several_prompts_have_no_single_text(decoder: SpeculativeDecoder) -> None:

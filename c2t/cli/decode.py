@@ -10,7 +10,6 @@ from c2t.cli import reports, shared, terminal
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Policy
 from c2t.errors import InputError
-from c2t.models.chat_templates import conversation
 from c2t.models.pairs import Pair
 from c2t.policies import POLICIES
 from c2t.policies.spec import describe, parse
@@ -24,7 +23,12 @@ Tuned = Annotated[bool, typer.Option("--tuned", help="The policy that c2t tune f
 
 
 def generate(
-    prompt: Annotated[str, typer.Argument(help="Text to continue, or to answer.")] = "def fibonacci(n):",
+    prompt: Annotated[
+        str, typer.Argument(help="Text to answer; continued as it stands if the pair has no chat template.")
+    ] = "def fibonacci(n):",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue PROMPT as it stands, without the chat template.")
+    ] = False,
     pair: o.PairName = None,
     target: o.Target = None,
     draft: o.Draft = None,
@@ -44,7 +48,7 @@ def generate(
     device_map: o.DeviceMap = None,
     json: o.Json = None,
 ) -> None:
-    """Continue a prompt and say what it cost."""
+    """Answer or continue a prompt, and say what it cost."""
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     if tuned and (policy or classifier or beta is not None):
         raise InputError("--tuned brings its policy: leave --policy, --classifier and --beta out")
@@ -56,13 +60,13 @@ def generate(
     if beta is not None and getattr(chosen, "beta", None) != beta:
         raise InputError(f"--beta {beta:g} does not reach {describe(chosen, brief=True)}: it is C2T's")
     decoder = SpeculativeDecoder(loaded, chosen)
-    ids = conversation(loaded.tokenizer, loaded.template, [prompt])
-    output = decoder.generate(ids, max_new_tokens, temperature, seed=seed, rule=rule)
-    terminal.say(f"{prompt if not loaded.template else ''}{output.text}\n")
+    output = decoder.generate(prompt, max_new_tokens, temperature, chat=not raw, seed=seed, rule=rule)
+    continued = raw or not loaded.template
+    terminal.say(f"{prompt if continued else ''}{output.text}\n")
     terminal.say(reports.statistics_line(output.total))
     figures = {"text": output.text, **output.total.figures()}
     settings = {"pair": loaded.name, "policy": describe(decoder.policy), "temperature": temperature, "seed": seed}
-    terminal.result(json, "generate", figures, {**settings, "rule": rule, "max_new_tokens": max_new_tokens})
+    terminal.result(json, "generate", figures, {**settings, "raw": raw, "rule": rule, "max_new_tokens": max_new_tokens})
 
 
 def bench(

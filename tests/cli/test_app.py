@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from c2t.classifier import TreeClassifier
 from c2t.cli.app import app
 from c2t.cli.data import harvests
+from c2t.decoder import SpeculativeDecoder
 from c2t.harvest import harvest as harvesting
 from c2t.harvest.harvest import HarvestSettings
 from c2t.records import writer as shards
@@ -194,9 +195,24 @@ def test_generate_writes_the_same_text_with_every_policy(at_home: Path, policy: 
     assert said.strip().splitlines()[-1].startswith("12 tokens in ")
 
 
-def test_generate_without_arguments_and_with_a_chat_template(at_home: Path) -> None:
+def test_generate_without_arguments(at_home: Path) -> None:
     assert good("generate").startswith("def fibonacci(n):")
-    assert "tau" in good("generate", "hello", "--pair", "llama2-7b", "--max-new-tokens", "4", "--temperature", "0.8")
+
+
+@pytest.mark.parametrize("pair", ["tiny", "llama2-7b"])
+@pytest.mark.parametrize("raw", [False, True])
+def test_generate_treats_a_text_as_the_decoder_does(at_home: Path, pair: str, raw: bool) -> None:
+    """The pair `llama2-7b` has a chat template, `tiny` has none; a prompt that is continued is printed first."""
+    decoder = SpeculativeDecoder.from_pretrained(pair)
+    assert decoder.pair.template == {"tiny": "", "llama2-7b": "llama2"}[pair]
+    settings = {"max_new_tokens": 8, "temperature": 0.8}
+    expected = decoder.generate("a number", **settings, chat=not raw).text
+    line = ["--pair", pair, "--max-new-tokens", "8", "--temperature", "0.8", "--json", "-"]
+    said = good("generate", "a number", *line, *["--raw"] * raw)
+    assert json.loads(said.splitlines()[-1])["figures"]["text"] == expected
+    assert said.startswith(expected if pair == "llama2-7b" and not raw else f"a number{expected}")
+    other = decoder.encode("a number", chat=raw)
+    assert (decoder.encode("a number", chat=not raw) == other) == (pair == "tiny")
 
 
 def test_bench_compares_the_papers_policies(at_home: Path, tmp_path: Path) -> None:
