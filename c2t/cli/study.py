@@ -20,7 +20,11 @@ from c2t.study.points import Condition, Point, read_points
 
 SWEEP = sweeping.SweepSettings()
 Taus = Annotated[
-    str | None, typer.Option(help="Where fronts are compared, by commas.", show_default="1, 1.5, 2, ... in reach")
+    str | None,
+    typer.Option(
+        help="Values of tau at which policies are compared, separated by commas: 0.5,0.75,1.",
+        show_default="up to 5 round values that c2t and a rival both reach",
+    ),
 ]
 
 
@@ -143,7 +147,7 @@ def _taus(text: str | None) -> list[float] | None:
     try:
         return [float(tau) for tau in text.split(",")]
     except ValueError as error:
-        raise InputError(f"--taus {text}: give numbers separated by commas, as in 1,1.5,2") from error
+        raise InputError(f"--taus {text}: give numbers separated by commas, as in 0.5,0.75,1") from error
 
 
 def _compare(condition: Condition, points: list[Point], taus: list[float] | None) -> fronts.Comparison | None:

@@ -5,6 +5,7 @@ at most its gamma. Between neighbouring points of the front gamma is interpolate
 outside the range of the family's points is not reached. Shapes: R resamples, P points of a family, n prompts, t taus.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from c2t.study.points import Point
 
 SUBJECT, LIMIT = "c2t", "oracle"  # the oracle bounds every family and is nobody's rival
 RIVALS_TOGETHER = "all rivals together"
-STEP = 0.5  # between the taus of a comparison, which start at 1
+MOST_TAUS = 5  # of a comparison for which nobody gave any
 
 
 class Ratio(NamedTuple):
@@ -81,6 +82,27 @@ def front(points: Sequence[Point]) -> list[Point]:
     return sorted((point for point, on in zip(points, chosen, strict=True) if on), key=lambda point: point.tau)
 
 
+def shared_taus(own: Sequence[Point], others: Sequence[Point]) -> list[float]:
+    """Return up to MOST_TAUS round numbers in the range of tau that both lists of points reach; [] if there is none.
+
+    Their distance is 1, 2, 2.5 or 5 times a power of ten, the smallest that makes so few. A rival that does not reach
+    one of them has no ratio there: one rival that stays low does not take the higher taus from the others.
+    """
+    reaches = [[point.tau for point in points] for points in (own, others)]
+    if not all(reaches):
+        return []
+    low, high = max(map(min, reaches)), min(map(max, reaches))
+    if high <= low:
+        return [low] if high == low else []
+    power = 10.0 ** math.floor(math.log10((high - low) / MOST_TAUS))
+    for step in (power * factor for factor in (1, 2, 2.5, 5, 10, 20)):
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        if last - first < MOST_TAUS:
+            break
+    # Rounding must not put the ends of the range out of reach.
+    return [min(max(round(number * step, 12), low), high) for number in range(first, last + 1)]
+
+
 def compare(
     points: Sequence[Point],
     subject: str = SUBJECT,
@@ -88,7 +110,7 @@ def compare(
     resamples: int | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """The subject's gamma over every other family's at equal tau. taus: 1, 1.5, 2, ... as far as the subject reaches.
+    """Return the subject's gamma over every other family's at equal tau; taus default to `shared_taus`.
 
     The bootstrap is paired: the same resampled prompts for all families, whose fronts are rebuilt each time. Raises
     InputError for an unknown subject and for points that do not count the same prompts.
@@ -101,9 +123,9 @@ def compare(
     rivals = {name: group for name, group in groups.items() if name not in (subject, LIMIT)}
     limit = {LIMIT: groups[LIMIT]} if LIMIT in groups and subject != LIMIT else {}
     if taus is None:
-        taus = np.arange(1, 1e-9 + max(point.tau for point in groups[subject]), STEP).tolist()
+        taus = shared_taus(groups[subject], [point for group in (rivals or limit).values() for point in group])
     names = [*rivals, *([RIVALS_TOGETHER] if len(rivals) > 1 else []), *limit]
-    if not taus:  # the subject stays below the first one
+    if not taus:
         return Comparison(subject, (), {name: [] for name in names}, None)
 
     def figures(sums: Float[np.ndarray, "C R"]) -> Float[np.ndarray, "F R"]:

@@ -46,6 +46,21 @@ def test_sweep_ends_with_a_table_a_headline_and_a_line(swept: tuple[Path, str]) 
     assert points.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_plot_finds_taus_in_reach_where_all_policies_stay_below_1(home_swept: Path, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in (home_swept / "data" / "sweep" / "tiny.jsonl").read_text().splitlines()[3:]]
+    for number, line in enumerate(lines):
+        family = ("c2t", "eagle2")[number % 2]
+        line["figures"] |= {"family": family, "policy": f"{family}:{number}", "rounds": [100] * 4}
+        line["figures"]["accepted"] = [30 + 15 * number] * 4
+    file = tmp_path / "low.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = good("plot", file, "--json", "-")
+    [comparison] = json.loads(said.splitlines()[-1])["figures"]["comparisons"]
+    assert comparison["taus"] == [0.45, 0.5, 0.55, 0.6]
+    assert all(at["ratio"] is not None for at in comparison["ratios"]["eagle2"])
+    assert "strongest rival: eagle2; gamma of c2t is " in said
+
+
 def test_sweep_again_counts_nothing_and_says_so(home_swept: Path, tmp_path: Path) -> None:
     file = tmp_path / "points.jsonl"
     shutil.copy(home_swept / "data" / "sweep" / "tiny.jsonl", file)

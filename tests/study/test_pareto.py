@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from c2t.errors import InputError
-from c2t.study.pareto import LIMIT, RIVALS_TOGETHER, compare, front, gamma_at, on_front
+from c2t.study.pareto import LIMIT, RIVALS_TOGETHER, compare, front, gamma_at, on_front, shared_taus
 from c2t.study.points import Point
 
 
@@ -65,8 +65,48 @@ def test_a_tau_not_reached_gives_none() -> None:
     assert found[2].gamma is not None
 
 
-def test_a_subject_below_the_first_tau_has_nothing_to_compare() -> None:
-    found = compare([point("c2t", 0.5, 5), point("a", 0.5, 6), point("b", 0.7, 6)])
+@pytest.mark.parametrize(
+    ("own", "others", "taus"),
+    [
+        ((0.3, 0.9), (0.2, 0.8), [0.4, 0.6, 0.8]),
+        ((0.32, 0.9), (0.2, 0.78), [0.4, 0.5, 0.6, 0.7]),
+        ((1, 3), (0.9, 2.6), [1, 1.5, 2, 2.5]),
+        ((0.9, 2.52), (1.1, 1.7, 2.7), [1.5, 2, 2.5]),
+        ((1.31, 1.34), (1, 2), [1.31, 1.32, 1.33, 1.34]),
+        ((0, 12), (0, 40), [0, 2.5, 5, 7.5, 10]),
+        ((1, 2), (2, 3), [2]),
+        ((0.5,), (0.5, 0.7), [0.5]),
+        ((0.5,), (0.6, 0.7), []),
+        ((1, 2), (3, 4), []),
+        ((1, 2), (), []),
+    ],
+    ids=str,
+)
+def test_the_default_taus_are_round_and_in_reach_of_both(own, others, taus) -> None:
+    points = [[point("p", tau, 5, rounds=100) for tau in taus] for taus in (own, others)]
+    found = shared_taus(*points)
+    assert found == pytest.approx(taus)
+    assert all(max(min(own), min(others)) <= tau <= min(max(own), max(others)) for tau in found)
+
+
+def test_fronts_below_tau_1_are_compared() -> None:
+    """The rival's front is (0.2, 4), (0.8, 10); the subject's (0.3, 3), (0.9, 9)."""
+    points = [point("c2t", 0.3, 3), point("c2t", 0.9, 9), point("a", 0.2, 4), point("a", 0.8, 10)]
+    found = compare(points, resamples=20)
+    assert found.taus == (0.4, 0.6, 0.8)
+    assert [r.ratio.estimate for r in found.ratios["a"]] == pytest.approx([4 / 6, 6 / 8, 8 / 10])
+    assert found.strongest == "a"
+
+
+def test_a_rival_that_stays_low_takes_no_tau_from_the_others() -> None:
+    lines = {"c2t": (1, 2, 3), "a": (1, 2, 3), "low": (0.5, 1)}
+    found = compare([point(name, tau, 5 * tau) for name, taus in lines.items() for tau in taus], resamples=20)
+    assert found.taus == (1, 1.5, 2, 2.5, 3)
+    assert [r.ratio.estimate is None for r in found.ratios["low"]] == [False, True, True, True, True]
+
+
+def test_families_that_share_no_tau_have_nothing_to_compare() -> None:
+    found = compare([point("c2t", 0.5, 5), point("a", 0.6, 6), point("b", 0.7, 6)])
     assert (found.taus, found.strongest) == ((), None)
     assert found.ratios == {"a": [], "b": [], RIVALS_TOGETHER: []}
 
