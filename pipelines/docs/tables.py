@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from c2t.policies import POLICIES
-from c2t.study.pareto import Ratio, compare
+from c2t.study.interval import Interval
+from c2t.study.pareto import compare
 from c2t.study.points import Point, read_points
 
 RESULTS = Path(__file__).parents[2] / "data" / "results"
@@ -22,7 +23,7 @@ class Gain(NamedTuple):
     """One line of `pipelines.gain`: its configuration, and (part of the prompts, score, bar, tau) -> ratio."""
 
     line: dict[str, Any]
-    ratios: dict[tuple[str, str, str, float], Ratio]
+    ratios: dict[tuple[str, str, str, float], Interval]
 
     def at(self, score: str, tau: float, bar: str = ALONE, part: str = "all prompts") -> str:
         """Return the ratio and its interval, "" where the score does not reach the tau."""
@@ -40,17 +41,17 @@ def lines(name: str) -> list[dict[str, Any]]:
 def gains(name: str) -> list[Gain]:
     """Return the lines of a file of `pipelines.gain`."""
     return [
-        Gain(line, {(p, s, b, tau): Ratio(tau, None, None, *rest) for p, s, b, tau, *rest in line["figures"]["rows"]})
+        Gain(line, {(p, s, b, tau): Interval(*rest) for p, s, b, tau, *rest in line["figures"]["rows"]})
         for line in lines(name)
     ]
 
 
-def interval(ratio: Ratio) -> str:
+def interval(ratio: Interval) -> str:
     """Return "1.05 (1.01-1.07)", without the interval where too few resamples reached the tau."""
-    if ratio.ratio is None:
+    if ratio.estimate is None:
         return ""
     between = "" if ratio.low is None else f" ({ratio.low:.2f}-{ratio.high:.2f})"
-    return f"{ratio.ratio:.2f}{between}"
+    return f"{ratio.estimate:.2f}{between}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "", figures: str = "---:|") -> str:
@@ -119,7 +120,8 @@ def sweep() -> list[Point]:
 def points() -> str:
     """Return the table of every setting of the committed sweep."""
     rows = [
-        (f"`{point.label}`", f"{point.tau:.2f}", f"{point.gamma:.1f}", f"{point.draft_passes:.1f}") for point in sweep()
+        (f"`{point.label}`", f"{point.tau:.2f}", f"{point.gamma:.1f}", f"{point.total.draft_passes:.1f}")
+        for point in sweep()
     ]
     return table(("policy", "tau", "gamma", "draft passes"), rows, sweep_source())
 
@@ -127,7 +129,7 @@ def points() -> str:
 def front() -> str:
     """Return the table of C2T's gamma over that of each family of rivals at equal tau."""
     found = compare(sweep())
-    rows = [(rival, *map(interval, ratios)) for rival, ratios in found.ratios.items()]
+    rows = [(rival, *(interval(at.ratio) for at in ratios)) for rival, ratios in found.ratios.items()]
     return table(("gamma of `c2t` over that of", *(f"tau {tau:g}" for tau in found.taus)), rows, sweep_source())
 
 
