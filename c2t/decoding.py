@@ -174,7 +174,7 @@ class TargetVerifier:
 
 
 class Step(NamedTuple):
-    """What one round did to each of its B rows.
+    """The result of one round for each of its B rows.
 
     rows: which prompt each row serves. position: the root's absolute position (committed tokens without the root).
     tree, accepted: what was verified and which path of it was accepted; both None for the prefill, which draws the
@@ -198,7 +198,7 @@ class Step(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What a round has committed, for the draft to observe: the previous root and the count[r] tokens after it, the new
+    """The tokens that a round has committed, for the draft to observe: the previous root and the count[r] tokens after it, the new
     root last; the target's features of all of them but the new root."""
 
     tokens: Int[Tensor, "B m+1"]
@@ -218,7 +218,7 @@ class Committed(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a verifier says of a round's trees. position: of their roots; extra: joins the Step's."""
+    """A verifier's answer to a round's trees. position: of their roots; extra: joins the Step's."""
 
     rows: Int[Tensor, " B"]
     position: Int[Tensor, " B"]
@@ -229,7 +229,7 @@ class Verdict(NamedTuple):
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Who says which guesses are the target's own tokens: the target (`TargetVerifier`), or a text that it has written
+    """Judge of which guesses are the target's own tokens: the target (`TargetVerifier`), or a text that it has written
     before (`c2t.replay.lockstep.TextVerifier`)."""
 
     def prefill(self) -> tuple[Step, Committed]: ...

@@ -1,4 +1,4 @@
-"""What a run costs and yields, read off its Steps: tau, gamma and draft passes, per round and in total."""
+"""Costs and yield of a run, read off its Steps: tau, gamma and draft passes, per round and in total."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from c2t.decoding import Step
 
 
 class Counts:
-    """What any number of rounds cost and yield, from four totals that a subclass has. Means are 0 without a round."""
+    """Costs and yield of any number of rounds, from four totals that a subclass has. Means are 0 without a round."""
 
     rounds: int
     accepted_tokens: int  # drafted tokens that were accepted; bonus tokens are not counted

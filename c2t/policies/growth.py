@@ -34,7 +34,7 @@ class StaticPlan(NamedTuple):
 
 
 class LevelSelection(NamedTuple):
-    """What a policy says of a level's candidates: score: how they are ranked where not all fit. alive: who joins the
+    """A policy's choice among a level's candidates. score: how they are ranked where not all fit. alive: who joins the
     tree. expand: who of these is drafted from (None: everyone)."""
 
     score: Float[Tensor, "B n"]

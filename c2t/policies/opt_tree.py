@@ -12,7 +12,7 @@ from c2t.tree import Tree, best
 
 @dataclass(frozen=True)
 class OptTree:
-    """Of all nodes seen so far the n = N - 1 with the highest joint probability are kept; their sum is the expected
+    """Keeps, of all nodes seen so far, the n = N - 1 with the highest joint probability; their sum is the expected
     accepted length E. Each level expands the kept nodes of the level before, K children each [choice of K: only ranks
     beyond it are lost]; a level that raises E by less than `delta` is the last. A node outside the n best never has a
     child among them, so expanding kept nodes only, not the n best of the level, changes nothing.

@@ -21,7 +21,7 @@ CANDIDATES = -2  # the number in `stream_key` of the target's further candidates
 
 @runtime_checkable
 class Sampler(Protocol):
-    """What forks ask of the target's sampler; see `c2t.target_sampler.TargetSampler`."""
+    """The part of the target's sampler that forks use; see `c2t.target_sampler.TargetSampler`."""
 
     sampling: Sampling
     sequence: Int[Tensor, " B"]
