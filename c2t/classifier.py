@@ -22,7 +22,7 @@ from c2t.storage import paths as checkpoints
 from c2t.storage.checked import CLOSED, Positive, Share, from_json
 
 SCHEMA_VERSION = 1
-CONDITIONAL = "accepted_given_parent"  # the label of a classifier of conditional acceptance: if the parent is accepted
+CONDITIONAL = "accepted_given_parent"  # label: acceptance of a node if its parent is accepted
 OLD_LABELS = {"step": CONDITIONAL}  # in files of version 0.1
 FILES = ("config.json", "model.safetensors")
 CARD = Path(__file__).with_name("classifier_card.md")  # a template of Jinja
@@ -57,7 +57,7 @@ class ClassifierConfig:
     features: tuple[str, ...] = ("joint_prob", "entropy", "depth")
     hidden: Positive = 48
     layers: Annotated[int, Field(ge=2)] = 2
-    label: Label = "accepted"  # what it says: see `c2t.training.settings.LABELS`
+    label: Label = "accepted"  # see `c2t.training.settings.LABELS`
     widths: dict[str, Positive] = field(default_factory=dict)  # inputs of each feature that has several
     M: Positive | None = 1000  # entropy over the M most probable tokens; None: the whole vocabulary
     K: Positive | None = None  # of the harvest, as are `levels` and `pair`

@@ -1,4 +1,4 @@
-"""The one exception for what a user can get wrong; it stands below every other module."""
+"""The one exception for users' errors, and checks that raise it; no module of c2t stands below this one."""
 
 from numbers import Integral
 

@@ -29,7 +29,7 @@ class KVCache:
     def update(
         self, keys: Float[Tensor, "B H n D"], values: Float[Tensor, "B H n D"], layer: int, *_args, **_kwargs
     ) -> tuple[Float[Tensor, "B H t D"], Float[Tensor, "B H t D"]]:
-        """Append one layer's keys and values; return views of everything a query may attend to."""
+        """Append one layer's keys and values; return views of all slots that a query may attend to."""
         start = self.length + self.pending
         end = start + keys.shape[2]
         buffer = self._room(layer, keys, end)

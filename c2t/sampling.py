@@ -12,7 +12,7 @@ from torch import Tensor
 
 from c2t.errors import InputError, whole
 
-LEAST = 1e-4  # of a temperature and a penalty: logits over much less than this overflow
+LEAST = 1e-4  # least temperature and penalty: logits divided by much less than this overflow
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class TargetSampler:
         position: Int[Tensor, " b"],
         seen: Bool[Tensor, "b V"] | None,
     ) -> Int[Tensor, " b"]:
-        """Draw the tokens at `position` of these random streams; InputError where a distribution is not a number."""
+        """Draw the tokens at `position` of these random streams; InputError where a distribution is NaN or infinite."""
         check_logits(logits, "target")
         return self.sampling.draw(logits, sequence, position, seen)
 

@@ -174,7 +174,7 @@ class Tree(Nodes):
             (weight[:, None] == weight[:, :, None]) & torch.ones_like(reach[0]).tril(-1)
         )
         ahead = (self.parent[:, None] == self.parent[:, :, None]) & heavier & self.alive[:, None]
-        step = 1 + (ahead * weight[:, None]).sum(2)  # from the parent's place to one's own
+        step = 1 + (ahead * weight[:, None]).sum(2)  # distance from the parent's place to the node's own
         step[:, 0] = 0
         place = torch.where(self.alive, (reach * step[:, None]).sum(2), self.size)
         return self.select(place.argsort(dim=1, stable=True))

@@ -1,4 +1,4 @@
-"""Options that several pipelines share. None means: as the report has it."""
+"""Options that several pipelines share. None stands for the default of the report."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""Show what pipelines find: tables and text on stdout, progress bars and errors on stderr."""
+"""Display of results: tables and text on stdout, progress bars and errors on stderr."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ def _cell(value: Any) -> str:
 
 
 def progress(what: str, note: str) -> Progress:
-    """Return a bar on stderr, hidden where nobody looks at it; `note` is a template over the task's fields."""
+    """Return a bar on stderr, hidden if stderr is no terminal; `note` is a template over the task's fields."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(note), TimeElapsedColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal)

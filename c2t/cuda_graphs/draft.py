@@ -60,7 +60,7 @@ class StaticPolicy:
         return draft.grow(root)
 
 
-@DraftSession.register  # it does what one does, in fixed shapes
+@DraftSession.register  # it has a session's methods, in fixed shapes
 class StaticSession:
     """One generation, whose prompts are read by an ordinary session. passes: draft forwards, counted as in
     `DraftSession`."""
@@ -107,7 +107,7 @@ class DraftGraph:
         plan, rows = owner.plan, owner.rows
         self.plan, self.head, self.draft = plan, owner.draft.fused, owner.draft
         ends = [1 + plan.width * level for level in range(plan.levels + 1)]
-        self.slots = [range(1), *(range(a, b) for a, b in pairwise(ends))]  # [i + 1]: of level i
+        self.slots = [range(1), *(range(a, b) for a, b in pairwise(ends))]  # level i's at [i + 1]
         self.news = plan.levels + 1  # tokens that a round may commit
         self.cache = StaticKVCache(owner.draft.head.num_layers, owner.capacity, max(ends[-1], self.news))
         self.cache.allocate(like.cache, rows)
@@ -151,7 +151,7 @@ class DraftGraph:
         """Read the tokens that a round has committed, with their features; count[r] of row r are real."""
         rows, new = tokens.shape
         self.tokens[:rows, :new], self.features[:rows, :new] = tokens, features
-        self.count.zero_()  # of rows that have left
+        self.count.zero_()  # rows that have left read nothing
         self.count[:rows] = count
         self.read()
 

@@ -14,7 +14,7 @@ try:
 except ImportError:  # the torch twin needs none
     triton = None
 
-LONGEST = 64  # slots of a path that the kernel holds at once; a prompt's are more, and hardly ever move
+LONGEST = 64  # slots of a path that the kernel holds at once; a prompt has more, but hardly ever moves
 
 
 def compact(
@@ -75,7 +75,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit(do_not_specialize=["capacity", "steps", "start"])
     @no_type_check
     def _compact(
-        # `like` only says what the addresses point to.
+        # `like` only gives the type that the addresses point to.
         like,
         addresses,
         index,

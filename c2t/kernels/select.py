@@ -97,7 +97,7 @@ def torch_select(
     order = log_joint.sort(dim=1, descending=True, stable=True).indices
     masked = score.masked_fill(~keep, float("-inf")).gather(1, order)
     order = order.gather(1, masked.sort(dim=1, descending=True, stable=True).indices)
-    # -inf is a score as well: who survived comes before who did not.
+    # A survivor's score may be -inf too: survivors come before the others.
     order = order.gather(1, keep.gather(1, order).sort(dim=1, descending=True, stable=True).indices)[:, :width]
     order = torch.nn.functional.pad(order, (0, width - order.shape[1]))
     alive = places(width) < count[:, None]

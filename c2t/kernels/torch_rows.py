@@ -5,7 +5,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-SPARE = 16  # values looked at behind the k-th
+SPARE = 16  # values after the k-th that are searched for ties
 PART = 128  # logits of a part of a row
 
 

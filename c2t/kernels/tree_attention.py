@@ -135,7 +135,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit
     @no_type_check
     def _dot(a, b, PRECISION: tl.constexpr):
-        if PRECISION == "interpreter":  # which multiplies the bits of bfloat16 numbers
+        if PRECISION == "interpreter":  # it multiplies the bits of bfloat16 numbers instead of the numbers
             product = tl.dot(a.to(tl.float32), b.to(tl.float32))
         else:
             product = tl.dot(a, b, input_precision=PRECISION)

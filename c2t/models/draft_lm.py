@@ -34,7 +34,7 @@ class DraftLMSession(DraftSession):
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`; the first call also reads the prompt's first token."""
-        if self.cache.lengths is None:  # nobody has read the prompt's first token yet
+        if self.cache.lengths is None:  # the prompt's first token is not read yet
             self._observe(tokens, features, count + 1)
         else:
             self._observe(tokens[:, 1:], features, count)

@@ -1,8 +1,9 @@
-"""The EAGLE-3 head: reads three of the target's hidden states and has a reduced vocabulary of its own.
+"""The EAGLE-3 head: it reads three of the target's hidden states and has a reduced vocabulary of its own.
 
     g = fc(concat(h_low, h_mid, h_high));  a = g + attention(concat(norm(embed(x)), norm(g)));  y = a + mlp(norm(a))
 
-y goes back in where the target's states are not known yet; logits = lm_head(norm(y)) over the draft's vocabulary.
+Where the target's states are not known yet, y takes the place of g; logits = lm_head(norm(y)) over the draft's
+vocabulary.
 """
 
 from collections.abc import Callable
@@ -86,6 +87,7 @@ class MidLayer(nn.Module):
         )
 
     def forward(self, embedded: Tensor, state: Tensor, rotation, mask: Tensor | None, cache: KVCache | None) -> Tensor:
+        """Return the next state (B, n, H) from the embedded token and the state before it."""
         read = torch.cat([self.input_layernorm(embedded), self.hidden_norm(state)], -1)
         attended, _ = self.self_attn(read, position_embeddings=rotation, attention_mask=mask, past_key_values=cache)
         hidden = state + attended

@@ -1,4 +1,4 @@
-"""Reading and writing draft heads, EAGLE's in upstream's formats: `config.json` and one file of weights."""
+"""Reading and writing of draft heads, EAGLE's in upstream's formats: `config.json` and one file of weights."""
 
 import json
 import pickle
@@ -17,7 +17,7 @@ from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.mtp import MTPHead
 
-# What upstream assumes where the head's own config says nothing; none of it is inherited from the target.
+# Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
 _DEFAULTS = {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}
 _NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 

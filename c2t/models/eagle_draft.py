@@ -1,4 +1,4 @@
-"""A draft head of any kind with the target's LM head, and its side of one generation."""
+"""A draft made of a head of any kind and the target's LM head, and its session for one generation."""
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn

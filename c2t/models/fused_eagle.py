@@ -1,5 +1,5 @@
 """The EAGLE-1/2 head for decoding: `EagleHead`'s arithmetic in few operations, with joined matrices and a table of
-rotations. The module stays what is trained and stored; tests hold the two to the same outputs."""
+rotations. Training and storage keep the module; tests compare the outputs of the two."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple

@@ -18,9 +18,9 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.protocols import NextTokenDistributions
 from c2t.tree import Tree
 
-SHORTEST, LONGEST = 2, 4  # tokens that are looked for together
-SOONER = 4.0  # how many times less the draft weighs with one more of them
-PLAUSIBLE = 20  # of the draft's most probable tokens; what it excludes is rarely right, however often the text says so
+SHORTEST, LONGEST = 2, 4  # tokens of an n-gram's context
+SOONER = 4.0  # the draft's weight is divided by this for each further token of the context
+PLAUSIBLE = 20  # most probable tokens of the draft that counts may raise; others are rarely right, however frequent
 PRIOR_WEIGHTS = (1e-3, 1e6)  # beyond them float32 has no room, and no draft needs it
 
 
@@ -57,7 +57,7 @@ def check_prior_weight(prior_weight: float) -> None:
         raise InputError(f"prior weight = {prior_weight} of the n-grams must be a number from {least:g} to {most:g}")
 
 
-@DraftSession.register  # it wraps one, so that any draft will do
+@DraftSession.register  # it wraps a session, so that it serves any draft
 class NgramSession:
     """Session of the inner draft, and the committed text with the root: text[r, :lengths[r]]."""
 
@@ -85,7 +85,7 @@ class NgramSession:
         """See `c2t.protocols.Draft.expand`."""
         rows = self.draft.expand(tree, slots)
         copied, kept = self._copies(self._context(tree, slots.clamp(min=0)), rows.logits.dtype)
-        token = self.text.roll(-1, 1)[:, None].expand_as(copied)  # behind each place of the text
+        token = self.text.roll(-1, 1)[:, None].expand_as(copied)  # the token after each place of the text
         best, _ = rows.top(min(PLAUSIBLE, rows.logits.shape[2]))
         own, least = rows.logits.gather(2, token), rows.logits.gather(2, best[..., -1:])
         copied = copied * ((own >= least) & (own > float("-inf")))
@@ -131,7 +131,7 @@ class NgramSession:
         """Return the probability that goes to the token after each place of the text, and the factor left to the
         draft's."""
         places = torch.arange(self.text.shape[1], device=self.text.device)
-        fits: Bool[Tensor, "B F L"] = (places < (self.lengths - 1)[:, None])[:, None]  # something stands behind these
+        fits: Bool[Tensor, "B F L"] = (places < (self.lengths - 1)[:, None])[:, None]  # a token stands after these
         copied = torch.zeros((), dtype=dtype, device=self.text.device)
         kept = torch.ones_like(copied)
         for back, token in enumerate(context):

@@ -30,7 +30,7 @@ DRAFTS = {
     "mtp": ("draft_mtp", "head"),
     "lm": ("draft_lm", "lm"),
 }
-NGRAMS = "+ngrams"  # behind any draft's name, and "=WEIGHT" behind it
+NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
 _MIB = 2**20
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-ROWS = 16  # that the order is chosen for; others work as well
+ROWS = 16  # the order is chosen for so many rows; other numbers work as well
 
 
 class Projection:

@@ -1,7 +1,7 @@
 """The target: any stock causal LM of transformers, verifying a tree in one forward.
 
-A 4-D mask and explicit positions reach the stock attention untouched; the cache is ours. Works with the families whose
-attention is softmax over one growing cache; sliding windows go into the mask.
+The stock attention gets a 4-D mask and explicit positions; the cache is ours. It works with families whose attention is
+softmax over one growing cache; sliding windows go into the mask.
 """
 
 from functools import partial

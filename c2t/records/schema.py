@@ -29,7 +29,7 @@ COLUMNS = {
     "depth": Column("uint8"),
     "joint_prob": Column("float32"),
     "entropy": Column("float32"),
-    "accepted": Column("bool"),  # of MCSD+'s forks: by the target if its fork had been kept
+    "accepted": Column("bool"),  # in MCSD+'s forks: would be accepted if its fork had been kept
     "token": Column("int32"),
     "rank": Column("uint8"),
     "prompt": Column("uint32"),  # index into the manifest's list of prompts
@@ -47,7 +47,7 @@ class Harvest(NamedTuple):
     prompts: list[dict[str, Any]]
     shards: dict[str, int]  # file name -> rows
     provenance: dict[str, Any]
-    too_long: int | None = None  # prompts left out for the target's positions; None where nobody counted them
+    too_long: int | None = None  # prompts left out because they exceed the target's positions; None: not counted
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ def cached_continuations(
 
 
 def _key(pair: Pair, ids: Sequence[Sequence[int]], settings: dict[str, Any], sampling: Sampling) -> str:
-    """Hash of weights, what reads them, prompts and settings. Versions and kind of device: near ties depend on them."""
+    """Return a hash of weights, prompts and settings, and of versions and the kind of device, on which near ties
+    depend."""
     target = pair.target
     depends = {
         "format": FORMAT,
@@ -118,7 +119,7 @@ def _store(path: Path, texts: list[Continuation]) -> None:
 
 def _trim(place: Path) -> None:
     """Delete the files not used for longest until the others fit into LIMIT."""
-    kept = [*place.glob("*.safetensors"), *place.glob(f"*{TEMPORARY}")]  # what a killed process left is old some day
+    kept = [*place.glob("*.safetensors"), *place.glob(f"*{TEMPORARY}")]  # what a killed process left becomes old too
     files = sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)
     total = 0
     for path in files:

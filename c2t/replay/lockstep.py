@@ -35,7 +35,7 @@ class Continuation(NamedTuple):
     end: int
 
 
-@torch.no_grad()  # not inference mode: texts and features are for others to use
+@torch.no_grad()  # not inference mode: callers may use texts and features in training
 def write_continuations(
     target: Target,
     prompts: Sequence[Sequence[int]],
@@ -113,7 +113,7 @@ class TextVerifier:
         return one
 
     def prefill(self) -> tuple[Step, Committed]:
-        """Read the prompts and the first roots."""
+        """Return the Step with the first roots, and the prompts as committed tokens."""
         committed = self._committed(torch.zeros_like(self.position), self.position)
         return first_step(self.rows, self.position, self._token(self.position)), committed
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-TEMPORARY = ".tmp"  # how the name of a file ends that is not in its place yet; a killed process leaves one behind
+TEMPORARY = ".tmp"  # ending of files that are not in their place yet; a killed process leaves one behind
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux' renameat2
 
 

@@ -10,7 +10,7 @@ from c2t.errors import InputError
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
-CLOSED = ConfigDict(extra="forbid", strict=True)  # `__pydantic_config__` of what a file may hold nothing else than
+CLOSED = ConfigDict(extra="forbid", strict=True)  # `__pydantic_config__` of a document without further entries
 OPEN = ConfigDict(extra="ignore", strict=True)
 # pydantic's words -> those of c2t's other messages
 WORDS = {

@@ -17,7 +17,7 @@ from c2t.storage.published import PUBLISHED, PublishedPair
 HOME = "C2T_HOME"  # the variable that names another folder with checkpoints/ and data/
 CLASSIFIER = "classifier"
 WITH_PROMPTS = ("tiny",)  # pairs whose prompts are in data/prompts
-# What a training leaves in a classifier's folder.
+# Files that a training leaves in a classifier's folder.
 CLASSIFIER_FILES = {"config.json", "model.safetensors", "README.md", "metrics.csv", "hparams.yaml"}
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 

@@ -53,7 +53,7 @@ def path_of(key: dict[str, Any]) -> Path:
 
 
 def store(key: dict[str, Any], tuned: Tuned) -> Path:
-    """Keep an entry, in place of an older one with the same key; returns its file."""
+    """Write an entry, in place of an older one with the same key, and return its file."""
     path = path_of(key)
     costs = {**tuned.costs._asdict(), "verify": tuned.costs.verify._asdict(), "draft": tuned.costs.draft._asdict()}
     costs["overhead"] = {name: overhead._asdict() for name, overhead in tuned.costs.overhead.items()}

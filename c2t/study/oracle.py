@@ -60,7 +60,7 @@ class OracleDraft:
         return OracleSession(self)
 
 
-@DraftSession.register  # it wraps one, so that any draft will do
+@DraftSession.register  # it wraps a session, so that it serves any draft
 class OracleSession:
     """Sessions of the draft and of the target, both over the same committed prefix."""
 

@@ -13,7 +13,7 @@ from c2t.storage.atomic import new_file
 from c2t.storage.checked import CLOSED, OPEN, from_json
 from c2t.storage.results import append_line, result_line
 
-COMMAND = "sweep point"  # what a result line of this kind calls itself
+COMMAND = "sweep point"  # command that a result line of this kind names
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Point(NamedTuple):
 
     @property
     def total(self) -> Totals:
-        """All prompts together."""
+        """Sums over all prompts."""
         return Totals(*map(sum, (self.rounds, self.accepted, self.verified, self.passes)))
 
     @property
@@ -116,8 +116,8 @@ def append_point(path: Path, condition: Condition, point: Point) -> None:
 def read_points(path: Path) -> dict[Condition, list[Point]]:
     """Return the points of each condition in a file, in its order; of a repeated point the last one counts.
 
-    A last line without its end, which a stopped writer leaves, is not read. Raises InputError for a file that holds
-    anything else.
+    A last line that a stopped writer left unfinished is not read. Raises InputError for a file that holds anything
+    else.
     """
     points: dict[Condition, dict[tuple, Point]] = {}
     for number, line in enumerate(_lines(path), 1):
@@ -129,8 +129,8 @@ def read_points(path: Path) -> dict[Condition, list[Point]]:
 
 
 def drop_unfinished_line(path: Path) -> None:
-    """Cut off a last line without its end, so that the next one starts a line of its own; a point that only lacks the
-    line's end gets it."""
+    """Cut off a last line without its end, so that the next one starts on a line of its own. A whole point that lacks
+    only the line's end gets it."""
     if path.is_file() and not (whole := path.read_bytes()).endswith(b"\n"):
         lines = _lines(path)
         ended = lines and not lines[-1].endswith("\n")

@@ -29,11 +29,11 @@ class Round(NamedTuple):
     new: int
 
 
-RECORD = ("slots",)  # what Steps must carry for the widths of draft forwards
+RECORD = ("slots",)  # Steps must record these for the widths of draft forwards
 
 
 def widths(step: Step) -> list[tuple[int, ...]]:
-    """Return the tokens a row in each draft forward below the root, by row."""
+    """Return, for each row, the tokens in each draft forward below the root."""
     levels = step.extra["draft"].slots[1:]
     if not levels:
         return [()] * len(step.rows)

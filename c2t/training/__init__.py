@@ -1,1 +1,1 @@
-"""From rows to a classifier."""
+"""Training of classifiers on harvested rows."""

@@ -1,4 +1,4 @@
-"""Training and fine-tuning the classifier on harvested nodes (C2T, sections 4.1, 5.2 and 5.3)."""
+"""Training and fine-tuning of the classifier on harvested nodes (C2T, sections 4.1, 5.2 and 5.3)."""
 
 import logging
 import time

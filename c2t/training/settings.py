@@ -22,9 +22,9 @@ class Label(NamedTuple):
     reads: tuple[str, ...] = ()
 
 
-# What the network is trained to say: whether the node is accepted; the same if its parent is (learned from the nodes
-# for which that was asked: the children of accepted ones); or how likely a token drawn from the draft would be accepted
-# (MCSD+, section 3.3; the paper prints max(1, p/q) and means min).
+# Training targets: the node is accepted; it is accepted if its parent is (learned from children of accepted nodes
+# only); or the probability that a token drawn from the draft would be accepted (MCSD+, section 3.3; the paper prints
+# max(1, p/q) and means min).
 LABELS = {
     "accepted": Label(lambda records: records.accepted.float()),
     CONDITIONAL: Label(lambda records: records.accepted.float(), ("parent_accepted",)),
@@ -61,8 +61,8 @@ class TrainSettings:
             raise InputError(f"label = {self.label!r} must be {' or '.join(LABELS)}")
 
 
-# The networks of the papers, and C2T's conditional one. All but the first leave no negatives out, so that a threshold
-# means what it says.
+# The networks of the papers, and C2T's conditional one. All but the first learn from every negative, so that their
+# outputs are probabilities.
 MODELS = {
     "c2t": TrainSettings(),
     "c2t-conditional": TrainSettings(

@@ -109,5 +109,5 @@ def compare(pair: Pair, policy: Policy, texts: list[Continuation]) -> tuple[list
                     policy(session, Root(tokens[:, end], tokens[:, end]))
                 if start:  # the first phase reads the prompt
                     seconds.append(time.perf_counter() - begun)
-            sessions.append(sessions.pop(0))  # who comes second finds some of the weights in the cache
+            sessions.append(sessions.pop(0))  # the second one finds some of the weights in the cache
     return plain, ours, ngrams

@@ -2,8 +2,8 @@
 
     python -m pipelines.bench replay [PROMPTS]
 
-Trees are C2T's for its harvest: EAGLE-2's full ones of 1010 rows (K = 10, 11 levels, entropy over 1000). Replay pays
-for writing the texts too. Live runs stop earlier; what they cost a tree does not depend on that. Seconds are the
+Trees are C2T's for its harvest: EAGLE-2's full ones of 1010 rows (K = 10, 11 levels, entropy over 1000). The time of
+replay includes writing the texts. Live runs stop earlier, which does not change their cost per tree. Seconds are the
 processor's, on one thread, so that other work on the machine does not change the figures.
 """
 
@@ -48,8 +48,10 @@ class Run(NamedTuple):
 
 
 def ways(pair: Pair, ids: Sequence[Sequence[int]]) -> dict[str, Way]:
-    """Return what is compared: live one by one, live in one batch, in lock step (the same batch), at all positions. In
-    a live run what is neither draft nor policy is the target; in replay the target only writes the texts."""
+    """Return the ways to compare: live one by one, live in one batch, in lock step (the same batch), at all positions.
+
+    In a live run all time outside of draft and policy is the target's; in replay the target only writes the texts.
+    """
 
     def texts(clock: Clock) -> list[Continuation]:
         with clock.stage(TARGET):

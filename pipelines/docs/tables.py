@@ -239,7 +239,7 @@ def policies() -> str:
 
 
 def settings(policy: type) -> str:
-    """Return a policy's settings with their defaults as the command line has them."""
+    """Return a policy's settings with their defaults, as written on the command line."""
 
     def text(value: Any) -> str:
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "__name__", value))

@@ -81,7 +81,7 @@ def path_to(tree: Tree, slot: int) -> Path_:
 def rounds(decoder: SpeculativeDecoder, prompt: str, max_new_tokens: int = 64) -> list[Round]:
     """Decode a prompt with a RecordingPolicy and return its rounds.
 
-    The accepted path is the longest one of the tree that the target's text follows.
+    The accepted path is the longest path of the tree that agrees with the target's text.
     """
     text = decoder.generate(prompt, max_new_tokens=max_new_tokens).sequences[0]
     found, start = [], 1
@@ -109,7 +109,8 @@ def prefixes(path: Path_) -> list[Path_]:
 
 
 def places(one: Round) -> dict[Path_, float]:
-    """Return the height of every path's node, the root's () included: leaves one below the other, parents between."""
+    """Return the height of every path's node, the root's () included: leaves stand one below the other, parents between
+    their children."""
     children: dict[Path_, list[Path_]] = {}
     for path in one.drafted:
         children.setdefault(path[:-1], []).append(path)

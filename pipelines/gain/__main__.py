@@ -1,4 +1,4 @@
-"""When a learned tree gains: the study, and two of what becomes of it when the draft is not calibrated.
+"""Study of when a learned tree gains, and two studies of drafts that are not calibrated.
 
 python -m pipelines.gain [OPTIONS]
 python -m pipelines.gain calibration|other-domain [OPTIONS]

@@ -1,4 +1,4 @@
-"""When the draft is not calibrated: `pipelines.gain`'s ratios for a draft whose logits are multiplied, so that it is
+"""Drafts that are not calibrated: `pipelines.gain`'s ratios for a draft whose logits are multiplied, so that it is
 surer (or less sure) of itself than it should be. It ranks the same tokens; only its probabilities are off.
 
     python -m pipelines.gain calibration [--scales 0.5,2] [--draft eagle] [--limit N]

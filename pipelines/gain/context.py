@@ -15,10 +15,10 @@ from c2t.replay.cache import cached_continuations
 from c2t.sampling import Sampling
 from pipelines.gain.subtrees import Nodes, along
 
-GRAMS = 4  # tokens that are looked for together, at most
-SHRINK = 1.0  # occurrences of its beginning at which a gram's share counts as much as the shorter one's
+GRAMS = 4  # tokens of the longest n-gram
+SHRINK = 1.0  # a gram's share weighs as much as the shorter gram's if its beginning occurs so often
 PRIOR_WEIGHTS = (4, 16, 48)  # the same, where the shares are mixed with the draft's probability
-NEVER = 8.0  # nearness of what does not occur: beyond any text here
+NEVER = 8.0  # minus the nearness of a gram that does not occur: farther than any text here is long
 
 
 class Texts(NamedTuple):

@@ -1,6 +1,7 @@
-"""When the draft decodes domains that it was not trained on: `pipelines.gain`'s ratios on prose and doctests, for an
-EAGLE head of the embedded target that was trained on code alone. Beside them thresholds on P with the draft's
-temperature searched, the untrained way to bring back calibration, and the head that was trained on all domains.
+"""Drafts on domains that they were not trained on: `pipelines.gain`'s ratios on prose and doctests, for an EAGLE head
+of the embedded target that was trained on code alone. They are compared with thresholds on P with the draft's
+temperature searched, which is the untrained way to restore calibration, and with the head that was trained on all
+domains.
 
     python -m pipelines.gain other-domain [--minutes N] [--limit N]
 

@@ -1,6 +1,7 @@
-"""When a learned tree gains: gamma of scores over that of the best training-free tree at equal tau, by draft, text
-temperature and domain, with and without the text's n-grams in the draft (`c2t.models.ngrams`). Trees are cut out of
-harvested full ones (`pipelines.gain.subtrees`); a learned score is always judged on domains that it did not learn from.
+"""Study of when a learned tree gains: gamma of scores over that of the best training-free tree at equal tau, by draft,
+text temperature and domain, with and without the text's n-grams in the draft (`c2t.models.ngrams`). Trees are cut out
+of harvested full ones (`pipelines.gain.subtrees`); a learned score is always tested on domains that it did not learn
+from.
 
     python -m pipelines.gain [--limit N] [--drafts a,b] [--temperatures a,b] [--grid] [--every] [--fresh] [--mixed]
 """
@@ -43,8 +44,8 @@ MAIN = (
 )
 WITH_NGRAMS = (*MAIN, "conditional: network, own 8, copies", "conditional: boosted trees, own 8, copies")
 PLAIN, BOTH = "the best untrained tree", "the best untrained tree, n-grams known"
-# What a score is compared with: the best tree at each tau that the draft alone ranks, or that the draft with n-grams
-# ranks as well.
+# Rivals of a score: at each tau the best tree ranked by the draft alone, or the best one ranked by the draft alone or
+# with n-grams.
 BARS = {PLAIN: tuple(RIVALS), BOTH: (*RIVALS, *(name + NGRAMS for name in RIVALS))}
 ORACLE, EVERYTHING = "oracle", "all prompts"
 DRAWN = {
@@ -105,7 +106,7 @@ def ratios(
             name: gamma_at((accepted / rounds)[:, place], (verified / rounds)[:, place], TAUS)
             for name, place in zip(found, places, strict=True)
         }
-        # Of each family's own front: points of different ones are no front that anything can be read between.
+        # On each family's own front: nothing can be read between points of different families.
         best = {bar: np.fmin.reduce([own[name] for name in BARS[bar]]) for bar in bars}
         return np.concatenate([(own[name] / best[bar]).T for bar in bars for name in found])
 

@@ -104,7 +104,7 @@ def ddd(nodes: Nodes, threshold: float) -> Int[np.ndarray, " n"]:
     mass = np.bincount(
         tree * width + nodes.depth, expanded * np.exp(nodes.columns["log_joint"]), (tree[-1] + 1) * width
     )
-    levels = 1 + (mass.reshape(-1, width) < threshold).argmax(1)  # of its full width a tree's last level has none
+    levels = 1 + (mass.reshape(-1, width) < threshold).argmax(1)  # a tree's last level is not expanded
     return eagle2(nodes, levels[tree])
 
 

@@ -21,14 +21,14 @@ from pipelines.gain.subtrees import DEPTHS, LEVELS, Nodes, along, ddd, eagle2, t
 
 NEGATIVES = 20  # per positive, as the committed classifier learns
 GROWN = 40
-COSTS = (0.02, 0.8)  # of a token, in accepted ones; at NEGATIVES a positive
+COSTS = (0.02, 0.8)  # of a token, in accepted tokens; with NEGATIVES per positive
 STEPS, BATCH, HIDDEN, RATE = 1500, 4096, 48, 1e-2
 PAPER = ("joint_prob", "entropy", "depth")
 LOGS = ("log_joint", "entropy", "depth")
 LEVELWISE = ("log_joint", "entropy", *(f"depth_{level}" for level in range(1, DEPTHS)))
 OWN = (*LOGS, "log_prob", "log_max_prob", "rank")
 ALL = (*OWN, "path_gap", "path_entropy", "parent_entropy", "parent_log_prob", "sibling_gap")
-# Of one step, of the text (`pipelines.gain.context`), and of the round: 16 inputs are what a fused kernel may carry.
+# Columns of one step, of the text (`pipelines.gain.context`), and of the round: a fused kernel may carry 16 inputs.
 STEP = ("log_prob", "log_max_prob", "rank", "entropy", "depth", "sibling_gap", "parent_entropy", "parent_log_prob")
 COPIES = ("count_1", "count_2", "share_2", "count_3", "share_3", "count_4", "match", "nearness")
 ROUND = ("root_entropy", "root_peak", "last_accepted", "last_top")
@@ -204,7 +204,7 @@ def narrow(nodes: Nodes, width: int) -> Float[np.ndarray, " n"]:
     return nodes.columns["log_joint"] - 1e3 * dropped
 
 
-# What ranks nodes by the draft alone, and what else nobody has to train.
+# Scores that rank nodes by the draft alone, and further ones without training.
 RIVALS: dict[str, Callable[[Nodes], np.ndarray]] = {
     "threshold on P": lambda nodes: nodes.columns["log_joint"],
     **{f"EAGLE-2, {levels} levels": partial(eagle2, levels=levels) for levels in LEVELS},

@@ -1,4 +1,4 @@
-"""Measure the acceptance rates that Sequoia's tree is shaped by, for both rules, and store them beside the pair."""
+"""Measure the acceptance rates that shape Sequoia's tree, for both rules, and store them beside the pair."""
 
 from pathlib import Path
 from typing import Annotated

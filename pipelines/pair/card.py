@@ -20,7 +20,7 @@ MODELS = {
     "draft_mtp": "MTP-style layer: norms of embedding and feature, joined, one block; loss of `draft_distilled`",
     "draft_lm": "independent Llama, 2 layers of 128, tied head, the target's tokenizer",
 }
-AGREEMENT, AIMED = 0.7, ("eagle", "distilled")  # with the target's most probable token; the drafts that it is said of
+AGREEMENT, AIMED = 0.7, ("eagle", "distilled")  # share of equal most probable tokens; drafts that it is wanted of
 LOSSES = ("loss", "heldout_loss", "agreement")
 COMMAND = "python -m pipelines.pair tiny"
 

@@ -61,7 +61,7 @@ class PairRecipe:
     domains: tuple[str, ...] = tuple(QUOTA)
     text_rows: int = 2304
     minutes: dict[str, float] = field(default_factory=dict)
-    embedded: bool = False  # committed; the others land where git does not look
+    embedded: bool = False  # committed; the others go to folders that git ignores
 
     @property
     def vocabulary(self) -> int:

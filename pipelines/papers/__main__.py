@@ -112,7 +112,7 @@ def main(
 
 
 def known(name: str) -> str:
-    """Return the name of a report; InputError for one that there is not."""
+    """Return the name of a report; InputError for an unknown one."""
     short = name.removeprefix("c2t-")
     if short not in REPORTS:
         raise InputError(f"no report is called {name!r}; known: {', '.join(REPORTS)}")
@@ -120,7 +120,7 @@ def known(name: str) -> str:
 
 
 def make(name: str, out: Path | None, given: dict[str, Any]) -> None:
-    """Make a report with its own defaults and with what is given, and show it."""
+    """Make a report with its own defaults, changed by `given`, and show it."""
     found = study.study(**REPORTS[name].defaults | given)
     show(name, REPORTS[name].build(found), found, out)
 

@@ -150,7 +150,7 @@ class Bins(NamedTuple):
 
 
 def bins(folder: Path) -> Bins:
-    """Sort the nodes of a harvest whose parents are roots or accepted."""
+    """Sort nodes of a harvest into bins of confidence: those whose parents are roots or accepted."""
     columns = read_columns(folder, ("node", "parent", "joint_prob", "accepted"))
     parent = columns["parent"].astype(np.int64)
     above = np.maximum(np.arange(len(parent)) - columns["node"] + parent, 0)  # the parent's row

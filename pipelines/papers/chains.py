@@ -20,7 +20,8 @@ CHAINS = {  # printed length -> drafted tokens, what they give
 
 
 def length(counted: Counted) -> float:
-    """Return the paper's average length: tokens per round without the root, minus one as above."""
+    """Return the paper's average length: tokens per round without the root, minus one as in CHAINS.
+    Return the paper's average length: drafted tokens per round minus one, because it prints upstream's `depth`."""
     return round(counted.total.gamma - 2, 2)
 
 

@@ -137,4 +137,4 @@ def configuration(study: Study) -> dict[str, Any]:
 
 
 def _without_nan(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    return [[None if value != value else value for value in row] for row in rows]  # NaN is where nothing was
+    return [[None if value != value else value for value in row] for row in rows]  # NaN stands for an empty cell

@@ -37,7 +37,7 @@ from pipelines.pair.build import build, stages_of
 from pipelines.pair.recipes import PAIRS
 
 P, H, D = "joint_prob", "entropy", "depth"
-# What classifiers are trained with: the paper's settings, or the committed one's (see pipelines.pair.classifier).
+# Settings of classifiers: the paper's, or the committed one's (see pipelines.pair.classifier).
 TRAINING = {"paper": TrainSettings(), "committed": TrainSettings(negatives=20, lr=1e-2)}
 SIZES = (10, 640)  # of EAGLE-2's trees, the least and the most that are tried
 STEPS = 5  # of the search for a tau
@@ -165,8 +165,10 @@ class Study:
         return self.counted[key]
 
     def around(self, make: Callable[[float], Policy], tau: float, low: float, high: float) -> list[Counted]:
-        """Count `make(x)` for x between `low` and `high`, closing in on the x that yields `tau` by bisection, with
-        an end only if `tau` is between it and the others. tau is taken to rise with x."""
+        """Count `make(x)` at values of x between `low` and `high` that approach, by bisection, the x with this tau.
+
+        An end is counted only if `tau` lies between it and the other values. tau is assumed to rise with x.
+        """
         ends, found = (low, high), []
         for _ in range(STEPS):
             middle = (low + high) / 2
@@ -183,8 +185,8 @@ class Study:
         return self.around(lambda x: Eagle2(K=15, levels=10, N=round(math.exp(x))), goal.tau, *map(math.log, SIZES))
 
     def harvest(self, **trees: Any) -> Harvest:
-        """Harvest full EAGLE-2 trees (K = 10, 11 levels, or as `trees` says) along texts of the harvest's prompts; one
-        that was stopped is finished. The folder's name has a hash of all that the rows depend on."""
+        """Harvest full EAGLE-2 trees (K = 10, 11 levels, or as in `trees`) along texts of the harvest's prompts, or
+        finish a harvest that was stopped. The folder's name has a hash of everything that the rows depend on."""
         s = self.settings
         prompts = spread(_read(s.harvest_prompts or default(s.pair, "harvest")), s.harvest_limit)
         wanted = harvesting.HarvestSettings(
@@ -205,7 +207,10 @@ class Study:
 
     def classifier(self, features: Sequence[str] = (P, H, D), training: str | None = None, **changes: Any):
         """Return a classifier trained on the harvest, or the one trained before with the same settings on the same
-        rows. training: one of TRAINING; changes: of its settings."""
+        rows.
+
+        training: one of TRAINING. changes: changed settings of it.
+        """
         base = TRAINING[training or self.settings.training]
         return self.trained(replace(base, features=tuple(features), **changes), self.harvest())
 
@@ -242,8 +247,7 @@ def relative(study: Study, name: str, draft: str | None = None) -> Study:
 
 
 def available(name: str, make: bool) -> str | None:
-    """Return the name of a pair that can be loaded; one of our recipes is built if `make`, otherwise the answer is
-    None."""
+    """Return `name` if such a pair can be loaded, else None; with `make`, one of our recipes is built first."""
     there = name in checkpoints.known("target")
     if not there and make and name in PAIRS:
         terminal.say(f"{name} is built first: about 20 minutes on two cores; --no-build leaves it out", error=True)

@@ -23,7 +23,7 @@ from pipelines.papers.study import Study
 from pipelines.papers.verdicts import Conclusion, fact
 from pipelines.stages import CLASSIFIER, DRAFT, FORWARD, SELECT, Clock, TimedDraft, TimedPolicy
 
-VERIFY = "verify"  # what is left of a round: the target's forward, and choosing and committing the path
+VERIFY = "verify"  # the rest of a round: the target's forward, and choosing and committing the path
 CLOCKS = (
     "every prompt decoded alone, for real, with all policies in turn; on a CPU seconds are the processor's, one thread"
 )
@@ -39,7 +39,7 @@ class Timed(NamedTuple):
     seconds: dict[str, float]
 
     def per_round(self, *stages: str) -> float:
-        """Return milliseconds a round."""
+        """Return the milliseconds of these stages in a round."""
         return 1e3 * sum(self.seconds[stage] for stage in stages) / self.rounds
 
 
@@ -63,9 +63,11 @@ def timed(
     sampling: Sampling,
     clock: Callable[[], float],
 ) -> dict[str, Timed]:
-    """Decode every prompt alone with each policy in turn, so that a drifting machine treats all alike; the first prompt
-    once more before the clock runs. On a GPU every stage waits for the device, which makes rounds slower than they are
-    without clocks."""
+    """Decode every prompt alone with each policy in turn, so that a drifting machine treats all alike. The first prompt
+    is decoded once before the clock runs.
+
+    On a GPU every stage waits for the device, which makes rounds slower than they are without clocks.
+    """
     spent: dict[str, Counter[str]] = {name: Counter() for name in policies}
     statistics: dict[str, list] = {name: [] for name in policies}
     for number, prompt in enumerate([ids[0], *ids], -1):
@@ -155,7 +157,7 @@ def _seconds(one: Timed, *stages: str) -> float:
 
 
 def of_tokens(curve: Curve, eagle2: list[Timed]) -> list[Conclusion]:
-    """Judge section 5.4 on the first panel."""
+    """Judge section 5.4's statements on the first panel."""
     tokens = [one.rounds * one.gamma for one in eagle2]
     straight = float(np.corrcoef(SIZES, tokens)[0, 1] ** 2)
     neighbours = [
@@ -177,8 +179,8 @@ def of_tokens(curve: Curve, eagle2: list[Timed]) -> list[Conclusion]:
 
 
 def at_taus_in_reach(found: dict[str, Timed]) -> list[Conclusion]:
-    """Judge section 5.4 on the second one: C2T at its largest tau within EAGLE-2's reach, EAGLE-2 read between its
-    points."""
+    """Judge section 5.4's statements on the second panel: C2T at its largest tau that EAGLE-2 reaches, against EAGLE-2
+    read between its points."""
     eagle2 = sorted((one for name, one in found.items() if name.startswith("EAGLE-2")), key=lambda one: one.tau)
     taus = [one.tau for one in eagle2]
     within = [one for name, one in found.items() if name.startswith("C2T") and taus[0] <= one.tau <= taus[-1]]

@@ -38,7 +38,7 @@ class Transfer(NamedTuple):
 
 
 def transfer(study: Study, classifier: TreeClassifier, tuned: TreeClassifier | None = None) -> Transfer:
-    """Count the classifier, and the one fine-tuned for this pair, against EAGLE-2 on the study's pair."""
+    """Count EAGLE-2, and C2T with the classifier and with the one fine-tuned for this pair, on the study's pair."""
     name, c2t = study.settings.pair, study.count(C2T(classifier, FAR_BETA, W=None))
     sizes = study.eagle2_around(c2t)
     same = nearest(sizes, c2t)
@@ -94,7 +94,7 @@ def _elsewhere(found: dict[str, Transfer], near: str, far: str) -> list[Conclusi
 
 
 def kinds(same: str | None, other: str | None) -> dict[str, str | None]:
-    """Return the pairs that a classifier is carried to."""
+    """Return the pairs that the classifier is used on, by kind."""
     return {"the same family": same, "another family": other}
 
 
@@ -141,7 +141,7 @@ def table7(study: Study) -> Report:
 def combine(
     study: Study, classifier: TreeClassifier, draft: str, name: str
 ) -> tuple[list[Row], Conclusion, Conclusion]:
-    """Count chains and trees of one draft with and without the classifier; `draft` is the paper's."""
+    """Count chains and trees of one draft with and without the classifier; `draft` is the paper's name of it."""
     chain, eagle2 = study.count(Chain(LENGTH)), study.count(Eagle2(K=15, levels=10, N=90))
     c, beta, stopped, e, tree = DRAFTS[draft]
 

@@ -26,7 +26,7 @@ class Conclusion(NamedTuple):
 
 
 def interval(counted: Sequence[Counted], figure: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Interval:
-    """Return `figure(tau, gamma)`, each resamples x policies and gamma per round, with its interval."""
+    """Return `figure(tau, gamma)` with its interval; both arguments are (resamples, policies), gamma per round."""
     points = [one.point for one in counted]
     counts = np.array([getattr(point, name) for name in ("rounds", "accepted", "verified") for point in points], float)
 
@@ -39,17 +39,17 @@ def interval(counted: Sequence[Counted], figure: Callable[[np.ndarray, np.ndarra
 
 
 def tau_ratio(one: Counted, other: Counted) -> Interval:
-    """Return tau of the first over that of the second."""
+    """Return the ratio of the first's tau to the second's."""
     return interval([one, other], lambda tau, _: tau[:, 0] / tau[:, 1])
 
 
 def gamma_ratio(one: Counted, other: Counted) -> Interval:
-    """Return all tokens verified for the same texts, of the first over the second."""
+    """Return the ratio of the tokens verified for the same texts, of the first to the second."""
     return mean_ratio(one.point.verified, other.point.verified)
 
 
 def mean_ratio(one: Sequence[float], other: Sequence[float]) -> Interval:
-    """Return the first's mean over the second's; a figure of every text each."""
+    """Return the ratio of the first's mean to the second's; each has one figure for every text."""
 
     def of(sums: Float[np.ndarray, "2 R"]) -> Float[np.ndarray, "1 R"]:
         return np.where(sums[1:] > 0, sums[:1] / sums[1:], np.nan)
@@ -85,12 +85,12 @@ def front(
 
 
 def below(statement: str, what: str, found: Interval, limit: float = 1.0) -> Conclusion:
-    """Judge a statement that the figure is below `limit`; out of reach means that it does not hold."""
+    """Judge a statement that the figure is below `limit`. A gamma whose tau is out of reach counts as not below it."""
     return _judge(statement, f"{what} = {found}, holds below {limit:g}", found, limit, -1, FAILS)
 
 
 def above(statement: str, what: str, found: Interval, limit: float = 1.0) -> Conclusion:
-    """Judge a statement that the figure is above `limit`; a gamma for which the tau is out of reach is."""
+    """Judge a statement that the figure is above `limit`. A gamma whose tau is out of reach counts as above it."""
     return _judge(statement, f"{what} = {found}, holds above {limit:g}", found, limit, 1, HOLDS)
 
 
@@ -104,8 +104,8 @@ def _judge(statement: str, comparison: str, found: Interval, limit: float, sign:
 
 
 def fact(statement: str, holds: bool | None, comparison: str) -> Conclusion:
-    """Return a conclusion from figures without a sampling error of their own: of one network, or of clocks. None: there
-    is too little to compare."""
+    """Return a conclusion from figures without a sampling error of their own: of one network, or of clocks. None means
+    that there is too little to compare."""
     return Conclusion(statement, OPEN if holds is None else HOLDS if holds else FAILS, comparison)
 
 
