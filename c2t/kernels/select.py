@@ -41,7 +41,7 @@ class SelectLimits(NamedTuple):
     """Limits of one level.
 
     threshold: least confidence, or without a network least joint probability. max_nodes: slots of a tree, root
-    included. strict: a level's width is a cap, so what it cuts off is counted.
+    included. strict: a level's width is a cap too, so nodes beyond it are counted.
     """
 
     threshold: float

@@ -18,7 +18,7 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux' renameat2
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to. At the end of the block the file takes the place of `path`, safely on
-    disk even if the machine stops in the next moment. After an exception `path` is what it was. Raises OSError."""
+    disk even if the machine stops in the next moment. After an exception `path` is unchanged. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
     try:
@@ -39,7 +39,7 @@ def write_text(path: Path, text: str) -> None:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder beside `path` to fill; at the end of the block it takes the place of `path`, and an older
-    folder there is deleted. After an exception `path` is what it was. Raises OSError."""
+    folder there is deleted. After an exception `path` is unchanged. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch:
         new = Path(scratch) / "new"

@@ -146,8 +146,8 @@ def is_classifier(folder: Path) -> bool:
 
 @contextmanager
 def replacing(out: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes `out` at the end, in one step. If writing fails it raises InputError and `out`
-    is what it was."""
+    """Yield an empty folder that becomes `out` at the end, in one step. If writing fails it raises InputError and
+    leaves `out` unchanged."""
     try:
         with new_folder(out) as new:
             yield new
