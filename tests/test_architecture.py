@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 MODULES = sorted([*ROOT.glob("c2t/**/*.py"), *ROOT.glob("pipelines/**/*.py")])
 
@@ -22,6 +24,7 @@ def test_tests_mirror_the_library() -> None:
         assert not list((ROOT / "tests").glob(f"test_{folder.name}.py")), f"tests of {folder} belong into its folder"
 
 
+@pytest.mark.slow
 def test_import_of_c2t_needs_no_triton_and_loads_nothing_that_only_some_commands_use() -> None:
     code = """if True:
         import sys

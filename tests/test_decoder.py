@@ -16,6 +16,8 @@ from c2t.statistics import Statistics
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, save_language_model, toy_classifier
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 

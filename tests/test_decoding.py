@@ -63,6 +63,7 @@ def test_greedy_text_is_that_of_generate(penalty: float, plain) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
 def test_greedy_text_does_not_hang_on_the_weights(seed: int) -> None:
     """Other targets, with drafts of theirs: EAGLE-2 and C2T write what generate writes."""
     target = toy_target(seed=seed)
@@ -196,6 +197,7 @@ LAWS = [Sampling(temperature=1.0, seed=11), Sampling(temperature=0.5, top_p=0.9,
 @pytest.mark.parametrize(
     ("draft", "sampling"), [("perturbed", LAWS[0]), ("eagle", LAWS[1])], ids=["T=1", "random head-T=0.5 top-p"]
 )
+@pytest.mark.slow
 def test_first_tokens_follow_the_exact_law(draft: str, sampling: Sampling) -> None:
     """Of real models with Hugging Face's processors; every policy and rule: tests/test_law.py."""
     texts = sample(sampling, TREE, draft)
@@ -219,6 +221,7 @@ def forgetful(tree: Tree) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("wrong", [EagerAccept, forgetful], ids=lambda wrong: wrong.__name__)
+@pytest.mark.slow
 def test_the_chi_square_catches_wrong_rules(wrong, monkeypatch: pytest.MonkeyPatch) -> None:
     if wrong is forgetful:
         monkeypatch.setattr(Tree, "ancestors", forgetful)

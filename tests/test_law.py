@@ -18,6 +18,7 @@ from c2t.target_sampler import TargetSampler
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY, EXACT, SAMPLED
 from tests.markov import VOCABULARY, MarkovDraft, MarkovTarget, tables
+from tests.marks import slow_except
 from tests.toys import emitted
 
 ROWS = 5000
@@ -90,7 +91,7 @@ def p_of_bonus(steps: list[Step], sampling: Sampling) -> float:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", slow_except(EXACT, "eagle2", "mcsd"))
 def test_text_follows_the_targets_law(name: str, sampling: str) -> None:
     policy, chosen = EVERY_POLICY[name].policy, SAMPLINGS[sampling]
     for rule in ["target-only", *(["residual"] if name in SAMPLED else [])]:

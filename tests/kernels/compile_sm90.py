@@ -47,19 +47,17 @@ attention("fp32", group=3, dim=128, window=0, splits=1)
 types = {"like": "*bf16", **dict.fromkeys(("addresses", "index", "count", "lengths"), "*i64")}
 build(compact._compact, types, {"PATH": 16, "DIM": 128})
 
-for dtype, unused in (("bf16", 16), ("fp32", 0)):  # 15 x 32000 logits, K = 15, M = 1000
-    sums = {"best": "*i64", "sums": "*fp32", "values": "*fp32"}
-    shared = {"K": 15, "WIDTH": 16, "M": 1000, "WHOLE": False, "UNUSED": unused}
-    build(rows._reduce, sums | {"logits": f"*{dtype}"}, shared | {"CHUNK": 4096, "KEPT": 1024}, num_warps=8)
-    ranked = {"token": "*i64", **dict.fromkeys(("log_prob", "entropy", "log_norm"), "*fp32")}
-    build(rows._merge, sums | ranked, shared | {"PARTS": 8, "TILE": 8192}, num_warps=16)
+sums = {"best": "*i64", "sums": "*fp32", "values": "*fp32"}  # 15 x 32000 logits, K = 15, M = 1000
+shared = {"K": 15, "WIDTH": 16, "M": 1000, "WHOLE": False, "UNUSED": 16}
+build(rows._reduce, sums | {"logits": "*bf16"}, shared | {"CHUNK": 4096, "KEPT": 1024}, num_warps=8)
+ranked = {"token": "*i64", **dict.fromkeys(("log_prob", "entropy", "log_norm"), "*fp32")}
+build(rows._merge, sums | ranked, shared | {"PARTS": 8, "TILE": 8192}, num_warps=16)
 integers = ("token", "parent", "depth", "rank", "sizes", "capped", "new_token")
 floats = ("log_prob", "log_joint", "entropy", "max_log_prob", "score", "new_log_prob", "new_entropy")
 weights = ("hidden_weight", "hidden_bias", "output_weight", "output_bias")
 types = dict.fromkeys(integers, "*i64") | dict.fromkeys((*floats, *weights), "*fp32")
 types |= {"alive": "*i1", "bits": "*i32", "threshold": "fp32"}
 for width, K, size, network in (
-    (15, 15, 256, {"FEATURES": (1, 2, 4), "HIDDEN": 48, "CONDITIONAL": False}),
     (15, 15, 256, {"FEATURES": (6, 8, 10, 2, 4), "HIDDEN": 48, "CONDITIONAL": True}),
     (64, 32, 2048, {"FEATURES": (), "HIDDEN": 0, "CONDITIONAL": False}),
 ):

@@ -19,6 +19,7 @@ from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY
 from tests.markov import MarkovDraft, MarkovTarget
+from tests.marks import slow_except
 from tests.replay.test_every_position import assert_same
 from tests.rounding import assert_same_network
 from tests.test_law import DRAFT, PROMPT, ROWS, SAMPLINGS, TARGET, p_of_bonus, p_of_texts
@@ -117,7 +118,10 @@ def test_no_probability_exceeds_one_and_no_child_its_parent() -> None:
         assert (tree.log_prob <= 0).all()
 
 
-@pytest.mark.parametrize("name", ["eagle2", "c2t naive", "opttree", "entropy", "specinfer", "sequoia", "dyspec"])
+NAMES = ["eagle2", "c2t naive", "opttree", "entropy", "specinfer", "sequoia", "dyspec"]
+
+
+@pytest.mark.parametrize("name", slow_except(NAMES, "eagle2"))
 def test_text_is_that_of_plain_decoding(name: str) -> None:
     policy, drafter = EVERY_POLICY[name].policy, NgramDraft(toy_drafts()["perturbed"], prior_weight=2.0)
     prompts = [*PROMPTS, [4, 4, 9, 4, 4, 9, 4, 4]]
@@ -139,6 +143,7 @@ def test_rows_end_at_their_own_time() -> None:
 
 
 @pytest.mark.parametrize("policy", [Eagle2(3, 2, None), SpecInfer((3, 2))], ids=lambda policy: type(policy).__name__)
+@pytest.mark.slow
 def test_text_follows_the_targets_law(policy) -> None:
     """Candidates that are drawn from the mixed distributions are verified by them."""
     sampling, models = SAMPLINGS["T=1"], (MarkovTarget(TARGET), NgramDraft(MarkovDraft(DRAFT), prior_weight=1.0))
@@ -160,6 +165,7 @@ def test_a_text_that_repeats_itself_is_gone_on_with(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "policy", [C2T(toy_classifier(), beta=0.25, K=4, W=4, levels=4), JointThreshold(0.03, K=4, levels=4)]
 )
+@pytest.mark.slow
 def test_replays_are_the_live_run(policy) -> None:
     target, drafter = toy_target(), NgramDraft(toy_drafts()["perturbed"], prior_weight=3.0)
     sampling = Sampling(temperature=0.4, seed=2)

@@ -17,6 +17,8 @@ from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
 from tests.small_pair import TURNS
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = [Prompt(i, "", [turn], "f") for i, turn in enumerate(TURNS[:6])]
 POLICIES = [Eagle2(K=4, levels=3, N=12), Chain(2)]
 SETTINGS = TuneSettings(limit=6, max_new_tokens=12, repeats=1, timed=2, compared=1)

@@ -20,6 +20,7 @@ def ids_of(pair: Pair) -> list[list[int]]:
     return [pair.tokenizer(turn).input_ids for turn in TURNS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_replay_counts_what_live_runs_count(small_pair: Pair, temperature: float) -> None:
     sampling, ids = Sampling(temperature, seed=3), ids_of(small_pair)

@@ -112,6 +112,7 @@ def test_one_fork_is_plain_decoding(sampling: Sampling) -> None:
 
 @pytest.mark.parametrize("draft", ["perturbed", "eagle"])
 @pytest.mark.parametrize("penalty", [1.0, 1.5])
+@pytest.mark.slow
 def test_the_longest_fork_is_kept(penalty: float, draft: str) -> None:
     """Greedy, fork by fork against the stock model: candidates are its most probable tokens, of which the one that the
     draft continues best is written (among equals the most probable)."""
@@ -146,6 +147,7 @@ def test_the_longest_fork_is_kept(penalty: float, draft: str) -> None:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.slow
 def test_one_fork_is_exact_and_several_are_not(sampling: str) -> None:
     assert p_of_texts(steps_of(MCSDPlus(W=1, D=3), SAMPLINGS[sampling]), SAMPLINGS[sampling]) > 1e-4
     assert p_of_texts(steps_of(MCSDPlus(W=3, D=3), SAMPLINGS[sampling]), SAMPLINGS[sampling]) < 1e-9
