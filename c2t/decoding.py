@@ -198,8 +198,8 @@ class Step(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The tokens that a round has committed, for the draft to observe: the previous root and the count[r] tokens after it, the new
-    root last; the target's features of all of them but the new root."""
+    """The tokens that a round has committed, for the draft to observe: the previous root and the count[r] tokens after
+    it, the new root last; the target's features of all of them but the new root."""
 
     tokens: Int[Tensor, "B m+1"]
     features: Float[Tensor, "B m H"]
