@@ -1,5 +1,6 @@
 """What commands show: tables and messages on stdout, progress bars and errors on stderr."""
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 from transformers.utils import logging as transformers_logging
 from typer.core import TyperGroup
 
@@ -21,7 +23,7 @@ from c2t.storage.results import append_line, result_line
 EXTRAS = {"lightning": "train", "pyarrow": "train", "sklearn": "train", "matplotlib": "study", "scipy": "study"}
 EXTRAS |= {"tensorboard": "loggers", "wandb": "loggers", "accelerate": "hub"}
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, or that of the copy that newer Typer brings along
-PLAIN_WIDTH = 160  # of tables that go to a file or a pipe
+UNLIMITED = 100_000  # columns of a file or a pipe; a table takes what it needs of them
 
 
 class Commands(TyperGroup):
@@ -66,26 +68,33 @@ def say(text: str, error: bool = False) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table; all columns but the first are figures."""
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    """Print a table; all columns but the first are figures."""
+    drawn = Table(box=box.SIMPLE_HEAD)
     for number, column in enumerate(columns):
-        drawn.add_column(column, justify="right" if number else "left", overflow="fold")
+        drawn.add_column(Text(column), justify="right" if number else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*(cell(value) for value in row))
-    _print(drawn)
+        drawn.add_row(*(Text(cell(value)) for value in row))
+    _print(title, drawn)
 
 
 def facts(title: str, values: Mapping[str, Any]) -> None:
-    """Names and values."""
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
+    """Print names and values."""
+    drawn = Table(box=box.SIMPLE_HEAD, show_header=False)
+    drawn.add_column(overflow="fold")
+    drawn.add_column(overflow="fold")
     for name, value in values.items():
-        drawn.add_row(name, cell(value))
-    _print(drawn)
+        drawn.add_row(Text(name), Text(cell(value)))
+    _print(title, drawn)
 
 
-def _print(drawn: Table) -> None:
-    console = Console()
-    (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(drawn)
+def _print(title: str, drawn: Table) -> None:
+    """Print a table as wide as the terminal allows, or as it needs to be where a file or a pipe takes it.
+
+    Names from outside are Text, which Rich does not search for markup such as [red].
+    """
+    console = Console() if sys.stdout.isatty() else Console(width=UNLIMITED)
+    console.print(Text(title, style="table.title"))
+    console.print(drawn)
 
 
 def cell(value: Any) -> str:
