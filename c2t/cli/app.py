@@ -1,5 +1,6 @@
 """The command line: options become settings, the library does the work, a table says what came out."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -11,7 +12,22 @@ from c2t.cli.decode import bench, generate, info
 from c2t.cli.study import plot, sweep
 from c2t.cli.tune import tune
 
-app = typer.Typer(cls=terminal.Commands, no_args_is_help=True, help="Token trees shaped by a learned classifier (C2T).")
+HELP = """Speculative decoding with token trees that a small classifier shapes (C2T).
+
+A draft model guesses a tree of next tokens, the classifier keeps those worth checking,
+and the target model checks them in one forward. The text stays the target's own.
+
+Run the commands in this order: harvest, train, generate, bench.
+Each runs without arguments, on the pair of models that comes with c2t.
+c2t COMMAND --help lists the options of a command.
+"""
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Make a classifier": (harvest, train, finetune),
+    "Decode": (generate, bench, tune),
+    "Compare and inspect": (sweep, plot, info),
+}
+
+app = typer.Typer(cls=terminal.Commands, no_args_is_help=True, help=HELP)
 
 
 def _version(asked: bool) -> bool:
@@ -30,5 +46,6 @@ Version = Annotated[
 def main(version: Version = False) -> None: ...
 
 
-for command in (harvest, train, finetune, generate, bench, tune, sweep, plot, info):
-    app.command()(command)
+for group, commands in GROUPS.items():
+    for command in commands:
+        app.command(rich_help_panel=group)(command)

@@ -25,29 +25,34 @@ def harvest(
     target: o.Target = None,
     draft: o.Draft = None,
     prompts: o.Prompts = None,
-    out: o.Out = None,
-    k: Annotated[int, typer.Option("--k", help="Children per node, nodes expanded per level.")] = HARVEST.K,
-    levels: Annotated[int, typer.Option(help="Levels of drafted nodes.")] = HARVEST.levels,
-    m: Annotated[int, typer.Option("--m", help="Entropy over the M most probable.")] = HARVEST.M,
+    out: Annotated[Path | None, o.folder_out("data/harvest/PAIR; with --policy mcsd+ PAIR-mcsd+")] = None,
+    k: Annotated[
+        int, typer.Option("--k", help="Children to draft for a node, and nodes to expand on each level.")
+    ] = HARVEST.K,
+    levels: Annotated[int, typer.Option(help="Levels of the trees.")] = HARVEST.levels,
+    m: Annotated[
+        int, typer.Option("--m", help="Compute the entropy of the draft from its M most probable tokens.")
+    ] = HARVEST.M,
     live: o.Live = HARVEST.live,
     limit: o.Limit = None,
     max_new_tokens: o.MaxNewTokens = HARVEST.max_new_tokens,
     temperature: o.Temperature = HARVEST.temperature,
     seed: o.Seed = HARVEST.seed,
-    batch: Annotated[int, typer.Option(help="Conversations at a time.")] = HARVEST.batch,
+    batch: Annotated[int, typer.Option(help="Conversations to run together; more need more memory.")] = HARVEST.batch,
     policy: o.Trees = HARVEST.policy,
     columns: o.Columns = "",
     positions: o.Positions = HARVEST.positions,
-    resume: Annotated[bool, typer.Option("--resume", help="Finish an interrupted harvest.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted harvest in --out.")] = False,
     overwrite: o.Overwrite = False,
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
     json: o.Json = None,
 ) -> None:
-    """Write the nodes of full EAGLE-2 trees, or of MCSD+'s forks, along the target's texts.
+    """Record drafted tokens and whether the target accepts them: the rows that a classifier learns from.
 
-    Goes to data/harvest/PAIR (forks: PAIR-mcsd+) without --out; there an interrupted harvest is finished.
+    The target writes a text for each prompt, and along it the draft proposes full trees.
+    Every drafted token becomes a row. Without --out, an interrupted harvest goes on by itself.
     """
     from c2t.harvest import harvest as harvesting  # noqa: PLC0415 - needs an extra
     from c2t.records.reader import is_complete  # noqa: PLC0415 - needs an extra
@@ -88,29 +93,39 @@ def harvest(
 
 def train(
     data: o.Data = None,
-    out: o.Out = None,
-    model: Annotated[str, typer.Option(help=f"{', '.join(MODELS)}; the last two decide for mcsd+.")] = "c2t",
-    hidden: Annotated[int, typer.Option(help="Hidden units.")] = TRAIN.hidden,
+    out: Annotated[Path | None, o.folder_out("checkpoints/local/PAIR/classifier; of another model PAIR-MODEL")] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Model to train: c2t, the paper's classifier; c2t-conditional, which judges a token given that the "
+            "tokens before it are accepted; mcsd-hidden or mcsd-topk, the decision models of the policy mcsd+."
+        ),
+    ] = "c2t",
+    hidden: Annotated[int, typer.Option(help="Hidden units of the network.")] = TRAIN.hidden,
     features: Annotated[
-        str | None, typer.Option(help="Inputs, by commas.", show_default="the model's: " + ",".join(TRAIN.features))
+        str | None,
+        typer.Option(help="Inputs of the network, separated by commas.", show_default=",".join(TRAIN.features)),
     ] = None,
     epochs: o.Epochs = TRAIN.epochs,
     lr: Annotated[
-        float | None, typer.Option(help="Adam's.", show_default="the model's: 1e-3, c2t-conditional 3e-3")
+        float | None, typer.Option(help="Learning rate of Adam.", show_default="1e-3; for c2t-conditional 3e-3")
     ] = None,
     batch_size: o.BatchSize = TRAIN.batch_size,
     negatives: Annotated[
-        int | None, typer.Option(help="Sampled per positive; 0: all of them.", show_default="the model's: 1, others 0")
+        int | None,
+        typer.Option(
+            help="Rejected tokens to learn from for each accepted one; 0 takes all of them.",
+            show_default="1 for c2t, 0 for other models",
+        ),
     ] = None,
-    seed: o.Seed = TRAIN.seed,
+    seed: o.TrainSeed = TRAIN.seed,
     logger: o.Logger = LOGGERS[0],
     overwrite: o.Overwrite = False,
     json: o.Json = None,
 ) -> None:
-    """Train a classifier on harvests.
+    """Train a classifier on the rows of harvests; no language model is loaded.
 
-    Without --out it goes to checkpoints/local/PAIR/classifier (other models: PAIR-MODEL, their NAME) and replaces the
-    one made there before.
+    Without --out, the classifier that was trained there before is replaced.
     """
     from c2t.training import fit as training  # noqa: PLC0415 - needs an extra
 
@@ -128,22 +143,28 @@ def train(
 
 
 def finetune(
-    source: Annotated[str, typer.Option("--from", help="Classifier to start from: NAME, folder or Hub id.")] = "tiny",
-    data: o.Data = None,
-    out: o.Out = None,
+    source: Annotated[
+        str, typer.Option("--from", help="Classifier to start from: a folder, a Hub id or the name of a pair.")
+    ] = "tiny",
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Harvests to learn from: folders, or names of pairs.", show_default="tiny, else the one of --from"
+        ),
+    ] = None,
+    out: Annotated[Path | None, o.folder_out("checkpoints/local/PAIR-finetuned/classifier")] = None,
     fraction: o.Fraction = FINETUNE.fraction,
     epochs: o.Epochs = FINETUNE.epochs,
     lr: o.LearningRate = FINETUNE.lr,
     batch_size: o.BatchSize = FINETUNE.batch_size,
-    seed: o.Seed = FINETUNE.seed,
+    seed: o.TrainSeed = FINETUNE.seed,
     logger: o.Logger = LOGGERS[0],
     overwrite: o.Overwrite = False,
     json: o.Json = None,
 ) -> None:
-    """Adapt a trained classifier to new harvests.
+    """Adapt a trained classifier to the rows of other harvests.
 
-    Without --out it goes to checkpoints/local/PAIR-finetuned/classifier (its NAME is PAIR-finetuned) and replaces the
-    one made there before. Without DATA it learns from the embedded pair's harvest, else from that of --from.
+    Without --out, the result is called PAIR-finetuned, and the one made there before is replaced.
     """
     from c2t.training import fit as training  # noqa: PLC0415 - needs an extra
 

@@ -19,26 +19,35 @@ from c2t.study import autotune_cache as tuning
 from c2t.study import bench as benchmark
 
 BENCH = benchmark.BenchSettings()
-Tuned = Annotated[bool, typer.Option("--tuned", help="The policy that c2t tune found to be the fastest here.")]
+Tuned = Annotated[bool, typer.Option("--tuned", help="Use the policy that c2t tune found to be the fastest here.")]
 
 
 def generate(
     prompt: Annotated[
-        str, typer.Argument(help="Text to answer; continued as it stands if the pair has no chat template.")
+        str, typer.Argument(help="Text to answer, or to continue if the pair has no chat template.")
     ] = "def fibonacci(n):",
     raw: Annotated[
-        bool, typer.Option("--raw", help="Continue PROMPT as it stands, without the chat template.")
+        bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")
     ] = False,
     pair: o.PairName = None,
     target: o.Target = None,
     draft: o.Draft = None,
     policy: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(POLICIES)}; with settings: eagle2:N=60,K=10.", show_default="c2t"),
+        typer.Option(
+            help=f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10.",
+            show_default="c2t",
+        ),
     ] = None,
     tuned: Tuned = False,
     classifier: o.Classifier = None,
-    beta: Annotated[float | None, typer.Option(help="Threshold.", show_default="the classifier's")] = None,
+    beta: Annotated[
+        float | None,
+        typer.Option(
+            help="Keep the tokens to which the policy c2t gives at least this confidence, between 0 and 1.",
+            show_default="the classifier's own",
+        ),
+    ] = None,
     max_new_tokens: o.MaxNewTokens = 128,
     temperature: o.Temperature = 0.0,
     seed: o.Seed = 0,
@@ -48,17 +57,19 @@ def generate(
     device_map: o.DeviceMap = None,
     json: o.Json = None,
 ) -> None:
-    """Answer or continue a prompt, and say what it cost."""
+    """Answer or continue a prompt, and show how many rounds and verified tokens that took."""
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     if tuned and (policy or classifier or beta is not None):
-        raise InputError("--tuned brings its policy: leave --policy, --classifier and --beta out")
+        raise InputError("--tuned chooses the policy: leave --policy, --classifier and --beta out")
     if tuned:
         chosen = _tuned(loaded)[0]
     else:
         rates = acceptance.lookup(loaded, temperature, rule)
         chosen = parse(policy or "c2t", shared.classifier(loaded, classifier), rates, beta=beta)
     if beta is not None and getattr(chosen, "beta", None) != beta:
-        raise InputError(f"--beta {beta:g} does not reach {describe(chosen, brief=True)}: it is C2T's")
+        raise InputError(
+            f"--beta {beta:g} cannot be applied to the policy {describe(chosen, brief=True)}: give it with --policy c2t"
+        )
     decoder = SpeculativeDecoder(loaded, chosen)
     output = decoder.generate(prompt, max_new_tokens, temperature, chat=not raw, seed=seed, rule=rule)
     continued = raw or not loaded.template
@@ -76,15 +87,16 @@ def bench(
     policies: Annotated[
         str | None,
         typer.Option(
-            help="all, or names separated by commas, with settings: eagle2:N=60,K=10,c2t:beta=0.5.",
-            show_default=f"{benchmark.DEFAULT_POLICIES}; with --tuned plain",
+            help="Policies to compare, separated by commas, settings behind a colon: eagle2:N=60,K=10,c2t:beta=0.5; "
+            "all compares every one.",
+            show_default="plain, eagle2 and c2t at several sizes; with --tuned only plain",
         ),
     ] = None,
     tuned: Tuned = False,
     classifier: o.Classifier = None,
     prompts: o.Prompts = None,
     limit: o.Limit = BENCH.limit,
-    timed: Annotated[int, typer.Option(help="Prompts to decode against the clock; 0: none.")] = BENCH.timed,
+    timed: Annotated[int, typer.Option(help="Prompts to measure the speed on; 0 measures none.")] = BENCH.timed,
     max_new_tokens: o.MaxNewTokens = BENCH.max_new_tokens,
     temperature: o.Temperature = BENCH.temperature,
     seed: o.Seed = BENCH.seed,
@@ -95,7 +107,12 @@ def bench(
     device_map: o.DeviceMap = None,
     json: o.Json = None,
 ) -> None:
-    """Compare policies: tau, gamma, draft passes, and tokens/s against plain decoding and transformers' generate."""
+    """Compare policies on a set of prompts: tau, gamma, draft passes and speed.
+
+    tau: drafted tokens accepted per round. gamma: tokens that the target verified per round.
+    draft passes: how often the draft ran per round. Speed: tokens per second.
+    The speeds of plain decoding and of transformers' generate stand beside them.
+    """
     settings = benchmark.BenchSettings(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -142,6 +159,10 @@ def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:
     )
 
 
-def info(name: Annotated[str, typer.Argument(help="Pair, classifier or harvest: NAME, folder or Hub id.")] = "tiny"):
-    """Say what a pair, a classifier or a harvest is."""
+def info(
+    name: Annotated[
+        str, typer.Argument(help="Name of a pair, or folder or Hub id of a pair's part, a classifier or a harvest.")
+    ] = "tiny",
+) -> None:
+    """Describe a pair, a classifier or a harvest."""
     shared.show(information.info(name))

@@ -1,7 +1,7 @@
 """Options that several commands share; their defaults stand in the settings that they fill."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,51 +18,125 @@ def _before_the_work(path: str | None) -> str | None:
     return path
 
 
-PairName = Annotated[str | None, typer.Option("--pair", help="NAME of a pair.", show_default="tiny")]
-Target = Annotated[str | None, typer.Option(help="Folder or Hub id of a target, instead of a pair's.")]
+MODELS_PANEL, RUN_PANEL, OUTPUT_PANEL = "Models", "Prompts and decoding", "Output"
+
+
+def _models(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=MODELS_PANEL, **more)
+
+
+def _run(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=RUN_PANEL, **more)
+
+
+def _output(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=OUTPUT_PANEL, **more)
+
+
+PairName = Annotated[
+    str | None,
+    _models(
+        "Use the target and the draft that go by this name (the README lists them).", "--pair", show_default="tiny"
+    ),
+]
+Target = Annotated[
+    str | None,
+    _models(
+        "Use this target, the model whose text is written: a folder or Hub id.", show_default="the target of --pair"
+    ),
+]
 Draft = Annotated[
     str | None,
-    typer.Option(
-        help=f"Folder or Hub id of a draft, or a pair's own: {', '.join(DRAFTS)}; with {NGRAMS} behind it (or "
-        f"{NGRAMS}=WEIGHT) it is mixed with what followed the same tokens earlier in the text."
+    _models(
+        "Use this draft, the model that guesses tokens: a folder or Hub id, or the name of one that comes "
+        f"with the pair: {', '.join(DRAFTS)}. Add {NGRAMS} behind it (or {NGRAMS}=WEIGHT) to mix its guesses with what "
+        "followed the same tokens earlier in the text.",
+        show_default="the draft of --pair",
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...", show_default="cuda if there is one")]
+Classifier = Annotated[
+    str | None,
+    _models("Use this classifier: a folder, a Hub id or the name of a pair.", show_default="the pair's own"),
+]
+Device = Annotated[
+    str | None, _models("Put the models on this device: cpu, cuda, cuda:1, ...", show_default="cuda if there is one")
+]
 Dtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16"] | None,
-    typer.Option(help="Of target and draft.", show_default="float32 on a CPU, else the checkpoint's"),
-]
-DeviceMap = Annotated[str | None, typer.Option(help="Spread the target over devices, as transformers does: auto.")]
-
-Prompts = Annotated[list[Path] | None, typer.Option(help="Prompt file (JSONL); repeat it for more.")]
-Limit = Annotated[int | None, typer.Option(help="Prompts to use, from all files and categories alike.")]
-MaxNewTokens = Annotated[int, typer.Option(help="New tokens of each text.")]
-Temperature = Annotated[float, typer.Option(help="Of the target; 0 is greedy.")]
-Rule = Annotated[
-    Literal["residual", "target-only"] | None,
-    typer.Option(
-        help="Of policies that sample their candidates; ranked ones have the second.", show_default="residual"
+    _models(
+        "Data type of target and draft: float64, float32, bfloat16 or float16.",
+        metavar="TYPE",
+        show_default="float32 on a CPU, else the checkpoint's",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Of what is random.")]
-Live = Annotated[bool, typer.Option("--live", help="Run the target on every tree instead of replaying its text.")]
-Classifier = Annotated[str | None, typer.Option(help="NAME, folder or Hub id.", show_default="the pair's own")]
+DeviceMap = Annotated[
+    str | None, _models("Spread a large target over several devices; auto is the usual value (see transformers).")
+]
+
+Prompts = Annotated[
+    list[Path] | None,
+    _run(
+        "Read the prompts from this JSONL file; repeat the option for several files.",
+        metavar="FILE",
+        show_default="the pair's own",
+    ),
+]
+Limit = Annotated[
+    int | None,
+    _run("Use at most so many prompts, spread evenly over all files and categories."),
+]
+MaxNewTokens = Annotated[int, _run("Stop each text after so many new tokens.")]
+Temperature = Annotated[float, _run("Temperature of the target's text; 0 always takes the most probable token.")]
+Seed = Annotated[int, _run("Seed for sampling and for the draft's own draws.")]
+Live = Annotated[
+    bool, _run("Run the target in every round, instead of replaying texts that it wrote once (same counts).", "--live")
+]
+Rule = Annotated[
+    Literal["residual", "target-only"] | None,
+    _run(
+        "How to accept tokens that the draft sampled: residual or target-only. Both keep the target's distribution. "
+        "Most policies rank tokens instead; for those it is always target-only.",
+        metavar="RULE",
+        show_default="residual for policies that sample",
+    ),
+]
 
 Trees = Annotated[
-    str, typer.Option(help="eagle2, or mcsd+: K forks of the target's tokens and levels - 1 drafted ones.")
+    str,
+    _run(
+        "Trees to record: eagle2, the full EAGLE-2 tree; mcsd+, K branches that start with a token of the "
+        "target's and go on with levels - 1 drafted ones.",
+    ),
 ]
-Positions = Annotated[str, typer.Option(help="Trees at the visited positions of a live run, or at all of the text.")]
-Columns = Annotated[str, typer.Option(help=f"Further columns, by commas: {', '.join(COLUMNS)}.")]
+Positions = Annotated[
+    str,
+    _run("Where to draft trees: visited, at the positions where decoding would draft one; all, at every position."),
+]
+Columns = Annotated[str, _run(f"Record further columns, separated by commas: {', '.join(COLUMNS)}.")]
 
-Data = Annotated[list[str] | None, typer.Argument(help="Harvests: folders, or names of pairs.", show_default="tiny")]
-Epochs = Annotated[int, typer.Option(help="Passes over the data; longer ones where it is too small for 2000 steps.")]
-BatchSize = Annotated[int, typer.Option(help="Nodes per optimiser step.")]
-LearningRate = Annotated[float, typer.Option(help="Adam's.")]
-Fraction = Annotated[float, typer.Option(help="Share of the training prompts that is used.")]
-Logger = Annotated[str, typer.Option(help=f"One of {', '.join(LOGGERS)}.")]
+Data = Annotated[
+    list[str] | None, typer.Argument(help="Harvests to learn from: folders, or names of pairs.", show_default="tiny")
+]
+Epochs = Annotated[
+    int, typer.Option(help="Epochs; one of few rows goes through them several times, for 2000 optimiser steps in all.")
+]
+BatchSize = Annotated[int, typer.Option(help="Drafted tokens per optimiser step.")]
+LearningRate = Annotated[float, typer.Option(help="Learning rate of Adam.")]
+Fraction = Annotated[float, typer.Option(help="Share of the training prompts to use, from 0 to 1.")]
+TrainSeed = Annotated[int, typer.Option(help="Seed for the first weights, the split of the prompts and the batches.")]
+Logger = Annotated[str, typer.Option(help=f"Where to log the training: {', '.join(LOGGERS)}.")]
 
-Out = Annotated[Path | None, typer.Option(help="Folder to write.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what stands in the folder.")]
+Overwrite = Annotated[bool, _output("Replace what is in the output folder.", "--overwrite")]
 Json = Annotated[
-    str | None, typer.Option(help="File to append a line of results to; - prints it last.", callback=_before_the_work)
+    str | None,
+    _output(
+        "Append one line of JSON with the results and settings to this file; with - print it as the last line.",
+        metavar="FILE",
+        callback=_before_the_work,
+    ),
 ]
+
+
+def folder_out(default: str) -> Any:
+    """Return the option --out of a command that writes a folder."""
+    return _output("Write to this folder.", show_default=default)

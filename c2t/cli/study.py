@@ -22,7 +22,7 @@ SWEEP = sweeping.SweepSettings()
 Taus = Annotated[
     str | None,
     typer.Option(
-        help="Values of tau at which policies are compared, separated by commas: 0.5,0.75,1.",
+        help="Compare at these values of tau (drafted tokens accepted per round), separated by commas.",
         show_default="up to 5 round values that c2t and a rival both reach",
     ),
 ]
@@ -34,10 +34,18 @@ def sweep(
     draft: o.Draft = None,
     grid: Annotated[
         str,
-        typer.Option(help="Policies with alternatives: c2t:beta=0.1|0.3,eagle2:N=26|60,levels=4|6 are 2 + 4 points."),
+        typer.Option(
+            help="Policies with alternatives: c2t:beta=0.1|0.3,eagle2:N=26|60,levels=4|6 runs c2t with 2 settings and "
+            "eagle2 with 4.",
+            show_default="c2t, threshold, eagle2 and others at many sizes",
+        ),
     ] = sweeping.DEFAULT_GRID,
     oracle: Annotated[
-        bool, typer.Option("--oracle", help="Also the draft's limit, from the target's own probabilities (slow).")
+        bool,
+        typer.Option(
+            "--oracle",
+            help="Also run trees that know the target's probabilities: the limit that no policy can pass (slow).",
+        ),
     ] = False,
     classifier: o.Classifier = None,
     prompts: o.Prompts = None,
@@ -49,17 +57,22 @@ def sweep(
     taus: Taus = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="File of points (JSONL) to add to, the figure beside it.", show_default="data/sweep/PAIR"),
+        typer.Option(
+            help="Add the results to this JSONL file, and draw the figure beside it.",
+            metavar="FILE",
+            show_default="data/sweep/PAIR.jsonl",
+            rich_help_panel=o.OUTPUT_PANEL,
+        ),
     ] = None,
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
     json: o.Json = None,
 ) -> None:
-    """Compare families of policies over a grid of settings: gamma at equal tau.
+    """Compare policies at many settings: how many tokens does each verify for the same tau?
 
-    Points are kept as they are finished, and those that stand in the file are not counted again; delete it after a
-    change of the code.
+    The figure shows tau against gamma: drafted tokens accepted, and tokens verified, per round.
+    Finished settings are kept in --out and not run again; delete the file when the code has changed.
     """
     from c2t.study import plots  # noqa: F401, PLC0415 - needs an extra, and says so before the work
 
@@ -85,15 +98,24 @@ def sweep(
 
 def plot(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Files of points.", show_default="data/sweep/tiny.jsonl")
+        list[Path] | None, typer.Argument(help="Files written by c2t sweep.", show_default="data/sweep/tiny.jsonl")
     ] = None,
     taus: Taus = None,
     out: Annotated[
-        Path | None, typer.Option(help="PNG to write.", show_default="beside the first file, or with several plot.png")
+        Path | None,
+        typer.Option(
+            help="Write the figure to this PNG file.",
+            metavar="FILE",
+            show_default="the file's name with .png; of several files plot.png",
+            rich_help_panel=o.OUTPUT_PANEL,
+        ),
     ] = None,
     json: o.Json = None,
 ) -> None:
-    """Draw the fronts of sweeps, a panel for each condition, and compare them."""
+    """Draw the results of sweeps again, and compare the policies at equal tau.
+
+    Results of other prompts, models or temperatures get a panel of their own.
+    """
     from c2t.study import plots  # noqa: PLC0415 - needs an extra
 
     wanted = _taus(taus)
@@ -105,7 +127,7 @@ def plot(
         for condition, points in read_points(path).items():
             conditions.setdefault(condition, []).extend(points)
     if not conditions:
-        raise InputError(f"{paths[0]} holds no points of a sweep; c2t sweep --out FILE writes them")
+        raise InputError(f"{paths[0]} holds no points of a sweep: make them with c2t sweep --out FILE")
     beside = paths[0].with_suffix(".png") if len(paths) == 1 else paths[0].with_name("plot.png")
     if (out or beside).resolve() in [path.resolve() for path in paths]:
         raise InputError(f"--out {out or beside} is a file of points: give another name to the figure")
@@ -154,7 +176,7 @@ def _compare(condition: Condition, points: list[Point], taus: list[float] | None
     """Show gamma at equal tau, if there is C2T and something to compare it with."""
     names = fronts.families(points)
     if fronts.SUBJECT not in names or len(names) == 1:
-        terminal.say(f"{condition.title}: nothing to compare without {fronts.SUBJECT} and another policy")
+        terminal.say(f"{condition.title}: nothing to compare: run a grid with {fronts.SUBJECT} and another policy")
         return None
     comparison = fronts.compare(points, taus=taus)
     terminal.table(*reports.comparison_table(condition, comparison))

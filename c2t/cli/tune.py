@@ -21,15 +21,28 @@ def tune(
     target: o.Target = None,
     draft: o.Draft = None,
     policies: Annotated[
-        str, typer.Option(help="Candidates: names separated by commas, with settings: eagle2:N=60,K=10,c2t:beta=0.5.")
+        str,
+        typer.Option(
+            help="Policies to choose from, separated by commas, settings behind a colon: "
+            "eagle2:N=60,K=10,c2t:beta=0.5.",
+            show_default="plain, chain, eagle2, c2t and threshold at several sizes",
+        ),
     ] = tuning.DEFAULT_CANDIDATES,
     classifier: o.Classifier = None,
     prompts: o.Prompts = None,
-    batch: Annotated[int, typer.Option(help="Prompts decoded together.")] = TUNE.batch,
-    limit: Annotated[int | None, typer.Option(help="Prompts to replay.", show_default="16, or 3 batches")] = TUNE.limit,
-    repeats: Annotated[int, typer.Option(help="Of each forward; the median counts.")] = TUNE.repeats,
-    timed: Annotated[int, typer.Option(help="Batches to decode against the clock.")] = TUNE.timed,
-    compared: Annotated[int, typer.Option(help="Best candidates to decode against the clock.")] = TUNE.compared,
+    batch: Annotated[
+        int, typer.Option(help="Prompts to decode together; the choice is for this batch size.")
+    ] = TUNE.batch,
+    limit: Annotated[
+        int | None, typer.Option(help="Prompts to count tau and gamma on.", show_default="16, or 3 batches")
+    ] = TUNE.limit,
+    repeats: Annotated[int, typer.Option(help="Times to run each forward; the median time counts.")] = TUNE.repeats,
+    timed: Annotated[
+        int, typer.Option(help="Batches to decode with the best policies, to check the prediction.")
+    ] = TUNE.timed,
+    compared: Annotated[
+        int, typer.Option(help="Number of best policies to decode those batches with.")
+    ] = TUNE.compared,
     max_new_tokens: o.MaxNewTokens = TUNE.max_new_tokens,
     temperature: o.Temperature = TUNE.temperature,
     seed: o.Seed = TUNE.seed,
@@ -38,9 +51,10 @@ def tune(
     device_map: o.DeviceMap = None,
     json: o.Json = None,
 ) -> None:
-    """Measure what forwards cost here and pick the fastest policy, for --tuned of generate and bench.
+    """Find the fastest policy on this machine; generate --tuned and bench --tuned use it.
 
-    Candidates are replayed on the prompts that harvests use, so that a bench of what was picked is on other ones.
+    Measures what forwards of target and draft cost here, and predicts the speed of each policy.
+    The prompts are those of c2t harvest, so that c2t bench --tuned measures on other ones.
     """
     settings = tuning.TuneSettings(
         batch=batch,

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from c2t import __version__
 from c2t.classifier import TreeClassifier
 from c2t.cli.app import app
 from c2t.cli.data import harvests
@@ -305,8 +306,11 @@ def test_info_of_folders(at_home: Path, tmp_path: Path) -> None:
         (["train", "nowhere"], "nowhere is missing: give the folder of a harvest, or run c2t harvest"),
         (["generate", "--device", "quantum"], "no device is called 'quantum'"),
         (["generate", "--device", "meta"], "the device meta holds no numbers"),
-        (["generate", "--policy", "eagle2", "--beta", "0.5"], "--beta 0.5 does not reach eagle2:N=60"),
-        (["generate", "--policy", "c2t:beta=0.3", "--beta", "0.5"], "--beta 0.5 does not reach c2t:beta=0.3"),
+        (["generate", "--policy", "eagle2", "--beta", "0.5"], "--beta 0.5 cannot be applied to the policy eagle2:N=60"),
+        (
+            ["generate", "--policy", "c2t:beta=0.3", "--beta", "0.5"],
+            "--beta 0.5 cannot be applied to the policy c2t:beta=0.3",
+        ),
         (["generate", "--policy", "eagle2", "--rule", "residual"], "Eagle2 ranks its candidates"),
         (["generate", "--temperature", "1e-38"], "temperature = 1e-38: must be 0"),
         (["train", "tiny", "tiny"], "a harvest is given twice"),
@@ -328,6 +332,30 @@ def test_help_stays_help(arguments: list[str]) -> None:
     assert result.exit_code in (0, 2)
     assert "Usage: " in result.output
     assert "c2t: " not in result.output
+
+
+def test_help_describes_every_command_and_option() -> None:
+    program = get_command(app)
+    said = " ".join(c2t("--help").output.split())
+    assert "in this order: harvest, train, generate, bench" in said
+    for name, command in program.commands.items():
+        assert command.help.split("\n")[0].endswith((".", "?")), name
+        assert max(map(len, command.help.split("\n")[1:]), default=0) < 100, "Typer keeps the breaks of these lines"
+        for option in command.params:
+            text = getattr(option, "help", None)
+            assert text, (name, option.name)
+            assert text[0].isupper(), text
+            assert len(text.split()) >= 3, text
+
+
+@pytest.mark.slow
+def test_the_module_runs_as_the_command_does() -> None:
+    command = [sys.executable, "-m", "c2t"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([*command, "--version"], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"c2t {__version__}\n" == good("--version")
+    wrong = subprocess.run([*command, "--colour"], env=environment, capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stderr) == (2, "c2t: No such option: --colour; see c2t --help\n")
 
 
 @pytest.mark.parametrize(
