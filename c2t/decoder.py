@@ -162,7 +162,7 @@ class SpeculativeDecoder:
         if not isinstance(policy, Plain):
             if not hasattr(policy, "plan") or not isinstance(self.pair.draft, EagleDraft):
                 served = "EAGLE-1/2 heads with eagle2, c2t, threshold and entropy, without n-grams"
-                raise InputError(f"graphs serve {served}; leave them out")
+                raise InputError(f"CUDA graphs serve {served}; use graph_tokens = 0")
             draft = StaticDraft(self.pair.draft, policy.plan(), rows, capacity)
             policy = StaticPolicy(policy)
         return Parts(StaticTarget(self.pair.target, rows, capacity), draft, policy)
@@ -201,7 +201,7 @@ def _ids(prompt: Sequence[int]) -> list[int]:
     """Token ids as plain numbers; InputError for what else int() would read."""
     values = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
     if isinstance(prompt, bytes) or not all(isinstance(v, Integral) and not isinstance(v, bool) for v in values):
-        raise InputError("a prompt is neither a text nor a list of whole token ids")
+        raise InputError("a prompt must be a text or a list of whole token ids")
     return [int(value) for value in values]
 
 

@@ -277,10 +277,10 @@ class DraftModel(Protocol):
 def check_policy(policy: Policy, vocabulary: int) -> None:
     """Raise InputError for what is no policy, and for one that asks for more tokens than the vocabulary has."""
     if isinstance(policy, type):
-        raise InputError(f"policy = {policy.__name__} is a class: give one of its policies, as {policy.__name__}()")
+        raise InputError(f"policy = {policy.__name__} is a class: give an instance, such as {policy.__name__}()")
     if isinstance(policy, str):
-        how = "as Eagle2(...), or by c2t.policies.spec.parse"
-        raise InputError(f"policy = {policy!r} is a name: give the policy itself, {how}")
+        how = "such as Eagle2(), or c2t.policies.spec.parse(name)"
+        raise InputError(f"policy = {policy!r} is a name: give a policy, {how}")
     name = "K" if hasattr(policy, "K") else "W"
     k = getattr(policy, name, 1)
     if k > vocabulary:
@@ -299,7 +299,9 @@ def check_rule(policy: Policy, rule: str | None) -> str:
     if rule == "residual" and policy.proposal == "ranked":
         raise InputError(f"{name} ranks its candidates: the residual rule would change the text's law; use target-only")
     if rule not in sound:
-        raise InputError(f"{name} has {policy.proposal} candidates, for which {rule} is no rule; use {sound[0]}")
+        raise InputError(
+            f"{name} has {policy.proposal} candidates, which cannot be verified by the rule {rule}; use {sound[0]}"
+        )
     return rule
 
 

@@ -40,7 +40,7 @@ class StaticDraft:
 
     def __init__(self, draft: EagleDraft, plan: StaticPlan, rows: int, capacity: int):
         if draft.fused is None:
-            raise InputError("a draft phase of fixed shapes needs an EAGLE-1/2 head with plain or scaled positions")
+            raise InputError("CUDA graphs need an EAGLE-1/2 head with plain or scaled positions")
         self.draft, self.plan, self.rows, self.capacity = draft, plan, rows, capacity
         self.phase: DraftGraph | None = None
 

@@ -69,7 +69,7 @@ def harvest(
             first += count
             progress(writer.next_prompt, writer.rows)
         if not writer.rows:
-            raise InputError("no text has a round: the target ended every one with its first token")
+            raise InputError("nothing to record: the target ended every text with its first token")
     return describe(folder)
 
 

@@ -47,13 +47,17 @@ class HarvestSettings(RunSettings):
             raise InputError(f"K = {self.K}, levels = {self.levels}: {self.nodes:,} nodes; a harvest stores {sizes}")
         types(self.columns, 1)
         if self.policy not in POLICIES:
-            raise InputError(f"no harvest is made of {self.policy!r}; known: {', '.join(POLICIES)}")
+            raise InputError(f"policy = {self.policy!r} cannot be harvested; known: {', '.join(POLICIES)}")
         if self.policy == "mcsd+" and self.levels < 2:
-            raise InputError(f"levels = {self.levels}: the first is the target's in mcsd+; take 2 at least")
+            raise InputError(
+                f"levels = {self.levels}: the first level of mcsd+ holds the target's tokens; use at least 2"
+            )
         if self.positions not in ("visited", "all"):
             raise InputError(f"positions = {self.positions!r}: take visited or all")
         if self.positions == "all" and self.runs_target:
-            raise InputError("positions = all needs replayed texts: not live, not mcsd+, no column of the target's")
+            raise InputError(
+                "positions = all works only on replayed texts: leave out live, mcsd+ and the column target_prob"
+            )
 
     @property
     def runs_target(self) -> bool:

@@ -137,7 +137,7 @@ def _device(name: str | torch.device) -> torch.device:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
-        raise InputError(f"no device is called {str(name)!r} on this machine; cpu always is") from error
+        raise InputError(f"no device is called {str(name)!r} on this machine; cpu always works") from error
     if torch.device(name).type == "meta":
         raise InputError("the device meta holds no numbers: decode on another one; cpu is always there")
     return torch.device(name)

@@ -82,7 +82,7 @@ class C2T:
         """Return the policy as numbers (see `StaticPlan`); InputError for a classifier that the kernel lacks."""
         features = [FEATURES[name] for name in self.classifier.config.features]
         if self.classifier.config.layers != 2 or not all(isinstance(feature, Column) for feature in features):
-            raise InputError("C2T: a draft phase of fixed shapes needs a classifier of two layers on a node's columns")
+            raise InputError("C2T: CUDA graphs need a classifier of two layers on a node's columns")
         first, second = self.classifier.hidden, self.classifier.output
         network = Network(
             features=tuple(features),

@@ -66,7 +66,7 @@ class Eagle2:
     def plan(self) -> StaticPlan:
         """Return the policy as numbers (see `StaticPlan`); InputError for the full tree and the ablations."""
         if self.N is None or not self.reranked or self.expand != "value":
-            raise InputError("Eagle2: a draft phase of fixed shapes needs N, expand=value and reranked=true")
+            raise InputError("Eagle2: CUDA graphs need a number N, expand=value and reranked=true")
         slots = 1 + self.K * self.levels
         return StaticPlan(self.K, self.K, self.levels, self.M, SelectLimits(0.0, slots), reranked=self.N)
 

@@ -98,7 +98,7 @@ class EntropyTree:
     def plan(self) -> StaticPlan:
         """Return the policy as numbers (see `StaticPlan`); InputError where some nodes are leaves."""
         if self.leaf_above != float("inf"):
-            raise InputError("EntropyTree: a draft phase of fixed shapes expands every node; leave leaf_above out")
+            raise InputError("EntropyTree: CUDA graphs expand every node; leave leaf_above out")
         limits = SelectLimits(0.0, self.max_nodes, strict=True)
         return StaticPlan(self.K, self.max_width, self.levels, None, limits, branching=self._branching)
 

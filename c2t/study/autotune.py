@@ -209,7 +209,9 @@ def overheads(costs: Costs, candidates: Sequence[Candidate], race: Race) -> dict
     for each, rounds in zip(runners, race.run(runners, race.fitting), strict=True):
         excess[each.name] += [(len(round.widths), seconds - costs.forwards(round)) for round, seconds in rounds]
     if not all(excess.values()):
-        raise InputError(f"texts of {race.settings.max_new_tokens} tokens are too short to time; write longer ones")
+        raise InputError(
+            f"texts of {race.settings.max_new_tokens} tokens are too short to time; give a larger max_new_tokens"
+        )
     return {name: fit_overhead(*zip(*points, strict=True)) for name, points in excess.items()}
 
 

@@ -112,7 +112,7 @@ class NodeData(L.LightningDataModule):
     def __init__(self, folders: Sequence[str | Path], settings: TrainSettings):
         super().__init__()
         if len({Path(folder).resolve() for folder in folders}) < len(folders):
-            raise InputError("a harvest is given twice: its rows would be learned and validated with; give each once")
+            raise InputError("a harvest is given twice: the same rows would train and validate; give it once")
         self.harvests = [describe(folder) for folder in folders]
         policies = sorted({str(harvest.provenance.get("policy")) for harvest in self.harvests})
         if len(policies) > 1:

@@ -500,7 +500,7 @@ def test_folders_that_are_not_empty(at_home: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--temperature", "nan"], "temperature = nan"),
-        (["--levels", "1", "--policy", "mcsd+"], "the first is the target's"),
+        (["--levels", "1", "--policy", "mcsd+"], "the first level of mcsd\\+ holds the target's tokens"),
         (["--k", "9000"], "K = 9000, levels = 4: .* at most 256 children"),
         (["--max-new-tokens", "5000"], "max_new_tokens = 5000 and levels = 4 leave no room .* 768 positions"),
         (["--max-new-tokens", "760"], "every prompt is too long"),

@@ -56,14 +56,14 @@ def test_every_round_is_the_policys_own(name: str, sampling: Sampling) -> None:
 
 
 def test_what_has_no_plan_is_refused() -> None:
-    with pytest.raises(InputError, match="needs N, expand=value and reranked=true"):
+    with pytest.raises(InputError, match="CUDA graphs need a number N, expand=value and reranked=true"):
         Eagle2(N=None).plan()
-    with pytest.raises(InputError, match="expands every node; leave leaf_above out"):
+    with pytest.raises(InputError, match="CUDA graphs expand every node; leave leaf_above out"):
         EntropyTree(leaf_above=1.0).plan()
     deep = TreeClassifier(ClassifierConfig(layers=3))
     with pytest.raises(InputError, match="a classifier of two layers on a node's columns"):
         C2T(deep).plan()
-    with pytest.raises(InputError, match="needs an EAGLE-1/2 head"):
+    with pytest.raises(InputError, match="CUDA graphs need an EAGLE-1/2 head"):
         StaticDraft(deep_pairs()["mtp"][1], Eagle2().plan(), rows=1, capacity=64)
 
 

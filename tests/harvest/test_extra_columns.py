@@ -133,8 +133,8 @@ def test_a_decision_model_is_trained_saved_loaded_and_used(
     ("wrong", "message"),
     [
         ({"columns": ("top",)}, "no further column is called 'top'; known: top_probs, hidden, target_prob"),
-        ({"policy": "c2t"}, "no harvest is made of 'c2t'; known: eagle2, mcsd"),
-        ({"policy": "mcsd+", "levels": 1}, "take 2 at least"),
+        ({"policy": "c2t"}, "policy = 'c2t' cannot be harvested; known: eagle2, mcsd"),
+        ({"policy": "mcsd+", "levels": 1}, "use at least 2"),
     ],
 )
 def test_settings_are_checked(wrong: dict, message: str) -> None:

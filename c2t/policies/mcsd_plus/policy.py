@@ -74,7 +74,7 @@ class MCSDPlus:
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         if root.successors is None:
-            raise InputError("mcsd+ starts from the target's own candidates, which only the real loop has: no replay")
+            raise InputError("mcsd+ cannot be replayed: its trees start from the target's own candidates")
         first, M = root.successors(self.W), self.M if self.decision is None else self.decision.config.M
         forks = torch.arange(first.shape[1], device=first.device)
         tree, place = Tree.root(root.token), torch.zeros_like(root.token)[:, None]
