@@ -93,7 +93,7 @@ def test_several_files_are_several_panels(home_swept: Path, tmp_path: Path) -> N
             temperature,
         )
     said = good("plot", first, second)
-    assert said.count("nothing to compare without c2t") == 2
+    assert said.count("nothing to compare: run a grid with c2t") == 2
     assert (tmp_path / "plot.png").is_file()
 
 
