@@ -26,7 +26,7 @@ from c2t.statistics import Statistics, Trace, total
 
 @dataclass(frozen=True)
 class Output:
-    """What one call of `SpeculativeDecoder.generate` returns, one entry a prompt.
+    """Result of one call of `SpeculativeDecoder.generate` returns, one entry a prompt.
 
     sequences: new token ids. texts: the same, decoded. statistics: per prompt.
     """
@@ -48,7 +48,7 @@ class Output:
 
 
 class Parts(NamedTuple):
-    """What `generate` decodes with."""
+    """The target, draft and policy that `generate` decodes with."""
 
     target: Target | StaticTarget
     draft: DraftModel | None
@@ -146,7 +146,7 @@ class SpeculativeDecoder:
         return Output(tokens, texts, trace.statistics)
 
     def _parts(self, rows: int) -> "Parts":
-        """What decodes `rows` prompts; graphs are made for 1, 4, 16, ... of them."""
+        """Return what decodes `rows` prompts; graphs are made for 1, 4, 16, ... of them."""
         if not self.graph_tokens:
             return Parts(self.pair.target, self.pair.draft, self.policy)
         size = 1

@@ -144,13 +144,13 @@ def bench(
 
 
 def _tuned(pair: Pair) -> tuple[Policy, tuning.Tuned]:
-    """What c2t tune chose for this pair on this device, one prompt at a time."""
+    """Return what c2t tune chose for this pair on this device, one prompt at a time."""
     entry = tuning.lookup(tuning.key(pair, batch=1))
     return parse(entry.policy, shared.classifier(pair, entry.classifier)), entry
 
 
 def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:
-    """The tuned policy's prediction and what this run measured."""
+    """Set side by side the tuned policy's prediction and what this run measured."""
     row = next(row for row in found.rows if row.policy == entry.policy)
     measured = f"{row.tokens_per_second:.0f} measured" if row.tokens_per_second else "not measured (--timed 0)"
     return (

@@ -1,4 +1,4 @@
-"""What a pair, a classifier or a harvest is, read from its small files without loading a model."""
+"""Facts about a pair, a classifier or a harvest, read from its small files without loading a model."""
 
 import json
 from dataclasses import asdict
@@ -22,7 +22,7 @@ class Facts(NamedTuple):
 
 
 def info(reference: str) -> list[Facts]:
-    """What goes by this name (a pair's parts, its classifier, its harvest), or what a folder or Hub id holds.
+    """Return what goes by this name (a pair's parts, its classifier, its harvest), or what a folder or Hub id holds.
 
     Raises InputError, with the known names, where there is nothing.
     """
@@ -42,7 +42,7 @@ def info(reference: str) -> list[Facts]:
 
 
 def folder(path: Path) -> list[Facts]:
-    """What one folder holds: a harvest, a classifier, a language model, an EAGLE head, or a pair of these."""
+    """Return what one folder holds: a harvest, a classifier, a language model, an EAGLE head, or a pair of these."""
     if (path / MANIFEST).exists() or any(path.glob("*.parquet")):
         return [_harvest(path)]
     if (path / "config.json").is_file():

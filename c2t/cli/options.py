@@ -12,7 +12,7 @@ from c2t.training.settings import LOGGERS
 
 
 def _before_the_work(path: str | None) -> str | None:
-    """A place that cannot hold the results is refused before they are made."""
+    """Refuse a place that cannot hold the results before they are made."""
     if path not in (None, "-"):
         check_place(Path(path))
     return path

@@ -1,4 +1,4 @@
-"""What commands report: the tables and the figures of a run."""
+"""The reports of commands: the tables and the figures of a run."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ class Table(NamedTuple):
 
 
 def bench_table(bench: Bench) -> Table:
-    """A row per policy; ratios are of tokens per second, in one run, to both ways of plain decoding."""
+    """Make a table with a row per policy; ratios are of tokens per second, in one run, to both ways of plain decoding."""
     timed = bench.plain_tokens_per_second is not None
     categories = list(bench.rows[0].categories) if len(bench.rows[0].categories) > 1 else []
     alpha = any(row.alpha is not None for row in bench.rows)
@@ -49,7 +49,7 @@ def bench_table(bench: Bench) -> Table:
 
 
 def bench_remarks(bench: Bench) -> str:
-    """What the table leaves out."""
+    """Say what the table leaves out."""
     settings = bench.settings
     how = "by the real loop" if settings.live else "by replay"
     lines = [
@@ -74,7 +74,7 @@ def bench_remarks(bench: Bench) -> str:
 
 
 def points_table(points: Sequence[Point]) -> Table:
-    """A row per policy, * where it stands on its family's front."""
+    """Make a table with a row per policy, * where it stands on its family's front."""
     best = {id(point) for group in families(points).values() for point in front(group)}
     rows = [
         [p.label, "*" if id(p) in best else "", f"{p.tau:.2f}", f"{p.gamma:.1f}", f"{p.total.draft_passes:.1f}"]
@@ -84,7 +84,7 @@ def points_table(points: Sequence[Point]) -> Table:
 
 
 def comparison_table(condition: Condition, comparison: Comparison) -> Table:
-    """A row per rival: the subject's gamma over the rival's at each tau, with its 95 % interval."""
+    """Make a table with a row per rival: the subject's gamma over the rival's at each tau, with its 95 % interval."""
     columns = [f"gamma of {comparison.subject} / gamma of", *(f"tau {tau:g}" for tau in comparison.taus)]
     rows = [[rival, *map(_ratio, ratios)] for rival, ratios in comparison.ratios.items()]
     return Table(f"{condition.title}: below 1, {comparison.subject} needs fewer tokens", columns, rows)
@@ -101,7 +101,7 @@ def comparison_figures(comparison: Comparison) -> dict[str, Any]:
 
 
 def headline(comparison: Comparison) -> str:
-    """What came out against the strongest rival."""
+    """Say what came out against the strongest rival."""
     if comparison.strongest is None:
         return f"no tau that {comparison.subject} and a rival both reach"
     found = [ratio for ratio in comparison.ratios[comparison.strongest] if ratio.ratio.estimate is not None]
@@ -130,7 +130,7 @@ def _ratio(at: Ratio) -> str:
 
 
 def training_table(result: Result) -> Table:
-    """A row per epoch, and one for before."""
+    """Make a table with a row per epoch, and one for before."""
     stages = [("before", result.before)]
     stages += [(f"epoch {i}{' *' if i == result.chosen + 1 else ''}", m) for i, m in enumerate(result.history, 1)]
     rows = [[name, f"{m.recall:.4f}", f"{m.theta:.4f}", f"{m.average_precision:.4f}"] for name, m in stages]
@@ -145,7 +145,7 @@ def training_remarks(result: Result) -> str:
 
 
 def use_of(result: Result) -> str:
-    """The command that decodes with a new classifier; a pair's name may find an older one."""
+    """Return the command that decodes with a new classifier; a pair's name may find an older one."""
     place = result.out if len(result.out.parts) > 1 else f"./{result.out}"  # without a separator it would be a NAME
     config = result.classifier.config
     pair = "" if config.pair in (None, "tiny") else f"--pair {config.pair} "
@@ -166,7 +166,7 @@ def training_figures(result: Result) -> dict[str, Any]:
 
 
 def statistics_line(statistics: Statistics) -> str:
-    """The cost of a text in one line."""
+    """Say what a text cost, in one line."""
     return (
         f"{statistics.new_tokens} tokens in {statistics.rounds} rounds: tau {statistics.tau:.2f} "
         f"({statistics.tau_with_bonus:.2f} with bonus), gamma {statistics.gamma:.1f} "

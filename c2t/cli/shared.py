@@ -1,4 +1,4 @@
-"""What several commands do the same way: load a pair, read prompts, find a classifier, show facts."""
+"""Steps that several commands take: load a pair, read prompts, find a classifier, show facts."""
 
 from collections.abc import Callable
 from pathlib import Path

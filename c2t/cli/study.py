@@ -163,7 +163,7 @@ def _tell(bar: Progress, task: TaskID, done: int, of: int) -> None:
 
 
 def _taus(text: str | None) -> list[float] | None:
-    """The numbers in an option; InputError for anything else."""
+    """Read the numbers in an option; InputError for anything else."""
     if text is None:
         return None
     try:

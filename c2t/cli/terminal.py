@@ -1,4 +1,4 @@
-"""What commands show: tables and messages on stdout, progress bars and errors on stderr."""
+"""Output of commands: tables and messages on stdout, progress bars and errors on stderr."""
 
 import sys
 import warnings
@@ -109,7 +109,7 @@ def cell(value: Any) -> str:
 
 
 def progress(what: str, *notes: str) -> Progress:
-    """A bar on stderr if somebody looks at it; `notes` are templates over the task's fields."""
+    """Make a bar on stderr if somebody looks at it; `notes` are templates over the task's fields."""
     columns = [TextColumn(what), BarColumn(), MofNCompleteColumn(), *map(TextColumn, notes)]
     console = Console(stderr=True)
     return Progress(
@@ -118,12 +118,12 @@ def progress(what: str, *notes: str) -> Progress:
 
 
 def watched() -> bool:
-    """Whether somebody looks at the output while it is made."""
+    """Return True if somebody looks at the output while it is made."""
     return Console().is_terminal
 
 
 def result(path: str | None, command: str, figures: Mapping[str, Any], configuration: Mapping[str, Any]) -> None:
-    """The result line, to a file or ("-") as the last line of stdout."""
+    """Write the result line, to a file or ("-") as the last line of stdout."""
     if path is None:
         return
     line = result_line(command, dict(figures), dict(configuration))

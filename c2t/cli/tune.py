@@ -91,7 +91,7 @@ def tune(
 
 
 def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
-    """A row per candidate, the fastest prediction first."""
+    """Make a table with a row per candidate, the fastest prediction first."""
     columns = ["policy", "tau", "gamma", "passes/round", "predicted tokens/s", "x plain"]
     columns += ["predicted, timed prompts", "measured", "error"]
     rows: list[list[Any]] = []
@@ -114,7 +114,7 @@ def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
 
 
 def remarks(found: tuning.Tuning) -> str:
-    """The costs behind the predictions, and whether the clock agrees with the choice."""
+    """Say the costs behind the predictions, and whether the clock agrees with the choice."""
     costs, settings = found.costs, found.settings
     target = ", ".join(f"{n}: {costs.verify.at(n) * 1e3:.3g}" for n in (1, 8, 16, 32, 64, 128, 256))
     level = ", ".join(f"{w}: {s * 1e3:.3g}" for w, s in zip(*costs.draft, strict=True))
@@ -140,7 +140,7 @@ def remarks(found: tuning.Tuning) -> str:
 
 
 def figures(found: tuning.Tuning) -> dict[str, Any]:
-    """A tuning as JSON."""
+    """Return a tuning as JSON."""
     costs = found.costs._asdict() | {name: getattr(found.costs, name)._asdict() for name in ("verify", "draft")}
     costs["overhead"] = {name: overhead._asdict() for name, overhead in found.costs.overhead.items()}
     return {"best": found.best.label, "rows": [row._asdict() for row in found.rows], "costs": costs}

@@ -69,7 +69,7 @@ def gamma_at(
 
 
 def families(points: Iterable[Point]) -> dict[str, list[Point]]:
-    """The points of each family, in order of appearance."""
+    """Return the points of each family, in order of appearance."""
     found: dict[str, list[Point]] = {}
     for point in points:
         found.setdefault(point.family, []).append(point)
@@ -77,7 +77,7 @@ def families(points: Iterable[Point]) -> dict[str, list[Point]]:
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """The points on their common front, by tau."""
+    """Return the points on their common front, by tau."""
     chosen = on_front(np.array([[point.tau for point in points]]), np.array([[point.gamma for point in points]]))[0]
     return sorted((point for point, on in zip(points, chosen, strict=True) if on), key=lambda point: point.tau)
 
@@ -129,7 +129,7 @@ def compare(
         return Comparison(subject, (), {name: [] for name in names}, None)
 
     def figures(sums: Float[np.ndarray, "C R"]) -> Float[np.ndarray, "F R"]:
-        """The subject's gammas, the others' and the ratios: as many rows of taus as there are of each."""
+        """Return the subject's gammas, the others' and the ratios: as many rows of taus as there are of each."""
         own, *others = _gammas(points, subject, tuple(rivals), tuple(limit), taus, sums)
         return np.concatenate([own, *others, *(own / other for other in others)], axis=1).T
 
