@@ -19,6 +19,8 @@ NUMERIC := tests/test_*.py tests/kernels tests/models tests/policies tests/repla
 NOT_NUMERIC := architecture notebooks readme wheel docs
 # Which of them `make test-portable` runs: `make test-portable SELECT="not slow"` takes minutes less.
 SELECT := slow or not slow
+# Instruction set and threads of each run.
+RUNS := default-1 default-2 avx2-1 avx2-2 native-1 native-2
 
 .PHONY: demo test quick lint test-portable docs setup lock clean
 
@@ -44,18 +46,19 @@ lint: $(READY)
 # Results do not depend on the processor: vector width of torch, MKL, oneDNN and numpy, and the number of threads.
 # `default` also takes the paths that MKL has for processors of other makers.
 test-portable: $(READY)
-	@failed=0; for isa in default avx2 native; do for threads in 1 2; do \
+	@failed=0; for run in $(RUNS); do isa=$${run%-*}; threads=$${run#*-}; \
 		echo "numeric tests, instruction set: $$isa, threads: $$threads"; \
 		case $$isa in \
 		default) set -- ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 \
 			NPY_DISABLE_CPU_FEATURES="AVX2 FMA3 AVX512F AVX512_SKX AVX512_ICL AVX512_SPR X86_V3 X86_V4" ;; \
 		avx2) set -- ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 ;; \
-		native) set -- C2T_ISA=native ;; \
+		native) set -- ;; \
 		esac; \
-		env "$$@" OMP_NUM_THREADS=$$threads $(BIN)/python -W ignore::RuntimeWarning -m pytest -q $(TWO) $(UNCHECKED) \
+		env "$$@" OMP_NUM_THREADS=$$threads OMP_WAIT_POLICY=passive \
+			$(BIN)/python -W ignore::RuntimeWarning -m pytest -q $(TWO) $(UNCHECKED) \
 			-m "$(SELECT)" $(NUMERIC) $(foreach name,$(NOT_NUMERIC),--ignore=tests/test_$(name).py) \
-			|| { failed=1; echo "FAILED: $$isa, $$threads"; }; \
-	done; done; exit $$failed
+			|| { failed=1; echo "FAILED: $$run"; }; \
+	done; exit $$failed
 
 # The site, in build/site: tables rendered from data/results, links checked.
 docs: $(READY)
