@@ -79,7 +79,7 @@ $(READY): pyproject.toml requirements.lock
 	@cache=$$($(BIN)/python -m pip cache dir 2>/dev/null) && mkdir -p "$$cache" 2>/dev/null && test -w "$$cache" \
 		|| export PIP_NO_CACHE_DIR=1; \
 		export PIP_DISABLE_PIP_VERSION_CHECK=1; \
-		$(BIN)/python -m pip install --progress-bar auto -r requirements.lock \
+		$(BIN)/python -m pip install -r requirements.lock \
 		&& $(BIN)/python -m pip install --no-deps --no-build-isolation -e .
 	@touch $@
 
