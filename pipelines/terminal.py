@@ -1,5 +1,6 @@
 """Display of results: tables and text on stdout, progress bars and errors on stderr."""
 
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +11,12 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError
 
-PLAIN_WIDTH = 160  # of tables that go to a file or a pipe
+UNLIMITED = 10_000  # characters: tables that go to a file or a pipe are as wide as they need to be
 
 
 def say(text: str, error: bool = False) -> None:
@@ -24,13 +26,14 @@ def say(text: str, error: bool = False) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table; all columns but the first hold figures, and None is an empty cell."""
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    drawn = Table(box=box.SIMPLE_HEAD)
     for number, column in enumerate(columns):
-        drawn.add_column(column, justify="right" if number else "left", overflow="fold")
+        drawn.add_column(Text(column), justify="right" if number else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*(_cell(value) for value in row))
-    console = Console()
-    (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(drawn)
+        drawn.add_row(*(Text(_cell(value)) for value in row))  # Text is not searched for markup such as [red]
+    console = Console() if sys.stdout.isatty() else Console(width=UNLIMITED)
+    console.print(Text(title, style="table.title"))
+    console.print(drawn)
 
 
 def _cell(value: Any) -> str:
