@@ -19,7 +19,7 @@ class Table(NamedTuple):
 
 
 def bench_table(bench: Bench) -> Table:
-    """Make a table with a row per policy; ratios are of tokens per second to plain decoding, of both kinds, in one run."""
+    """Make a table with a row per policy; ratios are of tokens per second, measured in one run."""
     timed = bench.plain_tokens_per_second is not None
     categories = list(bench.rows[0].categories) if len(bench.rows[0].categories) > 1 else []
     alpha = any(row.alpha is not None for row in bench.rows)
