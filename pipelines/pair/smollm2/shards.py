@@ -1,0 +1,74 @@
+"""The written texts as training rows: which are held out, and batches of similar length."""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from c2t.models.gguf_target import END
+
+HELD = 24  # one question in so many is held out, with every answer to it
+
+
+class Text(NamedTuple):
+    """ids; how many of them are the question; states of all positions but the last (see `texts.Texts`)."""
+
+    ids: Int[Tensor, " n"]
+    question: int
+    states: Float[Tensor, "n-1 D"]
+    source: str
+    temperature: float
+
+    @property
+    def held(self) -> bool:
+        """Whether no head may learn from it: told from the question, so at every temperature alike."""
+        asked = self.ids[: self.question].to(torch.int32).numpy().tobytes()
+        return int.from_bytes(hashlib.sha256(asked).digest()[:4], "little") % HELD == 0
+
+
+class Rows(NamedTuple):
+    """Texts padded on the right. states[:, j] and ids[:, j + 1] make slot j, which predicts features[:, j + 1].
+
+    answer: slots whose prediction belongs to the answer, from the state that its first token is drawn from on.
+    """
+
+    ids: Int[Tensor, "B n"]
+    states: Float[Tensor, "B n-1 D"]
+    answer: Bool[Tensor, "B n-2"]
+
+
+def read_texts(folder: Path, states: str) -> Iterator[Text]:
+    """Yield the texts of all shards of a folder, with their `states`: "features" or "taps"."""
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            about = file.metadata()
+            lengths, questions = file.get_tensor("lengths").tolist(), file.get_tensor("questions").tolist()
+            ids = file.get_tensor("ids").int().split(lengths)
+            found = file.get_tensor(states).split(lengths)
+        for text, question, of_text in zip(ids, questions, found, strict=True):
+            yield Text(text, question, of_text[:-1], about["source"], float(about["temperature"]))
+
+
+def rows_of(texts: list[Text]) -> Rows:
+    lengths = torch.tensor([len(text.ids) for text in texts])
+    ids = nn.utils.rnn.pad_sequence([text.ids for text in texts], batch_first=True, padding_value=END).long()
+    states = nn.utils.rnn.pad_sequence([text.states for text in texts], batch_first=True).float()
+    judged = torch.arange(1, ids.shape[1] - 1)  # the position that slot j predicts
+    begin = torch.tensor([text.question - 1 for text in texts])
+    answer = (judged >= begin[:, None]) & (judged < (lengths - 1)[:, None])
+    return Rows(ids, states, answer)
+
+
+def epoch(texts: list[Text], rows: int, seed: int) -> list[list[Text]]:
+    """Return the texts in batches of similar length, in an order of the epoch's own."""
+    rng = random.Random(seed)
+    ordered = sorted(texts, key=lambda text: len(text.ids) + rng.random() * 30)
+    batches = [ordered[start : start + rows] for start in range(0, len(ordered), rows)]
+    rng.shuffle(batches)
+    return batches
