@@ -138,7 +138,9 @@ def test_the_plain_model_speaks_like_the_one_that_was_read(tmp_path: Path) -> No
     assert torch.equal(wanted, again.generate(prompt, max_new_tokens=20, do_sample=False))
 
 
-@pytest.mark.skipif(not INSTALLED.is_dir(), reason="`make setup` installs the target of smollm2")
+@pytest.mark.skipif(
+    not INSTALLED.is_dir(), reason="the target of smollm2 is not installed (c2t.models.gguf_target.install)"
+)
 def test_the_installed_target_answers_a_question() -> None:
     model = AutoModelForCausalLM.from_pretrained(INSTALLED, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(INSTALLED)
@@ -149,6 +151,8 @@ def test_the_installed_target_answers_a_question() -> None:
     assert written[-1] == gguf_target.END
 
 
-@pytest.mark.skipif(not INSTALLED.is_dir(), reason="`make setup` installs the target of smollm2")
+@pytest.mark.skipif(
+    not INSTALLED.is_dir(), reason="the target of smollm2 is not installed (c2t.models.gguf_target.install)"
+)
 def test_the_packages_file_is_the_pinned_one() -> None:
     check_file(gguf_target.installed())

@@ -1,4 +1,4 @@
-"""What smollm2 is asked to write about: questions of three sources, without whatever the bench prompts ask.
+"""Questions that smollm2 is asked to write about, of three sources, without whatever the bench prompts ask.
 
 A fourth source is the model itself (`texts.invent`). Bench prompts are left out by normalised text: a question goes
 that holds a bench prompt, is part of one, or shares a run of RUN words with one.

@@ -27,7 +27,7 @@ class Text(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether no head may learn from it: told from the question, so at every temperature alike."""
+        """Return True if no head may learn from it: told from the question, so at every temperature alike."""
         asked = self.ids[: self.question].to(torch.int32).numpy().tobytes()
         return int.from_bytes(hashlib.sha256(asked).digest()[:4], "little") % HELD == 0
 

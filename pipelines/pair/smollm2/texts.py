@@ -129,7 +129,7 @@ def invent(target: Target, tokenizer: PreTrainedTokenizerBase, left: Left, wante
 
 
 class Shard(NamedTuple):
-    """What a shard is made of; `turn`: how many of its source and temperature come before it."""
+    """The parts of a shard; `turn`: how many of its source and temperature come before it."""
 
     source: str
     temperature: float
