@@ -1,4 +1,5 @@
-"""What every test runs under: no network, one thread, fixed seeds, and Triton's interpreter where there is no GPU."""
+"""What every test runs under: no network, fixed seeds, one thread unless OMP_NUM_THREADS says more, and Triton's
+interpreter where there is no GPU."""
 
 import os
 
@@ -29,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and not HAS_GPU:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        if "pipelines/papers" in item.path.as_posix():  # each makes harvests, classifiers and tables of its own
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

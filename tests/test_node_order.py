@@ -57,6 +57,7 @@ def blocks(tree: Tree, side: int = 32) -> float:
 
 
 @pytest.mark.parametrize(("nodes", "unordered", "ordered"), [(256, 36, 21), (512, 134, 51)])
+@pytest.mark.slow
 def test_blocks_of_random_trees_are_those_of_table_5(nodes: int, unordered: int, ordered: int) -> None:
     tree = random_trees(nodes, rows=40)
     assert blocks(tree) == pytest.approx(unordered, rel=0.03)

@@ -73,6 +73,7 @@ def test_kept_features_outlive_the_next_round() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_norms_and_mlps_are_compiled_once() -> None:
     """What the compiler makes of them is its own business (and takes half a minute here): it stands aside."""
     model = language_model(FAMILIES["llama"])

@@ -112,6 +112,7 @@ def test_shortest_texts(new: int) -> None:
     assert_same(live, replayed)
 
 
+@pytest.mark.slow
 def test_one_writing_serves_many_settings() -> None:
     texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=NEW, beyond=7, sampling=Sampling())
     for K, N in product((1, 3), (5, None)):

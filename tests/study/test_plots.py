@@ -28,6 +28,7 @@ def test_curves_are_the_fronts_and_all_points_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.slow
 def test_a_png_with_a_panel_for_each_condition(tmp_path: Path, count: int) -> None:
     conditions = {Condition(**{**vars(CONDITION), "seed": seed}): POINTS for seed in range(count)}
     path = plot_fronts(conditions, tmp_path / "new" / "figure.png")

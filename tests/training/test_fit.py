@@ -70,6 +70,7 @@ def test_csv_has_a_line_per_epoch(trained: training.Result) -> None:
     assert [path.name for path in trained.out.parent.iterdir()] == ["classifier"]
 
 
+@pytest.mark.slow
 def test_same_seed_same_weights(harvest: Path, tmp_path: Path) -> None:
     torch.manual_seed(1)
     first = train([harvest], tmp_path / "a", QUICK).classifier.state_dict()
@@ -170,6 +171,7 @@ def test_a_failure_leaves_nothing(harvest: Path, tmp_path: Path, monkeypatch: py
     assert list((tmp_path / "made").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_out_is_only_replaced_on_request(harvest: Path, trained: training.Result, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not empty: choose another folder with --out"):
         train([harvest], trained.out)
@@ -179,6 +181,7 @@ def test_out_is_only_replaced_on_request(harvest: Path, trained: training.Result
     assert TreeClassifier.from_pretrained(out).config.hidden == 12
 
 
+@pytest.mark.slow
 def test_wandb_works_offline(harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -66,6 +66,7 @@ def test_a_network_learns_again_from_what_its_trees_asked_about(harvest: Path, m
 @pytest.mark.parametrize(
     "name", ["paper's network", "network, all 11, ranked in the tree", "logistic, log P", "conditional: network, own 8"]
 )
+@pytest.mark.slow
 def test_variants_learn(name: str, harvest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "STEPS", 200)
     nodes = read_nodes(harvest)

@@ -104,6 +104,7 @@ class Interrupted(FeatureRows):
         return super().batch(step, settings)
 
 
+@pytest.mark.slow
 def test_training_improves_the_head_and_a_stopped_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     target, head, ids, features = pair()
     data = FeatureRows(ids, features, held_back=2)
@@ -151,6 +152,7 @@ def test_eagle3_loss_is_the_cross_entropy_over_its_own_vocabulary() -> None:
     torch.testing.assert_close(eagle3_loss(head, target.lm_head, batch, noise=0.0, levels=1), by_hand)
 
 
+@pytest.mark.slow
 def test_eagle3_training_improves_the_head(tmp_path: Path) -> None:
     target, head, batch = eagle3()
     data = FeatureRows(batch.ids, batch.features, 2, batch.inputs)
