@@ -32,7 +32,7 @@ trees pruned by the fresh classifier at three thresholds.""",
 )
 
 LEGEND = """How to read the table: a round is one forward of the target. tau is how many drafted tokens it accepts on
-average (more is faster), gamma/round how many tokens it had to look at for that (fewer is cheaper), passes/round how
+average (more is faster), gamma how many tokens it had to look at for that (fewer is cheaper), passes/round how
 often the draft ran. A learned tree should reach the same tau with a smaller gamma: that is what a round costs on a GPU
 under load. "x plain" is the measured speed against decoding without a draft, by the same code on this machine."""
 

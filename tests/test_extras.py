@@ -50,6 +50,7 @@ def without_extras(small_home: Path) -> tuple[str, list]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_decoding_needs_no_extra(without_extras: tuple[str, list]) -> None:
     text, commands = without_extras
     assert isinstance(text, str)
@@ -58,6 +59,7 @@ def test_decoding_needs_no_extra(without_extras: tuple[str, list]) -> None:
         assert output.strip()
 
 
+@pytest.mark.slow
 def test_a_command_names_the_extra_that_it_needs(without_extras: tuple[str, list]) -> None:
     for command, code, output, exception in without_extras[1][len(RUN) :]:
         name, extra = command.split()[0], NEED[command]

@@ -7,6 +7,8 @@ joblib store pickles, which any program that can write there could turn into cod
 
 import hashlib
 import json
+import os
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -92,7 +94,7 @@ def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> lis
             text.tokens[: text.prompt].tolist() == list(prompt) for text, prompt in zip(texts, ids, strict=True)
         ):
             raise ValueError("other prompts")
-        path.touch()
+        _mark_used(path)
     except (SafetensorError, KeyError, ValueError, RuntimeError, OSError) as error:
         warnings.warn(f"{path} is damaged ({one_line(error)}): the texts are written again", stacklevel=3)
         return None
@@ -110,6 +112,7 @@ def _store(path: Path, texts: list[Continuation]) -> None:
     try:
         with new_file(path) as new:
             save_file(parts, new)
+        _mark_used(path)
         _trim(path.parent)
     except (SafetensorError, OSError) as error:
         warnings.warn(
@@ -117,10 +120,16 @@ def _store(path: Path, texts: list[Continuation]) -> None:
         )
 
 
+def _mark_used(path: Path) -> None:
+    """Set the file's time to now, to the nanosecond: by itself a file system counts in steps of milliseconds."""
+    now = time.time_ns()
+    os.utime(path, ns=(now, now))
+
+
 def _trim(place: Path) -> None:
     """Delete the files not used for longest until the others fit into LIMIT."""
     kept = [*place.glob("*.safetensors"), *place.glob(f"*{TEMPORARY}")]  # what a killed process left becomes old too
-    files = sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)
+    files = sorted(kept, key=lambda path: path.stat().st_mtime_ns, reverse=True)
     total = 0
     for path in files:
         total += path.stat().st_size

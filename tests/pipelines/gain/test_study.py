@@ -22,6 +22,7 @@ def test_the_first_of_each_meets_all_of_the_other() -> None:
     assert len(conditions(["eagle", "lm"], [0.4, 0.0], grid=True)) == 4
 
 
+@pytest.mark.slow
 def test_a_run_writes_ratios_and_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "STEPS", 5)
     monkeypatch.setattr(study, "MAIN", ("paper's network",))

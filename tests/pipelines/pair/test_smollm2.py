@@ -82,6 +82,7 @@ def test_bench_questions_are_left_out() -> None:
     assert "" not in left
 
 
+@pytest.mark.slow
 def test_code_tasks_come_from_docstrings(tmp_path: Path) -> None:
     said = "Return what is asked, " * 5
     path = tmp_path / "module.py"
@@ -129,6 +130,7 @@ def test_padding_changes_no_loss(target: Target) -> None:
         assert math.isclose(value.item(), wanted, rel_tol=2e-2)  # bf16
 
 
+@pytest.mark.slow
 def test_a_head_learns_resumes_and_is_saved_with_a_card(target: Target, tmp_path: Path) -> None:
     """Two rounds, the second from the first one's checkpoint; a round that is finished is not done again."""
     asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(96)]
