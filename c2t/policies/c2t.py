@@ -46,6 +46,7 @@ class C2T:
         if not isinstance(self.classifier, TreeClassifier):
             raise InputError(f"C2T: {self.classifier!r} is no classifier: load one by TreeClassifier.from_pretrained")
         if self.beta is None:
+            # Frozen dataclasses have no other way to a default that depends on another field.
             object.__setattr__(self, "beta", self.classifier.config.beta)
         if not 0 < self.beta < 1:
             raise InputError(f"C2T: beta = {self.beta} must be between 0 and 1, both excluded")
