@@ -14,9 +14,9 @@ UNCHECKED := --jaxtyping-packages=
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/mypy
 
 # The tests that compute: all but commands, files, pipelines and documentation.
-NUMERIC := tests/test_*.py tests/kernels tests/models tests/policies tests/replay tests/cuda_graphs tests/harvest \
-	tests/training tests/study
-NOT_NUMERIC := architecture notebooks readme wheel docs
+NOT_NUMERIC := architecture docs extras language notebooks readme wheel
+NUMERIC := $(filter-out $(NOT_NUMERIC:%=tests/test_%.py),$(wildcard tests/test_*.py)) tests/kernels tests/models \
+	tests/policies tests/replay tests/cuda_graphs tests/harvest tests/training tests/study
 # Which of them `make test-portable` runs: `make test-portable SELECT="not slow"` takes minutes less.
 SELECT := slow or not slow
 # Instruction set and threads of each run.
@@ -56,7 +56,7 @@ test-portable: $(READY)
 		esac; \
 		env "$$@" OMP_NUM_THREADS=$$threads OMP_WAIT_POLICY=passive \
 			$(BIN)/python -W ignore::RuntimeWarning -m pytest -q $(TWO) $(UNCHECKED) \
-			-m "$(SELECT)" $(NUMERIC) $(foreach name,$(NOT_NUMERIC),--ignore=tests/test_$(name).py) \
+			-m "$(SELECT)" $(NUMERIC) \
 			|| { failed=1; echo "FAILED: $$run"; }; \
 	done; exit $$failed
 

@@ -143,4 +143,7 @@ def figures(found: tuning.Tuning) -> dict[str, Any]:
     """Return a tuning as JSON."""
     costs = found.costs._asdict() | {name: getattr(found.costs, name)._asdict() for name in ("verify", "draft")}
     costs["overhead"] = {name: overhead._asdict() for name, overhead in found.costs.overhead.items()}
-    return {"best": found.best.label, "rows": [row._asdict() for row in found.rows], "costs": costs}
+    rows = [{**row._asdict(), **row.total.figures()} for row in found.rows]
+    for row in rows:
+        del row["total"]
+    return {"best": found.best.label, "rows": rows, "costs": costs}

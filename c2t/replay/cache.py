@@ -5,6 +5,7 @@ they depend on. When all of them exceed LIMIT bytes, the least recently used one
 joblib store pickles, which any program that can write there could turn into code, and joblib's limit must be asked for.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -94,10 +95,11 @@ def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> lis
             text.tokens[: text.prompt].tolist() == list(prompt) for text, prompt in zip(texts, ids, strict=True)
         ):
             raise ValueError("other prompts")
-        _mark_used(path)
     except (SafetensorError, KeyError, ValueError, RuntimeError, OSError) as error:
         warnings.warn(f"{path} is damaged ({one_line(error)}): the texts are written again", stacklevel=3)
         return None
+    with contextlib.suppress(OSError):  # another user's file, or a cache that is only read
+        _mark_used(path)
     return texts
 
 
@@ -129,9 +131,12 @@ def _mark_used(path: Path) -> None:
 def _trim(place: Path) -> None:
     """Delete the files not used for longest until the others fit into LIMIT."""
     kept = [*place.glob("*.safetensors"), *place.glob(f"*{TEMPORARY}")]  # what a killed process left becomes old too
-    files = sorted(kept, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    found: list[tuple[int, int, Path]] = []
+    for path in kept:
+        with contextlib.suppress(FileNotFoundError):  # another process has put it into its place, or deleted it
+            found.append((path.stat().st_mtime_ns, path.stat().st_size, path))
     total = 0
-    for path in files:
-        total += path.stat().st_size
+    for _, size, path in sorted(found, reverse=True):
+        total += size
         if total > LIMIT:
             path.unlink(missing_ok=True)

@@ -34,21 +34,22 @@ def replay_all(
     Arguments and Steps are those of `replay`, with the prefill first. After it the rows of a Step are successive
     positions of one text: `rows` repeats its number, and `tokens` are the tokens that a round there would add.
     """
-    yield TextVerifier(texts).prefill()[0]
-    for row, (text, sequence) in enumerate(zip(texts, sequences or range(len(texts)), strict=True)):
+    verifier = TextVerifier(texts, seed=seed, sequences=sequences)
+    yield verifier.prefill()[0]
+    for row, (text, sequence) in enumerate(zip(texts, verifier.sequence.tolist(), strict=True)):
         last = text.end - 2
         if last < text.prompt:
             continue
         draft = drafter.session()
         draft.observe(text.tokens[None, : last + 1], text.features[None, :last], torch.tensor([last]).to(text.tokens))
         for position in torch.arange(text.prompt, last + 1, device=text.tokens.device).split(CHUNK):
-            verifier = TextVerifier.at(text, row, position, seed, sequence)
-            yield speculate(draft.fork(last - position), policy, verifier, record)[0]
+            here = TextVerifier.at(text, row, position, seed, sequence)
+            yield speculate(draft.fork(last - position), policy, here, record)[0]
 
 
 def visited(steps: Iterable[Step]) -> Iterator[Step]:
     """Yield those Steps of `replay_all` that a live run goes through: the prefill, then the rounds of each text in
-    order, found by walking position <- position + accepted + 1."""
+    order, found by walking position <- position + accepted + 1. What was recorded on them is left out."""
     following: dict[int, int] = {}
     for step in steps:
         if step.tree is None:

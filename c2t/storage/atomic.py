@@ -19,6 +19,7 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux' renameat2
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to. At the end of the block the file takes the place of `path`, safely on
     disk even if the machine stops in the next moment. After an exception `path` is unchanged. Raises OSError."""
+    path = path.resolve()  # a link goes on leading to the file
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
     try:

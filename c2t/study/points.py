@@ -130,12 +130,15 @@ def read_points(path: Path) -> dict[Condition, list[Point]]:
 
 def drop_unfinished_line(path: Path) -> None:
     """Cut off a last line without its end, so that the next one starts on a line of its own. A whole point that lacks
-    only the line's end gets it."""
+    only the line's end gets it. Raises InputError if the file cannot be written."""
     if path.is_file() and not (whole := path.read_bytes()).endswith(b"\n"):
         lines = _lines(path)
         ended = lines and not lines[-1].endswith("\n")
-        with new_file(path) as new:
-            new.write_bytes(whole + b"\n" if ended else whole[: whole.rfind(b"\n") + 1])
+        try:
+            with new_file(path) as new:
+                new.write_bytes(whole + b"\n" if ended else whole[: whole.rfind(b"\n") + 1])
+        except OSError as error:
+            raise InputError(f"cannot write points to {path}: {error.strerror}") from error
 
 
 def _lines(path: Path) -> list[str]:

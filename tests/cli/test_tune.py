@@ -47,6 +47,9 @@ def test_tune_then_use(cache: Path) -> None:
     line = json.loads(said.splitlines()[-1])
     rows = line["figures"]["rows"]
     assert {row["label"] for row in rows} == {"plain", "eagle2:K=4,levels=2,N=8", "chain:length=1"}
+    trees = {row["label"]: row for row in rows}
+    assert (trees["plain"]["tau"], trees["plain"]["gamma"], trees["plain"]["draft_passes"]) == (0, 1, 0)
+    assert (trees["chain:length=1"]["gamma"], trees["chain:length=1"]["draft_passes"]) == (2, 1)
     assert all(row["measured"] > 0 and row["predicted_there"] > 0 for row in rows)
     assert line["configuration"]["batch"] == 1
     assert "device" in line["configuration"]

@@ -133,6 +133,19 @@ def test_a_place_that_cannot_be_written_to_is_a_warning(
         assert len(cached_continuations(small_pair, ids_of(small_pair), **SETTINGS)) == 3
 
 
+@pytest.mark.filterwarnings("error")
+def test_another_users_file_is_read(small_pair: Pair, writes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its owner may change a file's time."""
+
+    def not_permitted(*_args: object, **_named: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    cached_continuations(small_pair, ids_of(small_pair), **SETTINGS)
+    monkeypatch.setattr(text_cache.os, "utime", not_permitted)
+    cached_continuations(small_pair, ids_of(small_pair), **SETTINGS)
+    assert len(writes) == 1
+
+
 def test_the_oldest_texts_go_when_there_are_too_many(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = ids_of(small_pair)
     cached_continuations(small_pair, ids, **SETTINGS)

@@ -26,6 +26,16 @@ def test_a_file_is_the_old_or_the_new(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_link_goes_on_leading_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    file, link = tmp_path / "elsewhere" / "a.json", tmp_path / "a.json"
+    file.write_text("first")
+    link.symlink_to(file)
+    write_text(link, "second")
+    assert link.is_symlink()
+    assert file.read_text() == "second"
+
+
 @pytest.mark.parametrize("swap", [True, False], ids=["swapped in one step", "where the system cannot swap"])
 def test_a_folder_is_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: bool) -> None:
     if not swap:
