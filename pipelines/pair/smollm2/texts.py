@@ -56,9 +56,11 @@ AttentionInterface.register("grouped", grouped)
 
 
 def load_target() -> tuple[Target, PreTrainedTokenizerBase]:
-    """Return the target in bf16 with EAGLE-3's layers tapped, and its tokenizer."""
+    """Return the target with EAGLE-3's layers tapped, and its tokenizer."""
     place = install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.bfloat16, attn_implementation="grouped")
+    # Batches are bound by arithmetic, which CPUs without tiles do at half the speed in bf16.
+    dtype = torch.bfloat16 if torch.cpu._is_amx_tile_supported() else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, attn_implementation="grouped")
     target = Target(model.requires_grad_(False))
     target.tap(Eagle3Head.taps(target.config.num_hidden_layers))
     return target, AutoTokenizer.from_pretrained(place)
@@ -67,26 +69,49 @@ def load_target() -> tuple[Target, PreTrainedTokenizerBase]:
 def draw(logits: Float[Tensor, "B V"], temperature: float) -> Int[Tensor, " B"]:
     if temperature == 0:
         return logits.argmax(-1)
-    return torch.multinomial((logits.float() / temperature).softmax(-1), 1)[:, 0]
+    # The inverse of the distribution function: `multinomial` draws a random number for each token of the vocabulary.
+    below = (logits.float() / temperature).softmax(-1).cumsum(-1)
+    drawn = torch.searchsorted(below, torch.rand(len(below), 1) * below[:, -1:], right=True)
+    return drawn[:, 0].clamp(max=below.shape[1] - 1)
+
+
+class Asked(NamedTuple):
+    """Questions that were read: their cache, and the states and taps of each."""
+
+    cache: KVCache
+    features: list[list[Tensor]]
+    taps: list[list[Tensor]]
+
+
+def read(target: Target, asked: list[list[int]], longest: int) -> Asked:
+    """Read the questions one by one, since padding would be half of a batch, into the cache of a batch."""
+    lengths = torch.tensor([len(ids) for ids in asked])
+    cache = KVCache(target.config.num_hidden_layers, int(lengths.max()) + longest)
+    features, taps = [], []
+    for row, ids in enumerate(asked):
+        one = KVCache(target.config.num_hidden_layers, len(ids))
+        places = torch.arange(len(ids))[None]
+        hidden = target.forward(torch.tensor([ids]), places, places[:, :, None] >= places, one)
+        features.append([hidden[0]])
+        taps.append([target.features(hidden)[0]])
+        for layer, buffer in enumerate(one.buffers):
+            if row == 0:
+                shape = (2, len(asked), buffer.shape[2], cache.capacity, buffer.shape[4])
+                cache.buffers[layer] = buffer.new_zeros(shape)
+            cache.buffers[layer][:, row, :, : len(ids)] = buffer[:, 0, :, : len(ids)]
+    cache.lengths, cache.length = lengths, int(lengths.max())
+    return Asked(cache, features, taps)
 
 
 @torch.inference_mode()
 def write(target: Target, asked: list[list[int]], temperature: float, longest: int, few: int) -> Texts:
     """Let the target go on from each of `asked` until it ends the turn, `longest` tokens are written, or at most `few`
     of the texts are still being written. States are of all positions but each text's last one, whose are zero."""
-    lengths = torch.tensor([len(ids) for ids in asked])
-    padded = nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in asked], batch_first=True, padding_value=END)
-    positions = torch.arange(padded.shape[1]).expand_as(padded)
-    cache = KVCache(target.config.num_hidden_layers, padded.shape[1] + longest)
-    causal = torch.ones(padded.shape[1], padded.shape[1], dtype=torch.bool).tril().expand(len(asked), -1, -1)
-    hidden = target.forward(padded, positions, causal, cache)
-    taps = target.features(hidden)
-    cache.keep(positions, lengths)
+    cache, features, tapped = read(target, asked, longest)
+    lengths = cache.lengths.clone()
     texts = [list(ids) for ids in asked]
-    features = [[hidden[row, :n]] for row, n in enumerate(lengths)]
-    tapped = [[taps[row, :n]] for row, n in enumerate(lengths)]
     rows = torch.arange(len(asked))  # the texts that are still being written
-    last = hidden.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
+    last = torch.stack([states[0][-1] for states in features])
     for step in range(longest):
         new = draw(target.lm_head(last), temperature)
         for row, token in zip(rows.tolist(), new.tolist(), strict=True):
@@ -109,9 +134,14 @@ def write(target: Target, asked: list[list[int]], temperature: float, longest: i
         torch.tensor([token for ids in texts for token in ids]),
         torch.tensor([len(ids) for ids in texts]),
         lengths,
-        torch.cat([states for parts in features for states in (*parts, hidden.new_zeros(1, hidden.shape[-1]))]),
-        torch.cat([states for parts in tapped for states in (*parts, taps.new_zeros(1, taps.shape[-1]))]),
+        joined(features),
+        joined(tapped),
     )
+
+
+def joined(texts: list[list[Tensor]]) -> Float[Tensor, "n D"]:
+    """Return the states of all texts one after the other, with a row of zeros after each."""
+    return torch.cat([torch.cat([*parts, parts[0].new_zeros(1, parts[0].shape[1])]) for parts in texts])
 
 
 def invent(target: Target, tokenizer: PreTrainedTokenizerBase, left: Left, wanted: int) -> list[str]:
@@ -166,8 +196,8 @@ def save(texts: Texts, shard: Shard, seconds: float, path: Path) -> None:
         "ids": texts.ids.to(torch.uint16),
         "lengths": texts.lengths.int(),
         "questions": texts.questions.int(),
-        "features": texts.features,
-        "taps": texts.taps,
+        "features": texts.features.bfloat16(),
+        "taps": texts.taps.bfloat16(),
     }
     about = {name: str(value) for name, value in shard._asdict().items()} | {"seconds": f"{seconds:.1f}"}
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path.with_suffix(".tmp"), about)
@@ -178,6 +208,11 @@ def written(path: Path) -> int:
     """Return how many tokens of a shard the target wrote."""
     with safe_open(path, "pt") as file:
         return int((file.get_tensor("lengths") - file.get_tensor("questions")).sum())
+
+
+def count_written(folder: Path) -> int:
+    """Return how many tokens the target wrote in all shards of a folder."""
+    return sum(written(path) for path in folder.glob("*.safetensors"))
 
 
 def write_bench(data: Path, out: Path) -> None:
@@ -195,19 +230,20 @@ def write_bench(data: Path, out: Path) -> None:
         print(f"{name}: {len(asked)} texts, {len(texts.ids)} positions", flush=True)
 
 
-def write_until(tokens: int, data: Path, out: Path) -> int:
-    """Write shards until the target has written so many tokens in all; return how many it has."""
+def write_until(tokens: int, data: Path, out: Path, part: int = 0, parts: int = 1) -> int:
+    """Write shards until the target has written so many tokens in all; return how many it has.
+
+    part, parts: this process writes the shards whose number modulo `parts` is `part`; others write the rest.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    done = {path.name: written(path) for path in out.glob("*.safetensors")}
-    total = sum(done.values())
-    if total >= tokens:
+    if (total := count_written(out)) >= tokens:
         return total
     target, tokenizer = load_target()
     known, gone, left = questions(data)
     (out / "questions.json").write_text(json.dumps({"kept": {n: len(t) for n, t in known.items()}, "gone": gone}))
-    for number in count():
+    for number in count(part, parts):
         path, shard = out / f"{number:05d}.safetensors", shard_of(number)
-        if path.name in done:
+        if path.exists():
             continue
         torch.manual_seed(number)
         since = time.monotonic()
@@ -218,7 +254,7 @@ def write_until(tokens: int, data: Path, out: Path) -> int:
         texts = write(target, asked, shard.temperature, ANSWER_TOKENS, FEW)
         seconds = time.monotonic() - since
         save(texts, shard, seconds, path)
-        total += (new := written(path))
-        print(f"{path.stem} {shard}: {len(asked)} texts, {new} tokens, {seconds:.0f} s; {total} in all", flush=True)
+        total = count_written(out)
+        print(f"{path.stem} {shard}: {written(path)} tokens, {seconds:.0f} s; {total} in all", flush=True)
         if total >= tokens:
             return total
