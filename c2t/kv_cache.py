@@ -30,16 +30,22 @@ class KVCache:
         self, keys: Float[Tensor, "B H n D"], values: Float[Tensor, "B H n D"], layer: int, *_args, **_kwargs
     ) -> tuple[Float[Tensor, "B H t D"], Float[Tensor, "B H t D"]]:
         """Append one layer's keys and values; return views of all slots that a query may attend to."""
-        start = self.length + self.pending
+        buffer, start = self.append(layer, keys, *keys.shape)
         end = start + keys.shape[2]
-        buffer = self._room(layer, keys, end)
         buffer[0, :, :, start:end] = keys
         buffer[1, :, :, start:end] = values
-        if layer == len(self.buffers) - 1:
-            self.pending += keys.shape[2]
-            if self.lengths is None:
-                self.lengths = torch.zeros(len(keys), dtype=torch.long, device=self.buffers[0].device)
         return buffer[0, :, :, :end], buffer[1, :, :, :end]
+
+    def append(self, layer: int, like: Tensor, rows: int, heads: int, new: int, dim: int) -> tuple[Tensor, int]:
+        """Append `new` slots to one layer, for the caller to write; return the layer's buffer and the first of them.
+        like: a tensor of the keys' dtype and device."""
+        start = self.length + self.pending
+        buffer = self._room(layer, like, (2, rows, heads, dim), start + new)
+        if layer == len(self.buffers) - 1:
+            self.pending += new
+            if self.lengths is None:
+                self.lengths = torch.zeros(rows, dtype=torch.long, device=self.buffers[0].device)
+        return buffer, start
 
     def positions(self, new: Int[Tensor, "B n"]) -> Int[Tensor, "B t"]:
         """Return the absolute positions of all slots after tokens at positions `new` are appended: the place of a
@@ -92,15 +98,14 @@ class KVCache:
         """Return the number of slots before the next append (transformers calls it)."""
         return self.length + self.pending
 
-    def _room(self, layer: int, like: Tensor, needed: int) -> Tensor:
-        """Return the layer's buffer, made or enlarged so that it has `needed` slots."""
+    def _room(self, layer: int, like: Tensor, shape: tuple[int, int, int, int], needed: int) -> Tensor:
+        """Return the layer's buffer, made or enlarged so that it has `needed` slots; `shape` is its, without them."""
         old = self.buffers[layer]
         if layer == 0 and needed > self.capacity:
             self.capacity = max(needed, 2 * self.capacity)
         if old is None or old.shape[3] < self.capacity:
-            batch, heads, _, dim = like.shape
             # Zeros, not empty: a masked slot still enters softmax(QK)V as 0 * value, and 0 * NaN would spread.
-            new = like.new_zeros(2, batch, heads, self.capacity, dim)
+            new = like.new_zeros(*shape[:3], self.capacity, shape[3])
             if old is not None:
                 new[:, :, :, : old.shape[3]] = old
             self.buffers[layer] = new

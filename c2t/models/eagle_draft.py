@@ -1,5 +1,7 @@
 """A draft made of a head of any kind and the target's LM head, and its session for one generation."""
 
+from typing import Any
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -7,16 +9,17 @@ from c2t.kernels.tree_attention import grouped_attention
 from c2t.models.draft import DraftSession
 from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
+from c2t.models.packed_llama import PackedEagle
 from c2t.models.projection import Projection, version_of
 
 
 class EagleDraft:
     """Draft made of a head and the target's LM head, with one session per generation. EAGLE-1/2 heads run in their
-    fused form, others as the modules they are."""
+    packed form on a CPU, in their fused form elsewhere, others as the modules they are."""
 
     def __init__(self, head: Head, lm_head: nn.Module):
         self.head, self.lm_head = head, Projection(lm_head)
-        self._fused: tuple[list, FusedEagle] | None = None
+        self._forms: dict[type, tuple[list, Any]] = {}
 
     @property
     def hidden_size(self) -> int:
@@ -27,14 +30,23 @@ class EagleDraft:
         return EagleSession(self)
 
     @property
+    def packed(self) -> PackedEagle | None:
+        """The head's packed form; None if it has none."""
+        return self._form(PackedEagle)
+
+    @property
     def fused(self) -> FusedEagle | None:
-        """The head's fused form, made again when its weights have changed; None if it has none."""
-        if not FusedEagle.serves(self.head):
+        """The head's fused form; None if it has none."""
+        return self._form(FusedEagle)
+
+    def _form(self, kind: type[PackedEagle] | type[FusedEagle]) -> Any:
+        """Return the head in a form for decoding, made again when its weights have changed."""
+        if not kind.serves(self.head):
             return None
         version = [version_of(weight) for weight in self.head.parameters()]
-        if self._fused is None or self._fused[0] != version:
-            self._fused = version, FusedEagle(self.head)
-        return self._fused[1]
+        if self._forms.get(kind, (None,))[0] != version:
+            self._forms[kind] = version, kind(self.head)
+        return self._forms[kind][1]
 
 
 class EagleSession(DraftSession):
@@ -43,7 +55,8 @@ class EagleSession(DraftSession):
 
     def __init__(self, draft: EagleDraft):
         super().__init__(draft.head.num_layers)
-        self.draft, self.fused = draft, draft.fused
+        self.draft, self.packed = draft, draft.packed
+        self.fused = None if self.packed else draft.fused
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`; each feature is paired with the token after it, so the prompt's first token is
@@ -57,6 +70,8 @@ class EagleSession(DraftSession):
         positions: Int[Tensor, "B F"],
         mask: Bool[Tensor, "B F t"],
     ) -> Float[Tensor, "B F H"]:
+        if self.packed is not None:
+            return self.packed(features, tokens, positions, mask, self.cache)
         if self.fused is None:
             return self.draft.head(features, tokens, positions, mask[:, None], self.cache)
 

@@ -1,50 +1,70 @@
 """A linear layer for a handful of rows, which is how a draft calls the LM head at every level of a tree.
 
-On a CPU, BLAS libraries read such a matrix at a fraction of the memory's speed. oneDNN does not, if the matrix is
-stored in the order that it chooses: 8192 x 256 in float32 and 15 rows took 0.7 ms instead of 2.1 (`python -m
-pipelines.bench draft` shows the effect on a draft phase).
+On a CPU, BLAS libraries read such a matrix at a fraction of the memory's speed. c2t's own kernel does not, and oneDNN,
+where there is no compiler for the kernel, if the matrix is stored in the order that it chooses: 8192 x 256 in float32
+and 15 rows took 0.7 ms instead of 2.1 (`python -m pipelines.bench draft` shows the effect on a draft phase).
 """
+
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-ROWS = 16  # the order is chosen for so many rows; other numbers work as well
+from c2t.kernels.llama_layer import PackedMatrix, kernels
+
+ROWS = 16  # oneDNN's order is chosen for so many rows; other numbers work as well
+
+# Both are private to torch (its compiler uses them), so they may go.
+ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+
+
+class OneDNNMatrix:
+    """Linear layer in float32, stored in oneDNN's order."""
+
+    def __init__(self, weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None):
+        self._packed, self._bias = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS), bias
+
+    def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
+        """Return x W' + b."""
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+
+
+_COPIES: WeakKeyDictionary[nn.Module, tuple[tuple[int, int], PackedMatrix | OneDNNMatrix]] = WeakKeyDictionary()
 
 
 class Projection:
-    """Function that computes `linear`, on a CPU in float32 from a copy of its weights in oneDNN's order.
+    """Function that computes `linear`, for float32 rows on a CPU from a packed copy of its weights.
 
-    The copy is made at the first call that can use it, and again when the weights have changed. Where gradients are
-    recorded, on other devices and in other dtypes `linear` itself is called.
+    The copy is made at the first call that can use it, once for all projections of a layer, and again when the weights
+    have changed. Where gradients are recorded, on other devices and in other dtypes `linear` itself is called.
     """
 
     def __init__(self, linear: nn.Module):
         self.linear = linear
-        self._packed: Tensor | None = None
-        self._version: tuple[int, int] | None = None
 
     def __call__(self, x: Float[Tensor, "*R F"]) -> Float[Tensor, "*R V"]:
-        if x.is_cuda or x.dtype != torch.float32 or torch.is_grad_enabled() or not packable(self.linear):
+        kind = packing_of(self.linear)
+        if kind is None or x.is_cuda or x.dtype != torch.float32 or torch.is_grad_enabled():
             return self.linear(x)
-        weight: Tensor = self.linear.weight
-        if (version := version_of(weight)) != self._version:
-            self._packed, self._version = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS), version
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.linear.bias, "none", [], "")
+        version, copy = version_of(self.linear.weight), _COPIES.get(self.linear)
+        if copy is None or copy[0] != version:
+            copy = version, kind(self.linear.weight, self.linear.bias)
+            _COPIES[self.linear] = copy
+        return copy[1](x)
+
+
+def packing_of(linear: nn.Module) -> type[PackedMatrix] | type[OneDNNMatrix] | None:
+    """Return how a layer can be packed: None unless it is a plain `nn.Linear` on a CPU with weights in float32, or in
+    bf16 where c2t's kernel is there."""
+    if type(linear) is not nn.Linear or linear.weight.device.type != "cpu":
+        return None
+    if linear.weight.dtype in (torch.float32, torch.bfloat16) and kernels() is not None:
+        return PackedMatrix
+    return OneDNNMatrix if ONEDNN and linear.weight.dtype == torch.float32 else None
 
 
 def version_of(weight: Tensor) -> tuple[int, int]:
     """Return a value that changes whenever the weight does. Changes of tensors made in inference mode, which nobody
     trains, are not seen."""
     return weight.data_ptr(), 0 if weight.is_inference() else weight._version
-
-
-# Both are private to torch (its compiler uses them), so they may go.
-AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-
-
-def packable(linear: nn.Module) -> bool:
-    """Return True if oneDNN is there and takes the layer: a plain `nn.Linear` in float32 on a CPU."""
-    if not AVAILABLE or type(linear) is not nn.Linear:
-        return False
-    return linear.weight.dtype == torch.float32 and linear.weight.device.type == "cpu"

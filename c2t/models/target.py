@@ -16,6 +16,8 @@ from c2t.errors import InputError
 from c2t.kernels.tree_mask import TreeMask
 from c2t.kv_cache import KVCache
 from c2t.models.attention import TREE_ATTENTION, check_heads, tree_arguments
+from c2t.models.packed_llama import PackedLlama
+from c2t.models.projection import Projection, version_of
 from c2t.tree import Tree
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gpt2")  # tested: tree forward = forward of every path
@@ -41,7 +43,20 @@ class Target:
         self.lm_head = model.get_output_embeddings()
         self.embed_tokens: nn.Embedding = model.get_input_embeddings()
         self.config = model.config.get_text_config(decoder=True)
-        self._tapped: dict[int, Tensor | None] = {}
+        self._project = Projection(self.lm_head)
+        self.tapped: dict[int, Tensor | None] = {}  # inputs of the tapped layers in the last forward
+        self._packed: tuple[list, PackedLlama] | None = None
+
+    @property
+    def packed(self) -> PackedLlama | None:
+        """The model's packed form for decoding on a CPU, made again when its weights have changed; None if it has
+        none."""
+        if self.has_tree_attention or not PackedLlama.serves(self.model):
+            return None
+        version = [version_of(weight) for weight in self.model.parameters()]
+        if self._packed is None or self._packed[0] != version:
+            self._packed = version, PackedLlama(self.model)
+        return self._packed[1]
 
     @property
     def max_positions(self) -> int:
@@ -64,7 +79,7 @@ class Target:
     @property
     def taps(self) -> tuple[int, ...]:
         """Layers that `tap` chose."""
-        return tuple(self._tapped)
+        return tuple(self.tapped)
 
     def use_tree_attention(self) -> None:
         """Verify trees with c2t's own kernel, which skips the empty blocks of a tree's mask, instead of SDPA with a
@@ -78,18 +93,18 @@ class Target:
 
     def tap(self, layers: tuple[int, ...]) -> None:
         """Take the inputs of these layers, side by side, as features, instead of the post-norm state (EAGLE-3)."""
-        self._tapped = {index: None for index in layers}
+        self.tapped = {index: None for index in layers}
         for index in layers:
             self.model.base_model.layers[index].register_forward_pre_hook(partial(self._catch, index), with_kwargs=True)
 
     def _catch(self, index: int, _layer: nn.Module, inputs: tuple, named: dict) -> None:
-        self._tapped[index] = inputs[0] if inputs else named["hidden_states"]
+        self.tapped[index] = inputs[0] if inputs else named["hidden_states"]
 
     def features(self, hidden: Float[Tensor, "B n H"]) -> Float[Tensor, "B n D"]:
         """Return the features that the draft reads. Call it right after the forward that returned `hidden`."""
-        if not self._tapped:
+        if not self.tapped:
             return hidden
-        return torch.cat([state.to(self.device) for state in self._tapped.values()], -1)
+        return torch.cat([state.to(self.device) for state in self.tapped.values()], -1)
 
     def forward(
         self,
@@ -111,7 +126,7 @@ class Target:
 
     def logits(self, hidden: Float[Tensor, "B n H"]) -> Float[Tensor, "B n V"]:
         """Return the LM head's logits for these states."""
-        return self.lm_head(hidden).to(self.device)
+        return self._project(hidden).to(self.device)
 
     def _masks(self, mask: Tensor, positions: Tensor, cache: KVCache) -> Tensor | dict[str, Tensor]:
         """Return the 4-D mask, cut at the sliding window if there is one; one mask per kind of layer where a model
@@ -127,11 +142,23 @@ class Target:
 
 
 class TargetSession:
-    """One generation of B rows; the cache holds the committed prefix without the root."""
+    """One generation of B rows; the cache holds the committed prefix without the root.
+
+    On a CPU a Llama runs in its packed form: float32 arithmetic whatever the weights' dtype, and every token's logits
+    are the same bits in a tree and in plain decoding.
+    """
 
     def __init__(self, target: Target):
-        self.target = target
+        self.target, self.packed = target, target.packed
         self.cache = KVCache(target.config.num_hidden_layers)
+
+    def forward(
+        self, tokens: Int[Tensor, "B n"], positions: Int[Tensor, "B n"], mask: Bool[Tensor, "B n t"] | TreeMask
+    ) -> Float[Tensor, "B n H"]:
+        """Append n tokens to the cache and return their post-norm states; see `Target.forward`."""
+        if self.packed is None:
+            return self.target.forward(tokens, positions, mask, self.cache)
+        return self.packed(tokens, positions, mask, self.cache, self.target.tapped)
 
     @property
     def lengths(self) -> Int[Tensor, " B"]:
@@ -144,7 +171,7 @@ class TargetSession:
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         causal = (steps[:, None] >= steps).expand(len(tokens), -1, -1)
         positions = steps.expand_as(tokens)
-        hidden = self.target.forward(tokens, positions, causal, self.cache)
+        hidden = self.forward(tokens, positions, causal)
         self.cache.keep(positions, lengths)
         last = hidden.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, hidden.shape[2]))
         return Verified(self.target.logits(last), self.target.features(hidden))
@@ -157,7 +184,7 @@ class TargetSession:
         else:
             prefix = self.cache.visible()[:, None].expand(-1, tree.size, -1)
             mask = torch.cat([prefix, tree.ancestors()], 2)
-        hidden = self.target.forward(tree.token, positions, mask, self.cache)
+        hidden = self.forward(tree.token, positions, mask)
         return Verified(self.target.logits(hidden), self.target.features(hidden))
 
     def peek(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:

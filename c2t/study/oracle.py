@@ -126,5 +126,5 @@ class OracleSession:
         mask: Bool[Tensor, "B n t"] = causal
         if cache.lengths is not None:
             mask = torch.cat([cache.visible()[:, None].expand(-1, len(steps), -1), causal], 2)
-        self.target.target.forward(tokens, start[:, None] + steps, mask, cache)
+        self.target.forward(tokens, start[:, None] + steps, mask)
         cache.keep(steps.expand_as(tokens), count)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from c2t.models.projection import AVAILABLE, Projection
+from c2t.models import projection
+from c2t.models.projection import OneDNNMatrix, Projection, packing_of
 from tests.rounding import assert_within, dot_bound, growth
 
 
@@ -18,6 +19,18 @@ def assert_is_the_layers(found: torch.Tensor, linear: nn.Linear, x: torch.Tensor
     assert_within(found, exact, dot_bound(x, weight.T) + growth(2) * exact.abs())
 
 
+@pytest.fixture(params=["kernel", "oneDNN"])
+def _packing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of packing, as far as they are there."""
+    if request.param == "oneDNN":
+        monkeypatch.setattr(projection, "kernels", lambda: None)
+    if packing_of(nn.Linear(8, 4)) is None or (packing_of(nn.Linear(8, 4)) is OneDNNMatrix) != (
+        request.param == "oneDNN"
+    ):
+        pytest.skip(f"no {request.param} here")
+
+
+@pytest.mark.usefixtures("_packing")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(3, 40), (1, 5, 40), (2, 17, 40), (0, 40)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -30,20 +43,20 @@ def test_outputs_are_the_layers(shape: tuple[int, ...], dtype: torch.dtype, bias
     assert_is_the_layers(found, linear, x)
 
 
-@pytest.mark.skipif(not AVAILABLE, reason="torch was built without oneDNN")
+@pytest.mark.usefixtures("_packing")
 def test_weights_are_packed_once_and_again_when_they_change() -> None:
     linear, x = nn.Linear(8, 4), torch.randn(2, 8)
-    projection = Projection(linear)
+    first, second = Projection(linear), Projection(linear)
     with torch.no_grad():
-        projection(x)
-        packed = projection._packed
-        projection(x)
-        assert packed is not None
-        assert projection._packed is packed
+        first(x)
+        packed = projection._COPIES[linear][1]
+        second(x)
+        assert projection._COPIES[linear][1] is packed
         linear.weight.add_(1)
-        assert_is_the_layers(projection(x), linear, x)
+        assert_is_the_layers(first(x), linear, x)
+        assert projection._COPIES[linear][1] is not packed
         linear.weight = nn.Parameter(torch.randn(4, 8))
-        assert_is_the_layers(projection(x), linear, x)
+        assert_is_the_layers(first(x), linear, x)
 
 
 def test_gradients_pass() -> None:

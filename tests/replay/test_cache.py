@@ -87,7 +87,7 @@ def test_other_weights_prompts_templates_and_features_are_other_texts(small_pair
     assert writes == [3, 3, 3, 3]
     keys = {text_cache._key(small_pair, ids, {}, Sampling())}
     tapped = replace(small_pair, target=type(small_pair.target)(small_pair.target.model))
-    tapped.target._tapped = {0: None, 1: None}
+    tapped.target.tapped = {0: None, 1: None}
     keys.add(text_cache._key(tapped, ids, {}, Sampling()))
     assert len(keys) == 2
 

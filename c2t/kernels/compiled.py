@@ -1,0 +1,71 @@
+"""C kernels, compiled for the processor they run on, at first use, by whatever C compiler there is.
+
+Without a compiler (or with C2T_MARCH=off) everything runs on torch alone, slower.
+"""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from c2t.storage import paths
+
+MARCH = "C2T_MARCH"  # the processor to compile for, as cc's -march has it; default: this one
+OFF = "off"
+FLAGS = ("-O3", "-std=gnu11", "-fopenmp", "-fPIC", "-shared")
+COMPILERS = ("cc", "gcc", "clang")
+SECONDS = 120
+
+
+@cache
+def library(source: Path) -> ctypes.CDLL | None:
+    """Return the library made from a C file, None if it cannot be made here."""
+    march, cc = os.environ.get(MARCH, "native"), compiler()
+    if march == OFF or cc is None:
+        return None
+    command = [cc, *FLAGS, f"-march={march}"]
+    # A home folder may be shared by machines whose processors differ.
+    recipe = f"{command} {source.read_text()} {processor()}".encode()
+    place = paths.cache() / "kernels" / f"{source.stem}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
+    if (there := _load(place)) is not None:
+        return there
+    try:
+        _compile(command, source, place)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return _load(place)
+
+
+def compiler() -> str | None:
+    """Return the path of this machine's C compiler, None if there is none."""
+    return next((found for name in COMPILERS if (found := shutil.which(name))), None)
+
+
+def processor() -> str:
+    """Return what names this machine's processor and its instructions."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return "".join(dict.fromkeys(line for line in lines if line.startswith(("model name", "flags", "Features"))))
+
+
+def _load(place: Path) -> ctypes.CDLL | None:
+    """Return a library that this user (or root) has put there, since loading it runs it; None if there is no such."""
+    try:
+        return ctypes.CDLL(str(place)) if place.stat().st_uid in (os.getuid(), 0) else None
+    except OSError:  # absent or broken
+        return None
+
+
+def _compile(command: list[str], source: Path, place: Path) -> None:
+    """Compile beside the place and move the result there, since another process may be doing the same."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        made = Path(folder) / place.name
+        subprocess.run([*command, str(source), "-o", str(made)], check=True, capture_output=True, timeout=SECONDS)
+        made.replace(place)

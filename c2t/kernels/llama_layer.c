@@ -1,0 +1,337 @@
+/* One Llama decoder layer for the few rows of a tree, or of a prompt, on a CPU.
+
+   Weights are bf16 or float32, all arithmetic is float32. Whatever is computed for a row does not depend on how many
+   rows there are, on the slots that it does not see, nor on the number of threads: every sum runs over the same numbers
+   in the same order. So a token's logits in a tree equal those of plain decoding bit for bit.
+
+   Every matrix is stored in panels of 2 W output columns (see `PackedMatrix` in llama_layer.py). While a panel's column
+   vectors pass through the registers once, up to MAX_ROWS rows take them along: that many cost little more than one.
+
+   Compiled for the machine that it runs on, by compiled.py. */
+
+#include <omp.h>
+#include <stdint.h>
+
+#if defined(__AVX512F__)
+#define W 16 /* floats of a vector */
+#define MAX_ROWS 14
+#else
+#define W 8
+#define MAX_ROWS 6
+#endif
+
+typedef float vector __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef uint32_t words __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef int32_t integers __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef float pair[2 * W];
+
+#define AT(pointer) (*(vector *)(pointer))
+#define READ(pointer) (*(const vector *)(pointer))
+
+typedef struct {
+    const void *panels;
+    const float *bias; /* or NULL */
+    long inputs, outputs;
+    long bf16;
+} matrix;
+
+typedef struct {
+    matrix qkv, out, gate, up, down;
+    const float *read_norm, *norm; /* weights; read_norm is NULL in a layer that reads its input as it is */
+    long heads, kv_heads, dim;
+    float epsilon;
+} layer;
+
+/* Keys or values of one layer: slot s of head h of row b begins at start + b * row + h * head + s * dim. */
+typedef struct {
+    float *keys, *values;
+    long row, head;
+    long begin; /* first new slot */
+} cache;
+
+/* The slots that each of the queries sees: the first count[r] of index + r * stride, in rising order. */
+typedef struct {
+    const int32_t *index, *count;
+    long stride;
+} sight;
+
+/* One pass over a panel: `rows` rows of `inputs` numbers against 2 W columns. */
+#define TILE(NAME, ROWS, STEP, LOAD)                                                                              \
+    static void NAME##ROWS(const void *panel, const float *x, long width, long inputs, pair *y) {                 \
+        const uint32_t *w = panel;                                                                                \
+        vector sum[ROWS][2];                                                                                      \
+        for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = (vector){0};                                       \
+        for (long k = 0; k < inputs; k++, w += STEP) {                                                            \
+            __builtin_prefetch(w + 24 * W);                                                                       \
+            vector left, right;                                                                                   \
+            LOAD;                                                                                                 \
+            _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; r++) {                                             \
+                float scalar = x[r * width + k];                                                                  \
+                sum[r][0] += scalar * left;                                                                       \
+                sum[r][1] += scalar * right;                                                                      \
+            }                                                                                                     \
+        }                                                                                                         \
+        for (int r = 0; r < ROWS; r++) AT(y[r]) = sum[r][0], AT(y[r] + W) = sum[r][1];                            \
+    }
+
+/* A word of bf16 holds column i in its low half and column W + i in its high half. */
+#define BF16                                                                                                      \
+    words both = *(const words *)w;                                                                               \
+    left = (vector)(both << 16), right = (vector)(both & 0xffff0000u)
+#define FLOAT left = READ(w), right = READ(w + W)
+#define TILES(ROWS) TILE(bf16_, ROWS, W, BF16) TILE(float_, ROWS, 2 * W, FLOAT)
+
+TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
+#if MAX_ROWS == 14
+TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12) TILES(13) TILES(14)
+#define LIST(NAME)                                                                                                \
+    { 0, NAME##1, NAME##2, NAME##3, NAME##4, NAME##5, NAME##6, NAME##7, NAME##8, NAME##9, NAME##10, NAME##11,     \
+      NAME##12, NAME##13, NAME##14 }
+#else
+#define LIST(NAME) { 0, NAME##1, NAME##2, NAME##3, NAME##4, NAME##5, NAME##6 }
+#endif
+
+typedef void (*tile)(const void *, const float *, long, long, pair *);
+static const tile TILE_OF[2][MAX_ROWS + 1] = {LIST(float_), LIST(bf16_)};
+
+/* y[r] = columns 2 W p and on of x[r] m' + bias. */
+static void multiply(const matrix *m, long p, const float *x, long rows, pair *y) {
+    long words_of_panel = m->inputs * (m->bf16 ? W : 2 * W);
+    TILE_OF[m->bf16][rows]((const uint32_t *)m->panels + p * words_of_panel, x, m->inputs, m->inputs, y);
+    if (m->bias)
+        for (long r = 0; r < rows; r++)
+            for (long i = 0; i < 2 * W; i++) y[r][i] += m->bias[p * 2 * W + i];
+}
+
+/* Rows in parts of nearly equal size, the panel of part after part still being in the cache. */
+#define PARTS(rows) (((rows) + MAX_ROWS - 1) / MAX_ROWS)
+#define FOR_PANELS_AND_PARTS(m, rows)                                                                             \
+    _Pragma("omp for schedule(static)") for (long p = 0; p < (m)->outputs / (2 * W); p++)                         \
+        for (long part = 0, from = 0, to; part < PARTS(rows); part++, from = to)                                  \
+            if (to = (part + 1) * (rows) / PARTS(rows), 1)
+
+static void project(const matrix *m, const float *x, long rows, float *y) {
+    pair columns[MAX_ROWS];
+    FOR_PANELS_AND_PARTS(m, rows) {
+        multiply(m, p, x + from * m->inputs, to - from, columns);
+        for (long r = from; r < to; r++) {
+            float *place = y + r * m->outputs + p * 2 * W;
+            AT(place) = AT(columns[r - from]), AT(place + W) = AT(columns[r - from] + W);
+        }
+    }
+}
+
+static void project_and_add(const matrix *m, const float *x, long rows, float *y) {
+    pair columns[MAX_ROWS];
+    FOR_PANELS_AND_PARTS(m, rows) {
+        multiply(m, p, x + from * m->inputs, to - from, columns);
+        for (long r = from; r < to; r++) {
+            float *place = y + r * m->outputs + p * 2 * W;
+            AT(place) += AT(columns[r - from]), AT(place + W) += AT(columns[r - from] + W);
+        }
+    }
+}
+
+static inline float total(vector v) {
+    float lanes[W];
+    AT(lanes) = v;
+    for (int half = W / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+
+/* Lanes of a where `where` is set, of b elsewhere. */
+static inline vector choose(integers where, vector a, vector b) {
+    return (vector)((where & (integers)a) | (~where & (integers)b));
+}
+
+/* e^x to about 2 units in the last place: 2^n times a polynomial on [-ln(2)/2, ln(2)/2]. */
+static inline vector exponential(vector x) {
+    const vector zero = {0};
+    x = choose(x < 88.0f, x, zero + 88.0f);
+    x = choose(x > -87.0f, x, zero - 87.0f);
+    vector n = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: what stays of the sum is rounded to a whole number */
+    n -= 12582912.0f;
+    x = x - n * 0.693359375f;
+    x = x + n * 2.12194440e-4f;
+    vector y = zero + 1.9875691500e-4f;
+    y = y * x + 1.3981999507e-3f;
+    y = y * x + 8.3334519073e-3f;
+    y = y * x + 4.1665795894e-2f;
+    y = y * x + 1.6666665459e-1f;
+    y = y * x + 5.0000001201e-1f;
+    y = y * x * x + x + 1.0f;
+    return (vector)((integers)y + (__builtin_convertvector(n, integers) << 23));
+}
+
+static void gate_and_up(const layer *l, const float *x, long rows, float *y) {
+    pair gate[MAX_ROWS], up[MAX_ROWS];
+    FOR_PANELS_AND_PARTS(&l->gate, rows) {
+        multiply(&l->gate, p, x + from * l->gate.inputs, to - from, gate);
+        multiply(&l->up, p, x + from * l->up.inputs, to - from, up);
+        for (long r = from; r < to; r++)
+            for (long i = 0; i < 2 * W; i += W) {
+                vector g = AT(gate[r - from] + i);
+                AT(y + r * l->gate.outputs + p * 2 * W + i) = g / (1.0f + exponential(-g)) * AT(up[r - from] + i);
+            }
+    }
+}
+
+static void normalise(const float *x, const float *weight, float epsilon, long rows, long width, float *y) {
+#pragma omp for schedule(static)
+    for (long r = 0; r < rows; r++) {
+        const float *from = x + r * width;
+        float *to = y + r * width;
+        vector squares = {0};
+        for (long i = 0; i < width; i += W) squares += READ(from + i) * READ(from + i);
+        float scale = 1.0f / __builtin_sqrtf(total(squares) / width + epsilon);
+        for (long i = 0; i < width; i += W) AT(to + i) = READ(from + i) * scale * READ(weight + i);
+    }
+}
+
+/* Turn queries (in place) and keys, and put keys and values into the cache. cosine, sine: (rows, dim / 2). */
+static void turn(const layer *l, float *qkv, const float *cosine, const float *sine, long rows, long n, cache c) {
+    long dim = l->dim, half = dim / 2, heads = l->heads + 2 * l->kv_heads;
+#pragma omp for schedule(static)
+    for (long r = 0; r < rows; r++)
+        for (long h = 0; h < heads; h++) {
+            float *from = qkv + (r * heads + h) * dim, *to = from;
+            if (h >= l->heads) {
+                long head = (h - l->heads) % l->kv_heads;
+                float *of = h < l->heads + l->kv_heads ? c.keys : c.values;
+                to = of + r / n * c.row + head * c.head + (c.begin + r % n) * dim;
+            }
+            for (long i = 0; i < half; i += W) {
+                vector a = AT(from + i), b = AT(from + half + i);
+                if (h < l->heads + l->kv_heads) {
+                    vector cos = READ(cosine + r * half + i), sin = READ(sine + r * half + i), old = a;
+                    a = a * cos - b * sin;
+                    b = b * cos + old * sin;
+                }
+                AT(to + i) = a, AT(to + half + i) = b;
+            }
+        }
+}
+
+/* Sums over the lanes of four vectors, each as `total` has it, since only the order of additions matters. */
+static inline void four_totals(const vector *v, float *y) {
+    vector low, high;
+    float lanes[W];
+#if W == 16
+    const integers front = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}, back = front + 8;
+    vector ab = __builtin_shuffle(v[0], v[1], front) + __builtin_shuffle(v[0], v[1], back);
+    vector cd = __builtin_shuffle(v[2], v[3], front) + __builtin_shuffle(v[2], v[3], back);
+    const integers even = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, odd = even + 4;
+    low = __builtin_shuffle(ab, cd, even), high = __builtin_shuffle(ab, cd, odd);
+    vector all = low + high; /* four lanes of each */
+    all += __builtin_shuffle(all, (integers){2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13});
+    all += __builtin_shuffle(all, (integers){1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14});
+    AT(lanes) = all;
+    for (int i = 0; i < 4; i++) y[i] = lanes[4 * i];
+#else
+    const integers front = {0, 1, 2, 3, 8, 9, 10, 11}, back = front + 4;
+    vector ab = __builtin_shuffle(v[0], v[1], front) + __builtin_shuffle(v[0], v[1], back);
+    vector cd = __builtin_shuffle(v[2], v[3], front) + __builtin_shuffle(v[2], v[3], back);
+    const integers even = {0, 1, 4, 5, 8, 9, 12, 13}, odd = even + 2;
+    low = __builtin_shuffle(ab, cd, even), high = __builtin_shuffle(ab, cd, odd);
+    vector all = low + high; /* two lanes of each */
+    all += __builtin_shuffle(all, (integers){1, 0, 3, 2, 5, 4, 7, 6});
+    AT(lanes) = all;
+    for (int i = 0; i < 4; i++) y[i] = lanes[2 * i];
+#endif
+}
+
+/* Attention of the query heads that share a key-value head, over the slots that their token sees, at least one.
+   weights: for each head, room for the number of slots rounded up to W. */
+static void attend(const float *query, const float *keys, const float *values, const int32_t *seen, long count,
+                   long group, long dim, float *weights, float *y) {
+    long padded = (count + W - 1) / W * W;
+    float scale = 1.0f / __builtin_sqrtf(dim);
+    for (long j = 0; j < count; j += 4) {
+        const float *key[4];
+        for (int i = 0; i < 4; i++) key[i] = keys + seen[j + i < count ? j + i : count - 1] * dim;
+        for (long h = 0; h < group; h++) {
+            vector product[4] = {{0}};
+            for (long d = 0; d < dim; d += W)
+                for (int i = 0; i < 4; i++) product[i] += READ(query + h * dim + d) * READ(key[i] + d);
+            four_totals(product, weights + h * padded + j);
+        }
+    }
+    for (long h = 0; h < group; h++) {
+        float *of = weights + h * padded, *to = y + h * dim;
+        for (long j = count; j < padded; j++) of[j] = -__builtin_inff();
+        vector peaks = READ(of), sums = {0};
+        for (long j = W; j < padded; j += W) peaks = choose(READ(of + j) > peaks, READ(of + j), peaks);
+        float peak = peaks[0];
+        for (int i = 1; i < W; i++) peak = peaks[i] > peak ? peaks[i] : peak;
+        for (long j = 0; j < padded; j += W) {
+            vector all = READ(of + j);
+            AT(of + j) = choose(all > -__builtin_inff(), exponential((all - peak) * scale), (vector){0});
+            sums += READ(of + j);
+        }
+        float whole = total(sums);
+        for (long d = 0; d < dim; d += 2 * W) {
+            vector part[4][2] = {{{0}}}; /* four sums: one would wait for each addition to end before the next */
+            for (long j = 0; j < count; j += 4)
+                for (int i = 0; i < 4; i++) {
+                    const float *value = values + seen[j + i < count ? j + i : count - 1] * dim + d;
+                    part[i][0] += of[j + i] * READ(value), part[i][1] += of[j + i] * READ(value + W);
+                }
+            for (int i = 0; i < 2; i++)
+                AT(to + d + i * W) = ((part[0][i] + part[1][i]) + (part[2][i] + part[3][i])) / whole;
+        }
+    }
+}
+
+/* x (rows, hidden) in place. rows = batch * n. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) + heads dim)
+   floats, and for each thread (stride of sight + W) floats for each head of a group. */
+void llama_layer(const layer *l, float *x, const float *cosine, const float *sine, long rows, long n, cache c, sight s,
+                 float *room) {
+    long hidden = l->out.outputs, heads = l->heads + 2 * l->kv_heads, group = l->heads / l->kv_heads;
+    long wide = heads * l->dim > l->gate.outputs ? heads * l->dim : l->gate.outputs;
+    float *normal = room, *read = l->read_norm ? normal : x, *joined = normal + rows * hidden, *attended = joined + rows * wide;
+    float *weights = attended + rows * l->heads * l->dim;
+#pragma omp parallel
+    {
+        if (l->read_norm) normalise(x, l->read_norm, l->epsilon, rows, hidden, normal);
+        project(&l->qkv, read, rows, joined);
+        turn(l, joined, cosine, sine, rows, n, c);
+        float *mine = weights + omp_get_thread_num() * group * (s.stride + W);
+#pragma omp for schedule(static, 1)
+        for (long item = 0; item < rows * l->kv_heads; item++) {
+            long r = item / l->kv_heads, h = item % l->kv_heads, start = r / n * c.row + h * c.head;
+            attend(joined + (r * heads + h * group) * l->dim, c.keys + start, c.values + start,
+                   s.index + r * s.stride, s.count[r], group, l->dim, mine, attended + item * group * l->dim);
+        }
+        project_and_add(&l->out, attended, rows, x);
+        normalise(x, l->norm, l->epsilon, rows, hidden, normal);
+        gate_and_up(l, normal, rows, joined);
+        project_and_add(&l->down, joined, rows, x);
+    }
+}
+
+void linear(const matrix *m, const float *x, long rows, float *y) {
+#pragma omp parallel
+    project(m, x, rows, y);
+}
+
+void rms_norm(const float *x, const float *weight, float epsilon, long rows, long width, float *y) {
+#pragma omp parallel
+    normalise(x, weight, epsilon, rows, width, y);
+}
+
+/* List the slots that each query sees. mask: (rows, slots) of bytes. */
+void list_seen(const uint8_t *mask, long rows, long slots, int32_t *index, int32_t *count) {
+#pragma omp parallel for schedule(static)
+    for (long r = 0; r < rows; r++) {
+        int32_t found = 0;
+        for (long s = 0; s < slots; s++) {
+            index[r * slots + found] = (int32_t)s;
+            found += mask[r * slots + s] != 0;
+        }
+        count[r] = found;
+    }
+}
+
+/* Floats of a vector, for the layout of panels. */
+long lanes(void) { return W; }

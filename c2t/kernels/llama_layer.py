@@ -1,0 +1,193 @@
+"""Llama's decoder layer on a CPU, in C: float32 arithmetic on weights that stay in bf16 where they are exactly that.
+
+What it computes for a token does not depend on which other tokens are in the same forward, so a verified tree and plain
+decoding give the same logits bit for bit. A matrix is stored in panels of 2 x `lanes` output columns, in which one pass
+serves up to 14 rows: on two cores 14 rows cost 1.4 of one (`python -m pipelines.bench forward`). The twin in torch is
+transformers' `LlamaDecoderLayer`.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from c2t.kernels.compiled import library
+
+_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = [("panels", _POINTER), ("bias", _POINTER), ("inputs", _LONG), ("outputs", _LONG), ("bf16", _LONG)]
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *((name, _Matrix) for name in ("qkv", "out", "gate", "up", "down")),
+        *((name, _POINTER) for name in ("read_norm", "norm")),
+        *((name, _LONG) for name in ("heads", "kv_heads", "dim")),
+        ("epsilon", ctypes.c_float),
+    ]
+
+
+class _Cache(ctypes.Structure):
+    _fields_ = [("keys", _POINTER), ("values", _POINTER), ("row", _LONG), ("head", _LONG), ("begin", _LONG)]
+
+
+class _Sight(ctypes.Structure):
+    _fields_ = [("index", _POINTER), ("count", _POINTER), ("stride", _LONG)]
+
+
+@cache
+def kernels() -> ctypes.CDLL | None:
+    """Return the compiled functions, None where they cannot be had."""
+    found = library(Path(__file__).with_suffix(".c"))
+    if found is not None:
+        layer, matrix = ctypes.POINTER(_Layer), ctypes.POINTER(_Matrix)
+        found.llama_layer.argtypes = (layer, *[_POINTER] * 3, _LONG, _LONG, _Cache, _Sight, _POINTER)
+        found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER)
+        found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER)
+        found.list_seen.argtypes = (_POINTER, _LONG, _LONG, _POINTER, _POINTER)
+        found.lanes.restype = _LONG
+    return found
+
+
+def panel() -> int:
+    """Return the output columns of a panel: every inner dimension of a layer must be a multiple of it."""
+    return 2 * kernels().lanes()
+
+
+class PackedMatrix:
+    """Linear layer in panels. Takes any float dtype; float32 weights that bf16 holds exactly are stored as bf16."""
+
+    def __init__(self, weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None):
+        weight = weight.detach()
+        half = weight.bfloat16()
+        self.exact_in_bf16 = weight.dtype == torch.bfloat16 or bool((half == weight).all())
+        self.outputs, inputs = weight.shape
+        width = panel()
+        padded = -(-self.outputs // width) * width
+        rows = nn.functional.pad(half if self.exact_in_bf16 else weight.float(), (0, 0, 0, padded - self.outputs))
+        columns = rows.view(-1, 2, width // 2, inputs)
+        # bf16: the numbers of columns i and i + lanes share a word; float32: one vector after the other.
+        order = (0, 3, 2, 1) if self.exact_in_bf16 else (0, 3, 1, 2)
+        self._panels = columns.permute(order).contiguous()
+        self._bias = None if bias is None else nn.functional.pad(bias.detach().float(), (0, padded - self.outputs))
+        bias_at = None if self._bias is None else self._bias.data_ptr()
+        self.struct = _Matrix(self._panels.data_ptr(), bias_at, inputs, padded, self.exact_in_bf16)
+
+    def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
+        """Return x W' + b in float32."""
+        rows = x.reshape(-1, x.shape[-1]).float().contiguous()
+        out = rows.new_empty(len(rows), self.struct.outputs)
+        kernels().linear(self.struct, rows.data_ptr(), len(rows), out.data_ptr())
+        return out[:, : self.outputs].unflatten(0, x.shape[:-1])
+
+
+class Sight(NamedTuple):
+    """Slots that each query sees: index[r, :count[r]], in rising order."""
+
+    index: Int[Tensor, "R t"]
+    count: Int[Tensor, " R"]
+
+    @classmethod
+    def of(cls, mask: Bool[Tensor, "B n t"]) -> "Sight":
+        """Return the sight of B x n queries."""
+        rows, slots = mask.shape[0] * mask.shape[1], mask.shape[2]
+        found = cls(torch.empty(rows, slots, dtype=torch.int32), torch.empty(rows, dtype=torch.int32))
+        mask = mask.contiguous()
+        kernels().list_seen(mask.data_ptr(), rows, slots, found.index.data_ptr(), found.count.data_ptr())
+        return found
+
+
+class PackedNorm:
+    """Llama's norm."""
+
+    def __init__(self, module: nn.Module):
+        weight: Tensor = module.weight
+        self.weight, self.epsilon = weight.detach().float().contiguous(), float(module.variance_epsilon)
+
+    def __call__(self, x: Float[Tensor, "R H"]) -> Float[Tensor, "R H"]:
+        """Return the rows normalised; x is contiguous and in float32."""
+        out = torch.empty_like(x)
+        kernels().rms_norm(x.data_ptr(), self.weight.data_ptr(), self.epsilon, *x.shape, out.data_ptr())
+        return out
+
+
+class PackedLayer:
+    """One decoder layer of a module with Llama's parts; without an input norm if that is `nn.Identity`."""
+
+    def __init__(self, layer: nn.Module, heads: int, kv_heads: int, dim: int):
+        attention, mlp = _parts(layer)
+        reading = (attention.q_proj, attention.k_proj, attention.v_proj)
+        biased = reading[0].bias is not None
+        qkv = PackedMatrix(
+            torch.cat([linear.weight for linear in reading]),
+            torch.cat([linear.bias for linear in reading]) if biased else None,
+        )
+        others = (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+        self._matrices = [qkv, *(PackedMatrix(linear.weight, linear.bias) for linear in others)]
+        self._read = None if isinstance(layer.input_layernorm, nn.Identity) else PackedNorm(layer.input_layernorm)
+        self._norm = PackedNorm(layer.post_attention_layernorm)
+        self.heads, self.kv_heads, self.dim = heads, kv_heads, dim
+        self.wide = max((heads + 2 * kv_heads) * dim, mlp.gate_proj.out_features)
+        self.struct = _Layer(
+            *(matrix.struct for matrix in self._matrices),
+            self._read.weight.data_ptr() if self._read else None,
+            self._norm.weight.data_ptr(),
+            *(heads, kv_heads, dim, self._norm.epsilon),
+        )
+
+    def room(self, x: Float[Tensor, "R H"], sight: Sight) -> Float[Tensor, " n"]:
+        """Return the working memory of a call, which several layers of the same shape can share."""
+        floats = len(x) * (x.shape[1] + self.wide + self.heads * self.dim)
+        group = self.heads // self.kv_heads
+        return torch.empty(floats + torch.get_num_threads() * group * (sight.index.shape[1] + panel()))
+
+    def __call__(
+        self,
+        x: Float[Tensor, "R H"],
+        turns: tuple[Float[Tensor, "R h"], Float[Tensor, "R h"]],
+        buffer: Float[Tensor, "2 B K t D"],
+        begin: int,
+        sight: Sight,
+        room: Float[Tensor, " n"],
+    ) -> None:
+        """Replace R = B x n states by the layer's outputs.
+
+        turns: cosines and sines of the states' positions, for half of a head's dimensions. buffer: keys and values, to
+        which the states' own are written from slot `begin` on.
+        """
+        cosine, sine = turns
+        assert all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in (x, cosine, sine))
+        assert buffer.stride(3) == self.dim
+        assert buffer.dtype == torch.float32
+        cache = _Cache(buffer[0].data_ptr(), buffer[1].data_ptr(), buffer.stride(1), buffer.stride(2), begin)
+        seen = _Sight(sight.index.data_ptr(), sight.count.data_ptr(), sight.index.shape[1])
+        n = len(x) // buffer.shape[1]
+        pointers = (x.data_ptr(), cosine.data_ptr(), sine.data_ptr())
+        kernels().llama_layer(self.struct, *pointers, len(x), n, cache, seen, room.data_ptr())
+
+
+def packable(layer: nn.Module, dim: int) -> bool:
+    """Return True if the kernels are there and have the layer's shape: dimensions in whole panels, weights in bf16 or
+    float32 on a CPU."""
+    if kernels() is None:
+        return False
+    attention, mlp = _parts(layer)
+    linears = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    if any(type(linear) is not nn.Linear for linear in linears):
+        return False
+    plain = (torch.float32, torch.bfloat16)
+    if any(linear.weight.device.type != "cpu" or linear.weight.dtype not in plain for linear in linears):
+        return False
+    hidden, inner = linears[-1].out_features, linears[-1].in_features
+    return all(size % panel() == 0 for size in (dim, hidden, inner))
+
+
+def _parts(layer: nn.Module) -> tuple[Any, Any]:
+    return layer.self_attn, layer.mlp

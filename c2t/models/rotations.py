@@ -1,0 +1,34 @@
+"""Rotary position embeddings as a table."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+class Rotations:
+    """Cosines and sines of all positions so far asked for; each is computed once, so that it is the same in every
+    forward."""
+
+    @staticmethod
+    def serves(rotary: nn.Module) -> bool:
+        """Return True if the frequencies do not depend on the text's length."""
+        return rotary.rope_type in ("default", "linear", "llama3")
+
+    def __init__(self, rotary: nn.Module, dim: int):
+        self._rotary, self._half = rotary, dim // 2
+        self.cosine = self.sine = torch.zeros(0, self._half, device=rotary.inv_freq.device)
+
+    def at(self, positions: Int[Tensor, "B n"]) -> tuple[Float[Tensor, "R h"], Float[Tensor, "R h"]]:
+        """Return cosines and sines of the positions, row after row, for half of a head's dimensions: the other half
+        turns by the same angles."""
+        self.reach(int(positions.max()) + 1)
+        flat = positions.flatten()
+        return self.cosine[flat], self.sine[flat]
+
+    def reach(self, positions: int) -> None:
+        """Extend the table to this number of positions, if it is shorter."""
+        if positions <= len(self.cosine):
+            return
+        places = torch.arange(max(positions, 2 * len(self.cosine), 1024), device=self.cosine.device)
+        cosine, sine = self._rotary(torch.zeros(1, device=places.device), places[None])
+        self.cosine, self.sine = cosine[0, :, : self._half].contiguous(), sine[0, :, : self._half].contiguous()

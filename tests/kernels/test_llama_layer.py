@@ -1,0 +1,155 @@
+"""The layer in C computes what transformers' layer does, for each token the same bits whatever else is computed."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+from c2t.kernels.llama_layer import PackedLayer, PackedMatrix, PackedNorm, Sight, kernels, packable
+from c2t.models.rotations import Rotations
+from tests.rounding import assert_within, dot_bound, growth
+
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
+
+HIDDEN, HEADS, KV_HEADS, DIM, INNER = 96, 6, 2, 32, 160
+# A layer passes some 500 roundings in sequence, and enlarges errors at most 20-fold: its weights are of order 1/10.
+LAYER = 20 * growth(500)
+
+
+def layer_of(seed: int = 0, bias: bool = False, read: bool = True) -> LlamaDecoderLayer:
+    config = LlamaConfig(
+        hidden_size=HIDDEN,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        head_dim=DIM,
+        intermediate_size=INNER,
+        attention_bias=bias,
+        attn_implementation="eager",
+    )
+    layer = LlamaDecoderLayer(config, 0)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in layer.parameters():
+        around = 1.0 if parameter.dim() == 1 else 0.0
+        parameter.data = (around + 0.1 * torch.randn(parameter.shape, generator=generator)).bfloat16().float()
+    if not read:
+        layer.input_layernorm = nn.Identity()
+    return layer.requires_grad_(False).eval()
+
+
+def inputs(rows: int, n: int, prefix: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """States, positions, a mask in which every query sees itself, and a buffer with a prefix."""
+    generator = torch.Generator().manual_seed(rows + n + prefix)
+    mask = torch.rand(rows, n, prefix + n, generator=generator) < 0.7
+    mask[:, :, prefix:] = torch.eye(n, dtype=torch.bool) | (mask[:, :, prefix:] & torch.ones(n, n).tril().bool())
+    states = torch.randn(rows, n, HIDDEN, generator=generator)
+    positions = torch.randint(0, 500, (rows, n), generator=generator)
+    return states, positions, mask, torch.randn(2, rows, KV_HEADS, prefix + n + 3, DIM, generator=generator)
+
+
+def rotary() -> LlamaRotaryEmbedding:
+    return LlamaRotaryEmbedding(layer_of().self_attn.config)
+
+
+def packed_output(layer: PackedLayer, x: Tensor, positions: Tensor, mask: Tensor, buffer: Tensor) -> Tensor:
+    """The layer's outputs for new tokens whose slots are the last of the mask."""
+    x, sight = x.flatten(0, 1).clone(), Sight.of(mask)
+    layer(x, Rotations(rotary(), DIM).at(positions), buffer, mask.shape[2] - mask.shape[1], sight, layer.room(x, sight))
+    return x.unflatten(0, positions.shape)
+
+
+class Prefix:
+    """Cache for transformers' layer: a prefix, and what the layer appends."""
+
+    def __init__(self, buffer: Tensor, length: int):
+        self.keys, self.values = buffer[0, :, :, :length].double(), buffer[1, :, :, :length].double()
+
+    def update(self, keys: Tensor, values: Tensor, *_args, **_kwargs) -> tuple[Tensor, Tensor]:
+        return torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
+
+
+@pytest.mark.parametrize(("bias", "read"), [(False, True), (True, True), (False, False)])
+@pytest.mark.parametrize(("rows", "n", "prefix"), [(1, 1, 0), (1, 1, 37), (2, 5, 16), (1, 14, 3), (3, 33, 50)])
+@torch.inference_mode()
+def test_outputs_are_those_of_transformers(rows: int, n: int, prefix: int, bias: bool, read: bool) -> None:
+    layer = layer_of(bias=bias, read=read)
+    x, positions, mask, buffer = inputs(rows, n, prefix)
+    found = packed_output(PackedLayer(layer, HEADS, KV_HEADS, DIM), x, positions, mask, buffer.clone())
+    exact = layer.double()(
+        x.double(),
+        attention_mask=torch.where(mask, 0.0, -torch.inf)[:, None].double(),
+        position_embeddings=tuple(part.double() for part in rotary()(x, positions)),
+        past_key_values=Prefix(buffer, prefix),
+    )
+    assert_within(found, exact, LAYER * exact.abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_a_token_gets_the_same_bits_alone_and_among_others(dtype: torch.dtype) -> None:
+    """Other tokens, rows of the batch, slots that it does not see, and the number of threads change nothing."""
+    layer = layer_of()
+    if dtype == torch.float32:  # weights that bf16 cannot hold
+        for parameter in layer.parameters():
+            parameter.data = parameter.data * (1 + 2**-12)
+    packed = PackedLayer(layer, HEADS, KV_HEADS, DIM)
+    assert packed._matrices[0].exact_in_bf16 == (dtype == torch.bfloat16)
+    x, positions, mask, buffer = inputs(2, 31, 40)
+    together = packed_output(packed, x, positions, mask, buffer)
+    for row, place in [(0, 0), (1, 7), (0, 13), (1, 30)]:
+        seen = mask[row, place].nonzero()[:, 0]
+        alone = buffer[:, row : row + 1, :, seen].clone()  # now holds the keys of the tokens before it, too
+        one = (x[row, place][None, None], positions[row, place][None, None])
+        for threads in (1, 2):
+            before = torch.get_num_threads()
+            torch.set_num_threads(threads)
+            try:
+                found = packed_output(packed, *one, torch.ones(1, 1, len(seen), dtype=torch.bool), alone)
+            finally:
+                torch.set_num_threads(before)
+            assert torch.equal(found[0, 0], together[row, place])
+
+
+@pytest.mark.parametrize("shape", [(1, 96), (14, 96), (15, 96), (61, 96), (2, 5, 96), (0, 96)])
+@pytest.mark.parametrize("outputs", [1, 32, 70])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matrices_of_any_number_of_outputs(shape: tuple[int, ...], outputs: int, dtype: torch.dtype) -> None:
+    weight, bias, x = torch.randn(outputs, 96).to(dtype), torch.randn(outputs), torch.randn(shape)
+    exact = x.double() @ weight.double().T
+    bound = dot_bound(x, weight.T)
+    assert_within(PackedMatrix(weight)(x), exact, bound)
+    found = PackedMatrix(weight, bias)(x)
+    assert found.shape == (*shape[:-1], outputs)
+    assert_within(found, exact + bias, bound + growth(2) * (exact + bias).abs())
+
+
+def test_weights_that_bf16_holds_give_the_bits_of_float32() -> None:
+    weight, x = torch.randn(40, 64).bfloat16().float(), torch.randn(17, 64)
+    small = PackedMatrix(weight)
+    large = PackedMatrix(torch.cat([weight, torch.full((1, 64), 1 / 3)]))  # one row more, which bf16 does not hold
+    assert small.exact_in_bf16
+    assert not large.exact_in_bf16
+    assert torch.equal(small(x), large(x)[:, :40])
+
+
+def test_norm() -> None:
+    module = layer_of().input_layernorm
+    x = 3 * torch.randn(5, HIDDEN)
+    exact = module.double()(x.double())
+    assert_within(PackedNorm(layer_of().input_layernorm)(x), exact, growth(HIDDEN + 8) * exact.abs())
+
+
+def test_sight_lists_the_slots_that_are_seen() -> None:
+    mask = torch.rand(2, 3, 11) < 0.5
+    sight = Sight.of(mask)
+    for row, seen in enumerate(mask.flatten(0, 1)):
+        assert sight.index[row, : sight.count[row]].tolist() == seen.nonzero()[:, 0].tolist()
+
+
+def test_what_the_kernels_cannot_run_is_left_to_torch() -> None:
+    layer = layer_of()
+    assert packable(layer, DIM)
+    assert not packable(layer, DIM + 1)
+    assert not packable(layer_of().double(), DIM)
+    layer.mlp.down_proj = nn.Sequential(layer.mlp.down_proj)
+    assert not packable(layer, DIM)

@@ -1,0 +1,159 @@
+"""The packed target and head: transformers' states, and the same bits in a tree as in plain decoding."""
+
+from functools import cache
+
+import pytest
+import torch
+from transformers import GPT2Config, LlamaConfig, Qwen2Config
+
+from c2t.kernels.llama_layer import kernels
+from c2t.models import packed_llama
+from c2t.models.eagle import EagleHead
+from c2t.models.eagle_draft import EagleDraft
+from c2t.models.packed_llama import PackedEagle, PackedLlama
+from c2t.models.target import Target
+from c2t.policies import Eagle2
+from c2t.tree import Tree
+from tests.rounding import assert_within, growth
+from tests.toys import TableDraft, language_model, random_table, randomise, root_of
+
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
+
+VOCABULARY = 61
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 256,
+}
+# Three layers of some 500 roundings each in sequence, whose errors those after them enlarge at most 100-fold.
+NETWORK = 100 * growth(1500)
+
+
+@cache
+def target_of(dtype: torch.dtype) -> Target:
+    return Target(language_model(LlamaConfig(**SIZES)).to(torch.bfloat16).to(dtype))
+
+
+def tree_of(roots: list[int], seed: int = 0) -> Tree:
+    return Eagle2(K=3, levels=4, N=20)(TableDraft(random_table(VOCABULARY, seed)), root_of(*roots))
+
+
+def prompts() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(0, VOCABULARY, (2, 19), generator=generator), torch.tensor([19, 12])
+
+
+@torch.inference_mode()
+def test_states_are_those_of_transformers() -> None:
+    target = target_of(torch.float32)
+    tokens, _ = prompts()
+    session = target.session()
+    assert session.packed is not None
+    found = session.prefill(tokens, torch.tensor([19, 19]))
+    exact = language_model(LlamaConfig(**SIZES)).to(torch.bfloat16).double()(tokens, output_hidden_states=True)
+    for features, wanted in ((found.features, exact.hidden_states[-1]), (found.logits, exact.logits[:, -1:])):
+        assert_within(features, wanted, NETWORK * wanted.abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_a_tree_has_the_bits_of_plain_decoding(dtype: torch.dtype) -> None:
+    """Logits and features of every slot, in a batch of rows of different length and after an accepted path, are those
+    of feeding its path token by token; in bf16 they are those of the same weights in float32, too."""
+    target = target_of(dtype)
+    tokens, lengths = prompts()
+    batch = target.session()
+    batch.prefill(tokens, lengths)
+    for seed in range(2):
+        tree = tree_of([5, 7], seed)
+        verified = batch.verify(tree)
+        texts = [tokens[row, :length].tolist() for row, length in enumerate(lengths)]
+        for row, slot in [(0, 0), (1, 0), (0, 3), (1, 9), (0, tree.size - 1)]:
+            path = path_to(tree, row, slot)
+            alone = target_of(torch.float32).session()
+            alone.prefill(torch.tensor([texts[row][:4]]), torch.tensor([4]))
+            for token in texts[row][4:] + path:
+                one = alone.verify(Tree.root(torch.tensor([token])))
+                alone.commit(torch.tensor([[0]]), torch.tensor([1]))
+            assert torch.equal(one.logits[0, 0], verified.logits[row, slot])
+            assert torch.equal(one.features[0, 0], verified.features[row, slot])
+        kept = path_slots(tree, 0, tree.size - 1)
+        slots = torch.tensor([kept, [0] + [-1] * (len(kept) - 1)])
+        count = torch.tensor([len(kept), 1])
+        batch.commit(slots, count)
+        ids = [tree.token[row, slots[row, : count[row]]] for row in range(2)]
+        longest = int((lengths + count).max())
+        grown = torch.zeros(2, longest, dtype=torch.long)
+        for row in range(2):
+            both = torch.cat([tokens[row, : lengths[row]], ids[row]])
+            grown[row, : len(both)] = both
+        tokens, lengths = grown, lengths + count
+
+
+def path_slots(tree: Tree, row: int, slot: int) -> list[int]:
+    slots = [slot]
+    while (parent := int(tree.parent[row, slots[-1]])) >= 0:
+        slots.append(parent)
+    return slots[::-1]
+
+
+def path_to(tree: Tree, row: int, slot: int) -> list[int]:
+    return tree.token[row, path_slots(tree, row, slot)].tolist()
+
+
+@torch.inference_mode()
+def test_taps_are_the_inputs_of_layers() -> None:
+    target = Target(language_model(LlamaConfig(**SIZES)).float())
+    target.tap((0, 2))
+    tokens, _ = prompts()
+    found = target.session().prefill(tokens, torch.tensor([19, 19])).features
+    states = language_model(LlamaConfig(**SIZES))(tokens, output_hidden_states=True).hidden_states
+    wanted = torch.cat([states[0], states[2]], -1)
+    assert_within(found, wanted, NETWORK * wanted.abs().max())
+
+
+@torch.inference_mode()
+def test_the_head_computes_what_its_module_does() -> None:
+    head = randomise(EagleHead(LlamaConfig(**{**SIZES, "num_hidden_layers": 2}), qkv_bias=True), 1, spread=0.1)
+    head.embed_tokens = target_of(torch.float32).embed_tokens
+    draft = EagleDraft(head.float().eval(), target_of(torch.float32).lm_head)
+    tokens, features = prompts()[0], torch.randn(2, 18, 64)
+    session = draft.session()
+    session.observe(tokens, features, torch.tensor([18, 11]))
+    assert session.packed is not None
+    wanted = head.double()(features.double(), tokens[:, 1:])
+    assert_within(session.observed, wanted, NETWORK * wanted.abs().max())
+
+
+@torch.no_grad()
+def test_changed_weights_are_packed_anew() -> None:
+    target = Target(language_model(LlamaConfig(**SIZES)).float())
+    before = target.packed
+    assert target.packed is before
+    target.model.model.layers[1].mlp.up_proj.weight.mul_(2)
+    assert target.packed is not before
+
+
+def test_what_is_not_served() -> None:
+    def model(config, dtype: torch.dtype = torch.float32):
+        return language_model(config).to(dtype)
+
+    assert PackedLlama.serves(model(LlamaConfig(**SIZES)))
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    assert not PackedLlama.serves(model(LlamaConfig(**SIZES, rope_parameters=dynamic)))
+    assert not PackedLlama.serves(model(LlamaConfig(**{**SIZES, "head_dim": 24})))
+    assert not PackedLlama.serves(model(LlamaConfig(**SIZES, hidden_act="gelu")))
+    assert not PackedLlama.serves(model(LlamaConfig(**SIZES), torch.float64))
+    assert not PackedLlama.serves(model(Qwen2Config(**SIZES)))
+    assert not PackedLlama.serves(model(GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=1, n_head=2)))
+    assert not PackedEagle.serves(EagleHead(LlamaConfig(**SIZES)).double())
+
+
+def test_without_the_kernels_transformers_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_llama, "packable", lambda *_: False)
+    assert target_of(torch.float32).session().packed is None
