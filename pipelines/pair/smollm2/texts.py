@@ -13,14 +13,13 @@ import torch
 from jaxtyping import Float, Int
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from c2t.kernels.tree_attention import grouped_attention
 from c2t.kv_cache import KVCache
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.gguf_target import END, install
-from c2t.models.target import Target
+from c2t.models.target import Target, TargetSession
 from c2t.storage import paths
 from pipelines.pair.smollm2.questions import BENCH, Left, first_turns, questions
 
@@ -47,20 +46,10 @@ class Texts(NamedTuple):
     taps: Float[Tensor, "n D"]
 
 
-def grouped(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **_) -> tuple[Tensor, None]:
-    """Attention without copies of keys and values for each query head: stock SDPA makes them, and most of a step."""
-    return grouped_attention(query, key, value, mask[:, 0], module.scaling).transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register("grouped", grouped)
-
-
 def load_target() -> tuple[Target, PreTrainedTokenizerBase]:
     """Return the target with EAGLE-3's layers tapped, and its tokenizer."""
     place = install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
-    # Batches are bound by arithmetic, which CPUs without tiles do at half the speed in bf16.
-    dtype = torch.bfloat16 if torch.cpu._is_amx_tile_supported() else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, attn_implementation="grouped")
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
     target = Target(model.requires_grad_(False))
     target.tap(Eagle3Head.taps(target.config.num_hidden_layers))
     return target, AutoTokenizer.from_pretrained(place)
@@ -76,9 +65,9 @@ def draw(logits: Float[Tensor, "B V"], temperature: float) -> Int[Tensor, " B"]:
 
 
 class Asked(NamedTuple):
-    """Questions that were read: their cache, and the states and taps of each."""
+    """Questions that were read: the session that holds them, and the states and taps of each."""
 
-    cache: KVCache
+    session: TargetSession
     features: list[list[Tensor]]
     taps: list[list[Tensor]]
 
@@ -89,31 +78,34 @@ def read(target: Target, asked: list[list[int]], longest: int) -> Asked:
     cache = KVCache(target.config.num_hidden_layers, int(lengths.max()) + longest)
     features, taps = [], []
     for row, ids in enumerate(asked):
-        one = KVCache(target.config.num_hidden_layers, len(ids))
+        one = target.session()
         places = torch.arange(len(ids))[None]
-        hidden = target.forward(torch.tensor([ids]), places, places[:, :, None] >= places, one)
+        hidden = one.forward(torch.tensor([ids]), places, places[:, :, None] >= places)
         features.append([hidden[0]])
         taps.append([target.features(hidden)[0]])
-        for layer, buffer in enumerate(one.buffers):
+        for layer, buffer in enumerate(one.cache.buffers):
             if row == 0:
                 shape = (2, len(asked), buffer.shape[2], cache.capacity, buffer.shape[4])
                 cache.buffers[layer] = buffer.new_zeros(shape)
             cache.buffers[layer][:, row, :, : len(ids)] = buffer[:, 0, :, : len(ids)]
     cache.lengths, cache.length = lengths, int(lengths.max())
-    return Asked(cache, features, taps)
+    session = target.session()
+    session.cache = cache
+    return Asked(session, features, taps)
 
 
 @torch.inference_mode()
 def write(target: Target, asked: list[list[int]], temperature: float, longest: int, few: int) -> Texts:
     """Let the target go on from each of `asked` until it ends the turn, `longest` tokens are written, or at most `few`
     of the texts are still being written. States are of all positions but each text's last one, whose are zero."""
-    cache, features, tapped = read(target, asked, longest)
+    session, features, tapped = read(target, asked, longest)
+    cache = session.cache
     lengths = cache.lengths.clone()
     texts = [list(ids) for ids in asked]
     rows = torch.arange(len(asked))  # the texts that are still being written
     last = torch.stack([states[0][-1] for states in features])
     for step in range(longest):
-        new = draw(target.lm_head(last), temperature)
+        new = draw(target.logits(last), temperature)
         for row, token in zip(rows.tolist(), new.tolist(), strict=True):
             texts[row].append(token)
         going = new != END
@@ -123,7 +115,7 @@ def write(target: Target, asked: list[list[int]], temperature: float, longest: i
             rows, new = rows[going], new[going]
             cache.select(going.nonzero()[:, 0])
         mask = torch.cat([cache.visible(), torch.ones(len(rows), 1, dtype=torch.bool)], 1)[:, None]
-        hidden = target.forward(new[:, None], cache.lengths[:, None], mask, cache)
+        hidden = session.forward(new[:, None], cache.lengths[:, None], mask)
         taps = target.features(hidden)
         cache.keep(torch.zeros(len(rows), 1, dtype=torch.long), torch.ones(len(rows), dtype=torch.long))
         for place, row in enumerate(rows.tolist()):

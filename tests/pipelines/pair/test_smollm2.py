@@ -24,7 +24,6 @@ ASKED = [[5, 6, 7], [8, 9, 10, 11, 12], [13], [14, 15]]
 def target() -> Target:
     torch.manual_seed(0)
     config = LlamaConfig(**SIZES, vocab_size=48, num_hidden_layers=7, eos_token_id=END, initializer_range=0.3)
-    config._attn_implementation = "grouped"
     loaded = Target(LlamaForCausalLM(config).double().requires_grad_(False))
     loaded.tap((2, 3, 4))
     return loaded
