@@ -33,7 +33,7 @@ def round_of(written: int, positions: int, data: Path, work: Path, out: Path) ->
     total = write_until(written, data, work / "texts")
     place = install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
     target = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).requires_grad_(False)
-    head, lm_head = heads.new_head(target), target.lm_head.weight.bfloat16()
+    head, lm_head = heads.new_head(target), target.lm_head.weight
     heads.train_until(positions, head, lm_head, work / "texts", work / "draft")
     heads.finish_round(head, lm_head, total, positions, work / "texts", work / "bench", work / "draft")
     heads.save_draft(head, out / "draft")
