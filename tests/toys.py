@@ -26,6 +26,7 @@ from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.mtp import MTPHead
 from c2t.models.target import Target
 from c2t.protocols import NextTokenDistributions, Root
@@ -104,14 +105,15 @@ def toy_drafts() -> dict[str, EagleDraft | DraftLM]:
 
 
 @cache
-def deep_pairs() -> dict[str, tuple[Target, EagleDraft | DraftLM]]:
+def deep_pairs() -> dict[str, tuple[Target, EagleDraft | MedusaDraft | DraftLM]]:
     """A target deep enough for EAGLE-3 with a draft of every kind; EAGLE-3's is the same model with tapped layers."""
     config = LlamaConfig(**{**SIZES, "num_hidden_layers": 7})
     target, tapped = (Target(language_model(config, spread=0.2)) for _ in range(2))
     narrow = LlamaConfig(**{**SIZES, "num_hidden_layers": 1})
     mtp = randomise(MTPHead(narrow).double(), seed=4, spread=0.3)
     eagle3 = randomise(Eagle3Head(narrow, VOCABULARY).double(), seed=5, spread=0.3)
-    for head in (mtp, eagle3):
+    medusa = randomise(MedusaHead(narrow, 2).double(), seed=6, spread=0.3)
+    for head in (mtp, eagle3, medusa):
         head.embed_tokens = target.embed_tokens
         head.requires_grad_(False).eval()
     tapped.tap(eagle3.taps(7))
@@ -119,6 +121,7 @@ def deep_pairs() -> dict[str, tuple[Target, EagleDraft | DraftLM]]:
         "eagle": (target, random_eagle(target)),
         "eagle3": (tapped, EagleDraft(eagle3, target.lm_head)),
         "mtp": (target, EagleDraft(mtp, target.lm_head)),
+        "medusa": (target, MedusaDraft(medusa, target.lm_head)),
         "lm": (target, perturbed(target, noise=0.02)),
     }
 

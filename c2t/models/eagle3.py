@@ -23,13 +23,22 @@ class Eagle3Head(Head):
     """EAGLE-3 head with upstream's modules and parameter names. target_width: size of one hidden state of the target.
 
     d2t: target token = draft token + d2t[draft token]; both maps are absent where the vocabularies are equal.
+    target_rows: the LM head is made of the target's rows, which are not trained and not stored (`take_rows`); upstream
+    has no such heads.
     """
 
     d2t: Tensor
     t2d: Tensor
 
-    def __init__(self, config: LlamaConfig, draft_vocab_size: int, target_width: int | None = None):
+    def __init__(
+        self,
+        config: LlamaConfig,
+        draft_vocab_size: int,
+        target_width: int | None = None,
+        target_rows: bool = False,
+    ):
         super().__init__(config)
+        self.target_rows = target_rows
         hidden = config.hidden_size
         self.fc = nn.Linear(3 * (target_width or hidden), hidden, bias=False)
         self.midlayer = MidLayer(config)
@@ -38,6 +47,17 @@ class Eagle3Head(Head):
         if draft_vocab_size != config.vocab_size:
             self.register_buffer("d2t", torch.zeros(draft_vocab_size, dtype=torch.long))
             self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
+
+    @property
+    def tokens(self) -> Int[Tensor, " v"]:
+        """The target's ids of the draft's tokens."""
+        own = torch.arange(self.lm_head.out_features, device=self.lm_head.weight.device)
+        return own + self.d2t if hasattr(self, "d2t") else own
+
+    def take_rows(self, lm_head: nn.Module) -> None:
+        """Set the rows of the LM head to the target's for the same tokens; they are not trained."""
+        rows: Tensor = lm_head.weight
+        self.lm_head.weight = nn.Parameter(rows.detach()[self.tokens.to(rows.device)], requires_grad=False)
 
     @staticmethod
     def taps(target_layers: int) -> tuple[int, ...]:
@@ -67,7 +87,7 @@ class Eagle3Head(Head):
         if logits.shape[-1] == self.config.vocab_size:
             return logits
         full = logits.new_full((*logits.shape[:-1], self.config.vocab_size), float("-inf"))
-        full[..., torch.arange(len(self.d2t), device=logits.device) + self.d2t] = logits
+        full[..., self.tokens] = logits
         return full
 
 

@@ -15,6 +15,7 @@ from transformers import LlamaConfig
 from c2t.errors import InputError
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
+from c2t.models.medusa import MedusaHead
 from c2t.models.mtp import MTPHead
 
 # Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
@@ -35,12 +36,13 @@ def fetch(path_or_id: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safe
         ) from error
 
 
-def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding) -> Head:
-    """Load a head (EAGLE-1/2, EAGLE-3 or MTP, by its config) onto the target's embedding, device and dtype.
+def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding, lm_head: nn.Module | None = None) -> Head:
+    """Load a head (EAGLE-1/2, EAGLE-3, MTP or Medusa-style, by its config) onto the target's embedding, device and
+    dtype.
 
-    Reads `model.safetensors` or `pytorch_model.bin` in fp32, fp16 or bf16, with or without embed_tokens. Raises
-    InputError for a head whose hidden size or vocabulary differs from the target's, and for missing, unexpected or
-    unreadable weights.
+    Reads `model.safetensors` or `pytorch_model.bin` in fp32, fp16 or bf16, with or without embed_tokens. lm_head: the
+    target's, for EAGLE-3 heads that store none of its rows. Raises InputError for a head whose hidden size or
+    vocabulary differs from the target's, and for missing, unexpected or unreadable weights.
     """
     folder = fetch(path_or_id)
     raw = _read_config(folder)
@@ -58,15 +60,22 @@ def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding) -> Head:
     own = state.pop("embed_tokens.weight", None)
     if isinstance(head, Eagle3Head) and head.lm_head.out_features == raw["vocab_size"]:
         state = {name: tensor for name, tensor in state.items() if name not in ("d2t", "t2d")}
-    _check_names(folder, head.state_dict(), state)
-    head.load_state_dict(state)
+    _check_names(folder, _stored(head), state)
+    head.load_state_dict(state, strict=False)
+    if isinstance(head, Eagle3Head) and head.target_rows:
+        if lm_head is None:
+            raise InputError(f"{folder}: this head stores no LM head; load it with the target's")
+        head.take_rows(lm_head)
     head.embed_tokens = _embedding(own, embed_tokens)
     return head.to(embed_tokens.weight.device, embed_tokens.weight.dtype).eval()
 
 
 def _build(raw: dict) -> Head:
     if "draft_vocab_size" in raw:
-        return Eagle3Head(_config(raw), raw["draft_vocab_size"], raw.get("target_hidden_size"))
+        target_rows = bool(raw.get("target_rows", False))
+        return Eagle3Head(_config(raw), raw["draft_vocab_size"], raw.get("target_hidden_size"), target_rows)
+    if "medusa_num_heads" in raw:
+        return MedusaHead(_config(raw), raw["medusa_num_heads"])
     if raw.get("architectures") == [MTPHead.__name__]:
         return MTPHead(_config(raw))
     return EagleHead(_config(raw), bias=raw.get("bias", True), qkv_bias=bool(raw.get("qkv_bias", False)))
@@ -77,11 +86,19 @@ def save_head(head: Head, folder: str | Path, embed_tokens: bool = False) -> Non
     strict loaders ask for."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.contiguous() for name, tensor in head.state_dict().items() if name != "embed_tokens.weight"}
+    state = {name: tensor.contiguous() for name, tensor in _stored(head).items()}
     if embed_tokens:
         state["embed_tokens.weight"] = head.embed_tokens.weight.detach().clone()
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(_raw(head), indent=2) + "\n")
+
+
+def _stored(head: Head) -> dict[str, Tensor]:
+    """Return the head's own weights: no embedding, and no rows that are the target's."""
+    targets = {"embed_tokens.weight"}
+    if isinstance(head, Eagle3Head) and head.target_rows:
+        targets.add("lm_head.weight")
+    return {name: tensor for name, tensor in head.state_dict().items() if name not in targets}
 
 
 def _raw(head: Head) -> dict:
@@ -89,7 +106,7 @@ def _raw(head: Head) -> dict:
     config = head.config
     rope = config.rope_parameters
     raw = {
-        "architectures": ["MTPHead" if isinstance(head, MTPHead) else "LlamaForCausalLM"],
+        "architectures": [type(head).__name__ if isinstance(head, MTPHead | MedusaHead) else "LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_act": config.hidden_act,
         "hidden_size": config.hidden_size,
@@ -111,6 +128,10 @@ def _raw(head: Head) -> dict:
     if isinstance(head, Eagle3Head):
         raw["draft_vocab_size"] = head.lm_head.out_features
         raw["target_hidden_size"] = head.fc.in_features // 3
+        if head.target_rows:
+            raw["target_rows"] = True
+    if isinstance(head, MedusaHead):
+        raw["medusa_num_heads"] = len(head.heads)
     return raw
 
 

@@ -15,6 +15,7 @@ from c2t.errors import InputError
 from c2t.models.draft import DraftSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.medusa import MedusaDraft
 from c2t.protocols import NextTokenDistributions
 from c2t.tree import Tree
 
@@ -35,7 +36,7 @@ class NgramDraft:
     InputError outside of PRIOR_WEIGHTS.
     """
 
-    draft: EagleDraft | DraftLM
+    draft: EagleDraft | MedusaDraft | DraftLM
     prior_weight: float = 32.0
 
     def __post_init__(self):

@@ -17,6 +17,7 @@ from c2t.errors import InputError
 from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.eagle_checkpoint import fetch, load_head
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.ngrams import NgramDraft, check_prior_weight
 from c2t.models.target import Target
 from c2t.storage import paths as checkpoints
@@ -27,6 +28,7 @@ DRAFTS = {
     "eagle": ("draft", "head"),
     "distilled": ("draft_distilled", "head"),
     "eagle3": ("draft_eagle3", "head"),
+    "medusa": ("draft_medusa", "head"),
     "mtp": ("draft_mtp", "head"),
     "lm": ("draft_lm", "lm"),
 }
@@ -44,7 +46,7 @@ class Pair:
 
     name: str
     target: Target
-    draft: EagleDraft | DraftLM | NgramDraft
+    draft: EagleDraft | MedusaDraft | DraftLM | NgramDraft
     tokenizer: PreTrainedTokenizerBase
     template: str
     sources: dict[str, tuple[str, str]]
@@ -79,9 +81,10 @@ def load_pair(
     target_model = _load_target(target_place, device, dtype, device_map)
     tokenizer = _load_tokenizer(target_place, target_model)
     if (kind or kind_of(folder)) == "head":
-        head = load_head(folder, target_model.embed_tokens).requires_grad_(False)
+        head = load_head(folder, target_model.embed_tokens, target_model.lm_head).requires_grad_(False)
         target_model.tap(head.taps(target_model.config.num_hidden_layers))
-        loaded = EagleDraft(head, target_model.lm_head)
+        draft_of = MedusaDraft if isinstance(head, MedusaHead) else EagleDraft
+        loaded = draft_of(head, target_model.lm_head)
     else:
         loaded = DraftLM(_load_target(str(folder), device, dtype, device_map))
         check_vocabulary(loaded.model, target_model, folder)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaConfig
 
 from c2t.errors import InputError
@@ -16,7 +17,7 @@ from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests.eagle_reference import CONFIG, eagle3_forward, eagle3_state, write_head
 from tests.rounding import assert_same_network
-from tests.toys import PROMPTS, SIZES, VOCABULARY, language_model, run
+from tests.toys import PROMPTS, SIZES, VOCABULARY, language_model, randomise, run
 
 LAYERS = 8
 EAGLE3 = {**CONFIG, "draft_vocab_size": 30}
@@ -81,6 +82,25 @@ def test_maps_are_dropped_where_the_vocabularies_are_equal(tmp_path: Path) -> No
     write_head(tmp_path, config, eagle3_state(config, SIZES["hidden_size"]))
     head = load_head(tmp_path, deep_target().embed_tokens)
     assert "d2t" not in head.state_dict()
+
+
+@torch.no_grad()
+def test_a_head_may_leave_its_rows_to_the_target(tmp_path: Path) -> None:
+    """The file has the ids only; logits are those of the target's LM head at the draft's tokens."""
+    target, config = deep_target(), LlamaConfig(**{**SIZES, "num_hidden_layers": 1})
+    made = randomise(Eagle3Head(config, draft_vocab_size=30, target_rows=True), seed=3)
+    tokens = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(0))[:30].sort().values
+    made.d2t.copy_(tokens - torch.arange(30))
+    save_head(made, tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    head = load_head(tmp_path, target.embed_tokens, target.lm_head)
+    hidden = torch.randn(1, 5, SIZES["hidden_size"], dtype=torch.float64)
+    wanted = target.lm_head(head.norm(hidden))
+    logits = head.logits(hidden, target.lm_head)
+    assert_same_network(logits[..., tokens], wanted[..., tokens])
+    assert logits.isfinite().sum() == 5 * 30
+    with pytest.raises(InputError, match="stores no LM head"):
+        load_head(tmp_path, target.embed_tokens)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3)], ids=["greedy", "sampled"])

@@ -1,0 +1,112 @@
+"""A Medusa-style parallel draft: one forward over the committed text gives the tokens of all depths.
+
+    h_0 = EAGLE layer at the root;  h_k = h_0 + SiLU(W_k h_0 + b_k);  logits of depth k = target.lm_head(h_k)
+
+Medusa's heads read the target's feature, which the root does not have before it is verified; here they read what an
+EAGLE layer predicts in its place from the root's token and the features before it. A depth's distribution is the same
+on every path (a product of marginals), so expanding slots costs no forward. Below the last head all tokens are equal.
+"""
+
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlamaConfig
+
+from c2t.models.eagle import EagleHead
+from c2t.models.eagle_draft import EagleDraft, EagleSession
+from c2t.protocols import NextTokenDistributions
+from c2t.tree import Tree
+
+
+class MedusaHead(EagleHead):
+    """EAGLE layer with `num_heads` residual blocks behind it, each for one more token ahead (Medusa's ResBlock).
+    `forward` is the layer's; blocks start as the identity."""
+
+    def __init__(self, config: LlamaConfig, num_heads: int):
+        super().__init__(config)
+        self.heads = nn.ModuleList(nn.Linear(config.hidden_size, config.hidden_size) for _ in range(num_heads))
+        for block in self.heads:
+            nn.init.zeros_(block.weight)
+            nn.init.zeros_(block.bias)
+
+    def ahead(self, hidden: Float[Tensor, "*B H"]) -> Float[Tensor, "*B D H"]:
+        """Return the states of all depths, D = 1 + the number of heads, from the layer's outputs."""
+        return torch.stack([hidden, *(hidden + F.silu(block(hidden)) for block in self.heads)], -2)
+
+
+class MedusaDraft:
+    """Draft made of a Medusa-style head and the target's LM head, with one session per generation."""
+
+    def __init__(self, head: MedusaHead, lm_head: nn.Module):
+        self.head, self.layer = head, EagleDraft(head, lm_head)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.head.config.hidden_size
+
+    def session(self) -> "MedusaSession":
+        """Return a new session for one generation."""
+        return MedusaSession(self)
+
+
+class MedusaSession(EagleSession):
+    """Draft session whose slots are expanded without a forward."""
+
+    def __init__(self, draft: MedusaDraft):
+        super().__init__(draft.layer)
+        self.head = draft.head
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`; only the root takes part in a forward."""
+        if not self.expanded:
+            self.expanded = True
+            self.passes = self.passes + tree.alive[:, 0]
+            states = self.head.ahead(self.hidden[:, 0])
+            states = F.pad(states, (0, 0, 0, 1))  # below the last head: the LM head gives zeros for a zero
+            self.ahead = ByDepth(self._logits(states), states)
+            self.broken = self.broken | self.ahead.log_norm.isnan().any()
+        depth = tree.depth.gather(1, slots.clamp(min=0)) + 1
+        return AtDepth(self.ahead, depth.clamp(0, len(self.head.heads) + 1))
+
+
+class ByDepth(NextTokenDistributions):
+    """Distributions of all depths of a round (F is the number of depths), which go through the vocabulary once."""
+
+    def __init__(self, logits: Float[Tensor, "B D V"], hidden: Float[Tensor, "B D H"]):
+        super().__init__(logits, hidden)
+        self._known: dict[tuple[int, int | None], tuple[Tensor, Tensor, Tensor]] = {}
+
+    def topk_entropy(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        """See `NextTokenDistributions.topk_entropy`."""
+        if (k, m) not in self._known:
+            self._known[k, m] = super().topk_entropy(k, m)
+        return self._known[k, m]
+
+
+class AtDepth(NextTokenDistributions):
+    """Distributions after slots, each of which has its depth's."""
+
+    def __init__(self, ahead: ByDepth, depth: Int[Tensor, "B F"]):
+        self.ahead, self.depth = ahead, depth
+        self.hidden = self._at(ahead.hidden)
+
+    @cached_property
+    def logits(self) -> Float[Tensor, "B F V"]:
+        """See `NextTokenDistributions.logits`."""
+        return self._at(self.ahead.logits)
+
+    @cached_property
+    def log_norm(self) -> Float[Tensor, "B F 1"]:
+        """See `NextTokenDistributions.log_norm`."""
+        return self._at(self.ahead.log_norm)
+
+    def topk_entropy(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        """See `NextTokenDistributions.topk_entropy`."""
+        tokens, log_probs, entropy = self.ahead.topk_entropy(k, m)
+        return self._at(tokens), self._at(log_probs), self._at(entropy[..., None])[..., 0]
+
+    def _at(self, values: Shaped[Tensor, "B D n"]) -> Shaped[Tensor, "B F n"]:
+        return values.gather(1, self.depth[..., None].expand(-1, -1, values.shape[2]))
