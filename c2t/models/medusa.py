@@ -32,9 +32,13 @@ class MedusaHead(EagleHead):
             nn.init.zeros_(block.weight)
             nn.init.zeros_(block.bias)
 
+    def at(self, hidden: Float[Tensor, "*B H"], depth: int) -> Float[Tensor, "*B H"]:
+        """Return the state of a depth from the layer's outputs, which are depth 0's."""
+        return hidden + F.silu(self.heads[depth - 1](hidden)) if depth else hidden
+
     def ahead(self, hidden: Float[Tensor, "*B H"]) -> Float[Tensor, "*B D H"]:
         """Return the states of all depths, D = 1 + the number of heads, from the layer's outputs."""
-        return torch.stack([hidden, *(hidden + F.silu(block(hidden)) for block in self.heads)], -2)
+        return torch.stack([self.at(hidden, depth) for depth in range(len(self.heads) + 1)], -2)
 
 
 class MedusaDraft:

@@ -89,7 +89,7 @@ class Progress:
         self.step, self.seconds = 0, 0.0
         folder.mkdir(parents=True, exist_ok=True)
         if (state := folder / "state.pt").exists():
-            saved = torch.load(state, weights_only=True)
+            saved = torch.load(state, map_location="cpu", weights_only=True)
             model.load_state_dict(saved["model"])
             for optimiser, old in zip(optimisers, saved["optimisers"], strict=True):
                 optimiser.load_state_dict(old)

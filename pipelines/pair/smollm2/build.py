@@ -1,57 +1,87 @@
-"""Build the pair smollm2 around a target that exists: its own texts, and an EAGLE-1 head that learns from them.
+"""Build the pair smollm2 around a target that exists: its own texts, and heads that learn from them.
 
-    nohup nice -n 19 python -m pipelines.pair.smollm2.build --work FOLDER > LOG 2>&1 &
-
-In rounds of more text and more training; each ends with a head that can be used and a line of the card. Stopped at any
-time, it goes on where it was: texts shard by shard, training from a checkpoint of the last two minutes.
+Every stage stops and goes on at any time: texts shard by shard, training from a checkpoint of the last two minutes, in
+rounds each of which ends with a head that can be used and a line of the card.
 """
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import NamedTuple
 
 import torch
-import typer
 from transformers import AutoModelForCausalLM
 
+from c2t.errors import InputError
 from c2t.models.gguf_target import install
 from c2t.storage import paths
-from pipelines.pair.smollm2 import heads
+from pipelines.pair.smollm2 import rounds
 from pipelines.pair.smollm2.card import write_card
-from pipelines.pair.smollm2.texts import write_bench, write_until
+from pipelines.pair.smollm2.heads import HEADS, save_draft
+from pipelines.pair.smollm2.texts import count_written, write_bench, write_until
 
-# Tokens that the target has written, and positions that the head has learned from, both counted from the beginning.
-ROUNDS = (
-    (100_000, 1_000_000),
-    (250_000, 3_000_000),
-    (500_000, 6_000_000),
-    (1_000_000, 12_000_000),
-    (2_000_000, 24_000_000),
-)
+WRITTEN = 2_000_000  # tokens
+ROUNDS = (1_000_000, 3_000_000, 6_000_000, 12_000_000, 24_000_000)  # positions learned from at the end of each
 
 
-def round_of(written: int, positions: int, data: Path, work: Path, out: Path) -> None:
-    total = write_until(written, data, work / "texts")
-    place = install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
-    target = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).requires_grad_(False)
-    head, lm_head = heads.new_head(target), target.lm_head.weight
-    heads.train_until(positions, head, lm_head, work / "texts", work / "draft")
-    heads.finish_round(head, lm_head, total, positions, work / "texts", work / "bench", work / "draft")
-    heads.save_draft(head, out / "draft")
-    write_card(out, work)
+class Places(NamedTuple):
+    """work: texts, checkpoints and logs (5 GB a million tokens). data: `train/` and the bench prompts. out: the pair.
+    device: where heads are trained."""
+
+    work: Path
+    data: Path | None
+    out: Path
+    device: torch.device
+
+    def prompts(self) -> Path:
+        """Return `data`; InputError if it is not given."""
+        if self.data is None:
+            raise InputError("--data is missing: the folder of train/, mt_bench/, humaneval/ and gsm8k/")
+        return self.data
 
 
-def main(
-    work: Annotated[Path, typer.Option(help="Folder of texts, checkpoints and logs (5 GB a million tokens).")],
-    data: Annotated[Path, typer.Option(help="Folder of train/ and of the bench prompts.")],
-    out: Annotated[Path, typer.Option(help="Folder of the pair.")] = paths.root() / "checkpoints" / "smollm2",
-    threads: Annotated[int, typer.Option(help="CPU threads; more than one pays only where the cores are free.")] = 1,
-) -> None:
-    torch.set_num_threads(threads)
-    write_bench(data, work / "bench")
-    for written, positions in ROUNDS:
-        if positions > heads.round_begin(work / "draft"):
-            round_of(written, positions, data, work, out)
+def target_folder() -> Path:
+    return install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
 
 
-if __name__ == "__main__":
-    typer.run(main)
+def texts_stage(places: Places) -> None:
+    """Write the target's own texts."""
+    write_until(WRITTEN, places.prompts(), places.work / "texts")
+
+
+def bench_stage(places: Places) -> None:
+    """Write the greedy answers to the bench prompts."""
+    write_bench(places.prompts(), places.work / "bench")
+
+
+def head_stage(name: str, places: Places) -> None:
+    """Train the head of this name on the texts that are there."""
+    recipe, source, folder = HEADS[name], places.work / "texts", places.work / HEADS[name].part
+    texts = rounds.training_texts(source)
+    if not texts:
+        raise InputError(f"{source}: no texts to learn from; write some with --stage texts")
+    target = AutoModelForCausalLM.from_pretrained(target_folder(), dtype=torch.float32).requires_grad_(False)
+    tokens = rounds.frequent(texts, target.config.vocab_size)
+    lm_head = target.lm_head.weight.to(places.device)
+    for positions in ROUNDS:
+        if positions <= rounds.round_begin(folder):
+            continue
+        head = recipe.make(target, tokens, places.work).to(places.device)
+        rounds.train_until(positions, head, recipe, lm_head, source, folder)
+        save_draft(head, places.out / recipe.part)
+        written = count_written(source)
+        rounds.finish_round(head, recipe, lm_head, written, positions, source, places.work / "bench", folder)
+        write_card(places.out, places.work)
+
+
+def card_stage(places: Places) -> None:
+    """Write the card of the heads that are there."""
+    write_card(places.out, places.work)
+
+
+STAGES: dict[str, Callable[[Places], None]] = {
+    "texts": texts_stage,
+    "bench": bench_stage,
+    **{name: partial(head_stage, name) for name in HEADS},
+    "card": card_stage,
+}

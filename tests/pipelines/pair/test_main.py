@@ -1,10 +1,13 @@
 """The command that builds a pair: which stages it makes."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from c2t.errors import InputError
 from pipelines.pair import __main__ as entry
 
 
@@ -24,3 +27,28 @@ def test_a_pair_without_a_recipe_is_refused() -> None:
     done = CliRunner().invoke(entry.app, ["large"])
     assert done.exit_code == 2
     assert "tiny-small" in done.stderr
+
+
+def test_smollm2_has_stages_and_places_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made: list[tuple[str, entry.smollm2.Places]] = []
+    stages = {name: lambda places, name=name: made.append((name, places)) for name in entry.smollm2.STAGES}
+    monkeypatch.setattr(entry.smollm2, "STAGES", stages)
+    words = ["smollm2", "--work", str(tmp_path), "--out", str(tmp_path / "out")]
+    for more in (["--stage", "eagle3"], []):
+        assert CliRunner().invoke(entry.app, [*words, *more], catch_exceptions=False).exit_code == 0
+    assert [name for name, _ in made] == ["eagle3", *stages]
+    assert made[0][1] == entry.smollm2.Places(tmp_path, None, tmp_path / "out", torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["smollm2", "--stage", "tokenizer"], "no stage tokenizer; it has texts"),
+        (["tiny", "--stage", "medusa"], "no stage medusa; it has corpus"),
+        (["tiny", "--device", "cpu"], "are for smollm2"),
+        (["smollm2", "--minutes", "3"], "without --minutes"),
+    ],
+)
+def test_what_does_not_fit_the_pair_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        CliRunner().invoke(entry.app, words, catch_exceptions=False)

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from c2t.models.eagle import EagleHead
+from c2t.errors import InputError
+from c2t.models.eagle import Head
 from c2t.models.eagle_checkpoint import load_head
 from c2t.models.gguf_target import END
 from c2t.models.target import Target
-from pipelines.pair.smollm2 import heads, shards, texts
-from pipelines.pair.smollm2.card import write_card
+from pipelines.pair import train_head
+from pipelines.pair.smollm2 import build, heads, losses, rounds, shards, texts
 from pipelines.pair.smollm2.questions import RUN, Left, code_tasks, functions
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -94,15 +96,17 @@ def test_code_tasks_come_from_docstrings(tmp_path: Path) -> None:
 
 def text_of(ids: list[int], question: int, source: str = "code") -> shards.Text:
     states = torch.randn(len(ids) - 1, SIZES["hidden_size"])
-    return shards.Text(torch.tensor(ids, dtype=torch.int32), question, states, source, 0.0)
+    taps = torch.randn(len(ids) - 1, 3 * SIZES["hidden_size"])
+    return shards.Text(torch.tensor(ids, dtype=torch.int32), question, states, taps, source, 0.0)
 
 
 def test_rows_judge_the_answers_positions_only() -> None:
-    rows = shards.rows_of([text_of([3, 4, 5, 6, 7, END], 3), text_of([3, 4, END], 1)])
+    rows = shards.rows_of([text_of([3, 4, 5, 6, 7, END], 3), text_of([3, 4, END], 1)], "taps")
     # Slot j predicts state j + 1, from which token j + 2 is drawn: the answer's tokens begin at place `question`.
     assert rows.answer.tolist() == [[False, True, True, True], [True, False, False, False]]
     assert rows.ids.shape == (2, 6)
-    assert rows.states.shape == (2, 5, SIZES["hidden_size"])
+    assert rows.features.shape == (2, 5, SIZES["hidden_size"])
+    assert rows.inputs.shape == (2, 5, 3 * SIZES["hidden_size"])
 
 
 def test_a_question_is_held_out_with_all_its_answers() -> None:
@@ -111,60 +115,123 @@ def test_a_question_is_held_out_with_all_its_answers() -> None:
     assert all(text_of([number, 1, 9, 9], 2).held for number in held)
 
 
-def new_head(target: Target) -> EagleHead:
-    """On a copy of the embedding in float32, as training has it."""
+def in_float32(target: Target) -> LlamaForCausalLM:
+    """A copy of the target, as training has it."""
     model = LlamaForCausalLM(target.model.config).requires_grad_(False)
     model.load_state_dict(target.model.state_dict())
-    return heads.new_head(model)
+    return model
 
 
-def test_padding_changes_no_loss(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "NOISE", 0.0)
-    monkeypatch.setattr(heads, "JUDGED", 1.0)
-    head, lm_head = new_head(target), target.lm_head.weight.float()
-    one, other = text_of([3, 4, 5, 6, 7, 8, 9], 3), text_of([9, 8, 7, 6], 2)
-    together = heads.losses(head, lm_head, shards.rows_of([one, other]))
-    alone = [heads.losses(head, lm_head, shards.rows_of([text])) for text in (one, other)]
-    counts = [4, 2]
-    for name, value in enumerate(together):
-        wanted = sum(n * losses[name].item() for n, losses in zip(counts, alone, strict=True)) / sum(counts)
-        assert math.isclose(value.item(), wanted, rel_tol=2e-2 if heads.BF16 else 1e-5)
+def new_head(name: str, target: Target, folder: Path, tokens: int = 40) -> Head:
+    return heads.HEADS[name].make(in_float32(target), torch.arange(48)[:tokens], folder)
 
 
-def test_answers_are_predicted_as_by_the_whole_head(target: Target) -> None:
-    head, rows = new_head(target), shards.rows_of([text_of([3, 4, 5, 6, 7, 8, 9], 3), text_of([9, 8, 7, 6], 2)])
-    whole = head(rows.states[:, :-1], rows.ids[:, 1:-1])
-    torch.testing.assert_close(heads.predicted(head, rows, 0.0), whole[rows.answer])
+def some_texts() -> list[shards.Text]:
+    return [text_of([3, 4, 5, 6, 7, 8, 9], 3), text_of([9, 8, 7, 6], 2), text_of([1, 3, 3, 4, 5, 7, 5, 9], 2)]
+
+
+@pytest.mark.parametrize("name", heads.HEADS)
+def test_padding_changes_no_loss(name: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch's losses are its texts' ones, weighted by the positions that each depth has."""
+    monkeypatch.setattr(losses, "NOISE", 0.0)
+    monkeypatch.setattr(losses, "JUDGED", 1.0)
+    recipe, head, texts = heads.HEADS[name], new_head(name, target, tmp_path), some_texts()
+    lm_head = in_float32(target).lm_head.weight[:40]
+    together = recipe.losses(head, lm_head, shards.rows_of(texts, recipe.inputs)).shown
+    alone = [recipe.losses(head, lm_head, shards.rows_of([text], recipe.inputs)).shown for text in texts]
+    for key, value in together.items():
+        depth = int(key[-1]) if key[-2] == "_" else 0  # the l1 of smooth_l1 is none
+        parts = [(len(text.ids) - text.question - depth, shown[key]) for text, shown in zip(texts, alone, strict=True)]
+        parts = [(count, part.item()) for count, part in parts if count > 0]
+        wanted = sum(count * part for count, part in parts) / sum(count for count, _ in parts)
+        assert math.isclose(value.item(), wanted, rel_tol=1e-5)
+
+
+def test_answers_are_predicted_as_by_the_whole_head(target: Target, tmp_path: Path) -> None:
+    head, rows = new_head("eagle", target, tmp_path), shards.rows_of(some_texts(), "features")
+    whole = head(rows.inputs[:, :-1], rows.ids[:, 1:-1])
+    torch.testing.assert_close(losses.eagle_states(head, rows, 0.0), whole[rows.answer])
+
+
+def test_unrolled_levels_are_those_under_one_mask(target: Target, tmp_path: Path) -> None:
+    """The pair tiny's training runs the whole head over all levels with one mask."""
+    head, rows, levels = new_head("eagle3", target, tmp_path), shards.rows_of(some_texts(), "taps"), 3
+    ids = F.pad(rows.ids, (0, levels - 1))
+    whole = train_head.unrolled(head, head.fc(rows.inputs[:, :-1]), ids, levels)
+    for ours, theirs in zip(losses.eagle3_states(head, rows, levels), whole, strict=True):
+        torch.testing.assert_close(ours, theirs[rows.answer])
+
+
+def test_deeper_guesses_come_from_earlier_positions(target: Target) -> None:
+    """A head that knows the state k positions ahead agrees everywhere at depth k."""
+    rows = shards.rows_of(some_texts(), "features")
+    lm_head, true = in_float32(target).lm_head.weight, rows.features[:, 1:][rows.answer]
+    states = [true.roll(-depth, 0) for depth in range(3)]
+    found = losses.by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, torch.arange(len(true)))
+    assert [found.shown[f"agreement{suffix}"].item() for suffix in ("", "_1", "_2")] == [1.0] * 3
+    wrong = losses.by_depth([true] * 2, lambda hidden: hidden @ lm_head.T, lm_head, rows, torch.arange(len(true)))
+    assert wrong.shown["agreement_1"] < 1
+    parts = found.shown["cross_entropy"], found.shown["cross_entropy_1"], found.shown["cross_entropy_2"]
+    assert math.isclose(
+        found.total.item(), sum(losses.DEEPER**k * part.item() for k, part in enumerate(parts)), rel_tol=1e-6
+    )
+
+
+def test_eagle3_learns_nothing_where_the_next_token_is_not_its_own(target: Target, tmp_path: Path) -> None:
+    head, rows = new_head("eagle3", target, tmp_path), shards.rows_of([text_of([3, 4, 45, 46, 47], 2)], "taps")
+    assert losses.eagle3_losses(head, head.lm_head.weight, rows).total == 0
+
+
+def test_medusa_begins_with_the_layer_of_eagle(target: Target, tmp_path: Path) -> None:
+    eagle = new_head("eagle", target, tmp_path)
+    with torch.no_grad():
+        eagle.layers[0].mlp.up_proj.weight.add_(1.0)
+    eagle.embed_tokens = None
+    (tmp_path / "draft").mkdir()
+    torch.save({"model": eagle.state_dict()}, tmp_path / "draft" / "state.pt")
+    medusa = new_head("medusa", target, tmp_path)
+    for name, tensor in eagle.state_dict().items():
+        assert medusa.state_dict()[name].equal(tensor), name
 
 
 @pytest.mark.slow
-def test_a_head_learns_resumes_and_is_saved_with_a_card(target: Target, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", heads.HEADS)
+def test_a_head_learns_resumes_and_is_saved_with_a_card(
+    name: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two rounds, the second from the first one's checkpoint; a round that is finished is not done again."""
     asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(96)]
     written = texts.write(target, asked, 0.0, 24, 0)
-    written = written._replace(features=written.features.float())
     for folder, source in (("texts", "code"), ("bench", "gsm8k")):
         (tmp_path / folder).mkdir()
         texts.save(written, texts.Shard(source, 0.0, 0), 1.0, tmp_path / folder / "00000.safetensors")
     (tmp_path / "texts" / "questions.json").write_text(json.dumps({"kept": {"code": 96}, "gone": {"code": 1}}))
-    lm_head = target.lm_head.weight.float()
-    for positions in (10_000, 20_000):
-        head = new_head(target)
-        assert heads.round_begin(tmp_path / "draft") == positions - 10_000
-        heads.train_until(positions, head, lm_head, tmp_path / "texts", tmp_path / "draft")
-        heads.finish_round(head, lm_head, 2000, positions, *(tmp_path / name for name in ("texts", "bench", "draft")))
-    first, second = heads.rounds(tmp_path / "draft")
+    loaded, recipe = in_float32(target), heads.HEADS[name]
+    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
+    monkeypatch.setattr(build, "target_folder", lambda: None)
+    monkeypatch.setattr(rounds, "FREQUENT", 40)
+    places = build.Places(tmp_path, None, tmp_path, torch.device("cpu"))
+    for last in (10_000, 20_000):
+        assert rounds.round_begin(tmp_path / recipe.part) == last - 10_000
+        monkeypatch.setattr(build, "ROUNDS", (10_000, last))
+        build.STAGES[name](places)
+    first, second = rounds.rounds(tmp_path / recipe.part)
     assert second["bench"]["gsm8k"] > first["bench"]["gsm8k"] > 1 / 48
     assert 0 <= second["heldout"]["code"] <= 1
-    log = [line.split(",") for line in (tmp_path / "draft" / "log.csv").read_text().splitlines()]
+    log = [line.split(",") for line in (tmp_path / recipe.part / "log.csv").read_text().splitlines()]
     steps = [int(line[0]) for line in log[1:]]
     assert steps == sorted(set(steps))  # the second round goes on with the first one's steps
-    heads.save_draft(head, tmp_path / "draft")
-    loaded = load_head(tmp_path / "draft", target.embed_tokens.to(torch.bfloat16))
-    target.model.double()  # the cast above is in place
-    assert torch.equal(loaded.fc.weight, head.fc.weight.bfloat16())
-    write_card(tmp_path, tmp_path)
-    assert (
-        f"| 2,000 | 20,000 | {second['heldout']['code']:.3f} | {second['bench']['gsm8k']:.3f} |"
-        in (tmp_path / "README.md").read_text()
-    )
+    saved = load_head(tmp_path / recipe.part, loaded.model.embed_tokens, loaded.lm_head)
+    trained = torch.load(tmp_path / recipe.part / "state.pt", weights_only=True)["model"]
+    assert torch.equal(saved.fc.weight, trained["fc.weight"].bfloat16().float())
+    figures = f"| {second['heldout']['code']:.3f} | {second['bench']['gsm8k']:.3f} |"
+    card = (tmp_path / "README.md").read_text()
+    assert f"| 20,000 {figures}" in card
+    assert f"`{recipe.part}/`" in card
+
+
+def test_a_stage_without_texts_or_data_says_what_is_missing(tmp_path: Path) -> None:
+    places = build.Places(tmp_path, None, tmp_path, torch.device("cpu"))
+    for stage, said in (("eagle", "no texts to learn from"), ("texts", "--data is missing"), ("card", "has finished")):
+        with pytest.raises(InputError, match=said):
+            build.STAGES[stage](places)

@@ -1,0 +1,136 @@
+"""Losses of smollm2's heads on the target's own texts, at the positions of the answers.
+
+Shapes: B texts, n slots (see `shards.Rows`), m answers' positions of all texts one after the other, H hidden, v tokens
+whose logits are compared.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
+
+from c2t.models.eagle import EagleHead
+from c2t.models.eagle3 import Eagle3Head
+from c2t.models.medusa import MedusaHead
+from pipelines.pair.smollm2.shards import Rows
+from pipelines.pair.train_head import noisy
+
+NOISE = 0.2  # upstream's
+ENTROPY = 0.1  # upstream's weight of the cross-entropy beside SmoothL1 on the features
+DEEPER = 0.8  # a depth's weight in that of the one above: upstream's of EAGLE-3 and of Medusa
+LEVELS = 3  # unrolled steps of EAGLE-3; upstream's are 7
+JUDGED = 0.3  # share of the answers' positions whose logits are compared
+
+
+class Losses(NamedTuple):
+    """total: what is minimised. shown: its parts, and the agreement: share of equal most probable tokens."""
+
+    total: Float[Tensor, ""]
+    shown: dict[str, Float[Tensor, ""]]
+
+
+def eagle_states(head: EagleHead, rows: Rows, noise: float) -> Float[Tensor, "m H"]:
+    """Return the head's predictions at the answers' positions; the others, questions and padding, are keys and values
+    only, and do not go through the MLP, which is most of the head."""
+    inputs = noisy(rows.inputs[:, :-1], noise)
+    hidden = head.fc(torch.cat([head.embed_tokens(rows.ids[:, 1:-1]), inputs], -1))
+    layer = head.layers[0]
+    attended, _ = layer.self_attn(hidden, position_embeddings=head.rotation(hidden, None), attention_mask=None)
+    hidden = (hidden + attended)[rows.answer]
+    return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+
+
+def eagle3_states(head: Eagle3Head, rows: Rows, levels: int) -> Iterator[Float[Tensor, "m H"]]:
+    """Yield the head's outputs at the answers' slots, level by level; deeper levels read those of the level above, as
+    in drafting. Slot j of level i stands at position j + i, knows token j + i + 1, and sees the true slots up to j and
+    its own chain of slots j."""
+    layer, attention = head.midlayer, head.midlayer.self_attn
+    slots = torch.arange(rows.answer.shape[1], device=rows.ids.device)
+    ids = F.pad(rows.ids, (0, levels))  # chains run past a text's end, where nothing is judged
+    state = head.fc(rows.inputs[:, :-1])
+    keys: list[Tensor] = []
+    values: list[Tensor] = []
+    for level in range(levels):
+        embedded = head.embed_tokens(ids[:, slots + level + 1]).to(state.dtype)
+        read = torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(state)], -1)
+        query, key, value = (
+            project(read).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+            for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        query, key = apply_rotary_pos_emb(query, key, *head.rotation(state, (slots + level).expand(len(ids), -1)))
+        keys.append(repeat_kv(key, attention.num_key_value_groups))
+        values.append(repeat_kv(value, attention.num_key_value_groups))
+        seen = attend(query * attention.scaling, keys, values)
+        hidden = (state + attention.o_proj(seen.transpose(1, 2).flatten(2)))[rows.answer]
+        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        yield hidden
+        state = torch.zeros_like(state).index_put((rows.answer,), hidden.to(state.dtype))
+
+
+def attend(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Float[Tensor, "B h n D"]:
+    """Return what each slot sees: the first level's slots up to itself, and its own chain in the levels after it."""
+    n = query.shape[2]
+    later = torch.ones(n, n, dtype=torch.bool, device=query.device).triu(1)
+    scores = (query @ keys[0].mT).masked_fill(later, float("-inf"))
+    chain = [(query * key).sum(-1, keepdim=True) for key in keys[1:]]
+    weights = torch.cat([scores, *chain], -1).softmax(-1).to(query.dtype)
+    seen = weights[..., :n] @ values[0]
+    for place, value in enumerate(values[1:], n):
+        seen = seen + weights[..., place : place + 1] * value
+    return seen
+
+
+def by_depth(
+    states: Iterable[Float[Tensor, "m H"]],
+    logits_of: Callable[[Tensor], Float[Tensor, "c v"]],
+    lm_head: Float[Tensor, "v H"],
+    rows: Rows,
+    chosen: Tensor,
+) -> Losses:
+    """Return the soft cross-entropy between the head's next-token distributions and the target's at the `chosen`
+    positions, and the agreement; depth k's guess comes from the state k positions earlier in the same answer."""
+    place = (rows.answer.cumsum(1) - 1)[rows.answer][chosen]  # in its own answer
+    with torch.no_grad():
+        wanted = (rows.features[:, 1:][rows.answer][chosen] @ lm_head.T).float().softmax(-1)
+    total, shown = wanted.new_zeros(()), {}
+    for depth, hidden in enumerate(states):
+        there = place >= depth
+        logits = logits_of(hidden[chosen[there] - depth]).float()
+        count = max(1, len(logits))  # of short answers there may be none
+        entropy = F.cross_entropy(logits, wanted[there], reduction="sum") / count
+        total = total + DEEPER**depth * entropy
+        suffix = f"_{depth}" if depth else ""
+        shown[f"cross_entropy{suffix}"] = entropy.detach()
+        shown[f"agreement{suffix}"] = (logits.argmax(-1) == wanted[there].argmax(-1)).sum() / count
+    return Losses(total, shown)
+
+
+def some_of(count: int, device: torch.device) -> Tensor:
+    """Return the numbers of a random JUDGED share of so many positions."""
+    return torch.randperm(count, device=device)[: math.ceil(JUDGED * count)]
+
+
+def eagle_losses(head: EagleHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:
+    """Return upstream's loss, SmoothL1 on the features + ENTROPY x soft cross-entropy of the logits, on a random share
+    of the positions; for a Medusa-style head the latter at every depth."""
+    guess, true = eagle_states(head, rows, NOISE), rows.features[:, 1:][rows.answer]
+    states = [head.at(guess, k) for k in range(len(head.heads) + 1)] if isinstance(head, MedusaHead) else [guess]
+    compared = by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, some_of(len(true), true.device))
+    regression = F.smooth_l1_loss(guess.float(), true)
+    return Losses(regression + ENTROPY * compared.total, {"smooth_l1": regression.detach()} | compared.shown)
+
+
+def eagle3_losses(head: Eagle3Head, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:
+    """Return the loss of EAGLE-3's training-time test: soft cross-entropy over the draft's vocabulary at every unrolled
+    step, where the next token of the text is in it. (Upstream asks that of the target's most probable token, which
+    would cost a pass over the target's whole vocabulary.)"""
+    following = rows.ids[:, 2:][rows.answer]
+    chosen = some_of(len(following), following.device)
+    chosen = chosen[head.t2d[following[chosen]]]
+    states = eagle3_states(head, rows, LEVELS)
+    return by_depth(states, lambda hidden: head.lm_head(head.norm(hidden)), lm_head, rows, chosen)

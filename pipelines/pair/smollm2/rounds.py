@@ -1,0 +1,156 @@
+"""Train a head of smollm2 on the target's own texts in rounds, each of which ends with a head that can be used; stops
+and goes on at any time."""
+
+import csv
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from c2t.models.eagle import Head
+from c2t.models.eagle3 import Eagle3Head
+from pipelines.pair.smollm2.heads import FREQUENT, HeadRecipe
+from pipelines.pair.smollm2.shards import Text, epoch, read_texts, rows_of
+from pipelines.pair.train_head import frequent_tokens
+from pipelines.pair.train_lm import Progress
+
+ROWS = 12
+LEARNING_RATE = 1e-3
+WARMUP = 40  # steps
+FALLING = 0.3  # share of a round in which the learning rate falls
+LOG = 50  # steps
+CHECKPOINT = 120  # seconds
+
+
+def training_texts(source: Path) -> list[Text]:
+    """Return the texts that heads may learn from."""
+    return [text for text in read_texts(source) if not text.held]
+
+
+def frequent(texts: list[Text], vocabulary: int) -> Int[Tensor, " v"]:
+    """Return the FREQUENT tokens that the target wrote most often."""
+    return frequent_tokens(torch.cat([text.ids[text.question :] for text in texts]), FREQUENT, vocabulary)
+
+
+def compute(device: torch.device) -> torch.autocast:
+    """Return the context for the matrix products: bf16 on a GPU and on CPUs with tiles for it; on other CPUs, whose
+    bf16 is half as fast, float32."""
+    fast = device.type != "cpu" or torch.cpu._is_amx_tile_supported()
+    return torch.autocast(device.type, torch.bfloat16, enabled=fast)
+
+
+@torch.no_grad()
+def agreement(head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], held: list[Text]) -> dict[str, float]:
+    """Return the share of the answers' positions with the same most probable token of all, by source of the
+    question."""
+    by_source = defaultdict(list)
+    for text in held:
+        by_source[text.source].append(text)
+    found = {}
+    for source, texts in sorted(by_source.items()):
+        same, count = 0, 0
+        for batch in epoch(texts, ROWS, 0):
+            rows = rows_of(batch, recipe.inputs).to(lm_head.device)
+            with compute(lm_head.device):
+                guess = head.logits(recipe.states(head, rows)[None], lambda hidden: hidden @ lm_head.T)[0].argmax(-1)
+                true = (rows.features[:, 1:][rows.answer] @ lm_head.T).argmax(-1)
+            same += int((guess == true).sum())
+            count += len(true)
+        found[source] = round(same / count, 4)
+    return found
+
+
+def rate(step: int, positions: int, begin: int, end: int) -> float:
+    """Return the learning rate of a round from `begin` to `end` positions: warmed up, constant, and falling to a
+    hundredth over the last part, so that the round ends with a head to be used; the next one starts from it."""
+    falling = min(1.0, (end - positions) / (end - begin) / FALLING)
+    return LEARNING_RATE * min(1.0, (step + 1) / WARMUP) * max(falling, 0.01)
+
+
+def train_until(
+    positions: int, head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], source: Path, folder: Path
+) -> None:
+    """Go on from the folder's checkpoint until the head has learned from so many positions of answers, repeated ones
+    counted again; the log has them. Each epoch takes in the shards that were written meanwhile."""
+    embedding = head.embed_tokens
+    trained = [p for name, p in head.named_parameters() if p.requires_grad and not name.startswith("embed_tokens")]
+    optimiser = torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    head.embed_tokens = None  # no part of the checkpoints
+    run = Progress(head, [optimiser], folder, CHECKPOINT)
+    learned = seen_before(folder, run.step)
+    begin = round_begin(folder)
+    batches: list[list[Text]] = []
+    recent: list[dict[str, float]] = []
+    while learned < positions:
+        if not batches:
+            texts = training_texts(source)
+            batches = epoch(texts, ROWS, run.step)
+            tokens = head.tokens if isinstance(head, Eagle3Head) else frequent(texts, len(lm_head))
+            compared = lm_head[tokens.to(lm_head.device)]
+        run.set_rate(learning_rate := rate(run.step, learned, begin, positions))
+        torch.manual_seed(run.step)
+        rows = rows_of(batches.pop(), recipe.inputs).to(lm_head.device)
+        head.embed_tokens = embedding
+        with compute(lm_head.device):
+            losses = recipe.losses(head, compared, rows)
+        head.embed_tokens = None
+        losses.total.backward()
+        nn.utils.clip_grad_norm_(trained, 0.5)
+        run.advance()
+        learned += int(rows.answer.sum())
+        recent.append({name: float(value) for name, value in losses.shown.items()})
+        if run.step % LOG == 0 or learned >= positions:
+            shown = {name: sum(losses[name] for losses in recent) / len(recent) for name in recent[0]}
+            recent = []
+            run.log(positions=learned, **shown, lr=learning_rate)
+            print(
+                f"{run.step}: {learned} positions, " + ", ".join(f"{n} {v:.3f}" for n, v in shown.items()), flush=True
+            )
+    run.save()
+    head.embed_tokens = embedding
+
+
+def seen_before(folder: Path, step: int) -> int:
+    """Return how many positions the logged steps up to `step` have learned from."""
+    if not (folder / "log.csv").exists():
+        return 0
+    with (folder / "log.csv").open() as file:
+        lines = [(int(line["step"]), int(float(line["positions"]))) for line in csv.DictReader(file)]
+    return max((positions for at, positions in lines if at <= step), default=0)
+
+
+def rounds(folder: Path) -> list[dict]:
+    """Return the records of the rounds that are finished."""
+    path = folder / "rounds.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def round_begin(folder: Path) -> int:
+    """Return after how many positions the last finished round ended."""
+    return max((record["positions"] for record in rounds(folder)), default=0)
+
+
+def finish_round(
+    head: Head,
+    recipe: HeadRecipe,
+    lm_head: Tensor,
+    written: int,
+    positions: int,
+    source: Path,
+    bench: Path,
+    folder: Path,
+) -> None:
+    """Append what the head has reached to the folder's `rounds.jsonl`."""
+    held = [text for text in read_texts(source) if text.held]
+    line = {
+        "written": written,
+        "positions": positions,
+        "heldout": agreement(head, recipe, lm_head, held),
+        "bench": agreement(head, recipe, lm_head, list(read_texts(bench))),
+    }
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    print(line, flush=True)
