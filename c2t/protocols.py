@@ -27,26 +27,48 @@ class Root(NamedTuple):
     successors: Callable[[int], Int[Tensor, "B W"]] | None = None
 
 
+class DraftVocabulary(NamedTuple):
+    """The part of the target's vocabulary that a draft has: ids in rising order, out of `size` in all."""
+
+    tokens: Int[Tensor, " v"]
+    size: int
+
+
 class NextTokenDistributions:
     """Next-token distributions of the draft after F expanded slots of each of B trees; everything in nats.
 
     Half-precision logits are read as float32: sums of half-precision log-probabilities often tie or change order.
     hidden: the draft's last hidden states at these slots, from which the logits were made; None if it has none.
+    vocabulary: the tokens that the logits are of; all others have probability 0. None: all tokens.
     """
 
-    def __init__(self, logits: Float[Tensor, "B F V"], hidden: Float[Tensor, "B F H"] | None = None):
-        self.hidden = hidden
+    def __init__(
+        self,
+        logits: Float[Tensor, "B F v"],
+        hidden: Float[Tensor, "B F H"] | None = None,
+        vocabulary: DraftVocabulary | None = None,
+    ):
+        self.hidden, self.vocabulary = hidden, vocabulary
         self._drafted = logits
 
     @cached_property
-    def logits(self) -> Float[Tensor, "B F V"]:
-        """Logits of the whole vocabulary, as float32 or float64."""
+    def _wide(self) -> Float[Tensor, "B F v"]:
+        """Logits of the draft's vocabulary, as float32 or float64."""
         return self._drafted if self._drafted.dtype == torch.float64 else self._drafted.float()
+
+    @cached_property
+    def logits(self) -> Float[Tensor, "B F V"]:
+        """Logits of the whole vocabulary, as float32 or float64; -inf for tokens that the draft does not have."""
+        if self.vocabulary is None:
+            return self._wide
+        full = self._wide.new_full((*self._wide.shape[:-1], self.vocabulary.size), float("-inf"))
+        full[..., self.vocabulary.tokens] = self._wide
+        return full
 
     @cached_property
     def log_norm(self) -> Float[Tensor, "B F 1"]:
         """Log-sum-exp of the logits."""
-        return torch_log_norm(self.logits)[..., None]
+        return torch_log_norm(self._wide)[..., None]
 
     @property
     def log_probs(self) -> Float[Tensor, "B F V"]:
@@ -74,8 +96,10 @@ class NextTokenDistributions:
         if k > vocabulary:
             raise InputError(f"K = {k} is more than the draft's vocabulary of {vocabulary} tokens; choose a smaller K")
         if self._drafted.is_cuda:
-            return rank(self._drafted, k, m)[:3]
-        return rank(self.logits, k, m, self.log_norm[..., 0])[:3]
+            token, log_prob, entropy, _ = rank(self._drafted, k, m)
+        else:
+            token, log_prob, entropy, _ = rank(self._wide, k, m, self.log_norm[..., 0])
+        return token if self.vocabulary is None else self.vocabulary.tokens[token], log_prob, entropy
 
 
 @runtime_checkable

@@ -198,8 +198,10 @@ class DraftGraph:
             here = slice(0, 1)
             self.tree.restart(self.root)
             self.broken.zero_()
-        logits = self.draft.head.logits(self.hidden[:, here], self.draft.lm_head)
+        logits = self.draft.head.drafted(self.hidden[:, here], self.draft.lm_head)
         drafted = rank(logits, self.plan.K, self.plan.M)
+        if self.draft.vocabulary is not None:
+            drafted = drafted._replace(token=self.draft.vocabulary.tokens[drafted.token])
         self.broken |= drafted.log_norm.isnan().any()
         if self.plan.branching is not None:
             ranks = torch.arange(self.plan.K, device=logits.device)

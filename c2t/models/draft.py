@@ -9,7 +9,7 @@ from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.kv_cache import KVCache
-from c2t.protocols import NextTokenDistributions
+from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.tree import Tree
 
 
@@ -20,11 +20,11 @@ class DraftSession(ABC):
     over the prefix. An entry sees the prefix, its ancestors among the entries, and itself.
 
     passes: for each row, the draft forwards of the current round that it took part in, the one over the prefix
-    included.
+    included. vocabulary: tokens that `_logits` gives, None for all.
     """
 
-    def __init__(self, layers: int):
-        self.cache = KVCache(layers)
+    def __init__(self, layers: int, vocabulary: DraftVocabulary | None = None):
+        self.cache, self.vocabulary = KVCache(layers), vocabulary
         self.passes: Int[Tensor, " B"] | None = None
 
     @abstractmethod
@@ -39,7 +39,7 @@ class DraftSession(ABC):
         features."""
 
     @abstractmethod
-    def _logits(self, hidden: Float[Tensor, "B F H"]) -> Float[Tensor, "B F V"]: ...
+    def _logits(self, hidden: Float[Tensor, "B F H"]) -> Float[Tensor, "B F v"]: ...
 
     @abstractmethod
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
@@ -111,7 +111,7 @@ class DraftSession(ABC):
         self.cache.select(rows)
 
     def _rows(self, hidden: Float[Tensor, "B F H"]) -> NextTokenDistributions:
-        rows = NextTokenDistributions(self._logits(hidden), hidden)
+        rows = NextTokenDistributions(self._logits(hidden), hidden, self.vocabulary)
         self.broken = self.broken | rows.log_norm.isnan().any()
         return rows
 

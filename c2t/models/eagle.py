@@ -20,10 +20,12 @@ class Head(nn.Module):
     """Parts that all draft heads share: the target's embedding, which is given after construction and stored only on
     request, and rotary positions.
 
-    num_layers: number of attention layers, which the cache needs.
+    num_layers: number of attention layers, which the cache needs. tokens: ids of the target's tokens that the head can
+    name, in rising order; None: all of them. They cost as much as their number in every level of a tree (FR-Spec).
     """
 
     num_layers = 1
+    tokens: Int[Tensor, " v"] | None = None
 
     def __init__(self, config: LlamaConfig):
         super().__init__()
@@ -56,6 +58,10 @@ class Head(nn.Module):
 
     def logits(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n V"]:
         """Return next-token logits from the head's outputs and the target's LM head."""
+        return lm_head(hidden)
+
+    def drafted(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n v"]:
+        """Return logits of `tokens` alone; lm_head: that part of the target's."""
         return lm_head(hidden)
 
 

@@ -49,15 +49,17 @@ class Eagle3Head(Head):
             self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
 
     @property
-    def tokens(self) -> Int[Tensor, " v"]:
-        """The target's ids of the draft's tokens."""
-        own = torch.arange(self.lm_head.out_features, device=self.lm_head.weight.device)
-        return own + self.d2t if hasattr(self, "d2t") else own
+    def tokens(self) -> Int[Tensor, " v"] | None:
+        """See `Head`."""
+        return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t if hasattr(self, "d2t") else None
 
     def take_rows(self, lm_head: nn.Module) -> None:
         """Set the rows of the LM head to the target's for the same tokens; they are not trained."""
         rows: Tensor = lm_head.weight
-        self.lm_head.weight = nn.Parameter(rows.detach()[self.tokens.to(rows.device)], requires_grad=False)
+        self.lm_head.weight = nn.Parameter(
+            rows.detach()[self.tokens.to(rows.device)] if self.tokens is not None else rows.detach(),
+            requires_grad=False,
+        )
 
     @staticmethod
     def taps(target_layers: int) -> tuple[int, ...]:
@@ -83,12 +85,16 @@ class Eagle3Head(Head):
     def logits(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n V"]:
         """Return logits over the target's vocabulary, -inf for tokens that the draft does not have; `lm_head` is not
         used."""
-        logits = self.lm_head(self.norm(hidden))
-        if logits.shape[-1] == self.config.vocab_size:
+        logits, tokens = self.drafted(hidden, lm_head), self.tokens
+        if tokens is None:
             return logits
         full = logits.new_full((*logits.shape[:-1], self.config.vocab_size), float("-inf"))
-        full[..., self.tokens] = logits
+        full[..., tokens] = logits
         return full
+
+    def drafted(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n v"]:
+        """See `Head.drafted`; `lm_head` is not used."""
+        return self.lm_head(self.norm(hidden))
 
 
 class MidLayer(nn.Module):

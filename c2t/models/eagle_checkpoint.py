@@ -20,6 +20,7 @@ from c2t.models.mtp import MTPHead
 
 # Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
 _DEFAULTS = {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}
+TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t's own, upstream reads past it
 _NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
 
@@ -67,6 +68,8 @@ def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding, lm_head: nn.Mo
             raise InputError(f"{folder}: this head stores no LM head; load it with the target's")
         head.take_rows(lm_head)
     head.embed_tokens = _embedding(own, embed_tokens)
+    if (folder / TOKENS).exists():
+        head.tokens = _read_tokens(folder / TOKENS, vocabulary).to(embed_tokens.weight.device)
     return head.to(embed_tokens.weight.device, embed_tokens.weight.dtype).eval()
 
 
@@ -91,6 +94,20 @@ def save_head(head: Head, folder: str | Path, embed_tokens: bool = False) -> Non
         state["embed_tokens.weight"] = head.embed_tokens.weight.detach().clone()
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(_raw(head), indent=2) + "\n")
+    if head.tokens is not None and not isinstance(head, Eagle3Head):
+        save_file({"tokens": head.tokens.int().contiguous()}, folder / TOKENS)
+
+
+def _read_tokens(path: Path, vocabulary: int) -> Tensor:
+    """Return the ids of a head's tokens; InputError unless they rise within the target's vocabulary."""
+    try:
+        tokens = load_file(path)["tokens"].long()
+    except (SafetensorError, OSError, KeyError) as error:
+        raise InputError(f"{path}: the head's tokens cannot be read; copy the file again, or remove it") from error
+    inside = tokens.dim() == 1 and len(tokens) and tokens[0] >= 0 and tokens[-1] < vocabulary
+    if not inside or not (tokens[1:] > tokens[:-1]).all():
+        raise InputError(f"{path}: not a list of rising ids below {vocabulary}; remove the file to draft all tokens")
+    return tokens
 
 
 def _stored(head: Head) -> dict[str, Tensor]:

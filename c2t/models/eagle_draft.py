@@ -11,6 +11,7 @@ from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
 from c2t.models.packed_llama import PackedEagle
 from c2t.models.projection import Projection, version_of
+from c2t.protocols import DraftVocabulary
 
 
 class EagleDraft:
@@ -18,7 +19,10 @@ class EagleDraft:
     packed form on a CPU, in their fused form elsewhere, others as the modules they are."""
 
     def __init__(self, head: Head, lm_head: nn.Module):
-        self.head, self.lm_head = head, Projection(lm_head)
+        self.head, self.lm_head, self.vocabulary = head, Projection(lm_head), None
+        if head.tokens is not None:
+            self.lm_head = Projection(rows_of(lm_head, head.tokens))
+            self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
         self._forms: dict[type, tuple[list, Any]] = {}
 
     @property
@@ -54,7 +58,7 @@ class EagleSession(DraftSession):
     are dropped when the round ends."""
 
     def __init__(self, draft: EagleDraft):
-        super().__init__(draft.head.num_layers)
+        super().__init__(draft.head.num_layers, draft.vocabulary)
         self.draft, self.packed = draft, draft.packed
         self.fused = None if self.packed else draft.fused
 
@@ -83,4 +87,12 @@ class EagleSession(DraftSession):
         return self.fused(features, tokens, positions, attend)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.draft.head.logits(hidden, self.draft.lm_head).to(hidden.device)
+        return self.draft.head.drafted(hidden, self.draft.lm_head).to(hidden.device)
+
+
+def rows_of(linear: nn.Linear, rows: Int[Tensor, " v"]) -> nn.Linear:
+    """Return a copy of some rows of a layer without bias."""
+    weight = linear.weight.detach()[rows.to(linear.weight.device)]
+    part = nn.Linear(weight.shape[1], len(weight), bias=False, device="meta")
+    part.weight = nn.Parameter(weight, requires_grad=False)
+    return part

@@ -17,7 +17,7 @@ from transformers import LlamaConfig
 
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle_draft import EagleDraft, EagleSession
-from c2t.protocols import NextTokenDistributions
+from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.tree import Tree
 
 
@@ -70,7 +70,7 @@ class MedusaSession(EagleSession):
             self.passes = self.passes + tree.alive[:, 0]
             states = self.head.ahead(self.hidden[:, 0])
             states = F.pad(states, (0, 0, 0, 1))  # below the last head: the LM head gives zeros for a zero
-            self.ahead = ByDepth(self._logits(states), states)
+            self.ahead = ByDepth(self._logits(states), states, self.vocabulary)
             self.broken = self.broken | self.ahead.log_norm.isnan().any()
         depth = tree.depth.gather(1, slots.clamp(min=0)) + 1
         return AtDepth(self.ahead, depth.clamp(0, len(self.head.heads) + 1))
@@ -79,8 +79,10 @@ class MedusaSession(EagleSession):
 class ByDepth(NextTokenDistributions):
     """Distributions of all depths of a round (F is the number of depths), which go through the vocabulary once."""
 
-    def __init__(self, logits: Float[Tensor, "B D V"], hidden: Float[Tensor, "B D H"]):
-        super().__init__(logits, hidden)
+    def __init__(
+        self, logits: Float[Tensor, "B D v"], hidden: Float[Tensor, "B D H"], vocabulary: DraftVocabulary | None
+    ):
+        super().__init__(logits, hidden, vocabulary)
         self._known: dict[tuple[int, int | None], tuple[Tensor, Tensor, Tensor]] = {}
 
     def topk_entropy(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -32,7 +32,7 @@ def proposals(pair: Pair, text: Continuation) -> Int[Tensor, " n"]:
     tokens = text.tokens[None, : text.features.shape[0]]
     if isinstance(pair.draft, EagleDraft):
         hidden = pair.draft.head(text.features[None, :-1], tokens[:, 1:])
-        return pair.draft.head.logits(hidden, pair.draft.lm_head)[0].argmax(-1)
+        return pair.draft.head.logits(hidden, pair.target.lm_head)[0].argmax(-1)
     return pair.draft.model.model(input_ids=tokens).logits[0, 1:].argmax(-1)
 
 

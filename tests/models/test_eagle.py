@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from c2t.models.eagle_checkpoint import load_head
+from c2t.errors import InputError
+from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.eagle_draft import EagleDraft
-from c2t.policies import Eagle2
+from c2t.policies import Eagle2, Plain
+from c2t.tree import Tree
 from tests.eagle_reference import CONFIG, head_forward, head_state, write_head
 from tests.rounding import NETWORK, assert_same_network
 from tests.toys import PROMPTS, VOCABULARY, emitted, path_of, root_of, run, toy_target
@@ -114,3 +116,50 @@ def test_prefix_keys_and_values_come_from_true_features_only(draft: EagleDraft) 
             clean.observe(torch.tensor([text]), features_of(text)[None, :-1], torch.tensor([position]))
             assert cache.shape[2] == position
             assert_same_network(cache, clean.cache.buffers[0][:, 0, :, :position])
+
+
+def with_tokens(folder, tokens: list[int]) -> EagleDraft:
+    """The head above, stored with a vocabulary of its own, and loaded."""
+    target = toy_target()
+    head = load_head(write_head(folder, CONFIG, head_state(CONFIG)), target.embed_tokens)
+    head.tokens = torch.tensor(tokens)
+    save_head(head, folder / "narrow")
+    return EagleDraft(load_head(folder / "narrow", target.embed_tokens), target.lm_head)
+
+
+@torch.no_grad()
+def test_a_head_with_few_tokens_drafts_these_alone(tmp_path, draft: EagleDraft) -> None:
+    """Its distributions are the whole head's, renormalised; the text is the target's."""
+    tokens = [2, 3, 5, 11, 13, 17]
+    narrow = with_tokens(tmp_path, tokens)
+    rows = []
+    for one in (draft, narrow):
+        session = one.session()
+        session.observe(
+            torch.tensor([[*PROMPTS[0], 11]]), features_of([*PROMPTS[0]])[None], torch.tensor([len(PROMPTS[0])])
+        )
+        rows.append(session.expand(Tree.root(torch.tensor([11])), torch.tensor([[0]])))
+    whole, few = rows
+    wanted = whole.logits[..., tokens].log_softmax(-1)
+    assert_same_network(few.log_probs[..., tokens], wanted)
+    assert few.logits.isfinite().sum() == len(tokens)
+    found, log_probs, entropy = few.topk_entropy(4, None)
+    best = wanted.topk(4)
+    assert found[0, 0].tolist() == [tokens[place] for place in best.indices[0, 0]]
+    assert_same_network(log_probs, best.values)
+    assert_same_network(entropy, -(wanted.exp() * wanted).sum(-1))
+    policy = Eagle2(K=3, levels=3, N=8)
+    assert run(toy_target(), narrow, policy, PROMPTS, new=12)[0] == run(toy_target(), None, Plain(), PROMPTS, new=12)[0]
+
+
+@pytest.mark.parametrize("tokens", [[], [3, 3], [5, 2], [-1, 4], [4, VOCABULARY]])
+def test_tokens_that_do_not_rise_in_the_vocabulary_are_refused(tmp_path, tokens: list[int]) -> None:
+    with pytest.raises(InputError, match="not a list of rising ids"):
+        with_tokens(tmp_path, tokens)
+
+
+def test_broken_tokens_are_refused(tmp_path) -> None:
+    folder = write_head(tmp_path, CONFIG, head_state(CONFIG))
+    (folder / "tokens.safetensors").write_bytes(b"x")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_head(folder, toy_target().embed_tokens)
