@@ -11,7 +11,6 @@ from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.kernels.rows import rank
-from c2t.kernels.torch_rows import torch_log_norm
 from c2t.tree import Tree
 
 
@@ -68,7 +67,7 @@ class NextTokenDistributions:
     @cached_property
     def log_norm(self) -> Float[Tensor, "B F 1"]:
         """Log-sum-exp of the logits."""
-        return torch_log_norm(self._wide)[..., None]
+        return rank(self._wide, 0, 0).log_norm[..., None]
 
     @property
     def log_probs(self) -> Float[Tensor, "B F V"]:

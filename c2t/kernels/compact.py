@@ -1,12 +1,17 @@
-"""Key-value compaction: the accepted paths move to the ends of their rows, in all layers with one launch."""
+"""Key-value compaction: the accepted paths move to the ends of their rows, in all layers with one launch (Triton on a
+GPU, C on a CPU, torch where these are not to be had)."""
 
+import ctypes
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import no_type_check
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from c2t.kernels.compiled import library
 
 try:
     import triton
@@ -35,6 +40,8 @@ def compact(
     )
     if triton is not None and first.is_cuda and alike and index.shape[1] <= LONGEST:
         triton_compact(buffers, index, count, lengths, start)
+    elif alike and not first.is_cuda and compiled() is not None:
+        compiled_compact(buffers, index, count, lengths, start)
     else:
         torch_compact(buffers, index, count, lengths, start)
 
@@ -50,6 +57,27 @@ def torch_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengt
         places = (slots.clamp(max=buffer.shape[3] - 1).to(buffer.device) for slots in (target, source))
         there, here = (slots[None, :, None, :, None].expand(shape) for slots in places)
         buffer.scatter_(3, there, buffer.gather(3, here))
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled function, None where it cannot be had."""
+    found = library(Path(__file__).with_suffix(".c"))
+    if found is not None:
+        pointer, size = ctypes.c_void_p, ctypes.c_long
+        found.compact.argtypes = (pointer, *[size] * 5, pointer, size, pointer, pointer, size)
+    return found
+
+
+def compiled_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengths: Tensor, start: int) -> None:
+    """Do `compact` in C, on a CPU."""
+    _, rows, heads, capacity, dim = buffers[0].shape
+    places = (ctypes.c_void_p * len(buffers))(*(buffer.data_ptr() for buffer in buffers))
+    slots = dim * buffers[0].element_size()
+    index, count, lengths = index.contiguous(), count.contiguous(), lengths.contiguous()
+    paths = (index.data_ptr(), index.shape[1], count.data_ptr(), lengths.data_ptr(), start)
+    if compiled().compact(places, len(buffers), rows, heads, capacity, slots, *paths):
+        raise MemoryError(f"no memory for a path of {index.shape[1]} slots")
 
 
 def triton_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengths: Tensor, start: int) -> None:

@@ -29,7 +29,8 @@ def library(source: Path) -> ctypes.CDLL | None:
         return None
     command = [cc, *FLAGS, f"-march={march}"]
     # A home folder may be shared by machines whose processors differ.
-    recipe = f"{command} {source.read_text()} {processor()}".encode()
+    text = "".join(path.read_text() for path in (*sorted(source.parent.glob("*.h")), source))
+    recipe = f"{command} {text} {processor()}".encode()
     place = paths.cache() / "kernels" / f"{source.stem}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
     if (there := _load(place)) is not None:
         return there

@@ -9,24 +9,13 @@
 
    Compiled for the machine that it runs on, by compiled.py. */
 
+#include "vectors.h"
+
 #include <omp.h>
-#include <stdint.h>
 
-#if defined(__AVX512F__)
-#define W 16 /* floats of a vector */
-#define MAX_ROWS 14
-#else
-#define W 8
-#define MAX_ROWS 6
-#endif
+#define MAX_ROWS (W == 16 ? 14 : 6)
 
-typedef float vector __attribute__((vector_size(4 * W), aligned(4), may_alias));
-typedef uint32_t words __attribute__((vector_size(4 * W), aligned(4), may_alias));
-typedef int32_t integers __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef float pair[2 * W];
-
-#define AT(pointer) (*(vector *)(pointer))
-#define READ(pointer) (*(const vector *)(pointer))
 
 typedef struct {
     const void *panels;
@@ -82,7 +71,7 @@ typedef struct {
 #define TILES(ROWS) TILE(bf16_, ROWS, W, BF16) TILE(float_, ROWS, 2 * W, FLOAT)
 
 TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
-#if MAX_ROWS == 14
+#if W == 16
 TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12) TILES(13) TILES(14)
 #define LIST(NAME)                                                                                                \
     { 0, NAME##1, NAME##2, NAME##3, NAME##4, NAME##5, NAME##6, NAME##7, NAME##8, NAME##9, NAME##10, NAME##11,     \
@@ -130,38 +119,6 @@ static void project_and_add(const matrix *m, const float *x, long rows, float *y
             AT(place) += AT(columns[r - from]), AT(place + W) += AT(columns[r - from] + W);
         }
     }
-}
-
-static inline float total(vector v) {
-    float lanes[W];
-    AT(lanes) = v;
-    for (int half = W / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) lanes[i] += lanes[i + half];
-    return lanes[0];
-}
-
-/* Lanes of a where `where` is set, of b elsewhere. */
-static inline vector choose(integers where, vector a, vector b) {
-    return (vector)((where & (integers)a) | (~where & (integers)b));
-}
-
-/* e^x to about 2 units in the last place: 2^n times a polynomial on [-ln(2)/2, ln(2)/2]. */
-static inline vector exponential(vector x) {
-    const vector zero = {0};
-    x = choose(x < 88.0f, x, zero + 88.0f);
-    x = choose(x > -87.0f, x, zero - 87.0f);
-    vector n = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: what stays of the sum is rounded to a whole number */
-    n -= 12582912.0f;
-    x = x - n * 0.693359375f;
-    x = x + n * 2.12194440e-4f;
-    vector y = zero + 1.9875691500e-4f;
-    y = y * x + 1.3981999507e-3f;
-    y = y * x + 8.3334519073e-3f;
-    y = y * x + 4.1665795894e-2f;
-    y = y * x + 1.6666665459e-1f;
-    y = y * x + 5.0000001201e-1f;
-    y = y * x * x + x + 1.0f;
-    return (vector)((integers)y + (__builtin_convertvector(n, integers) << 23));
 }
 
 static void gate_and_up(const layer *l, const float *x, long rows, float *y) {

@@ -3,15 +3,20 @@ equation 3), in one pass over the vocabulary: all that a level of a tree needs.
 
 On a GPU every row is split into chunks of the vocabulary. One kernel reduces a chunk to at most M logits, a second one
 merges the chunks. Both find the M-th largest by bisection on the bits of the floats. Equal logits contribute equally,
-so it does not matter which of those at the threshold are counted. Elsewhere torch does the same.
+so it does not matter which of those at the threshold are counted. On a CPU a function in C does the same (rows.c), and
+torch where that cannot be compiled.
 """
 
+import ctypes
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from c2t.kernels.compiled import library
 from c2t.kernels.torch_rows import torch_entropy, torch_log_norm, torch_top
 
 try:
@@ -49,8 +54,33 @@ def rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, log_norm: Float[T
     if triton is not None and logits.is_cuda and logits.dtype in MANTISSA:
         return triton_rank(logits, k, m)
     logits = logits if logits.dtype == torch.float64 else logits.float()
+    if logits.dtype == torch.float32 and not logits.is_cuda and not logits.requires_grad and compiled() is not None:
+        return compiled_rank(logits, k, m)
     log_norm = torch_log_norm(logits) if log_norm is None else log_norm
     return TopK(*torch_top(logits, log_norm, k), torch_entropy(logits, log_norm, m), log_norm)
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled function, None where it cannot be had."""
+    found = library(Path(__file__).with_suffix(".c"))
+    if found is not None:
+        pointer, size = ctypes.c_void_p, ctypes.c_long
+        found.rank_rows.argtypes = (pointer, *[size] * 4, *[pointer] * 4)
+    return found
+
+
+def compiled_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None) -> TopK:
+    """Do `rank` in C; logits are in float32 on a CPU."""
+    batch, vocabulary = logits.shape[:-1], logits.shape[-1]
+    flat = logits.reshape(-1, vocabulary).contiguous()
+    rows = len(flat)
+    token, value = torch.empty(rows, k + 1, dtype=torch.int64), flat.new_empty(rows, k + 1)
+    entropy, log_norm = flat.new_empty(rows), flat.new_empty(rows)
+    out = (tensor.data_ptr() for tensor in (token, value, entropy, log_norm))
+    compiled().rank_rows(flat.data_ptr(), rows, vocabulary, k, -1 if m is None or m >= vocabulary else m, *out)
+    columns = (token[:, :k], value[:, :k], entropy, log_norm)
+    return TopK(*(column.reshape(*batch, *column.shape[1:]) for column in columns))
 
 
 def chunk_size(vocabulary: int) -> int:

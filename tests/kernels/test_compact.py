@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from c2t.kernels.compact import LONGEST, compact, torch_compact, triton_compact
+from c2t.kernels.compact import LONGEST, compact, compiled, compiled_compact, torch_compact, triton_compact
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INDEX = torch.tensor([[0, 2, 5], [3, 1, 1], [0, 1, 2]])  # any order, and twice the same
@@ -17,7 +17,12 @@ def on_device(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.to(DEVICE) for tensor in tensors)
 
 
-@pytest.mark.parametrize("move", [torch_compact, triton_compact, compact])
+IN_C = pytest.param(
+    compiled_compact, marks=pytest.mark.skipif(DEVICE == "cuda" or compiled() is None, reason="no C kernels here")
+)
+
+
+@pytest.mark.parametrize("move", [torch_compact, triton_compact, IN_C, compact])
 @pytest.mark.parametrize("counts", [[3, 3, 3], [1, 0, 2]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_row_r_has_its_path_behind_its_prefix(move, counts: list[int], dtype: torch.dtype) -> None:

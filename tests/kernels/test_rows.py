@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from c2t.errors import InputError
-from c2t.kernels.rows import MANTISSA, chunk_size, rank, triton, triton_rank
+from c2t.kernels import rows as rows_module
+from c2t.kernels.rows import MANTISSA, TopK, chunk_size, compiled, compiled_rank, rank, triton, triton_rank
 from c2t.protocols import NextTokenDistributions
 from tests.rounding import assert_within, entropy_bound, growth, log_prob_bound
 
@@ -19,15 +20,20 @@ def agree(logits: torch.Tensor, k: int, m: int | None, chunk: int | None = None)
     which add a chunk of at most 8192 logits one behind the other (32), then among themselves (8 steps), and 64 chunks
     after that: chains of 128 additions, however large the vocabulary."""
     exact, narrow = rank(logits.cpu().double(), k, m), rank(logits.cpu(), k, m)
-    for found, chain in ((triton_rank(logits.to(DEVICE), k, m, chunk), 128), (narrow, logits.shape[-1])):
-        assert found.token.cpu().equal(exact.token)
-        terms = logits[..., : min(chain, logits.shape[-1])]
-        largest = torch.where(logits.isfinite(), logits.double(), 0).abs().max() if logits.numel() else 0.0
-        bound = growth(terms.shape[-1] + 8) + growth(6) * float(largest)
-        assert_within(found.log_norm.cpu(), exact.log_norm, bound, "log_norm")
-        assert_within(found.log_prob.cpu(), exact.log_prob, bound, "log_prob")
-        bound = bound * (1 + 2 * exact.entropy) + growth(terms.shape[-1] + 4) * exact.entropy
-        assert_within(found.entropy.cpu(), exact.entropy, bound.nan_to_num(), "entropy")
+    close(triton_rank(logits.to(DEVICE), k, m, chunk), exact, logits, 128)
+    close(narrow, exact, logits, logits.shape[-1])
+
+
+def close(found: TopK, exact: TopK, logits: torch.Tensor, chain: int) -> None:
+    """Fail where float32 with chains of so many additions does not explain a difference."""
+    assert found.token.cpu().equal(exact.token)
+    terms = logits[..., : min(chain, logits.shape[-1])]
+    largest = torch.where(logits.isfinite(), logits.double(), 0).abs().max() if logits.numel() else 0.0
+    bound = growth(terms.shape[-1] + 8) + growth(6) * float(largest)
+    assert_within(found.log_norm.cpu(), exact.log_norm, bound, "log_norm")
+    assert_within(found.log_prob.cpu(), exact.log_prob, bound, "log_prob")
+    bound = bound * (1 + 2 * exact.entropy) + growth(terms.shape[-1] + 4) * exact.entropy
+    assert_within(found.entropy.cpu(), exact.entropy, bound.nan_to_num(), "entropy")
 
 
 def tied(rows: int, vocabulary: int) -> torch.Tensor:
@@ -54,6 +60,43 @@ def test_twin_sorts_stably(dtype: torch.dtype, values: str) -> None:
         assert_within(found.log_norm[row], torch.tensor(math.log(total), dtype=torch.float64), bound, "log_norm")
         assert_within(found.log_prob[row], torch.tensor(expected, dtype=torch.float64), bound, "log_prob")
         assert_within(found.entropy[row], entropy, entropy_bound(entropy, logits[row], works_in), "entropy")
+
+
+@pytest.mark.skipif(compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+class TestInC:
+    @pytest.mark.parametrize(("k", "m"), [(5, 20), (3, None), (0, 0), (15, 1000), (1, 1), (20, 0), (0, 70)])
+    @pytest.mark.parametrize("shape", [(3, 133), (2, 2, 1040), (1, 8192), (0, 40), (1, 24)])
+    @pytest.mark.parametrize("values", ["random", "tied", "equal", "reduced", "signs"])
+    def test_is_the_twin(self, shape: tuple[int, ...], values: str, k: int, m: int | None) -> None:
+        generator = torch.Generator().manual_seed(k)
+        logits = {
+            "random": 3 * torch.randn(shape, generator=generator),
+            "tied": torch.randint(-3, 4, shape, generator=generator).float(),
+            "equal": torch.full(shape, -7.5),
+            "reduced": torch.randn(shape, generator=generator).index_fill(-1, torch.arange(9, shape[-1]), NINF),
+            "signs": torch.randn(shape, generator=generator).sign() * 0.0,
+        }[values]
+        exact = rank(logits.double(), k, m)
+        close(compiled_rank(logits, k, m), exact, logits, logits.shape[-1])
+
+    def test_rows_without_any_probability_or_with_nan(self) -> None:
+        logits = torch.randn(3, 70)
+        logits[0, 50], logits[1] = NAN, NINF
+        found = compiled_rank(logits, 2, 10)
+        assert found.log_norm.isnan().tolist() == [True, False, False]
+        assert found.entropy[0].isnan()
+        assert found.log_prob[0].isnan().all()
+        assert found.log_norm[1] == NINF
+        assert 0 <= int(found.token.min()) <= int(found.token.max()) < 70
+
+    def test_what_it_does_not_serve(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """float64, and everything where it cannot be compiled, is torch's."""
+        logits = torch.randn(2, 50)
+        wide, narrow = rank(logits.double(), 3, 10), rank(logits, 3, 10)
+        assert wide.log_norm.dtype == torch.float64
+        monkeypatch.setattr(rows_module, "compiled", lambda: None)
+        close(rank(logits, 3, 10), wide, logits, 50)
+        assert narrow.token.equal(wide.token)
 
 
 @pytest.mark.skipif(triton is None, reason="triton is not installed")

@@ -1,0 +1,50 @@
+/* Vectors of floats as the compiler has them for this machine, and what the kernels do with them. */
+
+#pragma once
+#include <stdint.h>
+
+#if defined(__AVX512F__)
+#define W 16 /* floats of a vector */
+#else
+#define W 8
+#endif
+
+typedef float vector __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef uint32_t words __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef int32_t integers __attribute__((vector_size(4 * W), aligned(4), may_alias));
+
+#define AT(pointer) (*(vector *)(pointer))
+#define READ(pointer) (*(const vector *)(pointer))
+#define INFINITE __builtin_inff()
+
+static inline float total(vector v) {
+    float lanes[W];
+    AT(lanes) = v;
+    for (int half = W / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+
+/* Lanes of a where `where` is set, of b elsewhere. */
+static inline vector choose(integers where, vector a, vector b) {
+    return (vector)((where & (integers)a) | (~where & (integers)b));
+}
+
+/* e^x to about 2 units in the last place: 2^n times a polynomial on [-ln(2)/2, ln(2)/2]. */
+static inline vector exponential(vector x) {
+    const vector zero = {0};
+    x = choose(x < 88.0f, x, zero + 88.0f);
+    x = choose(x > -87.0f, x, zero - 87.0f);
+    vector n = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: what stays of the sum is rounded to a whole number */
+    n -= 12582912.0f;
+    x = x - n * 0.693359375f;
+    x = x + n * 2.12194440e-4f;
+    vector y = zero + 1.9875691500e-4f;
+    y = y * x + 1.3981999507e-3f;
+    y = y * x + 8.3334519073e-3f;
+    y = y * x + 4.1665795894e-2f;
+    y = y * x + 1.6666665459e-1f;
+    y = y * x + 5.0000001201e-1f;
+    y = y * x * x + x + 1.0f;
+    return (vector)((integers)y + (__builtin_convertvector(n, integers) << 23));
+}
