@@ -51,7 +51,7 @@ typedef struct {
         vector sum[ROWS][2];                                                                                      \
         for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = (vector){0};                                       \
         for (long k = 0; k < inputs; k++, w += STEP) {                                                            \
-            __builtin_prefetch(w + 24 * W);                                                                       \
+            __builtin_prefetch(w + 96 * W, 0, 2);                                                                \
             vector left, right;                                                                                   \
             LOAD;                                                                                                 \
             _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; r++) {                                             \
