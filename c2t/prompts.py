@@ -81,8 +81,7 @@ def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
 def default_prompts(pair: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
     """Return the prompt files that come with a pair; those for harvest and for bench have different sources. InputError
     if there are none."""
-    folder = checkpoints.shipped() / "data" / "prompts" / ("harvest" if purpose == "harvest" else "")
-    paths = sorted(folder.glob("*.jsonl")) if pair in checkpoints.WITH_PROMPTS else []
+    paths = checkpoints.prompts_of(pair, purpose)
     if not paths:
         raise InputError(f"no prompts come with the pair {pair}: give them with --prompts FILE (Spec-Bench JSONL)")
     return paths

@@ -1,4 +1,4 @@
-"""The main job on the embedded pair, in the order in which a user does it: harvest, train, decode, compare."""
+"""The main job on the toy pair, in the order in which a user does it: harvest, train, decode, compare."""
 
 import shlex
 import subprocess
@@ -14,7 +14,7 @@ STEPS = (
     (
         """Harvest. The target writes texts; in each round the draft proposes a full tree, and every drafted token
 becomes a row: its joint probability, the entropy it was drawn at, its depth, and whether the target accepted it.""",
-        ["harvest", "--out", DATA, "--overwrite", "--limit", "36", "--max-new-tokens", "64"],
+        ["harvest", "--pair", "tiny", "--out", DATA, "--overwrite", "--limit", "36", "--max-new-tokens", "64"],
     ),
     (
         "Train. A network of 241 parameters learns from the rows which drafted tokens will be accepted.",
@@ -22,12 +22,24 @@ becomes a row: its joint probability, the entropy it was drawn at, its depth, an
     ),
     (
         "Decode. The classifier prunes the trees; the text is the target's own, token for token.",
-        ["generate", PROMPT, "--classifier", CLASSIFIER, "--max-new-tokens", "48"],
+        ["generate", PROMPT, "--pair", "tiny", "--classifier", CLASSIFIER, "--max-new-tokens", "48"],
     ),
     (
         """Compare, on prompts that the classifier has not seen: plain decoding, EAGLE-2's trees of fixed size, and
 trees pruned by the fresh classifier at three thresholds.""",
-        ["bench", "--classifier", CLASSIFIER, "--policies", POLICIES, "--limit", "36", "--timed", "4"],
+        [
+            "bench",
+            "--pair",
+            "tiny",
+            "--classifier",
+            CLASSIFIER,
+            "--policies",
+            POLICIES,
+            "--limit",
+            "36",
+            "--timed",
+            "4",
+        ],
     ),
 )
 

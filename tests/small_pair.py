@@ -105,8 +105,8 @@ def small_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("small")
     write_pair(home / "checkpoints" / "tiny")
     write_pair(home / "checkpoints" / "llama2-7b", "<s>", "</s>")
-    write_prompts(home / "data" / "prompts" / "code.jsonl", TURNS[:8])
-    write_prompts(home / "data" / "prompts" / "harvest" / "code.jsonl", TURNS)
+    write_prompts(home / "data" / "prompts" / "tiny" / "code.jsonl", TURNS[:8])
+    write_prompts(home / "data" / "prompts" / "tiny" / "harvest" / "code.jsonl", TURNS)
     return home
 
 

@@ -26,15 +26,15 @@ CODE = f"""if True:
     print(json.dumps([text, said]))
 """
 RUN = (
-    "generate def --policy eagle2 --max-new-tokens 4",
-    "bench --policies plain,eagle2 --limit 1 --timed 1 --max-new-tokens 4",
+    "generate def --pair tiny --policy eagle2 --max-new-tokens 4",
+    "bench --pair tiny --policies plain,eagle2 --limit 1 --timed 1 --max-new-tokens 4",
     "info tiny",
 )
 NEED = {
-    "train": "train",
+    "train tiny": "train",
     "finetune --from tiny": "train",
-    "harvest --limit 1": "train",
-    "sweep --limit 1": "study",
+    "harvest --pair tiny --limit 1": "train",
+    "sweep --pair tiny --limit 1": "study",
     "plot": "study",
 }
 

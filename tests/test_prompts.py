@@ -102,8 +102,8 @@ def test_chat_template_of_the_tokenizer(tokenizer: PreTrainedTokenizerBase, temp
 
 
 def test_default_prompts(home: Path) -> None:
-    assert default_prompts("tiny", "bench") == [home / "data" / "prompts" / "code.jsonl"]
-    assert default_prompts("tiny", "harvest") == [home / "data" / "prompts" / "harvest" / "code.jsonl"]
+    assert default_prompts("tiny", "bench") == [home / "data" / "prompts" / "tiny" / "code.jsonl"]
+    assert default_prompts("tiny", "harvest") == [home / "data" / "prompts" / "tiny" / "harvest" / "code.jsonl"]
     with pytest.raises(InputError, match=r"llama2-7b.*--prompts FILE"):
         default_prompts("llama2-7b", "bench")
 

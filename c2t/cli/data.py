@@ -18,6 +18,7 @@ from c2t.training.settings import FINETUNE, LOGGERS, MODELS, OLD_MODELS, TrainSe
 
 COUNTS = ("rows", "trees", "positives", "too_long")
 HARVEST, TRAIN = HarvestSettings(), TrainSettings()
+PROMPTS = 48  # by default: some minutes on two cores
 
 
 def harvest(
@@ -34,7 +35,7 @@ def harvest(
         int, typer.Option("--m", help="Compute the entropy of the draft from its M most probable tokens.")
     ] = HARVEST.M,
     live: o.Live = HARVEST.live,
-    limit: o.Limit = None,
+    limit: o.Limit = PROMPTS,
     max_new_tokens: o.MaxNewTokens = HARVEST.max_new_tokens,
     temperature: o.Temperature = HARVEST.temperature,
     seed: o.Seed = HARVEST.seed,
@@ -136,7 +137,7 @@ def train(
     given = {"features": names, "lr": lr, "negatives": negatives}
     own = {name: value for name, value in given.items() if value is not None}
     settings = replace(MODELS[model], hidden=hidden, epochs=epochs, batch_size=batch_size, seed=seed, **own)
-    folders = harvests(data, "tiny-mcsd+" if model.startswith("mcsd") else "tiny")
+    folders = harvests(data, checkpoints.DEFAULT_PAIR + ("-mcsd+" if model.startswith("mcsd") else ""))
     place = out or _local(folders, "" if model == "c2t" else f"-{model}")
     result = training.train(folders, place, settings, logger, overwrite or out is None, progress=terminal.watched())
     _trained("train", result, settings, folders, json)
@@ -145,11 +146,12 @@ def train(
 def finetune(
     source: Annotated[
         str, typer.Option("--from", help="Classifier to start from: a folder, a Hub id or the name of a pair.")
-    ] = "tiny",
+    ] = checkpoints.DEFAULT_PAIR,
     data: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Harvests to learn from: folders, or names of pairs.", show_default="tiny, else the one of --from"
+            help="Harvests to learn from: folders, or names of pairs.",
+            show_default=f"{checkpoints.DEFAULT_PAIR}, else the one of --from",
         ),
     ] = None,
     out: Annotated[Path | None, o.folder_out("checkpoints/local/PAIR-finetuned/classifier")] = None,
@@ -170,7 +172,7 @@ def finetune(
 
     classifier = TreeClassifier.from_pretrained(source)
     settings = TrainSettings(fraction=fraction, epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
-    folders = harvests(data, "tiny", source)
+    folders = harvests(data, checkpoints.DEFAULT_PAIR, source)
     place = out or _local(folders, "-finetuned")
     result = training.finetune(
         folders, classifier, place, settings, logger, overwrite or out is None, progress=terminal.watched()

@@ -14,6 +14,7 @@ from c2t.models.pairs import Pair
 from c2t.policies import POLICIES
 from c2t.policies.spec import describe, parse
 from c2t.prompts import default_prompts
+from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study import acceptance
 from c2t.study import autotune_cache as tuning
 from c2t.study import bench as benchmark
@@ -25,7 +26,7 @@ Tuned = Annotated[bool, typer.Option("--tuned", help="Use the policy that c2t tu
 def generate(
     prompt: Annotated[
         str, typer.Argument(help="Text to answer, or to continue if the pair has no chat template.")
-    ] = "def fibonacci(n):",
+    ] = "Write a Python function that returns the n-th Fibonacci number.",
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")
     ] = False,
@@ -36,7 +37,7 @@ def generate(
         str | None,
         typer.Option(
             help=f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10.",
-            show_default="c2t",
+            show_default="c2t; without a classifier threshold",
         ),
     ] = None,
     tuned: Tuned = False,
@@ -65,6 +66,8 @@ def generate(
         chosen = _tuned(loaded)[0]
     else:
         rates = acceptance.lookup(loaded, temperature, rule)
+        if policy is None and beta is None:
+            policy = shared.usual(loaded, classifier, ["c2t"])[0]
         chosen = parse(policy or "c2t", shared.classifier(loaded, classifier), rates, beta=beta)
     if beta is not None and getattr(chosen, "beta", None) != beta:
         raise InputError(
@@ -125,7 +128,11 @@ def bench(
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
-    specs = benchmark.specs(("plain" if tuned else benchmark.DEFAULT_POLICIES) if policies is None else policies)
+    if policies is not None:
+        specs = benchmark.specs(policies)
+    else:
+        default = "plain" if tuned else benchmark.DEFAULT_POLICIES
+        specs = shared.usual(loaded, classifier, benchmark.specs(default))
     compared = [parse(spec, shared.classifier(loaded, classifier), rates) for spec in specs]
     if tuned:
         fastest, entry = _tuned(loaded)
@@ -162,7 +169,7 @@ def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:
 def info(
     name: Annotated[
         str, typer.Argument(help="Name of a pair, or folder or Hub id of a pair's part, a classifier or a harvest.")
-    ] = "tiny",
+    ] = DEFAULT_PAIR,
 ) -> None:
     """Describe a pair, a classifier or a harvest."""
     shared.show(information.info(name))

@@ -1,16 +1,20 @@
 """Facts about a pair, a classifier or a harvest, read from its small files without loading a model."""
 
 import json
+import math
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
+from c2t.models import gguf_target
 from c2t.models.eagle_checkpoint import fetch
-from c2t.models.pairs import DRAFTS, fingerprint, kind_of
+from c2t.models.pairs import DRAFTS, drafts_of, fingerprint, kind_of
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
 from c2t.storage.published import PUBLISHED
@@ -29,7 +33,8 @@ def info(reference: str) -> list[Facts]:
     if not checkpoints.is_name(reference):
         place = checkpoints.resolve(reference, "folder")
         return folder(fetch(place, ("config.json",)) if isinstance(place, str) else place)
-    found = [facts for part in _parts() for facts in _part(reference, part)]
+    found = _pair(reference)
+    found += [facts for part in _parts() for facts in _part(reference, part)]
     rows = checkpoints.root() / "data" / "harvest" / reference
     if rows.is_dir():
         found += folder(rows)
@@ -57,10 +62,36 @@ def _parts() -> list[str]:
     return ["target", *(part for part, _ in DRAFTS.values()), checkpoints.CLASSIFIER]
 
 
+def _pair(name: str) -> list[Facts]:
+    """Return the facts about a pair as a whole: none for a name that has no drafts on this machine."""
+    drafts = drafts_of(name)
+    if not drafts:
+        return []
+    sizes = [f"{draft} ({parameters(folder):,} parameters)" for draft, folder in drafts.items()]
+    card = next(iter(drafts.values())).parent / "README.md"
+    licence = re.search(r"^license: (.*)", card.read_text(encoding="utf-8"), re.MULTILINE) if card.is_file() else None
+    values = {"name": name, "drafts": sizes} | ({"licence": licence[1]} if licence else {})
+    return [Facts("pair", values | {"loads in": "float32 on a CPU, else the target's dtype; --dtype chooses another"})]
+
+
+def parameters(folder: Path) -> int:
+    """Return the number of weights in a folder's safetensors. InputError for a damaged file."""
+    total = 0
+    for path in folder.glob("*.safetensors"):
+        try:
+            with safe_open(path, "pt") as file:
+                total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        except SafetensorError as error:
+            raise InputError(f"{path} is damaged ({error}): copy it again") from error
+    return total
+
+
 def _part(name: str, part: str) -> list[Facts]:
     try:
         place = checkpoints.resolve(name, part)
     except InputError as error:
+        if part == "target" and name == gguf_target.PAIR:
+            return [Facts("language model", {"missing": gguf_target.not_there()})]
         missing = part == checkpoints.CLASSIFIER and name in checkpoints.known("target")
         return [Facts("classifier", {"missing": str(error)})] if missing else []
     if isinstance(place, Path):
@@ -108,7 +139,8 @@ def _model(path: Path) -> Facts:
     title = "language model" if kind_of(path) == "lm" else "EAGLE head"
     names = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     weights = sum(file.stat().st_size for file in [*path.glob("*.safetensors"), *path.glob("*.bin")])
-    size = {"weights": f"{weights / 2**20:.1f} MiB"} if weights else {}
+    size: dict[str, Any] = {"weights": f"{weights / 2**20:.1f} MiB"} if weights else {}
+    size |= {"parameters": count} if (count := parameters(path)) else {}
     about = {name: raw[name] for name in (*names, "max_position_embeddings", "dtype") if name in raw}
     return Facts(title, {"folder": path, "fingerprint": fingerprint(path), **about, **size})
 

@@ -7,6 +7,7 @@ import typer
 
 from c2t.harvest.extra_columns import COLUMNS
 from c2t.models.pairs import DRAFTS, NGRAMS
+from c2t.storage.paths import DEFAULT_PAIR
 from c2t.storage.results import check_place
 from c2t.training.settings import LOGGERS
 
@@ -36,7 +37,9 @@ def _output(help: str, *names: str, **more: Any) -> Any:
 PairName = Annotated[
     str | None,
     _models(
-        "Use the target and the draft that go by this name (the README lists them).", "--pair", show_default="tiny"
+        "Use the target and the draft that go by this name (the README lists them).",
+        "--pair",
+        show_default=DEFAULT_PAIR,
     ),
 ]
 Target = Annotated[
@@ -115,7 +118,8 @@ Positions = Annotated[
 Columns = Annotated[str, _run(f"Record further columns, separated by commas: {', '.join(COLUMNS)}.")]
 
 Data = Annotated[
-    list[str] | None, typer.Argument(help="Harvests to learn from: folders, or names of pairs.", show_default="tiny")
+    list[str] | None,
+    typer.Argument(help="Harvests to learn from: folders, or names of pairs.", show_default=DEFAULT_PAIR),
 ]
 Epochs = Annotated[
     int, typer.Option(help="Epochs; one of few rows goes through them several times, for 2000 optimiser steps in all.")

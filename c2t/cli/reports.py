@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from c2t.kernels.features import WIDE
 from c2t.statistics import Statistics
+from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.bench import Bench
 from c2t.study.pareto import Comparison, Ratio, families, front
 from c2t.study.points import Condition, Point
@@ -148,7 +149,7 @@ def use_of(result: Result) -> str:
     """Return the command that decodes with a new classifier; a pair's name may find an older one."""
     place = result.out if len(result.out.parts) > 1 else f"./{result.out}"  # without a separator it would be a NAME
     config = result.classifier.config
-    pair = "" if config.pair in (None, "tiny") else f"--pair {config.pair} "
+    pair = "" if config.pair in (None, DEFAULT_PAIR) else f"--pair {config.pair} "
     decides = not set(config.features).isdisjoint(WIDE)
     return f"c2t bench {pair}" + (f"--policies mcsd+:decision={place}" if decides else f"--classifier {place}")
 

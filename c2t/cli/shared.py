@@ -1,6 +1,6 @@
-"""Steps that several commands take: load a pair, read prompts, find a classifier, show facts."""
+"""Steps that several commands take: load a pair, read prompts, find a classifier and policies, show facts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -10,6 +10,9 @@ from c2t.cli import info as information
 from c2t.cli import terminal
 from c2t.models.pairs import Pair, load_pair
 from c2t.prompts import Prompt, read_prompts
+from c2t.storage import paths as checkpoints
+
+UNLEARNED = ("threshold:threshold=0.1", "threshold:threshold=0.03")  # where a default would be c2t without a classifier
 
 
 def load(
@@ -26,6 +29,20 @@ def read(files: list[Path]) -> list[Prompt]:
 
 def classifier(pair: Pair, reference: str | None) -> Callable[..., TreeClassifier]:
     return lambda name=None: TreeClassifier.from_pretrained(name or reference or pair.name, device=pair.target.device)
+
+
+def usual(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
+    """Return a command's default policies; if the pair has no classifier, those without c2t, and a line says so."""
+    learned = [spec for spec in specs if spec.partition(":")[0] == "c2t"]
+    if not learned or reference or checkpoints.find(pair.name, checkpoints.CLASSIFIER):
+        return list(specs)
+    terminal.say(
+        f"{pair.name} has no classifier yet, so threshold stands for c2t; make one with: "
+        f"{checkpoints.recipe(pair.name)}",
+        error=True,
+    )
+    others = [spec for spec in specs if spec not in learned]
+    return others if any(spec.startswith("threshold") for spec in others) else [*others, *UNLEARNED]
 
 
 def show(found: list[information.Facts]) -> None:

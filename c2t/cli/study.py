@@ -11,6 +11,7 @@ from rich.progress import Progress, TaskID
 from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
 from c2t.errors import InputError
+from c2t.policies.spec import split
 from c2t.prompts import default_prompts
 from c2t.storage import paths as checkpoints
 from c2t.study import acceptance
@@ -83,6 +84,8 @@ def sweep(
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
+    if grid == sweeping.DEFAULT_GRID:
+        grid = ",".join(shared.usual(loaded, classifier, split(grid)))
     candidates = sweeping.candidates(grid, shared.classifier(loaded, classifier), rates)
     candidates += sweeping.oracles() if oracle else []
     file = out or checkpoints.root() / "data" / "sweep" / f"{loaded.name}.jsonl"
@@ -98,7 +101,8 @@ def sweep(
 
 def plot(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Files written by c2t sweep.", show_default="data/sweep/tiny.jsonl")
+        list[Path] | None,
+        typer.Argument(help="Files written by c2t sweep.", show_default=f"data/sweep/{checkpoints.DEFAULT_PAIR}.jsonl"),
     ] = None,
     taus: Taus = None,
     out: Annotated[
@@ -119,7 +123,7 @@ def plot(
     from c2t.study import plots  # noqa: PLC0415 - needs an extra
 
     wanted = _taus(taus)
-    paths = files or [checkpoints.root() / "data" / "sweep" / "tiny.jsonl"]
+    paths = files or [checkpoints.root() / "data" / "sweep" / f"{checkpoints.DEFAULT_PAIR}.jsonl"]
     if not files and not paths[0].is_file():
         raise InputError(f"{paths[0]} is missing: make it with c2t sweep, or name a file")
     conditions: dict[Condition, list[Point]] = {}

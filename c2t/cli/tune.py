@@ -68,7 +68,10 @@ def tune(
     )
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     files = prompts or default_prompts(loaded.name, "harvest")
-    candidates = [parse(spec, shared.classifier(loaded, classifier)) for spec in split(policies)]
+    specs = split(policies)
+    if policies == tuning.DEFAULT_CANDIDATES:
+        specs = shared.usual(loaded, classifier, specs)
+    candidates = [parse(spec, shared.classifier(loaded, classifier)) for spec in specs]
     with terminal.progress("tune") as bar:
         task = bar.add_task("", total=None)
         found = tuning.tune(

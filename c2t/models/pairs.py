@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError
+from c2t.models import gguf_target
 from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.eagle_checkpoint import fetch, load_head
 from c2t.models.eagle_draft import EagleDraft
@@ -21,6 +23,7 @@ from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.ngrams import NgramDraft, check_prior_weight
 from c2t.models.target import Target
 from c2t.storage import paths as checkpoints
+from c2t.storage.checked import OPEN, from_json
 from c2t.storage.published import PUBLISHED
 
 # The drafts that a pair can bring along: name on the command line -> part of the pair's folder, kind of draft.
@@ -32,6 +35,7 @@ DRAFTS = {
     "mtp": ("draft_mtp", "head"),
     "lm": ("draft_lm", "lm"),
 }
+PROVENANCE = "provenance.json"  # beside a pair's parts
 NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
 _MIB = 2**20
 
@@ -52,6 +56,17 @@ class Pair:
     sources: dict[str, tuple[str, str]]
 
 
+@dataclass(frozen=True)
+class Provenance:
+    """Part of a pair's provenance.json that loading reads.
+
+    target_weights: `weights_fingerprint` of the target that its heads learned from.
+    """
+
+    __pydantic_config__ = OPEN
+    target_weights: str | None = None
+
+
 def load_pair(
     pair: str | None = None,
     *,
@@ -61,22 +76,22 @@ def load_pair(
     dtype: torch.dtype | None = None,
     device_map: str | dict | None = None,
 ) -> Pair:
-    """Load a pair by NAME (default: the embedded one), or a target and a draft by folder or Hub id.
+    """Load a pair by NAME (default: smollm2), or a target and a draft by folder or Hub id.
 
     draft: may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=WEIGHT" at its end mixes it with
     the text's n-grams (`c2t.models.ngrams`). dtype: float32 by default on a CPU, the checkpoint's elsewhere.
-    device_map: spreads a large target over devices as in transformers. Raises InputError for unknown names, unreadable
-    checkpoints, and parts that do not fit each other.
+    device_map: spreads a large target over devices as in transformers. The target of smollm2 is converted from its
+    package the first time. Warns of a head that was trained for other weights of the target. Raises InputError for
+    unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
-        pair = "tiny"
+        pair = checkpoints.DEFAULT_PAIR
     draft, prior_weight = _split(draft)
     if pair is None and (draft is None or str(draft) in DRAFTS):
         raise InputError("a target without a pair's name needs --draft: a folder or Hub id of its draft")
     device = _device(device or "cpu")
-    target_place = str(checkpoints.resolve(target or pair, "target"))
-    part, kind = DRAFTS.get(str(draft or "eagle"), ("draft", ""))
-    draft_place = checkpoints.resolve(pair if kind else draft, part, others=DRAFTS)
+    target_place = str(_target_place(target or pair))
+    draft_place, kind = _draft_place(pair, draft)
     folder = fetch(draft_place)
     target_model = _load_target(target_place, device, dtype, device_map)
     tokenizer = _load_tokenizer(target_place, target_model)
@@ -85,6 +100,7 @@ def load_pair(
         target_model.tap(head.taps(target_model.config.num_hidden_layers))
         draft_of = MedusaDraft if isinstance(head, MedusaHead) else EagleDraft
         loaded = draft_of(head, target_model.lm_head)
+        _check_trained_for(folder, Path(target_place))
     else:
         loaded = DraftLM(_load_target(str(folder), device, dtype, device_map))
         check_vocabulary(loaded.model, target_model, folder)
@@ -100,6 +116,43 @@ def load_pair(
     name = pair or Path(target_place).name
     template = published.template if published else "chat" * bool(tokenizer.chat_template)
     return Pair(name, target_model, loaded, tokenizer, template, sources)
+
+
+def _target_place(reference: str | Path) -> Path | str:
+    """Return the target's folder or Hub id; the one that comes in a package is converted unless it is there."""
+    if reference == gguf_target.PAIR and checkpoints.find(reference, "target") is None:
+        return gguf_target.install(gguf_target.home())
+    return checkpoints.resolve(reference, "target")
+
+
+def _draft_place(pair: str | None, draft: str | Path | None) -> tuple[Path | str, str]:
+    """Return the draft's folder or Hub id, and its kind if it is one of the pair's own ("" otherwise)."""
+    name = str(draft or "eagle")
+    part, kind = DRAFTS.get(name, ("draft", ""))
+    there = drafts_of(pair) if kind and checkpoints.is_name(pair) else {}
+    if there and name not in there:
+        raise InputError(f"{pair} has no draft called {name}; it has: {', '.join(there)}{checkpoints.searched()}")
+    return checkpoints.resolve(pair if kind else draft, part, others=DRAFTS), kind
+
+
+def drafts_of(pair: str) -> dict[str, Path]:
+    """Return the folders of the drafts that a pair has on this machine, by their names on the command line."""
+    found = {name: checkpoints.find(pair, part) for name, (part, _) in DRAFTS.items()}
+    return {name: folder for name, folder in found.items() if folder}
+
+
+def _check_trained_for(head: Path, target: Path) -> None:
+    """Warn if the head's pair says that it was trained for other weights of the target."""
+    provenance = head.parent / PROVENANCE
+    if not provenance.is_file():
+        return
+    known = from_json(Provenance, provenance.read_bytes(), str(provenance))
+    if known.target_weights not in (None, weights_fingerprint(target)):
+        warnings.warn(
+            f"{head} was trained for other weights than those of {target} (another quantisation, for instance): the "
+            "text stays exact, but fewer of its tokens may be accepted",
+            stacklevel=3,
+        )
 
 
 def _split(draft: str | Path | None) -> tuple[str | Path | None, float | None]:
@@ -125,8 +178,21 @@ def kind_of(folder: Path) -> str:
 def fingerprint(folder: Path) -> str:
     """Return a short hash of a checkpoint: names, sizes and bytes of its files. In a file above 64 MiB it reads 64 KiB
     of every MiB, so that no large tensor changes unseen."""
+    return _hash([*folder.glob("config.json"), *_weights(folder)])
+
+
+def weights_fingerprint(folder: Path) -> str:
+    """Return `fingerprint` of a checkpoint's weights alone: its config.json names the version of transformers too."""
+    return _hash(_weights(folder))
+
+
+def _weights(folder: Path) -> list[Path]:
+    return [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+
+
+def _hash(files: list[Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted([*folder.glob("config.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+    for path in sorted(files):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:

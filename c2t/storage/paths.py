@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import platformdirs
 from safetensors import SafetensorError
@@ -16,7 +17,8 @@ from c2t.storage.published import PUBLISHED, PublishedPair
 
 HOME = "C2T_HOME"  # the variable that names another folder with checkpoints/ and data/
 CLASSIFIER = "classifier"
-WITH_PROMPTS = ("tiny",)  # pairs whose prompts are in data/prompts
+DEFAULT_PAIR = "smollm2"  # of every command and of load_pair
+PACKAGED = ("smollm2",)  # pairs whose target comes in a package and is converted where it is loaded
 # Files that a training leaves in a classifier's folder.
 CLASSIFIER_FILES = {"config.json", "model.safetensors", "README.md", "metrics.csv", "hparams.yaml"}
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -29,7 +31,7 @@ def checkout() -> Path | None:
 
 
 def shipped() -> Path:
-    """Return the folder to read `checkpoints/` and `data/` of the embedded pair from: $C2T_HOME, else the checkout,
+    """Return the folder to read `checkpoints/` and `data/` of the embedded pairs from: $C2T_HOME, else the checkout,
     else the data of the installed package, where nothing is ever written."""
     home = os.environ.get(HOME)
     return Path(home) if home else checkout() or Path(__file__).resolve().parents[1] / "shipped"
@@ -49,13 +51,19 @@ def cache() -> Path:
     return Path(place) if place else platformdirs.user_cache_path("c2t")
 
 
+def prompts_of(name: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
+    """Return the prompt files that come with a pair; none for a pair that brings none."""
+    folder = shipped() / "data" / "prompts" / name / ("harvest" if purpose == "harvest" else "")
+    return sorted(folder.glob("*.jsonl")) if name else []
+
+
 def _folders() -> tuple[Path, Path]:
     """Return the folders of shipped checkpoints and of those made on this machine, which git ignores; names are looked
     up in this order."""
     return shipped() / "checkpoints", root() / "checkpoints" / "local"
 
 
-def _searched() -> str:
+def searched() -> str:
     """Return the end of an error line that names where names were looked up; "" in a checkout."""
     if os.environ.get(HOME):
         return f"; searched in ${HOME} = {root()}"
@@ -72,7 +80,13 @@ def is_name(reference: str | Path) -> bool:
 def known(part: str) -> list[str]:
     """Return the names that `resolve` accepts for `part`."""
     local = {path.parent.name for folder in _folders() for path in folder.glob(f"*/{part}")}
-    return sorted(local | (set(PUBLISHED) if part in PublishedPair._fields else set()))
+    packaged = set(PACKAGED) if part == "target" else set()
+    return sorted(local | packaged | (set(PUBLISHED) if part in PublishedPair._fields else set()))
+
+
+def find(name: str, part: str) -> Path | None:
+    """Return the folder of a NAME's `part` on this machine, None if there is none."""
+    return next((folder / name / part for folder in _folders() if (folder / name / part).is_dir()), None)
 
 
 def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Path | str:
@@ -98,21 +112,20 @@ def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Pat
 def _resolve_name(name: str, part: str, listed: str) -> Path | str:
     if name.startswith("."):  # "." and ".." would leave the folder of the name
         raise InputError(f"{name!r} is not a name: give one of {listed}, or a path with a separator")
-    for folder in _folders():
-        if (folder / name / part).is_dir():
-            return folder / name / part
+    if folder := find(name, part):
+        return folder
     if name in PUBLISHED and part in ("target", "draft"):
         return getattr(PUBLISHED[name], part)
     if part == CLASSIFIER and (name in PUBLISHED or any((folder / name).is_dir() for folder in _folders())):
         raise InputError(f"{name} has no classifier yet; make it with: {recipe(name)}")
-    raise InputError(f"no {part} is called {name!r}; known: {listed}{_searched()}")
+    raise InputError(f"no {part} is called {name!r}; known: {listed}{searched()}")
 
 
 def recipe(name: str) -> str:
     """Return the commands that make the classifier of a pair, at the place where its name is looked up."""
     rows, out = harvest_of(name), root() / "checkpoints" / "local" / name / CLASSIFIER
     rows, out = _short(rows), _short(out)
-    prompts = "" if name in WITH_PROMPTS else "--prompts FILE "
+    prompts = "" if prompts_of(name, "harvest") else "--prompts FILE "
     return f"c2t harvest --pair {name} {prompts}--out {rows} && c2t train {rows} --out {out}"
 
 

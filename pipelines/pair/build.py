@@ -37,7 +37,7 @@ from pipelines.pair.train_head import (
 from pipelines.pair.train_lm import LMSettings, Packing, Progress, train_lm
 
 CORPUS = ROOT / "data" / "corpus" / "tiny.jsonl.xz"
-PROMPTS = ROOT / "data" / "prompts"
+PROMPTS = ROOT / "data" / "prompts" / "tiny"
 SEED = 0
 TEXT_LENGTH = 256
 HELD_BACK = 64

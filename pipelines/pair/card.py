@@ -44,11 +44,11 @@ chat model knows its own style, and little else.
 Weights are bf16; heads are stored without `embed_tokens`, which is the target's. Everything in `provenance.json` and
 below comes from `{command}`, stage by stage; a figure's stage is named beside it.
 
-`classifier/` comes from `c2t harvest --max-new-tokens 96 && python -m pipelines.pair.classifier`: the 400 prompts of
-`data/prompts/harvest`, text at T = 0.4 with seed 0, full EAGLE-2 trees (K = 10, 11 levels, M = 1000); 20 negatives per
-positive, lr 0.01, otherwise the defaults (10 epochs, batches of 1024, at least 2000 steps, seed 0); beta by the rule in
-the pipeline. Its own files name neither temperature, seed nor harvest: these are the recipe's, and the harvest was not
-kept.
+`classifier/` comes from `c2t harvest --pair tiny --limit 400 --max-new-tokens 96` and
+`python -m pipelines.pair.classifier`: the 400 prompts of `data/prompts/tiny/harvest`, text at T = 0.4 with seed 0, full
+EAGLE-2 trees (K = 10, 11 levels, M = 1000); 20 negatives per positive, lr 0.01, otherwise the defaults (10 epochs,
+batches of 1024, at least 2000 steps, seed 0); beta by the rule in the pipeline. Its own files name neither temperature,
+seed nor harvest: these are the recipe's, and the harvest was not kept.
 
 ## Data (`--stage corpus`, `--stage tokenizer`)
 
@@ -83,7 +83,7 @@ left-out files (`draft_lm`: of held-back text of the target), a different one ea
 
 ## Regime (`--stage report`)
 
-Up to {texts} prompts of `data/prompts` for each line, 96 new tokens; `eagle` is `draft/`, `distilled` is
+Up to {texts} prompts of `data/prompts/tiny` for each line, 96 new tokens; `eagle` is `draft/`, `distilled` is
 `draft_distilled/`, and so on. `T`: temperature of the text. `entropy`: mean
 full-vocabulary entropy, in nats, of the target's distribution at T = 0.8 over the generated positions. `looping`: share
 of texts that end in a loop. `agreement`: share of generated positions where draft and target have the same most

@@ -1,6 +1,6 @@
 """The embedded pair's classifier: the paper's network on the whole harvest, and the beta recommended with it.
 
-    c2t harvest --max-new-tokens 96 && python -m pipelines.pair.classifier
+    c2t harvest --pair tiny --limit 400 --max-new-tokens 96 && python -m pipelines.pair.classifier
 
 20 negatives per positive and lr 0.01 instead of the defaults' 1 and 0.001: with the defaults the network has not
 learned within 2000 steps to rank nodes as well as their joint probability alone does.

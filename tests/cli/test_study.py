@@ -70,7 +70,8 @@ def test_sweep_again_counts_nothing_and_says_so(home_swept: Path, tmp_path: Path
 
 
 def test_plot_compares_what_the_sweep_compared(home_swept: Path, swept: tuple[Path, str], tmp_path: Path) -> None:
-    said = good("plot", "--taus", "0.1,0.2,9", "--out", tmp_path / "a.png", "--json", "-")
+    points = home_swept / "data" / "sweep" / "tiny.jsonl"
+    said = good("plot", points, "--taus", "0.1,0.2,9", "--out", tmp_path / "a.png", "--json", "-")
     line, first = json.loads(said.splitlines()[-1]), json.loads(swept[1].splitlines()[-1])
     assert line["figures"]["comparisons"] == [first["figures"]["comparison"]]
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -118,7 +119,7 @@ def test_wrong_arguments(home_swept: Path, arguments: list[str], message: str) -
 
 
 def test_files_of_another_format(home_swept: Path, tmp_path: Path) -> None:
-    prompts = home_swept / "data" / "prompts" / "code.jsonl"
+    prompts = home_swept / "data" / "prompts" / "tiny" / "code.jsonl"
     before = prompts.read_text()
     assert "line 1: not a point of a sweep" in refused("plot", prompts)
     assert "line 1: not a point of a sweep" in refused("sweep", *FAST, "--out", prompts)

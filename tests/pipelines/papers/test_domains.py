@@ -23,7 +23,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_figure4_has_every_method_on_every_data_set(study: Study, here: Path, tmp_path: Path) -> None:
-    code, other = here / "data" / "prompts" / "code.jsonl", tmp_path / "other.jsonl"
+    code, other = here / "data" / "prompts" / "tiny" / "code.jsonl", tmp_path / "other.jsonl"
     other.write_text(code.read_text())
     short = replace(study.settings, prompts=(code, other), limit=1, max_new_tokens=4)
     report = check(domains.figure4(Study(study.pair, short)))
@@ -37,7 +37,7 @@ def test_figure4_has_every_method_on_every_data_set(study: Study, here: Path, tm
 
 
 def test_figure8_compares_a_classifier_with_itself_at_one(study: Study, here: Path, tmp_path: Path) -> None:
-    code, prose = here / "data" / "prompts" / "harvest" / "code.jsonl", tmp_path / "prose.jsonl"
+    code, prose = here / "data" / "prompts" / "tiny" / "harvest" / "code.jsonl", tmp_path / "prose.jsonl"
     prose.write_text("".join(reversed(code.read_text().splitlines(keepends=True))))
     judge = Study(study.pair, replace(study.settings, harvest_prompts=(code, prose)))
     report = check(domains.figure8(judge))

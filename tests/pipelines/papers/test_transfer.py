@@ -15,7 +15,7 @@ from tests.pipelines.papers.small_study import check, counts_in, decoded
 
 @pytest.mark.parametrize("other", [None, "llama2-7b"])
 def test_table2_counts_what_live_decoding_costs(other: str | None, study: Study, here: Path) -> None:
-    folder = here / "data" / "prompts"
+    folder = here / "data" / "prompts" / "tiny"
     files = {"prompts": (folder / "code.jsonl",), "harvest_prompts": (folder / "harvest" / "code.jsonl",)}
     settings = replace(study.settings, **files, same="tiny-small", other=other or "tiny-qwen", build=False)
     source = Study(study.pair, settings)
