@@ -1,0 +1,74 @@
+"""The default pair, a real model: it loads, answers in its chat template, and its text is transformers' own."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from c2t.cli.app import app
+from c2t.decoder import SpeculativeDecoder
+from c2t.models.gguf_target import not_there
+from c2t.models.pairs import Pair, load_pair
+from c2t.policies.threshold import JointThreshold
+from c2t.prompts import default_prompts, read_prompts
+from c2t.storage.paths import DEFAULT_PAIR, find
+from tests.cli.test_app import CliRunner
+
+QUESTION = "What is the capital of France?"
+MISSING = [part for part in ("target", "draft") if find("smollm2", part) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(MISSING), reason=f"smollm2 has no {' and no '.join(MISSING)} here ({not_there()})"),
+]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return load_pair(dtype=torch.float32)
+
+
+def said_by(*arguments: str | Path) -> dict:
+    """The result line of a command on the default pair."""
+    done = CliRunner().invoke(app, [*map(str, arguments), "--json", "-"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_it_is_the_default_pair_and_has_its_own_template(pair: Pair) -> None:
+    assert DEFAULT_PAIR == pair.name == "smollm2"
+    assert pair.template == "chat"
+    text = pair.tokenizer.decode(SpeculativeDecoder(pair, JointThreshold()).encode(QUESTION)[0])
+    assert text.startswith("<|im_start|>system\n")
+    assert text.endswith(f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_its_greedy_text_in_float32_is_that_of_transformers(pair: Pair) -> None:
+    decoder = SpeculativeDecoder(pair, JointThreshold(0.05))
+    asked = decoder.encode("Name three rivers of Europe, and say where each begins.")
+    model = AutoModelForCausalLM.from_pretrained(pair.sources["target"][0], dtype=torch.float32)
+    wanted = model.generate(torch.tensor(asked), max_new_tokens=24, do_sample=False)[0, len(asked[0]) :].tolist()
+    output = decoder.generate(asked, max_new_tokens=24)
+    assert output.sequences == [wanted]
+    assert max(output.statistics[0].verified) > 4  # trees, not plain decoding
+
+
+def test_commands_take_it(tmp_path: Path) -> None:
+    short = ["--max-new-tokens", "12"]
+    written = said_by("generate", QUESTION, "--policy", "plain", *short)
+    assert written["configuration"]["pair"] == "smollm2"
+    assert written["figures"]["text"] == "The capital of France is Paris."
+    harvested = said_by("harvest", "--limit", "2", "--k", "4", "--levels", "3", *short, "--out", tmp_path / "rows")
+    assert harvested["configuration"]["pair"] == "smollm2"
+    assert harvested["figures"]["rows"] > 0
+
+
+def test_the_prompts_of_bench_are_not_those_of_the_harvest() -> None:
+    bench, harvest = (
+        [prompt for path in default_prompts("smollm2", purpose) for prompt in read_prompts(path)]
+        for purpose in ("bench", "harvest")
+    )
+    assert {prompt.category for prompt in bench} == {prompt.category for prompt in harvest}
+    assert {tuple(p.turns) for p in bench}.isdisjoint(tuple(p.turns) for p in harvest)
+    assert min(len(bench), len(harvest) // 4) > 50
