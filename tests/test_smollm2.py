@@ -1,11 +1,13 @@
 """The default pair, a real model: it loads, answers in its chat template, and its text is transformers' own."""
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
 from c2t.cli.app import app
 from c2t.decoder import SpeculativeDecoder
@@ -14,7 +16,6 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.policies.threshold import JointThreshold
 from c2t.prompts import default_prompts, read_prompts
 from c2t.storage.paths import DEFAULT_PAIR, find
-from tests.cli.test_app import CliRunner
 
 QUESTION = "What is the capital of France?"
 MISSING = [part for part in ("target", "draft") if find("smollm2", part) is None]
@@ -26,7 +27,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    return load_pair(dtype=torch.float32)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "converting the target|.* was trained for other weights")
+        return load_pair(dtype=torch.float32)
 
 
 def said_by(*arguments: str | Path) -> dict:
@@ -59,6 +62,8 @@ def test_commands_take_it(tmp_path: Path) -> None:
     written = said_by("generate", QUESTION, "--policy", "plain", *short)
     assert written["configuration"]["pair"] == "smollm2"
     assert written["figures"]["text"] == "The capital of France is Paris."
+    benched = said_by("bench", "--policies", "plain", "--limit", "1", "--timed", "0", *short)
+    assert (benched["configuration"]["pair"], benched["figures"]["prompts"]) == ("smollm2", 1)
     harvested = said_by("harvest", "--limit", "2", "--k", "4", "--levels", "3", *short, "--out", tmp_path / "rows")
     assert harvested["configuration"]["pair"] == "smollm2"
     assert harvested["figures"]["rows"] > 0

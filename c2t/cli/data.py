@@ -18,7 +18,7 @@ from c2t.training.settings import FINETUNE, LOGGERS, MODELS, OLD_MODELS, TrainSe
 
 COUNTS = ("rows", "trees", "positives", "too_long")
 HARVEST, TRAIN = HarvestSettings(), TrainSettings()
-PROMPTS = 48  # by default: some minutes on two cores
+PROMPTS = 24  # by default, which takes some minutes on two cores
 
 
 def harvest(

@@ -30,8 +30,8 @@ class BenchSettings(StudySettings):
     """Settings of a bench. timed: prompts that are also decoded one by one against the clock (0: none). live: count in
     the real loop instead of in replay."""
 
-    limit: int | None = 12
-    timed: int = 3
+    limit: int | None = 6
+    timed: int = 2
     live: bool = False
 
     def __post_init__(self):

@@ -118,7 +118,10 @@ def test_a_conversion_that_fails_leaves_nothing(
 
     monkeypatch.setattr(gguf_target, "find_spec", lambda name: name)
     monkeypatch.setattr(gguf_target, "convert", fail)
-    with pytest.raises(InputError, match="No space left on device"):
+    with (
+        pytest.warns(UserWarning, match="converting the target of smollm2"),
+        pytest.raises(InputError, match="No space left on device"),
+    ):
         install(tmp_path / "out" / "target", accepted)
     assert list((tmp_path / "out").iterdir()) == []
 

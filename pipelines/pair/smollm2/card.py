@@ -8,6 +8,8 @@ from pathlib import Path
 from safetensors import safe_open
 
 from c2t.errors import InputError
+from c2t.models.gguf_target import home
+from c2t.models.pairs import weights_fingerprint
 from pipelines.pair.smollm2 import losses, texts
 from pipelines.pair.smollm2.heads import FREQUENT, HEADS, MEDUSA_HEADS
 from pipelines.pair.smollm2.questions import RUN
@@ -160,4 +162,5 @@ def write_card(out: Path, work: Path) -> None:
     (out / "README.md").write_text(card)
     made = {recipe.part: rounds(work / recipe.part) for recipe in there}
     record = {"questions": asked, "answers": answers, "tokens": tokens, "rounds": made}
+    record["target_weights"] = weights_fingerprint(home())  # what `load_pair` compares with the target it loads
     (out / "provenance.json").write_text(json.dumps(record, indent=1) + "\n")
