@@ -45,15 +45,18 @@ quick: $(READY)
 lint: $(READY)
 	$(LINT)
 
-# Results do not depend on the processor: vector width of torch, MKL, oneDNN and numpy, and the number of threads.
+# Results do not depend on the processor: vector width of torch, MKL, oneDNN, numpy and our own kernels in C, and the
+# number of threads.
 # `default` also takes the paths that MKL has for processors of other makers.
 test-portable: $(READY)
 	@failed=0; for run in $(RUNS); do isa=$${run%-*}; threads=$${run#*-}; \
 		echo "numeric tests, instruction set: $$isa, threads: $$threads"; \
 		case $$isa in \
 		default) set -- ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 \
-			NPY_DISABLE_CPU_FEATURES="AVX2 FMA3 AVX512F AVX512_SKX AVX512_ICL AVX512_SPR X86_V3 X86_V4" ;; \
-		avx2) set -- ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 ;; \
+			NPY_DISABLE_CPU_FEATURES="AVX2 FMA3 AVX512F AVX512_SKX AVX512_ICL AVX512_SPR X86_V3 X86_V4" \
+			C2T_MARCH=x86-64 ;; \
+		avx2) set -- ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 \
+			C2T_MARCH=x86-64-v3 ;; \
 		native) set -- ;; \
 		esac; \
 		env "$$@" OMP_NUM_THREADS=$$threads OMP_WAIT_POLICY=passive \
