@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +13,8 @@ from safetensors import SafetensorError, safe_open
 
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
+from c2t.kernels.compiled import MARCH, OFF
+from c2t.kernels.llama_layer import kernels
 from c2t.models import gguf_target
 from c2t.models.eagle_checkpoint import fetch
 from c2t.models.pairs import DRAFTS, drafts_of, fingerprint, kind_of
@@ -71,7 +74,16 @@ def _pair(name: str) -> list[Facts]:
     card = next(iter(drafts.values())).parent / "README.md"
     licence = re.search(r"^license: (.*)", card.read_text(encoding="utf-8"), re.MULTILINE) if card.is_file() else None
     values = {"name": name, "drafts": sizes} | ({"licence": licence[1]} if licence else {})
-    return [Facts("pair", values | {"loads in": "float32 on a CPU, else the target's dtype; --dtype chooses another"})]
+    loads = "float32 on a CPU, else the target's dtype; --dtype chooses another"
+    return [Facts("pair", values | {"loads in": loads, "on a CPU": arithmetic()})]
+
+
+def arithmetic() -> str:
+    """Return how Llama targets and EAGLE heads are computed on this machine's CPU."""
+    if kernels() is not None:
+        return "c2t's kernels in C: float32 arithmetic, weights that bf16 holds exactly are kept in bf16"
+    why = f"${MARCH} is {OFF}" if os.environ.get(MARCH) == OFF else "no C compiler here that makes c2t's kernels"
+    return f"torch, several times slower: {why}"
 
 
 def parameters(folder: Path) -> int:

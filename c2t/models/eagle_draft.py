@@ -61,6 +61,7 @@ class EagleSession(DraftSession):
         super().__init__(draft.head.num_layers, draft.vocabulary)
         self.draft, self.packed = draft, draft.packed
         self.fused = None if self.packed else draft.fused
+        self.dtype = next(draft.head.parameters()).dtype
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`; each feature is paired with the token after it, so the prompt's first token is
@@ -76,6 +77,7 @@ class EagleSession(DraftSession):
     ) -> Float[Tensor, "B F H"]:
         if self.packed is not None:
             return self.packed(features, tokens, positions, mask, self.cache)
+        features = features.to(self.dtype)  # a packed target's are in float32 whatever its dtype
         if self.fused is None:
             return self.draft.head(features, tokens, positions, mask[:, None], self.cache)
 

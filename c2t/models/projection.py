@@ -45,13 +45,16 @@ class Projection:
 
     def __call__(self, x: Float[Tensor, "*R F"]) -> Float[Tensor, "*R V"]:
         kind = packing_of(self.linear)
-        if kind is None or x.is_cuda or x.dtype != torch.float32 or torch.is_grad_enabled():
+        if kind is None or x.is_cuda or x.dtype != torch.float32 or self._learns(x):
             return self.linear(x)
         version, copy = version_of(self.linear.weight), _COPIES.get(self.linear)
         if copy is None or copy[0] != version:
             copy = version, kind(self.linear.weight, self.linear.bias)
             _COPIES[self.linear] = copy
         return copy[1](x)
+
+    def _learns(self, x: Tensor) -> bool:
+        return torch.is_grad_enabled() and (x.requires_grad or self.linear.weight.requires_grad)
 
 
 def packing_of(linear: nn.Module) -> type[PackedMatrix] | type[OneDNNMatrix] | None:

@@ -9,13 +9,16 @@ from transformers import GPT2Config, LlamaConfig, Qwen2Config
 from c2t.kernels.llama_layer import kernels
 from c2t.models import packed_llama
 from c2t.models.eagle import EagleHead
+from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.medusa import MedusaDraft, MedusaHead
+from c2t.models.mtp import MTPHead
 from c2t.models.packed_llama import PackedEagle, PackedLlama
 from c2t.models.target import Target
-from c2t.policies import Eagle2
+from c2t.policies import Eagle2, Plain
 from c2t.tree import Tree
 from tests.rounding import assert_within, growth
-from tests.toys import TableDraft, language_model, random_table, randomise, root_of
+from tests.toys import PROMPTS, TableDraft, language_model, random_table, randomise, root_of, run
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
@@ -157,3 +160,25 @@ def test_what_is_not_served() -> None:
 def test_without_the_kernels_transformers_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_llama, "packable", lambda *_: False)
     assert target_of(torch.float32).session().packed is None
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "medusa"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_greedy_text_is_the_targets_for_every_head(kind: str, dtype: torch.dtype) -> None:
+    """Heads without a packed form read the packed target's features in their own dtype."""
+    config = LlamaConfig(**{**SIZES, "num_hidden_layers": 7})
+    narrow = LlamaConfig(**{**SIZES, "num_hidden_layers": 1})
+    target = Target(language_model(config).to(dtype).requires_grad_(False))
+    head = {
+        "eagle": lambda: EagleHead(narrow),
+        "eagle3": lambda: Eagle3Head(narrow, VOCABULARY),
+        "mtp": lambda: MTPHead(narrow),
+        "medusa": lambda: MedusaHead(narrow, 2),
+    }[kind]()
+    head = randomise(head, seed=1, spread=0.3).to(dtype).requires_grad_(False).eval()
+    head.embed_tokens = target.embed_tokens
+    target.tap(head.taps(7))
+    draft = MedusaDraft(head, target.lm_head) if kind == "medusa" else EagleDraft(head, target.lm_head)
+    plain, _ = run(target, None, Plain(), PROMPTS, new=16)
+    assert target.session().packed is not None
+    assert run(target, draft, Eagle2(K=3, levels=3, N=10), PROMPTS, new=16)[0] == plain
