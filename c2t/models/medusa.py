@@ -68,7 +68,8 @@ class MedusaSession(EagleSession):
         if not self.expanded:
             self.expanded = True
             self.passes = self.passes + tree.alive[:, 0]
-            states = self.head.ahead(self.hidden[:, 0])
+            # a packed layer's outputs are in float32 whatever the head's dtype
+            states = self.head.ahead(self.hidden[:, 0].to(self.dtype)).to(self.hidden)
             states = F.pad(states, (0, 0, 0, 1))  # below the last head: the LM head gives zeros for a zero
             self.ahead = ByDepth(self._logits(states), states, self.vocabulary)
             self.broken = self.broken | self.ahead.log_norm.isnan().any()
