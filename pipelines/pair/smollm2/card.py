@@ -48,11 +48,11 @@ answers.
 
 ## Training
 
-Each head learns in rounds from the answers' positions of these texts, {rows} texts a batch: AdamW, learning rate
-{rate:g}, betas 0.9 and 0.95, no weight decay, gradients clipped to norm 0.5. The learning rate falls over the last
-{falling:.0%} of each round. Logits are compared on {judged:.0%} of the positions, over the {frequent:,} tokens that the
-target wrote most often (upstream: all positions and tokens). Matrix products are in bf16 where that is the faster
-dtype, else in float32.
+Each head learns in rounds, {rows} texts a batch, from answers and questions (what it learns is the next state after a
+token that is given): AdamW, learning rate {rate:g}, betas 0.9 and 0.95, no weight decay, gradients clipped to norm 0.5.
+The learning rate falls over the last {falling:.0%} of each round. Logits are compared on {judged:.0%} of the positions,
+over the {frequent:,} tokens that the target wrote most often (upstream: all positions and tokens). Matrix products are
+in bf16 where that is the faster dtype, else in float32.
 
 - `draft`: upstream's EAGLE-1 loss, 1.0 SmoothL1 on the features + {entropy} soft cross-entropy; features with
   upstream's uniform noise ({noise} x 512 / length wide). `fc` starts as half of the feature passed on.
@@ -75,7 +75,7 @@ head that runs beside a float32 target reads slightly other ones.
 TABLE = """
 `{part}` (last logged step: {last}):
 
-| tokens written | positions learned | {names} |
+| tokens written | answers' positions learned | {names} |
 | --- | --- | {rule} |
 {rows}
 """

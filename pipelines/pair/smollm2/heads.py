@@ -28,7 +28,7 @@ class HeadRecipe:
     """Recipe of a head. part: folder of the pair. about: what it is, for the card. inputs: of the texts, "features" or
     "taps". make: from the target, the frequent tokens and the folder of the other heads' checkpoints.
 
-    losses: of the head, rows of the target's LM head and a batch. states: the head's outputs at the answers' positions.
+    losses: of the head, rows of the target's LM head and a batch. states: the head's outputs at the judged slots.
     """
 
     part: str

@@ -1,7 +1,7 @@
-"""Losses of smollm2's heads on the target's own texts, at the positions of the answers.
+"""Losses of smollm2's heads on the target's own texts.
 
-Shapes: B texts, n slots (see `shards.Rows`), m answers' positions of all texts one after the other, H hidden, v tokens
-whose logits are compared.
+Shapes: B texts, n slots, m judged slots of all texts one after the other (see `shards.Rows`), H hidden, v tokens whose
+logits are compared.
 """
 
 import math
@@ -24,7 +24,7 @@ NOISE = 0.2  # upstream's
 ENTROPY = 0.1  # upstream's weight of the cross-entropy beside SmoothL1 on the features
 DEEPER = 0.8  # a depth's weight in that of the one above: upstream's of EAGLE-3 and of Medusa
 LEVELS = 3  # unrolled steps of EAGLE-3; upstream's are 7
-JUDGED = 0.3  # share of the answers' positions whose logits are compared
+JUDGED = 0.3  # share of the judged slots whose logits are compared
 
 
 class Losses(NamedTuple):
@@ -35,22 +35,22 @@ class Losses(NamedTuple):
 
 
 def eagle_states(head: EagleHead, rows: Rows, noise: float) -> Float[Tensor, "m H"]:
-    """Return the head's predictions at the answers' positions; the others, questions and padding, are keys and values
-    only, and do not go through the MLP, which is most of the head."""
+    """Return the head's predictions at the judged slots; the others are keys and values only, and do not go through the
+    MLP, which is most of the head."""
     inputs = noisy(rows.inputs[:, :-1], noise)
     hidden = head.fc(torch.cat([head.embed_tokens(rows.ids[:, 1:-1]), inputs], -1))
     layer = head.layers[0]
     attended, _ = layer.self_attn(hidden, position_embeddings=head.rotation(hidden, None), attention_mask=None)
-    hidden = (hidden + attended)[rows.answer]
+    hidden = (hidden + attended)[rows.judged]
     return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
 
 
 def eagle3_states(head: Eagle3Head, rows: Rows, levels: int) -> Iterator[Float[Tensor, "m H"]]:
-    """Yield the head's outputs at the answers' slots, level by level; deeper levels read those of the level above, as
+    """Yield the head's outputs at the judged slots, level by level; deeper levels read those of the level above, as
     in drafting. Slot j of level i stands at position j + i, knows token j + i + 1, and sees the true slots up to j and
     its own chain of slots j."""
     layer, attention = head.midlayer, head.midlayer.self_attn
-    slots = torch.arange(rows.answer.shape[1], device=rows.ids.device)
+    slots = torch.arange(rows.judged.shape[1], device=rows.ids.device)
     ids = F.pad(rows.ids, (0, levels))  # chains run past a text's end, where nothing is judged
     state = head.fc(rows.inputs[:, :-1])
     keys: list[Tensor] = []
@@ -66,10 +66,10 @@ def eagle3_states(head: Eagle3Head, rows: Rows, levels: int) -> Iterator[Float[T
         keys.append(repeat_kv(key, attention.num_key_value_groups))
         values.append(repeat_kv(value, attention.num_key_value_groups))
         seen = attend(query * attention.scaling, keys, values)
-        hidden = (state + attention.o_proj(seen.transpose(1, 2).flatten(2)))[rows.answer]
+        hidden = (state + attention.o_proj(seen.transpose(1, 2).flatten(2)))[rows.judged]
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         yield hidden
-        state = torch.zeros_like(state).index_put((rows.answer,), hidden.to(state.dtype))
+        state = torch.zeros_like(state).index_put((rows.judged,), hidden.to(state.dtype))
 
 
 def attend(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Float[Tensor, "B h n D"]:
@@ -93,10 +93,10 @@ def by_depth(
     chosen: Tensor,
 ) -> Losses:
     """Return the soft cross-entropy between the head's next-token distributions and the target's at the `chosen`
-    positions, and the agreement; depth k's guess comes from the state k positions earlier in the same answer."""
-    place = (rows.answer.cumsum(1) - 1)[rows.answer][chosen]  # in its own answer
+    positions, and the agreement; depth k's guess comes from the state k positions earlier in the same text."""
+    place = (rows.judged.cumsum(1) - 1)[rows.judged][chosen]  # in its own text
     with torch.no_grad():
-        wanted = (rows.features[:, 1:][rows.answer][chosen] @ lm_head.T).float().softmax(-1)
+        wanted = (rows.features[:, 1:][rows.judged][chosen] @ lm_head.T).float().softmax(-1)
     total, shown = wanted.new_zeros(()), {}
     for depth, hidden in enumerate(states):
         there = place >= depth
@@ -118,7 +118,7 @@ def some_of(count: int, device: torch.device) -> Tensor:
 def eagle_losses(head: EagleHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:
     """Return upstream's loss, SmoothL1 on the features + ENTROPY x soft cross-entropy of the logits, on a random share
     of the positions; for a Medusa-style head the latter at every depth."""
-    guess, true = eagle_states(head, rows, NOISE), rows.features[:, 1:][rows.answer]
+    guess, true = eagle_states(head, rows, NOISE), rows.features[:, 1:][rows.judged]
     states = [head.at(guess, k) for k in range(len(head.heads) + 1)] if isinstance(head, MedusaHead) else [guess]
     compared = by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, some_of(len(true), true.device))
     regression = F.smooth_l1_loss(guess.float(), true)
@@ -129,7 +129,7 @@ def eagle3_losses(head: Eagle3Head, lm_head: Float[Tensor, "v H"], rows: Rows) -
     """Return the loss of EAGLE-3's training-time test: soft cross-entropy over the draft's vocabulary at every unrolled
     step, where the next token of the text is in it. (Upstream asks that of the target's most probable token, which
     would cost a pass over the target's whole vocabulary.)"""
-    following = rows.ids[:, 2:][rows.answer]
+    following = rows.ids[:, 2:][rows.judged]
     chosen = some_of(len(following), following.device)
     chosen = chosen[head.t2d[following[chosen]]]
     states = eagle3_states(head, rows, LEVELS)

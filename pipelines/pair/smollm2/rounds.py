@@ -53,10 +53,10 @@ def agreement(head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], hel
     for source, texts in sorted(by_source.items()):
         same, count = 0, 0
         for batch in epoch(texts, ROWS, 0):
-            rows = rows_of(batch, recipe.inputs).to(lm_head.device)
+            rows = rows_of(batch, recipe.inputs, questions=False).to(lm_head.device)
             with compute(lm_head.device):
                 guess = head.logits(recipe.states(head, rows)[None], lambda hidden: hidden @ lm_head.T)[0].argmax(-1)
-                true = (rows.features[:, 1:][rows.answer] @ lm_head.T).argmax(-1)
+                true = (rows.features[:, 1:][rows.judged] @ lm_head.T).argmax(-1)
             same += int((guess == true).sum())
             count += len(true)
         found[source] = round(same / count, 4)
@@ -73,8 +73,9 @@ def rate(step: int, positions: int, begin: int, end: int) -> float:
 def train_until(
     positions: int, head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], source: Path, folder: Path
 ) -> None:
-    """Go on from the folder's checkpoint until the head has learned from so many positions of answers, repeated ones
-    counted again; the log has them. Each epoch takes in the shards that were written meanwhile."""
+    """Go on from the folder's checkpoint until the head has learned from so many positions of answers. Repeated ones
+    count again; those of the questions, from which it learns as well, do not. Each epoch takes in the shards that were
+    written meanwhile."""
     embedding = head.embed_tokens
     trained = [p for name, p in head.named_parameters() if p.requires_grad and not name.startswith("embed_tokens")]
     optimiser = torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
@@ -92,7 +93,9 @@ def train_until(
             compared = lm_head[tokens.to(lm_head.device)]
         run.set_rate(learning_rate := rate(run.step, learned, begin, positions))
         torch.manual_seed(run.step)
-        rows = rows_of(batches.pop(), recipe.inputs).to(lm_head.device)
+        batch = batches.pop()
+        # Questions teach as answers do: what is learned is the next state after a token that is given.
+        rows = rows_of(batch, recipe.inputs, questions=True).to(lm_head.device)
         head.embed_tokens = embedding
         with compute(lm_head.device):
             losses = recipe.losses(head, compared, rows)
@@ -100,7 +103,7 @@ def train_until(
         losses.total.backward()
         nn.utils.clip_grad_norm_(trained, 0.5)
         run.advance()
-        learned += int(rows.answer.sum())
+        learned += sum(len(text.ids) - text.question for text in batch)
         recent.append({name: float(value) for name, value in losses.shown.items()})
         if run.step % LOG == 0 or learned >= positions:
             shown = {name: sum(losses[name] for losses in recent) / len(recent) for name in recent[0]}

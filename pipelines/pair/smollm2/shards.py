@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from c2t.models.gguf_target import END
 
+TEMPLATE = 24  # tokens that all texts begin with: the system's turn, and the beginning of the user's
 HELD = 24  # one question in so many is held out, with every answer to it
 
 
@@ -36,14 +37,14 @@ class Text(NamedTuple):
 class Rows(NamedTuple):
     """Texts padded on the right. inputs[:, j] and ids[:, j + 1] make slot j, which predicts features[:, j + 1].
 
-    inputs: what the head reads, features or taps. answer: slots whose prediction belongs to the answer, from the state
-    that its first token is drawn from on.
+    inputs: what the head reads, features or taps. judged: slots whose prediction is compared with the truth; one run of
+    them in each text.
     """
 
     ids: Int[Tensor, "B n"]
     inputs: Float[Tensor, "B n-1 D"]
     features: Float[Tensor, "B n-1 H"]
-    answer: Bool[Tensor, "B n-2"]
+    judged: Bool[Tensor, "B n-2"]
 
     def to(self, device: torch.device) -> "Rows":
         """Return the rows on this device."""
@@ -62,16 +63,17 @@ def read_texts(folder: Path) -> Iterator[Text]:
             yield Text(text, question, after[:-1], before[:-1], about["source"], float(about["temperature"]))
 
 
-def rows_of(texts: list[Text], inputs: str) -> Rows:
-    """Return texts as rows whose inputs are their "features" or "taps"."""
+def rows_of(texts: list[Text], inputs: str, questions: bool) -> Rows:
+    """Return texts as rows whose inputs are their "features" or "taps". Judged are the answers' positions, from the
+    state that the first token is drawn from on; with `questions` also those of the questions."""
     lengths = torch.tensor([len(text.ids) for text in texts])
     ids = nn.utils.rnn.pad_sequence([text.ids for text in texts], batch_first=True, padding_value=END).long()
     features = padded([text.features for text in texts])
     read = padded([text.taps for text in texts]) if inputs == "taps" else features
-    judged = torch.arange(1, ids.shape[1] - 1)  # the position that slot j predicts
-    begin = torch.tensor([text.question - 1 for text in texts])
-    answer = (judged >= begin[:, None]) & (judged < (lengths - 1)[:, None])
-    return Rows(ids, read, features, answer)
+    predicted = torch.arange(1, ids.shape[1] - 1)  # the position of slot j's prediction
+    begin = torch.tensor([min(TEMPLATE, text.question - 1) if questions else text.question - 1 for text in texts])
+    judged = (predicted >= begin[:, None]) & (predicted < (lengths - 1)[:, None])
+    return Rows(ids, read, features, judged)
 
 
 def padded(states: list[Float[Tensor, "_ D"]]) -> Float[Tensor, "B n D"]:

@@ -101,9 +101,11 @@ def text_of(ids: list[int], question: int, source: str = "code") -> shards.Text:
 
 
 def test_rows_judge_the_answers_positions_only() -> None:
-    rows = shards.rows_of([text_of([3, 4, 5, 6, 7, END], 3), text_of([3, 4, END], 1)], "taps")
+    rows = shards.rows_of([text_of([3, 4, 5, 6, 7, END], 3), text_of([3, 4, END], 1)], "taps", questions=False)
     # Slot j predicts state j + 1, from which token j + 2 is drawn: the answer's tokens begin at place `question`.
-    assert rows.answer.tolist() == [[False, True, True, True], [True, False, False, False]]
+    assert rows.judged.tolist() == [[False, True, True, True], [True, False, False, False]]
+    learned = shards.rows_of([text_of(list(range(30)), 26), text_of([3, 4, END], 1)], "features", questions=True)
+    assert learned.judged.sum(1).tolist() == [5, 1]  # one more than the first answer has
     assert rows.ids.shape == (2, 6)
     assert rows.features.shape == (2, 5, SIZES["hidden_size"])
     assert rows.inputs.shape == (2, 5, 3 * SIZES["hidden_size"])
@@ -137,8 +139,10 @@ def test_padding_changes_no_loss(name: str, target: Target, tmp_path: Path, monk
     monkeypatch.setattr(losses, "JUDGED", 1.0)
     recipe, head, texts = heads.HEADS[name], new_head(name, target, tmp_path), some_texts()
     lm_head = in_float32(target).lm_head.weight[:40]
-    together = recipe.losses(head, lm_head, shards.rows_of(texts, recipe.inputs)).shown
-    alone = [recipe.losses(head, lm_head, shards.rows_of([text], recipe.inputs)).shown for text in texts]
+    together = recipe.losses(head, lm_head, shards.rows_of(texts, recipe.inputs, questions=False)).shown
+    alone = [
+        recipe.losses(head, lm_head, shards.rows_of([text], recipe.inputs, questions=False)).shown for text in texts
+    ]
     for key, value in together.items():
         depth = int(key[-1]) if key[-2] == "_" else 0  # the l1 of smooth_l1 is none
         parts = [(len(text.ids) - text.question - depth, shown[key]) for text, shown in zip(texts, alone, strict=True)]
@@ -148,24 +152,24 @@ def test_padding_changes_no_loss(name: str, target: Target, tmp_path: Path, monk
 
 
 def test_answers_are_predicted_as_by_the_whole_head(target: Target, tmp_path: Path) -> None:
-    head, rows = new_head("eagle", target, tmp_path), shards.rows_of(some_texts(), "features")
+    head, rows = new_head("eagle", target, tmp_path), shards.rows_of(some_texts(), "features", questions=False)
     whole = head(rows.inputs[:, :-1], rows.ids[:, 1:-1])
-    torch.testing.assert_close(losses.eagle_states(head, rows, 0.0), whole[rows.answer])
+    torch.testing.assert_close(losses.eagle_states(head, rows, 0.0), whole[rows.judged])
 
 
 def test_unrolled_levels_are_those_under_one_mask(target: Target, tmp_path: Path) -> None:
     """The pair tiny's training runs the whole head over all levels with one mask."""
-    head, rows, levels = new_head("eagle3", target, tmp_path), shards.rows_of(some_texts(), "taps"), 3
+    head, rows, levels = new_head("eagle3", target, tmp_path), shards.rows_of(some_texts(), "taps", questions=False), 3
     ids = F.pad(rows.ids, (0, levels - 1))
     whole = train_head.unrolled(head, head.fc(rows.inputs[:, :-1]), ids, levels)
     for ours, theirs in zip(losses.eagle3_states(head, rows, levels), whole, strict=True):
-        torch.testing.assert_close(ours, theirs[rows.answer])
+        torch.testing.assert_close(ours, theirs[rows.judged])
 
 
 def test_deeper_guesses_come_from_earlier_positions(target: Target) -> None:
     """A head that knows the state k positions ahead agrees everywhere at depth k."""
-    rows = shards.rows_of(some_texts(), "features")
-    lm_head, true = in_float32(target).lm_head.weight, rows.features[:, 1:][rows.answer]
+    rows = shards.rows_of(some_texts(), "features", questions=False)
+    lm_head, true = in_float32(target).lm_head.weight, rows.features[:, 1:][rows.judged]
     states = [true.roll(-depth, 0) for depth in range(3)]
     found = losses.by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, torch.arange(len(true)))
     assert [found.shown[f"agreement{suffix}"].item() for suffix in ("", "_1", "_2")] == [1.0] * 3
@@ -178,7 +182,10 @@ def test_deeper_guesses_come_from_earlier_positions(target: Target) -> None:
 
 
 def test_eagle3_learns_nothing_where_the_next_token_is_not_its_own(target: Target, tmp_path: Path) -> None:
-    head, rows = new_head("eagle3", target, tmp_path), shards.rows_of([text_of([3, 4, 45, 46, 47], 2)], "taps")
+    head, rows = (
+        new_head("eagle3", target, tmp_path),
+        shards.rows_of([text_of([3, 4, 45, 46, 47], 2)], "taps", questions=False),
+    )
     assert losses.eagle3_losses(head, head.lm_head.weight, rows).total == 0
 
 
