@@ -21,7 +21,8 @@ from pipelines.pair.smollm2.heads import HEADS, save_draft
 from pipelines.pair.smollm2.texts import count_written, write_bench, write_until
 
 WRITTEN = 2_000_000  # tokens
-ROUNDS = (1_000_000, 3_000_000, 6_000_000, 12_000_000, 24_000_000)  # positions learned from at the end of each
+# Positions learned from at the end of each round.
+ROUNDS = tuple(int(1e6 * millions) for millions in (1, 2, 3, 4.5, 6, 8, 10, 12, 18, 24))
 
 
 class Places(NamedTuple):
@@ -68,7 +69,7 @@ def head_stage(name: str, places: Places) -> None:
             continue
         head = recipe.make(target, tokens, places.work).to(places.device)
         rounds.train_until(positions, head, recipe, lm_head, source, folder)
-        save_draft(head, places.out / recipe.part)
+        save_draft(head, places.out / recipe.part, tokens)
         written = count_written(source)
         rounds.finish_round(head, recipe, lm_head, written, positions, source, places.work / "bench", folder)
         write_card(places.out, places.work)

@@ -17,8 +17,8 @@ from c2t.models.medusa import MedusaHead
 from pipelines.pair.smollm2.losses import Losses, eagle3_losses, eagle3_states, eagle_losses, eagle_states
 from pipelines.pair.smollm2.shards import Rows
 
-# EAGLE-3's vocabulary, and what the other heads' logits are compared over: the tokens that are most frequent in the
-# texts, 0.99 and more of what the target writes, at a sixth of the cost, which would be most of a step's.
+# Tokens that all heads draft from, and over which their logits are compared: those that are most frequent in the texts,
+# at a sixth of the cost, which would be most of a step's.
 FREQUENT = 8192
 MEDUSA_HEADS = 4
 
@@ -81,10 +81,12 @@ def new_eagle3(target: LlamaForCausalLM, tokens: Int[Tensor, " v"], work: Path) 
     return head
 
 
-def save_draft(head: Head, folder: Path) -> None:
-    """Save in bf16 and without the embedding, which is the target's."""
+def save_draft(head: Head, folder: Path, tokens: Int[Tensor, " v"]) -> None:
+    """Save in bf16 and without the embedding, which is the target's; it drafts from these tokens."""
     stored = copy.deepcopy(head).cpu()
     stored.embed_tokens = None
+    if not isinstance(stored, Eagle3Head):  # which has them in a place of its own
+        stored.tokens = tokens
     save_head(stored.to(torch.bfloat16), folder)
 
 

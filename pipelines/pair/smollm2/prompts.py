@@ -43,7 +43,8 @@ In brackets: prompts for bench + for harvest.
 
 def held(ids: list[int]) -> bool:
     """Return True if no head learns from the question."""
-    return Text(torch.tensor(ids), len(ids), torch.empty(0), "", 0.0).held
+    nothing = torch.empty(0, 0)
+    return Text(torch.tensor(ids), len(ids), nothing, nothing, "", 0.0).held
 
 
 def invented(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
