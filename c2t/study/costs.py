@@ -17,9 +17,10 @@ from c2t.replay.lockstep import Continuation
 from c2t.study.rounds import Round, now
 from c2t.tree import Nodes, Tree
 
-# Sizes at which forwards are measured, on both sides of a GPU's tile sizes, where the cost steps up.
-VERIFIED = (1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 128, 129, 160, 192, 256)
-WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 15, 16, 20, 24, 32, 48, 64)
+# Sizes at which forwards are measured, on both sides of the tile sizes of a GPU (16, 32, ...) and of the CPU kernel (14
+# rows), where the cost steps up.
+VERIFIED = (1, 2, 4, 8, 12, 14, 15, 16, 17, 24, 28, 29, 32, 33, 48, 64, 65, 80, 96, 128, 129, 160, 192, 256)
+WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 15, 16, 20, 24, 32, 48, 64)
 BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
 
 
