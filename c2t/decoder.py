@@ -1,7 +1,7 @@
 """The decoder that people load in their own code: a pair, a policy, and `generate`."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from c2t.classifier import TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.cuda_graphs.target import StaticTarget
-from c2t.decoding import DraftModel, Policy, check_policy, cut, generate
+from c2t.decoding import DraftModel, Policy, Step, check_policy, cut, generate
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
 from c2t.models.eagle_draft import EagleDraft
@@ -107,6 +107,7 @@ class SpeculativeDecoder:
         seed: int = 0,
         sequences: Sequence[int] | None = None,
         rule: str | None = None,
+        watch: Callable[[Step], None] = lambda step: None,
     ) -> Output:
         """Answer or continue one prompt or several, given as text or token ids, in one batch.
 
@@ -119,7 +120,10 @@ class SpeculativeDecoder:
 
         rule: how policies that sample their candidates are verified, "residual" (the default) or "target-only" (see
         `c2t.verify`). Both keep the target's law; under target-only, which is the rule of all others, the same seed
-        gives the same text whatever the tree. Raises InputError for empty or too long prompts.
+        gives the same text whatever the tree.
+
+        watch(step): called with each round as it comes, the prompts' own forward first; the last round's tokens may run
+        past the end of a text (see `cut`). Raises InputError for empty or too long prompts.
         """
         ids = self.encode(prompts, chat)
         if not isinstance(max_new_tokens, Integral) or max_new_tokens < 1:
@@ -141,6 +145,7 @@ class SpeculativeDecoder:
             rule=rule,
         ):
             trace.add(step)
+            watch(step)
         tokens = trace.finish([len(cut(new, max_new_tokens, self.eos)) for new in trace.tokens])
         texts = self.pair.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return Output(tokens, texts, trace.statistics)

@@ -7,6 +7,7 @@ import typer
 from c2t.cli import info as information
 from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
+from c2t.cli.stream import TextStream
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Policy
 from c2t.errors import InputError
@@ -58,7 +59,10 @@ def generate(
     device_map: o.DeviceMap = None,
     json: o.Json = None,
 ) -> None:
-    """Answer or continue a prompt, and show how many rounds and verified tokens that took."""
+    """Answer or continue a prompt, and show how many rounds and verified tokens that took.
+
+    The text appears round by round. On a terminal the tokens that the draft guessed are green.
+    """
     loaded = shared.load(pair, target, draft, device, dtype, device_map)
     if tuned and (policy or classifier or beta is not None):
         raise InputError("--tuned chooses the policy: leave --policy, --classifier and --beta out")
@@ -74,9 +78,10 @@ def generate(
             f"--beta {beta:g} cannot be applied to the policy {describe(chosen, brief=True)}: give it with --policy c2t"
         )
     decoder = SpeculativeDecoder(loaded, chosen)
-    output = decoder.generate(prompt, max_new_tokens, temperature, chat=not raw, seed=seed, rule=rule)
     continued = raw or not loaded.template
-    terminal.say(f"{prompt if continued else ''}{output.text}\n")
+    stream = TextStream(decoder, max_new_tokens, before=prompt if continued else "")
+    output = decoder.generate(prompt, max_new_tokens, temperature, chat=not raw, seed=seed, rule=rule, watch=stream)
+    stream.end()
     terminal.say(reports.statistics_line(output.total))
     figures = {"text": output.text, **output.total.figures()}
     settings = {"pair": loaded.name, "policy": describe(decoder.policy), "temperature": temperature, "seed": seed}
