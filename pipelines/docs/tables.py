@@ -74,22 +74,6 @@ def bench_source(line: dict[str, Any]) -> str:
     return source(line, told)
 
 
-def demo() -> str:
-    """Return the table that `make demo` ends with."""
-    (line,) = lines("demo.jsonl")
-    rows = [
-        (
-            f"`{row['label']}`",
-            f"{row['tau']:.2f}",
-            f"{row['gamma']:.1f}",
-            f"{row['draft_passes']:.1f}",
-            f"{row['against_plain']:.2f}",
-        )
-        for row in line["figures"]["rows"]
-    ]
-    return table(("policy", "tau", "gamma", "draft passes", "speed / plain"), rows, bench_source(line))
-
-
 def constructions() -> str:
     """Return the table of every policy on the embedded pair."""
     (line,) = lines("bench-tiny.jsonl")
@@ -249,7 +233,6 @@ def settings(policy: type) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "demo": demo,
     "constructions": constructions,
     "points": points,
     "front": front,
