@@ -1,0 +1,186 @@
+"""Where a round's milliseconds go: in the target, in the draft, and in what stands around them.
+
+    python -m pipelines.bench breakdown [--policy POLICY] [--json data/results/breakdown.jsonl]
+
+Plain decoding and the policy take turns, prompt by prompt, with clocks around their parts and without; the second time
+shows what the clocks themselves cost. A prompt's own forwards, of the target and of the draft, are left out.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Annotated, Any
+from unittest.mock import patch
+
+import torch
+import typer
+
+from c2t.cli.options import Json
+from c2t.cli.terminal import result
+from c2t.decoding import Policy, generate
+from c2t.errors import InputError
+from c2t.models.chat_templates import conversation
+from c2t.models.pairs import Pair, load_pair
+from c2t.models.target import Target, TargetSession
+from c2t.policies.plain import Plain
+from c2t.policies.spec import describe
+from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.protocols import NextTokenDistributions
+from c2t.sampling import Sampling
+from c2t.statistics import Statistics, Trace, total
+from c2t.storage.paths import DEFAULT_PAIR
+from c2t.target_sampler import TargetSampler
+from pipelines import terminal
+from pipelines.bench.policy import PolicyText, policy_of
+from pipelines.options import Draft, PairName
+from pipelines.stages import CLASSIFIER, Clock
+
+TREE, REST = "tree", "rest"
+# Parts in the order in which they are shown. ranking: top K and entropy of the draft's distributions; tree: the
+# policy's own work; acceptance: the target's choices and the walk along them; rest: masks, caches, the loop.
+PARTS = (
+    "target layers",
+    "target LM head",
+    "draft layers",
+    "draft LM head",
+    "ranking",
+    CLASSIFIER,
+    TREE,
+    "acceptance",
+    REST,
+)
+
+
+@contextmanager
+def clocks(clock: Clock, session: type) -> Iterator[None]:
+    """Count the calls of target, LM heads, draft, ranking and acceptance as PARTS. session: kind of draft session."""
+    watched = {
+        "target layers": (TargetSession, "forward"),
+        "target LM head": (Target, "logits"),
+        "draft layers": (session, "_forward"),
+        "draft LM head": (session, "_logits"),
+        "ranking": (NextTokenDistributions, "topk_entropy"),
+        "acceptance": (TargetSampler, "accept"),
+    }
+    with ExitStack() as stack:
+        for part, (owner, name) in watched.items():
+            stack.enter_context(patch.object(owner, name, counted(clock, part, getattr(owner, name))))
+        norm = NextTokenDistributions.log_norm
+        stack.enter_context(patch.object(norm, "func", counted(clock, "ranking", norm.func)))
+        yield
+
+
+def counted(clock: Clock, part: str, function: Callable) -> Callable:
+    """Return the function with its time counted as a part."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        with clock.stage(part):
+            return function(*arguments, **named)
+
+    return call
+
+
+class CountedPolicy:
+    """Policy whose own work is counted as TREE."""
+
+    def __init__(self, policy: Policy, clock: Clock):
+        self.policy, self.clock = policy, clock
+        self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
+
+    def __call__(self, *arguments: Any) -> Any:
+        with self.clock.classifier_of(self.policy), self.clock.stage(TREE):
+            return self.policy(*arguments)
+
+
+class Rounds:
+    """Rounds of one policy: the parts' clock, the seconds with and without it, and what the rounds won."""
+
+    def __init__(self, pair: Pair, policy: Policy, sampling: Sampling, new_tokens: int):
+        self.pair, self.policy, self.sampling, self.new_tokens = pair, policy, sampling, new_tokens
+        self.clock = Clock(time.perf_counter)
+        self.unwatched, self.statistics = 0.0, Statistics()
+
+    def watch(self, prompt: list[int]) -> None:
+        """Decode a prompt with clocks around the parts."""
+        fresh = Clock(time.perf_counter)
+        with clocks(fresh, type(self.pair.draft.session())):
+            steps = self._steps(prompt, CountedPolicy(self.policy, fresh))
+            fresh.seconds.clear()  # of the prompt's own forwards
+            for _ in fresh.each(REST, steps):
+                pass
+        self.clock.seconds += fresh.seconds
+
+    def run(self, prompt: list[int]) -> None:
+        """Decode a prompt without clocks, and count its rounds."""
+        steps, trace = self._steps(prompt, self.policy), Trace(1)
+        start = time.perf_counter()
+        found = list(steps)
+        self.unwatched += time.perf_counter() - start
+        for step in found:
+            trace.add(step)
+        self.statistics += total(trace.statistics)
+
+    def _steps(self, prompt: list[int], policy: Policy) -> Iterator:
+        """Return the rounds after the first one, in which the draft reads the prompt."""
+        pair, how = self.pair, {"max_new_tokens": self.new_tokens, "sampling": self.sampling}
+        steps = generate(pair.target, pair.draft, policy, [prompt], eos=pair.target.eos, **how)
+        next(steps)
+        next(steps, None)
+        return steps
+
+    def figures(self) -> dict[str, Any]:
+        """Return milliseconds a round by part, of a whole round with clocks and without, and what a round won."""
+        counts, seconds = self.statistics, self.clock.seconds
+        rounds = counts.rounds
+        if not rounds:
+            raise InputError("every text ended in its first round, which is not timed; raise --new-tokens")
+        return {
+            "policy": describe(self.policy, brief=True),
+            "parts": {part: 1e3 * seconds[part] / rounds for part in PARTS},
+            "watched": 1e3 * sum(seconds.values()) / rounds,
+            "unwatched": 1e3 * self.unwatched / rounds,
+            "rounds": rounds,
+            "tau": counts.tau,
+            "gamma": counts.gamma,
+            "draft_passes": counts.draft_passes,
+        }
+
+
+def main(
+    pair: PairName = DEFAULT_PAIR,
+    draft: Draft = None,
+    policy: PolicyText = None,
+    prompts: Annotated[int, typer.Option(help="Prompts to decode.", min=1)] = 6,
+    new_tokens: Annotated[int, typer.Option(help="New tokens of a text at most.", min=1)] = 96,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    json: Json = None,
+) -> None:
+    """Show where a round's milliseconds go."""
+    loaded = load_pair(pair, draft=draft)
+    found = spread([one for file in default_prompts(loaded.name, "bench") for one in read_prompts(file)], prompts)
+    ids = [conversation(loaded.tokenizer, loaded.template, one.turns[:1]) for one in found]
+    sampling = Sampling(temperature)
+    both = [Rounds(loaded, one, sampling, new_tokens) for one in (Plain(), policy_of(loaded, policy))]
+    for one in both:
+        Rounds(loaded, one.policy, sampling, new_tokens).run(ids[0])  # the first forwards of a process are slower
+    for number, prompt in enumerate(ids):
+        for one in both:
+            for way in (one.watch, one.run)[:: -1 if number % 2 else 1]:
+                way(prompt)
+    settings = {"pair": loaded.name, "sources": loaded.sources, "prompts": len(ids), "max_new_tokens": new_tokens}
+    settings |= {"temperature": temperature, "threads": torch.get_num_threads()}
+    figures = [one.figures() for one in both]
+    show(figures)
+    for row in figures:
+        result(json, "bench breakdown", row, settings)
+
+
+def show(figures: list[dict[str, Any]]) -> None:
+    """Print milliseconds and percent a round, a column for each policy."""
+    rows = [
+        [part, *(f"{row['parts'][part]:.2f} ({row['parts'][part] / row['watched']:.0%})" for row in figures)]
+        for part in PARTS
+    ]
+    rows += [[f"a round, {how}", *(f"{row[how]:.2f}" for row in figures)] for how in ("watched", "unwatched")]
+    rows += [["tokens a round", *(f"{row['tau'] + 1:.2f}" for row in figures)]]
+    terminal.table("milliseconds a round", ["part", *(row["policy"] for row in figures)], rows)

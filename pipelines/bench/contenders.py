@@ -1,0 +1,175 @@
+"""Ways to write texts with one target: c2t's own, and what a user would take otherwise, each on the same clock."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.generation import BaseStreamer
+
+from c2t.decoding import Policy, cut, generate
+from c2t.models.pairs import Pair
+from c2t.sampling import Sampling
+from c2t.statistics import Statistics, Trace, total
+
+DTYPES = ("float32", "bfloat16")
+LOOKED_UP = (3, 5, 10)  # tokens that prompt lookup copies at once
+EXITS = (1 / 3, 2 / 3)  # share of the layers after which early exit drafts
+
+Ids = Sequence[Sequence[int]]
+
+
+class Written(NamedTuple):
+    """Texts of one call. seconds: of the whole call; first: of them, until the first token was there."""
+
+    tokens: list[list[int]]
+    first: float
+    seconds: float
+    statistics: Statistics | None = None
+
+    @property
+    def new(self) -> int:
+        """Number of new tokens."""
+        return sum(map(len, self.tokens))
+
+
+class Task(NamedTuple):
+    """How long the texts may be and how they are drawn. They also end with an `eos` token."""
+
+    max_new_tokens: int
+    sampling: Sampling
+    eos: frozenset[int]
+
+
+class Contender(Protocol):
+    """One way to write texts. setting: what was chosen for it, "" if there was no choice."""
+
+    name: str
+    setting: str
+
+    def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
+        """Continue prompts, as one batch. numbers: of their random streams."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ours:
+    """c2t with a policy."""
+
+    name: str
+    setting: str
+    pair: Pair
+    policy: Policy
+
+    def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
+        """See `Contender.write`."""
+        limit, sampling, eos = task
+        trace, first, start = Trace(len(prompts)), 0.0, time.perf_counter()
+        for step in generate(
+            self.pair.target,
+            self.pair.draft,
+            self.policy,
+            prompts,
+            max_new_tokens=limit,
+            sampling=sampling,
+            eos=eos,
+            sequences=numbers,
+        ):
+            first = first or time.perf_counter() - start
+            trace.add(step)
+        seconds = time.perf_counter() - start
+        tokens = trace.finish([len(cut(new, limit, eos)) for new in trace.tokens])
+        return Written(tokens, first, seconds, total(trace.statistics))
+
+
+@dataclass(frozen=True)
+class Transformers:
+    """transformers' `generate`, with options of its own."""
+
+    name: str
+    setting: str
+    model: PreTrainedModel
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
+        """See `Contender.write`. Prompts are padded on the left, as transformers wants them."""
+        limit, sampling, eos = task
+        longest = max(map(len, prompts))
+        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
+        seen = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        sampled = {"temperature": sampling.temperature, "top_k": 0, "top_p": 1.0} if sampling.temperature else {}
+        torch.manual_seed(numbers[0])
+        watch, start = FirstToken(), time.perf_counter()
+        found = self.model.generate(
+            ids,
+            attention_mask=seen,
+            max_new_tokens=limit,
+            do_sample=bool(sampling.temperature),
+            eos_token_id=sorted(eos),
+            pad_token_id=0,
+            streamer=watch,
+            **sampled,
+            **self.options,
+        )
+        seconds = time.perf_counter() - start
+        return Written([cut(row, limit, eos) for row in found[:, longest:].tolist()], watch.at - start, seconds)
+
+
+class FirstToken(BaseStreamer):
+    """Note of when the first new token was there. transformers hands over the prompt before it."""
+
+    def __init__(self) -> None:
+        self.at, self._prompt = 0.0, True
+
+    def put(self, value: torch.Tensor) -> None:
+        """Take the prompt, or new tokens."""
+        if not self._prompt:
+            self.at = self.at or time.perf_counter()
+        self._prompt = False
+
+    def end(self) -> None:
+        """Take the end of the text."""
+
+
+class Contenders(NamedTuple):
+    """Everything that is compared. ours: c2t, plain decoding first. generate: transformers' plain loop, by dtype.
+    others: rivals of the same name differ in their setting, and the fastest of them competes."""
+
+    ours: list[Ours]
+    generate: list[Transformers]
+    others: dict[str, list[Contender]]
+
+
+def contenders(pair: Pair, plain: Policy, chosen: Policy, how: str, batch: int) -> Contenders:
+    """Return what competes at a batch size. chosen: the policy to show, `how`: its text.
+
+    transformers' prompt lookup and early exit write one text at a time. An assistant is a smaller model with the same
+    tokenizer, which no pair has: early exit, in which the first layers of the target draft, is the assisted generation
+    that works without one.
+    """
+    ours = [Ours("c2t, plain", "", pair, plain), Ours("c2t, tree", how, pair, chosen)]
+    models = {name: stock(pair, name) for name in DTYPES}
+    loops = [Transformers(f"transformers, {name}", "", model) for name, model in models.items()]
+    if batch > 1:
+        return Contenders(ours, loops, {})
+    layers = pair.target.config.num_hidden_layers
+    lookup = [
+        Transformers(
+            "transformers, prompt lookup", f"{count} tokens, {name}", model, {"prompt_lookup_num_tokens": count}
+        )
+        for name, model in models.items()
+        for count in LOOKED_UP
+    ]
+    early = [
+        Transformers("transformers, early exit", f"{exit} layers, {name}", model, {"assistant_early_exit": exit})
+        for name, model in models.items()
+        for exit in sorted({max(1, round(share * layers)) for share in EXITS})
+    ]
+    return Contenders(ours, loops, {rivals[0].name: rivals for rivals in (lookup, early)})
+
+
+def stock(pair: Pair, dtype: str) -> PreTrainedModel:
+    """Return the pair's target as transformers loads it."""
+    return AutoModelForCausalLM.from_pretrained(pair.sources["target"][0], dtype=getattr(torch, dtype)).eval()

@@ -1,0 +1,273 @@
+"""Tokens per second of c2t with a tree, of c2t without one, and of what a user would take otherwise, in one run.
+
+    python -m pipelines.bench decoding --data FOLDER --prompts 40 --json data/results/decoding.jsonl
+
+All contenders continue the same prompts one after the other, in an order that is drawn anew for every prompt, so that
+a drifting machine treats all alike. Where a rival has settings, the fastest one competes, and it is chosen on prompts
+that are not judged. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format; without it
+the pair's own prompts are used.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+import typer
+
+from c2t.cli.options import Json
+from c2t.cli.terminal import result as write_result
+from c2t.decoder import check_length
+from c2t.errors import InputError
+from c2t.models.chat_templates import conversation
+from c2t.models.pairs import Pair, load_pair
+from c2t.policies.plain import Plain
+from c2t.policies.spec import describe
+from c2t.prompts import Prompt, default_prompts, read_prompts, spread
+from c2t.sampling import Sampling
+from c2t.statistics import total
+from c2t.storage.paths import DEFAULT_PAIR
+from c2t.study.interval import Interval, Sums, bootstrap
+from pipelines import terminal
+from pipelines.bench.contenders import Contender, Contenders, Ids, Task, Written, contenders
+from pipelines.bench.policy import PolicyText, policy_of
+from pipelines.options import Draft, PairName
+
+CHOSEN_ON = 2  # batches on which settings are chosen
+WARM_UP_TOKENS = 8
+SETS = "gsm8k,humaneval,mt_bench"
+ALL = "all"
+
+
+class Batch(NamedTuple):
+    """Prompts that are decoded together, and the numbers of their random streams."""
+
+    ids: Ids
+    numbers: Sequence[int]
+
+
+class Result(NamedTuple):
+    """What one contender wrote on a set, a Written for each batch. settings: chosen ones."""
+
+    settings: list[str]
+    written: list[Written]
+
+    def __add__(self, other: "Result") -> "Result":
+        new = [setting for setting in other.settings if setting not in self.settings]
+        return Result(self.settings + new, self.written + other.written)
+
+
+class Comparison(NamedTuple):
+    """Results by contender. base: those of the faster one of transformers' plain loops."""
+
+    results: dict[str, Result]
+    base: Result
+
+    def __add__(self, other: "Comparison") -> "Comparison":
+        both = {name: result + other.results[name] for name, result in self.results.items()}
+        return Comparison(both, self.base + other.base)
+
+
+def compare(
+    field: Contenders, judged: Sequence[Batch], others: Sequence[Batch], task: Task, tell: Callable
+) -> Comparison:
+    """Decode the judged batches with every contender; settings are chosen on the others. tell(): counts calls."""
+    choose = Chooser(others, task, tell)
+    base = choose(field.generate)
+    best = [choose(rivals) for rivals in field.others.values()]
+    for one in field.ours:
+        choose([one])  # which warms it up
+    order: list[Contender] = [*field.ours, *field.generate, *best]
+    results = {one.name: Result([one.setting], []) for one in order}
+    shuffled = random.Random(0)
+    for batch in judged:
+        shuffled.shuffle(order)
+        for one in order:
+            results[one.name].written.append(one.write(*batch, task))
+            tell()
+    return Comparison(results, results[base.name])
+
+
+class Chooser(NamedTuple):
+    """Choice of the fastest contender on some batches, in tokens per second."""
+
+    batches: Sequence[Batch]
+    task: Task
+    tell: Callable[[], None]
+
+    def __call__(self, rivals: Sequence[Contender]) -> Contender:
+        """Return the fastest one. All of them are warm then."""
+        speeds = []
+        for rival in rivals:
+            rival.write(*self.batches[0], self.task._replace(max_new_tokens=WARM_UP_TOKENS))
+            if len(rivals) > 1:
+                speeds.append(speed([rival.write(*batch, self.task) for batch in self.batches]))
+            self.tell()
+        return rivals[speeds.index(max(speeds))] if speeds else rivals[0]
+
+
+def speed(written: Sequence[Written]) -> float:
+    """Return the tokens per second of all texts, their prompts' forwards included."""
+    return sum(one.new for one in written) / sum(one.seconds for one in written)
+
+
+def calls(field: Contenders, batches: int) -> int:
+    """Return how often `compare` will call its `tell`."""
+    families = [[one] for one in field.ours] + [field.generate, *field.others.values()]
+    judged = len(field.ours) + len(field.generate) + len(field.others)
+    return batches * judged + sum(map(len, families))
+
+
+def figures(found: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
+    """Yield the figures of each contender.
+
+    against_*: ratios of tokens per second, with 95 % intervals by a bootstrap over batches; decoding_*: the same after
+    the first token, without the prompt's own forward. equal_*: share of the texts that are, token for token, those of
+    c2t's plain decoding and of transformers in float32; where texts are sampled c2t's only.
+    """
+    plain, float32 = found.results["c2t, plain"], found.results["transformers, float32"]
+    for name, result in found.results.items():
+        ours = result.written[0].statistics is not None
+        counts = total(one.statistics for one in result.written) if ours else None
+        yield {
+            "contender": name,
+            "setting": ", ".join(filter(None, result.settings)),
+            "tokens_per_second": speed(result.written),
+            **ratios(result, plain, "plain"),
+            **ratios(result, found.base, "transformers"),
+            "equal_to_plain": None if sampled and not ours else equal(result, plain),
+            "equal_to_float32": None if sampled else equal(result, float32),
+            **(counts.figures() if counts else {"new_tokens": sum(one.new for one in result.written)}),
+            "seconds": sum(one.seconds for one in result.written),
+            "first_token_seconds": sum(one.first for one in result.written),
+        }
+
+
+def ratios(result: Result, base: Result, name: str) -> dict[str, Interval]:
+    """Return the ratio of two speeds, with and without the prompts' own forwards."""
+    counts = np.array(
+        [
+            (one.new, one.seconds, one.new - len(one.tokens), one.seconds - one.first)
+            for side in (result, base)
+            for one in side.written
+        ]
+    )
+    counts = np.concatenate(np.split(counts, 2), 1).T  # (8, batches)
+
+    def speeds(sums: Sums) -> Sums:
+        tokens, seconds, later, decoding, of_tokens, of_seconds, of_later, of_decoding = sums
+        return np.stack([tokens / seconds * of_seconds / of_tokens, later / decoding * of_decoding / of_later])
+
+    whole, decoding = bootstrap(counts, speeds)
+    return {f"against_{name}": whole, f"decoding_against_{name}": decoding}
+
+
+def equal(result: Result, other: Result) -> float:
+    """Return the share of texts that are the same."""
+    pairs = [
+        one == two
+        for mine, theirs in zip(result.written, other.written, strict=True)
+        for one, two in zip(mine.tokens, theirs.tokens, strict=True)
+    ]
+    return sum(pairs) / len(pairs)
+
+
+def prompt_sets(pair: str, data: Path | None, names: str) -> dict[str, list[Prompt]]:
+    """Return the prompts of each set; InputError for names that are no set of the folder."""
+    if data is None:
+        return {path.stem: read_prompts(path) for path in default_prompts(pair, "bench")}
+    return {name: read_prompts(data / name / "question.jsonl") for name in names.split(",")}
+
+
+def batches(pair: Pair, prompts: Sequence[Prompt], size: int, task: Task) -> list[Batch]:
+    """Return the prompts' first turns in batches."""
+    ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in prompts]
+    for number, one in enumerate(ids):
+        check_length(len(one), task.max_new_tokens, pair.target.max_positions, f"prompt {number}")
+    places = range(len(ids))
+    return [Batch(ids[start : start + size], places[start : start + size]) for start in places[::size]]
+
+
+def main(
+    pair: PairName = DEFAULT_PAIR,
+    draft: Draft = None,
+    policy: PolicyText = None,
+    prompts: Annotated[int, typer.Option(help="Prompts to judge on, of each set.")] = 8,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with SET/question.jsonl.", show_default="the pair's own prompts")
+    ] = None,
+    sets: Annotated[str, typer.Option(help="Sets of that folder, separated by commas.")] = SETS,
+    new_tokens: Annotated[int, typer.Option(help="New tokens of a text at most; it also ends with EOS.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    batch: Annotated[int, typer.Option(help="Prompts to decode together.")] = 1,
+    json: Json = None,
+) -> None:
+    """Compare the speed of a tree with plain decoding and with transformers."""
+    if min(prompts, new_tokens, batch) < 1:
+        raise InputError("--prompts, --new-tokens and --batch must be at least 1")
+    found = prompt_sets(pair, data, sets)
+    wanted = prompts + CHOSEN_ON * batch
+    for name, there in found.items():
+        if len(there) < wanted:
+            raise InputError(
+                f"{name} has {len(there)} prompts: judging {prompts} and choosing settings on {CHOSEN_ON * batch} "
+                f"others takes {wanted}; lower --prompts or --batch"
+            )
+    loaded = load_pair(pair, draft=draft)
+    chosen = policy_of(loaded, policy, batch)
+    task = Task(new_tokens, Sampling(temperature), loaded.target.eos)
+    field = contenders(loaded, Plain(), chosen, describe(chosen, brief=True), batch)
+    configuration = {
+        "pair": loaded.name,
+        "sources": loaded.sources,
+        "policy": describe(chosen),
+        "tuned": policy is None,
+        "prompts": prompts,
+        "max_new_tokens": new_tokens,
+        "temperature": temperature,
+        "batch": batch,
+        "threads": torch.get_num_threads(),
+    }
+    comparisons: dict[str, Comparison] = {}
+    with terminal.progress("decoding", "{task.fields[note]}") as bar:
+        each = calls(field, -(-prompts // batch))
+        progress = bar.add_task("", total=each * len(found), note="")
+        for name, there in found.items():
+            bar.update(progress, note=name)
+            taken = spread(there, wanted)
+            judged, others = (batches(loaded, part, batch, task) for part in (taken[:prompts], taken[prompts:]))
+            comparisons[name] = compare(field, judged, others, task, lambda: bar.advance(progress))
+    if len(comparisons) > 1:
+        first, *rest = comparisons.values()
+        comparisons[ALL] = sum(rest, first)
+    for name, comparison in comparisons.items():
+        rows = list(figures(comparison, temperature > 0))
+        show(f"{name}: T = {temperature:g}, batch {batch}, {torch.get_num_threads()} threads", rows)
+        for row in rows:
+            write_result(json, "bench decoding", {"set": name, **row}, configuration)
+
+
+def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print a set's table."""
+    columns = ["contender", "setting", "tokens/s", "x c2t plain", "x transformers", "tau", "gamma", "text = plain's"]
+    cells = [
+        [
+            row["contender"],
+            row["setting"],
+            f"{row['tokens_per_second']:.1f}",
+            short(row["against_plain"]),
+            short(row["against_transformers"]),
+            row.get("tau"),
+            row.get("gamma"),
+            row["equal_to_plain"],
+        ]
+        for row in rows
+    ]
+    terminal.table(title, columns, cells)
+
+
+def short(ratio: Interval) -> str:
+    """Return a ratio and its interval as text."""
+    return f"{ratio.estimate:.2f}" + ("" if ratio.low is None else f" ({ratio.low:.2f}-{ratio.high:.2f})")

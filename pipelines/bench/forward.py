@@ -1,0 +1,113 @@
+"""Milliseconds of a target forward by its number of rows: c2t's kernels, and stock transformers in float32 and bf16.
+
+    python -m pipelines.bench forward [--json data/results/forward.jsonl]
+
+A row is a token of the tree that is verified; c2t runs a tree, transformers a chain of as many tokens. Layers and LM
+head are timed apart; all sizes and ways take turns, and medians count.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+import typer
+from transformers import DynamicCache, PreTrainedModel
+
+from c2t.cli.options import Json
+from c2t.cli.terminal import result
+from c2t.models.pairs import Pair, load_pair
+from c2t.models.target import TargetSession
+from c2t.storage.paths import DEFAULT_PAIR
+from c2t.study.costs import BRANCHING, regular
+from c2t.tree import Tree
+from pipelines import terminal
+from pipelines.bench.contenders import DTYPES, stock
+from pipelines.options import PairName
+
+ROWS = (1, 2, 4, 8, 14, 16, 28, 60)
+PREFIX = 128
+Way = Callable[[int], tuple[float, float]]  # rows -> seconds of the layers and of the LM head
+
+
+class Ours:
+    """c2t's forward over a tree."""
+
+    def __init__(self, pair: Pair, tokens: torch.Tensor):
+        self.target, self.root = pair.target, tokens[:, -1]
+        self.session = TargetSession(pair.target)
+        self.session.prefill(tokens, torch.tensor([tokens.shape[1]]))
+
+    def __call__(self, rows: int) -> tuple[float, float]:
+        tree = regular(self.root, rows, BRANCHING) if rows > 1 else Tree.root(self.root)
+        positions = tree.positions(self.session.lengths)
+        start = time.perf_counter()
+        prefix = self.session.cache.visible()[:, None].expand(-1, tree.size, -1)
+        hidden = self.session.forward(tree.token, positions, torch.cat([prefix, tree.ancestors()], 2))
+        middle = time.perf_counter()
+        self.target.logits(hidden)
+        end = time.perf_counter()
+        self.session.cache.drop()
+        return middle - start, end - middle
+
+
+class Stock:
+    """transformers' forward over a chain."""
+
+    def __init__(self, model: PreTrainedModel, tokens: torch.Tensor):
+        self.model, self.tokens, self.cache = model, tokens, DynamicCache(config=model.config)
+        model.base_model(input_ids=tokens, past_key_values=self.cache)
+
+    def __call__(self, rows: int) -> tuple[float, float]:
+        start = time.perf_counter()
+        hidden = self.model.base_model(input_ids=self.tokens[:, :rows], past_key_values=self.cache).last_hidden_state
+        middle = time.perf_counter()
+        self.model.get_output_embeddings()(hidden)
+        end = time.perf_counter()
+        self.cache.crop(-rows)
+        return middle - start, end - middle
+
+
+@torch.inference_mode()
+def measure(ways: dict[str, Way], sizes: tuple[int, ...], repeats: int) -> dict[str, list[list[float]]]:
+    """Return median milliseconds of layers and LM head, by way and size."""
+    seconds: dict[tuple[str, int], list[tuple[float, float]]] = {(way, n): [] for way in ways for n in sizes}
+    for repeat in range(repeats + 1):  # the first turn warms up
+        for (way, size), found in seconds.items():
+            spent = ways[way](size)
+            if repeat:
+                found.append(spent)
+    return {
+        way: [[1e3 * statistics.median(part) for part in zip(*seconds[way, n], strict=True)] for n in sizes]
+        for way in ways
+    }
+
+
+def main(
+    pair: PairName = DEFAULT_PAIR,
+    repeats: Annotated[int, typer.Option(help="Times to run each forward; the median counts.", min=1)] = 15,
+    json: Json = None,
+) -> None:
+    """Time a target forward by its number of rows."""
+    loaded = load_pair(pair)
+    tokens = torch.randint(loaded.target.config.vocab_size, (1, PREFIX), generator=torch.manual_seed(0))
+    with torch.inference_mode():
+        ways: dict[str, Way] = {"c2t": Ours(loaded, tokens)}
+        ways |= {f"transformers, {name}": Stock(stock(loaded, name), tokens) for name in DTYPES}
+    found = measure(ways, ROWS, repeats)
+    settings = {"pair": loaded.name, "sources": loaded.sources, "prefix": PREFIX, "repeats": repeats}
+    settings |= {"threads": torch.get_num_threads(), "packed": loaded.target.packed is not None}
+    show(found)
+    for way, milliseconds in found.items():
+        figures: dict[str, Any] = {"way": way, "rows": ROWS, "milliseconds": milliseconds}
+        result(json, "bench forward", figures, settings)
+
+
+def show(found: dict[str, list[list[float]]]) -> None:
+    """Print a table with a row for each size."""
+    rows = [
+        [f"{size}", *(f"{layers:.1f} + {head:.1f}" for layers, head in sizes)]
+        for size, *sizes in zip(ROWS, *found.values(), strict=True)
+    ]
+    terminal.table(f"ms of layers + LM head, {PREFIX} tokens of prefix", ["rows", *found], rows)

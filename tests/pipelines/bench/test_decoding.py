@@ -1,0 +1,107 @@
+"""The comparison of speeds: all contenders write the same text, settings are chosen on other prompts, and ratios are
+those of the clock."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from c2t.errors import InputError
+from c2t.sampling import Sampling
+from c2t.statistics import Statistics
+from pipelines.bench.__main__ import app
+from pipelines.bench.contenders import Contenders, Task, Written
+from pipelines.bench.decoding import Batch, Comparison, Result, calls, compare, figures
+
+TREE = "eagle2:N=6,levels=2,K=3"
+TASK = Task(4, Sampling(), frozenset())
+
+
+def lines(out: Path, *more: str) -> dict[str, dict]:
+    """The figures of a run on the small pair, by contender."""
+    arguments = ["decoding", "--pair", "tiny", "--policy", TREE, "--new-tokens", "12", "--json", str(out), *more]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {line["configuration"]["policy"].partition(":")[0] for line in found} == {"eagle2"}
+    assert {line["figures"]["set"] for line in found} == {"code"}
+    return {line["figures"]["contender"]: line["figures"] for line in found}
+
+
+def test_all_write_the_same_text(home: Path, tmp_path: Path) -> None:
+    found = lines(tmp_path / "lines.jsonl", "--prompts", "3")
+    same = [
+        "c2t, plain",
+        "c2t, tree",
+        "transformers, float32",
+        "transformers, prompt lookup",
+        "transformers, early exit",
+    ]
+    assert sorted(found) == sorted([*same, "transformers, bfloat16"])
+    assert {found["c2t, tree"]["equal_to_plain"], found["transformers, float32"]["equal_to_plain"]} == {1.0}
+    assert found["c2t, tree"]["equal_to_float32"] == 1.0
+    assert found["c2t, tree"]["new_tokens"] == found["c2t, plain"]["new_tokens"] <= 3 * 12
+    assert found["c2t, plain"]["against_plain"] == [1.0, 1.0, 1.0]
+    assert found["c2t, tree"]["tau"] > 0 == found["c2t, plain"]["tau"]
+    assert found["c2t, tree"]["rounds"] < found["c2t, plain"]["rounds"]
+    assert "tokens" in found["transformers, prompt lookup"]["setting"]
+    assert all(0 < row["first_token_seconds"] < row["seconds"] for row in found.values())
+
+
+def test_in_a_batch_and_with_sampling(home: Path, tmp_path: Path) -> None:
+    batched = ["--prompts", "3", "--batch", "2", "--temperature", "1"]
+    found = lines(tmp_path / "lines.jsonl", *batched)
+    assert sorted(found) == ["c2t, plain", "c2t, tree", "transformers, bfloat16", "transformers, float32"]
+    assert found["c2t, tree"]["equal_to_plain"] == 1.0  # the same random numbers
+    assert found["transformers, float32"]["equal_to_plain"] is None
+
+
+def test_too_few_prompts_are_one_line(home: Path) -> None:
+    done = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, "--prompts", "8"])
+    assert isinstance(done.exception, InputError)
+    assert "code has 8 prompts" in str(done.exception)
+
+
+class Recorded:
+    """Contender that needs a fixed time for a token and notes what it was asked for."""
+
+    def __init__(self, name: str, setting: str, seconds: float):
+        self.name, self.setting, self.seconds = name, setting, seconds
+        self.asked: list[int] = []
+
+    def write(self, prompts, numbers, task: Task) -> Written:
+        self.asked += numbers
+        tokens = [[7] * task.max_new_tokens for _ in prompts]
+        return Written(tokens, self.seconds, self.seconds * task.max_new_tokens, Statistics())
+
+
+def test_settings_are_chosen_on_prompts_that_are_not_judged() -> None:
+    plain = Recorded("c2t, plain", "", 1.0)
+    loops = [Recorded("transformers, float32", "", 2.0), Recorded("transformers, bfloat16", "", 4.0)]
+    rivals = [Recorded("lookup", "slow", 3.0), Recorded("lookup", "fast", 0.5)]
+    field = Contenders([plain], loops, {"lookup": rivals})
+    judged, others = ([Batch([[1]], [number]) for number in numbers] for numbers in ([0, 1], [2]))
+    told: list[None] = []
+    found = compare(field, judged, others, TASK, lambda: told.append(None))
+    assert len(told) == calls(field, len(judged))
+    assert found.results["lookup"].settings == ["fast"]
+    assert found.base is found.results["transformers, float32"]
+    assert set(rivals[0].asked) == {2}
+    assert sorted(set(rivals[1].asked)) == [0, 1, 2]
+    assert set(plain.asked[:1]) == {2}  # the warm-up
+
+
+def test_ratios_are_those_of_tokens_per_second() -> None:
+    def result(*seconds: float) -> Result:
+        return Result([], [Written([[1, 2, 3, 4, 5]], 1.0, one, Statistics()) for one in seconds])
+
+    plain, tree = result(5.0, 5.0, 5.0), result(2.0, 2.0, 2.0)
+    results = {"c2t, plain": plain, "c2t, tree": tree, "transformers, float32": result(9.0, 9.0, 9.0)}
+    _, row, _ = figures(Comparison(results, results["transformers, float32"]), sampled=False)
+    assert row["tokens_per_second"] == 2.5
+    assert row["against_plain"] == pytest.approx((2.5, 2.5, 2.5))
+    assert row["decoding_against_plain"] == pytest.approx((4.0, 4.0, 4.0))  # 4 tokens in 1 second, in 4 seconds
+    assert row["against_transformers"] == pytest.approx((4.5, 4.5, 4.5))
+    both = Comparison(results, plain) + Comparison(results, plain)
+    assert len(both.results["c2t, tree"].written) == 6
