@@ -1,4 +1,4 @@
-"""Where a round's milliseconds go: in the target, in the draft, and in what stands around them.
+"""A round's milliseconds by part: the target, the draft, and what stands around them.
 
     python -m pipelines.bench breakdown [--policy POLICY] [--json data/results/breakdown.jsonl]
 
@@ -15,8 +15,6 @@ from unittest.mock import patch
 import torch
 import typer
 
-from c2t.cli.options import Json
-from c2t.cli.terminal import result
 from c2t.decoding import Policy, generate
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
@@ -31,6 +29,7 @@ from c2t.statistics import Statistics, Trace, total
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.target_sampler import TargetSampler
 from pipelines import terminal
+from pipelines.bench.lines import Json, append
 from pipelines.bench.policy import PolicyText, policy_of
 from pipelines.options import Draft, PairName
 from pipelines.stages import CLASSIFIER, Clock
@@ -171,8 +170,7 @@ def main(
     settings |= {"temperature": temperature, "threads": torch.get_num_threads()}
     figures = [one.figures() for one in both]
     show(figures)
-    for row in figures:
-        result(json, "bench breakdown", row, settings)
+    append(json, "bench breakdown", figures, settings)
 
 
 def show(figures: list[dict[str, Any]]) -> None:

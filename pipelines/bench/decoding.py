@@ -17,8 +17,6 @@ import numpy as np
 import torch
 import typer
 
-from c2t.cli.options import Json
-from c2t.cli.terminal import result as write_result
 from c2t.decoder import check_length
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
@@ -32,10 +30,11 @@ from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.interval import Interval, Sums, bootstrap
 from pipelines import terminal
 from pipelines.bench.contenders import Contender, Contenders, Ids, Task, Written, contenders
+from pipelines.bench.lines import Json, append
 from pipelines.bench.policy import PolicyText, policy_of
 from pipelines.options import Draft, PairName
 
-CHOSEN_ON = 2  # batches on which settings are chosen
+CHOSEN_ON, CHOICE_TOKENS = 2, 48  # batches on which settings are chosen, and new tokens of their texts
 WARM_UP_TOKENS = 8
 SETS = "gsm8k,humaneval,mt_bench"
 ALL = "all"
@@ -99,11 +98,11 @@ class Chooser(NamedTuple):
 
     def __call__(self, rivals: Sequence[Contender]) -> Contender:
         """Return the fastest one. All of them are warm then."""
-        speeds = []
+        speeds, brief = [], self.task._replace(max_new_tokens=min(CHOICE_TOKENS, self.task.max_new_tokens))
         for rival in rivals:
             rival.write(*self.batches[0], self.task._replace(max_new_tokens=WARM_UP_TOKENS))
             if len(rivals) > 1:
-                speeds.append(speed([rival.write(*batch, self.task) for batch in self.batches]))
+                speeds.append(speed([rival.write(*batch, brief) for batch in self.batches]))
             self.tell()
         return rivals[speeds.index(max(speeds))] if speeds else rivals[0]
 
@@ -194,19 +193,17 @@ def main(
     pair: PairName = DEFAULT_PAIR,
     draft: Draft = None,
     policy: PolicyText = None,
-    prompts: Annotated[int, typer.Option(help="Prompts to judge on, of each set.")] = 8,
+    prompts: Annotated[int, typer.Option(help="Prompts to judge on, of each set.", min=1)] = 8,
     data: Annotated[
         Path | None, typer.Option(help="Folder with SET/question.jsonl.", show_default="the pair's own prompts")
     ] = None,
     sets: Annotated[str, typer.Option(help="Sets of that folder, separated by commas.")] = SETS,
-    new_tokens: Annotated[int, typer.Option(help="New tokens of a text at most; it also ends with EOS.")] = 128,
+    new_tokens: Annotated[int, typer.Option(help="New tokens of a text at most; it also ends with EOS.", min=1)] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    batch: Annotated[int, typer.Option(help="Prompts to decode together.")] = 1,
+    batch: Annotated[int, typer.Option(help="Prompts to decode together.", min=1)] = 1,
     json: Json = None,
 ) -> None:
     """Compare the speed of a tree with plain decoding and with transformers."""
-    if min(prompts, new_tokens, batch) < 1:
-        raise InputError("--prompts, --new-tokens and --batch must be at least 1")
     found = prompt_sets(pair, data, sets)
     wanted = prompts + CHOSEN_ON * batch
     for name, there in found.items():
@@ -245,8 +242,7 @@ def main(
     for name, comparison in comparisons.items():
         rows = list(figures(comparison, temperature > 0))
         show(f"{name}: T = {temperature:g}, batch {batch}, {torch.get_num_threads()} threads", rows)
-        for row in rows:
-            write_result(json, "bench decoding", {"set": name, **row}, configuration)
+        append(json, "bench decoding", ({"set": name, **row} for row in rows), configuration)
 
 
 def show(title: str, rows: Sequence[dict[str, Any]]) -> None:

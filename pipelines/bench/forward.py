@@ -9,14 +9,12 @@ head are timed apart; all sizes and ways take turns, and medians count.
 import statistics
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
 from transformers import DynamicCache, PreTrainedModel
 
-from c2t.cli.options import Json
-from c2t.cli.terminal import result
 from c2t.models.pairs import Pair, load_pair
 from c2t.models.target import TargetSession
 from c2t.storage.paths import DEFAULT_PAIR
@@ -24,6 +22,7 @@ from c2t.study.costs import BRANCHING, regular
 from c2t.tree import Tree
 from pipelines import terminal
 from pipelines.bench.contenders import DTYPES, stock
+from pipelines.bench.lines import Json, append
 from pipelines.options import PairName
 
 ROWS = (1, 2, 4, 8, 14, 16, 28, 60)
@@ -99,9 +98,8 @@ def main(
     settings = {"pair": loaded.name, "sources": loaded.sources, "prefix": PREFIX, "repeats": repeats}
     settings |= {"threads": torch.get_num_threads(), "packed": loaded.target.packed is not None}
     show(found)
-    for way, milliseconds in found.items():
-        figures: dict[str, Any] = {"way": way, "rows": ROWS, "milliseconds": milliseconds}
-        result(json, "bench forward", figures, settings)
+    rows = ({"way": way, "rows": ROWS, "milliseconds": milliseconds} for way, milliseconds in found.items())
+    append(json, "bench forward", rows, settings)
 
 
 def show(found: dict[str, list[list[float]]]) -> None:

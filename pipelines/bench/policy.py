@@ -1,10 +1,11 @@
 """The policy that a measurement of speed is about: the one given, else the one that `c2t tune` found."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from c2t.cli import shared
+from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy
 from c2t.models.pairs import Pair
 from c2t.policies.spec import parse
@@ -19,6 +20,11 @@ PolicyText = Annotated[
 def policy_of(pair: Pair, text: str | None, batch: int = 1) -> Policy:
     """Return the policy; InputError, with the command that finds one, where nothing was tuned."""
     if text is not None:
-        return parse(text, shared.classifier(pair, None))
+        return parse(text, partial(classifier, pair.name))
     entry = tuning.lookup(tuning.key(pair, batch))
-    return parse(entry.policy, shared.classifier(pair, entry.classifier))
+    return parse(entry.policy, partial(classifier, entry.classifier))
+
+
+def classifier(usual: str, name: str | None = None) -> TreeClassifier:
+    """Return the classifier of this name, by default the usual one."""
+    return TreeClassifier.from_pretrained(name or usual)

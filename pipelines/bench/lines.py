@@ -1,0 +1,26 @@
+"""Result lines of measurements, one for each row of their tables."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from c2t.storage.results import append_line, check_place, result_line
+
+
+def _before_the_work(place: Path | None) -> Path | None:
+    if place:
+        check_place(place)
+    return place
+
+
+Json = Annotated[
+    Path | None, typer.Option(help="Append a line of JSON for each row to this file.", callback=_before_the_work)
+]
+
+
+def append(place: Path | None, command: str, rows: Iterable[dict[str, Any]], configuration: dict[str, Any]) -> None:
+    """Append a result line for each row, if a file was given."""
+    for row in rows if place else ():
+        append_line(place, result_line(command, row, configuration))
