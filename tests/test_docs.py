@@ -7,9 +7,9 @@ import pytest
 
 from c2t import C2T, SpeculativeDecoder, TreeClassifier
 from c2t.models.pairs import load_pair
-from pipelines.docs import tree
+from pipelines.docs import bars, tree
 from pipelines.docs.pages import ROOT, names, pages, render, typed_numbers
-from pipelines.docs.tables import PARTS
+from pipelines.docs.tables import PARTS, lines
 
 PAGES = pages()
 
@@ -52,3 +52,13 @@ def test_the_picture_is_a_real_round() -> None:
         assert re.search(rf">{count} {kind}", picture)
     tokens = {drawn.root, *(token for path in drawn.drafted for token in path)}
     assert tree.svg(drawn, {token: pair.tokenizer.decode([token]) for token in tokens}) == picture
+
+
+def test_the_bars_are_those_of_the_result_lines() -> None:
+    found = [line["figures"] for line in lines("breakdown.jsonl")]
+    picture = (ROOT / "docs" / "images" / "round.svg").read_text(encoding="utf-8")
+    assert bars.svg(found) == picture, "run python -m pipelines.docs bars"
+    widths = [float(width) for width in re.findall(r'width="([\d.]+)" height="26"', picture)]
+    parts = [milliseconds for one in found for milliseconds in one["parts"].values()]
+    assert len(widths) == len(parts)
+    assert max(widths) / sum(widths) == pytest.approx(max(parts) / sum(parts), rel=0.01)

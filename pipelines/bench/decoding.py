@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one contender wrote on a set, a Written for each batch. settings: chosen ones."""
+    """Texts of one contender on a set, a Written for each batch. settings: chosen ones."""
 
     settings: list[str]
     written: list[Written]

@@ -1,24 +1,30 @@
-"""Render every table and measured number of README and docs from data/results; `tree` draws the picture of one tree.
+"""Render every table and measured number of README and docs from data/results; `tree` draws the picture of one tree,
+`bars` that of a round's milliseconds.
 
-python -m pipelines.docs [tables|tree]
+python -m pipelines.docs [tables|tree|bars]
 """
 
 from typing import Annotated, Literal
 
 import typer
 
+from pipelines.docs import bars
 from pipelines.docs.pages import ROOT, pages, render
-from pipelines.docs.tables import PARTS
+from pipelines.docs.tables import PARTS, lines
 from pipelines.docs.tree import draw
 
 PICTURE = ROOT / "docs" / "images" / "tree.svg"
+BARS = ROOT / "docs" / "images" / "round.svg"
 
 
-def main(what: Annotated[Literal["tables", "tree"], typer.Argument(help="What to render.")] = "tables") -> None:
-    """Render the tables of README and docs, or the picture of one tree."""
+def main(what: Annotated[Literal["tables", "tree", "bars"], typer.Argument(help="What to render.")] = "tables") -> None:
+    """Render the tables of README and docs, or one of their pictures."""
     if what == "tree":
         one = draw(PICTURE)
         print(f"{PICTURE}: {len(one.drafted)} drafted, {len(one.kept)} kept, {len(one.accepted)} accepted")
+        return
+    if what == "bars":
+        BARS.write_text(bars.svg([line["figures"] for line in lines("breakdown.jsonl")]), encoding="utf-8")
         return
     for page in pages():
         text = page.read_text(encoding="utf-8")

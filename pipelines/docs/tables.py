@@ -213,6 +213,67 @@ def gain_at(file: str, score: str, tau: float, **of: Any) -> str:
     return one.at(score, tau)
 
 
+def decoding() -> str:
+    """Return the table of speeds: every set where texts are decoded greedily one by one, else all sets together."""
+    found = lines("decoding.jsonl")
+    latest = {of_run(line): line for line in found}  # a later run stands for an earlier one
+    pooled = {key[:2] for key in latest if key[2] == "all"} - {(0, 1)}
+    shown = [key for key in sorted(latest, key=lambda key: key[:2]) if key[2] == "all" or key[:2] not in pooled]
+    columns = ("texts", "way", "tokens/s", "/ plain", "/ transformers", "/ plain after the first token", "tau", "gamma")
+    run = found[-1]["configuration"]
+    told = f"{run['prompts']} prompts a set, up to {run['max_new_tokens']} new tokens, {run['threads']} threads"
+    note = source(found[-1], told, "95 % intervals by prompt")
+    return table((*columns, "same text"), [speed(latest[key]) for key in shown], note)
+
+
+def speed(line: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a line of `pipelines.bench decoding`."""
+    temperature, batch, name, contender = of_run(line)
+    figures = line["figures"]
+    drawn = "greedy" if temperature == 0 else f"T = {temperature:g}"
+    ratios = ("against_plain", "against_transformers", "decoding_against_plain")
+    return (
+        ", ".join([name, drawn, *([f"batch {batch}"] * (batch > 1))]),
+        contender + f" ({figures['setting']})" * bool(figures["setting"]),
+        f"{figures['tokens_per_second']:.1f}",
+        *(interval(Interval(*figures[ratio])) for ratio in ratios),
+        *(f"{figures[count]:.2f}" if count in figures else "" for count in ("tau", "gamma")),
+        "" if figures["equal_to_plain"] is None else f"{figures['equal_to_plain']:.0%}",
+    )
+
+
+def of_run(line: dict[str, Any]) -> tuple[float, int, str, str]:
+    """Return temperature, batch size, set of prompts and contender of a line of `pipelines.bench decoding`."""
+    run, figures = line["configuration"], line["figures"]
+    return run["temperature"], run["batch"], figures["set"], figures["contender"]
+
+
+def breakdown() -> str:
+    """Return the table of a round's milliseconds by part."""
+    found = lines("breakdown.jsonl")
+    figures = [line["figures"] for line in found]
+    rows = [
+        (part, *(f"{one['parts'][part]:.2f} ({one['parts'][part] / one['watched']:.0%})" for one in figures))
+        for part in figures[0]["parts"]
+    ]
+    rows.append(("a round, with clocks", *(f"{one['watched']:.2f}" for one in figures)))
+    rows.append(("a round, without", *(f"{one['unwatched']:.2f}" for one in figures)))
+    rows.append(("tokens a round", *(f"{one['tau'] + 1:.2f}" for one in figures)))
+    run = found[-1]["configuration"]
+    told = f"{run['prompts']} prompts, T = {run['temperature']:g}, {run['threads']} threads"
+    return table(("milliseconds", *(f"`{one['policy']}`" for one in figures)), rows, source(found[-1], told))
+
+
+def forwards() -> str:
+    """Return the table of the milliseconds of a target forward by its rows."""
+    found = lines("forward.jsonl")
+    sizes = zip(found[0]["figures"]["rows"], *(line["figures"]["milliseconds"] for line in found), strict=True)
+    rows = [(str(size), *(f"{layers:.1f} + {head:.1f}" for layers, head in ways)) for size, *ways in sizes]
+    run = found[-1]["configuration"]
+    told = f"{run['prefix']} tokens of prefix, medians of {run['repeats']}, {run['threads']} threads"
+    return table(("rows", *(line["figures"]["way"] for line in found)), rows, source(found[-1], told))
+
+
 def policies() -> str:
     """Return the table of the policies, with the defaults of their settings."""
     rows = [
@@ -240,6 +301,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "calibration": calibration,
     "ngrams": ngrams,
     "tried": tried,
+    "decoding": decoding,
+    "breakdown": breakdown,
+    "forwards": forwards,
     "policies": policies,
     "paper-eagle": partial(gain_at, "gain.jsonl", "paper's network", 2.0, draft="eagle", temperature=0.4),
     "oracle": partial(gain_at, "gain.jsonl", "oracle", 2.0, draft="eagle", temperature=0.4),
