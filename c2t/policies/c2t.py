@@ -39,7 +39,10 @@ class C2T:
     exact = True
     bench = ("K=1,W=1", "", "W=none")
     sweep = ("beta=0.9|0.8|0.65|0.5|0.3|0.2|0.1|0.05|0.02",)
-    tune = ("beta=0.7", "beta=0.5", "beta=0.3", "beta=0.1", "beta=0.3,levels=3", "beta=0.1,levels=3")
+    tune = (
+        *("beta=0.7", "beta=0.5", "beta=0.3", "beta=0.1", "beta=0.3,levels=3", "beta=0.1,levels=3"),
+        *("beta=0.6,K=6,W=6,levels=2", "beta=0.5,K=6,W=6,levels=3", "beta=0.3,K=6,W=6,levels=3"),
+    )
 
     def __post_init__(self):
         at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")

@@ -41,7 +41,10 @@ class Eagle2:
         "levels=6,N=26|40|60|100",
         "levels=8,N=60|100|200",
     )
-    tune = ("N=8,levels=1", "N=8,levels=2", "N=16,levels=3", "N=26,levels=4", "N=26", "N=60")
+    tune = (
+        *("N=8,levels=1", "N=8,levels=2", "N=16,levels=3", "N=26,levels=4", "N=26", "N=60"),
+        *("K=4,N=6,levels=2", "K=4,N=8,levels=3", "K=4,N=14,levels=3"),
+    )
 
     def __post_init__(self):
         at_least_one(self, "K", "levels", "N")

@@ -26,7 +26,10 @@ class JointThreshold:
     exact = True
     bench = ("",)
     sweep = ("threshold=0.2|0.1|0.05|0.02|0.01|0.005|0.002|0.001",)
-    tune = ("threshold=0.05", "threshold=0.02")
+    tune = (
+        *("threshold=0.05", "threshold=0.02"),
+        *("threshold=0.1,K=6,W=6,levels=2", "threshold=0.1,K=6,W=6,levels=3", "threshold=0.05,K=6,W=6,levels=3"),
+    )
 
     def __post_init__(self):
         at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
