@@ -226,6 +226,22 @@ def decoding() -> str:
     return table((*columns, "same text"), [speed(latest[key]) for key in shown], note)
 
 
+def decoding_in_brief() -> str:
+    """Return the table of speeds of all sets together, where texts are decoded greedily one by one."""
+    latest = {of_run(line): line for line in lines("decoding.jsonl")}
+    found = [line for key, line in latest.items() if key[:3] == (0, 1, "all")]
+    rows = []
+    for line in found:
+        figures = line["figures"]
+        ratio, same = interval(Interval(*figures["against_transformers"])), f"{figures['equal_to_plain']:.0%}"
+        way = figures["contender"] + f" ({figures['setting']})" * bool(figures["setting"])
+        rows.append((way, f"{figures['tokens_per_second']:.0f}", ratio, same))
+    run = found[-1]["configuration"]
+    told = f"{run['prompts']} prompts of each of three sets, up to {run['max_new_tokens']} new tokens, T = 0"
+    note = source(found[-1], told, f"{run['threads']} threads")
+    return table(("way to decode", "tokens/s", "/ transformers", "same text"), rows, note)
+
+
 def speed(line: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells of a line of `pipelines.bench decoding`."""
     temperature, batch, name, contender = of_run(line)
@@ -302,6 +318,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "ngrams": ngrams,
     "tried": tried,
     "decoding": decoding,
+    "decoding-in-brief": decoding_in_brief,
     "breakdown": breakdown,
     "forwards": forwards,
     "policies": policies,
