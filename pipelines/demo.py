@@ -1,4 +1,4 @@
-"""What c2t is for, in some minutes, on a real language model (or, quicker, on the toy pair):
+"""Show in a minute or two, on a real language model (or, quicker, on the toy pair), how c2t is used:
 
     python -m pipelines.demo [PAIR]
 
@@ -34,7 +34,7 @@ DATA, CLASSIFIER = "data/harvest/demo", "checkpoints/local/demo/classifier"
 
 
 class Demo(NamedTuple):
-    """What the demo runs on a pair.
+    """Settings of the demo on a pair.
 
     trees: the policy of the answers. compared: the policies of the table, the first of which the others' texts are
     compared with. harvest: options. prompts: of the bench, for the table. new: tokens of a text at most.

@@ -54,7 +54,8 @@ class Projection:
         return copy[1](x)
 
     def _learns(self, x: Tensor) -> bool:
-        return torch.is_grad_enabled() and (x.requires_grad or self.linear.weight.requires_grad)
+        weight: Tensor = self.linear.weight
+        return torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
 
 
 def packing_of(linear: nn.Module) -> type[PackedMatrix] | type[OneDNNMatrix] | None:
