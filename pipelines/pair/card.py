@@ -45,7 +45,7 @@ Weights are bf16; heads are stored without `embed_tokens`, which is the target's
 below comes from `{command}`, stage by stage; a figure's stage is named beside it.
 
 `classifier/` comes from `c2t harvest --pair tiny --limit 400 --max-new-tokens 96` and
-`python -m pipelines.pair.classifier tiny`: the 400 prompts of `data/prompts/tiny/harvest`, text at T = 0.4, seed 0, full
+`python -m pipelines.pair.classifier tiny`: 400 prompts of `data/prompts/tiny/harvest`, text at T = 0.4, seed 0, full
 EAGLE-2 trees (K = 10, 11 levels, M = 1000); 20 negatives per positive, lr 0.01, otherwise the defaults (10 epochs,
 batches of 1024, at least 2000 steps, seed 0); beta by the rule in the pipeline. Its own files name neither temperature,
 seed nor harvest: these are the recipe's, and the harvest was not kept.
