@@ -105,7 +105,7 @@ def write(target: Target, asked: list[list[int]], temperature: float, longest: i
     rows = torch.arange(len(asked))  # the texts that are still being written
     last = torch.stack([states[0][-1] for states in features])
     for step in range(longest):
-        new = draw(target.logits(last), temperature)
+        new = draw(target.logits(last[:, None])[:, 0], temperature)
         for row, token in zip(rows.tolist(), new.tolist(), strict=True):
             texts[row].append(token)
         going = new != END

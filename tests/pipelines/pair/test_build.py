@@ -13,6 +13,7 @@ from pipelines.pair import corpus, recipes
 from pipelines.pair.__main__ import Stage
 from pipelines.pair.build import CORPUS, STAGES, build, stages_of
 from pipelines.pair.recipes import COMMON, HEADS, PAIRS
+from pipelines.pair.smollm2 import build as smollm2
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +22,7 @@ MB = 1_000_000
 
 
 def test_all_is_a_stage_and_stages_have_names() -> None:
-    assert set(Stage) == {*STAGES, "all"}
+    assert set(Stage) == {*STAGES, *smollm2.STAGES, "all"}
 
 
 def test_every_pair_has_the_stages_of_its_parts() -> None:
