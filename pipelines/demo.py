@@ -55,7 +55,7 @@ DEMOS = {
             "Write a Python function that tells whether a number is even.",
             "What is the capital of France, and what is it known for?",
         ),
-        trees="c2t:beta=0.2,K=6,W=6,levels=3",
+        trees="c2t:beta=0.5,K=6,W=6,levels=3",
         compared={
             "plain decoding": "plain",
             "8 guesses (EAGLE-2)": "eagle2:N=8,K=4,levels=3",
