@@ -241,14 +241,15 @@ static void attend(const float *query, const float *keys, const float *values, c
 }
 
 /* x (rows, hidden) in place. rows = batch * n. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) + heads dim)
-   floats, and for each thread (stride of sight + W) floats for each head of a group. */
+   floats, and for each thread (stride of sight + W) floats for each head of a group. threads: torch's number, since its
+   OpenMP may be another one than this file's. */
 void llama_layer(const layer *l, float *x, const float *cosine, const float *sine, long rows, long n, cache c, sight s,
-                 float *room) {
+                 float *room, int threads) {
     long hidden = l->out.outputs, heads = l->heads + 2 * l->kv_heads, group = l->heads / l->kv_heads;
     long wide = heads * l->dim > l->gate.outputs ? heads * l->dim : l->gate.outputs;
-    float *normal = room, *read = l->read_norm ? normal : x, *joined = normal + rows * hidden, *attended = joined + rows * wide;
-    float *weights = attended + rows * l->heads * l->dim;
-#pragma omp parallel
+    float *normal = room, *joined = normal + rows * hidden, *attended = joined + rows * wide;
+    float *weights = attended + rows * l->heads * l->dim, *read = l->read_norm ? normal : x;
+#pragma omp parallel num_threads(threads)
     {
         if (l->read_norm) normalise(x, l->read_norm, l->epsilon, rows, hidden, normal);
         project(&l->qkv, read, rows, joined);
@@ -267,19 +268,19 @@ void llama_layer(const layer *l, float *x, const float *cosine, const float *sin
     }
 }
 
-void linear(const matrix *m, const float *x, long rows, float *y) {
-#pragma omp parallel
+void linear(const matrix *m, const float *x, long rows, float *y, int threads) {
+#pragma omp parallel num_threads(threads)
     project(m, x, rows, y);
 }
 
-void rms_norm(const float *x, const float *weight, float epsilon, long rows, long width, float *y) {
-#pragma omp parallel
+void rms_norm(const float *x, const float *weight, float epsilon, long rows, long width, float *y, int threads) {
+#pragma omp parallel num_threads(threads)
     normalise(x, weight, epsilon, rows, width, y);
 }
 
 /* List the slots that each query sees. mask: (rows, slots) of bytes. */
-void list_seen(const uint8_t *mask, long rows, long slots, int32_t *index, int32_t *count) {
-#pragma omp parallel for schedule(static)
+void list_seen(const uint8_t *mask, long rows, long slots, int32_t *index, int32_t *count, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (long r = 0; r < rows; r++) {
         int32_t found = 0;
         for (long s = 0; s < slots; s++) {

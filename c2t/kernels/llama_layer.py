@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from c2t.kernels.compiled import library
 
-_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
+_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 
 
 class _Matrix(ctypes.Structure):
@@ -47,10 +47,10 @@ def kernels() -> ctypes.CDLL | None:
     found = library(Path(__file__).with_suffix(".c"))
     if found is not None:
         layer, matrix = ctypes.POINTER(_Layer), ctypes.POINTER(_Matrix)
-        found.llama_layer.argtypes = (layer, *[_POINTER] * 3, _LONG, _LONG, _Cache, _Sight, _POINTER)
-        found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER)
-        found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER)
-        found.list_seen.argtypes = (_POINTER, _LONG, _LONG, _POINTER, _POINTER)
+        found.llama_layer.argtypes = (layer, *[_POINTER] * 3, _LONG, _LONG, _Cache, _Sight, _POINTER, _INT)
+        found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _INT)
+        found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
+        found.list_seen.argtypes = (_POINTER, _LONG, _LONG, _POINTER, _POINTER, _INT)
         found.lanes.restype = _LONG
     return found
 
@@ -83,7 +83,7 @@ class PackedMatrix:
         """Return x W' + b in float32."""
         rows = x.reshape(-1, x.shape[-1]).float().contiguous()
         out = rows.new_empty(len(rows), self.struct.outputs)
-        kernels().linear(self.struct, rows.data_ptr(), len(rows), out.data_ptr())
+        kernels().linear(self.struct, rows.data_ptr(), len(rows), out.data_ptr(), torch.get_num_threads())
         return out[:, : self.outputs].unflatten(0, x.shape[:-1])
 
 
@@ -99,7 +99,8 @@ class Sight(NamedTuple):
         rows, slots = mask.shape[0] * mask.shape[1], mask.shape[2]
         found = cls(torch.empty(rows, slots, dtype=torch.int32), torch.empty(rows, dtype=torch.int32))
         mask = mask.contiguous()
-        kernels().list_seen(mask.data_ptr(), rows, slots, found.index.data_ptr(), found.count.data_ptr())
+        out = found.index.data_ptr(), found.count.data_ptr()
+        kernels().list_seen(mask.data_ptr(), rows, slots, *out, torch.get_num_threads())
         return found
 
 
@@ -112,8 +113,8 @@ class PackedNorm:
 
     def __call__(self, x: Float[Tensor, "R H"]) -> Float[Tensor, "R H"]:
         """Return the rows normalised; x is contiguous and in float32."""
-        out = torch.empty_like(x)
-        kernels().rms_norm(x.data_ptr(), self.weight.data_ptr(), self.epsilon, *x.shape, out.data_ptr())
+        out, threads = torch.empty_like(x), torch.get_num_threads()
+        kernels().rms_norm(x.data_ptr(), self.weight.data_ptr(), self.epsilon, *x.shape, out.data_ptr(), threads)
         return out
 
 
@@ -167,9 +168,9 @@ class PackedLayer:
         assert buffer.dtype == torch.float32
         cache = _Cache(buffer[0].data_ptr(), buffer[1].data_ptr(), buffer.stride(1), buffer.stride(2), begin)
         seen = _Sight(sight.index.data_ptr(), sight.count.data_ptr(), sight.index.shape[1])
-        n = len(x) // buffer.shape[1]
+        n, threads = len(x) // buffer.shape[1], torch.get_num_threads()
         pointers = (x.data_ptr(), cosine.data_ptr(), sine.data_ptr())
-        kernels().llama_layer(self.struct, *pointers, len(x), n, cache, seen, room.data_ptr())
+        kernels().llama_layer(self.struct, *pointers, len(x), n, cache, seen, room.data_ptr(), threads)
 
 
 def packable(layer: nn.Module, dim: int) -> bool:

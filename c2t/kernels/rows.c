@@ -73,18 +73,16 @@ static float quantile(const float *x, long vocabulary, long m) {
     return found.value;
 }
 
-/* Rows of contiguous logits. m: -1 for all tokens, 0 for no entropy (NaN). value: room for rows x (k + 1) floats, token
+/* Rows of contiguous logits. m < vocabulary: -1 for all tokens, 0 for no entropy (NaN). value: room for rows x (k + 1) floats, token
    likewise; the first k of each row are the result. */
 void rank_rows(const float *logits, long rows, long vocabulary, long k, long m, int64_t *token, float *value,
-               float *entropy, float *log_norm) {
-#pragma omp parallel for schedule(static)
+               float *entropy, float *log_norm, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (long r = 0; r < rows; r++) {
         const float *x = logits + r * vocabulary;
         float peak = peak_of(x, vocabulary), bound = -INFINITE;
         long above = 0;
-        if (m > 0 && m < vocabulary) {
-            bound = quantile(x, vocabulary, m);
-        }
+        if (m > 0) bound = quantile(x, vocabulary, m);
         integers nans = {0}, higher = {0};
         vector sum = {0}, sum_of_all = {0}, weighted = {0};
         for (long i = 0; i < vocabulary; i += W) {

@@ -66,7 +66,7 @@ def compiled() -> ctypes.CDLL | None:
     found = library(Path(__file__).with_suffix(".c"))
     if found is not None:
         pointer, size = ctypes.c_void_p, ctypes.c_long
-        found.rank_rows.argtypes = (pointer, *[size] * 4, *[pointer] * 4)
+        found.rank_rows.argtypes = (pointer, *[size] * 4, *[pointer] * 4, ctypes.c_int)
     return found
 
 
@@ -78,7 +78,8 @@ def compiled_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None) -> TopK:
     token, value = torch.empty(rows, k + 1, dtype=torch.int64), flat.new_empty(rows, k + 1)
     entropy, log_norm = flat.new_empty(rows), flat.new_empty(rows)
     out = (tensor.data_ptr() for tensor in (token, value, entropy, log_norm))
-    compiled().rank_rows(flat.data_ptr(), rows, vocabulary, k, -1 if m is None or m >= vocabulary else m, *out)
+    most = -1 if m is None or m >= vocabulary else m
+    compiled().rank_rows(flat.data_ptr(), rows, vocabulary, k, most, *out, torch.get_num_threads())
     columns = (token[:, :k], value[:, :k], entropy, log_norm)
     return TopK(*(column.reshape(*batch, *column.shape[1:]) for column in columns))
 

@@ -102,7 +102,7 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(dtype: torch.dtype) -
         one = (x[row, place][None, None], positions[row, place][None, None])
         for threads in (1, 2):
             before = torch.get_num_threads()
-            torch.set_num_threads(threads)
+            torch.set_num_threads(threads)  # which sets the room's size, too
             try:
                 found = packed_output(packed, *one, torch.ones(1, 1, len(seen), dtype=torch.bool), alone)
             finally:
