@@ -63,12 +63,15 @@ def make_harvest(
     extra: dict[str, Column] | None = None,
     replace: dict[str, np.ndarray] | None = None,
     shard: int = 1_000_000,
+    prompts_are: list[dict] | None = None,
+    first_seed: int = 0,
     **sizes: int,
 ) -> Path:
-    """A complete harvest on disk; the rows of prompt i depend on i alone."""
-    with ShardWriter(open_folder(folder), provenance, prompt_list(prompts), extra, rows_per_shard=shard) as writer:
+    """A complete harvest on disk; the rows of prompt i depend on i and `first_seed` alone."""
+    entries = prompts_are or prompt_list(prompts)
+    with ShardWriter(open_folder(folder), provenance, entries, extra, rows_per_shard=shard) as writer:
         for i in range(prompts):
-            columns = trees(trees_each, seed=i, **sizes)
+            columns = trees(trees_each, seed=first_seed + i, **sizes)
             rows = len(columns["tree"])
             columns |= {name: np.arange(rows * kind.size) for name, kind in (extra or {}).items()}
             writer.write(columns | (replace or {}))

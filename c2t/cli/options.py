@@ -126,7 +126,7 @@ Epochs = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option(help="Drafted tokens per optimiser step.")]
 LearningRate = Annotated[float, typer.Option(help="Learning rate of Adam.")]
-Fraction = Annotated[float, typer.Option(help="Share of the training prompts to use, from 0 to 1.")]
+Fraction = Annotated[float, typer.Option(help="Share of the training conversations to use, from 0 to 1.")]
 TrainSeed = Annotated[int, typer.Option(help="Seed for the first weights, the split of the prompts and the batches.")]
 Logger = Annotated[str, typer.Option(help=f"Where to log the training: {', '.join(LOGGERS)}.")]
 

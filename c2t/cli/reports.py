@@ -135,7 +135,7 @@ def training_table(result: Result) -> Table:
     stages = [("before", result.before)]
     stages += [(f"epoch {i}{' *' if i == result.chosen + 1 else ''}", m) for i, m in enumerate(result.history, 1)]
     rows = [[name, f"{m.recall:.4f}", f"{m.theta:.4f}", f"{m.average_precision:.4f}"] for name, m in stages]
-    return Table("on held-out prompts (* saved)", ["", "recall", "theta", "average precision"], rows)
+    return Table("on held-out conversations (* saved)", ["", "recall", "theta", "average precision"], rows)
 
 
 def training_remarks(result: Result) -> str:

@@ -47,7 +47,13 @@ def harvest(
     """
     check(pair, prompts, settings)
     turns = [
-        {"question_id": prompt.question_id, "category": prompt.category, "file": prompt.file, "turn": turn}
+        {
+            "question_id": prompt.question_id,
+            "category": prompt.category,
+            "file": prompt.file,
+            "question": _digest(prompt.turns[0]),  # training keeps the turns of a conversation together by it
+            "turn": turn,
+        }
         for prompt in prompts
         for turn in range(len(prompt.turns))
     ]
@@ -100,9 +106,13 @@ def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
         "policy": {"eagle2": "eagle2, full tree"}.get(settings.policy, settings.policy),
         **fixed,
         "dtype": str(pair.target.embed_tokens.weight.dtype).removeprefix("torch."),
-        "prompts": hashlib.sha256(content.encode()).hexdigest()[:16],
+        "prompts": _digest(content),
         "environment": varying,
     }
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _rows(

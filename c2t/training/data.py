@@ -1,9 +1,9 @@
-"""Training data of the classifier: harvested nodes, split by prompt, with negatives drawn anew for every pass."""
+"""Training data of the classifier: harvested nodes, split by conversation, with negatives drawn anew for every pass."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
@@ -20,27 +20,43 @@ from c2t.training.settings import LABELS, TrainSettings
 # Optimiser steps that one training step of Lightning makes: its cost per step is far above that of a tiny network.
 STEPS_PER_CHUNK = 64
 VALIDATION_ROWS = 65_536
+FEWEST = 8  # conversations to validate with: a few texts say little about others
 
 
 class Split(NamedTuple):
-    """Numbers of the training and the validation prompts, of those that have rows."""
+    """Numbers of the training and the validation conversations, of those that have rows."""
 
     train: Int[Tensor, " t"]
     validation: Int[Tensor, " v"]
 
 
-def split_prompts(count: int, val_fraction: float, fraction: float, seed: int) -> Split:
-    """Split `count` prompts into training and validation. Rows of one prompt are dependent, so no prompt is in both.
-    InputError for fewer than two.
+def split_conversations(count: int, val_fraction: float, fraction: float, seed: int) -> Split:
+    """Split `count` conversations into training and validation. InputError for fewer than two.
 
-    val_fraction: share of the prompts to validate with. fraction: share of the others to train on.
+    val_fraction: share of them to validate with; at least FEWEST are, as far as half of them suffices. fraction: share
+    of the others to train on.
     """
     if count < 2:
-        raise InputError(f"{count} prompt with rows cannot be split into training and validation: harvest more prompts")
+        raise InputError(
+            f"{count} conversation with rows cannot be split into training and validation: harvest more prompts"
+        )
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    held_out = min(max(round(val_fraction * count), 1), count - 1)
+    held_out = min(max(round(val_fraction * count), min(FEWEST, count // 2)), count - 1)
     used = max(round(fraction * (count - held_out)), 1)
     return Split(order[held_out : held_out + used], order[:held_out])
+
+
+def conversations(prompts: Sequence[Mapping[str, Any]]) -> Int[Tensor, " p"]:
+    """Return the number of each prompt's conversation, counted from 0.
+
+    Later turns of a conversation contain the earlier ones, and a question that was harvested twice has the same text
+    twice, so neither may stand on both sides of the split. The same first turn is the same conversation; in harvests
+    that were made before c2t kept a hash of it, the same number in a file of the same name.
+    """
+    hashed = all("question" in prompt for prompt in prompts)
+    names = [str(prompt["question"]) if hashed else prompt_id(prompt) for prompt in prompts]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return torch.tensor([numbers[name] for name in names])
 
 
 class NegativeSampling:
@@ -106,8 +122,8 @@ class Slices:
 
 
 class NodeData(L.LightningDataModule):
-    """Harvests in memory (about 60 bytes a row), split by prompt. Rows with NaN are dropped, and for a conditional
-    network those whose parent was not accepted."""
+    """Harvests in memory (about 60 bytes a row), split by conversation. Rows with NaN are dropped, and for a
+    conditional network those whose parent was not accepted."""
 
     def __init__(self, folders: Sequence[str | Path], settings: TrainSettings):
         super().__init__()
@@ -124,22 +140,25 @@ class NodeData(L.LightningDataModule):
         records = read_records(folders, list(dict.fromkeys([*wide, *derived, *LABELS[settings.label].reads])))
         x, label = features(records, settings.features), LABELS[settings.label].of(records)
         self.widths = {name: getattr(records, name).shape[1] for name in wide}
-        present = records.prompt.unique()
-        split = split_prompts(len(present), settings.val_fraction, settings.fraction, settings.seed)
+        entries = [entry for harvest in self.harvests for entry in harvest.prompts]
+        conversation = conversations(entries)[records.prompt]
+        present = conversation.unique()
+        split = split_conversations(len(present), settings.val_fraction, settings.fraction, settings.seed)
         valid = ~(x.isnan().any(1) | label.isnan())
         self.dropped = int((~valid).sum())
         if records.parent_accepted is not None:
             valid &= records.parent_accepted
         self.training = NegativeSampling(
-            x, records.accepted, valid & _rows_of(records.prompt, present[split.train]), settings, label
+            x, records.accepted, valid & _rows_of(conversation, present[split.train]), settings, label
         )
-        held_out = valid & _rows_of(records.prompt, present[split.validation])
+        aside = _rows_of(conversation, present[split.validation])
+        held_out = valid & aside
         tree = records.tree[held_out].unique_consecutive(return_inverse=True)[1]
         self.validation = Validation(x[held_out], records.accepted[held_out], tree)
         if not self.validation.accepted.any():
             raise InputError("the validation prompts hold no accepted node: harvest more prompts")
-        entries = [entry for harvest in self.harvests for entry in harvest.prompts]
-        self.validation_prompts = tuple(_prompt_id(entries[i]) for i in sorted(present[split.validation].tolist()))
+        asked = [prompt_id(entries[number]) for number in records.prompt[aside].unique().tolist()]
+        self.validation_prompts = tuple(dict.fromkeys(asked))
 
     def provenance(self, key: str) -> object:
         """Return a value of the harvests' provenance; None where they differ."""
@@ -155,11 +174,12 @@ class NodeData(L.LightningDataModule):
         return Slices(self.validation.x)
 
 
-def _rows_of(prompt: Int[Tensor, " n"], chosen: Int[Tensor, " p"]) -> Bool[Tensor, " n"]:
-    table = torch.zeros(int(prompt.max()) + 1, dtype=torch.bool)
+def _rows_of(conversation: Int[Tensor, " n"], chosen: Int[Tensor, " p"]) -> Bool[Tensor, " n"]:
+    table = torch.zeros(int(conversation.max()) + 1, dtype=torch.bool)
     table[chosen] = True
-    return table[prompt]
+    return table[conversation]
 
 
-def _prompt_id(entry: dict[str, object]) -> str:
+def prompt_id(entry: Mapping[str, Any]) -> str:
+    """Return "file:question_id" of a harvest's prompt."""
     return f"{entry.get('file', '')}:{entry.get('question_id', '')}"

@@ -36,8 +36,9 @@ LABELS = {
 class TrainSettings:
     """Settings of a training, by default C2T's.
 
-    fraction: share of the training prompts to use. negatives: sampled for each positive; None or 0 takes all of them.
-    layers: of the network. label: one of LABELS. beta: threshold that the classifier will recommend.
+    val_fraction: share of the conversations to validate with (see `split_conversations`). fraction: share of the others
+    to train on. negatives: sampled for each positive; None or 0 takes all of them. layers: of the network. label: one
+    of LABELS. beta: threshold that the classifier will recommend.
     """
 
     features: Sequence[str] = ("joint_prob", "entropy", "depth")

@@ -1,4 +1,4 @@
-"""Which rows the network sees: split by prompt, negatives drawn anew, NaN left out."""
+"""Which rows the network sees: split by conversation, negatives drawn anew, NaN left out."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from c2t.classifier import features
 from c2t.errors import InputError
-from c2t.records.reader import read_columns, read_records
-from c2t.training.data import NegativeSampling, NodeData, split_prompts
+from c2t.records.reader import describe, read_columns, read_records
+from c2t.training.data import FEWEST, NegativeSampling, NodeData, conversations, split_conversations
 from c2t.training.settings import MODELS, TrainSettings
 from tests.harvests import PROVENANCE, make_harvest
 
@@ -85,32 +86,87 @@ def test_one_class_alone_is_refused(positives: int, negatives: int, message: str
         sampling(positives, negatives)
 
 
-@pytest.mark.parametrize(("count", "fraction"), [(2, 0.1), (3, 1.0), (100, 1.0), (100, 0.1)])
-def test_prompts_are_split_into_two_disjoint_parts(count: int, fraction: float) -> None:
-    split = split_prompts(count, 0.05, fraction, seed=0)
+@pytest.mark.parametrize(("count", "fraction"), [(2, 0.1), (3, 1.0), (12, 1.0), (40, 1.0), (1000, 1.0), (1000, 0.1)])
+def test_conversations_are_split_into_two_disjoint_parts(count: int, fraction: float) -> None:
+    split = split_conversations(count, 0.05, fraction, seed=0)
     assert not set(split.train.tolist()) & set(split.validation.tolist())
-    held_out = max(round(0.05 * count), 1)
+    held_out = {2: 1, 3: 1, 12: 6, 40: FEWEST, 1000: 50}[count]
     assert len(split.validation) == held_out
     assert len(split.train) == max(round(fraction * (count - held_out)), 1)
 
 
-def test_one_prompt_cannot_be_split() -> None:
+def test_one_conversation_cannot_be_split() -> None:
     with pytest.raises(InputError, match="harvest more prompts"):
-        split_prompts(1, 0.05, 1.0, seed=0)
+        split_conversations(1, 0.05, 1.0, seed=0)
+
+
+def test_what_is_one_conversation() -> None:
+    """The same first turn, whatever file and number it has; before it was recorded, the same file and number."""
+    a, b = {"file": "a", "question_id": 1, "question": "x"}, {"file": "b", "question_id": 7, "question": "x"}
+    other = {"file": "a", "question_id": 1, "question": "y"}
+    assert conversations([a, b, other, a]).tolist() == [0, 0, 1, 0]
+    without = [{name: value for name, value in prompt.items() if name != "question"} for prompt in (a, b, other)]
+    assert conversations(without).tolist() == [0, 1, 0]
+    assert conversations([*without, a]).tolist() == [0, 1, 0, 0]
+
+
+def turns_of(questions: int, file: str) -> list[dict]:
+    return [
+        {"question_id": number, "category": "c", "file": file, "question": f"question {number}", "turn": turn}
+        for number in range(questions)
+        for turn in range(2)
+    ]
+
+
+def trained_and_held_out(data: NodeData, folders: list[Path]) -> tuple[set[str], set[str]]:
+    """First turns of the conversations in each part, told by the rows themselves."""
+    entries = [entry for folder in folders for entry in describe(folder).prompts]
+    records = read_records(folders)
+    learned = torch.cat([data.training.positives, data.training.negatives])
+    inside = {entries[number]["question"] for number in records.prompt[learned].tolist()}
+    rows = {tuple(row.tolist()) for row in data.validation.x}
+    x = features(records, TrainSettings().features)
+    outside = {
+        entries[number]["question"]
+        for number, row in zip(records.prompt.tolist(), x, strict=True)
+        if tuple(row.tolist()) in rows
+    }
+    return inside, outside
+
+
+def test_turns_of_a_question_stand_on_one_side(tmp_path: Path) -> None:
+    """Every MT-bench question has two turns, and the second text contains the first."""
+    make_harvest(tmp_path, 24, 1, prompts_are=turns_of(12, "mt_bench.jsonl"), **SMALL)
+    for seed in range(5):
+        data = NodeData([tmp_path], TrainSettings(seed=seed))
+        inside, outside = trained_and_held_out(data, [tmp_path])
+        assert len(outside) == 6
+        assert inside | outside == {f"question {number}" for number in range(12)}
+        assert not inside & outside
+        assert len(data.validation_prompts) == 6
+
+
+def test_a_question_of_two_harvests_stands_on_one_side(tmp_path: Path) -> None:
+    folders = [tmp_path / "greedy", tmp_path / "sampled"]
+    for seed, folder in enumerate(folders):
+        make_harvest(folder, 24, 1, prompts_are=turns_of(12, f"{folder.name}.jsonl"), first_seed=100 * seed, **SMALL)
+    inside, outside = trained_and_held_out(NodeData(folders, TrainSettings()), folders)
+    assert len(outside) == 6
+    assert not inside & outside
 
 
 def test_no_prompt_is_in_both_parts(tmp_path: Path) -> None:
     make_harvest(tmp_path, prompts=30, trees_each=2)
-    data = NodeData([tmp_path], TrainSettings(val_fraction=0.2))
+    data = NodeData([tmp_path], TrainSettings(val_fraction=0.3))
     prompt = read_records([tmp_path]).prompt
     trained = torch.cat([data.training.positives, data.training.negatives])
     inside = set(prompt[trained].tolist())
     held_out = {int(name.removeprefix("toy.jsonl:")) for name in data.validation_prompts}
-    assert len(held_out) == 6
+    assert len(held_out) == 9
     assert inside | held_out == set(range(30))
     assert not inside & held_out
-    assert data.validation.tree.unique().tolist() == list(range(12))
-    assert len(data.validation.x) == 12 * 1010
+    assert data.validation.tree.unique().tolist() == list(range(18))
+    assert len(data.validation.x) == 18 * 1010
 
 
 def test_a_conditional_network_learns_from_the_children_of_accepted_nodes(tmp_path: Path) -> None:
