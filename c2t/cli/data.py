@@ -13,6 +13,7 @@ from c2t.cli import reports, shared, terminal
 from c2t.errors import InputError
 from c2t.harvest.settings import HarvestSettings
 from c2t.prompts import default_prompts, spread
+from c2t.records.schema import MANIFEST
 from c2t.storage import paths as checkpoints
 from c2t.training.settings import FINETUNE, LOGGERS, MODELS, OLD_MODELS, TrainSettings
 
@@ -126,7 +127,7 @@ def train(
 ) -> None:
     """Train a classifier on the rows of harvests; no language model is loaded.
 
-    Without --out, the classifier that was trained there before is replaced.
+    One that was trained there before is kept; --overwrite replaces it.
     """
     from c2t.training import fit as training  # noqa: PLC0415 - needs an extra
 
@@ -139,7 +140,7 @@ def train(
     settings = replace(MODELS[model], hidden=hidden, epochs=epochs, batch_size=batch_size, seed=seed, **own)
     folders = harvests(data, checkpoints.DEFAULT_PAIR + ("-mcsd+" if model.startswith("mcsd") else ""))
     place = out or _local(folders, "" if model == "c2t" else f"-{model}")
-    result = training.train(folders, place, settings, logger, overwrite or out is None, progress=terminal.watched())
+    result = training.train(folders, place, settings, logger, overwrite, progress=terminal.watched())
     _trained("train", result, settings, folders, json)
 
 
@@ -166,7 +167,8 @@ def finetune(
 ) -> None:
     """Adapt a trained classifier to the rows of other harvests.
 
-    Without --out, the result is called PAIR-finetuned, and the one made there before is replaced.
+    Without --out, the result is called PAIR-finetuned.
+    One made there before is kept; --overwrite replaces it.
     """
     from c2t.training import fit as training  # noqa: PLC0415 - needs an extra
 
@@ -174,9 +176,7 @@ def finetune(
     settings = TrainSettings(fraction=fraction, epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
     folders = harvests(data, checkpoints.DEFAULT_PAIR, source)
     place = out or _local(folders, "-finetuned")
-    result = training.finetune(
-        folders, classifier, place, settings, logger, overwrite or out is None, progress=terminal.watched()
-    )
+    result = training.finetune(folders, classifier, place, settings, logger, overwrite, progress=terminal.watched())
     _trained("finetune", result, settings, folders, json)
 
 
@@ -189,8 +189,8 @@ def _rows_in(harvest: Path) -> int:
 def _local(harvests: list[Path], suffix: str = "") -> Path:
     from c2t.records.reader import describe  # noqa: PLC0415 - needs an extra
 
-    name = describe(harvests[0]).provenance["pair"] + suffix
-    return checkpoints.root() / "checkpoints" / "local" / name / checkpoints.CLASSIFIER
+    name = checkpoints.check_name(describe(harvests[0]).provenance["pair"], str(harvests[0] / MANIFEST))
+    return checkpoints.classifier_of(name + suffix)
 
 
 def harvests(data: list[str] | None, *defaults: str) -> list[Path]:

@@ -21,6 +21,7 @@ DEFAULT_PAIR = "smollm2"  # of every command and of load_pair
 PACKAGED = ("smollm2",)  # pairs whose target comes in a package and is converted where it is loaded
 # Files that a training leaves in a classifier's folder.
 CLASSIFIER_FILES = {"config.json", "model.safetensors", "README.md", "metrics.csv", "hparams.yaml"}
+LONGEST_NAME = 200  # bytes; file systems allow 255, and a scratch folder's name is longer by some
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -77,6 +78,17 @@ def is_name(reference: str | Path) -> bool:
     return isinstance(reference, str) and not any(sep in reference for sep in ("/", "\\", os.sep))
 
 
+def check_name(name: str, source: str = "") -> str:
+    """Return a name that may become a part of a path; InputError, with the file it comes from, for another, such as
+    "../x", "/x", ".", a name with control characters or one that is too long for a file system."""
+    safe = isinstance(name, str) and is_name(name) and not name.startswith(".") and name.isprintable()
+    if not name or not safe or len(os.fsencode(name)) > LONGEST_NAME:
+        shown = name if len(str(name)) <= LONGEST_NAME else f"{str(name)[:40]}..."
+        where = f"{source}: " if source else ""
+        raise InputError(f"{where}{shown!r} cannot be the name of a folder: choose the place yourself, with --out")
+    return name
+
+
 def known(part: str) -> list[str]:
     """Return the names that `resolve` accepts for `part`."""
     local = {path.parent.name for folder in _folders() for path in folder.glob(f"*/{part}")}
@@ -123,15 +135,19 @@ def _resolve_name(name: str, part: str, listed: str) -> Path | str:
 
 def recipe(name: str) -> str:
     """Return the commands that make the classifier of a pair, at the place where its name is looked up."""
-    rows, out = harvest_of(name), root() / "checkpoints" / "local" / name / CLASSIFIER
-    rows, out = _short(rows), _short(out)
+    rows, out = _short(harvest_of(name)), _short(classifier_of(name))
     prompts = "" if prompts_of(name, "harvest") else "--prompts FILE "
     return f"c2t harvest --pair {name} {prompts}--out {rows} && c2t train {rows} --out {out}"
 
 
 def harvest_of(name: str) -> Path:
     """Return the default folder of a pair's harvest."""
-    return root() / "data" / "harvest" / name
+    return root() / "data" / "harvest" / check_name(name)
+
+
+def classifier_of(name: str) -> Path:
+    """Return the default folder of a classifier that is trained for a pair. InputError as `check_name`."""
+    return root() / "checkpoints" / "local" / check_name(name) / CLASSIFIER
 
 
 def check_out(out: Path, overwrite: bool) -> None:
@@ -140,10 +156,10 @@ def check_out(out: Path, overwrite: bool) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: give a folder")
     if out.is_dir() and any(out.iterdir()):
-        if not overwrite:
-            raise InputError(f"{out} is not empty: choose another folder with --out")
         if not is_classifier(out):
             raise InputError(f"{out} holds something else than a classifier: choose another folder with --out")
+        if not overwrite:
+            raise InputError(f"{out} holds a classifier: replace it with --overwrite, or choose another --out")
         if foreign := sorted(path.name for path in out.iterdir() if path.name not in CLASSIFIER_FILES):
             raise InputError(f"{out} holds a file that is no classifier's ({foreign[0]}): choose another folder")
 

@@ -142,10 +142,11 @@ def test_live_harvest_gives_the_same_rows(at_home: Path, tmp_path: Path) -> None
 
 
 def test_train_and_finetune_write_what_their_names_find(trained: Path, tmp_path: Path, monkeypatch) -> None:
-    """They replace what stands in their own default places."""
+    """In their own default places they replace what stands there only if told to."""
     home = shutil.copytree(trained, tmp_path / "home")
     monkeypatch.setenv("C2T_HOME", str(home))
-    said = good("train", "tiny", "--epochs", "1", "--hidden", "7")
+    assert "holds a classifier: replace it with --overwrite" in refused("train", "tiny", "--epochs", "1")
+    said = good("train", "tiny", "--epochs", "1", "--hidden", "7", "--overwrite")
     assert "average precision" in said
     use = next(line for line in said.splitlines() if line.startswith("to use it: "))
     assert use == f"to use it: c2t bench --pair tiny --classifier {home / 'checkpoints/local/tiny/classifier'}"
@@ -363,7 +364,7 @@ def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.Monk
         (["bench", "--pair", "llama2-7b"], "--prompts FILE"),
         (["train", "tiny", "--features", "joint_prob,colour"], "unknown features colour; known: joint_prob"),
         (["train", "tiny", "--hidden", "0"], "hidden = 0"),
-        (["train", "tiny", "--logger", "paper"], "unknown logger 'paper'"),
+        (["train", "tiny", "--overwrite", "--logger", "paper"], "unknown logger 'paper'"),
         (["train", "nowhere"], "nowhere is missing: give the folder of a harvest, or run c2t harvest"),
         (["generate", "--device", "quantum"], "no device is called 'quantum'"),
         (["generate", "--device", "meta"], "the device meta holds no numbers"),
@@ -374,7 +375,7 @@ def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.Monk
         ),
         (["generate", "--policy", "eagle2", "--rule", "residual"], "Eagle2 ranks its candidates"),
         (["generate", "--temperature", "1e-38"], "temperature = 1e-38: must be 0"),
-        (["train", "tiny", "tiny"], "a harvest is given twice"),
+        (["train", "tiny", "tiny", "--overwrite"], "a harvest is given twice"),
         (
             ["train", "tiny", "--seed", "99999999999999999999999"],
             "99999999999999999999999 must be below 9223372036854775808",
@@ -549,7 +550,7 @@ def test_folders_that_are_not_empty(at_home: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     assert "thesis.tex" in refused("harvest", *SMALL, "--out", tmp_path / "mine", "--overwrite")
-    assert "is not empty" in refused("train", "tiny", "--out", tmp_path / "mine")
+    assert "holds something else" in refused("train", "tiny", "--out", tmp_path / "mine")
     assert "holds something else" in refused("train", "tiny", "--out", tmp_path / "mine", "--overwrite")
     rows = at_home / "data" / "harvest" / "tiny"
     assert "is not empty: continue it with --resume" in refused("harvest", *SMALL, "--out", rows)
@@ -577,6 +578,17 @@ def test_a_refused_overwrite_deletes_nothing(home: Path, tmp_path: Path, argumen
         assert re.search(message, refused("harvest", *SMALL, "--prompts", prompts, *arguments, *out))
     assert {path.name: path.read_bytes() for path in rows.iterdir()} == before
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["../../../escaped", "/escaped", ".", "..", "a/b", "a\nb", "x" * 300, ""])
+def test_a_harvest_from_elsewhere_names_no_place(at_home: Path, tmp_path: Path, name: str) -> None:
+    rows = make_harvest(tmp_path / "rows", 3, 1, provenance=PROVENANCE | {"pair": name}, K=3, levels=3)
+    before = sorted(tmp_path.rglob("*")), sorted(at_home.rglob("*"))
+    for command in ("train", "finetune"):
+        said = refused(command, rows, "--epochs", "1", *(["--from", "tiny"] if command == "finetune" else []))
+        assert "manifest.json: " in said
+        assert "cannot be the name of a folder: choose the place yourself, with --out" in said
+    assert (sorted(tmp_path.rglob("*")), sorted(at_home.rglob("*"))) == before
 
 
 def test_training_replaces_classifiers_only(at_home: Path, tmp_path: Path) -> None:

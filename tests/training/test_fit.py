@@ -173,7 +173,7 @@ def test_a_failure_leaves_nothing(harvest: Path, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.slow
 def test_out_is_only_replaced_on_request(harvest: Path, trained: training.Result, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not empty: choose another folder with --out"):
+    with pytest.raises(InputError, match="holds a classifier: replace it with --overwrite"):
         train([harvest], trained.out)
     out = tmp_path / "classifier"
     train([harvest], out, replace(QUICK, hidden=6))
