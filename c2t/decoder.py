@@ -87,9 +87,18 @@ class SpeculativeDecoder:
         dtype: torch.dtype | None = None,
         device_map: str | dict | None = None,
         graph_tokens: int = 0,
+        trust_remote_code: bool = False,
     ) -> "SpeculativeDecoder":
         """Load a pair (see `load_pair`); the policy defaults to C2T with the pair's own classifier."""
-        loaded = load_pair(pair, target=target, draft=draft, device=device, dtype=dtype, device_map=device_map)
+        loaded = load_pair(
+            pair,
+            target=target,
+            draft=draft,
+            device=device,
+            dtype=dtype,
+            device_map=device_map,
+            trust_remote_code=trust_remote_code,
+        )
         if policy is None:
             policy = C2T(TreeClassifier.from_pretrained(loaded.name, device=loaded.target.device))
         return cls(loaded, policy, graph_tokens)

@@ -1,6 +1,6 @@
 """The one exception for users' errors, and checks that raise it; no module of c2t stands below this one."""
 
-from numbers import Integral
+from numbers import Integral, Real
 
 
 class InputError(ValueError):
@@ -21,7 +21,7 @@ def whole(settings: object, *names: str, least: int | None = None) -> None:
     """Raise InputError unless each named field of a settings object is a whole number, and not below `least`."""
     for name in names:
         value = getattr(settings, name)
-        if not isinstance(value, Integral):
+        if isinstance(value, bool) or not isinstance(value, Integral):
             raise InputError(f"{type(settings).__name__}: {name} = {value} must be a whole number")
         if least is not None and value < least:
             raise InputError(f"{type(settings).__name__}: {name} = {value} must be at least {least}")
@@ -41,5 +41,5 @@ def probability(settings: object, *names: str) -> None:
     """Raise InputError unless each named field of a settings object is in (0, 1]."""
     for name in names:
         value = getattr(settings, name)
-        if not 0 < value <= 1:
-            raise InputError(f"{type(settings).__name__}: {name} = {value} must be above 0 and at most 1")
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
+            raise InputError(f"{type(settings).__name__}: {name} = {value} must be a number above 0 and at most 1")

@@ -49,6 +49,7 @@ def harvest(
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
+    trust_remote_code: o.TrustRemoteCode = False,
     json: o.Json = None,
 ) -> None:
     """Record drafted tokens and whether the target accepts them: the rows that a classifier learns from.
@@ -72,7 +73,7 @@ def harvest(
         columns=tuple(filter(None, columns.split(","))),
         positions=positions,
     )
-    loaded = shared.load(pair, target, draft, device, dtype, device_map)
+    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     files = prompts or default_prompts(loaded.name, "harvest")
     chosen = spread(shared.read(files), limit)
     folder = out or checkpoints.harvest_of(loaded.name + (f"-{policy}" if policy != HARVEST.policy else ""))

@@ -57,14 +57,15 @@ def generate(
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
+    trust_remote_code: o.TrustRemoteCode = False,
     json: o.Json = None,
 ) -> None:
     """Answer or continue a prompt, and show how many rounds and verified tokens that took.
 
     The text appears round by round. On a terminal the tokens that the draft guessed are green.
     """
-    loaded = shared.load(pair, target, draft, device, dtype, device_map)
-    if tuned and (policy or classifier or beta is not None):
+    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+    if tuned and (policy, classifier, beta) != (None, None, None):
         raise InputError("--tuned chooses the policy: leave --policy, --classifier and --beta out")
     if tuned:
         chosen = _tuned(loaded)[0]
@@ -72,7 +73,7 @@ def generate(
         rates = acceptance.lookup(loaded, temperature, rule)
         if policy is None and beta is None:
             policy = shared.usual(loaded, classifier, ["c2t"])[0]
-        chosen = parse(policy or "c2t", shared.classifier(loaded, classifier), rates, beta=beta)
+        chosen = parse("c2t" if policy is None else policy, shared.classifier(loaded, classifier), rates, beta=beta)
     if beta is not None and getattr(chosen, "beta", None) != beta:
         raise InputError(
             f"--beta {beta:g} cannot be applied to the policy {describe(chosen, brief=True)}: give it with --policy c2t"
@@ -113,6 +114,7 @@ def bench(
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
+    trust_remote_code: o.TrustRemoteCode = False,
     json: o.Json = None,
 ) -> None:
     """Compare policies on a set of prompts: tau, gamma, draft passes and speed.
@@ -130,7 +132,7 @@ def bench(
         live=live,
         rule=rule,
     )
-    loaded = shared.load(pair, target, draft, device, dtype, device_map)
+    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
     if policies is not None:

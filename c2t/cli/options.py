@@ -75,6 +75,12 @@ Dtype = Annotated[
 DeviceMap = Annotated[
     str | None, _models("Spread a large target over several devices; auto is the usual value (see transformers).")
 ]
+TrustRemoteCode = Annotated[
+    bool,
+    _models(
+        "Run the Python code that comes with the files of target and draft, if they ask for it.", "--trust-remote-code"
+    ),
+]
 
 Prompts = Annotated[
     list[Path] | None,

@@ -16,11 +16,26 @@ UNLEARNED = ("threshold:threshold=0.1", "threshold:threshold=0.03")  # where a d
 
 
 def load(
-    pair: str | None, target: str | None, draft: str | None, device: str | None, dtype: str | None, spread: str | None
+    pair: str | None,
+    target: str | None,
+    draft: str | None,
+    device: str | None,
+    dtype: str | None,
+    spread: str | None,
+    trust_remote_code: bool,
 ) -> Pair:
-    place = None if spread else device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device is None and spread is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     kind = getattr(torch, dtype) if dtype else None
-    return load_pair(pair, target=target, draft=draft, device=place, dtype=kind, device_map=spread)
+    return load_pair(
+        pair,
+        target=target,
+        draft=draft,
+        device=None if spread else device,
+        dtype=kind,
+        device_map=spread,
+        trust_remote_code=trust_remote_code,
+    )
 
 
 def read(files: list[Path]) -> list[Prompt]:
@@ -28,7 +43,8 @@ def read(files: list[Path]) -> list[Prompt]:
 
 
 def classifier(pair: Pair, reference: str | None) -> Callable[..., TreeClassifier]:
-    return lambda name=None: TreeClassifier.from_pretrained(name or reference or pair.name, device=pair.target.device)
+    own = pair.name if reference is None else reference
+    return lambda name=None: TreeClassifier.from_pretrained(own if name is None else name, device=pair.target.device)
 
 
 def usual(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:

@@ -68,6 +68,7 @@ def sweep(
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
+    trust_remote_code: o.TrustRemoteCode = False,
     json: o.Json = None,
 ) -> None:
     """Compare policies at many settings: how many tokens does each verify for the same tau?
@@ -81,7 +82,7 @@ def sweep(
         max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, limit=limit, rule=rule
     )
     wanted = _taus(taus)
-    loaded = shared.load(pair, target, draft, device, dtype, device_map)
+    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
     if grid == sweeping.DEFAULT_GRID:

@@ -49,6 +49,7 @@ def tune(
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
+    trust_remote_code: o.TrustRemoteCode = False,
     json: o.Json = None,
 ) -> None:
     """Find the fastest policy on this machine; generate --tuned and bench --tuned use it.
@@ -66,7 +67,7 @@ def tune(
         timed=timed,
         compared=compared,
     )
-    loaded = shared.load(pair, target, draft, device, dtype, device_map)
+    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     files = prompts or default_prompts(loaded.name, "harvest")
     specs = split(policies)
     if policies == tuning.DEFAULT_CANDIDATES:

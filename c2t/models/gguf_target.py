@@ -132,7 +132,7 @@ def read_gguf(source: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
     """Return what transformers reads from a GGUF: the model, its weights dequantised into bf16, and the tokenizer.
 
     Takes most of a minute, because every token of the vocabulary is read on its own."""
-    where = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
+    where = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name, "trust_remote_code": False}
     model: Any = AutoModelForCausalLM.from_pretrained(
         **where, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
     )

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from c2t.errors import InputError
+from c2t.errors import InputError, one_line
 from c2t.models import gguf_target
+from c2t.models.checkpoint_files import check_files
 from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.eagle_checkpoint import fetch, load_head
 from c2t.models.eagle_draft import EagleDraft
@@ -23,7 +23,7 @@ from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.ngrams import NgramDraft, check_prior_weight
 from c2t.models.target import Target
 from c2t.storage import paths as checkpoints
-from c2t.storage.checked import OPEN, from_json
+from c2t.storage.checked import OPEN, from_json, read_file
 from c2t.storage.published import PUBLISHED
 
 # The drafts that a pair can bring along: name on the command line -> part of the pair's folder, kind of draft.
@@ -75,26 +75,30 @@ def load_pair(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     device_map: str | dict | None = None,
+    trust_remote_code: bool = False,
 ) -> Pair:
     """Load a pair by NAME (default: smollm2), or a target and a draft by folder or Hub id.
 
     draft: may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=WEIGHT" at its end mixes it with
     the text's n-grams (`c2t.models.ngrams`). dtype: float32 by default on a CPU, the checkpoint's elsewhere.
-    device_map: spreads a large target over devices as in transformers. The target of smollm2 is converted from its
-    package the first time. Warns of a head that was trained for other weights of the target. Raises InputError for
-    unknown names, unreadable checkpoints, and parts that do not fit each other.
+    device_map: spreads a large target over devices as in transformers. trust_remote_code: run the Python code that
+    comes with the files of target and draft, which are refused without it if they ask for that. The target of smollm2
+    is converted from its package the first time. Warns of a head that was trained for other weights of the target.
+    Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
         pair = checkpoints.DEFAULT_PAIR
     draft, prior_weight = _split(draft)
+    if draft is not None and not str(draft):
+        raise InputError(f"the name of the draft is empty: give one of {', '.join(DRAFTS)}, a folder or a Hub id")
     if pair is None and (draft is None or str(draft) in DRAFTS):
         raise InputError("a target without a pair's name needs --draft: a folder or Hub id of its draft")
-    device = _device(device or "cpu")
-    target_place = str(_target_place(target or pair))
+    device = _device("cpu" if device is None else device)
+    target_place = str(_target_place(pair if target is None else target))
     draft_place, kind = _draft_place(pair, draft)
     folder = fetch(draft_place)
-    target_model = _load_target(target_place, device, dtype, device_map)
-    tokenizer = _load_tokenizer(target_place, target_model)
+    target_model = _load_target(target_place, device, dtype, device_map, trust_remote_code)
+    tokenizer = _load_tokenizer(target_place, target_model, trust_remote_code)
     if (kind or kind_of(folder)) == "head":
         head = load_head(folder, target_model.embed_tokens, target_model.lm_head).requires_grad_(False)
         target_model.tap(head.taps(target_model.config.num_hidden_layers))
@@ -102,7 +106,7 @@ def load_pair(
         loaded = draft_of(head, target_model.lm_head)
         _check_trained_for(folder, Path(target_place))
     else:
-        loaded = DraftLM(_load_target(str(folder), device, dtype, device_map))
+        loaded = DraftLM(_load_target(str(folder), device, dtype, device_map, trust_remote_code))
         check_vocabulary(loaded.model, target_model, folder)
     published = PUBLISHED.get(pair or "")
     sources = {
@@ -146,7 +150,7 @@ def _check_trained_for(head: Path, target: Path) -> None:
     provenance = head.parent / PROVENANCE
     if not provenance.is_file():
         return
-    known = from_json(Provenance, provenance.read_bytes(), str(provenance))
+    known = from_json(Provenance, read_file(provenance), provenance)
     if known.target_weights not in (None, weights_fingerprint(target)):
         warnings.warn(
             f"{head} was trained for other weights than those of {target} (another quantisation, for instance): the "
@@ -205,25 +209,37 @@ def _hash(files: list[Path]) -> str:
 def _device(name: str | torch.device) -> torch.device:
     try:
         torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+    except (
+        RuntimeError,
+        AssertionError,
+        TypeError,
+        ValueError,
+    ) as error:  # torch asserts that it was built for the device
         raise InputError(f"no device is called {str(name)!r} on this machine; cpu always works") from error
     if torch.device(name).type == "meta":
         raise InputError("the device meta holds no numbers: decode on another one; cpu is always there")
     return torch.device(name)
 
 
-def _load_target(place: str, device: torch.device, dtype: torch.dtype | None, device_map) -> Target:
+def _load_target(
+    place: str, device: torch.device, dtype: torch.dtype | None, device_map: str | dict | None, trust_remote_code: bool
+) -> Target:
+    check_files(place, trust_remote_code)
     dtype = dtype or (torch.float32 if device.type == "cpu" and device_map is None else "auto")
     where = {"device_map": device_map} if device_map else {}
     try:
         # SDPA takes boolean masks; eager attention would silently add them to the scores.
         with _no_report():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                place, dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **where
+                place,
+                dtype=dtype,
+                attn_implementation="sdpa",
+                output_loading_info=True,
+                trust_remote_code=trust_remote_code,
+                **where,
             )
-    except (SafetensorError, ImportError, OSError, ValueError, RuntimeError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"{place}: the language model cannot be loaded ({reason})") from error
+    except Exception as error:  # of many libraries, each with its own exceptions for wrong files
+        raise InputError(f"{place}: the language model cannot be loaded ({one_line(error)})") from error
     model, loading = loaded
     model.requires_grad_(False)
     if loading["missing_keys"]:  # transformers would fill them with random numbers
@@ -243,11 +259,11 @@ def _no_report() -> Iterator[None]:
         transformers_logging.set_verbosity(level)
 
 
-def _load_tokenizer(place: str, target: Target) -> PreTrainedTokenizerBase:
+def _load_tokenizer(place: str, target: Target, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{place}: no tokenizer can be loaded ({str(error).strip().splitlines()[0]})") from error
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
+    except Exception as error:  # tokenizers raises Exception itself
+        raise InputError(f"{place}: no tokenizer can be loaded ({one_line(error)})") from error
     if len(tokenizer) > target.config.vocab_size:
         raise InputError(
             f"{place}: the tokenizer has {len(tokenizer)} tokens, the target {target.config.vocab_size}; "

@@ -1,12 +1,16 @@
-"""Checks of files and user input against their types, with pydantic; the error is one line."""
+"""Checks of files and user input, of the types with pydantic; the error is one line."""
 
+import os
+import stat
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from c2t.errors import InputError
+from c2t.errors import InputError, one_line
+
+SMALL = 64 * 2**20  # bytes of a document at most; the largest are tokenizers, of some 20 MiB
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -31,6 +35,25 @@ WORDS = {
 }
 
 
+def read_file(path: str | Path, kind: str = "", most: int = SMALL) -> bytes:
+    """Return the bytes of a regular file. kind: what it was to be, for the message.
+
+    Raises InputError for a file that is missing or has more than `most` bytes, and for folders, pipes and devices,
+    which may have no end."""
+    try:
+        # Without waiting: to open a pipe takes until somebody writes to it.
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise ValueError("a folder" if stat.S_ISDIR(mode) else "no regular file")
+            text = file.read(most + 1)
+        if len(text) > most:
+            raise ValueError(f"more than {most // 2**20} MiB")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read{kind and f' as {kind}'} ({one_line(error)})") from error
+    return text
+
+
 def from_json(kind: Any, text: str | bytes, place: str | Path, remedy: str = "") -> Any:
     """Return a JSON document as `kind`: a dataclass, a NamedTuple or another type that pydantic knows.
 
@@ -45,7 +68,7 @@ def check_fields(settings: Any) -> None:
     """Raise InputError unless every field of a settings object fits its annotation; for `__post_init__`."""
     for name, kind in _hints(type(settings)).items():
         try:
-            _adapter(kind).validate_python(getattr(settings, name), strict=True)
+            _field(kind).validate_python(getattr(settings, name), strict=True)
         except ValidationError as error:
             raise InputError(f"{type(settings).__name__}: {_first(error, name)}") from error
 
@@ -56,6 +79,11 @@ def _adapter(kind: Any) -> TypeAdapter:
 
 
 @cache
+def _field(kind: Any) -> TypeAdapter:
+    return TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
+
+
+@cache
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
@@ -63,7 +91,8 @@ def _hints(kind: type) -> dict[str, Any]:
 def _first(error: ValidationError, *above: str) -> str:
     """Return the first thing that is wrong, in one line."""
     wrong = error.errors(include_url=False)[0]
-    name = ".".join(map(str, (*above, *wrong["loc"])))
+    below = [part for part in wrong["loc"] if not above or isinstance(part, int)]  # words name a union's alternatives
+    name = ".".join(map(str, (*above, *below)))
     said = wrong["msg"].splitlines()[0]
     for theirs, ours in WORDS.items():
         said = said.replace(theirs, ours)

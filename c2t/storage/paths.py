@@ -1,18 +1,18 @@
 """The places of checkpoints, by NAME, folder or Hub id, and how a new one is put into its place."""
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import platformdirs
 from safetensors import SafetensorError
 
 from c2t.errors import InputError, one_line
 from c2t.storage.atomic import new_folder
+from c2t.storage.checked import from_json, read_file
 from c2t.storage.published import PUBLISHED, PublishedPair
 
 HOME = "C2T_HOME"  # the variable that names another folder with checkpoints/ and data/
@@ -73,6 +73,21 @@ def searched() -> str:
     return f"; searched in the installed package and {root()}: set ${HOME} to a checkout, which has every draft"
 
 
+def usable(path: str | Path) -> Path:
+    """Return a path that this machine can look up, whether or not something is there. Raises InputError for an empty
+    one, for names that are too long, for links that lead to themselves, and for NUL."""
+    if not str(path):
+        raise InputError("an empty path: give a file or a folder (. is the current one)")
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # what needs it says so
+    except (OSError, ValueError) as error:
+        shown = repr(str(path)) if len(str(path)) < 80 else f"{str(path)[:60]!r} ... ({len(str(path))} characters)"
+        raise InputError(f"{shown} cannot be a path: {one_line(error)}") from error
+    return Path(path)
+
+
 def is_name(reference: str | Path) -> bool:
     """Return True for a NAME: a string without a path separator. A `Path` is always a path."""
     return isinstance(reference, str) and not any(sep in reference for sep in ("/", "\\", os.sep))
@@ -111,6 +126,7 @@ def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Pat
     listed = ", ".join([*others, *known(part)]) or "none yet"
     if not str(reference):
         raise InputError(f"the name of the {part} is empty: give one of {listed}, a folder or a Hub id")
+    usable(reference)
     if is_name(reference):
         return _resolve_name(str(reference), part, listed)
     path = Path(reference)
@@ -167,10 +183,10 @@ def check_out(out: Path, overwrite: bool) -> None:
 def is_classifier(folder: Path) -> bool:
     """Return True if the folder's config.json is that of a c2t classifier; a target's or a head's lacks the entry."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = from_json(dict[str, Any], read_file(folder / "config.json"), folder)
+    except InputError:
         return False
-    return isinstance(config, dict) and "negatives_kept" in config
+    return "negatives_kept" in config
 
 
 @contextmanager

@@ -172,4 +172,6 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: str, batch: int) 
 
 def stock(pair: Pair, dtype: str) -> PreTrainedModel:
     """Return the pair's target as transformers loads it."""
-    return AutoModelForCausalLM.from_pretrained(pair.sources["target"][0], dtype=getattr(torch, dtype)).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        pair.sources["target"][0], dtype=getattr(torch, dtype), trust_remote_code=False
+    ).eval()

@@ -46,8 +46,10 @@ REPORT_PROMPTS = 20  # of each domain and category
 
 def stored_target(recipe: PairRecipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the target as the runtime does: the stored bf16 weights, computing in float32."""
-    target = AutoModelForCausalLM.from_pretrained(recipe.out / "target", dtype=torch.float32)
-    return target.eval().requires_grad_(False), AutoTokenizer.from_pretrained(recipe.out / "target")
+    target = AutoModelForCausalLM.from_pretrained(recipe.out / "target", dtype=torch.float32, trust_remote_code=False)
+    return target.eval().requires_grad_(False), AutoTokenizer.from_pretrained(
+        recipe.out / "target", trust_remote_code=False
+    )
 
 
 def documents_of(recipe: PairRecipe) -> list[corpus.Document]:
@@ -109,7 +111,7 @@ def tokenizer_stage(recipe: PairRecipe, minutes: float | None) -> dict:
     """Train the tokenizer, and write the prompts of the embedded pair."""
     documents = documents_of(recipe)
     save_tokenizer((d.text for d in documents if d.trained), recipe.out / "target", recipe.vocabulary)
-    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target")
+    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target", trust_remote_code=False)
     count = {"trained": 0, "heldout": 0}
     for document in documents:
         count["trained" if document.trained else "heldout"] += len(tokenizer(document.text, verbose=False).input_ids)
@@ -120,7 +122,7 @@ def target_stage(recipe: PairRecipe, minutes: float | None) -> dict:
     """Train the target."""
     torch.manual_seed(SEED)
     settings = LMSettings(minutes=minutes, seed=SEED)
-    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target")
+    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target", trust_remote_code=False)
     train = Packing(encoded(recipe, tokenizer, lambda d: d.trained), settings)
     held = Packing(encoded(recipe, tokenizer, lambda d: not d.trained), settings)
     run = train_lm(AutoModelForCausalLM.from_config(recipe.target), train, held, recipe.build / "target")
@@ -163,7 +165,7 @@ def head_stage(name: str, recipe: PairRecipe, minutes: float | None) -> dict:
 def draft_lm_stage(recipe: PairRecipe, minutes: float | None) -> dict:
     """Train the draft that is a language model of its own."""
     torch.manual_seed(SEED)
-    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target")
+    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target", trust_remote_code=False)
     settings = LMSettings(minutes=minutes, seed=SEED, epochs=2, learning_rate=4e-3)
     texts = torch.load(recipe.build / "texts.pt", weights_only=True)
     train = Packing(encoded(recipe, tokenizer, lambda d: d.trained) + texts[:-HELD_BACK].tolist(), settings)

@@ -61,7 +61,9 @@ def head_stage(name: str, places: Places) -> None:
     texts = rounds.training_texts(source)
     if not texts:
         raise InputError(f"{source}: no texts to learn from; write some with --stage texts")
-    target = AutoModelForCausalLM.from_pretrained(target_folder(), dtype=torch.float32).requires_grad_(False)
+    target = AutoModelForCausalLM.from_pretrained(
+        target_folder(), dtype=torch.float32, trust_remote_code=False
+    ).requires_grad_(False)
     tokens = rounds.frequent(texts, target.config.vocab_size)
     lm_head = target.lm_head.weight.to(places.device)
     for positions in ROUNDS:

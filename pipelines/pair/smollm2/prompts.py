@@ -86,7 +86,7 @@ def main(
     data: Annotated[Path, typer.Option(help="Folder of train/ and of the bench prompts.")],
     out: Annotated[Path, typer.Option(help="Folder of the prompt files.")] = paths.root() / "data/prompts/smollm2",
 ) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(install(home()))
+    tokenizer = AutoTokenizer.from_pretrained(install(home()), trust_remote_code=False)
     known, _, _ = questions(data)
     counts = {}
     for source in SOURCES:

@@ -49,10 +49,10 @@ class Texts(NamedTuple):
 def load_target() -> tuple[Target, PreTrainedTokenizerBase]:
     """Return the target with EAGLE-3's layers tapped, and its tokenizer."""
     place = install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, trust_remote_code=False)
     target = Target(model.requires_grad_(False))
     target.tap(Eagle3Head.taps(target.config.num_hidden_layers))
-    return target, AutoTokenizer.from_pretrained(place)
+    return target, AutoTokenizer.from_pretrained(place, trust_remote_code=False)
 
 
 def draw(logits: Float[Tensor, "B V"], temperature: float) -> Int[Tensor, " B"]:

@@ -1,0 +1,87 @@
+"""Checks of a language model's small files before transformers reads them: a checkpoint may come from anybody."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from transformers.utils import cached_file
+
+from c2t.errors import InputError
+from c2t.storage.checked import OPEN, from_json, read_file
+
+FILES = ("config.json", "tokenizer_config.json")
+FOREIGN_CODE = "auto_map"  # entry that names Python files to import
+WEIGHTS_A_BYTE = 4  # of the smallest quantisations; above it a config describes more than its files can hold
+Size = Annotated[int, Field(ge=1, le=2**24)]
+Layers = Annotated[int, Field(ge=1, le=1024)]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes in the config.json of a language model, by the names of Llama and of GPT-2."""
+
+    __pydantic_config__ = OPEN
+    hidden_size: Size | None = None
+    n_embd: Size | None = None
+    intermediate_size: Size | None = None
+    n_inner: Size | None = None
+    num_hidden_layers: Layers | None = None
+    n_layer: Layers | None = None
+    num_attention_heads: Size | None = None
+    n_head: Size | None = None
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    vocab_size: Size | None = None
+    max_position_embeddings: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    n_positions: Size | None = None
+
+    @property
+    def weights(self) -> int:
+        """A lower bound of the number of weights, of what is known."""
+        hidden = self.hidden_size or self.n_embd or 0
+        heads, inner = (
+            (self.num_attention_heads or 0) * (self.head_dim or 0),
+            self.intermediate_size or self.n_inner or 0,
+        )
+        layers = self.num_hidden_layers or self.n_layer or 0
+        return hidden * ((self.vocab_size or 0) + (self.n_positions or 0) + 2 * layers * (max(hidden, heads) + inner))
+
+
+def check_files(place: str | Path, trust_remote_code: bool) -> None:
+    """Raise InputError for a folder or Hub id whose files ask for code of its own without `trust_remote_code`, describe
+    sizes that its weights cannot have, or are no JSON. Files that are missing are left to who needs them."""
+    for name in FILES:
+        path = _find(place, name)
+        if path is None:
+            continue
+        raw = from_json(dict[str, Any], read_file(path), path)
+        if raw.get(FOREIGN_CODE) and not trust_remote_code:
+            raise InputError(
+                f"{path} asks to run Python code of its own ({FOREIGN_CODE}); if you trust whoever wrote it, allow it "
+                "with --trust-remote-code (trust_remote_code=True in Python)"
+            )
+        if name == FILES[0]:
+            _check_sizes(path)
+
+
+def _find(place: str | Path, name: str) -> Path | None:
+    """Return a file of a folder or of a Hub repository, None if it is not there or not within reach."""
+    if Path(place).is_dir():
+        return Path(place) / name if (Path(place) / name).exists() else None
+    try:
+        found = cached_file(str(place), name)
+    except (OSError, ValueError):  # transformers says why when it loads the model
+        return None
+    return Path(found) if found else None
+
+
+def _check_sizes(path: Path) -> None:
+    sizes = from_json(Sizes, read_file(path), path)
+    files = [*path.parent.glob("*.safetensors"), *path.parent.glob("*.bin")]
+    bytes_there = sum(file.stat().st_size for file in files)
+    if files and sizes.weights > WEIGHTS_A_BYTE * bytes_there:
+        raise InputError(
+            f"{path} describes at least {sizes.weights:,} weights, more than the {bytes_there:,} bytes beside it can "
+            "hold; copy the files again"
+        )
