@@ -1,7 +1,9 @@
 """Prompt sets in the JSONL of Spec-Bench and EAGLE."""
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -10,7 +12,10 @@ from pydantic import Field
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
 from c2t.storage import paths as checkpoints
-from c2t.storage.checked import OPEN, from_json
+from c2t.storage.checked import OPEN, from_json, read_file
+
+# Beyond what any real set of prompts has; a hostile one would take memory and hours before anything else is said.
+MOST_BYTES, MOST_LINES, MOST_LINE_BYTES, MOST_TURNS = 256 * 2**20, 1_000_000, 2**20, 1000
 
 
 class Prompt(NamedTuple):
@@ -35,16 +40,20 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     """Return the prompts of one JSONL file, which has an object a line with `turns` (a list of texts), `question_id`
     and `category`.
 
-    Raises InputError, with the number of the line, for anything else.
+    Raises InputError, with the number of the line, for anything else, and for more than MOST_BYTES, MOST_LINES,
+    MOST_LINE_BYTES or MOST_TURNS.
     """
-    path = Path(path)
-    try:
-        # not splitlines: a text may hold U+2028 and other line ends of Unicode; a BOM is Windows' habit
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise InputError(f"{path}: cannot be read as a prompt file ({reason})") from error
-    prompts = [_prompt(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
+    path = checkpoints.usable(path)
+    text = read_file(path, "a prompt file", MOST_BYTES)
+    prompts: list[Prompt] = []
+    # not splitlines: a text may hold U+2028 and other line ends of Unicode; a BOM is Windows' habit
+    for number, line in enumerate(io.BytesIO(text.removeprefix(b"\xef\xbb\xbf")), 1):
+        if number > MOST_LINES:
+            raise InputError(f"{path}: more than {MOST_LINES:,} lines; split the file")
+        if len(line) > MOST_LINE_BYTES:
+            raise InputError(f"{path}, line {number}: more than {MOST_LINE_BYTES // 2**20} MiB; shorten its turns")
+        if line.strip():
+            prompts.append(_prompt(line, path, number))
     if not prompts:
         raise InputError(f"{path} holds no prompts: give a JSONL file with one object with `turns` a line")
     return prompts
@@ -53,13 +62,17 @@ def read_prompts(path: str | Path) -> list[Prompt]:
 @dataclass(frozen=True)
 class _Line:
     __pydantic_config__ = OPEN
-    turns: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
-    question_id: int | None = None
+    turns: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MOST_TURNS)]
+    question_id: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     category: str = ""
 
 
-def _prompt(line: str, path: Path, number: int) -> Prompt:
-    values = from_json(_Line, line, f"{path}, line {number}")
+def _prompt(line: bytes, path: Path, number: int) -> Prompt:
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: cannot be read as a prompt file (not UTF-8 in line {number})") from error
+    values = from_json(_Line, text, f"{path}, line {number}")
     question_id = number - 1 if values.question_id is None else values.question_id
     return Prompt(question_id, values.category, values.turns, path.name)
 
@@ -67,7 +80,7 @@ def _prompt(line: str, path: Path, number: int) -> Prompt:
 def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
     """Return at most `limit` prompts, from every file and category in turn, in the order of each. InputError for a
     limit below 1."""
-    if limit is not None and limit < 1:
+    if limit is not None and (not isinstance(limit, Integral) or limit < 1):
         raise InputError(f"limit = {limit}: use at least one prompt")
     if limit is None or limit >= len(prompts):
         return list(prompts)

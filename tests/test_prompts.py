@@ -1,7 +1,9 @@
 """Reading prompt files, chat templates as the published scripts write them, and prompts that do not fit."""
 
+import contextlib
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,16 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from c2t.errors import InputError
 from c2t.models.chat_templates import LLAMA_SYSTEM, VICUNA_SYSTEM, conversation
-from c2t.prompts import Prompt, default_prompts, encode_all, read_prompts, spread
+from c2t.prompts import (
+    MOST_BYTES,
+    MOST_LINE_BYTES,
+    MOST_LINES,
+    Prompt,
+    default_prompts,
+    encode_all,
+    read_prompts,
+    spread,
+)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +77,42 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     for path, message in ((tmp_path / "none", "No such file"), (tmp_path, "directory"), (tmp_path / "latin", "UTF-8")):
         with pytest.raises(InputError, match=message):
             read_prompts(path)
+
+
+def test_what_has_no_end_or_is_too_large_is_refused_before_it_is_parsed(tmp_path: Path, monkeypatch) -> None:
+    os.mkfifo(tmp_path / "pipe")  # which nobody writes to
+    for place in ("/dev/zero", tmp_path / "pipe"):
+        with pytest.raises(InputError, match="cannot be read as a prompt file .no regular file"):
+            read_prompts(place)
+    for name, content, message in (
+        ("line", b'{"turns": ["' + b"x" * MOST_LINE_BYTES + b'"]}', "line 1: more than 1 MiB; shorten its turns"),
+        ("turns", json.dumps({"turns": ["a"] * 200_000}).encode(), "must have at most 1000 items"),
+        ("lines", b"\n" * (MOST_LINES + 1), "more than 1,000,000 lines; split the file"),
+        ("number", b'{"turns": ["a"], "question_id": 1' + b"0" * 40 + b"}", "question_id = 10000"),
+        ("deep", b'{"turns": ' + b"[" * 100_000, "line 1: no JSON .recursion limit"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            read_prompts(tmp_path / name)
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(InputError, match="more than 256 MiB"):
+        read_prompts(tmp_path / "large")
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("a" * 300, "File name too long"),
+        ("a\0b", "embedded null byte"),
+        ("loop", "symbolic links"),
+        ("", "empty path"),
+    ],
+)
+def test_what_cannot_be_a_path(place: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with contextlib.chdir(tmp_path), pytest.raises(InputError, match=message):
+        read_prompts(place)
 
 
 def written(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:

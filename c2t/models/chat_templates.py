@@ -5,6 +5,7 @@ from typing import Any
 
 from c2t.errors import InputError
 
+LONGEST = 2**20  # characters of a turn
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
@@ -71,8 +72,10 @@ def encodable(text: str) -> bool:
 
 
 def check_text(text: str) -> None:
-    """Raise InputError for an empty prompt and for one that is not valid UTF-8. One without tokens passes: it may still
-    get a BOS token."""
+    """Raise InputError for an empty prompt, for one that is not valid UTF-8, and for one of more than LONGEST
+    characters, which no target has room for. One without tokens passes: it may still get a BOS token."""
+    if len(text) > LONGEST:
+        raise InputError(f"a prompt of {len(text):,} characters: give at most {LONGEST:,}")
     if not text:
         raise InputError("an empty prompt: give at least one token to continue")
     if not encodable(text):

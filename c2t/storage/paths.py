@@ -76,6 +76,8 @@ def searched() -> str:
 def usable(path: str | Path) -> Path:
     """Return a path that this machine can look up, whether or not something is there. Raises InputError for an empty
     one, for names that are too long, for links that lead to themselves, and for NUL."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"{path!r} is no path: give a text or a Path")
     if not str(path):
         raise InputError("an empty path: give a file or a folder (. is the current one)")
     try:
@@ -124,7 +126,7 @@ def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Pat
     there.
     """
     listed = ", ".join([*others, *known(part)]) or "none yet"
-    if not str(reference):
+    if reference == "":
         raise InputError(f"the name of the {part} is empty: give one of {listed}, a folder or a Hub id")
     usable(reference)
     if is_name(reference):
