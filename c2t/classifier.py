@@ -16,10 +16,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from c2t.errors import InputError
+from c2t.errors import InputError, counted, one_line
 from c2t.kernels.features import FEATURES, WIDE
 from c2t.storage import paths as checkpoints
-from c2t.storage.checked import CLOSED, Positive, Share, from_json
+from c2t.storage.checked import CLOSED, Positive, Share, check_fields, from_json, read_file
 
 SCHEMA_VERSION = 1
 CONDITIONAL = "accepted_given_parent"  # label: acceptance of a node if its parent is accepted
@@ -46,6 +46,22 @@ def known_features(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Hidden = Annotated[int, Field(ge=1, le=2**16)]
+Layers = Annotated[int, Field(ge=2, le=64)]
+MOST_WEIGHTS = 2**24  # the paper's network has 241; MCSD+'s largest, on a hidden state, a million
+
+
+def check_weights(inputs: int, hidden: int, layers: int) -> None:
+    """Raise InputError for a network of more than MOST_WEIGHTS."""
+    weights = hidden * (inputs + (layers - 2) * hidden + layers)
+    if weights > MOST_WEIGHTS:
+        sizes = f"{inputs} inputs, hidden = {hidden} and layers = {layers}"
+        raise InputError(
+            f"{sizes} are {counted(weights)} weights; at most {MOST_WEIGHTS:,} fit: lower hidden or layers"
+        )
+
+
 Label = Annotated[str, BeforeValidator(lambda label: OLD_LABELS.get(label, label))]
 
 
@@ -55,10 +71,12 @@ class ClassifierConfig:
 
     __pydantic_config__ = CLOSED
     features: tuple[str, ...] = ("joint_prob", "entropy", "depth")
-    hidden: Positive = 48
-    layers: Annotated[int, Field(ge=2)] = 2
+    hidden: Hidden = 48
+    layers: Layers = 2
     label: Label = "accepted"  # see `c2t.training.settings.LABELS`
-    widths: dict[str, Positive] = field(default_factory=dict)  # inputs of each feature that has several
+    widths: dict[str, Annotated[int, Field(ge=1, le=2**20)]] = field(
+        default_factory=dict
+    )  # inputs of each feature that has several
     M: Positive | None = 1000  # entropy over the M most probable tokens; None: the whole vocabulary
     K: Positive | None = None  # of the harvest, as are `levels` and `pair`
     levels: Positive | None = None
@@ -66,16 +84,18 @@ class ClassifierConfig:
     negatives: Positive | None = 1  # sampled per positive; None: all were used
     negatives_kept: Share = 1.0  # share of all negatives in one epoch, for the prior correction
     beta: Share = 0.5  # recommended threshold
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, Finite] = field(default_factory=dict)
     validation_prompts: tuple[str, ...] = ()  # "file:question_id" of the prompts that the metrics were measured on
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self):
+        check_fields(self)
         known_features(self.features)
         if missing := [name for name in self.features if name in WIDE and name not in self.widths]:
             raise InputError(f"widths must name the number of inputs of {missing[0]}")
         if self.schema_version != SCHEMA_VERSION:
             raise InputError(f"schema version {self.schema_version}; this version of c2t reads {SCHEMA_VERSION}")
+        check_weights(self.inputs, self.hidden, self.layers)
 
     @property
     def inputs(self) -> int:
@@ -155,17 +175,14 @@ def _download(repo: str, hub: dict[str, Any]) -> list[Path]:
     try:
         return [Path(hf_hub_download(repo, name, **hub)) for name in FILES]
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = one_line(error)
         raise InputError(f"{repo} is no folder, and no classifier could be loaded from the Hub: {reason}") from error
 
 
 def _read_config(path: Path) -> ClassifierConfig:
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError as error:
-        raise InputError(f"{path.parent} holds no classifier: there is no {path.name}") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    if not path.exists():
+        raise InputError(f"{path.parent} holds no classifier: there is no {path.name}")
+    text = read_file(path)
     if b'"negatives_kept"' not in text:
         raise InputError(f"{path} does not describe a classifier of c2t")
     return from_json(ClassifierConfig, text, path)
@@ -175,7 +192,7 @@ def _load_weights(model: TreeClassifier, path: Path) -> None:
     try:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{path} is missing or damaged: {error}") from error
+        raise InputError(f"{path} is missing or damaged: {one_line(error)}") from error
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if found != expected:

@@ -66,7 +66,7 @@ class SpeculativeDecoder:
 
     def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0):
         self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
-        check_policy(policy, pair.target.config.vocab_size)
+        check_policy(policy, pair.target.config.vocab_size, pair.target.max_positions)
         if not policy.exact:
             warnings.warn(f"{type(policy).__name__} is not exact: its text is not the target's own", stacklevel=2)
         if not isinstance(graph_tokens, Integral) or graph_tokens < 0:

@@ -274,8 +274,9 @@ class DraftModel(Protocol):
     def session(self) -> DraftSession: ...
 
 
-def check_policy(policy: Policy, vocabulary: int) -> None:
-    """Raise InputError for what is no policy, and for one that asks for more tokens than the vocabulary has."""
+def check_policy(policy: Policy, vocabulary: int, positions: int) -> None:
+    """Raise InputError for what is no policy, and for one that asks for more tokens than the vocabulary has, or for
+    more levels than the target has positions for."""
     if isinstance(policy, type):
         raise InputError(f"policy = {policy.__name__} is a class: give an instance, such as {policy.__name__}()")
     if isinstance(policy, str):
@@ -287,6 +288,9 @@ def check_policy(policy: Policy, vocabulary: int) -> None:
         raise InputError(
             f"{name} = {k} is more than the pair's vocabulary of {vocabulary} tokens; choose a smaller {name}"
         )
+    if policy.levels >= positions:
+        most = f"the target has {positions} positions, so at most {positions - 1} fit"
+        raise InputError(f"{type(policy).__name__}: trees of {policy.levels} levels; {most}")
 
 
 def check_rule(policy: Policy, rule: str | None) -> str:

@@ -17,6 +17,11 @@ def one_line(error: Exception) -> str:
     return said.splitlines()[0]
 
 
+def counted(number: int) -> str:
+    """Return a number as messages show it, without the digits of those that nobody reads."""
+    return f"{number:,}" if abs(number) < 10**15 else "more than 10^15"
+
+
 def whole(settings: object, *names: str, least: int | None = None) -> None:
     """Raise InputError unless each named field of a settings object is a whole number, and not below `least`."""
     for name in names:

@@ -81,7 +81,7 @@ def harvest(
 
 def check(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> None:
     """Raise InputError for trees that the pair cannot draft, and if no conversation has room for an answer."""
-    check_policy(settings.trees, pair.target.config.vocab_size)
+    check_policy(settings.trees, pair.target.config.vocab_size, pair.target.max_positions)
     room, limit = room_for(pair, settings), pair.target.max_positions
     if room < 1:
         sizes = f"max_new_tokens = {settings.max_new_tokens} and levels = {settings.levels}"

@@ -11,7 +11,9 @@ from c2t.errors import InputError, at_least_one, from_zero
 from c2t.kernels.features import FEATURES, WIDE, Column
 from c2t.kernels.select import Network, SelectLimits
 from c2t.policies.growth import LevelSelection, StaticPlan, grow
+from c2t.policies.limits import Size, check_size, grown
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Nodes, Tree
 
 
@@ -45,9 +47,11 @@ class C2T:
     )
 
     def __post_init__(self):
-        at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
         if not isinstance(self.classifier, TreeClassifier):
             raise InputError(f"C2T: {self.classifier!r} is no classifier: load one by TreeClassifier.from_pretrained")
+        check_fields(self)
+        at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
+        check_size(self)
         if self.beta is None:
             # Frozen dataclasses have no other way to a default that depends on another field.
             object.__setattr__(self, "beta", self.classifier.config.beta)
@@ -62,6 +66,11 @@ class C2T:
         trained = self.classifier.config.M
         if self.M not in ("trained", trained):
             warnings.warn(f"C2T: entropy over M = {self.M}, the classifier was trained with {trained}", stacklevel=3)
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return grown(self.K, self.W or self.max_width, self.levels, self.max_nodes)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         def confident(children: Nodes, parent_score: Tensor) -> LevelSelection:

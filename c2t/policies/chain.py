@@ -10,7 +10,9 @@ from torch import Tensor
 
 from c2t.errors import at_least_one, probability
 from c2t.policies.growth import LevelSelection, grow
+from c2t.policies.limits import Size, check_size
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Nodes, Tree
 
 
@@ -27,12 +29,19 @@ class Chain:
     tune = ("length=1", "length=2", "length=4")
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "length")
+        check_size(self)
 
     @property
     def levels(self) -> int:
         """Layers of drafted nodes at most."""
         return self.length
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return Size(1 + self.length, 1)
 
     draft_length = levels  # what alpha is a share of
 
@@ -58,8 +67,15 @@ class DyMax:
     column = "log_prob"  # which log-probability of a node the threshold is for
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "levels")
         probability(self, "threshold")
+        check_size(self)
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return Size(1 + self.levels, 1)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         def probable(children: Nodes, _parent_score: Tensor) -> LevelSelection:

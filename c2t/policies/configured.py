@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from c2t.errors import InputError, at_least_one
+from c2t.policies.limits import Size, check_size, product_tree
 from c2t.policies.sampled import check_temperature, draw
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Tree
 
 
@@ -28,8 +30,15 @@ class SampledChain:
     tune = ()
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "length")
         check_temperature(self)
+        check_size(self)
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return Size(1 + self.length, 1)
 
     @property
     def levels(self) -> int:
@@ -58,8 +67,16 @@ class SpecInfer:
     independent = True
 
     def __post_init__(self):
+        check_fields(self)
         check_config(self)
         check_temperature(self)
+        check_size(self)
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        tokens = product_tree(self.config)
+        return Size(tokens, tokens)
 
     @property
     def levels(self) -> int:

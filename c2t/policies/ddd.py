@@ -6,7 +6,9 @@ import torch
 
 from c2t.errors import at_least_one, probability
 from c2t.policies.eagle2 import rerank
+from c2t.policies.limits import Size, check_size, expanded
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Tree, best
 
 
@@ -29,8 +31,15 @@ class DDD:
     tune = ()
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "first_check", "every", "K", "levels", "N")
         probability(self, "threshold")
+        check_size(self)
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return Size(self.N, expanded(self.K, self.levels))
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         tree = Tree.root(root.token)

@@ -12,8 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from c2t.errors import at_least_one, probability
+from c2t.policies.limits import Size, check_size, grown
 from c2t.policies.sampled import check_temperature, draw, undrawn
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Nodes, Tree, best
 
 
@@ -37,8 +39,15 @@ class DySpec:
     tune = ()
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "N", "K", "passes")
         check_temperature(self)
+        check_size(self)
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return Size(self.N, self.N * self.K)
 
     @property
     def levels(self) -> int:
@@ -87,9 +96,16 @@ class DySpecThreshold:
     tune = ()
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "K", "levels", "max_width")
         probability(self, "threshold")
         check_temperature(self)
+        check_size(self)
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return grown(self.K, self.max_width, self.levels, 1 + self.levels * self.max_width)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         tree = Tree.root(root.token)

@@ -8,7 +8,9 @@ import torch
 from c2t.errors import InputError, at_least_one, from_zero
 from c2t.kernels.select import SelectLimits
 from c2t.policies.growth import StaticPlan
+from c2t.policies.limits import Size, check_size, expanded
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Tree, best
 
 
@@ -47,10 +49,18 @@ class Eagle2:
     )
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "K", "levels", "N")
         from_zero(self, "M")
-        if self.expand not in ("value", "confidence"):
-            raise InputError(f"Eagle2: expand = {self.expand!r} must be value or confidence")
+        check_size(self)
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        candidates = expanded(self.K, self.levels)
+        if not self.reranked:
+            return Size(1 + self.K * self.levels, candidates)
+        return Size(min(self.N or 1 + candidates, 1 + candidates), candidates)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         tree = Tree.root(root.token)

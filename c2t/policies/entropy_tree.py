@@ -10,7 +10,9 @@ from torch import Tensor
 from c2t.errors import InputError, at_least_one
 from c2t.kernels.select import SelectLimits
 from c2t.policies.growth import Branching, LevelSelection, StaticPlan, grow
+from c2t.policies.limits import Size, check_size, grown
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Nodes, Tree
 
 
@@ -71,11 +73,18 @@ class EntropyTree:
     tune = ()
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "levels", "K", "max_width", "max_nodes")
+        check_size(self)
         if not self.leaf_above >= 0:
             raise InputError(f"EntropyTree: leaf_above = {self.leaf_above} must be an entropy in nats, at least 0")
         if isinstance(self.branching, str) and self.branching not in BRANCHING:
             raise InputError(f"EntropyTree: no branching is called {self.branching!r}; known: {', '.join(BRANCHING)}")
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return grown(self.K, self.max_width, self.levels, self.max_nodes)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         branching = self._branching

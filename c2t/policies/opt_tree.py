@@ -6,7 +6,9 @@ import torch
 
 from c2t.errors import InputError, at_least_one
 from c2t.policies.eagle2 import rerank
+from c2t.policies.limits import Size, check_size
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Tree, best
 
 
@@ -30,9 +32,16 @@ class OptTree:
     tune = ()
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "N", "K", "levels")
+        check_size(self)
         if not self.delta >= 0:
             raise InputError(f"OptTree: delta = {self.delta} must not be negative")
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return Size(self.N, self.N * self.K)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         tree = Tree.root(root.token)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from c2t.policies.limits import Size
 from c2t.protocols import Draft, Root
 from c2t.tree import Tree
 
@@ -16,6 +17,7 @@ class Plain:
     sweep = ()
     tune = ("",)
     levels = 0
+    size = Size(1, 0)
 
     def __call__(self, draft: Draft | None, root: Root) -> Tree:
         return Tree.root(root.token)

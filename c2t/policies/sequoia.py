@@ -8,9 +8,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from c2t.errors import InputError, at_least_one, whole
+from c2t.policies.limits import Size, check_size
 from c2t.policies.sampled import check_temperature, draw
 from c2t.policies.static import Path, grow_paths
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Nodes, Tree
 
 
@@ -31,11 +33,18 @@ class Sequoia:
     tune = ()
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "levels")
         whole(self, "N", least=2)
         check_temperature(self)
+        check_size(self)
         if not self.acceptance or not min(self.acceptance) >= 0 or not sum(self.acceptance) <= 1 + 1e-6:
             raise InputError("Sequoia: acceptance rates by rank must be at least 0 and sum to at most 1")
+
+    @property
+    def size(self) -> Size:
+        """See `Size`; the table that its shape is found with counts as candidates."""
+        return Size(self.N, self.N * self.levels * len(self.acceptance))
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         def sampled(tree: Tree, frontier: Int[Tensor, "B F"], width: int) -> tuple[Tree, Nodes]:

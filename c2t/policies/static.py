@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from c2t.policies.limits import Size
 from c2t.protocols import Draft, Root
 from c2t.tree import Nodes, Tree
 
@@ -32,6 +33,7 @@ class Eagle1:
     bench = ("",)
     sweep = ("",)
     tune = ()
+    size = Size(1 + len(EAGLE1), len(EAGLE1))
 
     @property
     def levels(self) -> int:

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from c2t.errors import at_least_one, probability
 from c2t.policies.growth import LevelSelection, grow
+from c2t.policies.limits import Size, check_size, grown
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Nodes, Tree
 
 
@@ -29,8 +31,15 @@ class Talon:
     tune = ()
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "N", "K", "levels")
         probability(self, "mu")
+        check_size(self)
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return grown(self.K, self.N, self.levels, self.N)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         def near_best(children: Nodes, _parent_score: Tensor) -> LevelSelection:

@@ -7,7 +7,9 @@ from torch import Tensor
 from c2t.errors import at_least_one, probability
 from c2t.kernels.select import SelectLimits
 from c2t.policies.growth import LevelSelection, StaticPlan, grow
+from c2t.policies.limits import Size, check_size, grown
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Nodes, Tree
 
 
@@ -32,8 +34,15 @@ class JointThreshold:
     )
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
         probability(self, "threshold")
+        check_size(self)
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return grown(self.K, self.W or self.max_width, self.levels, self.max_nodes)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         def probable(children: Nodes, _parent_score: Tensor) -> LevelSelection:

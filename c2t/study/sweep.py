@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import torch
 
 from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy
-from c2t.errors import InputError
+from c2t.errors import InputError, counted
 from c2t.models.pairs import Pair
 from c2t.policies.spec import describe, parse, split, tried_by
 from c2t.prompts import Encoded, Prompt, spread
@@ -25,6 +26,7 @@ from c2t.study.points import Condition, Point, append_point, drop_unfinished_lin
 DEFAULT_GRID = tried_by(
     "sweep"
 )  # ranked policies that need no training, each from a small tau to the largest that pays
+MOST_POINTS = 10_000  # of a grid
 ORACLE_THRESHOLDS = (0.3, 0.1, 0.03, 0.01, 0.003)
 
 
@@ -72,7 +74,9 @@ def candidates(
 
 def expand(grid: str) -> list[str]:
     """Return the texts of all policies of a grid: for each the product of its settings' alternatives, the last one
-    fastest."""
+    fastest. Raises InputError for more than MOST_POINTS."""
+    if (number := points(grid)) > MOST_POINTS:
+        raise InputError(f"the grid has {counted(number)} points; at most {MOST_POINTS:,} fit: leave some out")
     specs: list[str] = []
     for text in split(grid):
         name, _, settings = text.partition(":")
@@ -81,6 +85,11 @@ def expand(grid: str) -> list[str]:
             given = ",".join(f"{key}={value}" for key, value in zip(keys, chosen, strict=True) if key)
             specs.append(f"{name}:{given}" if given else name)
     return specs
+
+
+def points(grid: str) -> int:
+    """Return the number of texts that `expand` makes, without making them."""
+    return sum(prod(setting.count("|") + 1 for setting in text.split(",")) for text in split(grid))
 
 
 def oracles(thresholds: Sequence[float] = ORACLE_THRESHOLDS) -> list[Candidate]:

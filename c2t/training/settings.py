@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from c2t.classifier import CONDITIONAL, known_features
+from c2t.classifier import CONDITIONAL, Hidden, Layers, check_weights, known_features
 from c2t.errors import InputError
 from c2t.records.schema import Records
 from c2t.storage.checked import Positive, Share, check_fields
@@ -42,22 +42,23 @@ class TrainSettings:
     """
 
     features: Sequence[str] = ("joint_prob", "entropy", "depth")
-    hidden: Positive = 48
+    hidden: Hidden = 48
     epochs: Positive = 10
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
-    batch_size: Positive = 1024
-    negatives: Annotated[int, Field(ge=0)] | None = 1
+    batch_size: Annotated[int, Field(ge=1, le=2**24)] = 1024  # more would only be memory
+    negatives: Annotated[int, Field(ge=0, le=2**20)] | None = 1
     min_steps: Annotated[int, Field(ge=0)] = 2000
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
     fraction: Share = 1.0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
-    layers: Annotated[int, Field(ge=2)] = 2
+    layers: Layers = 2
     label: str = "accepted"
     beta: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
     def __post_init__(self):
         check_fields(self)
         known_features(self.features)
+        check_weights(len(self.features), self.hidden, self.layers)
         if self.label not in LABELS:
             raise InputError(f"label = {self.label!r} must be {' or '.join(LABELS)}")
 

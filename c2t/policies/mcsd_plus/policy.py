@@ -11,7 +11,9 @@ from torch import Tensor
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, at_least_one, from_zero, probability
 from c2t.kernels.features import DERIVED
+from c2t.policies.limits import Size, check_size
 from c2t.protocols import Draft, NextTokenDistributions, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Nodes, Tree
 
 
@@ -52,15 +54,22 @@ class MCSDPlus:
     tune = ()
 
     def __post_init__(self):
+        check_fields(self)
         at_least_one(self, "W", "D")
         probability(self, "threshold")
         from_zero(self, "M")
+        check_size(self)
         foreign = [name for name in self.decision.config.features if name in DERIVED] if self.decision else []
         if foreign:
             raise InputError(
                 f"MCSDPlus: the decision model reads {', '.join(foreign)}, which forks do not have: train one by "
                 "c2t train --model mcsd-topk"
             )
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return Size(1 + self.W * (1 + self.D), self.W)
 
     @property
     def levels(self) -> int:
