@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxtyping import Bool, Float, Int, UInt8
+from pydantic import with_config
 from torch import Tensor
+from typing_extensions import TypedDict
 
-from c2t.storage.checked import OPEN
+from c2t.storage.checked import KEPT, OPEN, Positive
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -50,6 +52,16 @@ class Harvest(NamedTuple):
     too_long: int | None = None  # prompts left out because they exceed the target's positions; None: not counted
 
 
+@with_config(KEPT)
+class Provenance(TypedDict, total=False):
+    """Entries of a manifest's provenance that training goes by; others stay as they are."""
+
+    pair: str | None
+    K: Positive | None
+    levels: Positive | None
+    M: Positive | None
+
+
 @dataclass(frozen=True)
 class Manifest:
     """Content of the manifest of a complete harvest: a Harvest without its folder."""
@@ -61,7 +73,7 @@ class Manifest:
     positives: int
     prompts: list[dict[str, Any]]
     shards: dict[str, int]
-    provenance: dict[str, Any]
+    provenance: Provenance
     too_long: int | None = None
 
 

@@ -16,6 +16,7 @@ Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 CLOSED = ConfigDict(extra="forbid", strict=True)  # `__pydantic_config__` of a document without further entries
 OPEN = ConfigDict(extra="ignore", strict=True)
+KEPT = ConfigDict(extra="allow", strict=True)  # `with_config` of a TypedDict whose further entries stay in it
 # pydantic's words -> those of c2t's other messages
 WORDS = {
     "Invalid JSON: ": "",
