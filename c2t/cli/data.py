@@ -147,13 +147,21 @@ def train(
 
 def finetune(
     source: Annotated[
-        str, typer.Option("--from", help="Classifier to start from: a folder, a Hub id or the name of a pair.")
+        str,
+        typer.Option(
+            "--from",
+            help="Classifier to start from: a folder, a Hub id or the name of a pair.",
+            parser=o.a_name,
+            metavar="PLACE",
+        ),
     ] = checkpoints.DEFAULT_PAIR,
     data: Annotated[
         list[str] | None,
         typer.Argument(
             help="Harvests to learn from: folders, or names of pairs.",
             show_default=f"{checkpoints.DEFAULT_PAIR}, else the one of --from",
+            parser=o.a_name,
+            metavar="[DATA]...",
         ),
     ] = None,
     out: Annotated[Path | None, o.folder_out("checkpoints/local/PAIR-finetuned/classifier")] = None,

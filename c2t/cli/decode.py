@@ -39,6 +39,8 @@ def generate(
         typer.Option(
             help=f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10.",
             show_default="c2t; without a classifier threshold",
+            parser=o.a_word,
+            metavar="POLICY",
         ),
     ] = None,
     tuned: Tuned = False,
@@ -175,7 +177,12 @@ def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:
 
 def info(
     name: Annotated[
-        str, typer.Argument(help="Name of a pair, or folder or Hub id of a pair's part, a classifier or a harvest.")
+        str,
+        typer.Argument(
+            help="Name of a pair, or folder or Hub id of a pair's part, a classifier or a harvest.",
+            parser=o.a_name,
+            metavar="[NAME]",
+        ),
     ] = DEFAULT_PAIR,
 ) -> None:
     """Describe a pair, a classifier or a harvest."""

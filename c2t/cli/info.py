@@ -1,6 +1,5 @@
 """Facts about a pair, a classifier or a harvest, read from its small files without loading a model."""
 
-import json
 import math
 import os
 import re
@@ -12,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from c2t.classifier import TreeClassifier
-from c2t.errors import InputError
+from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
 from c2t.kernels.llama_layer import kernels
 from c2t.models import gguf_target
@@ -20,6 +19,7 @@ from c2t.models.eagle_checkpoint import fetch
 from c2t.models.pairs import DRAFTS, drafts_of, fingerprint, kind_of
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
+from c2t.storage.checked import from_json, read_file
 from c2t.storage.published import PUBLISHED
 
 
@@ -72,7 +72,8 @@ def _pair(name: str) -> list[Facts]:
         return []
     sizes = [f"{draft} ({parameters(folder):,} parameters)" for draft, folder in drafts.items()]
     card = next(iter(drafts.values())).parent / "README.md"
-    licence = re.search(r"^license: (.*)", card.read_text(encoding="utf-8"), re.MULTILINE) if card.is_file() else None
+    text = read_file(card).decode(errors="replace") if card.is_file() else ""
+    licence = re.search(r"^license: (.*)", text, re.MULTILINE)
     values = {"name": name, "drafts": sizes} | ({"licence": licence[1]} if licence else {})
     loads = "float32 on a CPU, else the target's dtype; --dtype chooses another"
     return [Facts("pair", values | {"loads in": loads, "on a CPU": arithmetic()})]
@@ -93,8 +94,8 @@ def parameters(folder: Path) -> int:
         try:
             with safe_open(path, "pt") as file:
                 total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-        except SafetensorError as error:
-            raise InputError(f"{path} is damaged ({error}): copy it again") from error
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path} is damaged ({one_line(error)}): copy it again") from error
     return total
 
 
@@ -138,12 +139,7 @@ def without_rows(harvest: Harvest) -> int:
 
 
 def _model(path: Path) -> Facts:
-    try:
-        raw = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path / 'config.json'} is not readable JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise InputError(f"{path / 'config.json'} describes no model")
+    raw = from_json(dict[str, Any], read_file(path / "config.json"), path / "config.json")
     if checkpoints.is_classifier(path):
         classifier = TreeClassifier.from_pretrained(path)
         values = asdict(classifier.config) | {"validation_prompts": len(classifier.config.validation_prompts)}

@@ -5,11 +5,33 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from c2t.errors import InputError
 from c2t.harvest.extra_columns import COLUMNS
 from c2t.models.pairs import DRAFTS, NGRAMS
-from c2t.storage.paths import DEFAULT_PAIR
+from c2t.storage.paths import DEFAULT_PAIR, usable
 from c2t.storage.results import check_place
 from c2t.training.settings import LOGGERS
+
+
+def a_path(text: str) -> Path:
+    """Read an option that names a file or a folder; wrong usage for what cannot be a path."""
+    try:
+        return usable(text)
+    except InputError as error:  # Typer drops the words of a ValueError
+        raise typer.BadParameter(str(error)) from error
+
+
+def a_name(text: str) -> str:
+    """Read an option that is a name, a folder or a Hub id; wrong usage for what cannot be one."""
+    a_path(text)
+    return text
+
+
+def a_word(text: str) -> str:
+    """Read an option that is a word; wrong usage for none."""
+    if not text.strip():
+        raise typer.BadParameter("empty; leave the option out for its default")
+    return text
 
 
 def _before_the_work(path: str | None) -> str | None:
@@ -40,12 +62,17 @@ PairName = Annotated[
         "Use the target and the draft that go by this name (the README lists them).",
         "--pair",
         show_default=DEFAULT_PAIR,
+        parser=a_name,
+        metavar="NAME",
     ),
 ]
 Target = Annotated[
     str | None,
     _models(
-        "Use this target, the model whose text is written: a folder or Hub id.", show_default="the target of --pair"
+        "Use this target, the model whose text is written: a folder or Hub id.",
+        show_default="the target of --pair",
+        parser=a_name,
+        metavar="PLACE",
     ),
 ]
 Draft = Annotated[
@@ -55,14 +82,27 @@ Draft = Annotated[
         f"with the pair: {', '.join(DRAFTS)}. Add {NGRAMS} behind it (or {NGRAMS}=WEIGHT) to mix its guesses with what "
         "followed the same tokens earlier in the text.",
         show_default="the draft of --pair",
+        parser=a_name,
+        metavar="PLACE",
     ),
 ]
 Classifier = Annotated[
     str | None,
-    _models("Use this classifier: a folder, a Hub id or the name of a pair.", show_default="the pair's own"),
+    _models(
+        "Use this classifier: a folder, a Hub id or the name of a pair.",
+        show_default="the pair's own",
+        parser=a_name,
+        metavar="PLACE",
+    ),
 ]
 Device = Annotated[
-    str | None, _models("Put the models on this device: cpu, cuda, cuda:1, ...", show_default="cuda if there is one")
+    str | None,
+    _models(
+        "Put the models on this device: cpu, cuda, cuda:1, ...",
+        show_default="cuda if there is one",
+        parser=a_word,
+        metavar="DEVICE",
+    ),
 ]
 Dtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16"] | None,
@@ -73,7 +113,12 @@ Dtype = Annotated[
     ),
 ]
 DeviceMap = Annotated[
-    str | None, _models("Spread a large target over several devices; auto is the usual value (see transformers).")
+    str | None,
+    _models(
+        "Spread a large target over several devices; auto is the usual value (see transformers).",
+        parser=a_word,
+        metavar="MAP",
+    ),
 ]
 TrustRemoteCode = Annotated[
     bool,
@@ -88,6 +133,7 @@ Prompts = Annotated[
         "Read the prompts from this JSONL file; repeat the option for several files.",
         metavar="FILE",
         show_default="the pair's own",
+        parser=a_path,
     ),
 ]
 Limit = Annotated[
@@ -125,7 +171,12 @@ Columns = Annotated[str, _run(f"Record further columns, separated by commas: {',
 
 Data = Annotated[
     list[str] | None,
-    typer.Argument(help="Harvests to learn from: folders, or names of pairs.", show_default=DEFAULT_PAIR),
+    typer.Argument(
+        help="Harvests to learn from: folders, or names of pairs.",
+        show_default=DEFAULT_PAIR,
+        parser=a_name,
+        metavar="[DATA]...",
+    ),
 ]
 Epochs = Annotated[
     int, typer.Option(help="Epochs; one of few rows goes through them several times, for 2000 optimiser steps in all.")
@@ -142,6 +193,7 @@ Json = Annotated[
     _output(
         "Append one line of JSON with the results and settings to this file; with - print it as the last line.",
         metavar="FILE",
+        parser=a_name,
         callback=_before_the_work,
     ),
 ]
@@ -149,4 +201,4 @@ Json = Annotated[
 
 def folder_out(default: str) -> Any:
     """Return the option --out of a command that writes a folder."""
-    return _output("Write to this folder.", show_default=default)
+    return _output("Write to this folder.", show_default=default, parser=a_path, metavar="FOLDER")

@@ -61,6 +61,7 @@ def sweep(
         typer.Option(
             help="Add the results to this JSONL file, and draw the figure beside it.",
             metavar="FILE",
+            parser=o.a_path,
             show_default="data/sweep/PAIR.jsonl",
             rich_help_panel=o.OUTPUT_PANEL,
         ),
@@ -103,7 +104,12 @@ def sweep(
 def plot(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Files written by c2t sweep.", show_default=f"data/sweep/{checkpoints.DEFAULT_PAIR}.jsonl"),
+        typer.Argument(
+            help="Files written by c2t sweep.",
+            show_default=f"data/sweep/{checkpoints.DEFAULT_PAIR}.jsonl",
+            parser=o.a_path,
+            metavar="[FILES]...",
+        ),
     ] = None,
     taus: Taus = None,
     out: Annotated[
@@ -111,6 +117,7 @@ def plot(
         typer.Option(
             help="Write the figure to this PNG file.",
             metavar="FILE",
+            parser=o.a_path,
             show_default="the file's name with .png; of several files plot.png",
             rich_help_panel=o.OUTPUT_PANEL,
         ),
@@ -172,9 +179,12 @@ def _taus(text: str | None) -> list[float] | None:
     if text is None:
         return None
     try:
-        return [float(tau) for tau in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"--taus {text}: give numbers separated by commas, as in 0.5,0.75,1") from error
+        taus = [float(tau) for tau in text.split(",")]
+    except ValueError:
+        taus = []
+    if not taus or not all(0 <= tau < float("inf") for tau in taus):
+        raise InputError(f"--taus {text}: give numbers separated by commas, as in 0.5,0.75,1")
+    return taus
 
 
 def _compare(condition: Condition, points: list[Point], taus: list[float] | None) -> fronts.Comparison | None:

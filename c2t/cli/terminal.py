@@ -1,6 +1,7 @@
 """Output of commands: tables and messages on stdout, progress bars and errors on stderr."""
 
 import sys
+import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,13 +17,14 @@ from rich.text import Text
 from transformers.utils import logging as transformers_logging
 from typer.core import TyperGroup
 
-from c2t.errors import InputError
+from c2t.errors import InputError, one_line
 from c2t.storage.results import append_line, result_line
 
 # Packages that only some commands import, and the extra of c2t that brings them.
 EXTRAS = {"lightning": "train", "pyarrow": "train", "sklearn": "train", "matplotlib": "study", "scipy": "study"}
 EXTRAS |= {"tensorboard": "loggers", "wandb": "loggers", "accelerate": "hub"}
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, or that of the copy that newer Typer brings along
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of controls, formats, surrogates and line ends
 UNLIMITED = 100_000  # columns of a file or a pipe; a table takes what it needs of them
 
 
@@ -38,7 +40,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         transformers_logging.disable_progress_bar()
         with warnings.catch_warnings(), _in_one_line():
-            warnings.showwarning = lambda message, *_args, **_kwargs: say(f"warning: {message}", error=True)
+            warnings.showwarning = lambda message, *_args, **_kwargs: say(f"warning: {plain(str(message))}", error=True)
             try:
                 return super().invoke(ctx)
             except ModuleNotFoundError as error:
@@ -47,6 +49,11 @@ class Commands(TyperGroup):
                     raise
                 command, package = f"c2t {ctx.invoked_subcommand}", f"c2t[{extra}]"
                 raise InputError(f"{command} needs {package}: pip install '{package}'") from error
+            except BrokenPipeError:  # whoever read the output has seen enough
+                raise
+            except OSError as error:  # of a file system: full, read-only, gone
+                where = "" if error.filename is None else f"{error.filename}: "
+                raise InputError(f"{where}{one_line(error)}") from error
 
 
 @contextmanager
@@ -55,23 +62,32 @@ def _in_one_line() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        say(f"c2t: {error}", error=True)
+        say(f"c2t: {plain(str(error))}", error=True)
         raise typer.Exit(2) from error
     except UsageError as error:
         help_of = f"; see {error.ctx.command_path} --help" if error.ctx else ""
-        say(f"c2t: {' '.join(error.format_message().split()).rstrip('.')}{help_of}", error=True)
+        say(f"c2t: {plain(' '.join(error.format_message().split())).rstrip('.')}{help_of}", error=True)
         raise typer.Exit(2) from error
 
 
 def say(text: str, error: bool = False) -> None:
-    typer.echo(text, err=error)
+    typer.echo("\n".join(map(plain, text.split("\n"))), err=error)
+
+
+def plain(text: str) -> str:
+    """Return a text in one line, without what a terminal would obey or cannot show: control characters and halves of
+    surrogate pairs become Python's escapes. Names and labels come from outside."""
+    return "".join(
+        character.encode("unicode_escape").decode() if unicodedata.category(character) in UNSEEN else character
+        for character in text
+    )
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table; all columns but the first are figures."""
     drawn = Table(box=box.SIMPLE_HEAD)
     for number, column in enumerate(columns):
-        drawn.add_column(Text(column), justify="right" if number else "left", overflow="fold")
+        drawn.add_column(Text(plain(column)), justify="right" if number else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(cell(value)) for value in row))
     _print(title, drawn)
@@ -83,7 +99,7 @@ def facts(title: str, values: Mapping[str, Any]) -> None:
     drawn.add_column(overflow="fold")
     drawn.add_column(overflow="fold")
     for name, value in values.items():
-        drawn.add_row(Text(name), Text(cell(value)))
+        drawn.add_row(Text(plain(name)), Text(cell(value)))
     _print(title, drawn)
 
 
@@ -93,23 +109,24 @@ def _print(title: str, drawn: Table) -> None:
     Names from outside are Text, which Rich does not search for markup such as [red].
     """
     console = Console() if sys.stdout.isatty() else Console(width=UNLIMITED)
-    console.print(Text(title, style="table.title"))
+    console.print(Text(plain(title), style="table.title"))
     console.print(drawn)
 
 
 def cell(value: Any) -> str:
-    """Four significant digits, thousands apart; nothing for None."""
+    """Four significant digits, thousands apart; nothing for None; names as `plain` shows them."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
+        return plain(", ".join(map(str, value)))
+    return "" if value is None else plain(str(value))
 
 
 def progress(what: str, *notes: str) -> Progress:
-    """Make a bar on stderr if somebody looks at it; `notes` are templates over the task's fields."""
+    """Make a bar on stderr if somebody looks at it; `notes` are templates over the task's fields. Bars read markup, so
+    nothing of these may come from outside."""
     columns = [TextColumn(what), BarColumn(), MofNCompleteColumn(), *map(TextColumn, notes)]
     console = Console(stderr=True)
     return Progress(
@@ -128,6 +145,6 @@ def result(path: str | None, command: str, figures: Mapping[str, Any], configura
         return
     line = result_line(command, dict(figures), dict(configuration))
     if path == "-":
-        say(line)
+        typer.echo(line)
     else:
         append_line(Path(path), line)

@@ -85,11 +85,11 @@ def tune(
     key = tuned.key(loaded, batch)
     configuration = {**key, "classifier": classifier or loaded.name, "prompts": [Path(path).name for path in files]}
     configuration |= asdict(settings)
+    terminal.table(*table(found))
+    terminal.say(remarks(found))
     path = tuned.store(
         key, tuned.Tuned(found.best.policy, classifier or loaded.name, found.best.predicted, found.costs, configuration)
     )
-    terminal.table(*table(found))
-    terminal.say(remarks(found))
     terminal.say(f"kept for --tuned in {path}")
     terminal.result(json, "tune", figures(found), configuration)
 

@@ -1,22 +1,26 @@
 """Reading and writing of draft heads, EAGLE's in upstream's formats: `config.json` and one file of weights."""
 
 import json
-import pickle
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
-from c2t.errors import InputError
+from c2t.errors import InputError, one_line
+from c2t.models.checkpoint_files import Layers, Size
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.medusa import MedusaHead
 from c2t.models.mtp import MTPHead
+from c2t.storage.checked import OPEN, Positive, from_json, read_file
 
 # Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
 _DEFAULTS = {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}
@@ -57,11 +61,16 @@ def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding, lm_head: nn.Mo
                 f"{folder}: the draft head has {name} {mine}, the target {theirs}; take the head of this target"
             )
     state = _read_weights(folder)
-    head = _build(raw)
     own = state.pop("embed_tokens.weight", None)
-    if isinstance(head, Eagle3Head) and head.lm_head.out_features == raw["vocab_size"]:
+    if own is not None and own.shape != embed_tokens.weight.shape:
+        raise InputError(
+            f"{folder}: its embedding is {tuple(own.shape)}, the target's {tuple(embed_tokens.weight.shape)}"
+        )
+    if raw.get("draft_vocab_size") == raw["vocab_size"]:
         state = {name: tensor for name, tensor in state.items() if name not in ("d2t", "t2d")}
-    _check_names(folder, _stored(head), state)
+    with torch.device("meta"):  # which takes no memory: a config's sizes are true only if the weights have them
+        _check_names(folder, _stored(_build(raw, folder)), state)
+    head = _build(raw, folder)
     head.load_state_dict(state, strict=False)
     if isinstance(head, Eagle3Head) and head.target_rows:
         if lm_head is None:
@@ -73,7 +82,15 @@ def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding, lm_head: nn.Mo
     return head.to(embed_tokens.weight.device, embed_tokens.weight.dtype).eval()
 
 
-def _build(raw: dict) -> Head:
+def _build(raw: dict, folder: Path) -> Head:
+    """Return the head of a config, with random weights; InputError for sizes that do not go together."""
+    try:
+        return _head(raw)
+    except Exception as error:  # transformers and torch have many for what they cannot build
+        raise InputError(f"{folder / 'config.json'}: no head can be built of it ({one_line(error)})") from error
+
+
+def _head(raw: dict) -> Head:
     if "draft_vocab_size" in raw:
         target_rows = bool(raw.get("target_rows", False))
         return Eagle3Head(_config(raw), raw["draft_vocab_size"], raw.get("target_hidden_size"), target_rows)
@@ -152,19 +169,41 @@ def _raw(head: Head) -> dict:
     return raw
 
 
+@dataclass(frozen=True)
+class _Sizes:
+    """Entries of a head's config.json that `_build` reads."""
+
+    __pydantic_config__ = OPEN
+    hidden_size: Size
+    intermediate_size: Size
+    num_attention_heads: Size
+    vocab_size: Size
+    num_hidden_layers: Layers = 1
+    num_key_value_heads: Size | None = None
+    hidden_act: str = "silu"
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: dict[str, Any] | None = None
+    max_position_embeddings: Positive | None = None
+    max_sequence_length: Positive | None = None
+    draft_vocab_size: Size = 1
+    target_hidden_size: Size | None = None
+    target_rows: bool = False
+    medusa_num_heads: Annotated[int, Field(ge=1, le=64)] = 1
+    bias: bool = True
+    qkv_bias: bool = False
+
+
 def _read_config(folder: Path) -> dict:
     path = folder / "config.json"
-    try:
-        raw = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InputError(
-            f"{folder}: no config.json; an EAGLE head is a folder of config.json and its weights"
-        ) from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not JSON ({error.msg}, line {error.lineno})") from None
+    if not path.exists():
+        raise InputError(f"{folder}: no config.json; an EAGLE head is a folder of config.json and its weights")
+    text = read_file(path)
+    raw = from_json(dict[str, Any], text, path)
     missing = [name for name in _NEEDED if name not in raw]
     if missing:
         raise InputError(f"{path}: {', '.join(missing)} missing; this is not the config of an EAGLE head")
+    from_json(_Sizes, text, path)
     return raw
 
 
@@ -195,9 +234,8 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         raise InputError(f"{folder}: neither model.safetensors nor pytorch_model.bin")
     try:
         state = load_file(safe) if safe.exists() else torch.load(pickled, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"{folder}: weights cannot be read ({reason}); copy the file again") from error
+    except Exception as error:  # an unpickler has any
+        raise InputError(f"{folder}: weights cannot be read ({one_line(error)}); copy the file again") from error
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise InputError(f"{folder}: weights cannot be read (not a table of tensors); copy the file again")
     return state

@@ -15,7 +15,10 @@ def result_line(command: str, figures: dict[str, Any], configuration: dict[str, 
     hardware."""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     line = {"command": command, "time": when, "figures": figures, "configuration": configuration, **environment()}
-    return json.dumps(line, ensure_ascii=False, default=str)
+    text = json.dumps(line, ensure_ascii=False, default=str)
+    return text.encode(
+        errors="backslashreplace"
+    ).decode()  # a path may hold half of a surrogate pair, which JSON escapes
 
 
 def check_place(path: Path) -> None:

@@ -4,9 +4,11 @@ and stored beside it (DySpec, section 5: its baseline Sequoia)."""
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+from pydantic import Field, with_config
+from typing_extensions import TypedDict
 
 from c2t.decoding import generate
 from c2t.errors import InputError
@@ -15,8 +17,10 @@ from c2t.policies.configured import MCSD
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
 from c2t.storage.atomic import write_text
+from c2t.storage.checked import KEPT, from_json, read_file
 
 FILE = "acceptance.json"
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Measured(NamedTuple):
@@ -60,7 +64,7 @@ def key(pair: Pair, temperature: float, draft_temperature: float, rule: str, top
 
 def store(path: Path, key: dict[str, Any], measured: Measured) -> None:
     """Add an entry to a file of measured vectors, in place of an older one with the same key."""
-    entries = [entry for entry in _read(path) if {name: entry[name] for name in key} != key]
+    entries = [entry for entry in _read(path) if {name: entry.get(name) for name in key} != key]
     entries.append({**key, "rates": [round(rate, 6) for rate in measured.rates], "rounds": measured.rounds})
     write_text(path, json.dumps(entries, indent=1) + "\n")
 
@@ -96,10 +100,11 @@ def local_file(pair: str) -> Path:
 def _read(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        if not all(isinstance(entry.get("rates"), list) and entry["rates"] for entry in entries):
-            raise ValueError("an entry has no rates")
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise InputError(f"{path} does not hold measured acceptance rates: {error}") from error
-    return entries
+    return from_json(list[_Entry], read_file(path), f"{path} does not hold measured acceptance rates")
+
+
+@with_config(KEPT)
+class _Entry(TypedDict):
+    """A measured vector and what it depends on (`key`), as it is stored."""
+
+    rates: Annotated[list[Share], Field(min_length=1, max_length=1024)]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.storage.atomic import write_text
-from c2t.storage.checked import from_json
+from c2t.storage.checked import CLOSED, from_json, read_file
 from c2t.storage.paths import cache
 from c2t.storage.provenance import processor
 from c2t.study.costs import Costs
@@ -74,9 +75,22 @@ def lookup(key: dict[str, Any]) -> Tuned:
             f"{key['batch']}; run c2t tune with the same options first"
         )
     try:
-        entry = json.loads(path.read_text(encoding="utf-8"))
-        if entry.pop("key") != key:
-            raise ValueError("an entry of another key")
-        return from_json(Tuned, json.dumps(entry), path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        entry = from_json(_Entry, read_file(path), path)
+        if entry.key != key:
+            raise InputError(f"{path}: an entry of another key")
+    except InputError as error:
         raise InputError(f"{path} is damaged; run c2t tune with the same options to replace it") from error
+    return Tuned(*(getattr(entry, name) for name in Tuned._fields))
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A file's content: `Tuned` and the key that it belongs to."""
+
+    __pydantic_config__ = CLOSED
+    key: dict[str, Any]
+    policy: str
+    classifier: str
+    predicted: float
+    costs: Costs
+    settings: dict[str, Any]

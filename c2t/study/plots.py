@@ -23,7 +23,7 @@ def plot_fronts(conditions: Mapping[Condition, Sequence[Point]], path: Path) -> 
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for panel, (condition, points) in zip(panels, conditions.items(), strict=False):
         draw_panel(panel, points)
-        panel.set_title(condition.title, fontsize="medium")
+        panel.set_title(condition.title, fontsize="medium", parse_math=False)  # names may hold $
     for panel in list(panels)[len(conditions) :]:
         panel.set_visible(False)
     try:
@@ -55,4 +55,5 @@ def draw_panel(panel: Any, points: Sequence[Point]) -> None:
     panel.set_xlabel("gamma: verified tokens per round, root included")
     panel.set_ylabel("tau: accepted drafted tokens per round")
     panel.grid(alpha=0.3)
-    panel.legend(fontsize="small")
+    for label in panel.legend(fontsize="small").get_texts():
+        label.set_parse_math(False)

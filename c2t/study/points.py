@@ -1,18 +1,18 @@
 """Points of a sweep: cost and yield of one policy on every prompt of one condition, as lines of a file."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from c2t.errors import InputError
 from c2t.statistics import Totals
 from c2t.storage.atomic import new_file
-from c2t.storage.checked import CLOSED, OPEN, from_json
+from c2t.storage.checked import CLOSED, OPEN, from_json, read_file
 from c2t.storage.results import append_line, result_line
 
+KIND = "points of a sweep"
 COMMAND = "sweep point"  # command that a result line of this kind names
 
 
@@ -30,7 +30,7 @@ class Condition:
     draft: str
     draft_name: str
     dtype: str
-    temperature: float
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     seed: int
     max_new_tokens: int
     rule: str | None
@@ -76,7 +76,9 @@ class Point(NamedTuple):
         return self.total.gamma
 
 
-OfPrompts = Annotated[tuple[int, ...], Field(min_length=1)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]  # what a float holds exactly, as figures are made of counts
+OfPrompts = Annotated[tuple[Count, ...], Field(min_length=1)]
+MOST_BYTES = 256 * 2**20  # of a file of points; a point on 480 prompts has some 10 KB
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ class _Figures:
     def __post_init__(self):
         if len({len(self.rounds), len(self.accepted), len(self.verified), len(self.passes)}) != 1:
             raise ValueError("the counts are of different numbers of prompts")
+        if not 0 < sum(self.rounds) <= sum(self.verified):
+            raise ValueError("rounds must be at least 1, and every one verifies at least its root")
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ def read_points(path: Path) -> dict[Condition, list[Point]]:
 def drop_unfinished_line(path: Path) -> None:
     """Cut off a last line without its end, so that the next one starts on a line of its own. A whole point that lacks
     only the line's end gets it. Raises InputError if the file cannot be written."""
-    if path.is_file() and not (whole := path.read_bytes()).endswith(b"\n"):
+    if path.is_file() and not (whole := read_file(path, KIND, MOST_BYTES)).endswith(b"\n"):
         lines = _lines(path)
         ended = lines and not lines[-1].endswith("\n")
         try:
@@ -143,10 +147,9 @@ def drop_unfinished_line(path: Path) -> None:
 
 def _lines(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise InputError(f"{path}: cannot be read as points of a sweep ({reason})") from error
+        text = read_file(path, KIND, MOST_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: cannot be read as {KIND} (not UTF-8)") from error
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n") and not _is_json(lines[-1]):
         lines.pop()
@@ -155,7 +158,7 @@ def _lines(path: Path) -> list[str]:
 
 def _is_json(line: str) -> bool:
     try:
-        json.loads(line)
-    except ValueError:
+        from_json(Any, line, KIND)
+    except InputError:
         return False
     return True
