@@ -5,13 +5,18 @@ By hand: no maintained library replaces folders, and for files it is four calls 
 
 import ctypes
 import os
-import tempfile
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from c2t.storage.lock import locked
+
 TEMPORARY = ".tmp"  # ending of files that are not in their place yet; a killed process leaves one behind
+# Endings of folders beside a folder: what will take its place, what waits while two names are exchanged in several
+# steps, and what is being deleted.
+NEW, OLD, TRASH = ".new", ".old", ".trash"
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux' renameat2
 
 
@@ -19,7 +24,7 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux' renameat2
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to. At the end of the block the file takes the place of `path`, safely on
     disk even if the machine stops in the next moment. After an exception `path` is unchanged. Raises OSError."""
-    path = path.resolve()  # a link goes on leading to the file
+    path = Path(os.path.realpath(path))  # a link goes on leading to the file
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
     try:
@@ -40,34 +45,81 @@ def write_text(path: Path, text: str) -> None:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder beside `path` to fill; at the end of the block it takes the place of `path`, and an older
-    folder there is deleted. After an exception `path` is unchanged. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch:
-        new = Path(scratch) / "new"
-        new.mkdir()
-        yield new
-        for file in new.rglob("*"):
-            _sync(file)
-        _sync(new)
-        if path.exists():
-            _exchange(new, path)
-        else:
-            new.rename(path)
-        _sync(path.parent)
+    folder there is deleted. After an exception `path` is unchanged. Raises OSError, and InputError while another
+    process does the same."""
+    path = Path(os.path.realpath(path))
+    with locked(path):
+        recover(path)
+        new = beside(path, NEW)
+        _delete(new)
+        try:
+            new.mkdir()
+            yield new
+            take_place(new, path)
+        finally:
+            _delete(new)
 
 
-def _exchange(new: Path, old: Path) -> None:
-    """Swap two folders in one step, or in two where the system or the file system cannot."""
+def beside(path: Path, ending: str) -> Path:
+    """Return the folder .NAME and `ending` beside the folder `path`."""
+    path = Path(os.path.realpath(path))
+    return path.with_name(f".{path.name}{ending}")
+
+
+def standing(path: Path) -> Path:
+    """Return the folder to read for `path`: itself, or the old one that waits beside it if a process was killed between
+    the steps of an exchange."""
+    waiting = beside(path, OLD)
+    return waiting if waiting.is_dir() and not path.exists() else path
+
+
+def recover(path: Path) -> None:
+    """Tidy up what a killed process left of an exchange at `path`. Only for the holder of its lock. Raises OSError."""
+    waiting = beside(path, OLD)
+    if waiting.exists() and not path.exists():
+        waiting.rename(path)
+    _delete(waiting)
+
+
+def take_place(new: Path, path: Path) -> None:
+    """Put the folder `new`, which `beside` has named, into the place of `path`, and delete an older folder there. Only
+    for the holder of the lock of `path`. Raises OSError."""
+    path = Path(os.path.realpath(path))
+    for file in new.rglob("*"):
+        _sync(file)
+    _sync(new)
+    if path.exists():
+        _exchange(new, path)
+    else:
+        new.rename(path)
+    _sync(path.parent)
+    _delete(new)
+
+
+def _exchange(new: Path, path: Path) -> None:
+    """Swap two folders in one step; where the system or the file system cannot, in three, and `recover` knows what to
+    do after each."""
     swap = getattr(ctypes.CDLL(None), "renameat2", None)
-    if swap and swap(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _EXCHANGE) == 0:
+    if swap and swap(_HERE, os.fsencode(new), _HERE, os.fsencode(path), _EXCHANGE) == 0:
         return
-    aside = new.with_name("old")
-    old.rename(aside)
+    waiting = beside(path, OLD)
     try:
-        new.rename(old)
-    except OSError:
-        aside.rename(old)
+        path.rename(waiting)
+        new.rename(path)
+    except BaseException:
+        recover(path)
         raise
+    waiting.rename(new)
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder, if it is there, that has one of the endings. It first gets a name under which nobody looks for
+    something whole."""
+    trash = folder.with_suffix(TRASH)
+    shutil.rmtree(trash, ignore_errors=True)
+    if folder.exists():
+        folder.rename(trash)
+        shutil.rmtree(trash)
 
 
 def _sync(path: Path) -> None:

@@ -11,7 +11,7 @@ import platformdirs
 from safetensors import SafetensorError
 
 from c2t.errors import InputError, one_line
-from c2t.storage.atomic import new_folder
+from c2t.storage.atomic import new_folder, standing
 from c2t.storage.checked import from_json, read_file
 from c2t.storage.published import PUBLISHED, PublishedPair
 
@@ -115,7 +115,8 @@ def known(part: str) -> list[str]:
 
 def find(name: str, part: str) -> Path | None:
     """Return the folder of a NAME's `part` on this machine, None if there is none."""
-    return next((folder / name / part for folder in _folders() if (folder / name / part).is_dir()), None)
+    places = (standing(folder / name / part) for folder in _folders())
+    return next((place for place in places if place.is_dir()), None)
 
 
 def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Path | str:
@@ -131,7 +132,7 @@ def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Pat
     usable(reference)
     if is_name(reference):
         return _resolve_name(str(reference), part, listed)
-    path = Path(reference)
+    path = standing(Path(reference))
     if path.is_dir():
         return path
     if isinstance(reference, str) and HUB_ID.fullmatch(reference):

@@ -1,0 +1,49 @@
+"""One writer of a folder at a time, by a lock that the system takes back when its process ends, however it ends."""
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from c2t.errors import InputError
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of the folder `path`: the file .NAME.lock beside it, which tells who holds it.
+
+    Raises InputError that names the holder if another one writes there, and OSError. The file of a killed process holds
+    nobody up: the lock is the system's, not the file.
+    """
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.with_name(f".{path.name}.lock")
+    try:
+        lock = FileLock(file, fallback_to_soft=False).acquire(blocking=False)
+    except Timeout as error:
+        if not file.exists():  # it could not be made, for filelock a race with somebody who deletes it
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file)) from error
+        raise InputError(
+            f"{path} is being written by {_holder(file)}: wait until it has ended, stop it, or give another folder"
+        ) from error
+    except NotImplementedError as error:
+        raise InputError(f"the file system of {path} has no locks: choose a folder on another one") from error
+    with lock:
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        file.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}", encoding="utf-8")
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)  # while it is held: who opened it before sees that it is gone, and opens anew
+
+
+def _holder(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8") or "another process"
+    except (OSError, UnicodeDecodeError):  # it has just ended; or the system shows nobody a locked file
+        return "another process"
