@@ -56,9 +56,10 @@ def harvest(
 
     The target writes a text for each prompt, and along it the draft proposes full trees.
     Every drafted token becomes a row. Without --out, an interrupted harvest goes on by itself.
+    With --overwrite the old harvest stays until the new one is complete; --resume then goes on with the new one.
     """
     from c2t.harvest import harvest as harvesting  # noqa: PLC0415 - needs an extra
-    from c2t.records.reader import is_complete  # noqa: PLC0415 - needs an extra
+    from c2t.records.reader import is_complete, unfinished  # noqa: PLC0415 - needs an extra
 
     settings = HarvestSettings(
         K=k,
@@ -78,7 +79,8 @@ def harvest(
     chosen = spread(shared.read(files), limit)
     folder = out or checkpoints.harvest_of(loaded.name + (f"-{policy}" if policy != HARVEST.policy else ""))
     resume = resume or (out is None and not overwrite)
-    complete, old = resume and is_complete(folder), _rows_in(folder) if resume else 0
+    at_work = unfinished(folder) or folder
+    complete, old = resume and is_complete(at_work), _rows_in(at_work) if resume else 0
     with terminal.progress("harvest", "{task.fields[rows]:,} rows", "{task.fields[speed]:.1f} trees/s") as bar:
         task = bar.add_task("", total=sum(len(prompt.turns) for prompt in chosen), rows=old, speed=0.0)
 

@@ -20,7 +20,7 @@ from c2t.models.pairs import Pair
 from c2t.prompts import Prompt
 from c2t.records.reader import describe
 from c2t.records.schema import Harvest
-from c2t.records.writer import ShardWriter, open_folder
+from c2t.records.writer import ShardWriter, open_folder, sole_writer
 from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import replay
@@ -42,8 +42,9 @@ def harvest(
 
     progress(texts, rows) is called after each round with the number of texts written and rows found. `resume` finishes
     an interrupted harvest; its rows are those of an uninterrupted one, because batches always start at the same
-    prompts. Conversations that exceed the target's positions give no rows. InputError for settings or prompts that
-    cannot be harvested is raised before the folder is touched.
+    prompts. `overwrite` keeps an old harvest until the new one is complete. Conversations that exceed the target's
+    positions give no rows. InputError for settings or prompts that cannot be harvested is raised before the folder is
+    touched, and so is that for a folder into which another process harvests.
     """
     check(pair, prompts, settings)
     turns = [
@@ -57,9 +58,11 @@ def harvest(
         for prompt in prompts
         for turn in range(len(prompt.turns))
     ]
-    folder = open_folder(out, resume, overwrite)
-    extra = types(settings.columns, pair.draft.hidden_size)
-    with ShardWriter(folder, provenance(pair, prompts, settings), turns, extra, overwrite=overwrite) as writer:
+    facts, extra = provenance(pair, prompts, settings), types(settings.columns, pair.draft.hidden_size)
+    with (
+        sole_writer(out),
+        ShardWriter(open_folder(out, resume, overwrite), facts, turns, extra, overwrite=overwrite) as writer,
+    ):
 
         def tell(found: int) -> None:
             progress(writer.next_prompt, writer.rows + found)
@@ -73,10 +76,11 @@ def harvest(
                     if number >= writer.next_prompt:
                         writer.write(columns or _join([], settings.columns), too_long=columns is None)
             first += count
+            writer.checkpoint()
             progress(writer.next_prompt, writer.rows)
         if not writer.rows:
             raise InputError("nothing to record: the target ended every text with its first token")
-    return describe(folder)
+    return describe(out)
 
 
 def check(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> None:

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from c2t.errors import InputError, one_line
-from c2t.records.schema import MANIFEST, METADATA, SCHEMA_VERSION, Harvest, Manifest, Records
+from c2t.records.schema import MANIFEST, METADATA, REPLACED, SCHEMA_VERSION, Harvest, Manifest, Records
+from c2t.storage.atomic import NEW, beside, standing
 from c2t.storage.checked import from_json
+from c2t.storage.checksum import checksum
 
 BATCH = 65_536
 
@@ -23,16 +25,23 @@ def is_complete(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
+def unfinished(folder: Path) -> Path | None:
+    """Return the folder beside a harvest that holds the finished shards of the one that shall replace it, None if there
+    is none."""
+    new = beside(folder, NEW)
+    return new if any(new.glob("part-*.parquet")) and not (new / REPLACED).exists() else None
+
+
 def describe(folder: str | Path) -> Harvest:
     """Return the facts about a complete harvest. Raises InputError that names the file which is missing, damaged or not
     written by c2t, and for an interrupted harvest."""
-    folder = Path(folder)
+    folder = standing(Path(folder))
     if not folder.is_dir():
         what = "a file" if folder.exists() else "missing"
         raise InputError(f"{folder} is {what}: give the folder of a harvest, or run c2t harvest")
     infos = read_shards(folder)
     if not is_complete(folder):
-        if not infos:
+        if not infos and not unfinished(folder):
             raise InputError(f"{folder} holds no harvest: make one with c2t harvest --out {folder}")
         raise InputError(f"{folder} is an interrupted harvest (no {MANIFEST}): finish it with c2t harvest --resume")
     manifest = _read_manifest(folder / MANIFEST)
@@ -180,9 +189,13 @@ def _to_numpy(array: pa.Array) -> np.ndarray:
 def _read_manifest(path: Path) -> Manifest:
     remedy = "delete it and run c2t harvest --resume, which writes it anew"
     try:
-        manifest = from_json(Manifest, path.read_bytes(), f"{path} is damaged", remedy)
+        text = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {one_line(error)}") from error
+    manifest = from_json(Manifest, text, f"{path} is damaged", remedy)
+    rest = {name: value for name, value in json.loads(text.decode()).items() if name != "sha256"}
+    if manifest.sha256 not in (None, checksum(rest)):
+        raise InputError(f"{path} is damaged: it does not have its checksum; {remedy}")
     if manifest.schema_version != SCHEMA_VERSION:
         raise InputError(f"{path} is no manifest of schema version {SCHEMA_VERSION}")
     return manifest

@@ -14,6 +14,7 @@ from c2t.storage.checked import KEPT, OPEN, Positive
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+REPLACED = ".replaced"  # marks the harvest that is being replaced; it stays behind if that is interrupted
 METADATA = b"c2t"  # key of the JSON document in each shard's schema metadata
 
 
@@ -64,7 +65,9 @@ class Provenance(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Content of the manifest of a complete harvest: a Harvest without its folder."""
+    """Content of the manifest of a complete harvest: a Harvest without its folder.
+
+    sha256: checksum of the rest; None in older ones."""
 
     __pydantic_config__ = OPEN
     schema_version: int
@@ -75,6 +78,7 @@ class Manifest:
     shards: dict[str, int]
     provenance: Provenance
     too_long: int | None = None
+    sha256: str | None = None
 
 
 class Records(NamedTuple):

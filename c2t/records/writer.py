@@ -1,27 +1,42 @@
 """Writing a harvest that can stop anywhere: every shard holds whole prompts and is complete or absent; the manifest
-comes last."""
+comes last. A harvest that replaces another is written beside it and takes its place when it is complete."""
 
 import errno
-import hashlib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from c2t.errors import InputError, one_line
-from c2t.records.reader import read_shards
-from c2t.records.schema import COLUMNS, MANIFEST, METADATA, SCHEMA_VERSION, Column
-from c2t.storage.atomic import TEMPORARY, new_file, write_text
+from c2t.records.reader import read_shards, unfinished
+from c2t.records.schema import COLUMNS, MANIFEST, METADATA, REPLACED, SCHEMA_VERSION, Column
+from c2t.storage.atomic import NEW, TEMPORARY, beside, delete, new_file, recover, take_place, write_text
+from c2t.storage.checksum import checksum
+from c2t.storage.lock import locked
 
+ROWS, SECONDS = 1_000_000, 120.0  # of a shard; what is reached first ends it, so a kill loses not much more than this
 ROW_GROUP = 131_072
 # Measured on full EAGLE-2 trees; dictionary encoding of the floats alone would add 2.4 bytes a row.
 DICTIONARY = ("parent", "depth", "rank", "token", "prompt", "position")
 PLAIN_ENCODING = {"tree": "DELTA_BINARY_PACKED", "node": "DELTA_BINARY_PACKED", "accepted": "RLE"}
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, so that nobody else harvests into it. Raises InputError that says who does."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(folder))
+            recover(folder)
+        except OSError as error:
+            raise InputError(f"cannot make the folder {folder}: {one_line(error)}") from error
+        yield
 
 
 def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> Path:
@@ -31,18 +46,29 @@ def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> 
         raise InputError("--resume continues what --overwrite deletes: give one of them")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder")
+    if overwrite and folder.is_mount():
+        raise InputError(f"{folder} is a mount point, which nothing can replace: give a folder inside it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
     with _writing(folder):
         ours = {*folder.glob("part-*.parquet"), *folder.glob(f"part-*{TEMPORARY}"), *folder.glob(f"{MANIFEST}*")}
-        foreign = sorted(path.name for path in folder.iterdir() if path not in ours)
+        foreign = sorted(path.name for path in {*folder.iterdir()} - ours if not path.name.startswith(REPLACED))
         if foreign:
             raise InputError(f"{folder} holds a file that is no harvest's ({foreign[0]}): choose another folder")
-    if not resume and not overwrite and ours:
+    if not resume and not overwrite and (ours or unfinished(folder)):
         raise InputError(f"{folder} is not empty: continue it with --resume or replace it with --overwrite")
     return folder
+
+
+class _Text(NamedTuple):
+    """The rows of one prompt. trees: number of the first tree behind it."""
+
+    prompt: int
+    trees: int
+    too_long: bool
+    table: pa.Table
 
 
 class ShardWriter:
@@ -51,8 +77,10 @@ class ShardWriter:
     A new writer on an interrupted folder starts at `next_prompt`, the first prompt that is not on disk, so the rows are
     those of an uninterrupted harvest. Leaving the `with` block normally writes the manifest; leaving it by an exception
     keeps the complete prompts. `provenance["environment"]` is recorded but may differ when a harvest is resumed;
-    everything else in it must be the same. overwrite: the old content of the folder is deleted when the first shard is
-    written, so a harvest that gives no rows deletes nothing.
+    everything else in it must be the same.
+
+    overwrite: the shards are written beside the folder and take its place with the manifest; until then the old harvest
+    is there, whole. A later writer without `overwrite` continues them.
     """
 
     def __init__(
@@ -61,39 +89,51 @@ class ShardWriter:
         provenance: Mapping[str, Any],
         prompts: Sequence[Mapping[str, Any]],
         extra: Mapping[str, Column] | None = None,
-        rows_per_shard: int = 1_000_000,
+        rows_per_shard: int = ROWS,
+        seconds_per_shard: float = SECONDS,
         overwrite: bool = False,
     ):
         assert {"pair", "K", "levels", "M"} <= provenance.keys(), "training reads these"
-        self.folder, self.rows_per_shard = folder, rows_per_shard
+        self.place, self.rows_per_shard, self.seconds_per_shard = folder, rows_per_shard, seconds_per_shard
+        self.folder = beside(folder, NEW) if overwrite else unfinished(folder) or folder
         self.types = {name: _arrow(column) for name, column in {**COLUMNS, **(extra or {})}.items()}
         self.columns = {name: str(kind) for name, kind in self.types.items()}
         self.prompts = [dict(prompt) for prompt in prompts]
         self.provenance = json.loads(json.dumps(dict(provenance)))
         with _writing(folder):
-            for path in folder.glob(f"*{TEMPORARY}"):
+            for path in self.folder.glob(f"*{TEMPORARY}"):
                 path.unlink()
         self.overwrite = overwrite
-        self.infos = [] if overwrite else list(read_shards(folder).values())
+        self.infos = [] if overwrite else list(read_shards(self.folder).values())
         if self.infos:
             self._check_same_settings(self.infos[-1])
-        self.next_prompt = self.infos[-1]["prompts"][1] if self.infos else 0
-        self.next_tree = self.infos[-1]["trees"][1] if self.infos else 0
-        self._start_shard()
+        self._open: list[_Text] = []
+        self._since = time.monotonic()
 
     def __enter__(self) -> "ShardWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None:
             self.close()
-        elif not issubclass(kind, InputError):  # an InputError may be the full disk itself
+        elif not isinstance(error, InputError):  # which may be the full disk itself
             self._seal()
+            error.add_note(self._left())
+
+    @property
+    def next_prompt(self) -> int:
+        """Number of the first prompt that is not written."""
+        return self._unsealed[-1].prompt + 1 if self._unsealed else self._sealed("prompts")
+
+    @property
+    def next_tree(self) -> int:
+        """Number of its first tree."""
+        return self._unsealed[-1].trees if self._unsealed else self._sealed("trees")
 
     @property
     def rows(self) -> int:
         """Rows written so far, those of earlier runs included."""
-        return sum(info["rows"] for info in self.infos) + self._rows
+        return sum(info["rows"] for info in self.infos) + sum(text.table.num_rows for text in self._unsealed)
 
     def write(self, columns: Mapping[str, Any], too_long: bool = False) -> None:
         """Add all rows of prompt number `next_prompt`, possibly none. `tree` counts from 0, and `prompt` is filled in
@@ -106,16 +146,21 @@ class ShardWriter:
         assert (np.diff(trees, prepend=0) >= 0).all(), "trees are in order"
         columns = {**columns, "tree": trees + self.next_tree, "prompt": np.full(len(trees), self.next_prompt)}
         arrays = [_array(columns[name], kind) for name, kind in self.types.items()]
-        self._tables.append(pa.table(arrays, names=list(self.types)))
-        self._rows += len(trees)
-        self._too_long += too_long
-        self.next_prompt += 1
-        self.next_tree += int(trees[-1]) + 1 if len(trees) else 0
-        if self._rows >= self.rows_per_shard:
+        table = pa.table(arrays, names=list(self.types))
+        behind = self.next_tree + (int(trees[-1]) + 1 if len(trees) else 0)
+        self._open.append(_Text(self.next_prompt, behind, too_long, table))
+        if sum(text.table.num_rows for text in self._unsealed) >= self.rows_per_shard:
+            self._seal()
+
+    def checkpoint(self) -> None:
+        """Write what is there as a shard if the last one is `seconds_per_shard` old. For the moments between batches:
+        all prompts of a batch come at once."""
+        if time.monotonic() - self._since >= self.seconds_per_shard:
             self._seal()
 
     def close(self) -> None:
-        """Write the last shard and the manifest, which says that the harvest is complete."""
+        """Write the last shard and the manifest, which says that the harvest is complete, and put the harvest into its
+        place."""
         assert self.next_prompt == len(self.prompts), "prompts are missing"
         self._seal()
         manifest = {
@@ -128,46 +173,66 @@ class ShardWriter:
             "shards": {_shard_name(i): info["rows"] for i, info in enumerate(self.infos)},
             "prompts": self.prompts,
         }
-        with _writing(self.folder):
+        with _writing(self.place):
+            manifest["sha256"] = checksum(manifest)
             write_text(self.folder / MANIFEST, json.dumps(manifest, indent=1))
+            if self.folder != self.place:
+                if self.place.is_dir():  # else what is left of it after the exchange would look unfinished
+                    write_text(self.place / REPLACED, "")
+                take_place(self.folder, self.place)
 
-    def _start_shard(self) -> None:
-        self._tables: list[pa.Table] = []
-        self._rows, self._too_long, self._first = 0, 0, (self.next_prompt, self.next_tree)
+    def _left(self) -> str:
+        """Say what an interruption leaves, and how to go on."""
+        if not self.infos:
+            return f"nothing was written to {self.place}; run the command again"
+        done = f"{self.next_prompt} of {len(self.prompts)} texts ({self.rows:,} rows) are safe in {self.folder}"
+        if self.folder != self.place:
+            return f"{done} and {self.place} is as it was; go on with the same command and --resume, not --overwrite"
+        return f"{done}; go on with the same command and --resume"
+
+    # An interrupt may come between any two lines, and the texts are written to disk after it. So one step, that of
+    # `_open`, adds a text, and one, that of `infos`, counts a shard as written.
+
+    @property
+    def _unsealed(self) -> list["_Text"]:
+        return [text for text in self._open if text.prompt >= self._sealed("prompts")]
+
+    def _sealed(self, what: str) -> int:
+        return self.infos[-1][what][1] if self.infos else 0
 
     def _seal(self) -> None:
-        if not self._tables:
+        texts = self._unsealed
+        if not texts:
             return
-        table = pa.concat_tables(self._tables)
+        table = pa.concat_tables([text.table for text in texts])
         info = {
             "schema_version": SCHEMA_VERSION,
             "rows": table.num_rows,
-            "too_long": self._too_long,
+            "too_long": sum(text.too_long for text in texts),
             "positives": int(np.count_nonzero(table["accepted"].to_numpy())),
-            "prompts": [self._first[0], self.next_prompt],
-            "trees": [self._first[1], self.next_tree],
-            "prompt_list": _digest(self.prompts),
+            "prompts": [self._sealed("prompts"), self.next_prompt],
+            "trees": [self._sealed("trees"), self.next_tree],
+            "prompt_list": checksum(self.prompts),
             "columns": self.columns,
             "provenance": self.provenance,
         }
         path = self.folder / _shard_name(len(self.infos))
-        with _writing(self.folder):
-            # The manifest first: the rest is never taken for complete.
-            for old in sorted([*self.folder.glob(MANIFEST), *self.folder.glob("*.parquet")]) if self.overwrite else ():
-                old.unlink()
+        with _writing(self.place):
+            if self.overwrite:  # what an earlier harvest with it left unfinished
+                delete(self.folder)
             self.overwrite = False
             table = table.replace_schema_metadata({METADATA: json.dumps(info)})
             with new_file(path) as new:
                 pq.write_table(table, new, row_group_size=ROW_GROUP, **_encodings(self.types))
         self.infos.append(info)
-        self._start_shard()
+        self._open, self._since = [], time.monotonic()
 
     def _check_same_settings(self, info: dict[str, Any]) -> None:
         old, new = (_settings(source["provenance"], source["columns"]) for source in (info, vars(self)))
         changed = [k for k in sorted(old.keys() | new.keys()) if k != "environment" and old.get(k) != new.get(k)]
         if changed:
             what = f"{changed[0]} = {old.get(changed[0])} there, {new.get(changed[0])} now"
-        elif info["prompt_list"] != _digest(self.prompts):
+        elif info["prompt_list"] != checksum(self.prompts):
             what = "its prompts are others"
         else:
             return
@@ -209,10 +274,6 @@ def _encodings(types: Mapping[str, pa.DataType]) -> dict[str, Any]:
 
 def _shard_name(index: int) -> str:
     return f"part-{index:05d}.parquet"
-
-
-def _digest(prompts: list[dict[str, Any]]) -> str:
-    return hashlib.sha256(json.dumps(prompts, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager

@@ -51,13 +51,13 @@ def new_folder(path: Path) -> Iterator[Path]:
     with locked(path):
         recover(path)
         new = beside(path, NEW)
-        _delete(new)
+        delete(new)
         try:
             new.mkdir()
             yield new
             take_place(new, path)
         finally:
-            _delete(new)
+            delete(new)
 
 
 def beside(path: Path, ending: str) -> Path:
@@ -78,7 +78,7 @@ def recover(path: Path) -> None:
     waiting = beside(path, OLD)
     if waiting.exists() and not path.exists():
         waiting.rename(path)
-    _delete(waiting)
+    delete(waiting)
 
 
 def take_place(new: Path, path: Path) -> None:
@@ -93,7 +93,17 @@ def take_place(new: Path, path: Path) -> None:
     else:
         new.rename(path)
     _sync(path.parent)
-    _delete(new)
+    delete(new)
+
+
+def delete(folder: Path) -> None:
+    """Delete a folder that `beside` has named, if it is there. It first gets a name under which nobody looks for
+    something whole. Raises OSError."""
+    trash = folder.with_suffix(TRASH)
+    shutil.rmtree(trash, ignore_errors=True)
+    if folder.exists():
+        folder.rename(trash)
+        shutil.rmtree(trash)
 
 
 def _exchange(new: Path, path: Path) -> None:
@@ -110,16 +120,6 @@ def _exchange(new: Path, path: Path) -> None:
         recover(path)
         raise
     waiting.rename(new)
-
-
-def _delete(folder: Path) -> None:
-    """Delete a folder, if it is there, that has one of the endings. It first gets a name under which nobody looks for
-    something whole."""
-    trash = folder.with_suffix(TRASH)
-    shutil.rmtree(trash, ignore_errors=True)
-    if folder.exists():
-        folder.rename(trash)
-        shutil.rmtree(trash)
 
 
 def _sync(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from c2t.harvest.harvest import HarvestSettings, harvest, run
 from c2t.kernels.features import FEATURES, WIDE
 from c2t.models.pairs import Pair
 from c2t.prompts import Prompt
-from c2t.records.reader import read_columns, read_records
+from c2t.records.reader import read_columns, read_records, read_shards
 from c2t.records.schema import COLUMNS, Harvest
+from c2t.records.writer import ShardWriter
 from c2t.statistics import Trace
 from c2t.tree import Tree
 from tests.rounding import assert_within, growth
@@ -155,6 +157,41 @@ def test_an_interrupted_harvest_ends_with_the_same_rows(
     assert (done.rows, done.trees, done.positives) == (full.rows, full.trees, full.positives)
     for name, column in read_columns(full.folder, list(COLUMNS)).items():
         np.testing.assert_array_equal(column, read_columns(tmp_path, [name])[name], err_msg=name)
+
+
+def test_two_harvests_into_one_folder_are_refused(small_pair: Pair, tmp_path: Path) -> None:
+    """Also with other settings and --resume, which once lost the rows of one of them."""
+    settings = HarvestSettings(K=2, levels=2, max_new_tokens=4)
+
+    def meanwhile(*_: int) -> None:
+        for how in ({"resume": True}, {"overwrite": True}, {}):
+            with pytest.raises(InputError, match=r"rows is being written by process \d+ on "):
+                harvest(small_pair, PROMPTS, tmp_path / "rows", replace(settings, seed=1), **how)
+
+    done = harvest(small_pair, PROMPTS, tmp_path / "rows", settings, progress=meanwhile)
+    assert done.provenance["seed"] == 0
+
+
+def test_batches_are_on_disk_after_a_while(
+    full: Harvest, small_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed in the second batch, without a chance to write, has kept the first one."""
+    whole, calls = harvesting._rows, []
+
+    def killed(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise InputError("the writer writes nothing after this one")
+        yield from whole(*arguments)
+
+    monkeypatch.setattr(harvesting, "_rows", killed)
+    monkeypatch.setattr(harvesting, "ShardWriter", partial(ShardWriter, seconds_per_shard=0))
+    with pytest.raises(InputError, match="writes nothing"):
+        harvest(small_pair, PROMPTS, tmp_path, FULL)
+    assert [info["prompts"] for info in read_shards(tmp_path).values()] == [[0, 4]]
+    done = harvest(small_pair, PROMPTS, tmp_path, FULL, resume=True)
+    for name, column in read_columns(full.folder, list(COLUMNS)).items():
+        np.testing.assert_array_equal(column, read_columns(done.folder, [name])[name], err_msg=name)
 
 
 def test_all_positions_hold_the_visited_ones(small_pair: Pair, tmp_path: Path) -> None:

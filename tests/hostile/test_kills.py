@@ -11,10 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+import numpy as np
 import pytest
 
+from c2t.records import writer as shards
+from c2t.records.reader import describe, read_columns, unfinished
+from c2t.records.schema import COLUMNS
+from c2t.records.writer import ShardWriter, open_folder, sole_writer
 from c2t.storage import atomic
 from c2t.storage.atomic import new_file, new_folder, standing
+from tests.harvests import PROVENANCE, make_harvest, prompt_list, trees
+
+pytestmark = pytest.mark.slow
 
 KILLED = 9  # exit code of a child that was killed on time
 
@@ -161,3 +169,57 @@ def test_a_first_folder_is_whole_or_absent_at_every_line(tmp_path: Path, survive
         if ended:
             break
     assert number > 30
+
+
+# Between its changes of the disk a killed process loses its memory, wherever it is; an interrupted one goes on with it.
+WRITING = {survives_interrupt: (shards.__file__, atomic.__file__), survives_kill: FILES}
+SMALL = {"K": 2, "levels": 2}
+
+
+def harvest(folder: Path, resume: bool = False, overwrite: bool = False) -> None:
+    """Harvest into the folder: a shard for each prompt, each of another tree."""
+    with sole_writer(folder):
+        open_folder(folder, resume, overwrite)
+        with ShardWriter(folder, PROVENANCE, prompt_list(2), rows_per_shard=1, overwrite=overwrite) as writer:
+            for prompt in range(writer.next_prompt, 2):
+                writer.write(trees(1, seed=prompt, **SMALL))
+
+
+def rows(folder: Path) -> bytes:
+    return b"".join(np.ascontiguousarray(column).tobytes() for column in read_columns(folder, list(COLUMNS)).values())
+
+
+@STOPS
+def test_a_harvest_goes_on_after_a_stop_at_every_line(tmp_path: Path, survives: Callable) -> None:
+    whole = rows(make_harvest(tmp_path / "whole", prompts=2, trees_each=1, **SMALL))
+    folder = tmp_path / "rows"
+    for number in range(1, 10_000):
+        ended = survives(number, lambda: harvest(folder, resume=folder.exists()), WRITING[survives])
+        harvest(folder, resume=True)
+        assert rows(folder) == whole
+        shutil.rmtree(folder)
+        if ended:
+            break
+    assert number > 50
+
+
+@STOPS
+def test_an_old_harvest_stands_until_the_new_one_is_whole(tmp_path: Path, survives: Callable) -> None:
+    new = rows(make_harvest(tmp_path / "new", prompts=2, trees_each=1, **SMALL))
+    make_harvest(tmp_path / "made", prompts=1, trees_each=1, **SMALL)
+    old, folder, seen = rows(tmp_path / "made"), tmp_path / "rows", set()
+    for number in range(1, 10_000):
+        shutil.copytree(tmp_path / "made", folder)
+        ended = survives(number, lambda: harvest(folder, overwrite=True), WRITING[survives])
+        assert rows(folder) in (old, new)
+        seen.add((rows(folder), bool(unfinished(folder))))
+        begun = bool(unfinished(folder)) or rows(folder) == new
+        harvest(folder, resume=begun, overwrite=not begun)
+        assert rows(folder) == new
+        assert describe(folder).shards.keys() == {path.name for path in folder.glob("*.parquet")}
+        assert not unfinished(folder)
+        shutil.rmtree(folder)
+        if ended:
+            break
+    assert number > 50
+    assert seen == {(old, False), (old, True), (new, False)}

@@ -16,6 +16,7 @@ from c2t.records.reader import describe, is_complete, read_columns
 from c2t.records.schema import COLUMNS, MANIFEST
 from c2t.records.writer import ShardWriter, open_folder
 from c2t.storage import atomic
+from tests.flips import flips
 from tests.harvests import PROVENANCE, make_harvest, prompt_list, trees
 
 PROMPTS = 7
@@ -78,6 +79,43 @@ def test_a_killed_process_loses_only_the_open_shard(tmp_path: Path, whole: dict)
     assert sorted(path.name for path in folder.iterdir()) == [MANIFEST, *(f"part-0000{i}.parquet" for i in range(3))]
     for name, values in all_rows(folder).items():
         assert np.array_equal(values, whole[name]), name
+
+
+def test_a_shard_ends_by_rows_or_by_time(tmp_path: Path, whole: dict) -> None:
+    """Whichever comes first; and the rows are the same."""
+    for seconds, shards_left in ((3600.0, 1), (0.0, 3)):
+        folder = open_folder(tmp_path / str(seconds))
+        writer = ShardWriter(folder, PROVENANCE, prompt_list(PROMPTS), seconds_per_shard=seconds, rows_per_shard=100)
+        for prompt in range(5):
+            writer.write(trees(2, seed=prompt, **SMALL))
+            if prompt in (0, 4):
+                writer.checkpoint()  # the batches are prompt 0 and prompts 1 to 4, which are more than a shard
+        assert len(list(folder.glob("*.parquet"))) == shards_left
+        write_until(open_folder(folder, resume=True), PROMPTS)
+        for name, values in all_rows(folder).items():
+            assert np.array_equal(values, whole[name]), name
+
+
+def test_a_flipped_bit_of_the_manifest_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
+    folder = make_harvest(tmp_path / "rows", prompts=3, trees_each=1, **SMALL)
+    facts = describe(folder)
+
+    def same() -> bool:
+        try:
+            return describe(folder) == facts
+        except InputError as error:
+            return "\n" not in str(error)
+
+    assert list(flips(folder / MANIFEST, same, 300)) == []
+
+
+def test_a_manifest_without_a_checksum_is_read(tmp_path: Path) -> None:
+    """Older versions wrote none."""
+    folder = make_harvest(tmp_path / "rows", prompts=2, trees_each=1, **SMALL)
+    facts, manifest = describe(folder), json.loads((folder / MANIFEST).read_text())
+    assert len(manifest.pop("sha256")) == 64
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert describe(folder) == facts
 
 
 def test_prompts_without_rows_count_as_done(tmp_path: Path) -> None:

@@ -1,0 +1,14 @@
+"""Checksums of what is written, so that a flipped bit is noticed before it is used."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+
+def checksum(document: Any, data: Iterable[bytes | memoryview] = ()) -> str:
+    """Return the SHA-256, in hexadecimal digits, of a JSON document, whatever its layout, and of further bytes."""
+    digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode())
+    for part in data:
+        digest.update(part)
+    return digest.hexdigest()
