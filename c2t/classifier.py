@@ -1,6 +1,7 @@
 """The classifier of C2T (section 4.1): a two-layer network that estimates whether a drafted node will be accepted. With
 other inputs and one more layer it is MCSD+'s decision models (section 3.3)."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -20,6 +21,7 @@ from c2t.errors import InputError, counted, one_line
 from c2t.kernels.features import FEATURES, WIDE
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import CLOSED, Positive, Share, check_fields, from_json, read_file
+from c2t.storage.checksum import checksum
 
 SCHEMA_VERSION = 1
 CONDITIONAL = "accepted_given_parent"  # label: acceptance of a node if its parent is accepted
@@ -150,10 +152,25 @@ class TreeClassifier(
         InputError if it is missing or damaged."""
         place = checkpoints.resolve(reference, checkpoints.CLASSIFIER)
         config_file, weights_file = _download(place, hub) if isinstance(place, str) else [place / f for f in FILES]
-        model = cls(_read_config(config_file))
+        saved = _read_config(config_file)
+        model = cls(ClassifierConfig(**{f.name: getattr(saved, f.name) for f in fields(ClassifierConfig)}))
         model.name = str(reference)
         _load_weights(model, weights_file)
+        if saved.sha256 not in (None, _checksum(config_file, weights_file)):
+            raise InputError(
+                f"{config_file} and {weights_file.name} do not have their checksum, so one of them is damaged: get or "
+                'train the classifier again; if you changed one yourself, take the entry "sha256" out of config.json'
+            )
         return model.to(device).eval()
+
+    def save_pretrained(self, save_directory: str | Path, **how: Any) -> str | None:
+        """Save weights, config.json with a checksum of both, and the model card in a folder. `how`: as of
+        PyTorchModelHubMixin."""
+        told = super().save_pretrained(save_directory, **how)
+        config, weights = (Path(save_directory) / name for name in FILES)
+        document = json.loads(config.read_text()) | {"sha256": _checksum(config, weights)}
+        config.write_text(json.dumps(document, sort_keys=True, indent=2))
+        return told
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """Return a model card with settings, metrics, and how to load the classifier with and without c2t."""
@@ -171,6 +188,19 @@ class TreeClassifier(
         )
 
 
+@dataclass(frozen=True)
+class _Saved(ClassifierConfig):
+    """Content of config.json. sha256: checksum of the rest and of the weights; None in older ones."""
+
+    sha256: str | None = None
+
+
+def _checksum(config: Path, weights: Path) -> str:
+    document = json.loads(config.read_text(encoding="utf-8"))
+    document.pop("sha256", None)
+    return checksum(document, [weights.read_bytes()])
+
+
 def _download(repo: str, hub: dict[str, Any]) -> list[Path]:
     try:
         return [Path(hf_hub_download(repo, name, **hub)) for name in FILES]
@@ -179,13 +209,13 @@ def _download(repo: str, hub: dict[str, Any]) -> list[Path]:
         raise InputError(f"{repo} is no folder, and no classifier could be loaded from the Hub: {reason}") from error
 
 
-def _read_config(path: Path) -> ClassifierConfig:
+def _read_config(path: Path) -> _Saved:
     if not path.exists():
         raise InputError(f"{path.parent} holds no classifier: there is no {path.name}")
     text = read_file(path)
     if b'"negatives_kept"' not in text:
         raise InputError(f"{path} does not describe a classifier of c2t")
-    return from_json(ClassifierConfig, text, path)
+    return from_json(_Saved, text, path)
 
 
 def _load_weights(model: TreeClassifier, path: Path) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from c2t.classifier import ClassifierConfig, TreeClassifier, features
 from c2t.errors import InputError
+from tests.flips import flips
 from tests.rounding import assert_within, confidence_bound, growth
 
 NODES = SimpleNamespace(
@@ -196,3 +197,31 @@ def test_weights_that_are_not_finite_are_refused(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(InputError, match="not finite"):
         TreeClassifier.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_flipped_bit_is_noticed_or_changes_nothing(folder: Path, name: str) -> None:
+    whole = TreeClassifier.from_pretrained(folder)
+
+    def same() -> bool:
+        try:
+            found = TreeClassifier.from_pretrained(folder)
+        except InputError as error:
+            return "\n" not in str(error)
+        weights = found.state_dict()
+        return found.config == whole.config and all(v.equal(weights[k]) for k, v in whole.state_dict().items())
+
+    assert list(flips(folder / name, same, 300)) == []
+
+
+def test_older_classifiers_without_a_checksum_are_read(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    assert len(config.pop("sha256")) == 64
+    (folder / "config.json").write_text(json.dumps(config))
+    assert TreeClassifier.from_pretrained(folder).config.pair == "toy"
+
+
+def test_the_shipped_classifiers_have_checksums() -> None:
+    shipped = list(Path(__file__).parents[1].glob("checkpoints/*/classifier/config.json"))
+    assert len(shipped) >= 2
+    assert [path for path in shipped if "sha256" not in json.loads(path.read_text())] == []

@@ -18,17 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from c2t.errors import one_line
 from c2t.models.pairs import Pair
 from c2t.replay.lockstep import Continuation, write_continuations
 from c2t.sampling import Sampling
 from c2t.storage.atomic import TEMPORARY, new_file
+from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
 
-FORMAT = 1
+FORMAT = 2
 LIMIT = 4 * 2**30
 
 
@@ -87,7 +89,11 @@ def _key(pair: Pair, ids: Sequence[Sequence[int]], settings: dict[str, Any], sam
 def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> list[Continuation] | None:
     """Return the texts in a file, None (and a warning) if it is damaged."""
     try:
-        parts = load_file(path, device=str(device))
+        parts = load_file(path)
+        with safe_open(path, "pt") as file:
+            if (file.metadata() or {}).get("sha256") != _checksum(parts):
+                raise ValueError("it does not have its checksum")
+        parts = {name: part.to(device) for name, part in parts.items()}
         lengths, ends = parts["lengths"].tolist(), parts["ends"].tolist()
         tokens, features = parts["tokens"].split(lengths), parts["features"].split([length - 1 for length in lengths])
         texts = [Continuation(*text) for text in zip(tokens, features, map(len, ids), ends, strict=True)]
@@ -113,13 +119,19 @@ def _store(path: Path, texts: list[Continuation]) -> None:
     }
     try:
         with new_file(path) as new:
-            save_file(parts, new)
+            save_file(parts, new, metadata={"sha256": _checksum(parts)})
         _mark_used(path)
         _trim(path.parent)
     except (SafetensorError, OSError) as error:
         warnings.warn(
             f"{path.parent} keeps no texts ({one_line(error)}); set C2T_CACHE to another folder", stacklevel=3
         )
+
+
+def _checksum(parts: dict[str, Tensor]) -> str:
+    kinds = {name: [str(part.dtype), list(part.shape)] for name, part in sorted(parts.items())}
+    parts = {name: part.contiguous().view(-1).view(torch.uint8).cpu() for name, part in parts.items()}
+    return checksum(kinds, (parts[name].numpy().data for name in kinds))
 
 
 def _mark_used(path: Path) -> None:

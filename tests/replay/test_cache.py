@@ -1,5 +1,6 @@
 """Texts on disk: read again only for the same request, and never a reason to fail."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from c2t.replay import cache as text_cache
 from c2t.replay.cache import cached_continuations, folder
 from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
+from tests.flips import flips
 from tests.small_pair import TURNS
 
 SETTINGS = {"max_new_tokens": 6, "beyond": 3, "sampling": Sampling(0.8, seed=2), "sequences": [0, 5, 2]}
@@ -122,6 +124,20 @@ def test_a_damaged_file_is_written_again(damage, small_pair: Pair, writes: list[
     assert same(first, second)
     assert same(first, cached_continuations(small_pair, ids_of(small_pair), **SETTINGS))
     assert writes == [3, 3]
+
+
+def test_a_flipped_bit_is_noticed_or_changes_nothing(small_pair: Pair) -> None:
+    ids = ids_of(small_pair)
+    first = cached_continuations(small_pair, ids, **SETTINGS)
+    [path] = folder().iterdir()
+
+    def same_or_warned() -> bool:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            texts = text_cache._read(path, ids, torch.device("cpu"))
+        return len(warned) == 1 and "\n" not in str(warned[0].message) if texts is None else same(first, texts)
+
+    assert list(flips(path, same_or_warned, 300)) == []
 
 
 def test_a_place_that_cannot_be_written_to_is_a_warning(
