@@ -64,7 +64,7 @@ def check_weights(inputs: int, hidden: int, layers: int) -> None:
         )
 
 
-Label = Annotated[str, BeforeValidator(lambda label: OLD_LABELS.get(label, label))]
+Label = Annotated[str, BeforeValidator(lambda label: OLD_LABELS.get(label, label) if isinstance(label, str) else label)]
 
 
 @dataclass(frozen=True)
