@@ -1,9 +1,23 @@
 """c2t: tree speculative decoding whose trees are shaped by a learned classifier."""
 
-from c2t.classifier import TreeClassifier
-from c2t.decoder import Output, SpeculativeDecoder
-from c2t.errors import InputError
-from c2t.policies import C2T, POLICIES, Eagle2, Plain
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from c2t.classifier import TreeClassifier
+    from c2t.decoder import Output, SpeculativeDecoder
+    from c2t.errors import InputError
+    from c2t.policies import C2T, POLICIES, Eagle2, Plain
 
 __version__ = "0.1.0"
 __all__ = ["C2T", "POLICIES", "Eagle2", "InputError", "Output", "Plain", "SpeculativeDecoder", "TreeClassifier"]
+# Imported when they are asked for: torch takes seconds, in which the command line must already hear signals.
+PLACES = {name: "c2t.policies" for name in ("C2T", "POLICIES", "Eagle2", "Plain")}
+PLACES |= {"Output": "c2t.decoder", "SpeculativeDecoder": "c2t.decoder"}
+PLACES |= {"InputError": "c2t.errors", "TreeClassifier": "c2t.classifier"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module 'c2t' has no attribute {name!r}")
+    return getattr(import_module(PLACES[name]), name)

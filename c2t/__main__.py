@@ -1,5 +1,29 @@
-"""Run the command line as `python -m c2t`."""
+"""The entry of the command line, which hears signals before the imports that take seconds."""
 
-from c2t.cli.app import app
+import sys
 
-app(prog_name="c2t")
+from c2t import __version__
+from c2t.stopping import ENDED, Stopped, Stopping, end
+
+
+def main() -> None:
+    """Run a command of c2t and end the process with its exit code; after a signal with 128 + its number, and one line
+    that says what is on disk and how to go on."""
+    stopping = Stopping()
+    if sys.argv[1:] == ["--version"]:  # as the command line below answers, but without those imports
+        sys.stdout.write(f"c2t {__version__}\n")
+        end(0)
+    from c2t.cli.app import app  # noqa: PLC0415 - see above
+
+    try:
+        try:
+            stopping.at_once = None
+            app(prog_name="c2t")
+        finally:
+            stopping.at_once = ENDED
+    except Stopped as stopped:
+        end(128 + stopped.number, str(stopped))
+
+
+if __name__ == "__main__":
+    main()

@@ -54,7 +54,11 @@ def new_folder(path: Path) -> Iterator[Path]:
         delete(new)
         try:
             new.mkdir()
-            yield new
+            try:
+                yield new
+            except BaseException as error:
+                error.add_note(f"{path} is as it was; run the command again")
+                raise
             take_place(new, path)
         finally:
             delete(new)

@@ -129,15 +129,20 @@ def sweep(
         drop_unfinished_line(file)
     deepest = max((one.policy.levels for one in missing), default=0)
     texts = continuations(pair, encoded.ids, settings.max_new_tokens, deepest, sampling) if missing else []
-    for number, one in enumerate(missing, old):
+    try:
+        for number, one in enumerate(missing, old):
 
-        def tell(done: int, before: int = number * len(encoded.ids)) -> None:
-            progress(before + done, of)
+            def tell(done: int, before: int = number * len(encoded.ids)) -> None:
+                progress(before + done, of)
 
-        point = _point(one, _by_prompt(_count(pair, one, encoded, settings, texts, tell), encoded))
-        known[_key(point)] = point
+            point = _point(one, _by_prompt(_count(pair, one, encoded, settings, texts, tell), encoded))
+            known[_key(point)] = point
+            if file:
+                append_point(file, condition, point)
+    except BaseException as error:
         if file:
-            append_point(file, condition, point)
+            error.add_note(f"the finished ones of {len(grid)} points are safe in {file}; the same command goes on")
+        raise
     return Sweep(condition, [known[_key(one)] for one in grid], old, encoded.skipped)
 
 

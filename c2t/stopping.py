@@ -1,0 +1,70 @@
+"""Signals that end the command line, as one exception: what runs puts its files in order, and one line says how to go
+on."""
+
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import NoReturn
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+PATIENCE = 5.0  # seconds after which a second signal ends the process at once; before, it is the first one sent twice
+BEGINNING = "nothing has begun; run the command again"
+ENDED = "the command had ended before, and what it writes is written"
+
+
+class Stopped(BaseException):
+    """A signal has arrived. No KeyboardInterrupt, which Lightning and Typer would take for their own.
+
+    Who writes a file adds a note that says what is on disk and how to go on."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+    def __str__(self) -> str:
+        known = getattr(self, "__notes__", ["no file is half-written; run the command again"])
+        return _line(self.number, "; ".join(known))
+
+
+class Stopping:
+    """Handler of the signals. It raises Stopped in the main thread; where nothing is at stake it ends the process at
+    once.
+
+    at_once: what the line then says; None while a command runs.
+    """
+
+    def __init__(self):
+        self.at_once: str | None = BEGINNING
+        self.since: float | None = None
+        for name in SIGNALS:
+            number = getattr(signal, name, None)  # Windows lacks one
+            if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # which nohup wants
+                signal.signal(number, self)
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        if self.at_once is not None:
+            end(128 + number, _line(number, self.at_once))
+        if self.since is None:
+            self.since = time.monotonic()
+            raise Stopped(number)
+        if time.monotonic() - self.since > PATIENCE:
+            end(128 + number, str(Stopped(number)))
+
+
+def end(code: int, line: str = "") -> NoReturn:
+    """End the process with a line on stderr, and nothing of what Python does at its end, which a signal could
+    interrupt."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, RuntimeError):  # nobody reads it any more, or it is just being written to
+            continue
+    if line:
+        os.write(2, f"{line}\n".encode(errors="replace"))
+    os._exit(code)
+
+
+def _line(number: int, known: str) -> str:
+    return f"c2t: stopped by {signal.Signals(number).name}: {known}"

@@ -1,0 +1,133 @@
+"""Every signal at every moment: one line that says what is safe and how to go on, and exit code 128 + its number."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from c2t.classifier import TreeClassifier
+from c2t.cli.app import app
+from c2t.records.reader import describe, read_columns, read_shards
+from c2t.records.schema import COLUMNS
+from tests.harvests import make_harvest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+# The command line, which sends itself a signal when a function is called the n-th time: no sleep decides.
+DRIVER = """if True:
+    import importlib, os, sys, threading
+    module, name, calls, signals = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].split(",")
+    del sys.argv[1:5]
+    def strike():
+        for number in map(int, signals):
+            os.kill(os.getpid(), number)
+    from c2t.__main__ import main
+    if module == "import":  # while the package `name` is being imported
+        class Finder:
+            def find_spec(self, wanted, path, target=None):
+                if wanted == name:
+                    strike()
+        sys.meta_path.insert(0, Finder())
+    else:
+        import c2t.stopping
+        place = importlib.import_module(module)
+        for part in name.split(".")[:-1]:
+            place = getattr(place, part)
+        whole, count = getattr(place, name.split(".")[-1]), []
+        def replaced(*arguments, **named):
+            count.append(None)
+            if len(count) == calls:
+                strike()
+            return whole(*arguments, **named)
+        setattr(place, name.split(".")[-1], replaced)
+    main()
+"""
+SMALL = ["--pair", "tiny", "--k", "2", "--levels", "2", "--max-new-tokens", "4", "--limit", "4", "--batch", "2"]
+
+
+def stopped(home: Path, place: str, calls: int, numbers: list[int], *arguments: str | Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command that gets these signals at a call of MODULE:FUNCTION."""
+    environment = {**os.environ, "C2T_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    signals = ",".join(str(int(number)) for number in numbers)
+    command = [sys.executable, "-c", DRIVER, *place.split(":"), str(calls), signals, *map(str, arguments)]
+    done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def c2t(*arguments: str | Path) -> Result:
+    """Run a command to its end, in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def line(number: int, words: str) -> str:
+    return rf"c2t: stopped by {signal.Signals(number).name}: {words}\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("package", ["torch", "transformers", "c2t.cli.tune"])
+def test_during_imports(small_home: Path, number: int, package: str) -> None:
+    code, out, err = stopped(small_home, f"import:{package}", 1, [number], "info", "tiny")
+    assert (code, out) == (128 + number, "")
+    assert re.fullmatch(line(number, "nothing has begun; run the command again"), err)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_harvest_says_how_to_go_on(home: Path, number: int) -> None:
+    rows = home / "rows"
+    arguments = ["harvest", *SMALL, "--out", rows]
+    place = "c2t.harvest.harvest:_rows"  # of the second batch
+    code, out, err = stopped(home, place, 2, [number, number], *arguments)  # and twice, as some senders do
+    safe = rf"2 of 4 texts \([\d,]+ rows\) are safe in {rows}; go on with the same command and --resume"
+    assert (code, out) == (128 + number, "")
+    assert re.fullmatch(line(number, safe), err), err
+    assert [info["prompts"] for info in read_shards(rows).values()] == [[0, 2]]
+    assert c2t(*arguments, "--resume").exit_code == 0
+    whole = home / "whole"
+    assert c2t(*arguments[:-1], whole).exit_code == 0
+    columns = read_columns(whole, list(COLUMNS))
+    assert all((column == read_columns(rows, [name])[name]).all() for name, column in columns.items())
+    if number == signal.SIGTERM:
+        before = describe(rows)
+        code, out, err = stopped(home, place, 2, [number], *arguments, "--overwrite")
+        safe = rf"2 of 4 texts .* are safe in {home}/\.rows\.new and {rows} is as it was; go on .*--resume, not --ov.*"
+        assert re.fullmatch(line(number, safe), err), err
+        assert describe(rows) == before
+        assert c2t(*arguments, "--resume").exit_code == 0
+        assert describe(rows).rows == before.rows
+        assert not (home / ".rows.new").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_training_leaves_the_old_classifier(home: Path, number: int) -> None:
+    """In the middle of Lightning, which has handlers of its own."""
+    rows, out = home / "rows", home / "classifier"
+    make_harvest(rows, prompts=6, trees_each=2, K=3, levels=3)
+    TreeClassifier().save_pretrained(out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    place = "c2t.training.fit:TrainClassifier.training_step"
+    code, _, err = stopped(home, place, 3, [number], "train", rows, "--out", out, "--overwrite")
+    assert code == 128 + number, err
+    assert re.fullmatch(line(number, f"{out} is as it was; run the command again"), err), err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert [path.name for path in home.glob(".*")] == []
+
+
+def test_a_command_that_is_ignored_by_nohup_goes_on(small_home: Path) -> None:
+    command = ["nohup", sys.executable, "-c", DRIVER, "c2t.cli.info", "folder", "1", "1", "info", "tiny"]
+    environment = {**os.environ, "C2T_HOME": str(small_home), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_version_needs_no_torch() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "c2t", "--version"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "c2t 0.1.0\n"
+    assert "torch" not in done.stderr
