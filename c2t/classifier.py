@@ -80,9 +80,12 @@ class ClassifierConfig:
         default_factory=dict
     )  # inputs of each feature that has several
     M: Positive | None = 1000  # entropy over the M most probable tokens; None: the whole vocabulary
-    K: Positive | None = None  # of the harvest, as are `levels` and `pair`
+    K: Positive | None = None  # of the harvest, as are the next four; None: not known, or harvests that differ
     levels: Positive | None = None
     pair: str | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None  # of the texts
+    seed: int | None = None  # of the texts
+    training_seed: int | None = None
     negatives: Positive | None = 1  # sampled per positive; None: all were used
     negatives_kept: Share = 1.0  # share of all negatives in one epoch, for the prior correction
     beta: Share = 0.5  # recommended threshold

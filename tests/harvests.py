@@ -7,7 +7,15 @@ import numpy as np
 from c2t.records.schema import Column
 from c2t.records.writer import ShardWriter, open_folder
 
-PROVENANCE = {"pair": "toy", "K": 10, "levels": 11, "M": 1000, "temperature": 0.4, "environment": {"c2t": "0"}}
+PROVENANCE = {
+    "pair": "toy",
+    "K": 10,
+    "levels": 11,
+    "M": 1000,
+    "temperature": 0.4,
+    "seed": 5,
+    "environment": {"c2t": "0"},
+}
 VOCABULARY = 32_000
 
 

@@ -161,8 +161,8 @@ class NodeData(L.LightningDataModule):
         self.validation_prompts = tuple(dict.fromkeys(asked))
 
     def provenance(self, key: str) -> object:
-        """Return a value of the harvests' provenance; None where they differ."""
-        values = [harvest.provenance[key] for harvest in self.harvests]
+        """Return a value of the harvests' provenance; None where they differ or do not have it."""
+        values = [harvest.provenance.get(key) for harvest in self.harvests]
         return values[0] if all(value == values[0] for value in values) else None
 
     def train_dataloader(self) -> NegativeSampling:
