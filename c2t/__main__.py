@@ -1,5 +1,6 @@
 """The entry of the command line, which hears signals before the imports that take seconds."""
 
+import atexit
 import sys
 
 from c2t import __version__
@@ -9,7 +10,8 @@ from c2t.stopping import ENDED, Stopped, Stopping, end
 def main() -> None:
     """Run a command of c2t and end the process with its exit code; after a signal with 128 + its number, and one line
     that says what is on disk and how to go on."""
-    stopping = Stopping()
+    stopping, code = Stopping(), 1  # of a programmer's error, after its traceback
+    atexit.register(lambda: end(code))  # the last of them, for Python itself then forgets how to hear signals
     if sys.argv[1:] == ["--version"]:  # as the command line below answers, but without those imports
         sys.stdout.write(f"c2t {__version__}\n")
         end(0)
@@ -19,6 +21,9 @@ def main() -> None:
         try:
             stopping.at_once = None
             app(prog_name="c2t")
+        except SystemExit as done:
+            code = done.code
+            raise
         finally:
             stopping.at_once = ENDED
     except Stopped as stopped:

@@ -44,23 +44,24 @@ class Stopping:
                 signal.signal(number, self)
 
     def __call__(self, number: int, _: FrameType | None) -> None:
-        if self.at_once is not None:
+        if self.since is not None:
+            if time.monotonic() - self.since > PATIENCE:
+                end(128 + number, str(Stopped(number)))
+        elif self.at_once is not None:
             end(128 + number, _line(number, self.at_once))
-        if self.since is None:
+        else:
             self.since = time.monotonic()
             raise Stopped(number)
-        if time.monotonic() - self.since > PATIENCE:
-            end(128 + number, str(Stopped(number)))
 
 
 def end(code: int, line: str = "") -> NoReturn:
     """End the process with a line on stderr, and nothing of what Python does at its end, which a signal could
-    interrupt."""
+    interrupt. The exit code is not 0 where output got lost."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError, RuntimeError):  # nobody reads it any more, or it is just being written to
-            continue
+        except (OSError, ValueError, RuntimeError):  # a full disk, nobody reads it, or it is just being written to
+            code = code or 1
     if line:
         os.write(2, f"{line}\n".encode(errors="replace"))
     os._exit(code)

@@ -119,7 +119,23 @@ def test_a_training_leaves_the_old_classifier(home: Path, number: int) -> None:
     assert [path.name for path in home.glob(".*")] == []
 
 
-def test_a_command_that_is_ignored_by_nohup_goes_on(small_home: Path) -> None:
+def test_after_the_end(small_home: Path) -> None:
+    """Where Python itself no longer hears signals."""
+    code, out, err = stopped(small_home, "c2t.__main__:end", 1, [signal.SIGTERM], "info", "tiny")
+    assert code == 128 + signal.SIGTERM
+    assert "language model" in out
+    assert re.fullmatch(line(signal.SIGTERM, "the command had ended before, and what it writes is written"), err), err
+
+
+def test_output_that_is_lost_is_no_success(small_home: Path) -> None:
+    environment = {**os.environ, "C2T_HOME": str(small_home), "PYTHONPATH": str(ROOT)}
+    with open("/dev/full", "w") as full:
+        for arguments in (["--version"], ["info", "tiny"]):
+            command = [sys.executable, "-m", "c2t", *arguments]
+            assert subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE).returncode != 0
+
+
+def test_a_signal_that_nohup_ignores_is_ignored(small_home: Path) -> None:
     command = ["nohup", sys.executable, "-c", DRIVER, "c2t.cli.info", "folder", "1", "1", "info", "tiny"]
     environment = {**os.environ, "C2T_HOME": str(small_home), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
