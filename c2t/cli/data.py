@@ -56,7 +56,7 @@ def harvest(
 
     The target writes a text for each prompt, and along it the draft proposes full trees.
     Every drafted token becomes a row. Without --out, an interrupted harvest goes on by itself.
-    With --overwrite the old harvest stays until the new one is complete; --resume then goes on with the new one.
+    With --overwrite the old harvest stays until the new one, which --resume continues, is complete.
     """
     from c2t.harvest import harvest as harvesting  # noqa: PLC0415 - needs an extra
     from c2t.records.reader import is_complete, unfinished  # noqa: PLC0415 - needs an extra
