@@ -14,6 +14,7 @@ FILES = ("config.json", "tokenizer_config.json")
 FOREIGN_CODE = "auto_map"  # entry that names Python files to import
 WEIGHTS_A_BYTE = 4  # of the smallest quantisations; above it a config describes more than its files can hold
 Size = Annotated[int, Field(ge=1, le=2**24)]
+Positions = Annotated[int, Field(ge=1, le=2**31)]
 Layers = Annotated[int, Field(ge=1, le=1024)]
 
 
@@ -33,7 +34,7 @@ class Sizes:
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
     vocab_size: Size | None = None
-    max_position_embeddings: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    max_position_embeddings: Positions | None = None
     n_positions: Size | None = None
 
     @property

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from c2t.errors import InputError, one_line
-from c2t.models.checkpoint_files import Layers, Size
+from c2t.models.checkpoint_files import Layers, Positions, Size
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.medusa import MedusaHead
 from c2t.models.mtp import MTPHead
-from c2t.storage.checked import OPEN, Positive, from_json, read_file
+from c2t.storage.checked import OPEN, from_json, read_file
 
 # Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
 _DEFAULTS = {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}
@@ -184,8 +184,8 @@ class _Sizes:
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10000.0
     rope_scaling: dict[str, Any] | None = None
-    max_position_embeddings: Positive | None = None
-    max_sequence_length: Positive | None = None
+    max_position_embeddings: Positions | None = None
+    max_sequence_length: Positions | None = None
     draft_vocab_size: Size = 1
     target_hidden_size: Size | None = None
     target_rows: bool = False

@@ -134,17 +134,26 @@ def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Pat
         return _resolve_name(str(reference), part, listed)
     path = standing(Path(reference))
     if path.is_dir():
-        return path
+        return _of_files(path)
     if isinstance(reference, str) and HUB_ID.fullmatch(reference):
         return reference
     raise InputError(f"no such folder: {reference}")
+
+
+def _of_files(folder: Path) -> Path:
+    """Return a folder; InputError if it holds a pipe or a device, which a library would wait for or read without
+    end."""
+    for path in sorted(folder.iterdir()):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise InputError(f"{path} is no regular file: put a copy of the file there")
+    return folder
 
 
 def _resolve_name(name: str, part: str, listed: str) -> Path | str:
     if name.startswith("."):  # "." and ".." would leave the folder of the name
         raise InputError(f"{name!r} is not a name: give one of {listed}, or a path with a separator")
     if folder := find(name, part):
-        return folder
+        return _of_files(folder)
     if name in PUBLISHED and part in ("target", "draft"):
         return getattr(PUBLISHED[name], part)
     if part == CLASSIFIER and (name in PUBLISHED or any((folder / name).is_dir() for folder in _folders())):

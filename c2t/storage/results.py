@@ -1,12 +1,13 @@
 """Result lines: the result of a command as one line of JSON, from which tables and plots are made."""
 
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from c2t.errors import InputError
+from c2t.errors import InputError, one_line
 from c2t.storage.provenance import environment
 
 
@@ -16,21 +17,21 @@ def result_line(command: str, figures: dict[str, Any], configuration: dict[str, 
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     line = {"command": command, "time": when, "figures": figures, "configuration": configuration, **environment()}
     text = json.dumps(line, ensure_ascii=False, default=str)
-    return text.encode(
-        errors="backslashreplace"
-    ).decode()  # a path may hold half of a surrogate pair, which JSON escapes
+    # A path may hold half of a surrogate pair, which no file can, and JSON escapes like this.
+    return text.encode(errors="backslashreplace").decode()
 
 
 def check_place(path: Path) -> None:
     """Raise InputError if no line can be added to a file here; nothing is left behind."""
     try:
         if path.exists():
-            path.open("a").close()
+            no_wait = getattr(os, "O_NONBLOCK", 0)  # for the reader of a pipe
+            os.close(os.open(path, os.O_WRONLY | os.O_APPEND | no_wait))
         else:
             folder = next(parent for parent in path.absolute().parents if parent.exists())
             tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise InputError(f"cannot write results to {path}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL
+        raise InputError(f"cannot write results to {path}: {one_line(error)}") from error
 
 
 def append_line(path: str | Path, line: str) -> None:

@@ -19,6 +19,7 @@ from c2t.study.costs import Costs, Overhead, fit_overhead, measure
 from c2t.study.evaluate import continuations, encode
 from c2t.study.rounds import Round, replayed, timed, together
 
+MOST_REPEATS = 10_000  # of each forward; a median needs no more
 DEFAULT_CANDIDATES = tried_by("tune")
 
 
@@ -40,6 +41,8 @@ class TuneSettings(RunSettings):
     def __post_init__(self):
         super().__post_init__()
         at_least_one(self, "batch", "limit", "repeats", "timed", "compared")
+        if self.repeats > MOST_REPEATS:
+            raise InputError(f"repeats = {self.repeats} must be at most {MOST_REPEATS:,}")
         if self.prompts < 2 * self.batch:
             raise InputError(
                 f"limit = {self.limit} prompts are less than two batches of {self.batch}, one to fit the costs and "

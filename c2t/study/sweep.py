@@ -116,7 +116,7 @@ def sweep(
     """
     if not grid:
         raise InputError("the grid has no policies: name at least one, as in c2t:beta=0.1|0.3,eagle2:N=26|60")
-    stored = read_points(file) if file and file.is_file() else {}
+    stored = read_points(file) if file and file.exists() else {}
     chosen = spread(prompts, settings.limit)
     sampling = settings.sampling
     encoded = encode(pair, chosen, settings.max_new_tokens, sampling)
