@@ -98,8 +98,8 @@ class _Figures:
     def __post_init__(self):
         if len({len(self.rounds), len(self.accepted), len(self.verified), len(self.passes)}) != 1:
             raise ValueError("the counts are of different numbers of prompts")
-        if not 0 < sum(self.rounds) <= sum(self.verified):
-            raise ValueError("rounds must be at least 1, and every one verifies at least its root")
+        if not sum(self.rounds) or not sum(self.verified):
+            raise ValueError("rounds and verified must not be 0 on all prompts")
 
 
 @dataclass(frozen=True)
