@@ -1,6 +1,9 @@
 """The one exception for users' errors, and checks that raise it; no module of c2t stands below this one."""
 
+import unicodedata
 from numbers import Integral, Real
+
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of controls, formats, surrogates and line ends
 
 
 class InputError(ValueError):
@@ -9,6 +12,18 @@ class InputError(ValueError):
     The message is one line that says what is wrong and what would be right. The command line prints it and exits with
     code 2; everything else that goes wrong is a programmer's error and keeps its traceback.
     """
+
+    def __init__(self, message: str):
+        super().__init__(plain(message))
+
+
+def plain(text: str) -> str:
+    """Return a text in one line, without what a terminal would obey or cannot show: control characters and halves of
+    surrogate pairs become Python's escapes. Names and labels come from outside."""
+    return "".join(
+        character.encode("unicode_escape").decode() if unicodedata.category(character) in UNSEEN else character
+        for character in text
+    )
 
 
 def one_line(error: Exception) -> str:

@@ -1,7 +1,6 @@
 """Output of commands: tables and messages on stdout, progress bars and errors on stderr."""
 
 import sys
-import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,14 +16,13 @@ from rich.text import Text
 from transformers.utils import logging as transformers_logging
 from typer.core import TyperGroup
 
-from c2t.errors import InputError, one_line
+from c2t.errors import InputError, one_line, plain
 from c2t.storage.results import append_line, result_line
 
 # Packages that only some commands import, and the extra of c2t that brings them.
 EXTRAS = {"lightning": "train", "pyarrow": "train", "sklearn": "train", "matplotlib": "study", "scipy": "study"}
 EXTRAS |= {"tensorboard": "loggers", "wandb": "loggers", "accelerate": "hub"}
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, or that of the copy that newer Typer brings along
-UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of controls, formats, surrogates and line ends
 UNLIMITED = 100_000  # columns of a file or a pipe; a table takes what it needs of them
 
 
@@ -62,7 +60,7 @@ def _in_one_line() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        say(f"c2t: {plain(str(error))}", error=True)
+        say(f"c2t: {error}", error=True)
         raise typer.Exit(2) from error
     except UsageError as error:
         help_of = f"; see {error.ctx.command_path} --help" if error.ctx else ""
@@ -72,15 +70,6 @@ def _in_one_line() -> Iterator[None]:
 
 def say(text: str, error: bool = False) -> None:
     typer.echo("\n".join(map(plain, text.split("\n"))), err=error)
-
-
-def plain(text: str) -> str:
-    """Return a text in one line, without what a terminal would obey or cannot show: control characters and halves of
-    surrogate pairs become Python's escapes. Names and labels come from outside."""
-    return "".join(
-        character.encode("unicode_escape").decode() if unicodedata.category(character) in UNSEEN else character
-        for character in text
-    )
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -12,7 +12,7 @@ SHAPING = ("N", "K", "W", "D", "levels", "length", "config", "passes", "max_widt
 
 
 class Size(NamedTuple):
-    """What a policy needs at most. tokens: of a finished tree, root included. candidates: drafted tokens that it holds
+    """Needs of a policy at most. tokens: of a finished tree, root included. candidates: drafted tokens that it holds
     at once while the tree grows."""
 
     tokens: int

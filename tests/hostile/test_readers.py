@@ -35,9 +35,9 @@ def value_or_line(read: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return read(*arguments)
     except InputError as error:
-        assert str(error)
-        assert len(str(error).splitlines()) == 1, error
-        return error
+        refused = error
+    assert len(str(refused).splitlines()) == 1, refused
+    return refused
 
 
 def documents(valid: dict[str, Any]) -> st.SearchStrategy[bytes]:
