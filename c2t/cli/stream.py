@@ -1,5 +1,6 @@
 """The text of one prompt on stdout, round by round as it is written."""
 
+import re
 from collections.abc import Sequence
 
 import typer
@@ -7,7 +8,9 @@ from rich.console import Console
 
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step, cut
+from c2t.errors import plain
 
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # controls but tab and line end: a terminal would obey them
 ACCEPTED = "green"  # colour of tokens that the draft guessed; the target's own have none
 INCOMPLETE = "\ufffd"  # what a tokenizer writes for bytes that are no whole character yet
 
@@ -22,7 +25,7 @@ class TextStream:
     def __init__(self, decoder: SpeculativeDecoder, max_new_tokens: int, before: str = ""):
         self.tokenizer, self.eos, self.max_new_tokens = decoder.pair.tokenizer, decoder.eos, max_new_tokens
         console = Console()  # which knows NO_COLOR and FORCE_COLOR
-        self.coloured = console.is_terminal and not console.no_color
+        self.terminal, self.coloured = console.is_terminal, console.is_terminal and not console.no_color
         self.before = before
         self.tokens: list[int] = []
         self.context = self.shown = (
@@ -58,8 +61,9 @@ class TextStream:
         return self._decode(self.tokens[self.context :])[len(self._decode(self.tokens[self.context : self.shown])) :]
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return self.tokenizer.batch_decode([tokens], skip_special_tokens=True)[0]
+        text = self.tokenizer.batch_decode([tokens], skip_special_tokens=True)[0]
+        return OBEYED.sub(lambda control: plain(control[0]), text) if self.terminal else text
 
     def _out(self, text: str) -> None:
-        """Print text as it is, without a line end, at once."""
+        """Print text without a line end, at once."""
         typer.echo(text, nl=False, color=self.coloured)

@@ -49,6 +49,14 @@ class Sizes:
         return hidden * ((self.vocab_size or 0) + (self.n_positions or 0) + 2 * layers * (max(hidden, heads) + inner))
 
 
+@dataclass(frozen=True)
+class Tokenizer:
+    """What of a tokenizer_config.json transformers uses without looking."""
+
+    __pydantic_config__ = OPEN
+    model_max_length: Annotated[int | float, Field(ge=1)] | None = None
+
+
 def check_files(place: str | Path, trust_remote_code: bool) -> None:
     """Raise InputError for a folder or Hub id whose files ask for code of its own without `trust_remote_code`, describe
     sizes that its weights cannot have, or are no JSON. Files that are missing are left to who needs them."""
@@ -64,6 +72,8 @@ def check_files(place: str | Path, trust_remote_code: bool) -> None:
             )
         if name == FILES[0]:
             _check_sizes(path)
+        else:
+            from_json(Tokenizer, read_file(path), path)
 
 
 def _find(place: str | Path, name: str) -> Path | None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +10,10 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from c2t.errors import InputError, one_line
-from c2t.records.schema import MANIFEST, METADATA, REPLACED, SCHEMA_VERSION, Harvest, Manifest, Records
+from c2t.errors import InputError
+from c2t.records.schema import MANIFEST, METADATA, REPLACED, SCHEMA_VERSION, Harvest, Manifest, Records, Shard
 from c2t.storage.atomic import NEW, beside, standing
-from c2t.storage.checked import from_json
+from c2t.storage.checked import from_json, read_file
 from c2t.storage.checksum import checksum
 
 BATCH = 65_536
@@ -46,8 +45,10 @@ def describe(folder: str | Path) -> Harvest:
         raise InputError(f"{folder} is an interrupted harvest (no {MANIFEST}): finish it with c2t harvest --resume")
     manifest = _read_manifest(folder / MANIFEST)
     for name, rows in manifest.shards.items():
-        if infos.get(name, {}).get("rows") != rows:
+        if name not in infos or infos[name]["rows"] != rows:
             raise InputError(f"{folder / name} is missing or has not the {rows} rows that {MANIFEST} counts")
+    if sum(manifest.shards.values()) != manifest.rows:
+        raise InputError(f"{folder / MANIFEST} counts {manifest.rows} rows, its shards hold others: harvest again")
     return Harvest(folder, **{name: getattr(manifest, name) for name in Harvest._fields if name != "folder"})
 
 
@@ -100,6 +101,11 @@ def read_records(folders: Sequence[str | Path], further: Sequence[str] = ()) -> 
                 **_further(folder, further),
             )
         )
+        inside = prompt.max() < prompts + len(harvest.prompts) and tree.max() < trees + harvest.trees
+        if not (inside and prompt.min() >= prompts and tree.min() >= trees):
+            raise InputError(
+                f"{folder} holds rows of prompts or trees that its {MANIFEST} does not list; harvest again"
+            )
         trees, prompts = trees + harvest.trees, prompts + len(harvest.prompts)
     if len(parts) == 1:
         return parts[0]
@@ -125,6 +131,8 @@ def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
     parent = path["parent"].astype(np.int64)
     tree_start = np.arange(len(parent)) - path["node"]
     above = tree_start + parent  # the parent's row
+    if len(above) and not (tree_start.min() >= 0 and (parent < path["node"]).all() and (parent >= -1).all()):
+        raise InputError(f"{folder} holds nodes whose parents do not stand before them; harvest again with --overwrite")
     for name in wanted:
         column = path[of_path[name]]
         if name == "parent_accepted":
@@ -140,10 +148,10 @@ def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
     return found
 
 
-def read_shards(folder: Path) -> dict[str, dict[str, Any]]:
+def read_shards(folder: Path) -> dict[str, Shard]:
     """Return file name -> metadata of the shards of a harvest, complete or not, in order. Raises InputError for a
     damaged or foreign file and for a gap."""
-    infos: dict[str, dict[str, Any]] = {}
+    infos: dict[str, Shard] = {}
     prompts = trees = 0
     for path in sorted(folder.glob("*.parquet")):
         with _open(path) as file:
@@ -151,10 +159,7 @@ def read_shards(folder: Path) -> dict[str, dict[str, Any]]:
             rows = file.metadata.num_rows
         if metadata is None:
             raise InputError(f"{path} is a Parquet file of another program, not a shard written by c2t harvest")
-        try:
-            info = json.loads(metadata)
-        except ValueError as error:
-            raise InputError(f"{path} is damaged (no JSON in its metadata): harvest again with --overwrite") from error
+        info = from_json(Shard, metadata, f"{path} is damaged: its metadata", "harvest again with --overwrite")
         if info["schema_version"] != SCHEMA_VERSION:
             version = info["schema_version"]
             raise InputError(f"{path} has schema version {version}; this version of c2t reads {SCHEMA_VERSION}")
@@ -188,10 +193,7 @@ def _to_numpy(array: pa.Array) -> np.ndarray:
 
 def _read_manifest(path: Path) -> Manifest:
     remedy = "delete it and run c2t harvest --resume, which writes it anew"
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {one_line(error)}") from error
+    text = read_file(path)
     manifest = from_json(Manifest, text, f"{path} is damaged", remedy)
     rest = {name: value for name, value in json.loads(text.decode()).items() if name != "sha256"}
     if manifest.sha256 not in (None, checksum(rest)):

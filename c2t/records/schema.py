@@ -3,15 +3,16 @@ from it."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NotRequired
 
 from jaxtyping import Bool, Float, Int, UInt8
-from pydantic import with_config
+from pydantic import Field, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
 from c2t.storage.checked import KEPT, OPEN, Positive
 
+Count = Annotated[int, Field(ge=0)]
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 REPLACED = ".replaced"  # marks the harvest that is being replaced; it stays behind if that is interrupted
@@ -71,14 +72,30 @@ class Manifest:
 
     __pydantic_config__ = OPEN
     schema_version: int
-    rows: int
-    trees: int
-    positives: int
+    rows: Count
+    trees: Count
+    positives: Count
     prompts: list[dict[str, Any]]
-    shards: dict[str, int]
+    shards: dict[str, Count]
     provenance: Provenance
-    too_long: int | None = None
+    too_long: Count | None = None
     sha256: str | None = None
+
+
+@with_config(KEPT)
+class Shard(TypedDict):
+    """Metadata of a shard. prompts, trees: the first number in it, and the first one behind it. prompt_list: checksum
+    of all prompts of the harvest. columns: their types by name."""
+
+    schema_version: int
+    rows: Count
+    positives: Count
+    prompts: Annotated[list[Count], Field(min_length=2, max_length=2)]
+    trees: Annotated[list[Count], Field(min_length=2, max_length=2)]
+    prompt_list: str
+    columns: dict[str, str]
+    provenance: Provenance
+    too_long: NotRequired[Count]  # not in older ones
 
 
 class Records(NamedTuple):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -197,7 +197,7 @@ class ShardWriter:
     def _unsealed(self) -> list["_Text"]:
         return [text for text in self._open if text.prompt >= self._sealed("prompts")]
 
-    def _sealed(self, what: str) -> int:
+    def _sealed(self, what: Literal["prompts", "trees"]) -> int:
         return self.infos[-1][what][1] if self.infos else 0
 
     def _seal(self) -> None:

@@ -67,3 +67,12 @@ def test_a_character_of_several_tokens_appears_whole(tiny: Pair, capsys: Capture
     assert "".join(printed) == text
     assert "" in printed, "some token is a part of a character"
     assert not any("\ufffd" in piece for piece in printed)
+
+
+def test_a_terminal_is_shown_control_characters_and_does_not_obey_them(tiny: Pair, capsys: Capture) -> None:
+    stream = TextStream(SpeculativeDecoder(tiny, Plain()), 0)
+    stream.terminal = True
+    text = "red \x1b[31m and \x1b]0;title\x07 gone\r\tend\n"
+    stream.tokens = tiny.tokenizer(text, add_special_tokens=False).input_ids
+    stream.end()
+    assert capsys.readouterr().out == "red \\x1b[31m and \\x1b]0;title\\x07 gone\\r\tend\n\n"

@@ -14,11 +14,11 @@ from torch import nn
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.cli.info import parameters
 from c2t.errors import InputError
-from c2t.models.checkpoint_files import Sizes, check_files
+from c2t.models.checkpoint_files import Sizes, Tokenizer, check_files
 from c2t.models.eagle_checkpoint import load_head
 from c2t.policies.spec import parse, split
 from c2t.prompts import read_prompts
-from c2t.records.schema import Manifest
+from c2t.records.schema import Manifest, Shard
 from c2t.storage.checked import from_json
 from c2t.study import acceptance, autotune_cache, points, sweep
 from tests.eagle_reference import CONFIG, head_state, write_head
@@ -68,6 +68,10 @@ MANIFEST = {
     **{"schema_version": 1, "rows": 3, "trees": 1, "positives": 1, "prompts": [{}], "shards": {"a": 3}},
     "provenance": {"M": 1000, "K": 10, "levels": 11, "pair": "tiny"},
 }
+SHARD = {
+    **{"schema_version": 1, "rows": 3, "positives": 1, "prompts": [0, 1], "trees": [0, 2], "prompt_list": "a"},
+    **{"columns": {"tree": "uint32"}, "provenance": MANIFEST["provenance"]},
+}
 POINT = {
     "command": "sweep point",
     "figures": {
@@ -81,11 +85,22 @@ POINT = {
 }
 
 
-@pytest.mark.parametrize("kind", [ClassifierConfig, Manifest, Sizes, autotune_cache._Entry, list[acceptance._Entry]])
+SCHEMAS = {
+    ClassifierConfig: CLASSIFIER,
+    Manifest: MANIFEST,
+    Shard: SHARD,
+    Sizes: {"hidden_size": 3, "vocab_size": 5},
+    Tokenizer: {"model_max_length": 768},
+    autotune_cache._Entry: {"key": {}},
+    list[acceptance._Entry]: {"rates": [0.5]},
+}
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
 @QUICK
 @given(data=st.data())
 def test_schemas(kind: Any, data: st.DataObject) -> None:
-    valid = {ClassifierConfig: CLASSIFIER, Manifest: MANIFEST}.get(kind, {"hidden_size": 3, "rates": [0.5], "key": {}})
+    valid = SCHEMAS[kind]
     value_or_line(from_json, kind, data.draw(documents(valid)), "a.json")
 
 

@@ -91,11 +91,46 @@ def damage_foreign(folder: Path) -> None:
     pq.write_table(pa.table({"joint_prob": [0.5], "accepted": [True]}), folder / "part-00001.parquet")
 
 
-def damage_version(folder: Path) -> None:
+def with_metadata(folder: Path, **entries: object) -> None:
     shard = folder / "part-00001.parquet"
     table = pq.read_table(shard)
-    info = json.loads(table.schema.metadata[b"c2t"]) | {"schema_version": 99}
+    info = json.loads(table.schema.metadata[b"c2t"]) | entries
     pq.write_table(table.replace_schema_metadata({"c2t": json.dumps(info)}), shard)
+
+
+def with_column(folder: Path, name: str, value: int) -> None:
+    """One row of the second shard gets another value, in an otherwise right file."""
+    shard = folder / "part-00001.parquet"
+    table = pq.read_table(shard)
+    values = table[name].to_numpy().copy()
+    values[5] = value
+    column = pa.array(values, table.schema.field(name).type)
+    pq.write_table(table.set_column(table.schema.get_field_index(name), table.schema.field(name), column), shard)
+
+
+def damage_version(folder: Path) -> None:
+    with_metadata(folder, schema_version=99)
+
+
+def damage_metadata(folder: Path) -> None:
+    with_metadata(folder, prompts="x")
+
+
+def damage_deep_metadata(folder: Path) -> None:
+    shard = folder / "part-00001.parquet"
+    pq.write_table(pq.read_table(shard).replace_schema_metadata({"c2t": "[" * 5000 + "]" * 5000}), shard)
+
+
+def damage_prompt_number(folder: Path) -> None:
+    with_column(folder, "prompt", 99)
+
+
+def damage_large_prompt_number(folder: Path) -> None:
+    with_column(folder, "prompt", 2**32 - 1)
+
+
+def damage_tree_number(folder: Path) -> None:
+    with_column(folder, "tree", 10**6)
 
 
 def damage_gap(folder: Path) -> None:
@@ -128,6 +163,11 @@ def damage_everything(folder: Path) -> None:
         (damage_one_bit, "part-00001.parquet is damaged"),
         (damage_foreign, "part-00001.parquet is a Parquet file of another program"),
         (damage_version, "part-00001.parquet has schema version 99"),
+        (damage_metadata, "part-00001.parquet is damaged: its metadata: prompts = 'x' must be a list"),
+        (damage_deep_metadata, "part-00001.parquet is damaged: its metadata"),
+        (damage_prompt_number, "rows of prompts or trees that its manifest.json does not list"),
+        (damage_large_prompt_number, "rows of prompts or trees that its manifest.json does not list"),
+        (damage_tree_number, "rows of prompts or trees that its manifest.json does not list"),
         (damage_gap, "part-00002.parquet does not continue"),
         (damage_end, "part-00002.parquet is missing"),
         (damage_unfinished, "interrupted harvest .*--resume"),
@@ -141,6 +181,13 @@ def test_damage_is_named_in_one_line(harvest: Path, damage, message: str) -> Non
     with pytest.raises(InputError, match=message) as raised:
         read_records([harvest])
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("parent", 30_000), ("parent", -2), ("node", 60_000)])
+def test_parents_stand_before_their_children(harvest: Path, name: str, value: int) -> None:
+    with_column(harvest, name, value)
+    with pytest.raises(InputError, match="nodes whose parents do not stand before them"):
+        read_records([harvest], ["log_prob"])
 
 
 def test_wrong_paths_and_columns(harvest: Path) -> None:
