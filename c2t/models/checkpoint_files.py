@@ -51,7 +51,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """What of a tokenizer_config.json transformers uses without looking."""
+    """Entries of a tokenizer_config.json that transformers uses without looking."""
 
     __pydantic_config__ = OPEN
     model_max_length: Annotated[int | float, Field(ge=1)] | None = None
