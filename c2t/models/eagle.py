@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from c2t.kv_cache import KVCache
@@ -27,7 +27,7 @@ class Head(nn.Module):
     num_layers = 1
     tokens: Int[Tensor, " v"] | None = None
 
-    def __init__(self, config: LlamaConfig):
+    def __init__(self, config: LlamaConfig | Qwen3Config):
         super().__init__()
         self.config = config
         config._attn_implementation = "sdpa"
@@ -42,11 +42,14 @@ class Head(nn.Module):
         self.rotary = LlamaRotaryEmbedding(self.config).to(device)
         return self
 
-    @staticmethod
-    def taps(target_layers: int) -> tuple[int, ...]:
-        """Return the indices of the target's layers whose inputs are the head's features; an empty tuple stands for the
-        post-norm state after the last layer."""
+    def taps(self, target_layers: int) -> tuple[int, ...]:
+        """Return the indices of the target's layers whose inputs are the head's features; the number of layers stands
+        for the last one's output before the final norm, an empty tuple for that after it."""
         return ()
+
+    def read(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B H"]:
+        """Return what `forward` takes in the place of its own outputs, from the target's features."""
+        return features
 
     def rotation(
         self, hidden: Float[Tensor, "B n H"], positions: Int[Tensor, "B n"] | None

@@ -12,9 +12,10 @@ from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3Config
 
 from c2t.errors import InputError, one_line
+from c2t.models import eagle3_config
 from c2t.models.checkpoint_files import Layers, Positions, Size
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
@@ -24,7 +25,10 @@ from c2t.storage.checked import OPEN, from_json, read_file
 
 # Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
 _DEFAULTS = {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}
+ROPES = ("default", "linear", "dynamic", "llama3", "yarn")  # compared with plain torch in the tests
 TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t's own, upstream reads past it
+_Layer = Annotated[int, Field(ge=0, le=1024)]  # of the target
+_Layers = Annotated[list[_Layer], Field(min_length=1, max_length=eagle3_config.MOST_TAPS)] | None
 _NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
 
@@ -47,25 +51,28 @@ def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding, lm_head: nn.Mo
 
     Reads `model.safetensors` or `pytorch_model.bin` in fp32, fp16 or bf16, with or without embed_tokens. lm_head: the
     target's, for EAGLE-3 heads that store none of its rows. Raises InputError for a head whose hidden size or
-    vocabulary differs from the target's, and for missing, unexpected or unreadable weights.
+    vocabulary differs from the target's, for entries of an EAGLE-3 config that c2t does not compute, and for missing,
+    unexpected or unreadable weights.
     """
     folder = fetch(path_or_id)
     raw = _read_config(folder)
     vocabulary, hidden = embed_tokens.weight.shape
-    for name, mine, theirs in (
-        ("hidden_size", raw["hidden_size"], hidden),
-        ("vocab_size", raw["vocab_size"], vocabulary),
-    ):
+    width = "target_hidden_size" if raw.get("target_hidden_size") else "hidden_size"
+    for name, mine, theirs in ((width, raw[width], hidden), ("vocab_size", raw["vocab_size"], vocabulary)):
         if mine != theirs:
             raise InputError(
                 f"{folder}: the draft head has {name} {mine}, the target {theirs}; take the head of this target"
             )
     state = _read_weights(folder)
+    if eagle3_config.is_eagle3(raw):
+        state = eagle3_config.with_maps(eagle3_config.renamed(state, folder), vocabulary, folder)
+        if eagle3_config.KIND not in raw:  # code that reads flat configs looks at the weights, not at model_type
+            raw["model_type"] = "qwen3" if "midlayer.self_attn.q_norm.weight" in state else "llama"
     own = state.pop("embed_tokens.weight", None)
-    if own is not None and own.shape != embed_tokens.weight.shape:
-        raise InputError(
-            f"{folder}: its embedding is {tuple(own.shape)}, the target's {tuple(embed_tokens.weight.shape)}"
-        )
+    if own is None and raw["hidden_size"] != hidden:
+        raise InputError(f"{folder}: embed_tokens.weight is missing, and the target's is of another width, {hidden}")
+    if own is not None and own.shape != (vocabulary, raw["hidden_size"]):
+        raise InputError(f"{folder}: its embedding is {tuple(own.shape)}, not {(vocabulary, raw['hidden_size'])}")
     if raw.get("draft_vocab_size") == raw["vocab_size"]:
         state = {name: tensor for name, tensor in state.items() if name not in ("d2t", "t2d")}
     with torch.device("meta"):  # which takes no memory: a config's sizes are true only if the weights have them
@@ -85,15 +92,16 @@ def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding, lm_head: nn.Mo
 def _build(raw: dict, folder: Path) -> Head:
     """Return the head of a config, with random weights; InputError for sizes that do not go together."""
     try:
-        return _head(raw)
+        return _head(raw, folder / "config.json")
     except Exception as error:  # transformers and torch have many for what they cannot build
         raise InputError(f"{folder / 'config.json'}: no head can be built of it ({one_line(error)})") from error
 
 
-def _head(raw: dict) -> Head:
-    if "draft_vocab_size" in raw:
-        target_rows = bool(raw.get("target_rows", False))
-        return Eagle3Head(_config(raw), raw["draft_vocab_size"], raw.get("target_hidden_size"), target_rows)
+def _head(raw: dict, path: Path) -> Head:
+    if eagle3_config.is_eagle3(raw):
+        width, target_rows = raw.get("target_hidden_size"), raw.get("target_rows", False)
+        variant = eagle3_config.variant_of(raw, path)
+        return Eagle3Head(_config(raw), raw["draft_vocab_size"], width, target_rows, variant)
     if "medusa_num_heads" in raw:
         return MedusaHead(_config(raw), raw["medusa_num_heads"])
     if raw.get("architectures") == [MTPHead.__name__]:
@@ -154,19 +162,38 @@ def _raw(head: Head) -> dict:
         "vocab_size": config.vocab_size,
     }
     if rope["rope_type"] != "default":
-        raw["rope_scaling"] = {"type": rope["rope_type"], "factor": rope["factor"]}
+        others = {name: value for name, value in rope.items() if name not in ("rope_type", "rope_theta")}
+        raw["rope_scaling"] = {"type": rope["rope_type"], **others}
     if isinstance(head, EagleHead):
         raw["bias"] = head.bias
     if isinstance(head, EagleHead) and head.qkv_bias:
         raw["qkv_bias"] = True
     if isinstance(head, Eagle3Head):
         raw["draft_vocab_size"] = head.lm_head.out_features
-        raw["target_hidden_size"] = head.fc.in_features // 3
-        if head.target_rows:
-            raw["target_rows"] = True
+        raw["target_hidden_size"] = head.target_width
+        raw |= _variant(head)
     if isinstance(head, MedusaHead):
         raw["medusa_num_heads"] = len(head.heads)
     return raw
+
+
+def _variant(head: Eagle3Head) -> dict:
+    """Return the entries of config.json in which a head differs from SafeAILab's."""
+    variant, config = head.variant, head.config
+    raw: dict[str, Any] = {name: True for name in eagle3_config.SWITCHES if getattr(variant, name)}
+    if head.target_rows:
+        raw["target_rows"] = True
+    if variant.fc_bias:
+        raw["bias"] = True
+    if not variant.taps:
+        raw["use_aux_hidden_state"] = False
+    if variant.inputs is not None:
+        raw["taps"] = list(variant.inputs)
+    if variant.layer_ids is not None:
+        raw[eagle3_config.IDS] = list(variant.layer_ids)
+    if config.head_dim != config.hidden_size // config.num_attention_heads:
+        raw["head_dim"] = config.head_dim
+    return raw | {name: True for name in ("attention_bias", "mlp_bias") if getattr(config, name, False)}
 
 
 @dataclass(frozen=True)
@@ -192,6 +219,19 @@ class _Sizes:
     medusa_num_heads: Annotated[int, Field(ge=1, le=64)] = 1
     bias: bool = True
     qkv_bias: bool = False
+    head_dim: Size | None = None
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    rope_parameters: dict[str, Any] | None = None
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    use_aux_norm: bool = False
+    use_aux_hidden_state: bool = True
+    num_aux_hidden_states: Annotated[int, Field(ge=1, le=eagle3_config.MOST_TAPS)] = 3
+    eagle_aux_hidden_state_layer_ids: _Layers = None
+    taps: _Layers = None
 
 
 def _read_config(folder: Path) -> dict:
@@ -200,20 +240,34 @@ def _read_config(folder: Path) -> dict:
         raise InputError(f"{folder}: no config.json; an EAGLE head is a folder of config.json and its weights")
     text = read_file(path)
     raw = from_json(dict[str, Any], text, path)
+    if eagle3_config.is_eagle3(raw):
+        raw = eagle3_config.flattened(raw, path)
+        text = json.dumps(raw)
     missing = [name for name in _NEEDED if name not in raw]
     if missing:
         raise InputError(f"{path}: {', '.join(missing)} missing; this is not the config of an EAGLE head")
     from_json(_Sizes, text, path)
+    if eagle3_config.is_eagle3(raw):
+        eagle3_config.variant_of(raw, path)
+    rope = _rope(raw)["rope_type"]
+    if rope not in ROPES:
+        raise InputError(f"{path}: RoPE of the type {rope!r} is not supported; known: {', '.join(ROPES)}")
     return raw
 
 
-def _config(raw: dict) -> LlamaConfig:
-    scaling = raw.get("rope_scaling") or {}
-    rope = {"rope_type": scaling.get("type", "default"), "rope_theta": raw.get("rope_theta", _DEFAULTS["rope_theta"])}
-    if "factor" in scaling:
-        rope["factor"] = scaling["factor"]
+def _rope(raw: dict) -> dict[str, Any]:
+    """Return RoPE's settings as transformers 5 has them, from the two forms of a config."""
+    settings = {"rope_theta": raw.get("rope_theta", _DEFAULTS["rope_theta"])}
+    settings |= raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    kind = settings.pop("type", None)
+    return settings | {"rope_type": settings.get("rope_type") or kind or "default"}
+
+
+def _config(raw: dict) -> LlamaConfig | Qwen3Config:
     positions = raw.get("max_position_embeddings", raw.get("max_sequence_length", _DEFAULTS["max_position_embeddings"]))
-    return LlamaConfig(
+    qwen3 = eagle3_config.is_eagle3(raw) and raw["model_type"] == "qwen3"
+    mlp_bias = {"mlp_bias": raw["mlp_bias"]} if "mlp_bias" in raw and eagle3_config.is_eagle3(raw) else {}
+    return (Qwen3Config if qwen3 else LlamaConfig)(
         hidden_size=raw["hidden_size"],
         intermediate_size=raw["intermediate_size"],
         num_hidden_layers=raw.get("num_hidden_layers", _DEFAULTS["num_hidden_layers"]),
@@ -222,9 +276,12 @@ def _config(raw: dict) -> LlamaConfig:
         hidden_act=raw.get("hidden_act", "silu"),
         rms_norm_eps=raw.get("rms_norm_eps", _DEFAULTS["rms_norm_eps"]),
         max_position_embeddings=positions,
-        rope_parameters=rope,
+        rope_parameters=_rope(raw),
         vocab_size=raw["vocab_size"],
         pad_token_id=None,
+        head_dim=raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
+        attention_bias=eagle3_config.is_eagle3(raw) and raw.get("attention_bias", False),
+        **mlp_bias,
     )
 
 
@@ -253,7 +310,8 @@ def _check_names(folder: Path, expected: dict[str, Tensor], found: dict[str, Ten
 
 
 def _embedding(own: Tensor | None, target: nn.Embedding) -> nn.Embedding:
-    """Return the checkpoint's own embedding if it has one that differs, else the target's, which is then shared."""
-    if own is None or torch.equal(own.to(target.weight), target.weight):
-        return target
+    """Return the checkpoint's own embedding if it has one that differs, else the target's, which is then shared.
+    Heads read it as it is stored, also where the target's own forward scales it (Gemma)."""
+    if own is None or (own.shape == target.weight.shape and torch.equal(own.to(target.weight), target.weight)):
+        return target if type(target) is nn.Embedding else nn.Embedding.from_pretrained(target.weight, freeze=True)
     return nn.Embedding.from_pretrained(own.to(target.weight), freeze=True)

@@ -66,7 +66,7 @@ class EagleSession(DraftSession):
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`; each feature is paired with the token after it, so the prompt's first token is
         not read."""
-        self._observe(tokens[:, 1:], features, count)
+        self._observe(tokens[:, 1:], self.draft.head.read(features), count)
 
     def _forward(
         self,

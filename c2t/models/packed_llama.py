@@ -40,7 +40,7 @@ class PackedLayers:
         tapped: dict[int, Tensor | None],
     ) -> Float[Tensor, "R H"]:
         """Append n tokens to the cache and return the last layer's outputs in float32, R = B x n. The inputs of the
-        layers that are keys of `tapped` become its values, (B, n, H)."""
+        layers that are keys of `tapped` become its values, (B, n, H); the number of layers stands for the outputs."""
         rows, new = positions.shape
         x = states.to(torch.float32, memory_format=torch.contiguous_format, copy=True).flatten(0, 1)
         turns, sight = self.rotations.at(positions), Sight.of(mask)
@@ -50,6 +50,8 @@ class PackedLayers:
                 tapped[number] = x.clone().unflatten(0, (rows, new))
             buffer, begin = cache.append(number, x, rows, layer.kv_heads, new, layer.dim)
             layer(x, turns, buffer, begin, sight, room)
+        if len(self.layers) in tapped:
+            tapped[len(self.layers)] = x.clone().unflatten(0, (rows, new))
         return x
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from c2t.errors import InputError
@@ -45,6 +46,7 @@ class Target:
         self.config = model.config.get_text_config(decoder=True)
         self._project = Projection(self.lm_head)
         self.tapped: dict[int, Tensor | None] = {}  # inputs of the tapped layers in the last forward
+        self._hooks: list[RemovableHandle] = []
         self._packed: tuple[list, PackedLlama] | None = None
 
     @property
@@ -92,10 +94,18 @@ class Target:
         return self.model.config._attn_implementation == TREE_ATTENTION
 
     def tap(self, layers: tuple[int, ...]) -> None:
-        """Take the inputs of these layers, side by side, as features, instead of the post-norm state (EAGLE-3)."""
+        """Take the inputs of these layers, side by side, as features (EAGLE-3); the number of layers stands for the
+        input of the final norm. None of them: the post-norm state. InputError for a family without such layers."""
+        for hook in self._hooks:
+            hook.remove()
+        base = self.model.base_model
+        if layers and not (hasattr(base, "layers") and hasattr(base, "norm")):
+            raise InputError(f"{self.model.config.model_type} has no layers that an EAGLE-3 head could read")
+        places = [*base.layers, base.norm] if layers else []
         self.tapped = {index: None for index in layers}
-        for index in layers:
-            self.model.base_model.layers[index].register_forward_pre_hook(partial(self._catch, index), with_kwargs=True)
+        self._hooks = [
+            places[index].register_forward_pre_hook(partial(self._catch, index), with_kwargs=True) for index in layers
+        ]
 
     def _catch(self, index: int, _layer: nn.Module, inputs: tuple, named: dict) -> None:
         self.tapped[index] = inputs[0] if inputs else named["hidden_states"]

@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
 from c2t.models.eagle import EagleHead, Head
-from c2t.models.eagle3 import Eagle3Head
+from c2t.models.eagle3 import Eagle3Head, default_taps
 from c2t.models.mtp import MTPHead
 from pipelines.pair.corpus import QUOTA
 from pipelines.pair.train_head import distillation_loss, eagle3_loss, upstream_loss
@@ -82,7 +82,7 @@ class PairRecipe:
     @property
     def taps(self) -> tuple[int, ...]:
         """Layers of the target that an EAGLE-3 head reads."""
-        return Eagle3Head.taps(self.target.num_hidden_layers) if "draft_eagle3" in self.heads else ()
+        return default_taps(self.target.num_hidden_layers) if "draft_eagle3" in self.heads else ()
 
 
 def llama(layers: int, tied: bool = False, **sizes: int) -> LlamaConfig:

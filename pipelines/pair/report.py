@@ -31,7 +31,7 @@ def proposals(pair: Pair, text: Continuation) -> Int[Tensor, " n"]:
     """Return the draft's most probable token after each token but the first, one token ahead of the target."""
     tokens = text.tokens[None, : text.features.shape[0]]
     if isinstance(pair.draft, EagleDraft):
-        hidden = pair.draft.head(text.features[None, :-1], tokens[:, 1:])
+        hidden = pair.draft.head(pair.draft.head.read(text.features[None, :-1]), tokens[:, 1:])
         return pair.draft.head.logits(hidden, pair.target.lm_head)[0].argmax(-1)
     return pair.draft.model.model(input_ids=tokens).logits[0, 1:].argmax(-1)
 

@@ -185,7 +185,7 @@ def agreement(head: Head, lm_head: nn.Module, data: FeatureRows, rows: Int[Tenso
     same = []
     for part in rows.split(16):
         ids, inputs, features = data.at(part)
-        predicted = head.logits(head(inputs[:, :-1], ids[:, 1:]), lm_head).argmax(-1)
+        predicted = head.logits(head(head.read(inputs[:, :-1]), ids[:, 1:]), lm_head).argmax(-1)
         same.append((predicted == lm_head(features[:, 1:]).argmax(-1)).float().mean())
     return float(torch.stack(same).mean())
 

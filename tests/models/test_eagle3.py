@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig
 
 from c2t.errors import InputError
-from c2t.models.eagle3 import Eagle3Head
+from c2t.models.eagle3 import Eagle3Head, default_taps
 from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.target import Target
@@ -40,7 +40,7 @@ def test_forward_is_upstreams(folder: Path) -> None:
         torch.randn(7, 3 * SIZES["hidden_size"], dtype=torch.float64),
         torch.tensor([3, 1, 4, 1, 5, 9, 2]),
     )
-    hidden = head(features[None], tokens[None])
+    hidden = head(head.read(features[None]), tokens[None])
     state = eagle3_state(EAGLE3, SIZES["hidden_size"])
     y, reduced = eagle3_forward(EAGLE3, state, target.embed_tokens.weight, features, tokens)
     assert_same_network(hidden[0], y)
@@ -54,17 +54,17 @@ def test_forward_is_upstreams(folder: Path) -> None:
 @torch.no_grad()
 def test_features_are_the_inputs_of_three_layers() -> None:
     target = deep_target()
-    target.tap(Eagle3Head.taps(LAYERS))
+    target.tap(default_taps(LAYERS))
     tokens = torch.tensor([PROMPTS[1]])
     features = target.session().prefill(tokens, torch.tensor([tokens.shape[1]])).features
     states = target.model(tokens, output_hidden_states=True).hidden_states
-    assert Eagle3Head.taps(LAYERS) == (2, 4, 5)
+    assert default_taps(LAYERS) == (2, 4, 5)
     assert_same_network(features, torch.cat([states[2], states[4], states[5]], -1))
 
 
 def test_a_shallow_target_is_refused() -> None:
     with pytest.raises(InputError, match="too few"):
-        Eagle3Head.taps(5)
+        default_taps(5)
 
 
 def test_written_as_read(folder: Path, tmp_path: Path) -> None:
@@ -91,6 +91,7 @@ def test_a_head_may_leave_its_rows_to_the_target(tmp_path: Path) -> None:
     made = randomise(Eagle3Head(config, draft_vocab_size=30, target_rows=True), seed=3)
     tokens = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(0))[:30].sort().values
     made.d2t.copy_(tokens - torch.arange(30))
+    made.t2d[tokens] = True
     save_head(made, tmp_path)
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
     head = load_head(tmp_path, target.embed_tokens, target.lm_head)

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from c2t.kv_cache import KVCache
-from c2t.models.eagle3 import Eagle3Head
+from c2t.models.eagle3 import default_taps
 from c2t.models.gguf_target import END, install
 from c2t.models.target import Target, TargetSession
 from c2t.storage import paths
@@ -51,7 +51,7 @@ def load_target() -> tuple[Target, PreTrainedTokenizerBase]:
     place = install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
     model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, trust_remote_code=False)
     target = Target(model.requires_grad_(False))
-    target.tap(Eagle3Head.taps(target.config.num_hidden_layers))
+    target.tap(default_taps(target.config.num_hidden_layers))
     return target, AutoTokenizer.from_pretrained(place, trust_remote_code=False)
 
 

@@ -143,7 +143,7 @@ def test_the_reduced_vocabulary_is_the_most_frequent_tokens() -> None:
 def test_eagle3_loss_is_the_cross_entropy_over_its_own_vocabulary() -> None:
     """One unrolled step by hand, and a head that is trained by it agrees more."""
     target, head, batch = eagle3()
-    hidden = head(batch.inputs[:, :-1], batch.ids[:, 1:])
+    hidden = head(head.read(batch.inputs[:, :-1]), batch.ids[:, 1:])
     logits = target.lm_head(batch.features[:, 1:])
     known = head.t2d[logits.argmax(-1)]
     assert 0 < known.sum() < known.numel()
