@@ -1,13 +1,14 @@
-"""A pair's classifier: the paper's network on the whole harvest, and the beta recommended with it.
+"""A pair's classifiers: the paper's network on the whole harvest, and for smollm2 the conditional one too, each with
+the beta recommended with it.
 
     c2t harvest --pair tiny --limit 400 --max-new-tokens 96 && python -m pipelines.pair.classifier tiny
-    c2t harvest --pair smollm2 --limit 96 --temperature 0 && python -m pipelines.pair.classifier smollm2
+    c2t harvest --pair smollm2 --limit 96 --max-new-tokens 64 --temperature 0
+    python -m pipelines.pair.classifier smollm2
 
-20 negatives per positive and lr 0.01 instead of the defaults' 1 and 0.001: with the defaults the network has not
-learned within 2000 steps to rank nodes as well as their joint probability alone does.
+The paper's network learns from 20 negatives per positive at lr 0.01 instead of the defaults' 1 and 0.001: with the
+defaults it has not learned within 2000 steps to rank nodes as well as their joint probability alone does.
 """
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -24,23 +25,33 @@ from c2t.sampling import Sampling
 from c2t.statistics import total
 from c2t.storage import paths as checkpoints
 from c2t.study.evaluate import continuations, evaluate
-from c2t.training.data import NodeData, TrainSettings
+from c2t.training.data import NodeData
 from c2t.training.fit import train
+from c2t.training.settings import MODELS, TrainSettings
 
-BETAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+BETAS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 TEXTS, NEW_TOKENS = 36, 64
 
 
+# Folder of the pair -> settings of its network.
+NETWORKS = {
+    checkpoints.CLASSIFIER: TrainSettings(negatives=20, lr=1e-2),
+    f"{checkpoints.CLASSIFIER}_conditional": MODELS["c2t-conditional"],
+}
+
+
 class Choice(NamedTuple):
-    """How beta is chosen: the largest one with at least the tau of `goal`, for texts of this temperature."""
+    """How beta is chosen: the largest one with at least the tau of `goal`, for texts of this temperature. parts: the
+    pair's networks."""
 
     goal: Eagle2
     temperature: float
+    parts: tuple[str, ...]
 
 
 CHOICES = {
-    "tiny": Choice(Eagle2(), 0.4),  # the paper's setting
-    "smollm2": Choice(Eagle2(K=4, levels=4, N=12), 0.0),  # trees that pay on a CPU
+    "tiny": Choice(Eagle2(), 0.4, (checkpoints.CLASSIFIER,)),  # the paper's setting
+    "smollm2": Choice(Eagle2(K=4, levels=4, N=12), 0.0, tuple(NETWORKS)),  # trees that pay on a CPU
 }
 
 
@@ -61,18 +72,24 @@ def recommended_beta(name: str, classifier: TreeClassifier) -> float:
     return max((beta for beta in BETAS if tau(C2T(classifier, beta)) >= goal), default=min(BETAS))
 
 
-def main(pair: Annotated[str, typer.Argument(help=f"One of {', '.join(CHOICES)}.")]) -> None:
-    build, out = Path("build/classifier"), checkpoints.root() / "checkpoints" / pair / "classifier"
-    settings, harvest = TrainSettings(negatives=20, lr=1e-2), checkpoints.harvest_of(pair)
+def make(pair: str, part: str) -> None:
+    """Train one of NETWORKS on the pair's harvest, choose its beta, and put it into its place."""
+    build, out = Path("build") / part, checkpoints.root() / "checkpoints" / pair / part
+    settings, harvest = NETWORKS[part], checkpoints.harvest_of(pair)
     trained = train([harvest], build, settings, overwrite=True)
     chosen = TreeClassifier(replace(trained.classifier.config, beta=recommended_beta(pair, trained.classifier)))
     chosen.load_state_dict(trained.classifier.state_dict())
-    shutil.rmtree(out, ignore_errors=True)
-    chosen.save_pretrained(out)
-    print(trained.metrics, f"beta {chosen.config.beta}, saved in {out}")
+    with checkpoints.replacing(out) as folder:
+        chosen.save_pretrained(folder)
+    print(f"{part}: {trained.metrics}, beta {chosen.config.beta}, saved in {out}")
     held_out = NodeData([harvest], settings).validation
     alone = average_precision_score(held_out.accepted.numpy(), held_out.x[:, 0].numpy())
-    print(f"average precision of the joint probability alone, on the same prompts: {alone:.3f}")
+    print(f"average precision of {settings.features[0]} alone, on the same conversations: {alone:.3f}", flush=True)
+
+
+def main(pair: Annotated[str, typer.Argument(help=f"One of {', '.join(CHOICES)}.")]) -> None:
+    for part in CHOICES[pair].parts:
+        make(pair, part)
 
 
 if __name__ == "__main__":
