@@ -10,7 +10,6 @@ from transformers.utils import cached_file
 from c2t.errors import InputError
 from c2t.storage.checked import OPEN, from_json, read_file
 
-FILES = ("config.json", "tokenizer_config.json")
 FOREIGN_CODE = "auto_map"  # entry that names Python files to import
 WEIGHTS_A_BYTE = 4  # of the smallest quantisations; above it a config describes more than its files can hold
 Size = Annotated[int, Field(ge=1, le=2**24)]
@@ -57,10 +56,21 @@ class Tokenizer:
     model_max_length: Annotated[int | float, Field(ge=1)] | None = None
 
 
+@dataclass(frozen=True)
+class Generation:
+    """Entries of a generation_config.json that c2t reads."""
+
+    __pydantic_config__ = OPEN
+    eos_token_id: int | list[int] | None = None
+
+
+SCHEMAS = {"config.json": Sizes, "tokenizer_config.json": Tokenizer, "generation_config.json": Generation}
+
+
 def check_files(place: str | Path, trust_remote_code: bool) -> None:
     """Raise InputError for a folder or Hub id whose files ask for code of its own without `trust_remote_code`, describe
     sizes that its weights cannot have, or are no JSON. Files that are missing are left to who needs them."""
-    for name in FILES:
+    for name, schema in SCHEMAS.items():
         path = _find(place, name)
         if path is None:
             continue
@@ -70,10 +80,9 @@ def check_files(place: str | Path, trust_remote_code: bool) -> None:
                 f"{path} asks to run Python code of its own ({FOREIGN_CODE}); if you trust whoever wrote it, allow it "
                 "with --trust-remote-code (trust_remote_code=True in Python)"
             )
-        if name == FILES[0]:
-            _check_sizes(path)
-        else:
-            from_json(Tokenizer, read_file(path), path)
+        known = from_json(schema, read_file(path), path)
+        if isinstance(known, Sizes):
+            _check_sizes(known, path)
 
 
 def _find(place: str | Path, name: str) -> Path | None:
@@ -87,8 +96,7 @@ def _find(place: str | Path, name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def _check_sizes(path: Path) -> None:
-    sizes = from_json(Sizes, read_file(path), path)
+def _check_sizes(sizes: Sizes, path: Path) -> None:
     files = [*path.parent.glob("*.safetensors"), *path.parent.glob("*.bin")]
     bytes_there = sum(file.stat().st_size for file in files)
     if files and sizes.weights > WEIGHTS_A_BYTE * bytes_there:

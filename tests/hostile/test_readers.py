@@ -14,7 +14,7 @@ from torch import nn
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.cli.info import parameters
 from c2t.errors import InputError
-from c2t.models.checkpoint_files import Sizes, Tokenizer, check_files
+from c2t.models.checkpoint_files import Generation, Sizes, Tokenizer, check_files
 from c2t.models.eagle_checkpoint import load_head
 from c2t.policies.spec import parse, split
 from c2t.prompts import read_prompts
@@ -91,6 +91,7 @@ SCHEMAS = {
     Shard: SHARD,
     Sizes: {"hidden_size": 3, "vocab_size": 5},
     Tokenizer: {"model_max_length": 768},
+    Generation: {"eos_token_id": [1, 2]},
     autotune_cache._Entry: {"key": {}},
     list[acceptance._Entry]: {"rates": [0.5]},
 }

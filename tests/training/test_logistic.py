@@ -56,6 +56,6 @@ def test_it_is_scikit_learns_model_of_the_same_rows_and_drafts(names, harvest: P
 
 def test_a_folder_that_is_not_empty_is_not_replaced_unasked(harvest: Path, tmp_path: Path) -> None:
     train_logistic([harvest], tmp_path / "classifier")
-    with pytest.raises(InputError, match="not empty"):
+    with pytest.raises(InputError, match="replace it with --overwrite"):
         train_logistic([harvest], tmp_path / "classifier")
     train_logistic([harvest], tmp_path / "classifier", overwrite=True)
