@@ -9,6 +9,7 @@ SECONDS or MEMORY, a file outside of its folder, or success on bytes that have a
 """
 
 import contextlib
+import json
 import os
 import random
 import resource
@@ -159,6 +160,16 @@ def finding(ended: Ending, sealed: bool) -> str:
     return ""
 
 
+def harmless(before: bytes, after: bytes) -> bool:
+    """Return True for JSON that still says the same, in another layout, or that has lost its checksum and so counts as
+    an older file, which had none."""
+    try:
+        said, says = json.loads(before), json.loads(after)
+    except ValueError:
+        return False
+    return said == says or not (isinstance(says, dict) and says.get("sha256"))
+
+
 def outside(folder: Path) -> list[str]:
     """Return what lies beside the home in a case's folder, where no command has to write."""
     return sorted(path.name for path in folder.iterdir() if path.name != "home")
@@ -186,8 +197,7 @@ def try_case(number: int, pristine: Path) -> Case:
             damage_file(path, random_)
         words = list(random_.choice(subject.commands))
         ended = run(words, home)
-        # Without its checksum a file counts as an older one, which had none.
-        sealed = subject.sealed and (path.suffix != ".json" or b'"sha256": "' in path.read_bytes())
+        sealed = subject.sealed and not harmless(before, path.read_bytes())
         wrong = finding(ended, sealed) or ", ".join(f"wrote {name}" for name in outside(Path(folder)))
         return Case(words, str(path.relative_to(home)), ended, wrong)
 

@@ -38,6 +38,15 @@ def test_damage_with_a_checksum_must_be_noticed() -> None:
     assert not finding(Ending(2, "", "c2t: x\n", 1), sealed=True)
 
 
+def test_damage_that_changes_nothing_need_not_be_noticed() -> None:
+    before = b'{"a": 1, "sha256": "x"}'
+    assert campaign.harmless(before, b'{"a":  1,\n "sha256": "x"}')
+    assert campaign.harmless(before, b'{"a": 2}')
+    assert not campaign.harmless(before, b'{"a": 2, "sha256": "x"}')
+    assert not campaign.harmless(before, b'{"a": 2, "sha25')
+    assert not campaign.harmless(b"\x00\x01", b"\x00\x03")
+
+
 def test_damage_is_decided_by_its_number() -> None:
     data, text = bytes(range(256)), '{"a": [1, {"b": 2}], "c": "d"}'
     for number in range(50):
