@@ -10,14 +10,20 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
+    Olmo2Config,
+    Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
@@ -47,6 +53,9 @@ SIZES = {
     **NO_TOKENS,
 }
 WINDOW = 6  # of the sliding attention; shorter than every text of the tests
+KINDS = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 4}
+LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
 
 FAMILIES: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**SIZES),
@@ -54,6 +63,13 @@ FAMILIES: dict[str, PreTrainedConfig] = {
     "qwen2-sliding": Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
     "qwen3": Qwen3Config(**SIZES, head_dim=12),
     "mistral": MistralConfig(**SIZES, sliding_window=WINDOW),
+    "qwen3_moe": Qwen3MoeConfig(**SIZES, head_dim=12, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
+    "mixtral": MixtralConfig(**SIZES, **EXPERTS, sliding_window=WINDOW),
+    "gpt_oss": GptOssConfig(**SIZES, **EXPERTS, **KINDS, head_dim=12),
+    "gemma3": Gemma3TextConfig(**SIZES, **KINDS, head_dim=12, query_pre_attn_scalar=10),
+    "phi3": Phi3Config(**SIZES, sliding_window=WINDOW),
+    "phi3-longrope": Phi3Config(**SIZES, original_max_position_embeddings=64, rope_parameters=LONG),
+    "olmo2": Olmo2Config(**SIZES),
     "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, **NO_TOKENS),
 }
 
@@ -70,7 +86,8 @@ def randomise(module: nn.Module, seed: int, spread: float = 0.4) -> nn.Module:
 
 
 def language_model(config: PreTrainedConfig, seed: int = 0, spread: float = 0.4) -> PreTrainedModel:
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").double().eval()
+    # "eager" experts: torch's grouped products take no float64
+    model = AutoModelForCausalLM.from_config(config, experts_implementation="eager").double().eval()
     return randomise(model, seed, spread)
 
 

@@ -226,14 +226,14 @@ def _load_target(
 ) -> Target:
     check_files(place, trust_remote_code)
     dtype = dtype or (torch.float32 if device.type == "cpu" and device_map is None else "auto")
-    where = {"device_map": device_map} if device_map else {}
+    where: dict[str, Any] = {"device_map": device_map} if device_map else {}
+    if dtype == torch.float64:
+        where["experts_implementation"] = "eager"  # of mixtures of experts; torch's grouped products take no float64
     try:
-        # SDPA takes boolean masks; eager attention would silently add them to the scores.
         with _no_report():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 place,
                 dtype=dtype,
-                attn_implementation="sdpa",
                 output_loading_info=True,
                 trust_remote_code=trust_remote_code,
                 **where,

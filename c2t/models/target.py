@@ -1,7 +1,7 @@
 """The target: any stock causal LM of transformers, verifying a tree in one forward.
 
 The stock attention gets a 4-D mask and explicit positions; the cache is ours. It works with families whose attention is
-softmax over one growing cache; sliding windows go into the mask.
+softmax over one growing cache, with sinks or without; sliding windows go into the mask.
 """
 
 from functools import partial
@@ -21,7 +21,14 @@ from c2t.models.packed_llama import PackedLlama
 from c2t.models.projection import Projection, version_of
 from c2t.tree import Tree
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gpt2")  # tested: tree forward = forward of every path
+# Tested: tree forward = forward of every path.
+FAMILIES = (
+    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"),
+    *("gpt_oss", "gemma3_text", "phi3", "olmo2", "gpt2"),
+)
+
+
+ATTENTION = ("sdpa", "eager", TREE_ATTENTION)
 
 
 class Verified(NamedTuple):
@@ -35,11 +42,19 @@ class Verified(NamedTuple):
 
 
 class Target:
-    """Causal LM and the facts about it that the runtime needs; InputError for a family that is not in FAMILIES."""
+    """Causal LM and the facts about it that the runtime needs; InputError for a family that is not in FAMILIES, and for
+    attention that takes no mask of a tree."""
 
     def __init__(self, model: PreTrainedModel):
         if model.config.model_type not in FAMILIES:
             raise InputError(f"{model.config.model_type} models are not supported; known: {', '.join(FAMILIES)}")
+        if model.config._attn_implementation not in ATTENTION:
+            raise InputError(
+                f"attention by {model.config._attn_implementation} takes no mask of a tree: load the model with "
+                f"attn_implementation one of {', '.join(ATTENTION)}"
+            )
+        if getattr(model.config, "final_logit_softcapping", None) is not None:
+            raise InputError("final_logit_softcapping of the target is not supported")
         self.model = model.eval()
         self.lm_head = model.get_output_embeddings()
         self.embed_tokens: nn.Embedding = model.get_input_embeddings()
@@ -62,6 +77,11 @@ class Target:
 
     @property
     def max_positions(self) -> int:
+        """Positions that a text may have. With LongRoPE it ends where the frequencies change with the text's length:
+        beyond, a tree's forward would not be that of its paths."""
+        rope = getattr(self.config, "rope_parameters", None) or {}
+        if rope.get("rope_type") == "longrope":
+            return rope["original_max_position_embeddings"]
         return self.config.max_position_embeddings
 
     @property
@@ -85,7 +105,9 @@ class Target:
 
     def use_tree_attention(self) -> None:
         """Verify trees with c2t's own kernel, which skips the empty blocks of a tree's mask, instead of SDPA with a
-        dense mask. Raises InputError for head dimensions that it has no blocks for."""
+        dense mask. Raises InputError for head dimensions that it has no blocks for, and for attention with sinks."""
+        if self.model.config.model_type == "gpt_oss":
+            raise InputError("tree attention has no sinks, which gpt_oss needs; decode without it")
         check_heads(self.config)
         self.model.set_attn_implementation(TREE_ATTENTION)
 
@@ -139,16 +161,23 @@ class Target:
         return self._project(hidden).to(self.device)
 
     def _masks(self, mask: Tensor, positions: Tensor, cache: KVCache) -> Tensor | dict[str, Tensor]:
-        """Return the 4-D mask, cut at the sliding window if there is one; one mask per kind of layer where a model
-        mixes kinds."""
+        """Return the 4-D mask as the model's attention takes it, cut at the sliding window if there is one: a mask for
+        each kind of layer where a model mixes kinds."""
         kinds = set(getattr(self.config, "layer_types", None) or ())
         window = getattr(self.config, "sliding_window", None)
-        full = mask[:, None]
+        full = self._as_taken(mask[:, None])
         if window is None or kinds == {"full_attention"}:
             return full
         stored = cache.positions(positions)
-        sliding = (mask & (positions[:, :, None] - stored[:, None] < window))[:, None]
+        sliding = self._as_taken((mask & (positions[:, :, None] - stored[:, None] < window))[:, None])
         return {"full_attention": full, "sliding_attention": sliding} if len(kinds) > 1 else sliding
+
+    def _as_taken(self, mask: Bool[Tensor, "B 1 n t"]) -> Tensor:
+        """Return a mask as it is, but for eager attention, which would add True to the scores as a 1."""
+        if self.model.config._attn_implementation != "eager":
+            return mask
+        dtype = self.model.dtype
+        return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 
 
 class TargetSession:

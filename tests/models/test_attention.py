@@ -2,7 +2,19 @@
 
 import pytest
 import torch
-from transformers import DynamicCache, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    DynamicCache,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    Olmo2Config,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from c2t.errors import InputError
 from c2t.kernels.tree_attention import tree_attention, triton_attention
@@ -15,6 +27,8 @@ from c2t.sampling import Sampling
 from tests.kernels.test_tree_attention import exact_attention
 from tests.rounding import assert_same_network, assert_within
 from tests.toys import (
+    EXPERTS,
+    KINDS,
     NO_TOKENS,
     PROMPTS,
     SIZES,
@@ -37,6 +51,11 @@ FAMILIES = {
     ),
     "qwen3": Qwen3Config(**WIDE),
     "mistral": MistralConfig(**WIDE, sliding_window=WINDOW),
+    "mixtral": MixtralConfig(**WIDE, **EXPERTS, sliding_window=WINDOW),
+    "qwen3_moe": Qwen3MoeConfig(**WIDE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
+    "gemma3": Gemma3TextConfig(**WIDE, **KINDS, query_pre_attn_scalar=10),
+    "phi3": Phi3Config(**{**SIZES, "hidden_size": 64}, sliding_window=WINDOW),
+    "olmo2": Olmo2Config(**{**SIZES, "hidden_size": 64}),
     "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=2, n_head=4, n_positions=256, **NO_TOKENS),
 }
 
@@ -77,7 +96,10 @@ def test_logits_are_those_of_sdpa(family: str, monkeypatch: pytest.MonkeyPatch) 
     for ours, stock in zip(rounds(target), expected, strict=True):
         assert_same_network(ours, stock)
     # two trees, two layers, of which one or both may have a window
-    assert windows == 2 * {"mistral": [WINDOW, WINDOW], "qwen2-sliding": [None, WINDOW]}.get(family, [None, None])
+    both, none = [WINDOW, WINDOW], [None, None]
+    sliding = {"mistral": both, "mixtral": both, "phi3": both}
+    sliding |= {"qwen2-sliding": [None, WINDOW], "gemma3": [WINDOW, None]}
+    assert windows == 2 * sliding.get(family, none)
 
 
 @torch.no_grad()

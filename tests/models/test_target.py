@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, MambaConfig
 
 from c2t.errors import InputError
+from c2t.models import target as runtime
 from c2t.models.pairs import Pair, load_pair
-from c2t.models.target import check_logits
+from c2t.models.target import Target, check_logits
 from c2t.policies import Eagle2
 from c2t.sampling import Sampling
 from c2t.tree import Tree
@@ -18,6 +20,7 @@ from tests.rounding import assert_same_network
 from tests.toys import (
     FAMILIES,
     PROMPTS,
+    SIZES,
     WINDOW,
     TableDraft,
     language_model,
@@ -101,6 +104,66 @@ def test_sliding_window_is_felt(checkpoints) -> None:
     full = language_model(FAMILIES["llama"])  # the same weights, since they are drawn in the same order
     assert full.state_dict().keys() == target.model.state_dict().keys()
     assert (with_window[0, 0] - full(text).logits[0, -1]).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_sinks_are_felt(checkpoints) -> None:
+    """The comparison above sees gpt_oss's sinks, and its masks are no ones added to the scores."""
+    target, text = checkpoints("gpt_oss").target, torch.tensor([PROMPTS[1]])
+    with_sinks = target.session().prefill(text, torch.tensor([len(PROMPTS[1])])).logits
+    sinks = [layer.self_attn.sinks for layer in target.model.model.layers]
+    kept = [sink.clone() for sink in sinks]
+    for sink in sinks:
+        sink.fill_(-torch.inf)
+    without = target.session().prefill(text, torch.tensor([len(PROMPTS[1])])).logits
+    for sink, value in zip(sinks, kept, strict=True):
+        sink.copy_(value)
+    assert (with_sinks - without).abs().max() > 1e-3
+    with pytest.raises(InputError, match="tree attention has no sinks"):
+        target.use_tree_attention()
+
+
+def test_every_family_is_tested() -> None:
+    assert {config.model_type for config in FAMILIES.values()} == set(runtime.FAMILIES)
+
+
+def test_texts_end_where_longrope_changes_its_frequencies(checkpoints) -> None:
+    assert checkpoints("phi3").target.max_positions == SIZES["max_position_embeddings"]
+    assert checkpoints("phi3-longrope").target.max_positions == 64
+
+
+def test_models_that_cannot_verify_a_tree_are_refused() -> None:
+    mamba = AutoModelForCausalLM.from_config(MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1))
+    with pytest.raises(InputError, match="mamba models are not supported; known: llama, "):
+        Target(mamba)
+    llama = language_model(FAMILIES["llama"])
+    llama.set_attn_implementation("flex_attention")
+    with pytest.raises(InputError, match=r"flex_attention takes no mask of a tree: .* one of sdpa, eager, c2t_tree"):
+        Target(llama)
+    capped = language_model(Gemma3TextConfig(**{**SIZES, "final_logit_softcapping": 30.0}, head_dim=12))
+    with pytest.raises(InputError, match="final_logit_softcapping"):
+        Target(capped)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2-sliding", "gemma3"])
+def test_eager_attention_takes_the_same_trees(family: str, checkpoints) -> None:
+    pair, policy = checkpoints(family), Eagle2(K=4, levels=3, N=14)
+    expected, _ = run(pair.target, pair.draft, policy, PROMPTS, new=12)
+    pair.target.model.set_attn_implementation("eager")
+    texts, _ = run(pair.target, pair.draft, policy, PROMPTS, new=12)
+    pair.target.model.set_attn_implementation("sdpa")
+    assert texts == expected
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_experts_run_in_float32_too(family: str, checkpoints, tmp_path: Path) -> None:
+    """In float64 they run one by one, elsewhere as transformers runs them by default."""
+    checkpoints(family).target.model.save_pretrained(tmp_path)
+    checkpoints(family).tokenizer.save_pretrained(tmp_path)
+    write_head(tmp_path / "head", CONFIG, head_state(CONFIG))
+    pair = load_pair(target=tmp_path, draft=tmp_path / "head", dtype=torch.float32)
+    texts, _ = run(pair.target, pair.draft, Eagle2(K=4, levels=3, N=14), PROMPTS, new=4)
+    assert all(len(text) == 4 for text in texts)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
