@@ -15,7 +15,7 @@ from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
 from c2t.kernels.llama_layer import kernels
 from c2t.models import gguf_target
-from c2t.models.eagle_checkpoint import fetch
+from c2t.models.eagle_checkpoint import download_size, fetch
 from c2t.models.pairs import DRAFTS, drafts_of, fingerprint, kind_of
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
@@ -109,8 +109,19 @@ def _part(name: str, part: str) -> list[Facts]:
         return [Facts("classifier", {"missing": str(error)})] if missing else []
     if isinstance(place, Path):
         return folder(place)
-    template = PUBLISHED[name].template
-    return [Facts(f"{part}, published", {"Hub id": place} | ({"template": template} if part == "target" else {}))]
+    published = PUBLISHED[name]
+    more = {"template": published.template} if part == "target" else {}
+    return [Facts(f"{part}, published", {"Hub id": place, "download": download(name, part)} | more)]
+
+
+def download(name: str, part: str) -> str:
+    """Return how much loading a published pair's target or draft would download; nothing is."""
+    place, about = getattr(PUBLISHED[name], part), PUBLISHED[name].sizes[part == "draft"]
+    size = download_size(place, model=part == "target")
+    if size is None:
+        known = "size not known" if about is None else f"about {about:g} GB, by its number of weights"
+        return f"{known} (the Hub is not within reach)"
+    return f"{size / 1e9:.2f} GB" if size else "nothing, it is on this machine"
 
 
 def _harvest(path: Path) -> Facts:

@@ -24,7 +24,7 @@ from c2t.models.eagle import Head
 
 @dataclass(frozen=True)
 class Eagle3Variant:
-    """What EAGLE-3 heads differ in; the defaults are SafeAILab's.
+    """Form of an EAGLE-3 head, in what published ones differ; the defaults are SafeAILab's.
 
     taps: number of the target's states that the head reads; 0: the post-norm state after the last layer, and no fc.
     inputs: the layers whose inputs these states are, the number of layers standing for the output of the last one
@@ -198,7 +198,7 @@ def inputs_of(layer_ids: tuple[int, ...], target_layers: int) -> tuple[int, ...]
     shown = ",".join(map(str, layer_ids))
     raise InputError(
         f"eagle_aux_hidden_state_layer_ids = {shown} may count inputs (vLLM) or outputs of layers (SGLang), and its "
-        f"config does not say which: give the inputs with taps, {shown} or each one more"
+        f"config does not say which: name the inputs behind the draft, as +taps={shown} or with each one more"
     )
 
 

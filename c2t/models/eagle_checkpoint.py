@@ -29,28 +29,52 @@ ROPES = ("default", "linear", "dynamic", "llama3", "yarn")  # compared with plai
 TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t's own, upstream reads past it
 _Layer = Annotated[int, Field(ge=0, le=1024)]  # of the target
 _Layers = Annotated[list[_Layer], Field(min_length=1, max_length=eagle3_config.MOST_TAPS)] | None
+PATTERNS = ("*.json", "*.safetensors", "*.bin")  # files of a head on the Hub
+TOKENIZER = ("*.model", "*.txt", "*.jinja")  # further files of a language model
+SUBFOLDERS = "*/*"  # of a repository: other formats, training states
+_OUT_OF_REACH = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)
 _NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
 
-def fetch(path_or_id: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensors", "*.bin")) -> Path:
+def download_size(hub_id: str, model: bool) -> int | None:
+    """Return the bytes that loading a Hub repository would download, a language model or a head: 0 if all is on this
+    machine, None if that cannot be known because the Hub is not within reach."""
+    patterns = [*PATTERNS, *TOKENIZER] if model else list(PATTERNS)
+    try:
+        files = snapshot_download(hub_id, allow_patterns=patterns, ignore_patterns=[SUBFOLDERS], dry_run=True)
+    except _OUT_OF_REACH:
+        return None
+    if model and any(file.filename.endswith(".safetensors") for file in files):  # transformers reads these only
+        files = [file for file in files if not file.filename.endswith(".bin")]
+    return sum(file.file_size or 0 for file in files if file.will_download)
+
+
+def fetch(path_or_id: str | Path, patterns: tuple[str, ...] = PATTERNS) -> Path:
     """Return the local folder of a checkpoint: the folder itself, or the downloaded Hub repository of that id.
     InputError if it is neither."""
     if Path(path_or_id).is_dir():
         return Path(path_or_id)
     try:
-        return Path(snapshot_download(str(path_or_id), allow_patterns=list(patterns)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        found = snapshot_download(str(path_or_id), allow_patterns=list(patterns), ignore_patterns=[SUBFOLDERS])
+        return Path(found)
+    except _OUT_OF_REACH as error:
         raise InputError(
             f"{path_or_id}: neither a folder nor a Hub repository within reach ({type(error).__name__})"
         ) from error
 
 
-def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding, lm_head: nn.Module | None = None) -> Head:
+def load_head(
+    path_or_id: str | Path,
+    embed_tokens: nn.Embedding,
+    lm_head: nn.Module | None = None,
+    taps: tuple[int, ...] | None = None,
+) -> Head:
     """Load a head (EAGLE-1/2, EAGLE-3, MTP or Medusa-style, by its config) onto the target's embedding, device and
     dtype.
 
     Reads `model.safetensors` or `pytorch_model.bin` in fp32, fp16 or bf16, with or without embed_tokens. lm_head: the
-    target's, for EAGLE-3 heads that store none of its rows. Raises InputError for a head whose hidden size or
+    target's, for EAGLE-3 heads that store none of its rows. taps: layers of the target whose inputs an EAGLE-3 head
+    reads, in place of those that its config names. Raises InputError for a head whose hidden size or
     vocabulary differs from the target's, for entries of an EAGLE-3 config that c2t does not compute, and for missing,
     unexpected or unreadable weights.
     """
@@ -69,6 +93,13 @@ def load_head(path_or_id: str | Path, embed_tokens: nn.Embedding, lm_head: nn.Mo
         if eagle3_config.KIND not in raw:  # code that reads flat configs looks at the weights, not at model_type
             raw["model_type"] = "qwen3" if "midlayer.self_attn.q_norm.weight" in state else "llama"
     own = state.pop("embed_tokens.weight", None)
+    if taps is not None:
+        if not eagle3_config.is_eagle3(raw):
+            raise InputError(f"{folder}: no EAGLE-3 head, so it reads no layers that taps could name")
+        count = eagle3_config.variant_of(raw, folder / "config.json").taps
+        if len(taps) != count:
+            raise InputError(f"{folder}: taps = {','.join(map(str, taps))}: the head reads {count} states")
+        raw["taps"] = list(taps)
     if own is None and raw["hidden_size"] != hidden:
         raise InputError(f"{folder}: embed_tokens.weight is missing, and the target's is of another width, {hidden}")
     if own is not None and own.shape != (vocabulary, raw["hidden_size"]):

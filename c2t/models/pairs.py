@@ -37,6 +37,7 @@ DRAFTS = {
 }
 PROVENANCE = "provenance.json"  # beside a pair's parts
 NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
+TAPS = "+taps="  # behind an EAGLE-3 head's name, before NGRAMS: the layers whose inputs it reads, as 2,18,33
 _MIB = 2**20
 
 
@@ -80,15 +81,18 @@ def load_pair(
     """Load a pair by NAME (default: smollm2), or a target and a draft by folder or Hub id.
 
     draft: may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=WEIGHT" at its end mixes it with
-    the text's n-grams (`c2t.models.ngrams`). dtype: float32 by default on a CPU, the checkpoint's elsewhere.
-    device_map: spreads a large target over devices as in transformers. trust_remote_code: run the Python code that
-    comes with the files of target and draft, which are refused without it if they ask for that. The target of smollm2
-    is converted from its package the first time. Warns of a head that was trained for other weights of the target.
+    the text's n-grams (`c2t.models.ngrams`); "+taps=2,18,33" before that names the layers of the target whose inputs an
+    EAGLE-3 head reads, where its config does not say it clearly. dtype: float32 by default on a CPU, the checkpoint's
+    elsewhere. device_map: spreads a large target over devices as in transformers. trust_remote_code: run the Python
+    code that comes with the files of target and draft, which are refused without it if they ask for that. The target of
+    smollm2 is converted from its package the first time. Warns of a head that was trained for other weights of the
+    target.
     Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
         pair = checkpoints.DEFAULT_PAIR
     draft, prior_weight = _split(draft)
+    draft, taps = _split_taps(draft)
     if draft is not None and not str(draft):
         raise InputError(f"the name of the draft is empty: give one of {', '.join(DRAFTS)}, a folder or a Hub id")
     if pair is None and (draft is None or str(draft) in DRAFTS):
@@ -100,11 +104,13 @@ def load_pair(
     target_model = _load_target(target_place, device, dtype, device_map, trust_remote_code)
     tokenizer = _load_tokenizer(target_place, target_model, trust_remote_code)
     if (kind or kind_of(folder)) == "head":
-        head = load_head(folder, target_model.embed_tokens, target_model.lm_head).requires_grad_(False)
+        head = load_head(folder, target_model.embed_tokens, target_model.lm_head, taps).requires_grad_(False)
         target_model.tap(head.taps(target_model.config.num_hidden_layers))
         draft_of = MedusaDraft if isinstance(head, MedusaHead) else EagleDraft
         loaded = draft_of(head, target_model.lm_head)
         _check_trained_for(folder, Path(target_place))
+    elif taps is not None:
+        raise InputError(f"{folder}: a language model drafts without taps; leave {TAPS} out")
     else:
         loaded = DraftLM(_load_target(str(folder), device, dtype, device_map, trust_remote_code))
         check_vocabulary(loaded.model, target_model, folder)
@@ -114,6 +120,8 @@ def load_pair(
         "target": (target_place, getattr(target_model.config, "_commit_hash", None) or fingerprint(Path(target_place))),
         "draft": (str(draft_place), fingerprint(folder)),
     }
+    if taps is not None:
+        sources["draft"] = tuple(f"{source}{TAPS}{','.join(map(str, taps))}" for source in sources["draft"])
     if prior_weight is not None:
         loaded = NgramDraft(loaded, prior_weight)
         sources["draft"] = tuple(f"{source}{NGRAMS}={prior_weight:g}" for source in sources["draft"])
@@ -172,6 +180,17 @@ def _split(draft: str | Path | None) -> tuple[str | Path | None, float | None]:
         raise InputError(f"draft = {draft}: write {NGRAMS}, or {NGRAMS}=WEIGHT with a number") from error
     check_prior_weight(prior_weight)
     return name or None, prior_weight
+
+
+def _split_taps(draft: str | Path | None) -> tuple[str | Path | None, tuple[int, ...] | None]:
+    """Split "+taps=2,18,33" from a draft's end; return the draft (None: the pair's usual one) and the layers (None: as
+    its config has them)."""
+    found = re.fullmatch(rf"(.*){re.escape(TAPS)}([^/]*)", str(draft or ""), re.DOTALL)
+    if not found:
+        return draft, None
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", found[2], re.ASCII):
+        raise InputError(f"draft = {draft}: write {TAPS} with the numbers of layers between commas, as {TAPS}2,18,33")
+    return (type(draft)(found[1]) if found[1] else None), tuple(map(int, found[2].split(",")))
 
 
 def kind_of(folder: Path) -> str:

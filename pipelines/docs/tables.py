@@ -11,6 +11,7 @@ from c2t.policies import POLICIES
 from c2t.study.interval import Interval
 from c2t.study.pareto import compare
 from c2t.study.points import Point, read_points
+from pipelines.docs import heads
 
 RESULTS = Path(__file__).parents[2] / "data" / "results"
 TAUS = (1.5, 2.0, 2.5)
@@ -322,6 +323,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "breakdown": breakdown,
     "forwards": forwards,
     "policies": policies,
+    "pairs-on-the-hub": heads.pairs,
+    "other-heads": heads.others,
     "paper-eagle": partial(gain_at, "gain.jsonl", "paper's network", 2.0, draft="eagle", temperature=0.4),
     "oracle": partial(gain_at, "gain.jsonl", "oracle", 2.0, draft="eagle", temperature=0.4),
     "paper-doubled": partial(gain_at, "gain-calibration.jsonl", "paper's network", 2.0, scale=2.0),

@@ -289,7 +289,7 @@ def test_info_of_folders(at_home: Path, tmp_path: Path) -> None:
     shutil.copytree(at_home / "data" / "harvest" / "tiny", tmp_path / "mine")
     with contextlib.chdir(tmp_path):
         assert "trees" in good("info", "mine")  # a folder, though it looks like a pair's name
-    assert "nothing is called 'tinny'; known: llama2-13b" in refused("info", "tinny")
+    assert "nothing is called 'tinny'; known: gpt-oss-120b" in refused("info", "tinny")
 
 
 def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +311,7 @@ def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate", "--pair", "tinny"], "no target is called 'tinny'; known: llama2-13b, .*tiny"),
+        (["generate", "--pair", "tinny"], "no target is called 'tinny'; known: gpt-oss-120b, .*tiny"),
         (["generate", "--classifier", "tinny"], "no classifier is called 'tinny'; known: llama2-7b, .*tiny"),
         (["finetune", "--from", "tinny"], "no classifier is called 'tinny'; known: llama2-7b, .*tiny"),
         (["generate", "--pair", "../tiny"], "no such folder"),

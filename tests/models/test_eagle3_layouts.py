@@ -11,12 +11,13 @@ from c2t.errors import InputError
 from c2t.models.eagle3 import default_taps
 from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.pairs import load_pair
 from c2t.models.target import Target
 from c2t.policies import Eagle2, Plain
 from tests.eagle3_reference import LAYOUTS, REDUCED, SPECULATORS, Math, draft, file, flat, speculators, weights
-from tests.eagle_reference import write_head
+from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.rounding import assert_same_network
-from tests.toys import PROMPTS, SIZES, VOCABULARY, language_model, path_of, root_of, run
+from tests.toys import FAMILIES, PROMPTS, SIZES, VOCABULARY, language_model, path_of, root_of, run, save_language_model
 
 LAYERS, TEXT = 8, [3, 1, 4, 1, 5, 9, 2]
 
@@ -230,3 +231,50 @@ def test_tensors_that_no_forward_reads_are_left_out(tmp_path: Path) -> None:
     assert plain.state_dict().keys() == head.state_dict().keys()
     assert all(head.state_dict()[name].equal(tensor) for name, tensor in plain.state_dict().items())
     assert int(head.t2d.sum()) == REDUCED
+
+
+def test_taps_may_be_named_behind_the_draft(tmp_path: Path) -> None:
+    """As inputs of layers, where a config does not say what it counts; what the draft was is kept with the pair."""
+    target = save_language_model(tmp_path / "target", language_model(LlamaConfig(**{**SIZES, "num_hidden_layers": 16})))
+    head = write(tmp_path / "head", flat(**{IDS: [5, 9, 13]}), Math(), {})
+    with pytest.raises(InputError, match=r"behind the draft, as \+taps=5,9,13 or with each one more"):
+        load_pair(target=target, draft=head)
+    pair = load_pair(target=target, draft=f"{head}+taps=6,10,14")
+    assert pair.target.taps == (6, 10, 14)
+    place, version = pair.sources["draft"]
+    assert (place, version.partition("+")[2]) == (f"{head}+taps=6,10,14", "taps=6,10,14")
+    mixed = load_pair(target=target, draft=f"{head}+taps=5,9,13+ngrams=2")
+    assert mixed.target.taps == (5, 9, 13)
+    assert mixed.sources["draft"][0] == f"{head}+taps=5,9,13+ngrams=2"
+
+
+@pytest.mark.parametrize(
+    ("taps", "message"),
+    [
+        ("", "with the numbers of layers between commas"),
+        ("2,x", "with the numbers of layers between commas"),
+        ("2,-4,5", "with the numbers of layers between commas"),
+        ("2,4", "taps = 2,4: the head reads 3 states"),
+        ("5,4,2", "taps = 5,4,2: a target of 8 layers has the states 0 to 8"),
+        ("2,4,9", "taps = 2,4,9: a target of 8 layers"),
+    ],
+)
+def test_taps_of_no_sense_are_refused(taps: str, message: str, tmp_path: Path) -> None:
+    target = save_language_model(tmp_path / "target", deep_target().model)
+    with pytest.raises(InputError, match=message) as caught:
+        load_pair(target=target, draft=f"{write(tmp_path / 'head', flat(), Math(), {})}+taps={taps}")
+    assert "\n" not in str(caught.value)
+
+
+def test_only_eagle3_heads_have_taps(tmp_path: Path) -> None:
+    target = save_language_model(tmp_path / "target", deep_target().model)
+    other = write_head(tmp_path / "head", CONFIG, head_state(CONFIG))
+    with pytest.raises(InputError, match="no EAGLE-3 head, so it reads no layers"):
+        load_pair(target=target, draft=f"{other}+taps=2,4,5")
+    with pytest.raises(InputError, match="a language model drafts without taps"):
+        load_pair(target=target, draft=f"{target}+taps=2,4,5")
+    gpt2 = save_language_model(tmp_path / "gpt2", language_model(FAMILIES["gpt2"]))
+    with pytest.raises(InputError, match="too few"):
+        load_pair(target=gpt2, draft=write(tmp_path / "eagle3", flat(), Math(), {}))
+    with pytest.raises(InputError, match="gpt2 has no layers that an EAGLE-3 head could read"):
+        load_pair(target=gpt2, draft=f"{tmp_path / 'eagle3'}+taps=0,1,2")

@@ -1,0 +1,74 @@
+"""Tables of docs/heads.md: the pairs by name, from c2t.storage.published, and other heads on the Hub."""
+
+from typing import NamedTuple
+
+from c2t.storage.published import PUBLISHED
+
+
+class Published(NamedTuple):
+    """A head on the Hub. layout: its publisher's. target: "" for the one of the line before."""
+
+    target: str
+    head: str
+    layout: str
+
+
+TESTED = ("EAGLE-1", "flat", "flat, .bin", "speculators", "ModelOpt")  # layouts of tests/eagle3_reference.py
+LLAMA4, GEMMA4 = "flat; no Llama 4 target in c2t", "speculators; no Gemma 4 target in c2t"
+OTHERS = [
+    Published("Llama-3.1-8B-Instruct", "lmsys/SGLang-EAGLE3-Llama-3.1-8B-Instruct-SpecForge", "flat"),
+    Published("", "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", "speculators"),
+    Published("", "yuhuili/EAGLE-LLaMA3.1-Instruct-8B", "EAGLE-1"),
+    Published("Llama-3.3-70B-Instruct", "lmsys/SGLang-EAGLE3-Llama-3.3-70B-Instruct-SpecForge", "flat"),
+    Published("", "RedHatAI/Llama-3.3-70B-Instruct-speculator.eagle3", "speculators"),
+    Published("Qwen3-8B", "Tengyunw/qwen3_8b_eagle3", "flat"),
+    Published("", "Zjcxy-SmartAI/Eagle3-Qwen3-8B-zh", "flat"),
+    Published("", "RedHatAI/Qwen3-8B-speculator.eagle3", "speculators"),
+    Published("Qwen3-14B", "RedHatAI/Qwen3-14B-speculator.eagle3", "speculators"),
+    Published("Qwen3-32B", "Zjcxy-SmartAI/Eagle3-Qwen3-32B-zh", "flat"),
+    Published("", "RedHatAI/Qwen3-32B-speculator.eagle3", "speculators"),
+    Published("Qwen3-30B-A3B", "Tengyunw/qwen3_30b_moe_eagle3", "flat"),
+    Published("Qwen3-30B-A3B-Instruct-2507", "lmsys/SGLang-EAGLE3-Qwen3-30B-A3B-Instruct-2507-SpecForge-Nex", "flat"),
+    Published("", "RedHatAI/Qwen3-30B-A3B-Instruct-2507-speculator.eagle3", "speculators"),
+    Published("gpt-oss-20b", "zhuyksir/EAGLE3-gpt-oss-20b-bf16", "flat"),
+    Published("gpt-oss-120b", "lmsys/EAGLE3-gpt-oss-120b-bf16", "flat"),
+    Published("", "nvidia/gpt-oss-120b-Eagle3, also -short-context, -throughput, -v3", "ModelOpt"),
+    Published("Qwen2-72B-Instruct", "yuhuili/EAGLE-Qwen2-72B-Instruct", "EAGLE-1"),
+    Published("Qwen2.5-14B-Instruct", "Zjcxy-SmartAI/Eagle-Qwen2.5-14B-Instruct", "EAGLE-1"),
+    Published("Llama-4 Scout, Maverick", "lmsys/sglang-EAGLE3-Llama-4-*", LLAMA4),
+    Published("", "nvidia/Llama-4-Maverick-17B-128E-Eagle3", LLAMA4),
+    Published("Gemma-4-31B-it, 26B-A4B", "RedHatAI/gemma-4-*-speculator.eagle3", GEMMA4),
+]
+
+
+def pairs() -> str:
+    """Return the table of the pairs by name."""
+    rows = [
+        (f"`{name}`", pair.target, pair.draft, layout(pair.draft), " + ".join(map(gigabytes, pair.sizes)), "yes")
+        for name, pair in PUBLISHED.items()
+    ]
+    return table(("name", "target", "head", "format", "GB", "layout tested"), rows)
+
+
+def others() -> str:
+    """Return the table of heads that `--draft` takes by their ids, and of those that have no target in c2t."""
+    rows = [(*head, "yes" if head.layout in TESTED else "no") for head in OTHERS]
+    return table(("target", "head", "format", "layout tested"), rows)
+
+
+def layout(head: str) -> str:
+    """Return the layout in which the publisher of a pair's head writes."""
+    if head.startswith("yuhuili/"):
+        return "flat, .bin" if "EAGLE3" in head else "EAGLE-1"
+    return "speculators" if head.startswith("RedHatAI/") else "flat"
+
+
+def gigabytes(size: float | None) -> str:
+    """Return a size in GB as the table shows it."""
+    return "?" if size is None else f"{size:g}"
+
+
+def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a Markdown table of words."""
+    lines = [f"| {' | '.join(row)} |" for row in (columns, ("---",) * len(columns), *rows)]
+    return "\n".join(["", *lines, ""])

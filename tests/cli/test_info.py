@@ -1,0 +1,73 @@
+"""What `c2t info` says about pairs that are on the Hub, without a network."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from c2t.cli.info import info
+from c2t.models import eagle_checkpoint
+from c2t.models.chat_templates import conversation
+from c2t.storage.published import PUBLISHED
+from tests.toys import toy_tokenizer
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("C2T_HOME", str(tmp_path))
+
+
+def said(name: str, title: str) -> dict:
+    return next(facts.values for facts in info(name) if facts.title == title)
+
+
+def test_a_download_is_the_files_that_are_read_and_not_here(home, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"config.json": 1000, "model-1.safetensors": 7 * 10**9, "model-2.safetensors": 9 * 10**9}
+    sizes |= {"pytorch_model.bin": 16 * 10**9, "tokenizer.model": 1000}
+    asked = []
+
+    def listed(hub_id: str, allow_patterns: list, ignore_patterns: list, dry_run: bool):
+        assert dry_run
+        assert ignore_patterns == ["*/*"]
+        asked.append(hub_id)
+        here = "model-2.safetensors"
+        rows = [SimpleNamespace(filename=n, file_size=s, will_download=n != here) for n, s in sizes.items()]
+        return [row for row in rows if "*" + Path(row.filename).suffix in allow_patterns]
+
+    monkeypatch.setattr(eagle_checkpoint, "snapshot_download", listed)
+    assert said("llama3.1-8b", "target, published")["download"] == "7.00 GB"
+    assert said("llama3.1-8b", "draft, published")["download"] == "23.00 GB"
+    assert set(asked) == {"meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}
+    sizes.clear()
+    assert said("llama3.1-8b", "draft, published")["download"] == "nothing, it is on this machine"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_out_of_reach_the_table_answers(name: str, home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(*_args, **_settings):
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr(eagle_checkpoint, "snapshot_download", nowhere)
+    for part, size in zip(("target", "draft"), PUBLISHED[name].sizes, strict=True):
+        values = said(name, f"{part}, published")
+        assert values["Hub id"] == getattr(PUBLISHED[name], part)
+        known = "size not known" if size is None else f"about {size:g} GB, by its number of weights"
+        assert values["download"] == f"{known} (the Hub is not within reach)"
+
+
+def test_the_page_of_heads_has_every_pair() -> None:
+    page = (ROOT / "docs" / "heads.md").read_text()
+    rows = dict(re.findall(r"^\| `([^`]+)` \| \S+ \| (\S+) \|", page, re.MULTILINE))
+    assert rows == {name: pair.draft for name, pair in PUBLISHED.items()}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_pair_has_a_template_that_is_known(name: str) -> None:
+    tokenizer = toy_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}w1 w2 {% endfor %}"
+    assert conversation(tokenizer, PUBLISHED[name].template, ["w3"])
+    assert PUBLISHED[name].template in ("vicuna", "llama2", "llama3", "chat")
