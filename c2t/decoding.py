@@ -20,7 +20,7 @@ from c2t.models.target import TargetSession
 from c2t.policies.mcsd_plus import Forks
 from c2t.protocols import Draft, RecordingDraft, Root
 from c2t.sampling import Sampling
-from c2t.target_sampler import TargetSampler
+from c2t.target_sampler import Processors, TargetSampler
 from c2t.tree import Tree
 from c2t.verify import Accepted
 
@@ -103,7 +103,8 @@ class TargetVerifier:
 
     A text ends with the round in which it emits an `eos` token or its `max_new_tokens`-th token; that round's tokens
     may run past the cut (see `cut`). sequences: numbers of the rows' random streams (default 0, 1, ...). rule: how
-    trees are verified (see RULES). keep_logits: verdicts carry the target's logits (B, n, V) of every slot as "logits".
+    trees are verified (see RULES). processors: what the target's logits go through first. keep_logits: verdicts carry
+    the target's logits (B, n, V) of every slot as "logits".
     """
 
     def __init__(
@@ -117,13 +118,15 @@ class TargetVerifier:
         eos: frozenset[int] = frozenset(),
         sequences: Sequence[int] | None = None,
         rule: str | None = None,
+        processors: Processors | None = None,
         keep_logits: bool = False,
     ):
         self.rule, self.keep_logits = check_rule(policy, rule), keep_logits
         self.max_new_tokens, self.eos = max_new_tokens, eos
         self.session = target.session()
         self.prompts, self.lengths = pad(prompts, target.device)
-        self.sampler = TargetSampler(sampling, target.config.vocab_size, self.prompts, self.lengths, sequences)
+        vocabulary = target.config.vocab_size
+        self.sampler = TargetSampler(sampling, vocabulary, self.prompts, self.lengths, sequences, processors)
         self.forks = Forks(self.sampler) if self.rule == "longest-fork" else None
         self.rows, self.emitted = torch.arange(len(prompts), device=target.device), [0] * len(prompts)
 

@@ -1,7 +1,9 @@
 """The target's side of a generation: drawing its own tokens, and accepting a path of a tree."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from numbers import Integral
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,13 +16,27 @@ from c2t.sampling import Sampling, stream_key, uniform
 from c2t.tree import Tree
 from c2t.verify import Accepted, residual, target_only
 
+Path = Callable[[int], Int[Tensor, " d"]]  # row of the batch -> tokens from the root to a node, both included
+
+
+@runtime_checkable
+class Processors(Protocol):
+    """Logits processors of the caller's, which read the text before a token. sequence: the number of each row's random
+    stream. path: none (no tokens) for the first token of all."""
+
+    def __call__(
+        self, logits: Float[Tensor, "B V"], sequence: Int[Tensor, " B"], path: Path
+    ) -> Float[Tensor, "B V"]: ...
+
+
 DRAFT = -1  # the draft's number in `stream_key`: its draws are independent of the target's
 
 
 class TargetSampler:
     """Sampler of the target's next tokens: the sampling rule, each row's random stream, and the tokens it has seen.
 
-    seen: tokens of the committed text without the root, for the repetition penalty; None without one.
+    seen: tokens of the committed text without the root, for the repetition penalty; None without one. processors: what
+    the logits go through before the sampling rule.
     """
 
     def __init__(
@@ -30,8 +46,9 @@ class TargetSampler:
         tokens: Int[Tensor, "B P"],
         lengths: Int[Tensor, " B"],
         sequences: Sequence[int] | None = None,
+        processors: Processors | None = None,
     ):
-        self.sampling = sampling
+        self.sampling, self.processors = sampling, processors
         self.sequence = number(len(tokens), sequences, tokens.device)
         self.seen: Bool[Tensor, "B V"] | None = None
         if sampling.repetition_penalty != 1:
@@ -42,6 +59,8 @@ class TargetSampler:
 
     def sample(self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
         """Draw the token at `position`, given the logits before it."""
+        if self.processors:
+            logits = self._processed(logits, lambda row: self.sequence[:0])
         return self.draw(logits, self.sequence, position, self.seen)
 
     def draw(
@@ -62,15 +81,21 @@ class TargetSampler:
         root: the positions of the roots.
         """
         row = torch.arange(len(logits), device=logits.device)
+        ancestors = cache(tree.ancestors)
+
+        def read(slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+            if not self.processors:
+                return logits[row, slots]
+            return self._processed(logits[row, slots], lambda row: tree.token[row, ancestors()[row, slots[row]]])
 
         def position(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
             return root + tree.depth[row, slots] + 2
 
         def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-            return self.draw(logits[row, slots], self.sequence, position(slots), self._seen_after(tree, slots))
+            return self.draw(read(slots), self.sequence, position(slots), self._seen_after(tree, slots))
 
         def probs(slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
-            processed = self.sampling.process(logits[row, slots], self._seen_after(tree, slots))
+            processed = self.sampling.process(read(slots), self._seen_after(tree, slots))
             check_logits(processed, "target")
             return processed.double().softmax(-1)
 
@@ -95,6 +120,14 @@ class TargetSampler:
         """Keep only these rows of the batch, in this order."""
         self.sequence = self.sequence[rows]
         self.seen = None if self.seen is None else self.seen[rows]
+
+    def _processed(self, logits: Float[Tensor, "B V"], path: Path) -> Float[Tensor, "B V"]:
+        """Return the logits after the caller's processors; InputError where no token is left."""
+        check_logits(logits, "target")
+        processed = self.processors(logits, self.sequence, path)
+        if not processed.amax(-1).isfinite().all():
+            raise InputError("the logits processors exclude every token, or make one infinite: take one of them out")
+        return processed
 
     def _seen_after(self, tree: Tree, slots: Int[Tensor, " B"]) -> Bool[Tensor, "B V"] | None:
         """Return the tokens seen after these slots: those of the text, and of the path from the root."""

@@ -104,13 +104,10 @@ def load_pair(
     target_model = _load_target(target_place, device, dtype, device_map, trust_remote_code)
     tokenizer = _load_tokenizer(target_place, target_model, trust_remote_code)
     if (kind or kind_of(folder)) == "head":
-        head = load_head(folder, target_model.embed_tokens, target_model.lm_head, taps).requires_grad_(False)
-        target_model.tap(head.taps(target_model.config.num_hidden_layers))
-        draft_of = MedusaDraft if isinstance(head, MedusaHead) else EagleDraft
-        loaded = draft_of(head, target_model.lm_head)
+        loaded = _head_draft(folder, target_model, taps)
         _check_trained_for(folder, Path(target_place))
     elif taps is not None:
-        raise InputError(f"{folder}: a language model drafts without taps; leave {TAPS} out")
+        raise _no_taps(folder)
     else:
         loaded = DraftLM(_load_target(str(folder), device, dtype, device_map, trust_remote_code))
         check_vocabulary(loaded.model, target_model, folder)
@@ -128,6 +125,54 @@ def load_pair(
     name = pair or Path(target_place).name
     template = published.template if published else "chat" * bool(tokenizer.chat_template)
     return Pair(name, target_model, loaded, tokenizer, template, sources)
+
+
+def load_draft(
+    draft: str | Path, target: Target, trust_remote_code: bool = False
+) -> EagleDraft | MedusaDraft | DraftLM | NgramDraft:
+    """Load a draft for a loaded target, onto its device and in its dtype, and tap the layers that it reads.
+
+    draft: a folder, a Hub id, or the name of a pair for its usual one, "+taps" and "+ngrams" as in `load_pair`.
+    InputError for one that cannot be loaded or belongs to another target.
+    """
+    place, taps, prior_weight = _parts(draft)
+    folder = fetch(place)
+    if kind_of(folder) == "head":
+        loaded = _head_draft(folder, target, taps)
+    elif taps is not None:
+        raise _no_taps(folder)
+    else:
+        model = _load_target(str(folder), target.device, target.model.dtype, None, trust_remote_code)
+        check_vocabulary(model, target, folder)
+        loaded = DraftLM(model)
+    return loaded if prior_weight is None else NgramDraft(loaded, prior_weight)
+
+
+def check_draft(draft: str | Path) -> None:
+    """Raise InputError unless `load_draft` would know where to look; nothing is downloaded."""
+    _parts(draft)
+
+
+def _parts(draft: str | Path) -> tuple[Path | str, tuple[int, ...] | None, float | None]:
+    """Return a draft's folder or Hub id, its taps (None: its config's), and the prior weight of its n-grams (None: no
+    n-grams)."""
+    reference, prior_weight = _split(draft)
+    reference, taps = _split_taps(reference)
+    return checkpoints.resolve("" if reference is None else reference, "draft"), taps, prior_weight
+
+
+def _no_taps(folder: Path) -> InputError:
+    return InputError(f"{folder}: a language model drafts without taps; leave {TAPS} out")
+
+
+def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = None) -> EagleDraft | MedusaDraft:
+    """Load a head for this target, and tap the layers that it reads; `taps` as in `load_head`. InputError for another
+    target's head."""
+    learns = target.embed_tokens.weight.requires_grad
+    head = load_head(folder, target.embed_tokens, target.lm_head, taps).requires_grad_(False)
+    target.embed_tokens.requires_grad_(learns)  # the head shares it, but it is the target's
+    target.tap(head.taps(target.config.num_hidden_layers))
+    return (MedusaDraft if isinstance(head, MedusaHead) else EagleDraft)(head, target.lm_head)
 
 
 def _target_place(reference: str | Path) -> Path | str:

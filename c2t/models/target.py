@@ -5,7 +5,7 @@ softmax over one growing cache, with sinks or without; sliding windows go into t
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -55,7 +55,8 @@ class Target:
             )
         if getattr(model.config, "final_logit_softcapping", None) is not None:
             raise InputError("final_logit_softcapping of the target is not supported")
-        self.model = model.eval()
+        model.eval()
+        self.model: Any = model  # not what eval() returns: the model may be a weak proxy
         self.lm_head = model.get_output_embeddings()
         self.embed_tokens: nn.Embedding = model.get_input_embeddings()
         self.config = model.config.get_text_config(decoder=True)

@@ -1,0 +1,5 @@
+"""c2t in transformers' own generate: `model.generate(..., custom_generate=TreeDecoding(...))`."""
+
+from c2t.hf.tree_decoding import TreeDecoding
+
+__all__ = ["TreeDecoding"]

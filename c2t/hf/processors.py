@@ -1,0 +1,114 @@
+"""Logits processors of generate along the path that the target takes through a tree."""
+
+import copy
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
+
+from c2t.errors import InputError
+from c2t.hf.texts import Texts
+from c2t.target_sampler import Path
+
+# Those of transformers by name, for versions that lack some. These read the scores alone, ...
+OF_SCORES = {
+    "EpsilonLogitsWarper",
+    "EtaLogitsWarper",
+    "InfNanRemoveLogitsProcessor",
+    "LogitNormalization",
+    "MinPLogitsWarper",
+    "SuppressTokensLogitsProcessor",
+    "TemperatureLogitsWarper",
+    "TopHLogitsWarper",
+    "TopKLogitsWarper",
+    "TopPLogitsWarper",
+    "TypicalLogitsWarper",
+}
+# ... these also the text before them, and nothing else.
+OF_TEXTS = {
+    "ExponentialDecayLengthPenalty",
+    "ForcedBOSTokenLogitsProcessor",
+    "ForcedEOSTokenLogitsProcessor",
+    "MinLengthLogitsProcessor",
+    "MinNewTokensLengthLogitsProcessor",
+    "NoBadWordsLogitsProcessor",
+    "NoRepeatNGramLogitsProcessor",
+    "PrefixConstrainedLogitsProcessor",
+    "RepetitionPenaltyLogitsProcessor",
+    "SequenceBiasLogitsProcessor",
+    "SuppressTokensAtBeginLogitsProcessor",
+    "WatermarkLogitsProcessor",
+}
+
+
+class TextProcessors:
+    """Processors of generate for `TargetSampler`. Those that read texts get one row at a time, because rows of a batch
+    have texts of different lengths here; a processor of the caller's own is one of these.
+
+    eos: tokens after which nothing is processed, as generate ends there too. Raises InputError for processors of
+    transformers that read anything else, such as further forwards of a model.
+    """
+
+    def __init__(self, processors: LogitsProcessorList, texts: Texts, eos: frozenset[int]):
+        self.texts, self.eos = texts, eos
+        for processor in processors:
+            if _own(processor) and type(processor).__name__ not in OF_SCORES | OF_TEXTS:
+                raise InputError(
+                    f"{type(processor).__name__} cannot be applied to trees: leave out the setting that adds it"
+                )
+        self.steps = [processor if _reads_scores(processor) else _by_row(processor, texts) for processor in processors]
+
+    def __call__(self, logits: Float[Tensor, "B V"], sequence: Int[Tensor, " B"], path: Path) -> Float[Tensor, "B V"]:
+        """Return the processed logits (float32, as generate's) of the token after each row's path."""
+        scores = logits.to(torch.float32, copy=True)
+        texts: dict[int, Tensor] = {}
+        for step in self.steps:
+            if not isinstance(step, list):
+                scores = step(sequence[:, None], scores)
+                continue
+            texts = texts or {place: self._text(row, path(place)) for place, row in enumerate(sequence.tolist())}
+            for place, row in enumerate(sequence.tolist()):
+                if texts[place] is not None:
+                    scores[place] = LogitsProcessorList([step[row]])(texts[place][None], scores[place][None])[0]
+        return scores
+
+    def _text(self, row: int, path: Int[Tensor, " d"]) -> Int[Tensor, " t"] | None:
+        """Return the text with the path behind it, whose root it ends with; None where the path runs past its end."""
+        ahead = path[1:].to(self.texts.ids.device)
+        text = torch.cat([self.texts.of(row), ahead])
+        beyond = not self.eos.isdisjoint(ahead.tolist()) or len(text) >= self.texts.ids.shape[1]
+        return None if beyond else text
+
+
+def _own(processor: Any) -> bool:
+    """Tell transformers' own processors from the caller's."""
+    return type(processor).__module__.startswith("transformers.")
+
+
+def _reads_scores(processor: Any) -> bool:
+    return _own(processor) and type(processor).__name__ in OF_SCORES
+
+
+def _by_row(processor: Any, texts: Texts) -> list[Any]:
+    """Return the processor for each row by itself; two of transformers' know the rows of a batch by their numbers."""
+    rows = range(len(texts.ids))
+    if isinstance(processor, RepetitionPenaltyLogitsProcessor):
+        ignored = getattr(processor, "prompt_ignore_length", None)
+        if isinstance(ignored, Tensor):
+            return [_with(processor, prompt_ignore_length=ignored[row : row + 1]) for row in rows]
+    if isinstance(processor, PrefixConstrainedLogitsProcessor):
+        allowed = processor._prefix_allowed_tokens_fn
+        return [_with(processor, _prefix_allowed_tokens_fn=lambda _, text, row=row: allowed(row, text)) for row in rows]
+    return [processor] * len(rows)
+
+
+def _with(processor: Any, **changed: Any) -> Any:
+    other = copy.copy(processor)
+    vars(other).update(changed)
+    return other

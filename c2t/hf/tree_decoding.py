@@ -1,0 +1,251 @@
+"""Tree decoding as a decoding method of transformers' generate."""
+
+import inspect
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
+
+from c2t.classifier import TreeClassifier
+from c2t.decoding import DraftModel, Policy, Step, TargetVerifier, check_policy, decode
+from c2t.errors import InputError
+from c2t.hf.processors import TextProcessors
+from c2t.hf.request import check_arguments, check_config, check_streaming, prompts_of
+from c2t.hf.texts import Texts
+from c2t.models.draft_lm import DraftLM, check_vocabulary
+from c2t.models.pairs import check_draft, load_draft
+from c2t.models.target import ATTENTION, Target
+from c2t.policies import C2T, JointThreshold
+from c2t.sampling import Sampling
+from c2t.storage import paths as checkpoints
+
+
+class TreeDecoding:
+    """Decoding method for generate: `model.generate(**inputs, custom_generate=TreeDecoding(draft=...))` writes what the
+    model alone would have written.
+
+    draft: folder or Hub id of a draft head or a language model with the same tokens, the name of a pair, or a loaded
+    language model; None for a policy without one. policy: how trees are built. classifier: instead of a policy, for C2T
+    with this classifier (folder, Hub id or the name of a pair); beta is its threshold. Without either: C2T with the
+    classifier of the pair that the draft is named by, JointThreshold where there is none. seed: of sampled texts; None
+    takes one from torch's global generator, which is what torch.manual_seed sets. streamer: gets the text token by
+    token.
+
+    What is loaded for a model is kept as long as the model. Raises InputError for what cannot be served.
+    """
+
+    def __init__(
+        self,
+        draft: str | Path | PreTrainedModel | None = None,
+        *,
+        policy: Policy | None = None,
+        classifier: str | Path | TreeClassifier | None = None,
+        beta: float | None = None,
+        seed: int | None = None,
+        streamer: BaseStreamer | None = None,
+        trust_remote_code: bool = False,
+    ):
+        if policy is not None and (classifier, beta) != (None, None):
+            raise InputError("policy chooses the trees: leave out classifier and beta, or the policy")
+        if isinstance(draft, str | Path):
+            check_draft(draft)
+        self.policy = policy if policy is not None else _usual_policy(draft, classifier, beta)
+        check_policy(self.policy, sys.maxsize, sys.maxsize)  # what a model has room for is seen when it is there
+        if not self.policy.exact:
+            raise InputError(f"{type(policy).__name__} is not exact: its text would not be the model's own")
+        if draft is None and self.policy.levels:
+            raise InputError("draft: give a folder, a Hub id, the name of a pair, or a loaded language model")
+        Sampling(seed=0 if seed is None else seed)  # which refuses what is no seed
+        self.draft, self.seed, self.streamer, self.trust_remote_code = draft, seed, streamer, trust_remote_code
+        self._loaded: weakref.WeakKeyDictionary[PreTrainedModel, Loaded] = weakref.WeakKeyDictionary()
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Int[Tensor, "B P"],
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **model_kwargs: Any,
+    ) -> Int[Tensor, "B L"] | GenerateDecoderOnlyOutput:
+        """Decode what generate has prepared; generate calls it."""
+        check_config(generation_config)
+        check_arguments(model_kwargs)
+        pad, eos = _special_tokens(generation_config)
+        max_length = stopping_criteria.max_length or generation_config.max_length
+        loaded = self._for(model)
+        prompts = prompts_of(input_ids, model_kwargs, max_length, loaded.target.max_positions)
+        streamer = self.streamer if self.streamer is not None else _streamer_of_generate()
+        check_streaming(prompts, streamer)
+        texts = Texts(input_ids, max_length, pad, stopping_criteria, streamer)
+        with borrowed(loaded):
+            verifier = Verifier(
+                loaded.target,
+                self.policy,
+                prompts,
+                max_new_tokens=max_length - input_ids.shape[1],
+                sampling=self._sampling(generation_config),
+                processors=TextProcessors(logits_processor, texts, eos),
+                texts=texts,
+            )
+            if self.streamer is not None:  # generate has put the prompt only into its own
+                streamer.put(input_ids.cpu())
+            for step in decode(verifier, loaded.draft, self.policy):
+                texts.add(step)
+        if streamer is not None:
+            streamer.end()
+        return texts.result(generation_config.return_dict_in_generate)
+
+    def _sampling(self, config: GenerationConfig) -> Sampling:
+        """Return greedy choice, or draws from what generate's own processors leave."""
+        if not config.do_sample:
+            return Sampling()
+        seed = int(torch.randint(2**62, ())) if self.seed is None else self.seed
+        return Sampling(temperature=1.0, seed=seed)
+
+    def _for(self, model: PreTrainedModel) -> "Loaded":
+        """Return the target and the draft for a model, loaded anew if its embeddings are other modules than before."""
+        loaded = self._loaded.get(model)
+        if loaded is None or not loaded.of(model):
+            loaded = Loaded.load(model, self.draft, self.trust_remote_code)
+            check_policy(self.policy, loaded.target.config.vocab_size, loaded.target.max_positions)
+            self._loaded[model] = loaded
+        return loaded
+
+
+class CallersTarget(Target):
+    """The caller's model as a target. Its packed form would pass over hooks inside of it, so with hooks it has none."""
+
+    hooked = False
+
+    @property
+    def packed(self):
+        """See `Target.packed`."""
+        return None if self.hooked else super().packed
+
+
+class Loaded(NamedTuple):
+    """A caller's model as target, which is held weakly, the draft loaded for it, and the layers that it reads."""
+
+    target: CallersTarget
+    draft: DraftModel | None
+    taps: tuple[int, ...]
+
+    @classmethod
+    def load(cls, model: PreTrainedModel, draft: str | Path | PreTrainedModel | None, trust: bool) -> "Loaded":
+        """Load the draft of a model."""
+        with _unchanged(model):
+            _take_masks(model)
+            target = CallersTarget(weakref.proxy(model))
+            if draft is None:
+                return cls(target, None, ())
+            if isinstance(draft, PreTrainedModel):
+                with _unchanged(draft):
+                    loaded = DraftLM(Target(draft))
+                check_vocabulary(loaded.model, target, type(draft).__name__)
+                return cls(target, loaded, ())
+            try:
+                return cls(target, load_draft(draft, target, trust), target.taps)
+            finally:
+                target.tap(())
+
+    def of(self, model: PreTrainedModel) -> bool:
+        """Return True if it was loaded for the modules that the model now has."""
+        embeddings = self.target.embed_tokens, self.target.lm_head
+        return embeddings == (model.get_input_embeddings(), model.get_output_embeddings())
+
+
+class Verifier(TargetVerifier):
+    """Verification by the caller's model, of texts that end where generate's end."""
+
+    def __init__(self, *parts: Any, texts: Texts, **settings: Any):
+        super().__init__(*parts, **settings)
+        self.texts = texts
+
+    def unfinished(self, step: Step) -> Int[Tensor, " b"]:
+        """See `TargetVerifier.unfinished`."""
+        going = [place for place, row in enumerate(step.rows.tolist()) if self.texts.going(row)]
+        return torch.tensor(going, dtype=torch.long, device=step.rows.device)
+
+
+@contextmanager
+def borrowed(loaded: Loaded) -> Iterator[None]:
+    """Use the models of a call as trees need them; afterwards they are as they were."""
+    target, draft = loaded.target, loaded.draft
+    target.hooked = _check_hooks(target)
+    models = [target.model, *([draft.model.model] if isinstance(draft, DraftLM) else [])]
+    with _unchanged(*models):
+        for model in models:
+            model.eval()
+            _take_masks(model)
+        target.tap(loaded.taps)
+        try:
+            yield
+        finally:
+            target.tap(())
+
+
+def _take_masks(model: PreTrainedModel) -> None:
+    """Let a model attend by SDPA where its own attention, such as a flash kernel, takes no mask of a tree."""
+    if model.config._attn_implementation not in ATTENTION:
+        model.set_attn_implementation("sdpa")
+
+
+@contextmanager
+def _unchanged(*models: PreTrainedModel) -> Iterator[None]:
+    """Put the models' training flags and attention back at the end."""
+    training = [module for model in models for module in model.modules() if module.training]
+    attention = [model.config._attn_implementation for model in models]
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+        for model, implementation in zip(models, attention, strict=True):
+            if model.config._attn_implementation != implementation:
+                model.set_attn_implementation(implementation)
+
+
+def _check_hooks(target: Target) -> bool:
+    """Return True if modules inside of the model have hooks or forwards of their own; InputError where the model
+    itself or its LM head has hooks, which a tree's forward does not pass."""
+    inside = set(target.model.base_model.modules())
+    hooked = [module for module in target.model.modules() if module._forward_hooks or module._forward_pre_hooks]
+    if outside := [module for module in hooked if module not in inside]:
+        raise InputError(f"{type(outside[0]).__name__} has a forward hook, which trees would pass over: remove it")
+    return bool(hooked) or any("forward" in vars(module) for module in inside)
+
+
+def _usual_policy(draft: Any, classifier: str | Path | TreeClassifier | None, beta: float | None) -> Any:
+    """Return C2T with this classifier, or with that of the pair that the draft is named by; JointThreshold without."""
+    if classifier is None and checkpoints.is_name(draft) and checkpoints.find(draft, checkpoints.CLASSIFIER):
+        classifier = draft
+    if classifier is None:
+        if beta is not None:
+            raise InputError(f"beta = {beta} is a classifier's threshold: give the classifier too")
+        return JointThreshold()
+    if not isinstance(classifier, TreeClassifier):
+        classifier = TreeClassifier.from_pretrained(classifier)
+    return C2T(classifier, beta=beta)
+
+
+def _special_tokens(config: GenerationConfig) -> tuple[int | None, frozenset[int]]:
+    """Return the token that generate pads with, and those that end a text."""
+    pad, eos = config._pad_token_tensor, config._eos_token_tensor
+    return None if pad is None else int(pad), frozenset([] if eos is None else eos.tolist())
+
+
+def _streamer_of_generate() -> BaseStreamer | None:
+    """Return the streamer that was given to generate, which keeps it from callables and would never end it."""
+    frame, code = inspect.currentframe(), inspect.unwrap(GenerationMixin.generate).__code__
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals.get("streamer")
