@@ -9,6 +9,7 @@ from c2t import __version__
 from c2t.cli import terminal
 from c2t.cli.data import finetune, harvest, train
 from c2t.cli.decode import bench, generate, info
+from c2t.cli.export import export_hub
 from c2t.cli.study import plot, sweep
 from c2t.cli.tune import tune
 
@@ -23,7 +24,7 @@ c2t COMMAND --help lists the options of a command.
 """
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Make a classifier": (harvest, train, finetune),
-    "Decode": (generate, bench, tune),
+    "Decode": (generate, bench, tune, export_hub),
     "Compare and inspect": (sweep, plot, info),
 }
 

@@ -59,3 +59,10 @@ PUBLISHED = {
     "gpt-oss-20b": _gpt_oss("20b", None, None),
     "gpt-oss-120b": _gpt_oss("120b", None, None),
 }
+
+ORIGINS = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"}  # of embedded targets that are on the Hub too
+
+
+def hub_target(pair: str) -> str | None:
+    """Return the Hub id of a pair's target, None where it is not known."""
+    return PUBLISHED[pair].target if pair in PUBLISHED else ORIGINS.get(pair)

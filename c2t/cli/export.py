@@ -1,0 +1,62 @@
+"""The command that writes a folder for the Hub."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from c2t.classifier import TreeClassifier
+from c2t.cli import options as o
+from c2t.cli import terminal
+from c2t.hf.export import export
+from c2t.policies import POLICIES
+from c2t.policies.spec import describe, parse
+from c2t.storage import paths as checkpoints
+from c2t.storage.published import hub_target
+
+
+def export_hub(
+    pair: o.PairName = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Name this model on the card: a Hub id.",
+            show_default="the target of --pair, if it is on the Hub",
+            parser=o.a_name,
+            metavar="ID",
+        ),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(help="Use this draft: a Hub id.", show_default="the one of --pair", parser=o.a_name, metavar="ID"),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help=f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10.",
+            show_default="c2t; without a classifier threshold",
+            parser=o.a_word,
+            metavar="POLICY",
+        ),
+    ] = None,
+    classifier: o.Classifier = None,
+    out: Annotated[Path | None, o.folder_out("checkpoints/local/PAIR/hub")] = None,
+    overwrite: o.Overwrite = False,
+) -> None:
+    """Write a folder for the Hub, with which transformers' generate decodes by trees.
+
+    model.generate(..., custom_generate=FOLDER, trust_remote_code=True) takes it from the disk,
+    or from the Hub where it is uploaded. The classifier is in it; the draft is named by its id.
+    """
+    name = pair or checkpoints.DEFAULT_PAIR
+    own = name if classifier is None else classifier
+    learned = classifier is not None or checkpoints.find(name, checkpoints.CLASSIFIER) is not None
+    spec = ("c2t" if learned else "threshold") if policy is None else policy
+    chosen = parse(spec, lambda given=None: TreeClassifier.from_pretrained(own if given is None else given))
+    place = out or checkpoints.root() / "checkpoints" / "local" / checkpoints.check_name(name) / "hub"
+    if target is None:
+        target = hub_target(name) if draft is None else None
+    named = export(place, name if draft is None else draft, chosen, target or "path/to/the/model", overwrite)
+    terminal.say(f"{place}: draft {named}, policy {describe(chosen, brief=True)}")
+    terminal.say(f"try it:    model.generate(**inputs, custom_generate={str(place)!r}, trust_remote_code=True)")
+    terminal.say(f"upload it: hf upload USER/NAME {place}")

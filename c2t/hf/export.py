@@ -1,0 +1,83 @@
+"""A folder for the Hub that makes `model.generate(..., custom_generate="user/repo")` decode with trees."""
+
+import textwrap
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from huggingface_hub import ModelCard, ModelCardData
+
+import c2t
+from c2t.decoding import Policy
+from c2t.errors import InputError
+from c2t.hf.hub import packed
+from c2t.hf.tree_decoding import TreeDecoding
+from c2t.policies.spec import describe
+from c2t.storage import paths as checkpoints
+from c2t.storage.published import PUBLISHED
+
+GENERATE = Path("custom_generate") / "generate.py"
+LARGEST = 2**20  # characters of a packed classifier; the paper's has some 4000
+
+
+def export(out: Path, draft: str, policy: Policy, target: str, overwrite: bool = False) -> str:
+    """Write the folder; return the draft that it names.
+
+    draft: a Hub id, or the name of a pair whose draft comes with c2t or is published. target: Hub id of the model that
+    the card names. InputError for drafts that others do not have, policies that do not decode exactly, and for a folder
+    that is in use.
+    """
+    _check_out(out, overwrite)
+    draft = shared_draft(draft)
+    TreeDecoding(draft, policy=policy)  # which refuses what will not decode
+    classifier = getattr(policy, "classifier", None)
+    literal = "None" if classifier is None else _literal(packed(classifier))
+    if len(literal) > LARGEST:
+        raise InputError(f"a classifier of {len(literal)} characters is too large for a file; take one of C2T's")
+    values = {"draft": draft, "policy": describe(policy)}
+    code = jinja2.Template(_template("generate.py.jinja"), keep_trailing_newline=True).render(
+        classifier=literal, **{name: repr(value) for name, value in values.items()}
+    )
+    data = ModelCardData(library_name="transformers", tags=["custom_generate", "speculative-decoding", "c2t"])
+    card = ModelCard.from_template(
+        data, template_str=_template("hub_card.md"), target=target, repo=f"user/{out.name}", **values
+    )
+    with checkpoints.replacing(out) as new:
+        (new / GENERATE).parent.mkdir()
+        (new / GENERATE).write_text(code, encoding="utf-8")
+        (new / GENERATE).with_name("requirements.txt").write_text(f"c2t>={c2t.__version__}\n", encoding="utf-8")
+        (new / "README.md").write_text(str(card), encoding="utf-8")
+    return draft
+
+
+def shared_draft(draft: str) -> str:
+    """Return a draft's reference for other machines; InputError for one that only this machine has."""
+    if draft in PUBLISHED:
+        return PUBLISHED[draft].draft
+    with_c2t = checkpoints.is_name(draft) and (checkpoints.shipped() / "checkpoints" / draft / "draft").is_dir()
+    if with_c2t or (checkpoints.HUB_ID.fullmatch(draft) and not Path(draft).exists()):
+        return draft
+    checkpoints.resolve(draft, "draft")  # which says what is wrong with one that is nowhere
+    raise InputError(f"others do not have the draft {draft}: put it on the Hub, and give its id")
+
+
+def _check_out(out: Path, overwrite: bool) -> None:
+    """Raise InputError unless `out` is absent or empty or, with `overwrite`, an earlier export."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: give a folder")
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / GENERATE).is_file():
+            raise InputError(f"{out} holds something else: choose another folder with --out")
+        if not overwrite:
+            raise InputError(f"{out} holds an export: replace it with --overwrite, or choose another --out")
+
+
+def _literal(files: tuple[str, ...]) -> str:
+    """Return Python's text for a tuple of long texts, in lines."""
+    texts = ("\n".join(f'        "{line}"' for line in textwrap.wrap(text, 100)) for text in files)
+    return "(\n" + "".join(f"    (\n{text}\n    ),\n" for text in texts) + ")"
+
+
+def _template(name: str) -> Any:
+    return files(c2t.hf).joinpath(name).read_text(encoding="utf-8")
