@@ -71,7 +71,7 @@ def law(settings: str) -> Tensor:
 
 @pytest.mark.parametrize("settings", slow_except(SETTINGS, "all"))
 def test_sampled_texts_have_generates_law(settings: str) -> None:
-    model, noisy = models()
+    _, noisy = models()
     for policy in POLICIES.values():
         assert p_value(chi_square(sample(settings, TreeDecoding(noisy, policy=policy)), ROWS * law(settings))) > 1e-3
     assert p_value(chi_square(sample(settings, None), ROWS * law(settings))) > 1e-3, "or the law here is not generate's"
