@@ -185,10 +185,13 @@ def rotation(maths: Math, n: int) -> tuple[Tensor, float]:
         def place(turns: float) -> float:
             return size * math.log(old / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-        low, high = max(math.floor(place(32)), 0), min(math.ceil(place(1)), size - 1)
+        low, high = place(s.get("beta_fast", 32)), place(s.get("beta_slow", 1))
+        if s.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, size - 1)
         ramp = ((torch.arange(size // 2, dtype=torch.float32) - low) / max(high - low, 0.001)).clamp(0, 1)
         frequency = frequency / s["factor"] * ramp + frequency * (1 - ramp)
-        scale = 0.1 * math.log(s["factor"]) + 1
+        scale = s.get("attention_factor", 0.1 * math.log(s["factor"]) + 1)
     angles = torch.arange(n, dtype=torch.float64)[:, None] * frequency.double()
     return torch.cat([angles, angles], 1), scale
 
@@ -236,6 +239,7 @@ SPECULATORS = {"first": "layers.0"}
 QWEN3 = {"model_type": "qwen3", "num_hidden_layers": 2, "head_dim": 12}
 LINEAR, YARN = {"type": "linear", "factor": 4.0}, {"rope_type": "yarn", "factor": 4.0}
 YARN |= {"original_max_position_embeddings": 512}
+GPT_OSS = YARN | {"beta_fast": 24.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.5}
 # name -> config.json, what the head computes, names in its file
 LAYOUTS: dict[str, tuple[dict, Math, dict]] = {
     "SafeAILab": (flat(architectures=["LlamaForCausalLM"]), Math(), {}),
@@ -255,6 +259,7 @@ LAYOUTS: dict[str, tuple[dict, Math, dict]] = {
     "linear RoPE": (flat(rope_scaling=LINEAR), Math(rope=(10000.0, "linear", LINEAR)), {}),
     "llama3 RoPE": (flat(rope_scaling=LLAMA3, rope_theta=500.0), Math(rope=(500.0, "llama3", LLAMA3)), {}),
     "yarn RoPE": (flat(rope_scaling=YARN), Math(rope=(10000.0, "yarn", YARN)), {}),
+    "yarn RoPE, all settings": (flat(rope_scaling=GPT_OSS), Math(rope=(10000.0, "yarn", GPT_OSS)), {}),
     "NeMo": (flat(), Math(), {"prefix": "model."}),
     "speculators": (speculators(), Math(), SPECULATORS),
     "norm_before_residual": (speculators(norm_before_residual=True), Math(residual="normed state"), SPECULATORS),

@@ -25,7 +25,14 @@ from c2t.storage.checked import OPEN, from_json, read_file
 
 # Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
 _DEFAULTS = {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}
-ROPES = ("default", "linear", "dynamic", "llama3", "yarn")  # compared with plain torch in the tests
+# Types of RoPE and their settings.
+ROPES: dict[str, set[str]] = {
+    "default": set(),
+    "linear": {"factor"},
+    "dynamic": {"factor"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
+    "yarn": {"factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "original_max_position_embeddings"},
+}
 TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t's own, upstream reads past it
 _Layer = Annotated[int, Field(ge=0, le=1024)]  # of the target
 _Layers = Annotated[list[_Layer], Field(min_length=1, max_length=eagle3_config.MOST_TAPS)] | None
@@ -280,16 +287,21 @@ def _read_config(folder: Path) -> dict:
     from_json(_Sizes, text, path)
     if eagle3_config.is_eagle3(raw):
         eagle3_config.variant_of(raw, path)
-    rope = _rope(raw)["rope_type"]
-    if rope not in ROPES:
-        raise InputError(f"{path}: RoPE of the type {rope!r} is not supported; known: {', '.join(ROPES)}")
+    rope = _rope(raw)
+    kind = rope["rope_type"]
+    if not isinstance(kind, str) or kind not in ROPES:
+        raise InputError(f"{path}: RoPE of the type {kind!r} is not supported; known: {', '.join(ROPES)}")
+    unknown = sorted(rope.keys() - ROPES[kind] - {"rope_type", "rope_theta"})
+    if unknown:
+        raise InputError(f"{path}: {unknown[0]} is not supported in RoPE of the type {kind}")
     return raw
 
 
 def _rope(raw: dict) -> dict[str, Any]:
     """Return RoPE's settings as transformers 5 has them, from the two forms of a config."""
     settings = {"rope_theta": raw.get("rope_theta", _DEFAULTS["rope_theta"])}
-    settings |= raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    given = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    settings |= {name: value for name, value in given.items() if value is not None}
     kind = settings.pop("type", None)
     return settings | {"rope_type": settings.get("rope_type") or kind or "default"}
 
