@@ -194,9 +194,10 @@ def borrowed(loaded: Loaded) -> Iterator[None]:
 
 
 def _take_masks(model: PreTrainedModel) -> None:
-    """Let a model attend by SDPA where its own attention, such as a flash kernel, takes no mask of a tree."""
+    """Let a model attend by SDPA, or eagerly if it has none, where its own attention, such as a flash kernel, takes no
+    mask of a tree."""
     if model.config._attn_implementation not in ATTENTION:
-        model.set_attn_implementation("sdpa")
+        model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
 
 
 @contextmanager

@@ -152,6 +152,8 @@ class Target:
             masks = tree_arguments(mask)
         else:
             masks = {"attention_mask": self._masks(mask, positions, cache)}
+        if hasattr(self.model.base_model, "wpe"):  # a table of positions, past whose end a text's last tree may reach
+            positions = positions.clamp(max=self.config.max_position_embeddings - 1)
         hidden = self.model.base_model(
             input_ids=tokens, position_ids=positions, past_key_values=cache, use_cache=True, **masks
         ).last_hidden_state

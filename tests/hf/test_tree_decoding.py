@@ -378,6 +378,29 @@ def test_what_is_not_served_is_refused_in_one_line(pairs, name: str) -> None:
     assert len(str(raised.value).splitlines()) == 1
 
 
+def test_texts_may_end_with_the_models_last_position(pairs) -> None:
+    """The last trees reach past it, where gpt2 has no embedding."""
+    for family in ("gpt2", "llama"):
+        model, noisy = pairs(family)
+        prompt = torch.arange(240)[None] % VOCABULARY
+        own, trees = both(model, TreeDecoding(noisy, policy=TREE), inputs=prompt, max_new_tokens=16, do_sample=False)
+        assert own.shape[1] == 256
+        assert own.tolist() == trees.tolist()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_oss"])
+def test_attention_that_takes_no_tree_comes_back_afterwards(pairs, family: str) -> None:
+    model, noisy = pairs(family)
+    attention, decoding = model.config._attn_implementation, TreeDecoding(noisy, policy=TREE)
+    own = model.generate(**ONE)
+    model.set_attn_implementation("flex_attention")
+    try:
+        assert model.generate(**ONE, custom_generate=decoding).equal(own)
+        assert model.config._attn_implementation == "flex_attention"
+    finally:
+        model.set_attn_implementation(attention)
+
+
 def test_token_types_and_several_streamed_texts_are_refused(pairs) -> None:
     model, noisy = pairs("gpt2")
     decoding = TreeDecoding(noisy, policy=TREE)
