@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, PreTrainedModel
+from transformers import AutoConfig, LlamaConfig, PreTrainedModel
 
 from c2t import Eagle2
 from c2t.hf import TreeDecoding
@@ -15,7 +15,7 @@ from c2t.models.target import Target
 from c2t.policies import SpecInfer
 from tests.marks import slow_except
 from tests.test_law import chi_square, p_value
-from tests.toys import SIZES, language_model, perturbed
+from tests.toys import FAMILIES, SIZES, language_model, perturbed
 
 VOCABULARY, ROWS, NEW = 6, 4000, 3
 PROMPT = torch.tensor([[3, 5, 1, 3]])
@@ -34,25 +34,26 @@ POLICIES = {"ranked": Eagle2(K=3, levels=2, N=6), "sampled": SpecInfer((2, 1))}
 
 
 @cache
-def models() -> tuple[PreTrainedModel, PreTrainedModel]:
+def models(family: str = "llama") -> tuple[PreTrainedModel, PreTrainedModel]:
     """A model whose distributions are neither flat nor certain, and one that guesses it."""
-    model = language_model(LlamaConfig(**{**SIZES, "vocab_size": VOCABULARY}), spread=0.25)
+    config = FAMILIES[family].to_dict() | {"vocab_size": VOCABULARY}
+    model = language_model(AutoConfig.for_model(**config), spread=0.25)
     return model, perturbed(Target(model), noise=0.05).model.model
 
 
-def sample(settings: str, decoding: TreeDecoding | None) -> Tensor:
+def sample(settings: str, decoding: TreeDecoding | None, family: str = "llama") -> Tensor:
     """How often each text of NEW tokens was written, (V,) * NEW."""
     torch.manual_seed(5)
     how = {"do_sample": True, "max_new_tokens": NEW, "num_return_sequences": ROWS, **SETTINGS[settings]}
-    texts = models()[0].generate(PROMPT, **how, custom_generate=decoding)[:, PROMPT.shape[1] :]
+    texts = models(family)[0].generate(PROMPT, **how, custom_generate=decoding)[:, PROMPT.shape[1] :]
     places = (texts * VOCABULARY ** torch.arange(NEW - 1, -1, -1)).sum(1)
     return torch.bincount(places, minlength=VOCABULARY**NEW).reshape([VOCABULARY] * NEW)
 
 
 @cache
-def law(settings: str) -> Tensor:
+def law(settings: str, family: str = "llama") -> Tensor:
     """Exact probabilities of each text, by the processors that generate hands to a decoding method."""
-    model, found = models()[0], []
+    model, found = models(family)[0], []
 
     def capture(model: PreTrainedModel, input_ids: Tensor, logits_processor: Any, **_: Any) -> Tensor:
         found.append(logits_processor)
@@ -75,6 +76,13 @@ def test_sampled_texts_have_generates_law(settings: str) -> None:
     for policy in POLICIES.values():
         assert p_value(chi_square(sample(settings, TreeDecoding(noisy, policy=policy)), ROWS * law(settings))) > 1e-3
     assert p_value(chi_square(sample(settings, None), ROWS * law(settings))) > 1e-3, "or the law here is not generate's"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_generates_law(family: str) -> None:
+    decoding = TreeDecoding(models(family)[1], policy=POLICIES["ranked"])
+    assert p_value(chi_square(sample("all", decoding, family), ROWS * law("all", family))) > 1e-3
 
 
 @pytest.mark.slow
