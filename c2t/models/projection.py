@@ -30,7 +30,10 @@ class OneDNNMatrix:
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
 
 
-_COPIES: WeakKeyDictionary[nn.Module, tuple[tuple[int, int], PackedMatrix | OneDNNMatrix]] = WeakKeyDictionary()
+Version = tuple[int, int, tuple[float, ...]]
+LOOKED_AT = 16  # values of a weight that are a part of its version
+
+_COPIES: WeakKeyDictionary[nn.Module, tuple[Version, PackedMatrix | OneDNNMatrix]] = WeakKeyDictionary()
 
 
 class Projection:
@@ -68,7 +71,14 @@ def packing_of(linear: nn.Module) -> type[PackedMatrix] | type[OneDNNMatrix] | N
     return OneDNNMatrix if ONEDNN and linear.weight.dtype == torch.float32 else None
 
 
-def version_of(weight: Tensor) -> tuple[int, int]:
-    """Return a value that changes whenever the weight does. Changes of tensors made in inference mode, which nobody
-    trains, are not seen."""
-    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
+def version_of(weight: Tensor) -> Version:
+    """Return a value that changes whenever the weight does.
+
+    Two kinds of changes have no version in torch: those of tensors made in inference mode, and those through
+    `weight.data`, as PEFT merges adapters. On a CPU some values tell them; elsewhere a look would wait for the device.
+    """
+    version = 0 if weight.is_inference() else weight._version
+    if weight.device.type != "cpu" or not weight.is_contiguous():
+        return weight.data_ptr(), version, ()
+    flat = weight.detach().view(-1)
+    return weight.data_ptr(), version, tuple(flat[:: max(1, len(flat) // LOOKED_AT)].tolist())

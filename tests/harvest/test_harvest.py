@@ -185,7 +185,7 @@ def test_batches_are_on_disk_after_a_while(
         yield from whole(*arguments)
 
     monkeypatch.setattr(harvesting, "_rows", killed)
-    monkeypatch.setattr(harvesting, "ShardWriter", partial(ShardWriter, seconds_per_shard=0))
+    monkeypatch.setattr(harvesting, "ShardWriter", partial(ShardWriter, seconds_per_shard=0.0))
     with pytest.raises(InputError, match="writes nothing"):
         harvest(small_pair, PROMPTS, tmp_path, FULL)
     assert [info["prompts"] for info in read_shards(tmp_path).values()] == [[0, 4]]

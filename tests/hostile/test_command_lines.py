@@ -225,7 +225,7 @@ def test_a_manifest_of_other_types_is_not_trained_on(tmp: Path, values: dict) ->
 def test_brackets_in_names_are_no_markup(home: Path, tmp_path: Path) -> None:
     place = tmp_path / "h[v2]" / "[red]x"
     TreeClassifier().save_pretrained(place)
-    edit(place / "config.json", pair="[/x]\x1b[31m", metrics={"[bold]": 1.0})
+    edit(place / "config.json", pair="[/x]\x1b[31m", metrics={"[bold]": 1.0}, sha256=None)
     said = run("info", place, exit_code=0)
     for words in (str(place), r"[/x]\x1b[31m", "metrics.[bold]"):
         assert words in said

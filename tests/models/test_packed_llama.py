@@ -139,7 +139,10 @@ def test_changed_weights_are_packed_anew() -> None:
     before = target.packed
     assert target.packed is before
     target.model.model.layers[1].mlp.up_proj.weight.mul_(2)
-    assert target.packed is not before
+    changed = target.packed
+    assert changed is not before
+    target.model.model.layers[0].mlp.down_proj.weight.data += 0.01  # as PEFT merges adapters; torch counts no version
+    assert target.packed is not changed
 
 
 def test_what_is_not_served() -> None:

@@ -55,8 +55,18 @@ def test_weights_are_packed_once_and_again_when_they_change() -> None:
         linear.weight.add_(1)
         assert_is_the_layers(first(x), linear, x)
         assert projection._COPIES[linear][1] is not packed
+        linear.weight.data += 1
+        assert_is_the_layers(first(x), linear, x)
         linear.weight = nn.Parameter(torch.randn(4, 8))
         assert_is_the_layers(first(x), linear, x)
+
+
+@torch.inference_mode()
+def test_changed_layers_made_in_inference_mode_are_seen() -> None:
+    linear, x = nn.Linear(8, 4), torch.randn(2, 8)
+    Projection(linear)(x)
+    linear.weight.add_(1)
+    assert_is_the_layers(Projection(linear)(x), linear, x)
 
 
 def test_gradients_pass() -> None:
