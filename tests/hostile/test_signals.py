@@ -15,6 +15,7 @@ from c2t.classifier import TreeClassifier
 from c2t.cli.app import app
 from c2t.records.reader import describe, read_columns, read_shards
 from c2t.records.schema import COLUMNS
+from c2t.stopping import SIGNALS
 from tests.harvests import make_harvest
 
 pytestmark = pytest.mark.slow
@@ -57,8 +58,15 @@ def stopped(home: Path, place: str, calls: int, numbers: list[int], *arguments: 
     environment = {**os.environ, "C2T_HOME": str(home), "PYTHONPATH": str(ROOT)}
     signals = ",".join(str(int(number)) for number in numbers)
     command = [sys.executable, "-c", DRIVER, *place.split(":"), str(calls), signals, *map(str, arguments)]
-    done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=False, timeout=120)
+    run = {"env": environment, "cwd": home, "capture_output": True, "text": True, "check": False, "timeout": 120}
+    done = subprocess.run(command, preexec_fn=_hear, **run)
     return done.returncode, done.stdout, done.stderr
+
+
+def _hear() -> None:
+    """Take signals as a shell's foreground does: whoever runs the tests may ignore some, as nohup does."""
+    for name in SIGNALS:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
 
 
 def c2t(*arguments: str | Path) -> Result:
