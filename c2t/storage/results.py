@@ -35,12 +35,23 @@ def check_place(path: Path) -> None:
 
 
 def append_line(path: str | Path, line: str) -> None:
-    """Append a result line to a file, which is made if it is not there. Raises InputError if it cannot be written."""
+    """Append a result line to a file, which is made if it is not there. Where a killed process left a line without its
+    end, a new one is begun. Raises InputError if it cannot be written."""
     # One write at the end, not a new file in place of the old one: that could lose another process's line.
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        begin = "\n" if _is_torn(path) else ""
         with path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+            file.write(f"{begin}{line}\n")
     except OSError as error:
         raise InputError(f"cannot write results to {path}: {error.strerror}") from error
+
+
+def _is_torn(path: Path) -> bool:
+    """Return True for a file whose last line has no end."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
