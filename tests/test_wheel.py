@@ -45,7 +45,7 @@ def installed(wheel: Path) -> Path:
 def test_the_wheel_holds_the_embedded_pairs_and_nothing_made_on_this_machine(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     shipped = {name.removeprefix("c2t/shipped/").rsplit("/", 1)[0] for name in names if "/shipped/" in name}
-    smollm2 = {f"checkpoints/smollm2{part}" for part in ("", "/draft", "/classifier")}  # each once it is committed
+    smollm2 = {f"checkpoints/smollm2{part}" for part in ("", "/draft", "/classifier", "/classifier_conditional")}
     assert shipped == {place for place in smollm2 if (ROOT / place).is_dir()} | {
         "data/prompts/smollm2",
         "data/prompts/smollm2/harvest",
