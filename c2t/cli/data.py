@@ -201,7 +201,7 @@ def _local(harvests: list[Path], suffix: str = "") -> Path:
     from c2t.records.reader import describe  # noqa: PLC0415 - needs an extra
 
     name = checkpoints.check_name(describe(harvests[0]).provenance["pair"], str(harvests[0] / MANIFEST))
-    return checkpoints.classifier_of(name + suffix)
+    return checkpoints.local_of(name + suffix, checkpoints.CLASSIFIER)
 
 
 def harvests(data: list[str] | None, *defaults: str) -> list[Path]:

@@ -12,7 +12,6 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
-from c2t.policies import POLICIES
 from c2t.policies.spec import describe, parse
 from c2t.prompts import default_prompts
 from c2t.storage.paths import DEFAULT_PAIR
@@ -34,15 +33,7 @@ def generate(
     pair: o.PairName = None,
     target: o.Target = None,
     draft: o.Draft = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help=f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10.",
-            show_default="c2t; without a classifier threshold",
-            parser=o.a_word,
-            metavar="POLICY",
-        ),
-    ] = None,
+    policy: o.PolicySpec = None,
     tuned: Tuned = False,
     classifier: o.Classifier = None,
     beta: Annotated[

@@ -9,7 +9,6 @@ from c2t.classifier import TreeClassifier
 from c2t.cli import options as o
 from c2t.cli import terminal
 from c2t.hf.export import export
-from c2t.policies import POLICIES
 from c2t.policies.spec import describe, parse
 from c2t.storage import paths as checkpoints
 from c2t.storage.published import hub_target
@@ -30,15 +29,7 @@ def export_hub(
         str | None,
         typer.Option(help="Use this draft: a Hub id.", show_default="the one of --pair", parser=o.a_name, metavar="ID"),
     ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help=f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10.",
-            show_default="c2t; without a classifier threshold",
-            parser=o.a_word,
-            metavar="POLICY",
-        ),
-    ] = None,
+    policy: o.PolicySpec = None,
     classifier: o.Classifier = None,
     out: Annotated[Path | None, o.folder_out("checkpoints/local/PAIR/hub")] = None,
     overwrite: o.Overwrite = False,
@@ -53,7 +44,7 @@ def export_hub(
     learned = classifier is not None or checkpoints.find(name, checkpoints.CLASSIFIER) is not None
     spec = ("c2t" if learned else "threshold") if policy is None else policy
     chosen = parse(spec, lambda given=None: TreeClassifier.from_pretrained(own if given is None else given))
-    place = out or checkpoints.root() / "checkpoints" / "local" / checkpoints.check_name(name) / "hub"
+    place = out or checkpoints.local_of(name, "hub")
     if target is None:
         target = hub_target(name) if draft is None else None
     named = export(place, name if draft is None else draft, chosen, target or "path/to/the/model", overwrite)

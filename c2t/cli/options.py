@@ -8,6 +8,7 @@ import typer
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import COLUMNS
 from c2t.models.pairs import DRAFTS, NGRAMS
+from c2t.policies import POLICIES
 from c2t.storage.paths import DEFAULT_PAIR, usable
 from c2t.storage.results import check_place
 from c2t.training.settings import LOGGERS
@@ -124,6 +125,16 @@ TrustRemoteCode = Annotated[
     bool,
     _models(
         "Run the Python code that comes with the files of target and draft, if they ask for it.", "--trust-remote-code"
+    ),
+]
+
+PolicySpec = Annotated[
+    str | None,
+    typer.Option(
+        help=f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10.",
+        show_default="c2t; without a classifier threshold",
+        parser=a_word,
+        metavar="POLICY",
     ),
 ]
 

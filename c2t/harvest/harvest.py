@@ -1,8 +1,6 @@
 """Harvest: the nodes of full EAGLE-2 trees along the target's own texts, with the verdict of verification on each (C2T,
 B.1); or those of MCSD+'s forks, along the texts that they make."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +22,7 @@ from c2t.records.writer import ShardWriter, open_folder, sole_writer
 from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import replay
+from c2t.storage.checksum import checksum
 from c2t.storage.provenance import environment
 
 
@@ -52,7 +51,7 @@ def harvest(
             "question_id": prompt.question_id,
             "category": prompt.category,
             "file": prompt.file,
-            "question": _digest(prompt.turns[0]),  # training keeps the turns of a conversation together by it
+            "question": checksum(prompt.turns[0])[:16],  # training keeps the turns of a conversation together by it
             "turn": turn,
         }
         for prompt in prompts
@@ -101,7 +100,6 @@ def room_for(pair: Pair, settings: HarvestSettings) -> int:
 
 def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> dict[str, Any]:
     """Return everything that the rows depend on, and under "environment" the facts that they should not depend on."""
-    content = json.dumps([prompt._asdict() for prompt in prompts], sort_keys=True)
     varying = {"live": settings.live, **environment()}
     fixed = {name: value for name, value in asdict(settings).items() if name not in ("live", "policy", "columns")}
     return {
@@ -110,13 +108,9 @@ def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
         "policy": {"eagle2": "eagle2, full tree"}.get(settings.policy, settings.policy),
         **fixed,
         "dtype": str(pair.target.embed_tokens.weight.dtype).removeprefix("torch."),
-        "prompts": _digest(content),
+        "prompts": checksum([prompt._asdict() for prompt in prompts])[:16],
         "environment": varying,
     }
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _rows(

@@ -18,6 +18,7 @@ from c2t.storage import paths as checkpoints
 from c2t.storage.published import PUBLISHED
 
 GENERATE = Path("custom_generate") / "generate.py"
+FILES = (GENERATE.parts[0], "README.md")  # of the folder
 LARGEST = 2**20  # characters of a packed classifier; the paper's has some 4000
 
 
@@ -28,7 +29,7 @@ def export(out: Path, draft: str, policy: Policy, target: str, overwrite: bool =
     the card names. InputError for drafts that others do not have, policies that do not decode exactly, and for a folder
     that is in use.
     """
-    _check_out(out, overwrite)
+    checkpoints.check_out(out, overwrite, "Hub folder", lambda folder: (folder / GENERATE).is_file(), FILES)
     draft = shared_draft(draft)
     TreeDecoding(draft, policy=policy)  # which refuses what will not decode
     classifier = getattr(policy, "classifier", None)
@@ -60,17 +61,6 @@ def shared_draft(draft: str) -> str:
         return draft
     checkpoints.resolve(draft, "draft")  # which says what is wrong with one that is nowhere
     raise InputError(f"others do not have the draft {draft}: put it on the Hub, and give its id")
-
-
-def _check_out(out: Path, overwrite: bool) -> None:
-    """Raise InputError unless `out` is absent or empty or, with `overwrite`, an earlier export."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file: give a folder")
-    if out.is_dir() and any(out.iterdir()):
-        if not (out / GENERATE).is_file():
-            raise InputError(f"{out} holds something else: choose another folder with --out")
-        if not overwrite:
-            raise InputError(f"{out} holds an export: replace it with --overwrite, or choose another --out")
 
 
 def _literal(files: tuple[str, ...]) -> str:

@@ -6,8 +6,6 @@ joblib store pickles, which any program that can write there could turn into cod
 """
 
 import contextlib
-import hashlib
-import json
 import os
 import time
 import warnings
@@ -83,7 +81,7 @@ def _key(pair: Pair, ids: Sequence[Sequence[int]], settings: dict[str, Any], sam
         "versions": [version(name) for name in ("torch", "transformers")],
         **settings,
     }
-    return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:32]
+    return checksum(depends)[:32]
 
 
 def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> list[Continuation] | None:

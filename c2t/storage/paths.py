@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -163,7 +163,7 @@ def _resolve_name(name: str, part: str, listed: str) -> Path | str:
 
 def recipe(name: str) -> str:
     """Return the commands that make the classifier of a pair, at the place where its name is looked up."""
-    rows, out = _short(harvest_of(name)), _short(classifier_of(name))
+    rows, out = _short(harvest_of(name)), _short(local_of(name, CLASSIFIER))
     prompts = "" if prompts_of(name, "harvest") else "--prompts FILE "
     return f"c2t harvest --pair {name} {prompts}--out {rows} && c2t train {rows} --out {out}"
 
@@ -173,23 +173,31 @@ def harvest_of(name: str) -> Path:
     return root() / "data" / "harvest" / check_name(name)
 
 
-def classifier_of(name: str) -> Path:
-    """Return the default folder of a classifier that is trained for a pair. InputError as `check_name`."""
-    return root() / "checkpoints" / "local" / check_name(name) / CLASSIFIER
+def local_of(name: str, part: str) -> Path:
+    """Return the default folder of what is made for a pair on this machine. InputError as `check_name`."""
+    return root() / "checkpoints" / "local" / check_name(name) / part
 
 
-def check_out(out: Path, overwrite: bool) -> None:
-    """Raise InputError unless `out` is absent, an empty folder or, with `overwrite`, a folder with a classifier and
-    nothing else."""
+def check_out(out: Path, overwrite: bool, what: str, is_one: Callable[[Path], bool], files: Collection[str]) -> None:
+    """Raise InputError unless `out` is absent, an empty folder or, with `overwrite`, a folder of this kind and nothing
+    else.
+
+    what: the kind, in a word or two. is_one: tells a folder of it. files: names that it may hold.
+    """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: give a folder")
     if out.is_dir() and any(out.iterdir()):
-        if not is_classifier(out):
-            raise InputError(f"{out} holds something else than a classifier: choose another folder with --out")
+        if not is_one(out):
+            raise InputError(f"{out} holds something else than a {what}: choose another folder with --out")
         if not overwrite:
-            raise InputError(f"{out} holds a classifier: replace it with --overwrite, or choose another --out")
-        if foreign := sorted(path.name for path in out.iterdir() if path.name not in CLASSIFIER_FILES):
-            raise InputError(f"{out} holds a file that is no classifier's ({foreign[0]}): choose another folder")
+            raise InputError(f"{out} holds a {what}: replace it with --overwrite, or choose another --out")
+        if foreign := sorted(path.name for path in out.iterdir() if path.name not in files):
+            raise InputError(f"{out} holds a file that is no {what}'s ({foreign[0]}): choose another folder")
+
+
+def check_classifier_out(out: Path, overwrite: bool) -> None:
+    """Raise InputError unless a classifier may be written to `out`; see `check_out`."""
+    check_out(out, overwrite, "classifier", is_classifier, CLASSIFIER_FILES)
 
 
 def is_classifier(folder: Path) -> bool:

@@ -1,6 +1,5 @@
 """Results of `c2t tune`, kept on this machine by device, pair and batch size: in $C2T_CACHE, else ~/.cache/c2t."""
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.storage.atomic import write_text
 from c2t.storage.checked import CLOSED, from_json, read_file
+from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
 from c2t.storage.provenance import processor
 from c2t.study.costs import Costs
@@ -49,7 +49,7 @@ def device_name(device: torch.device) -> str:
 
 def path_of(key: dict[str, Any]) -> Path:
     """Return the file of an entry."""
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+    digest = checksum(key)[:12]
     return cache() / f"tuned-{key['pair']}-batch{key['batch']}-{digest}.json"
 
 

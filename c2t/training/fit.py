@@ -35,7 +35,7 @@ def train(
     progress: bool = False,
 ) -> Result:
     """Train a new classifier on harvests and save it in `out`. InputError as in `NodeData` and `check_out`."""
-    checkpoints.check_out(out, overwrite)
+    checkpoints.check_classifier_out(out, overwrite)
     nodes = NodeData(data, settings)
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
@@ -54,7 +54,7 @@ def finetune(
 ) -> Result:
     """Continue the training of a classifier on a share of new harvests (C2T, section 5.3). Features, size, sampling,
     label and the recommended beta stay the source's."""
-    checkpoints.check_out(out, overwrite)
+    checkpoints.check_classifier_out(out, overwrite)
     old = source.config
     kept = {name: getattr(old, name) for name in ("features", "hidden", "negatives", "layers", "label", "beta")}
     settings = replace(settings, **kept)

@@ -27,7 +27,7 @@ def train_logistic(
 
     Of the settings it reads features, negatives, fraction and seed.
     """
-    checkpoints.check_out(out, overwrite)
+    checkpoints.check_classifier_out(out, overwrite)
     nodes = NodeData(data, settings)
     rows = nodes.training.draw()
     x, accepted = nodes.training.x.index_select(0, rows), nodes.training.accepted.index_select(0, rows)

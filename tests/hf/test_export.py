@@ -101,10 +101,14 @@ def test_drafts_that_others_do_not_have(tmp_path: Path, draft: str, message: str
 def test_what_is_in_the_way_is_kept(tmp_path: Path) -> None:
     policy = C2T(TreeClassifier.from_pretrained("tiny"))
     export(tmp_path / "out", "tiny", policy, "a/b")
-    with pytest.raises(InputError, match="holds an export: replace it with --overwrite"):
+    with pytest.raises(InputError, match="holds a Hub folder: replace it with --overwrite"):
         export(tmp_path / "out", "tiny", policy, "a/b")
     export(tmp_path / "out", "tiny", Eagle2(), "a/b", overwrite=True)
     assert "CLASSIFIER = None" in (tmp_path / "out" / "custom_generate" / "generate.py").read_text()
+    (tmp_path / "out" / ".git").mkdir()  # of a clone from the Hub
+    with pytest.raises(InputError, match=r"holds a file that is no Hub folder's \(.git\)"):
+        export(tmp_path / "out", "tiny", policy, "a/b", overwrite=True)
+    assert (tmp_path / "out" / ".git").is_dir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     with pytest.raises(InputError, match="holds something else"):

@@ -103,24 +103,24 @@ def test_a_place_that_cannot_be_written_is_one_line() -> None:
 
 
 def test_only_classifiers_are_replaced_and_only_on_request(tmp_path: Path) -> None:
-    checkpoints.check_out(tmp_path / "new", overwrite=False)
-    checkpoints.check_out(tmp_path, overwrite=False)
+    checkpoints.check_classifier_out(tmp_path / "new", overwrite=False)
+    checkpoints.check_classifier_out(tmp_path, overwrite=False)
     (tmp_path / "thesis.tex").write_text("x")
     for overwrite in (False, True):
         with pytest.raises(InputError, match="choose another folder"):
-            checkpoints.check_out(tmp_path, overwrite)
+            checkpoints.check_classifier_out(tmp_path, overwrite)
     (tmp_path / "model.safetensors").write_text("x")
     for config in ("[]", "{", '{"model_type": "llama"}'):  # a head has weights and a config, too
         (tmp_path / "config.json").write_text(config)
         with pytest.raises(InputError, match="something else than a classifier"):
-            checkpoints.check_out(tmp_path, overwrite=True)
+            checkpoints.check_classifier_out(tmp_path, overwrite=True)
     (tmp_path / "config.json").write_text('{"negatives_kept": 1.0}')
     with pytest.raises(InputError, match=r"no classifier's \(thesis\.tex\)"):
-        checkpoints.check_out(tmp_path, overwrite=True)
+        checkpoints.check_classifier_out(tmp_path, overwrite=True)
     with pytest.raises(InputError, match="is a file"):
-        checkpoints.check_out(tmp_path / "thesis.tex", overwrite=True)
+        checkpoints.check_classifier_out(tmp_path / "thesis.tex", overwrite=True)
     (tmp_path / "thesis.tex").unlink()
-    checkpoints.check_out(tmp_path, overwrite=True)
+    checkpoints.check_classifier_out(tmp_path, overwrite=True)
 
 
 def test_without_a_checkout_the_package_is_read_and_the_users_folders_are_written(
