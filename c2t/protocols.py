@@ -100,6 +100,20 @@ class NextTokenDistributions:
             token, log_prob, entropy, _ = rank(self._wide, k, m, self.log_norm[..., 0])
         return token if self.vocabulary is None else self.vocabulary.tokens[token], log_prob, entropy
 
+    def rescored(self, k: int, score: "Rescore") -> "NextTokenDistributions":
+        """Return these distributions with other scores for the k most probable tokens (fewer, if the draft has fewer):
+        score(tokens, log_probs), which also says by what log-factor the probabilities of all others change."""
+        tokens, log_probs = self.top(min(k, self._drafted.shape[-1]))
+        scores, factor = score(tokens, log_probs)
+        place = tokens if self.vocabulary is None else torch.searchsorted(self.vocabulary.tokens, tokens)
+        logits = (self._wide - (self.log_norm - factor)).scatter(2, place, scores.to(self._wide))
+        return NextTokenDistributions(logits, self.hidden, self.vocabulary)
+
+
+Rescore = Callable[
+    [Int[Tensor, "B F K"], Float[Tensor, "B F K"]], tuple[Float[Tensor, "B F K"], Float[Tensor, "B F 1"]]
+]
+
 
 @runtime_checkable
 class Draft(Protocol):

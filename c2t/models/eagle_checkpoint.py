@@ -86,7 +86,7 @@ def load_head(
     unexpected or unreadable weights.
     """
     folder = fetch(path_or_id)
-    raw = _read_config(folder)
+    raw, layer = _read_config(folder), shared_layer(folder)
     vocabulary, hidden = embed_tokens.weight.shape
     width = "target_hidden_size" if raw.get("target_hidden_size") else "hidden_size"
     for name, mine, theirs in ((width, raw[width], hidden), ("vocab_size", raw["vocab_size"], vocabulary)):
@@ -114,7 +114,10 @@ def load_head(
     if raw.get("draft_vocab_size") == raw["vocab_size"]:
         state = {name: tensor for name, tensor in state.items() if name not in ("d2t", "t2d")}
     with torch.device("meta"):  # which takes no memory: a config's sizes are true only if the weights have them
-        _check_names(folder, _stored(_build(raw, folder)), state)
+        empty = _build(raw, folder)
+        _check_names(folder, _stored(empty), state)
+        if layer is not None and isinstance(empty, MedusaHead):
+            state |= _read_layer(folder, layer, empty)
     head = _build(raw, folder)
     head.load_state_dict(state, strict=False)
     if isinstance(head, Eagle3Head) and head.target_rows:
@@ -141,7 +144,7 @@ def _head(raw: dict, path: Path) -> Head:
         variant = eagle3_config.variant_of(raw, path)
         return Eagle3Head(_config(raw), raw["draft_vocab_size"], width, target_rows, variant)
     if "medusa_num_heads" in raw:
-        return MedusaHead(_config(raw), raw["medusa_num_heads"])
+        return MedusaHead(_config(raw), raw["medusa_num_heads"], raw.get("layer_of"))
     if raw.get("architectures") == [MTPHead.__name__]:
         return MTPHead(_config(raw))
     return EagleHead(_config(raw), bias=raw.get("bias", True), qkv_bias=bool(raw.get("qkv_bias", False)))
@@ -174,11 +177,43 @@ def _read_tokens(path: Path, vocabulary: int) -> Tensor:
 
 
 def _stored(head: Head) -> dict[str, Tensor]:
-    """Return the head's own weights: no embedding, and no rows that are the target's."""
-    targets = {"embed_tokens.weight"}
+    """Return the head's own weights: no embedding, no rows that are the target's, no layer that is another head's."""
+    others = {"embed_tokens.weight"}
     if isinstance(head, Eagle3Head) and head.target_rows:
-        targets.add("lm_head.weight")
-    return {name: tensor for name, tensor in head.state_dict().items() if name not in targets}
+        others.add("lm_head.weight")
+    if isinstance(head, MedusaHead) and head.layer_of:
+        others |= _layer(head).keys()
+    return {name: tensor for name, tensor in head.state_dict().items() if name not in others}
+
+
+def _layer(head: MedusaHead) -> dict[str, Tensor]:
+    """Return the weights of the head's EAGLE layer."""
+    return {name: tensor for name, tensor in head.state_dict().items() if not name.startswith("heads.")}
+
+
+def _read_layer(folder: Path, place: Path, head: MedusaHead) -> dict[str, Tensor]:
+    """Return the weights of the layer that a head in `folder` shares with the one in `place`."""
+    if not place.is_dir():
+        raise InputError(f"{folder}: its layer is that of the head {place}, which is not there; get both")
+    state = _read_weights(place)
+    state.pop("embed_tokens.weight", None)
+    _check_names(place, {name: weight for name, weight in _layer(head).items() if name != "embed_tokens.weight"}, state)
+    return state
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Entry of config.json that names the head whose layer this one has."""
+
+    __pydantic_config__ = OPEN
+    layer_of: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = None  # a folder's name, no path
+
+
+def shared_layer(folder: Path) -> Path | None:
+    """Return the folder, beside a head's, of the head that it shares its layer with; None if the layer is its own."""
+    config = folder / "config.json"
+    shared = from_json(_Shared, read_file(config), config).layer_of if config.is_file() else None
+    return shared and folder.resolve().parent / shared
 
 
 def _raw(head: Head) -> dict:
@@ -212,6 +247,8 @@ def _raw(head: Head) -> dict:
         raw |= _variant(head)
     if isinstance(head, MedusaHead):
         raw["medusa_num_heads"] = len(head.heads)
+        if head.layer_of:
+            raw["layer_of"] = head.layer_of
     return raw
 
 

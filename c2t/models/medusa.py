@@ -23,10 +23,14 @@ from c2t.tree import Tree
 
 class MedusaHead(EagleHead):
     """EAGLE layer with `num_heads` residual blocks behind it, each for one more token ahead (Medusa's ResBlock).
-    `forward` is the layer's; blocks start as the identity."""
+    `forward` is the layer's; blocks start as the identity.
 
-    def __init__(self, config: LlamaConfig, num_heads: int):
+    layer_of: the folder, beside the head's own, of the EAGLE-1/2 head whose layer this is; None: its own.
+    """
+
+    def __init__(self, config: LlamaConfig, num_heads: int, layer_of: str | None = None):
         super().__init__(config)
+        self.layer_of = layer_of
         self.heads = nn.ModuleList(nn.Linear(config.hidden_size, config.hidden_size) for _ in range(num_heads))
         for block in self.heads:
             nn.init.zeros_(block.weight)
@@ -97,13 +101,12 @@ class AtDepth(NextTokenDistributions):
     """Distributions after slots, each of which has its depth's."""
 
     def __init__(self, ahead: ByDepth, depth: Int[Tensor, "B F"]):
-        self.ahead, self.depth = ahead, depth
+        self.ahead, self.depth, self.vocabulary = ahead, depth, ahead.vocabulary
         self.hidden = self._at(ahead.hidden)
 
     @cached_property
-    def logits(self) -> Float[Tensor, "B F V"]:
-        """See `NextTokenDistributions.logits`."""
-        return self._at(self.ahead.logits)
+    def _drafted(self) -> Float[Tensor, "B F v"]:
+        return self._at(self.ahead._drafted)
 
     @cached_property
     def log_norm(self) -> Float[Tensor, "B F 1"]:

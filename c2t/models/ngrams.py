@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
+from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft import DraftSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
@@ -36,7 +37,7 @@ class NgramDraft:
     InputError outside of PRIOR_WEIGHTS.
     """
 
-    draft: EagleDraft | MedusaDraft | DraftLM
+    draft: EagleDraft | MedusaDraft | DraftLM | ConditionedDraft
     prior_weight: float = 32.0
 
     def __post_init__(self):

@@ -15,10 +15,13 @@ from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError, one_line
 from c2t.models import gguf_target
+from c2t.models.bigrams import Bigrams
 from c2t.models.checkpoint_files import check_files
+from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft_lm import DraftLM, check_vocabulary
-from c2t.models.eagle_checkpoint import fetch, load_head
+from c2t.models.eagle_checkpoint import fetch, load_head, shared_layer
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.learned_fit import LearnedFit
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.ngrams import NgramDraft, check_prior_weight
 from c2t.models.target import Target
@@ -37,8 +40,11 @@ DRAFTS = {
 }
 PROVENANCE = "provenance.json"  # beside a pair's parts
 NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
-TAPS = "+taps="  # behind an EAGLE-3 head's name, before NGRAMS: the layers whose inputs it reads, as 2,18,33
+BIGRAMS, FIT = FITS = ("+bigrams", "+fit")  # behind a draft's name, before NGRAMS: what conditions it on the path
+TAPS = "+taps="  # behind an EAGLE-3 head's name, before FITS: the layers whose inputs it reads, as 2,18,33
 _MIB = 2**20
+
+AnyDraft = EagleDraft | MedusaDraft | DraftLM | ConditionedDraft | NgramDraft
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Pair:
 
     name: str
     target: Target
-    draft: EagleDraft | MedusaDraft | DraftLM | NgramDraft
+    draft: AnyDraft
     tokenizer: PreTrainedTokenizerBase
     template: str
     sources: dict[str, tuple[str, str]]
@@ -81,17 +87,19 @@ def load_pair(
     """Load a pair by NAME (default: smollm2), or a target and a draft by folder or Hub id.
 
     draft: may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=WEIGHT" at its end mixes it with
-    the text's n-grams (`c2t.models.ngrams`); "+taps=2,18,33" before that names the layers of the target whose inputs an
-    EAGLE-3 head reads, where its config does not say it clearly. dtype: float32 by default on a CPU, the checkpoint's
-    elsewhere. device_map: spreads a large target over devices as in transformers. trust_remote_code: run the Python
-    code that comes with the files of target and draft, which are refused without it if they ask for that. The target of
-    smollm2 is converted from its package the first time. Warns of a head that was trained for other weights of the
-    target.
+    the text's n-grams (`c2t.models.ngrams`); "+fit" or "+bigrams" before that conditions a parallel draft on the path,
+    by a file that comes with it (`c2t.models.conditioned`); "+taps=2,18,33" before that names the layers of the target
+    whose inputs an EAGLE-3 head reads, where its config does not say it clearly. dtype: float32 by default on a CPU,
+    the checkpoint's elsewhere. device_map: spreads a large target over devices as in transformers. trust_remote_code:
+    run the Python code that comes with the files of target and draft, which are refused without it if they ask for
+    that. The target of smollm2 is converted from its package the first time. Warns of a head that was trained for other
+    weights of the target.
     Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
         pair = checkpoints.DEFAULT_PAIR
     draft, prior_weight = _split(draft)
+    draft, fit = _split_fit(draft)
     draft, taps = _split_taps(draft)
     if draft is not None and not str(draft):
         raise InputError(f"the name of the draft is empty: give one of {', '.join(DRAFTS)}, a folder or a Hub id")
@@ -119,6 +127,9 @@ def load_pair(
     }
     if taps is not None:
         sources["draft"] = tuple(f"{source}{TAPS}{','.join(map(str, taps))}" for source in sources["draft"])
+    if fit is not None:
+        loaded = _conditioned(loaded, fit, folder, target_model)
+        sources["draft"] = tuple(f"{source}{fit}" for source in sources["draft"])
     if prior_weight is not None:
         loaded = NgramDraft(loaded, prior_weight)
         sources["draft"] = tuple(f"{source}{NGRAMS}={prior_weight:g}" for source in sources["draft"])
@@ -127,15 +138,13 @@ def load_pair(
     return Pair(name, target_model, loaded, tokenizer, template, sources)
 
 
-def load_draft(
-    draft: str | Path, target: Target, trust_remote_code: bool = False
-) -> EagleDraft | MedusaDraft | DraftLM | NgramDraft:
+def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = False) -> AnyDraft:
     """Load a draft for a loaded target, onto its device and in its dtype, and tap the layers that it reads.
 
-    draft: a folder, a Hub id, or the name of a pair for its usual one, "+taps" and "+ngrams" as in `load_pair`.
+    draft: a folder, a Hub id, or the name of a pair for its usual one, with endings as in `load_pair`.
     InputError for one that cannot be loaded or belongs to another target.
     """
-    place, taps, prior_weight = _parts(draft)
+    place, taps, fit, prior_weight = _parts(draft)
     folder = fetch(place)
     if kind_of(folder) == "head":
         loaded = _head_draft(folder, target, taps)
@@ -145,6 +154,8 @@ def load_draft(
         model = _load_target(str(folder), target.device, target.model.dtype, None, trust_remote_code)
         check_vocabulary(model, target, folder)
         loaded = DraftLM(model)
+    if fit is not None:
+        loaded = _conditioned(loaded, fit, folder, target)
     return loaded if prior_weight is None else NgramDraft(loaded, prior_weight)
 
 
@@ -153,12 +164,13 @@ def check_draft(draft: str | Path) -> None:
     _parts(draft)
 
 
-def _parts(draft: str | Path) -> tuple[Path | str, tuple[int, ...] | None, float | None]:
-    """Return a draft's folder or Hub id, its taps (None: its config's), and the prior weight of its n-grams (None: no
-    n-grams)."""
+def _parts(draft: str | Path) -> tuple[Path | str, tuple[int, ...] | None, str | None, float | None]:
+    """Return a draft's folder or Hub id, its taps (None: its config's), which of FITS conditions it (None: none), and
+    the prior weight of its n-grams (None: no n-grams)."""
     reference, prior_weight = _split(draft)
+    reference, fit = _split_fit(reference)
     reference, taps = _split_taps(reference)
-    return checkpoints.resolve("" if reference is None else reference, "draft"), taps, prior_weight
+    return checkpoints.resolve("" if reference is None else reference, "draft"), taps, fit, prior_weight
 
 
 def _no_taps(folder: Path) -> InputError:
@@ -173,6 +185,16 @@ def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = Non
     target.embed_tokens.requires_grad_(learns)  # the head shares it, but it is the target's
     target.tap(head.taps(target.config.num_hidden_layers))
     return (MedusaDraft if isinstance(head, MedusaHead) else EagleDraft)(head, target.lm_head)
+
+
+def _conditioned(draft: EagleDraft | MedusaDraft | DraftLM, fit: str, folder: Path, target: Target) -> ConditionedDraft:
+    """Return the draft with the fit that is in its folder; InputError if there is none."""
+    device, vocabulary = target.embed_tokens.weight.device, target.config.vocab_size
+    if fit == BIGRAMS:
+        return ConditionedDraft(draft, Bigrams.load(folder, vocabulary, device))
+    tokens = None if isinstance(draft, DraftLM) else draft.head.tokens
+    tokens = torch.arange(vocabulary, device=device) if tokens is None else tokens
+    return ConditionedDraft(draft, LearnedFit.load(folder, target.embed_tokens, tokens))
 
 
 def _target_place(reference: str | Path) -> Path | str:
@@ -227,6 +249,16 @@ def _split(draft: str | Path | None) -> tuple[str | Path | None, float | None]:
     return name or None, prior_weight
 
 
+def _split_fit(draft: str | Path | None) -> tuple[str | Path | None, str | None]:
+    """Split one of FITS from a draft's end; return the draft (None: the pair's usual one) and the fit (None: none)."""
+    name = str(draft or "")
+    fit = next((fit for fit in FITS if name.endswith(fit)), None)
+    if fit is None:
+        return draft, None
+    name = name.removesuffix(fit)
+    return (type(draft)(name) if name else None), fit
+
+
 def _split_taps(draft: str | Path | None) -> tuple[str | Path | None, tuple[int, ...] | None]:
     """Split "+taps=2,18,33" from a draft's end; return the draft (None: the pair's usual one) and the layers (None: as
     its config has them)."""
@@ -244,9 +276,10 @@ def kind_of(folder: Path) -> str:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return a short hash of a checkpoint: names, sizes and bytes of its files. In a file above 64 MiB it reads 64 KiB
-    of every MiB, so that no large tensor changes unseen."""
-    return _hash([*folder.glob("config.json"), *_weights(folder)])
+    """Return a short hash of a checkpoint: names, sizes and bytes of its files, and of those of a head that it shares
+    its layer with. In a file above 64 MiB it reads 64 KiB of every MiB, so that no large tensor changes unseen."""
+    layer = shared_layer(folder)
+    return _hash([*folder.glob("config.json"), *_weights(folder), *([] if layer is None else _weights(layer))])
 
 
 def weights_fingerprint(folder: Path) -> str:

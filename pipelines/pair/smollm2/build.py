@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM
+from jaxtyping import Int
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from c2t.errors import InputError
 from c2t.models.gguf_target import install
 from c2t.storage import paths
 from pipelines.pair.smollm2 import rounds
 from pipelines.pair.smollm2.card import write_card
+from pipelines.pair.smollm2.fit import count_pairs, train_fit
 from pipelines.pair.smollm2.heads import HEADS, save_draft
+from pipelines.pair.smollm2.shards import Text
 from pipelines.pair.smollm2.texts import count_written, write_bench, write_until
 
 WRITTEN = 2_000_000  # tokens
@@ -55,16 +59,20 @@ def bench_stage(places: Places) -> None:
     write_bench(places.prompts(), places.work / "bench")
 
 
-def head_stage(name: str, places: Places) -> None:
-    """Train the head of this name on the texts that are there."""
-    recipe, source, folder = HEADS[name], places.work / "texts", places.work / HEADS[name].part
-    texts = rounds.training_texts(source)
+def read_target(texts: list[Text]) -> tuple[LlamaForCausalLM, Int[Tensor, " v"]]:
+    """Return the target, and the tokens that it writes most often; InputError if there are no texts."""
     if not texts:
-        raise InputError(f"{source}: no texts to learn from; write some with --stage texts")
+        raise InputError("there are no texts to learn from; write some with --stage texts")
     target = AutoModelForCausalLM.from_pretrained(
         target_folder(), dtype=torch.float32, trust_remote_code=False
     ).requires_grad_(False)
-    tokens = rounds.frequent(texts, target.config.vocab_size)
+    return target, rounds.frequent(texts, target.config.vocab_size)
+
+
+def head_stage(name: str, places: Places) -> None:
+    """Train the head of this name on the texts that are there."""
+    recipe, source, folder = HEADS[name], places.work / "texts", places.work / HEADS[name].part
+    target, tokens = read_target(rounds.training_texts(source))
     lm_head = target.lm_head.weight.to(places.device)
     for positions in ROUNDS:
         if positions <= rounds.round_begin(folder):
@@ -77,6 +85,24 @@ def head_stage(name: str, places: Places) -> None:
         write_card(places.out, places.work)
 
 
+def fit_stage(places: Places) -> None:
+    """Train what conditions the Medusa-style head on the path, and count the pairs that do so without training."""
+    recipe, source = HEADS["medusa"], places.work / "texts"
+    state = places.work / recipe.part / "state.pt"
+    if not state.exists():
+        raise InputError(f"{state} is missing: train the head that is to be conditioned, by --stage medusa")
+    target, tokens = read_target(rounds.training_texts(source))
+    head = recipe.make(target, tokens, places.work)
+    head.load_state_dict(torch.load(state, map_location="cpu", weights_only=True)["model"], strict=False)
+    lm_head, folder = target.lm_head.weight[tokens].to(places.device), places.out / recipe.part
+    embedding = target.get_input_embeddings().to(places.device)
+    learned = train_fit(
+        head.to(places.device), embedding, tokens.to(places.device), lm_head, source, places.work / "fit"
+    )
+    learned.cpu().save(folder)
+    count_pairs(source, target.config.vocab_size).save(folder)
+
+
 def card_stage(places: Places) -> None:
     """Write the card of the heads that are there."""
     write_card(places.out, places.work)
@@ -86,5 +112,6 @@ STAGES: dict[str, Callable[[Places], None]] = {
     "texts": texts_stage,
     "bench": bench_stage,
     **{name: partial(head_stage, name) for name in HEADS},
+    "fit": fit_stage,
     "card": card_stage,
 }

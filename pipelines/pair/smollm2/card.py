@@ -8,9 +8,11 @@ from pathlib import Path
 from safetensors import safe_open
 
 from c2t.errors import InputError
+from c2t.models.conditioned import CANDIDATES
 from c2t.models.gguf_target import home
 from c2t.models.pairs import weights_fingerprint
 from pipelines.pair.smollm2 import losses, texts
+from pipelines.pair.smollm2.fit import EPOCHS
 from pipelines.pair.smollm2.heads import FREQUENT, HEADS, MEDUSA_HEADS
 from pipelines.pair.smollm2.questions import RUN
 from pipelines.pair.smollm2.rounds import FALLING, LEARNING_RATE, ROWS, rounds
@@ -59,12 +61,16 @@ in bf16 where that is the faster dtype, else in float32.
   upstream's uniform noise ({noise} x 512 / length wide). `fc` starts as half of the feature passed on.
 - `draft_eagle3`: soft cross-entropy over its own tokens in {levels} unrolled steps with weights {deeper}^k (upstream:
   7 steps), at positions whose next token is one of them.
-- `draft_medusa`: begins as `draft`; its loss, with the cross-entropy at all {depths} depths, with weights {deeper}^k.
+- `draft_medusa`: soft cross-entropy at all {depths} depths with weights {deeper}^k. Its layer is that of `draft` and
+  does not learn. Two files beside it condition it on the path (`medusa+fit`, `medusa+bigrams`): `fit.safetensors`
+  learns {epochs} epochs of the answers by cross-entropy over {candidates} candidates behind the true path,
+  `bigrams.safetensors` counts the answers' pairs of tokens.
 
 ## Agreement
 
 Share of the answers' positions where head and target have the same most probable next token, given the target's true
-states; each row is what one round ended with. Held out: answers at all three temperatures to questions that no head
+states; each row is what one round ended with (`draft_medusa`: of the token after the next one, its first block's). Held
+out: answers at all three temperatures to questions that no head
 learned from. Bench: greedy answers of up to {bench_tokens} tokens to the first turns of the bench prompts, 80 each.
 {tables}
 
@@ -156,6 +162,8 @@ def write_card(out: Path, work: Path) -> None:
         levels=losses.LEVELS,
         deeper=losses.DEEPER,
         depths=MEDUSA_HEADS + 1,
+        epochs=EPOCHS,
+        candidates=CANDIDATES,
         bench_tokens=texts.BENCH_TOKENS,
         tables="".join(table(recipe.part, work) for recipe in there),
         longest=texts.QUESTION_TOKENS + texts.ANSWER_TOKENS,

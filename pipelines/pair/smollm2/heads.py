@@ -10,11 +10,19 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from c2t.errors import InputError
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import save_head
 from c2t.models.medusa import MedusaHead
-from pipelines.pair.smollm2.losses import Losses, eagle3_losses, eagle3_states, eagle_losses, eagle_states
+from pipelines.pair.smollm2.losses import (
+    Losses,
+    eagle3_losses,
+    eagle3_states,
+    eagle_losses,
+    eagle_states,
+    medusa_losses,
+)
 from pipelines.pair.smollm2.shards import Rows
 
 # Tokens that all heads draft from, and over which their logits are compared: those that are most frequent in the texts,
@@ -28,7 +36,8 @@ class HeadRecipe:
     """Recipe of a head. part: folder of the pair. about: what it is, for the card. inputs: of the texts, "features" or
     "taps". make: from the target, the frequent tokens and the folder of the other heads' checkpoints.
 
-    losses: of the head, rows of the target's LM head and a batch. states: the head's outputs at the judged slots.
+    losses: of the head, rows of the target's LM head and a batch. states: the head's outputs at the judged slots, which
+    are for the token `ahead` places behind the next one.
     """
 
     part: str
@@ -37,6 +46,7 @@ class HeadRecipe:
     make: Callable[[LlamaForCausalLM, Int[Tensor, " v"], Path], Head]
     losses: Callable[[Head, Float[Tensor, "v H"], Rows], Losses]
     states: Callable[[Head, Rows], Float[Tensor, "m H"]]
+    ahead: int = 0
 
 
 def one_layer(target: LlamaForCausalLM) -> LlamaConfig:
@@ -58,13 +68,17 @@ def new_eagle(target: LlamaForCausalLM, tokens: Int[Tensor, " v"], work: Path) -
 
 
 def new_medusa(target: LlamaForCausalLM, tokens: Int[Tensor, " v"], work: Path) -> MedusaHead:
-    """Return a head that begins with the layer of the EAGLE-1 head, if that one has a checkpoint."""
+    """Return a head on the layer of the EAGLE-1 head as it is now, which stays so; InputError if there is none."""
     torch.manual_seed(0)
-    head = MedusaHead(one_layer(target), MEDUSA_HEADS)
+    part = HEADS["eagle"].part
+    head = MedusaHead(one_layer(target), MEDUSA_HEADS, layer_of=part)
     on_target(head, target)
-    if (trained := work / HEADS["eagle"].part / "state.pt").exists():
-        state = torch.load(trained, map_location="cpu", weights_only=True)["model"]
-        head.load_state_dict(state, strict=False)  # it has no blocks, which begin as the identity
+    trained = work / part / "state.pt"
+    if not trained.exists():
+        raise InputError(f"{trained} is missing: train the EAGLE-1 head, whose layer this one has, by --stage eagle")
+    state = torch.load(trained, map_location="cpu", weights_only=True)["model"]
+    head.load_state_dict(state, strict=False)  # it has no blocks, which begin as the identity
+    head.requires_grad_(False).heads.requires_grad_(True)
     return head
 
 
@@ -110,11 +124,11 @@ HEADS = {
     ),
     "medusa": HeadRecipe(
         "draft_medusa",
-        f"Medusa-style parallel head: the layer of `draft` with {MEDUSA_HEADS} residual blocks, one for each deeper "
-        "token, trained on together",
+        f"Medusa-style parallel head: {MEDUSA_HEADS} residual blocks on the layer of `draft`, one for each next token",
         "features",
         new_medusa,
-        eagle_losses,
-        lambda head, rows: eagle_states(head, rows, 0.0),
+        medusa_losses,
+        lambda head, rows: head.at(eagle_states(head, rows, 0.0), 1),
+        ahead=1,
     ),
 }

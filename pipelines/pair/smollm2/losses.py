@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
@@ -94,7 +94,7 @@ def by_depth(
 ) -> Losses:
     """Return the soft cross-entropy between the head's next-token distributions and the target's at the `chosen`
     positions, and the agreement; depth k's guess comes from the state k positions earlier in the same text."""
-    place = (rows.judged.cumsum(1) - 1)[rows.judged][chosen]  # in its own text
+    place = place_in_text(rows)[chosen]
     with torch.no_grad():
         wanted = (rows.features[:, 1:][rows.judged][chosen] @ lm_head.T).float().softmax(-1)
     total, shown = wanted.new_zeros(()), {}
@@ -110,6 +110,11 @@ def by_depth(
     return Losses(total, shown)
 
 
+def place_in_text(rows: Rows) -> Int[Tensor, " m"]:
+    """Return the number of each judged slot among those of its text."""
+    return (rows.judged.cumsum(1) - 1)[rows.judged]
+
+
 def some_of(count: int, device: torch.device) -> Tensor:
     """Return the numbers of a random JUDGED share of so many positions."""
     return torch.randperm(count, device=device)[: math.ceil(JUDGED * count)]
@@ -117,12 +122,20 @@ def some_of(count: int, device: torch.device) -> Tensor:
 
 def eagle_losses(head: EagleHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:
     """Return upstream's loss, SmoothL1 on the features + ENTROPY x soft cross-entropy of the logits, on a random share
-    of the positions; for a Medusa-style head the latter at every depth."""
+    of the positions."""
     guess, true = eagle_states(head, rows, NOISE), rows.features[:, 1:][rows.judged]
-    states = [head.at(guess, k) for k in range(len(head.heads) + 1)] if isinstance(head, MedusaHead) else [guess]
-    compared = by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, some_of(len(true), true.device))
+    compared = by_depth([guess], lambda hidden: hidden @ lm_head.T, lm_head, rows, some_of(len(true), true.device))
     regression = F.smooth_l1_loss(guess.float(), true)
     return Losses(regression + ENTROPY * compared.total, {"smooth_l1": regression.detach()} | compared.shown)
+
+
+def medusa_losses(head: MedusaHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:
+    """Return Medusa's loss, soft cross-entropy at every depth, on a random share of the positions. The layer does not
+    learn: it is the EAGLE-1 head's, whose own depth 0 would suffer."""
+    with torch.no_grad():
+        guess = eagle_states(head, rows, 0.0)
+    states = [head.at(guess, depth) for depth in range(len(head.heads) + 1)]
+    return by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, some_of(len(guess), guess.device))
 
 
 def eagle3_losses(head: Eagle3Head, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:

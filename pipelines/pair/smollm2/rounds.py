@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from c2t.models.eagle import Head
 from c2t.models.eagle3 import Eagle3Head
 from pipelines.pair.smollm2.heads import FREQUENT, HeadRecipe
+from pipelines.pair.smollm2.losses import place_in_text
 from pipelines.pair.smollm2.shards import Text, epoch, read_texts, rows_of
 from pipelines.pair.train_head import frequent_tokens
 from pipelines.pair.train_lm import Progress
@@ -44,8 +45,8 @@ def compute(device: torch.device) -> torch.autocast:
 
 @torch.no_grad()
 def agreement(head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], held: list[Text]) -> dict[str, float]:
-    """Return the share of the answers' positions with the same most probable token of all, by source of the
-    question."""
+    """Return the share of the answers' positions with the same most probable token of all, `recipe.ahead` tokens behind
+    the next one, by source of the question."""
     by_source = defaultdict(list)
     for text in held:
         by_source[text.source].append(text)
@@ -54,9 +55,11 @@ def agreement(head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], hel
         same, count = 0, 0
         for batch in epoch(texts, ROWS, 0):
             rows = rows_of(batch, recipe.inputs, questions=False).to(lm_head.device)
+            later = (place_in_text(rows) >= recipe.ahead).nonzero()[:, 0]  # a text's first states are not guessed there
             with compute(lm_head.device):
-                guess = head.logits(recipe.states(head, rows)[None], lambda hidden: hidden @ lm_head.T)[0].argmax(-1)
-                true = (rows.features[:, 1:][rows.judged] @ lm_head.T).argmax(-1)
+                states = recipe.states(head, rows)[later - recipe.ahead]
+                guess = head.logits(states[None], lambda hidden: hidden @ lm_head.T)[0].argmax(-1)
+                true = (rows.features[:, 1:][rows.judged][later] @ lm_head.T).argmax(-1)
             same += int((guess == true).sum())
             count += len(true)
         found[source] = round(same / count, 4)

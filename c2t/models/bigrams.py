@@ -1,0 +1,86 @@
+"""Fit of two tokens by counts: how much more often a text has the second one behind the first than elsewhere.
+
+    score(y | x) = log p(y) + POWER log [(c(x, y) + PRIOR u(y)) / ((c(x) + PRIOR) u(y))]
+
+p is the draft's marginal, c counts the texts' pairs and tokens, u is a token's share of the texts. No training; the
+rival that a learned fit has to beat.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path as File
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from c2t.errors import InputError, one_line
+from c2t.models.conditioned import Path
+
+POWER, PRIOR = 0.7, 30.0  # searched on training texts
+UNSEEN = 0.5  # added to each token's count, so that no share is 0
+FILE = "bigrams.safetensors"  # beside the weights of a draft
+
+
+@dataclass(frozen=True)
+class Bigrams:
+    """Pairs of tokens, as first x vocabulary + second in rising order, how often each was counted, and how often each
+    token was first and second of one."""
+
+    pairs: Int[Tensor, " n"]
+    counts: Int[Tensor, " n"]
+    first: Float[Tensor, " V"]
+    second: Float[Tensor, " V"]
+
+    @classmethod
+    def counted(cls, texts: Iterable[Int[Tensor, " _"]], vocabulary: int) -> "Bigrams":
+        """Count the pairs of texts."""
+        pairs = torch.cat([text[:-1].long() * vocabulary + text[1:].long() for text in texts])
+        pairs, counts = pairs.unique(return_counts=True)
+        return cls.of(pairs, counts, vocabulary)
+
+    @classmethod
+    def of(cls, pairs: Int[Tensor, " n"], counts: Int[Tensor, " n"], vocabulary: int) -> "Bigrams":
+        """Return the table of these pairs and their counts."""
+        first, second = (
+            torch.zeros(vocabulary, dtype=torch.float64, device=pairs.device).index_add(0, token, counts.double())
+            for token in (pairs // vocabulary, pairs % vocabulary)
+        )
+        return cls(pairs, counts, first, second)
+
+    def ratio(self, x: Int[Tensor, "*B"], y: Int[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+        """Return the log of how much more often y stands behind x than elsewhere."""
+        wanted = x * len(self.second) + y
+        place = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
+        count = torch.where(self.pairs[place] == wanted, self.counts[place], 0)
+        share = (self.second[y] + UNSEEN) / (self.second.sum() + UNSEEN * len(self.second))
+        return ((count + PRIOR * share) / ((self.first[x] + PRIOR) * share)).log()
+
+    def __call__(
+        self, path: Path, tokens: Int[Tensor, "B F C"], log_probs: Float[Tensor, "B F C"]
+    ) -> tuple[Float[Tensor, "B F C"], Float[Tensor, "B F 1"]]:
+        """See `c2t.models.conditioned.Fit`."""
+        score = log_probs + POWER * self.ratio(path.token[..., None].expand_as(tokens), tokens).to(log_probs)
+        return score, torch.zeros_like(score[..., :1])
+
+    def save(self, folder: File) -> None:
+        """Write the table beside a draft's weights."""
+        table = {"pairs": self.pairs, "counts": self.counts.int()}
+        save_file({name: part.contiguous() for name, part in table.items()}, folder / FILE)
+
+    @classmethod
+    def load(cls, folder: File, vocabulary: int, device: torch.device) -> "Bigrams":
+        """Read a draft's table; InputError if there is none, or one that is not for this vocabulary."""
+        path = folder / FILE
+        try:
+            table = load_file(path)
+            pairs, counts = table["pairs"].long(), table["counts"].long()
+        except (OSError, SafetensorError, KeyError) as error:
+            reason = one_line(error)
+            raise InputError(f"{path}: no counts of pairs can be read ({reason}); leave +bigrams out") from error
+        rising = pairs.dim() == 1 and len(pairs) and (pairs[1:] > pairs[:-1]).all()
+        if not rising or counts.shape != pairs.shape or pairs[0] < 0 or pairs[-1] >= vocabulary**2 or counts.min() < 1:
+            raise InputError(f"{path}: not counts of pairs of {vocabulary} tokens; count the target's own texts again")
+        return cls.of(pairs.to(device), counts.to(device), vocabulary)

@@ -1,0 +1,98 @@
+"""A draft whose distributions are conditioned on the path, where it does not do that itself.
+
+A parallel draft gives marginals: a depth's distribution is the same on every path, and a product of marginals says
+nothing about whether two tokens fit together. Here a `Fit` scores the most probable tokens of each slot by the slot's
+own token and the one before it. That costs no forward and serves every policy.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.models.draft import DraftSession
+from c2t.models.draft_lm import DraftLM
+from c2t.models.eagle_draft import EagleDraft
+from c2t.models.medusa import MedusaDraft
+from c2t.protocols import NextTokenDistributions
+from c2t.tree import Tree
+
+CANDIDATES = 16  # most probable tokens of a slot that are scored; the others keep their odds against each other
+
+
+class Path(NamedTuple):
+    """End of the path to each of F slots: its token, the token before it, the depth of its children, and the draft's
+    hidden states there."""
+
+    token: Int[Tensor, "B F"]
+    before: Int[Tensor, "B F"]
+    depth: Int[Tensor, "B F"]
+    hidden: Float[Tensor, "B F H"]
+
+
+@runtime_checkable
+class Fit(Protocol):
+    """How well tokens fit behind a path."""
+
+    def __call__(
+        self, path: Path, tokens: Int[Tensor, "B F C"], log_probs: Float[Tensor, "B F C"]
+    ) -> tuple[Float[Tensor, "B F C"], Float[Tensor, "B F 1"]]:
+        """Return new log scores of these tokens, the draft's C most probable ones, and the log-factor for the
+        probability of each other token; they are normalised together afterwards."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConditionedDraft:
+    """Draft `draft`, conditioned by `fit` behind every slot but the root, whose token the draft itself has read."""
+
+    draft: EagleDraft | MedusaDraft | DraftLM
+    fit: Fit
+
+    @property
+    def hidden_size(self) -> int:
+        return self.draft.hidden_size
+
+    def session(self) -> "ConditionedSession":
+        """Return a new session for one generation."""
+        return ConditionedSession(self.draft.session(), self.fit)
+
+
+@DraftSession.register  # it wraps a session, so that it serves any draft
+class ConditionedSession:
+    """Session of the inner draft."""
+
+    def __init__(self, draft: DraftSession, fit: Fit):
+        self.draft, self.fit = draft, fit
+
+    @property
+    def passes(self) -> Int[Tensor, " B"]:
+        return self.draft.passes
+
+    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.observe`."""
+        self.draft.observe(tokens, features, count)
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`."""
+        rows = self.draft.expand(tree, slots)
+        if tree.size == 1:
+            return rows
+        slots = slots.clamp(min=0)
+        parent = tree.parent.gather(1, slots).clamp(min=0)
+        depth = tree.depth.gather(1, slots) + 1
+        path = Path(tree.token.gather(1, slots), tree.token.gather(1, parent), depth, rows.hidden)
+        return rows.rescored(CANDIDATES, lambda tokens, log_probs: self.fit(path, tokens, log_probs))
+
+    def fork(self, back: Int[Tensor, " B"]) -> "ConditionedSession":
+        """See `DraftSession.fork`."""
+        return ConditionedSession(self.draft.fork(back), self.fit)
+
+    def refuse_nan(self) -> None:
+        """See `DraftSession.refuse_nan`."""
+        self.draft.refuse_nan()
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Keep only these rows of the batch, in this order."""
+        self.draft.select(rows)

@@ -1,0 +1,91 @@
+"""Fit of a token behind a path, learned: a small network reads the path's end, and a product with a vector of the token
+scores it.
+
+    q = U silu(W_h h + W_x e(x) + W_w e(w) + d_k) + u;   score(y | w x) = a_k log p(y) + q . v(y)
+
+w, x: the last two tokens of the path, e: their rows of the target's embedding; h: the draft's state at depth k, from
+which it drew the marginal p. All tokens that are not scored together have the score b_k log p(others) + c_k. It is
+Hydra's sequential head cut down to the candidates, so that it costs no LM head (Hydra, section 3.1).
+"""
+
+from pathlib import Path as File
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from c2t.errors import InputError, one_line
+from c2t.models.conditioned import Path
+
+FILE = "fit.safetensors"  # beside the weights of a draft
+LEAST = 1e-6  # of a probability in float32 that is a difference from 1
+
+
+def log_rest(log_probs: Float[Tensor, "*B C"]) -> Float[Tensor, "*B 1"]:
+    """Return the log-probability of all other tokens together, at least LEAST."""
+    return torch.log1p(-log_probs.exp().sum(-1, keepdim=True).clamp(max=1 - LEAST))
+
+
+class LearnedFit(nn.Module):
+    """Fit for a draft that names `tokens` (rising ids) at `depths` depths. embed_tokens: the target's, which is not
+    learned and not stored."""
+
+    def __init__(self, embed_tokens: nn.Embedding, tokens: Int[Tensor, " v"], depths: int, width: int, rank: int):
+        super().__init__()
+        size = embed_tokens.weight.shape[1]
+        self.embed = [embed_tokens]  # in a list, so that it is no part of this module
+        self.state, self.token, self.before = (nn.Linear(size, width, bias=False) for _ in range(3))
+        self.depth = nn.Parameter(torch.zeros(depths, width))
+        self.out = nn.Linear(width, rank)
+        self.vectors = nn.Parameter(torch.zeros(len(tokens), rank))
+        self.marginal, self.others = nn.Parameter(torch.ones(depths)), nn.Parameter(torch.ones(depths))
+        self.bias = nn.Parameter(torch.zeros(depths))
+        self.register_buffer("tokens", tokens, persistent=False)
+
+    def query(self, path: Path) -> Float[Tensor, "*B R"]:
+        """Return what a path's end is looking for."""
+        (embed,), depth = self.embed, self.clamped(path.depth)
+        wide = self.state(path.hidden.to(self.depth)) + self.depth[depth]
+        for layer, token in ((self.token, path.token), (self.before, path.before)):
+            wide = wide + layer(embed(token).to(self.depth))
+        return self.out(F.silu(wide))
+
+    def clamped(self, depth: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
+        """Return the depth; below the last one that the draft knows, that one."""
+        return depth.clamp(max=len(self.depth) - 1)
+
+    def forward(
+        self, path: Path, tokens: Int[Tensor, "*B C"], log_probs: Float[Tensor, "*B C"]
+    ) -> tuple[Float[Tensor, "*B C"], Float[Tensor, "*B 1"]]:
+        """See `c2t.models.conditioned.Fit`."""
+        depth = self.clamped(path.depth)
+        behind = self.vectors[torch.searchsorted(self.tokens, tokens)]
+        fit = (behind @ self.query(path)[..., None])[..., 0]
+        factor = (self.others[depth] - 1)[..., None] * log_rest(log_probs) + self.bias[depth][..., None]
+        return self.marginal[depth][..., None] * log_probs + fit, factor
+
+    def save(self, folder: File) -> None:
+        """Write the weights in bf16 beside a draft's."""
+        state = {name: weight.detach().bfloat16().contiguous() for name, weight in self.state_dict().items()}
+        save_file(state, folder / FILE)
+
+    @classmethod
+    def load(cls, folder: File, embed_tokens: nn.Embedding, tokens: Int[Tensor, " v"]) -> "LearnedFit":
+        """Read a draft's fit; InputError if there is none, or one for another draft."""
+        path = folder / FILE
+        try:
+            state = {name: weight.float() for name, weight in load_file(path).items()}
+            (depths, width), (_, rank) = state["depth"].shape, state["vectors"].shape
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise InputError(f"{path}: no fit can be read ({one_line(error)}); leave +fit out") from error
+        fit = cls(embed_tokens, tokens, depths, width, rank)
+        wanted = {name: weight.shape for name, weight in fit.state_dict().items()}
+        if {name: weight.shape for name, weight in state.items()} != wanted:
+            raise InputError(f"{path}: not the fit of a draft with {len(tokens)} tokens on this target; train it again")
+        if not all(weight.isfinite().all() for weight in state.values()):
+            raise InputError(f"{path} holds weights that are not finite; copy the file again, or leave +fit out")
+        fit.load_state_dict(state)
+        return fit.requires_grad_(False).to(embed_tokens.weight.device).eval()

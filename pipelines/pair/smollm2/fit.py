@@ -1,0 +1,110 @@
+"""What conditions the Medusa-style head on the path: the learned fit, and the counts that it has to beat."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from c2t.models.bigrams import Bigrams
+from c2t.models.conditioned import CANDIDATES
+from c2t.models.conditioned import Path as PathEnd
+from c2t.models.learned_fit import LearnedFit, log_rest
+from c2t.models.medusa import MedusaHead
+from pipelines.pair.smollm2.losses import eagle_states, some_of
+from pipelines.pair.smollm2.rounds import ROWS, compute, training_texts
+from pipelines.pair.smollm2.shards import Rows, Text, epoch, rows_of
+from pipelines.pair.train_lm import Progress
+
+WIDTH, RANK = 256, 64
+LEARNING_RATE, WEIGHT_DECAY = 2e-3, 1e-2
+WARMUP, LOG, CHECKPOINT = 50, 50, 120  # steps, steps, seconds
+EPOCHS = 2
+
+
+class Guess(NamedTuple):
+    """Candidates at m places behind true paths. wanted: the true token's number among them; C: it is not there."""
+
+    path: PathEnd
+    tokens: Int[Tensor, "m C"]
+    log_probs: Float[Tensor, "m C"]
+    wanted: Int[Tensor, " m"]
+
+
+def count_pairs(source: Path, vocabulary: int) -> Bigrams:
+    """Count the pairs of the answers in the training texts."""
+    return Bigrams.counted((text.ids[text.question :] for text in training_texts(source)), vocabulary)
+
+
+def new_fit(head: MedusaHead, embedding: nn.Embedding, tokens: Int[Tensor, " v"]) -> LearnedFit:
+    """Return a fit for this head that begins with related vectors for related tokens."""
+    torch.manual_seed(0)
+    fit = LearnedFit(embedding, tokens, len(head.heads) + 1, WIDTH, RANK)
+    rows = embedding.weight.detach() / embedding.weight.std()
+    with torch.no_grad():
+        for layer in (fit.token, fit.before):
+            layer.weight.div_(embedding.weight.std())
+        fit.vectors.copy_(0.3 * rows[tokens] @ torch.randn(rows.shape[1], RANK) / rows.shape[1] ** 0.5)
+        fit.out.weight.mul_(0.1)
+    return fit
+
+
+@torch.no_grad()
+def guesses(head: MedusaHead, rows: Rows, lm_head: Float[Tensor, "v H"], tokens: Int[Tensor, " v"]) -> Guess:
+    """Return the head's candidates at every depth but the first, which is the layer's own, on a random share of the
+    judged positions, behind the true path."""
+    states = eagle_states(head, rows, 0.0)
+    row, slot = rows.judged.nonzero(as_tuple=True)  # the root stands at slot + 1
+    last = torch.zeros(len(rows.ids), dtype=torch.long, device=slot.device).scatter_reduce(0, row, slot, "amax")
+    parts: list[tuple[Tensor, ...]] = []
+    for depth in range(1, len(head.heads) + 1):
+        chosen = some_of(len(slot), slot.device)
+        chosen = chosen[slot[chosen] + depth <= last[row[chosen]]]
+        hidden = head.at(states[chosen], depth)
+        log_probs, place = (hidden @ lm_head.T).float().log_softmax(-1).topk(CANDIDATES, -1)
+        before, token, true = (rows.ids[row[chosen], slot[chosen] + depth + ahead] for ahead in (0, 1, 2))
+        hit = tokens[place] == true[:, None]
+        wanted = torch.where(hit.any(1), hit.int().argmax(1), CANDIDATES)
+        parts.append((token, before, torch.full_like(token, depth), hidden.float(), tokens[place], log_probs, wanted))
+    token, before, at, hidden, found, log_probs, wanted = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Guess(PathEnd(token, before, at, hidden), found, log_probs, wanted)
+
+
+def cross_entropy(fit: LearnedFit, guess: Guess) -> Float[Tensor, ""]:
+    """Return the cross-entropy of the true tokens, all that are not candidates taken together."""
+    scores, factor = fit(guess.path, guess.tokens, guess.log_probs)
+    return F.cross_entropy(torch.cat([scores, log_rest(guess.log_probs) + factor], -1), guess.wanted)
+
+
+def train_fit(
+    head: MedusaHead, embedding: nn.Embedding, tokens: Int[Tensor, " v"], lm_head: Tensor, source: Path, folder: Path
+) -> LearnedFit:
+    """Return a fit for a head, learned in EPOCHS from the texts that are there now; goes on from the folder's
+    checkpoint."""
+    fit = new_fit(head, embedding, tokens).to(lm_head.device)
+    optimiser = torch.optim.AdamW(fit.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
+    run = Progress(fit, [optimiser], folder, CHECKPOINT)
+    texts = training_texts(source)
+    steps = EPOCHS * len(epoch(texts, ROWS, 0))
+    batches: list[list[Text]] = []
+    recent: list[float] = []
+    while run.step < steps:
+        batches = batches or epoch(texts, ROWS, run.step)
+        left = 2 * (1 - run.step / steps)  # the rate falls over the second half
+        run.set_rate(learning_rate := LEARNING_RATE * min(1.0, (run.step + 1) / WARMUP, left))
+        torch.manual_seed(run.step)
+        rows = rows_of(batches.pop(), "features", questions=False).to(lm_head.device)
+        with compute(lm_head.device):
+            guess = guesses(head, rows, lm_head, tokens)
+        loss = cross_entropy(fit, guess)
+        loss.backward()
+        run.advance()
+        recent.append(float(loss.detach()))
+        if run.step % LOG == 0 or run.step == steps:
+            run.log(cross_entropy=sum(recent) / len(recent), lr=learning_rate)
+            print(f"{run.step} of {steps}: cross_entropy {sum(recent) / len(recent):.4f}", flush=True)
+            recent = []
+    run.save()
+    return fit.eval()

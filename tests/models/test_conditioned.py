@@ -1,0 +1,235 @@
+"""Drafts conditioned on the path: their distributions against the definitions, and what every draft promises."""
+
+import copy
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from c2t.decoding import generate
+from c2t.errors import InputError
+from c2t.models import bigrams, conditioned, learned_fit
+from c2t.models.bigrams import POWER, PRIOR, UNSEEN, Bigrams
+from c2t.models.conditioned import ConditionedDraft, Fit
+from c2t.models.eagle_checkpoint import load_head, save_head
+from c2t.models.learned_fit import LearnedFit
+from c2t.models.ngrams import NgramDraft
+from c2t.models.pairs import fingerprint, load_draft
+from c2t.policies import C2T, MCSD, Eagle2, Plain
+from c2t.protocols import Draft
+from c2t.replay.every_position import replay_all, visited
+from c2t.replay.lockstep import replay, write_continuations
+from c2t.sampling import Sampling
+from tests.replay.test_every_position import assert_same
+from tests.rounding import assert_same_network
+from tests.test_law import chi_square, p_value
+from tests.toys import PROMPTS, VOCABULARY, deep_pairs, emitted, random_eagle, root_of, run, toy_classifier
+
+TARGET, DRAFT = deep_pairs()["medusa"]
+TEXTS = [[x, *range(0, 48, 3), x, *range(0, 48, 5)] * 9 for x in range(48)]  # enough to change ranks
+
+
+def counted() -> Bigrams:
+    return Bigrams.counted([torch.tensor(text) for text in TEXTS], VOCABULARY)
+
+
+def learned() -> LearnedFit:
+    """In float64, with weights large enough to change ranks."""
+    fit = LearnedFit(TARGET.embed_tokens, torch.arange(VOCABULARY), 3, width=12, rank=8).double()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in fit.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.5)
+        fit.marginal.abs_().add_(0.2)
+    return fit.requires_grad_(False)
+
+
+FITS: dict[str, Fit] = {"bigrams": counted(), "fit": learned()}
+
+
+def by_counts(log_probs: Tensor, best: list[int], before: int, token: int, depth: int, hidden: Tensor) -> Tensor:
+    """The definition of the module, with counts made one by one."""
+    pairs = [pair for text in TEXTS for pair in itertools.pairwise(text)]
+    scores = log_probs.clone()
+    for y in best:
+        share = (sum(second == y for _, second in pairs) + UNSEEN) / (len(pairs) + UNSEEN * VOCABULARY)
+        behind = pairs.count((token, y)) + PRIOR * share
+        scores[y] += POWER * math.log(behind / (sum(first == token for first, _ in pairs) + PRIOR) / share)
+    return scores.log_softmax(-1)
+
+
+def by_network(log_probs: Tensor, best: list[int], before: int, token: int, depth: int, hidden: Tensor) -> Tensor:
+    """The definition of the module, one token at a time."""
+    fit, embed, depth = FITS["fit"], TARGET.embed_tokens.weight, min(depth, 2)
+    wide = fit.state.weight @ hidden + fit.token.weight @ embed[token] + fit.before.weight @ embed[before]
+    query = fit.out.weight @ F.silu(wide + fit.depth[depth]) + fit.out.bias
+    rest = math.log(max(1 - float(log_probs[best].exp().sum()), learned_fit.LEAST))
+    scores = log_probs + (fit.others[depth] - 1) * rest + fit.bias[depth]
+    for y in best:
+        scores[y] = fit.marginal[depth] * log_probs[y] + query @ fit.vectors[y]
+    return scores.log_softmax(-1)
+
+
+@pytest.mark.parametrize(("name", "definition"), [("bigrams", by_counts), ("fit", by_network)])
+@torch.no_grad()
+def test_distributions_are_those_of_the_definition(
+    name: str, definition: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, drafted, text = ConditionedDraft(DRAFT, FITS[name]).session(), [], PROMPTS[1]
+    assert isinstance(session, Draft)
+    tokens = torch.tensor([text])
+    features = TARGET.model(tokens, output_hidden_states=True).hidden_states[-1][:, :-1]
+    session.observe(tokens, features, torch.tensor([len(text) - 1]))
+    expand, changed = session.draft.expand, 0
+    monkeypatch.setattr(session.draft, "expand", lambda *level: drafted.append(expand(*level)) or drafted[-1])
+    tree = Eagle2(K=2, levels=3, N=None)(session, root_of(text[-1]))
+    for depth in range(3):
+        slots = (tree.depth[0] == depth).nonzero()[:, 0][None]
+        rows = session.expand(tree, slots)
+        marginal = drafted[-1]
+        for place, slot in enumerate(slots[0].tolist()):
+            best = marginal.top(conditioned.CANDIDATES)[0][0, place].tolist()
+            token, before = int(tree.token[0, slot]), int(tree.token[0, tree.parent[0, slot]])
+            hidden = marginal.hidden[0, place]
+            wanted = definition(marginal.log_probs[0, place], best, before, token, depth + 1, hidden)
+            assert_same_network(rows.log_probs[0, place], wanted)
+            changed += rows.top(5)[0][0, place].tolist() != best[:5]
+            assert rows.top(3)[0][0, place].tolist() == wanted.sort(descending=True, stable=True).indices[:3].tolist()
+    assert changed > 3
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_the_root_is_left_to_the_draft(name: str) -> None:
+    texts = [
+        run(TARGET, draft, Eagle2(K=4, levels=1, N=5), PROMPTS, new=12)[1]
+        for draft in (DRAFT, ConditionedDraft(DRAFT, FITS[name]))
+    ]
+    for plain, fitted in zip(*texts, strict=True):
+        assert plain.tree is None or plain.tree.log_prob.equal(fitted.tree.log_prob)
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_greedy_text_is_the_targets_and_replay_its_rounds(name: str) -> None:
+    plain, _ = run(TARGET, None, Plain(), PROMPTS, new=12)
+    policies = (Eagle2(K=3, levels=3, N=10), C2T(toy_classifier(), beta=0.3, K=3, levels=3))
+    for policy in policies:
+        for draft in (ConditionedDraft(DRAFT, FITS[name]), NgramDraft(ConditionedDraft(DRAFT, FITS[name]))):
+            texts, steps = run(TARGET, draft, policy, PROMPTS, new=12)
+            assert texts == plain
+            assert len(set(torch.cat([step.accepted.length for step in steps[1:]]).tolist())) > 1
+            assert all(set(step.draft_passes.tolist()) == {1} for step in steps[1:])
+            written = write_continuations(
+                TARGET, PROMPTS, max_new_tokens=12, beyond=policy.levels + 1, sampling=Sampling(temperature=0.0)
+            )
+            assert_same(steps, list(replay(draft, policy, written)))
+            assert_same(list(replay(draft, policy, written)), list(visited(replay_all(draft, policy, written))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FITS)
+def test_sampled_trees_keep_the_law(name: str) -> None:
+    """Of the second and third token, by the exact law of the target; the residual rule reads the draft's whole
+    distributions."""
+    prompt, rows, sampling = PROMPTS[0], 4000, Sampling(temperature=1.0, top_p=0.8, seed=4)
+    settings = {"max_new_tokens": 3, "sampling": sampling, "rule": "residual"}
+    steps = list(generate(TARGET, ConditionedDraft(DRAFT, FITS[name]), MCSD((3, 2)), [prompt] * rows, **settings))
+    assert torch.cat([step.accepted.length for step in steps[1:]]).double().mean() > 0.02  # or this would say nothing
+    seen = torch.zeros(VOCABULARY, VOCABULARY)
+    found = torch.tensor([tokens[:3] for tokens in emitted(steps, rows)])
+    seen.index_put_((found[:, 1], found[:, 2]), torch.ones(rows), accumulate=True)
+    paths, probs = torch.tensor([prompt]), torch.ones(1, dtype=torch.float64)
+    with torch.no_grad():
+        for _ in range(3):
+            following = sampling.process(TARGET.model(paths).logits[:, -1]).softmax(-1)
+            probs = (probs[:, None] * following).flatten()
+            new = torch.arange(VOCABULARY).repeat(len(paths))[:, None]
+            paths = torch.cat([paths.repeat_interleave(VOCABULARY, 0), new], 1)
+            paths, probs = paths[probs > 0], probs[probs > 0]
+    law = torch.zeros(VOCABULARY, VOCABULARY, dtype=torch.float64)
+    law.index_put_((paths[:, -2], paths[:, -1]), probs, accumulate=True)
+    assert p_value(chi_square(seen, rows * law)) > 1e-4
+
+
+def saved(folder: Path, layer: bool = True) -> Path:
+    """A pair's folder with an EAGLE-1 head and a Medusa-style head, with both fits, that has its layer."""
+    save_head(random_eagle(TARGET).head, folder / "draft")
+    state = random_eagle(TARGET).head.state_dict()
+    head = copy.deepcopy(DRAFT.head)
+    head.load_state_dict(state, strict=False)
+    head.layer_of = "draft" if layer else None
+    save_head(head, folder / "draft_medusa")
+    counted().save(folder / "draft_medusa")
+    learned().save(folder / "draft_medusa")
+    return folder / "draft_medusa"
+
+
+def test_a_head_that_shares_its_layer_stores_it_once(tmp_path: Path) -> None:
+    shared, whole = (saved(tmp_path / name, layer) for name, layer in (("shared", True), ("whole", False)))
+    first, second = (load_head(folder, TARGET.embed_tokens).state_dict() for folder in (shared, whole))
+    assert first.keys() == second.keys()
+    assert all(first[name].equal(second[name]) for name in first)
+    assert (shared / "model.safetensors").stat().st_size < (whole / "model.safetensors").stat().st_size / 2
+    before = fingerprint(shared)
+    save_head(random_eagle(TARGET, seed=9).head, shared.parent / "draft")
+    assert fingerprint(shared) != before
+    (shared.parent / "draft").rename(shared.parent / "elsewhere")
+    with pytest.raises(InputError, match="which is not there; get both"):
+        load_head(shared, TARGET.embed_tokens)
+    config = shared / "config.json"
+    for name in ("../elsewhere", "a/b", "", 3):
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"layer_of": name}))
+        with pytest.raises(InputError, match="layer_of"):
+            load_head(shared, TARGET.embed_tokens)
+
+
+@torch.no_grad()
+def test_fits_are_read_by_the_drafts_name(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    for name, fit in FITS.items():
+        draft = load_draft(f"{folder}+{name}+ngrams=8", TARGET)
+        assert isinstance(draft, NgramDraft)
+        assert isinstance(draft.draft, ConditionedDraft)
+        assert draft.prior_weight == 8
+        again = draft.draft.fit
+        assert type(again) is type(fit)
+        pairs = torch.arange(VOCABULARY).expand(1, 1, -1)
+        path = conditioned.Path(*torch.tensor([[[9]], [[5]], [[1]]]), torch.ones(1, 1, 32, dtype=torch.float64))
+        scores = [read(path, pairs, torch.full(pairs.shape, -3.0)) for read in (fit, again)]
+        assert torch.allclose(*(score[0].float() for score in scores), rtol=0.05, atol=0.05)  # stored in bf16
+
+
+@pytest.mark.parametrize(
+    ("ending", "file", "content", "line"),
+    [
+        ("+bigrams", bigrams.FILE, None, "no counts of pairs can be read"),
+        ("+bigrams", bigrams.FILE, {"pairs": torch.tensor([5, 4]), "counts": torch.tensor([1, 1])}, "not counts of"),
+        ("+bigrams", bigrams.FILE, {"pairs": torch.tensor([5, 6]), "counts": torch.tensor([1, 0])}, "not counts of"),
+        ("+bigrams", bigrams.FILE, {"pairs": torch.tensor([48**2]), "counts": torch.tensor([1])}, "not counts of"),
+        ("+fit", learned_fit.FILE, None, "no fit can be read"),
+        ("+fit", learned_fit.FILE, {"depth": torch.ones(2), "vectors": torch.ones(2, 2)}, "no fit can be read"),
+        ("+fit", learned_fit.FILE, {"depth": torch.ones(2, 2), "vectors": torch.ones(2, 2)}, "not the fit of a draft"),
+    ],
+)
+def test_wrong_files_are_refused_in_one_line(
+    ending: str, file: str, content: dict[str, Tensor] | None, line: str, tmp_path: Path
+) -> None:
+    folder = saved(tmp_path)
+    (folder / file).unlink()
+    if content:
+        save_file(content, folder / file)
+    with pytest.raises(InputError, match=line):
+        load_draft(f"{folder}{ending}", TARGET)
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    folder, fit = saved(tmp_path), learned()
+    nn.init.constant_(fit.bias, float("nan"))
+    fit.save(folder)
+    with pytest.raises(InputError, match="not finite"):
+        load_draft(f"{folder}+fit", TARGET)
