@@ -12,6 +12,7 @@ from c2t.cli.decode import bench, generate, info
 from c2t.cli.export import export_hub
 from c2t.cli.study import plot, sweep
 from c2t.cli.tune import tune
+from c2t.cli.view import view
 
 HELP = """Speculative decoding with token trees that a small classifier shapes (C2T).
 
@@ -24,7 +25,7 @@ c2t COMMAND --help lists the options of a command.
 """
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Make a classifier": (harvest, train, finetune),
-    "Decode": (generate, bench, tune, export_hub),
+    "Decode": (generate, view, bench, tune, export_hub),
     "Compare and inspect": (sweep, plot, info),
 }
 

@@ -74,9 +74,7 @@ class C2T:
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         def confident(children: Nodes, parent_score: Tensor) -> LevelSelection:
-            confidence = self.classifier(children)
-            if self.classifier.config.label == CONDITIONAL:
-                confidence = confidence * parent_score
+            confidence = self.confidence(children, parent_score)
             return LevelSelection(confidence, confidence >= self.beta)
 
         return grow(
@@ -90,6 +88,11 @@ class C2T:
             max_nodes=self.max_nodes,
             strict=self.W is None,
         )
+
+    def confidence(self, children: Nodes, parent_score: Tensor) -> Tensor:
+        """Return the numbers (B, n) that are compared with beta; parent_score (B, n) are those of the parents."""
+        confidence = self.classifier(children)
+        return confidence * parent_score if self.classifier.config.label == CONDITIONAL else confidence
 
     def plan(self) -> StaticPlan:
         """Return the policy as numbers (see `StaticPlan`); InputError for a classifier that the kernel lacks."""

@@ -1,0 +1,118 @@
+"""The command that shows how a text was decoded: view."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from c2t.cli import options as o
+from c2t.cli import shared, terminal
+from c2t.errors import InputError
+from c2t.policies.spec import parse
+from c2t.sampling import Sampling
+from c2t.storage.atomic import write_text
+from c2t.study import acceptance
+from c2t.viewer.page import page
+from c2t.viewer.server import EVENTS, LiveServer
+from c2t.viewer.view import Viewer
+
+
+def view(
+    prompt: Annotated[
+        str, typer.Argument(help="Text to answer, or to continue if the pair has no chat template.")
+    ] = "Why is the sky blue?",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")
+    ] = False,
+    pair: o.PairName = None,
+    target: o.Target = None,
+    draft: o.Draft = None,
+    policy: o.PolicySpec = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            help="Decode with this policy too, and show its tree beside the other: eagle2:N=60.",
+            parser=o.a_word,
+            metavar="POLICY",
+        ),
+    ] = None,
+    classifier: o.Classifier = None,
+    max_new_tokens: o.MaxNewTokens = 64,
+    temperature: o.Temperature = 0.0,
+    seed: o.Seed = 0,
+    rule: o.Rule = None,
+    device: o.Device = None,
+    dtype: o.Dtype = None,
+    device_map: o.DeviceMap = None,
+    trust_remote_code: o.TrustRemoteCode = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the page to this file.",
+            show_default="tree.html; none with --serve",
+            parser=o.a_path,
+            metavar="FILE",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show the page on this machine while decoding, until Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(help="Port of --serve; 0 takes any that is free.", min=0, max=65535, metavar="PORT")
+    ] = 0,
+) -> None:
+    """Decode a prompt and draw each round's tree: drafted, pruned, verified and accepted tokens.
+
+    Writes one HTML file that a browser opens from the disk, without network.
+    """
+    file = Path("tree.html") if out is None and not serve else out
+    _check_file(file, overwrite)
+    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+    specs = [policy or shared.usual(loaded, classifier, ["c2t"])[0], *([compare] if compare else [])]
+    rates = acceptance.lookup(loaded, temperature, rule)
+    viewer = Viewer(
+        loaded,
+        [parse(spec, shared.classifier(loaded, classifier), rates) for spec in specs],
+        prompt,
+        max_new_tokens=max_new_tokens,
+        sampling=Sampling(temperature, seed=seed),
+        chat=not raw,
+        rule=rule,
+    )
+    if serve:
+        _serve(viewer, port, file)
+        return
+    for _ in viewer.events():
+        pass
+    _write(viewer, file)
+
+
+def _serve(viewer: Viewer, port: int, file: Path | None) -> None:
+    """Show the rounds as they come, write the file if there is one, and wait for Ctrl-C."""
+    try:
+        with LiveServer(page(viewer.document, live=EVENTS), port) as server:
+            terminal.say(f"{server.address} shows the rounds as they come; Ctrl-C ends it")
+            for event in viewer.events():
+                server.send(event)
+            server.end()
+            if file:
+                _write(viewer, file)
+            server.wait()
+    except KeyboardInterrupt:
+        terminal.say("ended", error=True)
+
+
+def _check_file(file: Path | None, overwrite: bool) -> None:
+    """Refuse a place that the page cannot be written to, before the work."""
+    if file is None:
+        return
+    if file.is_dir():
+        raise InputError(f"--out {file} is a folder: name a file")
+    if file.exists() and not overwrite:
+        raise InputError(f"{file} exists: add --overwrite to replace it, or name another file with --out")
+
+
+def _write(viewer: Viewer, file: Path) -> None:
+    write_text(file, page(viewer.document))
+    terminal.say(str(file))
