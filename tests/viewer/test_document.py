@@ -1,0 +1,166 @@
+"""The document is what happened: the same decoding, every candidate, the target's own probabilities."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from c2t.classifier import TreeClassifier
+from c2t.decoder import SpeculativeDecoder
+from c2t.errors import InputError
+from c2t.models.pairs import Pair
+from c2t.policies import C2T, Eagle2, Plain
+from c2t.sampling import Sampling
+from c2t.viewer.document import SCHEMA, Pieces, TokenTexts, policy_document
+from c2t.viewer.view import Viewer
+from tests.every_policy import EVERY_POLICY
+from tests.marks import slow_except
+from tests.viewer.documents import PROMPT, columns, decoded
+
+
+def shape(schema: Any, content: Any) -> Any:
+    """Return the fields of a document in the form of SCHEMA, whose leaves are sentences."""
+    if isinstance(schema, str):
+        return ""
+    content = content[0] if isinstance(content, list) else content
+    return {key: shape(schema.get(key, ""), value) for key, value in content.items()}
+
+
+def leaves_emptied(schema: Any) -> Any:
+    return "" if isinstance(schema, str) else {key: leaves_emptied(value) for key, value in schema.items()}
+
+
+def test_the_schema_names_every_field(small_pair: Pair) -> None:
+    assert shape(SCHEMA, decoded(small_pair, Eagle2(K=3, levels=2, N=6)).document) == leaves_emptied(SCHEMA)
+
+
+@pytest.mark.parametrize("name", slow_except(EVERY_POLICY, "plain", "c2t", "eagle2", "mcsd+", "specinfer"))
+def test_watching_changes_nothing_and_every_verified_node_is_there(small_pair: Pair, name: str) -> None:
+    policy = EVERY_POLICY[name].policy
+    output = SpeculativeDecoder(small_pair, policy).generate(PROMPT, 24, 0.7, chat=False)
+    viewer = decoded(small_pair, policy, temperature=0.7)
+    [shown] = viewer.document["policies"]
+    parts = [shown["first"], *shown["rounds"]]
+    assert [token for part in parts for token in part["tokens"][: part["shown"]]] == output.sequences[0]
+    text = "".join(piece for part in parts for piece in part["pieces"][: part["shown"]])
+    assert text == output.text[: len(text)]
+    assert set(output.text[len(text) :]) <= {"\ufffd"}, "bytes at the end that are no character"
+    assert [len(one["kept"]) + 1 for one in shown["rounds"]] == output.total.verified
+    assert [len(one["accepted"]) for one in shown["rounds"]] == output.total.accepted
+    assert [one["passes"] for one in shown["rounds"]] == output.total.passes
+    for one in shown["rounds"]:
+        found = columns(one)
+        assert [found["token"][node] for node in one["accepted"]] == one["tokens"][:-1]
+        assert {found["parent"][node] for node in one["kept"]} <= {0, *one["kept"]}, "a tree"
+        assert {str(token) for token in found["token"][1:]} <= viewer.document["texts"].keys()
+
+
+def test_pruned_candidates_are_all_that_were_drafted_and_fell_below_beta(small_pair: Pair) -> None:
+    policy = C2T(TreeClassifier(), beta=0.5, K=4, W=None)
+    [shown] = decoded(small_pair, policy).document["policies"]
+    pruned = 0
+    for one in shown["rounds"]:
+        found = columns(one)
+        assert set(found["sizes"]) == {4}, "K candidates each"
+        assert sorted(found["parents"]) == sorted({0, *found["parents"]}), "each family once"
+        entropy = np.concatenate([[np.nan], np.repeat(found["entropies"], 4)])
+        depth = np.full(len(entropy), -1)
+        for node in range(1, len(depth)):
+            depth[node] = depth[found["parent"][node]] + 1
+        x = torch.tensor(np.stack([np.exp(found["log_joint"]), entropy, depth], 1)[1:], dtype=torch.float32)
+        confidence = torch.sigmoid(policy.classifier.logits(x))
+        clear = (confidence - policy.beta).abs() > 1e-5
+        kept = torch.zeros(len(depth) - 1, dtype=torch.bool)
+        kept[[node - 1 for node in one["kept"]]] = True
+        assert torch.equal(kept[clear], (confidence >= policy.beta)[clear])
+        pruned += int((~kept).sum())
+    assert pruned
+
+
+def test_entropy_is_known_where_the_policy_does_without_it(small_pair: Pair) -> None:
+    [shown] = decoded(small_pair, Eagle2(K=3, levels=2, N=6)).document["policies"]
+    entropies = columns(shown["rounds"][0])["entropies"]
+    assert ((entropies > 0) & (entropies < math.log(small_pair.target.config.vocab_size))).all()
+
+
+def test_the_target_probability_is_that_of_a_plain_forward(small_pair: Pair) -> None:
+    viewer = decoded(small_pair, Eagle2(K=3, levels=3, N=8))
+    [shown] = viewer.document["policies"]
+    text = [*viewer.ids, *shown["first"]["tokens"]]
+    for one in shown["rounds"]:
+        found = columns(one)
+        assert one["position"] == len(text) - 1
+        for node in (0, *one["accepted"]):
+            below = np.flatnonzero(found["parent"] == node)
+            path: list[int] = []
+            while node > 0:
+                path.insert(0, int(found["token"][node]))
+                node = found["parent"][node]
+            with torch.inference_mode():
+                logits = small_pair.target.model(torch.tensor([text + path])).logits[0, -1]
+            expected = logits.log_softmax(-1)[found["token"][below]].numpy()
+            np.testing.assert_allclose(found["target"][below], expected, atol=1e-4)
+        verified = {0, *one["kept"]}
+        assert np.isnan(found["target"][1:]).tolist() == [parent not in verified for parent in found["parent"][1:]]
+        text += one["tokens"]
+
+
+def test_two_policies_write_one_text(small_pair: Pair) -> None:
+    viewer = decoded(small_pair, C2T(TreeClassifier(), K=4, W=4, levels=3), Eagle2(K=3, levels=2, N=6))
+    texts = [
+        [token for part in [one["first"], *one["rounds"]] for token in part["tokens"][: part["shown"]]]
+        for one in viewer.document["policies"]
+    ]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 24
+
+
+def test_events_are_the_document(small_pair: Pair) -> None:
+    viewer = Viewer(
+        small_pair, [Eagle2(K=3, levels=2, N=6)], PROMPT, max_new_tokens=12, sampling=Sampling(), chat=False
+    )
+    events = list(viewer.events())
+    assert [event["round"] for event in events[1:]] == viewer.document["policies"][0]["rounds"]
+    texts = [text for event in events for text in event["texts"]]
+    assert sorted(texts) == sorted(viewer.document["texts"]), "each text once"
+
+
+def test_pieces_are_the_text_where_characters_have_several_tokens(small_pair: Pair) -> None:
+    tokenizer = small_pair.tokenizer
+    text = "The \u20ac of two \u2603 numbers\n\u00e9"
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    pieces = Pieces(tokenizer)(tokens)
+    assert "".join(pieces) == text
+    assert "" in pieces, "some tokens are only a part of a character"
+    assert "\ufffd" not in "".join(pieces)
+
+
+def test_bytes_that_are_no_character_do_not_wait_forever(small_pair: Pair) -> None:
+    [token] = small_pair.tokenizer.encode("\u20ac", add_special_tokens=False)[:1]
+    assert "".join(Pieces(small_pair.tokenizer)([token] * 8)) == "\ufffd" * 8
+
+
+def test_a_token_keeps_its_blank(small_pair: Pair) -> None:
+    tokens = small_pair.tokenizer.encode(" number", add_special_tokens=False)
+    texts = TokenTexts(small_pair.tokenizer).new({"tokens": tokens})
+    assert texts[str(tokens[0])].startswith(" ")
+
+
+def test_only_policies_with_a_threshold_can_be_pruned_again(small_pair: Pair) -> None:
+    assert policy_document(Eagle2())["threshold"] is None
+    assert policy_document(Plain())["classifier"] is None
+    shown = policy_document(C2T(TreeClassifier(), beta=0.3, W=None))
+    assert (shown["threshold"], shown["limits"]["width"], shown["limits"]["nodes"]) == (0.3, 64, 1024)
+    weights = [weight for layer in shown["classifier"]["layers"] for part in layer for weight in np.ravel(part)]
+    assert len(weights) == 241
+
+
+def test_refuses_what_generate_refuses(small_pair: Pair) -> None:
+    with pytest.raises(InputError, match="must be at least 1"):
+        decoded(small_pair, Plain(), new=0)
+    with pytest.raises(InputError, match="empty prompt"):
+        decoded(small_pair, Plain(), prompt="")
+    with pytest.raises(InputError, match="Eagle2 ranks its candidates"):
+        decoded(small_pair, Eagle2(), rule="residual")
