@@ -10,6 +10,7 @@ from c2t.cli import shared, terminal
 from c2t.errors import InputError
 from c2t.policies.spec import parse
 from c2t.sampling import Sampling
+from c2t.stopping import Stopped
 from c2t.storage.atomic import write_text
 from c2t.study import acceptance
 from c2t.viewer.page import page
@@ -85,11 +86,13 @@ def view(
         return
     for _ in viewer.events():
         pass
-    _write(viewer, file)
+    write_text(file, page(viewer.document))
+    terminal.say(str(file))
 
 
 def _serve(viewer: Viewer, port: int, file: Path | None) -> None:
-    """Show the rounds as they come, write the file if there is one, and wait for Ctrl-C."""
+    """Show the rounds as they come, write the file if there is one, and wait for a signal."""
+    safe = "the page is served no longer, and no file was written"
     try:
         with LiveServer(page(viewer.document, live=EVENTS), port) as server:
             terminal.say(f"{server.address} shows the rounds as they come; Ctrl-C ends it")
@@ -97,10 +100,13 @@ def _serve(viewer: Viewer, port: int, file: Path | None) -> None:
                 server.send(event)
             server.end()
             if file:
-                _write(viewer, file)
+                write_text(file, page(viewer.document))
+                safe = f"the page is served no longer; {file} holds it"
+                terminal.say(str(file))
             server.wait()
-    except KeyboardInterrupt:
-        terminal.say("ended", error=True)
+    except Stopped as stopped:
+        stopped.add_note(safe)
+        raise
 
 
 def _check_file(file: Path | None, overwrite: bool) -> None:
@@ -111,8 +117,3 @@ def _check_file(file: Path | None, overwrite: bool) -> None:
         raise InputError(f"--out {file} is a folder: name a file")
     if file.exists() and not overwrite:
         raise InputError(f"{file} exists: add --overwrite to replace it, or name another file with --out")
-
-
-def _write(viewer: Viewer, file: Path) -> None:
-    write_text(file, page(viewer.document))
-    terminal.say(str(file))

@@ -57,7 +57,7 @@ class LiveServer:
             return self.events[sent:], self.ended
 
     def wait(self) -> None:
-        """Wait until the process is interrupted."""
+        """Wait for a signal."""
         while True:
             self.thread.join(3600)
 

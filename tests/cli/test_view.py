@@ -65,9 +65,8 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(here: Path, options: list
 @pytest.mark.slow
 def test_serve_shows_the_page_until_it_is_interrupted(here: Path) -> None:
     options = ["--pair", "tiny", "--policy", "chain", "--max-new-tokens", "8", "--serve", "--out", "kept.html"]
-    code = "from c2t.cli.app import app; app()"
     with subprocess.Popen(
-        [sys.executable, "-c", code, "view", PROMPT, *options],
+        [sys.executable, "-m", "c2t", "view", PROMPT, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -79,6 +78,6 @@ def test_serve_shows_the_page_until_it_is_interrupted(here: Path) -> None:
         assert connection.getresponse().read().decode().endswith("event: end\ndata:\n\n")
         assert running.stdout.readline() == "kept.html\n"
         running.send_signal(signal.SIGINT)
-        assert running.wait(30) == 0
-        assert running.stderr.read() == "ended\n"
+        assert running.wait(30) == 128 + signal.SIGINT
+        assert running.stderr.read() == "c2t: stopped by SIGINT: the page is served no longer; kept.html holds it\n"
     assert len(document((here / "kept.html").read_text(encoding="utf-8"))["policies"][0]["rounds"])
