@@ -57,6 +57,9 @@ def test_the_wheel_holds_the_embedded_pairs_and_nothing_made_on_this_machine(whe
         "data/prompts/tiny/harvest",
     }
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"c2t"}
+    viewer = {name for name in names if name.startswith("c2t/viewer/") and not name.endswith(".py")}
+    parts = ("page.html", "page.css", "page.js", "rounds.js", "d3-hierarchy-3.1.2.min.js", "d3-hierarchy-3.1.2.LICENSE")
+    assert viewer == {f"c2t/viewer/{part}" for part in parts}
     assert wheel.stat().st_size < 30 * 2**20
 
 

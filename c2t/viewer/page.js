@@ -323,13 +323,12 @@ function strength(view, node) {
 
 function chip(view, at) {
   const { node, kind } = at.data, box = drawn("rect", { x: at.left, y: at.middle - CHIP / 2, width: at.width, height: CHIP, rx: 6 });
-  const text = drawn("text", { x: at.left + 7, y: at.middle }, at.label), coloured = kind === "kept" || kind === "accepted";
-  const strong = coloured ? strength(view, node) : 0;
-  if (coloured) box.style.fill = `color-mix(in oklab, var(--high) ${(100 * strong).toFixed(0)}%, var(--low))`;
+  const text = drawn("text", { x: at.left + 7, y: at.middle }, at.label);
   const made = drawn("g", {
-    class: `node ${kind}${strong > 0.5 ? " strong" : ""}`, role: "treeitem", "aria-level": at.depth + 1, tabindex: node ? -1 : 0, "data-node": node,
+    class: `node ${kind}`, role: "treeitem", "aria-level": at.depth + 1, tabindex: node ? -1 : 0, "data-node": node,
     "aria-label": `${tokenText(at.data.token)}: ${verdict(view, at.data)}`,
   }, box, text);
+  made.style.setProperty("--strength", node > 0 ? strength(view, node).toFixed(3) : 0);
   const hidden = node < 0 ? 0 : view.round.children[node].length;
   if (hidden && !at.children) made.append(drawn("text", { class: "more", x: at.left + at.width + 6, y: at.middle }, `+${hidden}`));
   made.addEventListener("mouseenter", () => describe(view, node));
@@ -397,15 +396,15 @@ function describe(view, node) {
   if (node > 0) {
     const family = round.children[round.parent[node]];
     facts.push(
-      ["draft, own", percent(Math.exp(round.logProb[node]))],
-      ["draft, joint", percent(Math.exp(round.logJoint[node]))],
+      ["draft, this token", percent(Math.exp(round.logProb[node]))],
+      ["draft, whole path", percent(Math.exp(round.logJoint[node]))],
       ["rank", `${round.rank[node] + 1} of ${family.length}`],
       ["depth", String(round.depth[node])],
       ["entropy", Number.isNaN(round.entropy[node]) ? "not known" : `${round.entropy[node].toFixed(2)} nats`],
     );
     if (view.policy.classifier) facts.push(["confidence", decimal(round.confidence[node])]);
     if (view.policy.threshold !== null) facts.push([view.policy.classifier ? "beta" : "threshold", decimal(view.moved ?? view.policy.threshold)]);
-    facts.push(["target, own", percent(Math.exp(round.target[node]))]);
+    facts.push(["target, this token", percent(Math.exp(round.target[node]))]);
   }
   if (node >= 0) facts.push(["candidates below", round.expanded[node] ? String(round.children[node].length) : "none drafted"]);
   const said = verdict(view, at.data);
