@@ -12,6 +12,7 @@ from c2t.policies.spec import parse
 from c2t.sampling import Sampling
 from c2t.stopping import Stopped
 from c2t.storage.atomic import write_text
+from c2t.storage.results import check_place
 from c2t.study import acceptance
 from c2t.viewer.page import page
 from c2t.viewer.server import EVENTS, LiveServer
@@ -50,17 +51,32 @@ def view(
         Path | None,
         typer.Option(
             help="Write the page to this file.",
+            rich_help_panel=o.OUTPUT_PANEL,
             show_default="tree.html; none with --serve",
             parser=o.a_path,
             metavar="FILE",
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file.", rich_help_panel=o.OUTPUT_PANEL)
+    ] = False,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Show the page on this machine while decoding, until Ctrl-C.")
+        bool,
+        typer.Option(
+            "--serve",
+            help="Show the page on this machine while decoding, until Ctrl-C.",
+            rich_help_panel=o.OUTPUT_PANEL,
+        ),
     ] = False,
     port: Annotated[
-        int, typer.Option(help="Port of --serve; 0 takes any that is free.", min=0, max=65535, metavar="PORT")
+        int,
+        typer.Option(
+            help="Port of --serve; 0 takes any that is free.",
+            rich_help_panel=o.OUTPUT_PANEL,
+            min=0,
+            max=65535,
+            metavar="PORT",
+        ),
     ] = 0,
 ) -> None:
     """Decode a prompt and draw each round's tree: drafted, pruned, verified and accepted tokens.
@@ -113,7 +129,8 @@ def _check_file(file: Path | None, overwrite: bool) -> None:
     """Refuse a place that the page cannot be written to, before the work."""
     if file is None:
         return
-    if file.is_dir():
-        raise InputError(f"--out {file} is a folder: name a file")
+    if file.exists() and not file.is_file():  # a folder, or a device, whose place a file would take
+        raise InputError(f"--out {file} is no plain file: name another")
+    check_place(file)
     if file.exists() and not overwrite:
         raise InputError(f"{file} exists: add --overwrite to replace it, or name another file with --out")
