@@ -122,14 +122,8 @@ function show() {
   $("slider").setAttribute("aria-valuetext", `round ${current + 1} of ${count}`);
   $("number").textContent = count ? `Round ${current + 1} of ${count}` : "No round yet";
   for (const made of document.querySelectorAll("[data-round]")) made.classList.toggle("current", Number(made.dataset.round) === current);
-  const told = [];
-  views.forEach((view, place) => {
-    const number = place ? sameRound(view.policy) : current;
-    select(view, number);
-    if (view.round) told.push(`${view.policy.name}: ${sentence(view)}`);
-  });
-  $("summary").setAttribute("aria-live", playing ? "off" : "polite");
-  $("summary").textContent = count ? `Round ${current + 1} wrote “${doc.policies[0].rounds[current].pieces.join("")}”. ${told.join(" ")}` : "";
+  views.forEach((view, place) => select(view, place ? sameRound(view.policy) : current));
+  drawSummary();
   for (const view of views.toReversed()) if (view.round) describe(view, telling(view));
   document.querySelector("#answer .current")?.scrollIntoView({ block: "nearest" });
 }
@@ -166,9 +160,17 @@ function result(view) {
   return { ...pruned, path, next: text[path.length] };
 }
 
-function sentence(view) {
-  const { round, result } = view;
-  return `${round.size - 1} drafted, ${result.verified} verified, ${result.path.length} accepted.`;
+// The round in words, which a screen reader says; not while playing.
+function drawSummary() {
+  const raw = doc.policies[0].rounds[current], past = raw ? raw.tokens.length - raw.shown : 0;
+  const told = views.filter((view) => view.round).map(({ policy, round, result, moved }) => {
+    const at = moved === null ? "" : ` at ${decimal(moved)}`;
+    return `${policy.name}${at}: ${round.size - 1} drafted, ${result.verified} verified, ${result.path.length} accepted.`;
+  });
+  $("summary").setAttribute("aria-live", playing ? "off" : "polite");
+  $("summary").textContent = raw
+    ? `Round ${current + 1} wrote “${raw.pieces.join("")}”${past ? `, of which ${plural(past, "token")} past the end` : ""}. ${told.join(" ")}`
+    : "";
 }
 
 // --- Tree
@@ -200,7 +202,9 @@ function betaControl(view, place) {
     input.setAttribute("aria-valuetext", decimal(value ?? threshold));
     told.textContent = value === null ? `${decimal(threshold)}, as decoded` : decimal(value);
     reset.disabled = value === null;
-    if (view.round) drawFigure(view);
+    if (!view.round) return;
+    drawFigure(view);
+    drawSummary();
   };
   input.addEventListener("input", () => move(read(input.value)));
   reset.addEventListener("click", () => move(null));
@@ -230,7 +234,7 @@ function drawFunnel(view) {
     number(result.verified), ` verified with the root${was(result.verified, raw.kept.length + 1)} → `,
     number(result.path.length, "accepted"), ` accepted${was(result.path.length, raw.accepted.length)} + 1 of the target’s own`,
   );
-  if (result.unseen) view.funnel.append(`. Incomplete: ${plural(result.unseen, "kept node")} would have been drafted from`);
+  if (result.unseen) view.funnel.append(`. Incomplete: of ${plural(result.unseen, "kept node")} the candidates were never drafted`);
 }
 
 // The nodes to draw as nested objects: kept ones, likely pruned ones, and what the target wrote after the accepted path.

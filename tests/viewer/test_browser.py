@@ -112,6 +112,8 @@ def test_rounds_are_walked_by_slider_keys_bars_text_and_play(view: Any, compared
     assert view.locator("figure >> nth=0").locator(".node.accepted").count() == len(rounds[2]["accepted"])
     view.keyboard.press("End")
     assert shown() == f"Round {len(rounds)} of {len(rounds)}"
+    past = len(rounds[-1]["tokens"]) - rounds[-1]["shown"]
+    assert (f"{past} token" in view.text_content("#summary")) == (past > 0)
     view.fill("#slider", "2")
     assert shown() == f"Round 2 of {len(rounds)}"
     view.focus("#slider")
@@ -189,12 +191,15 @@ def test_moving_beta_shows_what_the_round_would_have_cost(view: Any, compared: V
     assert (
         figure.locator(".node.kept, .node.accepted").count() == int(figure.locator(".funnel b").nth(1).inner_text()) - 1
     )
+    assert "at 0.995: " in view.text_content("#summary"), "for who does not see the figure"
     figure.get_by_role("button", name="As decoded").click()
     assert figure.locator(".funnel b").nth(1).inner_text() == str(decoded_with)
     figure.locator("input").focus()
     view.keyboard.press("ArrowRight")
     assert "0.205" in figure.inner_text()
     assert "Tokens under a pruned one were never drafted" in figure.inner_text()
+    figure.locator("input").fill("0.005")
+    assert "Incomplete: of " in figure.inner_text()
 
 
 def test_both_trees_hold_the_same_token(view: Any, compared: Viewer) -> None:
