@@ -6,6 +6,7 @@ which settings the commands try by themselves: `bench` (of `c2t bench --policies
 """
 
 from c2t.policies.c2t import C2T
+from c2t.policies.caddtree import CaDDTree
 from c2t.policies.chain import Chain, DyJoint, DyMax
 from c2t.policies.configured import MCSD, SampledChain, SpecInfer
 from c2t.policies.ddd import DDD
@@ -30,6 +31,7 @@ POLICIES = {
     "c2t": C2T,
     "threshold": JointThreshold,
     "opttree": OptTree,
+    "caddtree": CaDDTree,
     "talon": Talon,
     "ddd": DDD,
     "entropy": EntropyTree,

@@ -49,7 +49,20 @@ def test_a_grid_is_the_product_of_the_alternatives() -> None:
 def test_the_default_grid_is_known() -> None:
     found = of(sweeping.DEFAULT_GRID)
     assert len(found) == len(expand(sweeping.DEFAULT_GRID)), "nothing is named twice"
-    ranked = {"c2t", "threshold", "eagle1", "eagle2", "opttree", "talon", "ddd", "entropy", "chain", "dymax", "dyjoint"}
+    ranked = {
+        "c2t",
+        "threshold",
+        "eagle1",
+        "eagle2",
+        "opttree",
+        "caddtree",
+        "talon",
+        "ddd",
+        "entropy",
+        "chain",
+        "dymax",
+        "dyjoint",
+    }
     assert {one.family for one in found} == ranked
     assert all(one.policy.proposal == "ranked" for one in found)
 

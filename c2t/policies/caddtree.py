@@ -1,0 +1,60 @@
+"""Best-first trees that end where a further node no longer pays: DDTree's order with CaDDTree's cost-aware stop."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from c2t.errors import InputError, at_least_one
+from c2t.policies.limits import Size, check_size
+from c2t.policies.opt_tree import OptTree
+from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
+from c2t.tree import Tree
+
+
+@dataclass(frozen=True)
+class CaDDTree:
+    """Adds nodes by falling joint probability while the expected tokens per unit of time rise, at most N with the root.
+
+    With n tokens a round yields the sum of their joint probabilities (the root's is 1: the target's own token) and
+    takes 1 + slope (n - 1), in units of a round with the root alone. Both are known before the target runs, so the tree
+    is as large as this text and this machine deserve. slope: what one more token costs, which `c2t tune` measures.
+    """
+
+    slope: float = 0.05
+    N: int = 60
+    K: int = 10
+    levels: int = 5
+
+    proposal = "ranked"
+    exact = True
+    bench = ("",)
+    sweep = ("slope=0.3|0.15|0.08|0.04|0.02|0.01",)
+    tune = ("slope=0.1,K=6,levels=3", "slope=0.05,K=6,levels=3", "slope=0.03,K=6")
+
+    def __post_init__(self):
+        check_fields(self)
+        at_least_one(self, "N", "K", "levels")
+        check_size(self)
+        if not self.slope > 0:
+            raise InputError(f"CaDDTree: slope = {self.slope} must be above 0: without costs every node pays")
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        return self._best_first.size
+
+    @property
+    def _best_first(self) -> OptTree:
+        return OptTree(N=self.N, delta=0.0, K=self.K, levels=self.levels)
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        tree = self._best_first(draft, root)
+        joint = torch.where(tree.alive, tree.log_joint.exp(), 0)
+        falling = torch.sort(joint, dim=1, descending=True, stable=True)
+        cost = 1 + self.slope * torch.arange(tree.size, device=joint.device)
+        size = (falling.values.cumsum(1) / cost).argmax(1, keepdim=True) + 1
+        pays = torch.zeros_like(tree.alive).scatter(
+            1, falling.indices, torch.arange(tree.size, device=joint.device) < size
+        )
+        return replace(tree, alive=tree.alive & pays).packed()
