@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from c2t.classifier import TreeClassifier
     from c2t.decoder import Output, SpeculativeDecoder
+    from c2t.display import show
     from c2t.errors import InputError
     from c2t.policies import C2T, POLICIES, Eagle2, Plain
 
 __version__ = "0.1.0"
-__all__ = ["C2T", "POLICIES", "Eagle2", "InputError", "Output", "Plain", "SpeculativeDecoder", "TreeClassifier"]
+__all__ = ["C2T", "POLICIES", "Eagle2", "InputError", "Output", "Plain", "SpeculativeDecoder", "TreeClassifier", "show"]
 # Imported when they are asked for: torch takes seconds, in which the command line must already hear signals.
 PLACES = {name: "c2t.policies" for name in ("C2T", "POLICIES", "Eagle2", "Plain")}
 PLACES |= {"Output": "c2t.decoder", "SpeculativeDecoder": "c2t.decoder"}
-PLACES |= {"InputError": "c2t.errors", "TreeClassifier": "c2t.classifier"}
+PLACES |= {"show": "c2t.display", "InputError": "c2t.errors", "TreeClassifier": "c2t.classifier"}
 
 
 def __getattr__(name: str) -> Any:

@@ -131,6 +131,13 @@ class TreeClassifier(
         self.further = nn.ModuleList(nn.Linear(config.hidden, config.hidden) for _ in range(config.layers - 2))
         self.output = nn.Linear(config.hidden, 1)
 
+    def __repr__(self) -> str:
+        config = self.config
+        network = " -> ".join(map(str, [config.inputs, *[config.hidden] * (config.layers - 1), 1]))
+        weights = sum(parameter.numel() for parameter in self.parameters())
+        inputs = ", ".join(config.features)
+        return f"TreeClassifier({self.name!r}: {inputs}; {network}, {weights:,} parameters; beta {config.beta:g})"
+
     def forward(self, nodes: Any, calibrated: bool = False) -> Float[Tensor, "..."]:
         """Return each node's confidence in (0, 1).
 

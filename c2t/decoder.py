@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from c2t import display
 from c2t.classifier import TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.cuda_graphs.target import StaticTarget
@@ -23,8 +24,10 @@ from c2t.policies.plain import Plain
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
 
+SHOWN = 60  # characters of the first text that an Output prints
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Output:
     """Result of one call of `SpeculativeDecoder.generate` returns, one entry a prompt.
 
@@ -34,6 +37,11 @@ class Output:
     sequences: list[list[int]]
     texts: list[str]
     statistics: list[Statistics]
+
+    def __repr__(self) -> str:
+        text = self.texts[0] if self.texts else ""
+        shown = text if len(text) <= SHOWN else text[: SHOWN - 1] + "\u2026"
+        return f"Output({display.count(len(self.texts), 'text')}, {self.total.summary()}: {shown!r})"
 
     @property
     def text(self) -> str:
@@ -154,7 +162,7 @@ class SpeculativeDecoder:
             rule=rule,
         ):
             trace.add(step)
-            watch(step)
+            watch(step._replace(extra={**step.extra, "tokenizer": self.pair.tokenizer}))
         tokens = trace.finish([len(cut(new, max_new_tokens, self.eos)) for new in trace.tokens])
         texts = self.pair.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return Output(tokens, texts, trace.statistics)

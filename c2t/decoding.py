@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from c2t import display
 from c2t.errors import InputError
 from c2t.models.draft import DraftSession, NoDraft
 from c2t.models.target import TargetSession
@@ -182,7 +183,7 @@ class Step(NamedTuple):
     rows: which prompt each row serves. position: the root's absolute position (committed tokens without the root).
     tree, accepted: what was verified and which path of it was accepted; both None for the prefill, which draws the
     first root. tokens: the new tokens, count[r] real ones in row r (accepted ones, then the bonus token).
-    draft_passes: draft forwards of the round. extra: what `record` asked for.
+    draft_passes: draft forwards of the round. extra: what `record` asked for; the "tokenizer" where a decoder has one.
     """
 
     rows: Int[Tensor, " B"]
@@ -193,6 +194,18 @@ class Step(NamedTuple):
     count: Int[Tensor, " B"]
     draft_passes: Int[Tensor, " B"]
     extra: Mapping[str, Any] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        rows = display.count(len(self.rows), "row")
+        if self.tree is None or self.accepted is None:
+            return f"Step({rows}, prefill)"
+        verified, accepted = (display.few(each.tolist()) for each in (self.tree.sizes, self.accepted.length))
+        passes = display.few(self.draft_passes.tolist())
+        return f"Step({rows}, tokens verified: {verified}; accepted: {accepted}; draft passes: {passes})"
+
+    def _repr_html_(self) -> str:
+        """Return a drawing of the first row's tree; `c2t.show` draws other rows."""
+        return display.show(self)._repr_html_()
 
     def by_row(self) -> list[tuple[int, list[int]]]:
         """Return the prompt that each row serves and the row's new tokens."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from c2t import display
 from c2t.decoding import Step
 
 
@@ -51,7 +52,7 @@ class Totals(Counts):
     draft_forwards: int
 
 
-@dataclass
+@dataclass(repr=False)
 class Statistics(Counts):
     """Counts of one prompt's rounds, or of several prompts' together (`+`).
 
@@ -67,6 +68,14 @@ class Statistics(Counts):
     verified: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     passes: list[int] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"Statistics({display.count(self.prompts, 'prompt')}, {self.summary()})"
+
+    def summary(self) -> str:
+        """Return tokens, rounds and means in a few words."""
+        figures = f"tau {self.tau:.2f}, gamma {self.gamma:.1f}, {self.draft_passes:.1f} draft passes a round"
+        return f"{display.count(self.new_tokens, 'token')} in {display.count(self.rounds, 'round')}, {figures}"
 
     @property
     def rounds(self) -> int:

@@ -16,8 +16,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from c2t import display
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Nodes:
     """Columns of drafted nodes; `parent` points into the tree that they belong to.
 
@@ -38,6 +40,11 @@ class Nodes:
     max_log_prob: Float[Tensor, "B n"]
     score: Float[Tensor, "B n"]
     alive: Bool[Tensor, "B n"]
+
+    def __repr__(self) -> str:
+        rows = display.count(len(self.token), "row")
+        alive = display.few(self.alive.sum(1).tolist())
+        return f"{type(self).__name__}({rows}, {display.count(self.size, 'slot')}, alive: {alive})"
 
     @property
     def size(self) -> int:
@@ -73,8 +80,11 @@ class Drawn:
     row: Int[Tensor, "B n"]
     independent: bool
 
+    def __repr__(self) -> str:
+        return f"Drawn({display.count(self.log_probs.shape[1], 'distribution')} for each of {len(self.row)} rows)"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Tree(Nodes):
     """Nodes with the root in slot 0.
 
@@ -85,6 +95,10 @@ class Tree(Nodes):
     capped: Int[Tensor, " B"]
     drawn: Drawn | None = None
     mask: Bool[Tensor, "n n"] | None = None
+
+    def _repr_html_(self) -> str:
+        """Return a drawing of the first row with token ids; `c2t.show` draws other rows, and token texts."""
+        return display.show(self)._repr_html_()
 
     @classmethod
     def root(cls, token: Int[Tensor, " B"], dtype: torch.dtype = torch.float32) -> "Tree":
