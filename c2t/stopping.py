@@ -4,7 +4,10 @@ on."""
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -52,6 +55,19 @@ class Stopping:
         else:
             self.since = time.monotonic()
             raise Stopped(number)
+
+
+@contextmanager
+def held_back() -> Iterator[threading.Event]:
+    """Yield an Event that Ctrl-C sets, in place of ending the command: who works looks at it where he can stop."""
+    event = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def end(code: int, line: str = "") -> NoReturn:

@@ -1,5 +1,6 @@
 """Commands that decode: generate, bench; and info."""
 
+import time
 from typing import Annotated
 
 import typer
@@ -7,6 +8,8 @@ import typer
 from c2t.cli import info as information
 from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
+from c2t.cli.chat import Settings as ChatSettings
+from c2t.cli.chat import converse
 from c2t.cli.stream import TextStream
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Policy
@@ -20,13 +23,19 @@ from c2t.study import autotune_cache as tuning
 from c2t.study import bench as benchmark
 
 BENCH = benchmark.BenchSettings()
+PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 Tuned = Annotated[bool, typer.Option("--tuned", help="Use the policy that c2t tune found to be the fastest here.")]
 
 
 def generate(
     prompt: Annotated[
-        str, typer.Argument(help="Text to answer, or to continue if the pair has no chat template.")
-    ] = "Write a Python function that returns the n-th Fibonacci number.",
+        str | None,
+        typer.Argument(help="Text to answer, or to continue if the pair has no chat template.", show_default=PROMPT),
+    ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="Hold a conversation: read turns, a line each, until /exit or Ctrl-D."),
+    ] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")
     ] = False,
@@ -55,8 +64,12 @@ def generate(
 ) -> None:
     """Answer or continue a prompt, and show how many rounds and verified tokens that took.
 
-    The text appears round by round. On a terminal the tokens that the draft guessed are green.
+    The text appears round by round, and nothing else on stdout.
+    On a terminal the tokens that the draft guessed are green, unless NO_COLOR is set.
+    With --chat, PROMPT is the first turn, and Ctrl-C ends an answer.
     """
+    if chat and raw:
+        raise InputError("--chat answers with the pair's chat template: leave --raw out")
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     if tuned and (policy, classifier, beta) != (None, None, None):
         raise InputError("--tuned chooses the policy: leave --policy, --classifier and --beta out")
@@ -72,14 +85,23 @@ def generate(
             f"--beta {beta:g} cannot be applied to the policy {describe(chosen, brief=True)}: give it with --policy c2t"
         )
     decoder = SpeculativeDecoder(loaded, chosen)
+    settings = {"pair": loaded.name, "policy": describe(decoder.policy), "temperature": temperature, "seed": seed}
+    settings |= {"raw": raw, "rule": rule, "max_new_tokens": max_new_tokens}
+    if chat:
+        said = converse(decoder, prompt, ChatSettings(max_new_tokens, temperature, seed, rule))
+        figures = {"turns": said.turns, "answers": said.answers, **said.total.figures(), "seconds": said.seconds}
+        terminal.result(json, "generate", figures, settings)
+        return
+    prompt = PROMPT if prompt is None else prompt
     continued = raw or not loaded.template
     stream = TextStream(decoder, max_new_tokens, before=prompt if continued else "")
+    start = time.perf_counter()
     output = decoder.generate(prompt, max_new_tokens, temperature, chat=not raw, seed=seed, rule=rule, watch=stream)
+    seconds = time.perf_counter() - start
     stream.end()
-    terminal.say(reports.statistics_line(output.total))
-    figures = {"text": output.text, **output.total.figures()}
-    settings = {"pair": loaded.name, "policy": describe(decoder.policy), "temperature": temperature, "seed": seed}
-    terminal.result(json, "generate", figures, {**settings, "raw": raw, "rule": rule, "max_new_tokens": max_new_tokens})
+    terminal.say(reports.statistics_line(output.total, seconds), error=True)
+    figures = {"text": output.text, **output.total.figures(), "seconds": seconds}
+    terminal.result(json, "generate", figures, settings)
 
 
 def bench(

@@ -166,10 +166,11 @@ def training_figures(result: Result) -> dict[str, Any]:
     }
 
 
-def statistics_line(statistics: Statistics) -> str:
-    """Say what a text cost, in one line."""
+def statistics_line(statistics: Statistics, seconds: float) -> str:
+    """Say what a text cost, in one line; seconds: the prompt's own forward included."""
     return (
-        f"{statistics.new_tokens} tokens in {statistics.rounds} rounds: tau {statistics.tau:.2f} "
+        f"{statistics.new_tokens} tokens in {seconds:.1f} s, {statistics.new_tokens / seconds:.0f} tokens/s; "
+        f"{statistics.rounds} rounds: tau {statistics.tau:.2f} "
         f"({statistics.tau_with_bonus:.2f} with bonus), gamma {statistics.gamma:.1f} "
         f"({statistics.verified_tokens} verified tokens), {statistics.draft_passes:.1f} draft passes a round"
     )

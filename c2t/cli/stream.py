@@ -25,7 +25,8 @@ class TextStream:
     def __init__(self, decoder: SpeculativeDecoder, max_new_tokens: int, before: str = ""):
         self.tokenizer, self.eos, self.max_new_tokens = decoder.pair.tokenizer, decoder.eos, max_new_tokens
         console = Console()  # which knows NO_COLOR and FORCE_COLOR
-        self.terminal, self.coloured = console.is_terminal, console.is_terminal and not console.no_color
+        self.terminal = console.is_terminal
+        self.coloured = console.color_system is not None and not console.no_color
         self.before = before
         self.tokens: list[int] = []
         self.context = self.shown = (

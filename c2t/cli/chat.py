@@ -1,0 +1,132 @@
+"""A conversation on the command line: turns from the terminal or a pipe, answers as they are written."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from c2t.cli import reports, terminal
+from c2t.cli.stream import TextStream
+from c2t.decoder import SpeculativeDecoder
+from c2t.decoding import Step
+from c2t.errors import InputError
+from c2t.models.chat_templates import conversation
+from c2t.statistics import Statistics, Trace, total
+from c2t.stopping import Stopped, held_back
+
+MARK, EXIT = "> ", "/exit"
+
+
+class Settings(NamedTuple):
+    """How every answer is decoded; see `SpeculativeDecoder.generate`."""
+
+    max_new_tokens: int
+    temperature: float
+    seed: int
+    rule: str | None
+
+
+class Conversation(NamedTuple):
+    """What was said: turns and answers in order, and what the answers cost."""
+
+    turns: list[str]
+    answers: list[str]
+    total: Statistics
+    seconds: float
+
+
+class _Interrupted(Exception):
+    """Ends an answer after the round in which Ctrl-C came."""
+
+
+def converse(decoder: SpeculativeDecoder, first: str | None, settings: Settings) -> Conversation:
+    """Answer turn after turn until /exit or the end of the input, and print the answers as they are written.
+
+    first: the turn to begin with, before any is read. A turn that cannot be answered, because the conversation gets too
+    long for the target, is left out in a terminal and ends the command in a pipe (InputError).
+    """
+    if not decoder.pair.template:
+        raise InputError(f"the pair {decoder.pair.name} has no chat template: --chat needs a pair that has one")
+    turns: list[str] = []
+    answers: list[str] = []
+    costs: list[Statistics] = []
+    start, seconds = 0.0, 0.0
+    for turn in _turns(first):
+        try:
+            ids = _encode(decoder, [*turns, turn], answers, settings.max_new_tokens)
+            start = time.perf_counter()
+            answer, cost = _answer(decoder, ids, settings)
+        except InputError as error:
+            if not _asked():
+                raise
+            terminal.say(f"c2t: {error}", error=True)
+            continue
+        took = time.perf_counter() - start
+        terminal.say(reports.statistics_line(cost, took), error=True)
+        turns.append(turn)
+        answers.append(answer)
+        costs.append(cost)
+        seconds += took
+    return Conversation(turns, answers, total(costs), seconds)
+
+
+def _asked() -> bool:
+    """Return True if somebody at a terminal gives the turns."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _turns(first: str | None) -> Iterator[str]:
+    """Yield the turns: `first`, then a line each; empty lines are none."""
+    if first is not None:
+        yield first
+    if _asked():
+        with contextlib.suppress(ImportError):  # keys that edit a line, where the system has them
+            import readline  # noqa: F401, PLC0415
+        terminal.say(f"{EXIT} or Ctrl-D ends the conversation, Ctrl-C an answer.", error=True)
+    while True:
+        try:
+            turn = input(MARK if _asked() else "").strip()
+        except EOFError:
+            if _asked():
+                terminal.say("")  # leave the line of the mark
+            return
+        except UnicodeDecodeError as error:
+            raise InputError("a turn is not UTF-8: give text") from error
+        except Stopped as stopped:
+            stopped.add_note("the conversation is over")
+            raise
+        if turn == EXIT:
+            return
+        if turn:
+            yield turn
+
+
+def _encode(decoder: SpeculativeDecoder, turns: list[str], answers: list[str], new: int) -> list[int]:
+    """Return the conversation as token ids; InputError if it gets too long for the target."""
+    ids = conversation(decoder.pair.tokenizer, decoder.pair.template, turns, answers)
+    room = decoder.pair.target.max_positions
+    if len(ids) + new > room:
+        raise InputError(
+            f"the conversation has {len(ids):,} tokens with this turn, and an answer of up to {new:,} would exceed the "
+            f"target's {room:,} positions: give a shorter turn or --max-new-tokens, or begin a new conversation"
+        )
+    return ids
+
+
+def _answer(decoder: SpeculativeDecoder, ids: list[int], settings: Settings) -> tuple[str, Statistics]:
+    """Print the answer and return it with its cost, both up to where Ctrl-C ended it."""
+    stream, trace = TextStream(decoder, settings.max_new_tokens), Trace(1)
+    with held_back() as interrupted:
+
+        def watch(step: Step) -> None:
+            trace.add(step)
+            stream(step)
+            if interrupted.is_set():
+                raise _Interrupted
+
+        with contextlib.suppress(_Interrupted):
+            decoder.generate([ids], **settings._asdict(), watch=watch)
+    stream.end()
+    tokens = trace.finish([len(stream.tokens)])
+    return decoder.pair.tokenizer.batch_decode(tokens, skip_special_tokens=True)[0], trace.statistics[0]
