@@ -27,7 +27,7 @@ def main() -> None:
         finally:
             stopping.at_once = ENDED
     except Stopped as stopped:
-        end(128 + stopped.number, str(stopped))
+        end(128 + stopped.number, f"c2t: {stopped}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Stopped(BaseException):
 
     def __str__(self) -> str:
         known = getattr(self, "__notes__", ["no file is half-written; run the command again"])
-        return _line(self.number, "; ".join(known))
+        return f"stopped by {signal.Signals(self.number).name}: {'; '.join(known)}"
 
 
 class Stopping:
@@ -49,9 +49,11 @@ class Stopping:
     def __call__(self, number: int, _: FrameType | None) -> None:
         if self.since is not None:
             if time.monotonic() - self.since > PATIENCE:
-                end(128 + number, str(Stopped(number)))
+                end(128 + number, f"c2t: {Stopped(number)}")
         elif self.at_once is not None:
-            end(128 + number, _line(number, self.at_once))
+            stopped = Stopped(number)
+            stopped.add_note(self.at_once)
+            end(128 + number, f"c2t: {stopped}")
         else:
             self.since = time.monotonic()
             raise Stopped(number)
@@ -81,7 +83,3 @@ def end(code: int, line: str = "") -> NoReturn:
     if line:
         os.write(2, f"{line}\n".encode(errors="replace"))
     os._exit(code)
-
-
-def _line(number: int, known: str) -> str:
-    return f"c2t: stopped by {signal.Signals(number).name}: {known}"

@@ -18,13 +18,14 @@ import torch
 import typer
 
 from c2t.classifier import TreeClassifier
-from c2t.cli import terminal
 from c2t.cli.app import app
 from c2t.cli.stream import TextStream
 from c2t.decoder import Output, SpeculativeDecoder
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import parse
+from c2t.printing import table, watched
+from c2t.progress import working
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.storage.paths import CLASSIFIER as PART
 from c2t.storage.paths import DEFAULT_PAIR, find
@@ -119,7 +120,7 @@ def answer(pair: Pair, demo: Demo, classifier: str) -> None:
     """Answer each question twice, plainly and with learned trees."""
     print("\n== The same text in fewer forwards ==")
     print("A draft model guesses; a classifier of 241 parameters picks the guesses worth checking; the model checks")
-    print("those in one forward. " + "Guesses that it accepted are green." * terminal.watched())
+    print("those in one forward. " + "Guesses that it accepted are green." * watched())
     learned = parse(demo.trees, lambda *_: TreeClassifier.from_pretrained(classifier))
     for policy in (Plain(), learned):
         SpeculativeDecoder(pair, policy).generate(demo.questions[0], 8)  # the first forwards of a process are slower
@@ -153,13 +154,14 @@ def compare(pair: Pair, demo: Demo) -> None:
     files = default_prompts(pair.name, "bench")
     prompts = spread([prompt for file in files for prompt in read_prompts(file)], demo.prompts)
     runs: dict[str, list[Timed]] = {label: [] for label in policies}
-    with terminal.progress("compare") as bar:
-        for prompt in bar.track(prompts):
+    with working("compare", "prompts") as tell:
+        for number, prompt in enumerate(prompts):
             for label, policy in policies.items():
+                tell(number, len(prompts), label)
                 runs[label].append(decode(pair, policy, prompt.turns[0], demo.new))
     plain = next(iter(runs.values()))
     columns = ["trees", "same text", "forwards", "seconds", "tokens/s"]
-    terminal.table(f"{len(prompts)} prompts", columns, [[label, *row(run, plain)] for label, run in runs.items()])
+    table(f"{len(prompts)} prompts", columns, [[label, *row(run, plain)] for label, run in runs.items()])
     print("same text: texts equal to plain decoding's. forwards: of the model; each writes one token, and one more for")
     print("each guess that it accepts. beta: the confidence that the classifier must have in a guess.")
     print('Next: c2t tune finds what is the fastest on your machine, and c2t generate --tuned "..." uses it.')

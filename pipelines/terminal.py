@@ -1,62 +1,42 @@
-"""Display of results: tables and text on stdout, progress bars and errors on stderr."""
+"""Display of results, and the one line that ends a pipeline which has wrong input or is stopped."""
 
-import sys
+import signal
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import typer
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError
+from c2t.printing import say, table
+from c2t.stopping import SIGNALS, Stopped, Stopping
 
-UNLIMITED = 10_000  # characters: tables that go to a file or a pipe are as wide as they need to be
-
-
-def say(text: str, error: bool = False) -> None:
-    """Print a line."""
-    typer.echo(text, err=error)
-
-
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table; all columns but the first hold figures, and None is an empty cell."""
-    drawn = Table(box=box.SIMPLE_HEAD)
-    for number, column in enumerate(columns):
-        drawn.add_column(Text(column), justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(_cell(value)) for value in row))  # Text is not searched for markup such as [red]
-    console = Console() if sys.stdout.isatty() else Console(width=UNLIMITED)
-    console.print(Text(title, style="table.title"))
-    console.print(drawn)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "" if value is None else str(value)
-    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
-
-
-def progress(what: str, note: str) -> Progress:
-    """Return a bar on stderr, hidden if stderr is no terminal; `note` is a template over the task's fields."""
-    console = Console(stderr=True)
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(note), TimeElapsedColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal)
+__all__ = ["errors_in_one_line", "say", "table"]
 
 
 @contextmanager
 def errors_in_one_line(who: str) -> Iterator[None]:
-    """Turn wrong input into one line on stderr and exit code 2, and warnings into one line each."""
+    """Turn wrong input into one line on stderr and exit code 2, warnings into one line each, and a signal into one line
+    that says what is on disk, with exit code 128 + its number."""
     transformers_logging.disable_progress_bar()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _signals_heard():
         warnings.showwarning = lambda message, *_args, **_kwargs: say(f"warning: {message}", error=True)
         try:
             yield
         except InputError as error:
             say(f"{who}: {error}", error=True)
             raise SystemExit(2) from error
+        except Stopped as stopped:
+            say(f"{who}: {stopped}", error=True)
+            raise SystemExit(128 + stopped.number) from stopped
+
+
+@contextmanager
+def _signals_heard() -> Iterator[None]:
+    known = {number: signal.getsignal(number) for name in SIGNALS if (number := getattr(signal, name, None))}
+    Stopping().at_once = None
+    try:
+        yield
+    finally:
+        for number, handler in known.items():
+            signal.signal(number, handler)

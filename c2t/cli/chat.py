@@ -28,7 +28,7 @@ class Settings(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """What was said: turns and answers in order, and what the answers cost."""
+    """Turns and answers in order, and the cost of the answers."""
 
     turns: list[str]
     answers: list[str]

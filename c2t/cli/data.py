@@ -12,6 +12,7 @@ from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
 from c2t.errors import InputError
 from c2t.harvest.settings import HarvestSettings
+from c2t.progress import working
 from c2t.prompts import default_prompts, spread
 from c2t.records.schema import MANIFEST
 from c2t.storage import paths as checkpoints
@@ -80,14 +81,8 @@ def harvest(
     folder = out or checkpoints.harvest_of(loaded.name + (f"-{policy}" if policy != HARVEST.policy else ""))
     resume = resume or (out is None and not overwrite)
     at_work = unfinished(folder) or folder
-    complete, old = resume and is_complete(at_work), _rows_in(at_work) if resume else 0
-    with terminal.progress("harvest", "{task.fields[rows]:,} rows", "{task.fields[speed]:.1f} trees/s") as bar:
-        task = bar.add_task("", total=sum(len(prompt.turns) for prompt in chosen), rows=old, speed=0.0)
-
-        def tell(texts: int, rows: int) -> None:
-            trees = (rows - old) / settings.nodes
-            bar.update(task, completed=texts, rows=rows, speed=trees / (bar.tasks[0].elapsed or 1))
-
+    complete = resume and is_complete(at_work)
+    with working("harvest", "texts") as tell:
         done = harvesting.harvest(loaded, chosen, folder, settings, resume=resume, overwrite=overwrite, progress=tell)
     if complete:
         terminal.say(f"{folder} is complete already; --overwrite makes it anew.")
@@ -143,7 +138,8 @@ def train(
     settings = replace(MODELS[model], hidden=hidden, epochs=epochs, batch_size=batch_size, seed=seed, **own)
     folders = harvests(data, checkpoints.DEFAULT_PAIR + ("-mcsd+" if model.startswith("mcsd") else ""))
     place = out or _local(folders, "" if model == "c2t" else f"-{model}")
-    result = training.train(folders, place, settings, logger, overwrite, progress=terminal.watched())
+    with working("train", "steps") as tell:
+        result = training.train(folders, place, settings, logger, overwrite, progress=tell)
     _trained("train", result, settings, folders, json)
 
 
@@ -187,14 +183,9 @@ def finetune(
     settings = TrainSettings(fraction=fraction, epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
     folders = harvests(data, checkpoints.DEFAULT_PAIR, source)
     place = out or _local(folders, "-finetuned")
-    result = training.finetune(folders, classifier, place, settings, logger, overwrite, progress=terminal.watched())
+    with working("finetune", "steps") as tell:
+        result = training.finetune(folders, classifier, place, settings, logger, overwrite, progress=tell)
     _trained("finetune", result, settings, folders, json)
-
-
-def _rows_in(harvest: Path) -> int:
-    from c2t.records.reader import read_shards  # noqa: PLC0415 - needs an extra
-
-    return sum(shard["rows"] for shard in read_shards(harvest).values()) if harvest.is_dir() else 0
 
 
 def _local(harvests: list[Path], suffix: str = "") -> Path:

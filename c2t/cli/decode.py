@@ -16,6 +16,7 @@ from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.policies.spec import describe, parse
+from c2t.progress import working
 from c2t.prompts import default_prompts
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study import acceptance
@@ -159,11 +160,8 @@ def bench(
     if tuned:
         fastest, entry = _tuned(loaded)
         compared += [fastest] * (describe(fastest) not in map(describe, compared))
-    with terminal.progress("bench") as bar:
-        task = bar.add_task("", total=None)
-        found = benchmark.bench(
-            loaded, compared, shared.read(files), settings, lambda done, of: bar.update(task, completed=done, total=of)
-        )
+    with working("bench", "prompts") as tell:
+        found = benchmark.bench(loaded, compared, shared.read(files), settings, tell)
     terminal.table(*reports.bench_table(found))
     terminal.say(reports.bench_remarks(found))
     if tuned:

@@ -1,17 +1,16 @@
 """Commands that study policies: sweep, plot."""
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, TaskID
 
 from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
 from c2t.errors import InputError
 from c2t.policies.spec import split
+from c2t.progress import working
 from c2t.prompts import default_prompts
 from c2t.storage import paths as checkpoints
 from c2t.study import acceptance
@@ -94,9 +93,7 @@ def sweep(
     others = [file.with_suffix(".png"), *([Path(json)] if json else [])]
     if file.resolve() in [other.resolve() for other in others]:
         raise InputError(f"--out {file} is for the points: it cannot be the figure (.png) or --json's file too")
-    with terminal.progress("sweep") as bar:
-        task = bar.add_task("", total=None)
-        tell = partial(_tell, bar, task)
+    with working("sweep", "prompts") as tell:
         found = sweeping.sweep(loaded, candidates, shared.read(files), settings, file, tell)
     _report(found, file, wanted, json, {"grid": grid, "oracle": oracle})
 
@@ -168,10 +165,6 @@ def _report(
         "figure": str(figure),
     }
     terminal.result(json, "sweep", figures, {**asdict(found.condition), **grid})
-
-
-def _tell(bar: Progress, task: TaskID, done: int, of: int) -> None:
-    bar.update(task, completed=done, total=of)
 
 
 def _taus(text: str | None) -> list[float] | None:

@@ -9,6 +9,7 @@ import typer
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
 from c2t.policies.spec import parse, split
+from c2t.progress import working
 from c2t.prompts import default_prompts
 from c2t.study import autotune as tuning
 from c2t.study import autotune_cache as tuned
@@ -73,15 +74,8 @@ def tune(
     if policies == tuning.DEFAULT_CANDIDATES:
         specs = shared.usual(loaded, classifier, specs)
     candidates = [parse(spec, shared.classifier(loaded, classifier)) for spec in specs]
-    with terminal.progress("tune") as bar:
-        task = bar.add_task("", total=None)
-        found = tuning.tune(
-            loaded,
-            candidates,
-            shared.read(files),
-            settings,
-            progress=lambda done, of: bar.update(task, completed=done, total=of),
-        )
+    with working("tune", "stages") as tell:
+        found = tuning.tune(loaded, candidates, shared.read(files), settings, progress=tell)
     key = tuned.key(loaded, batch)
     configuration = {**key, "classifier": classifier or loaded.name, "prompts": [Path(path).name for path in files]}
     configuration |= asdict(settings)

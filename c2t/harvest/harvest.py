@@ -34,16 +34,16 @@ def harvest(
     *,
     resume: bool = False,
     overwrite: bool = False,
-    progress: Callable[[int, int], None] = lambda done, rows: None,
+    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
 ) -> Harvest:
     """Write the records of all prompts (every turn of a conversation is one text) into the folder `out`; return its
     facts.
 
-    progress(texts, rows) is called after each round with the number of texts written and rows found. `resume` finishes
-    an interrupted harvest; its rows are those of an uninterrupted one, because batches always start at the same
-    prompts. `overwrite` keeps an old harvest until the new one is complete. Conversations that exceed the target's
-    positions give no rows. InputError for settings or prompts that cannot be harvested is raised before the folder is
-    touched, and so is that for a folder into which another process harvests.
+    progress(done, of, doing) is called after each round with the number of texts written, of how many, and the rows
+    found. `resume` finishes an interrupted harvest; its rows are those of an uninterrupted one, because batches always
+    start at the same prompts. `overwrite` keeps an old harvest until the new one is complete. Conversations that exceed
+    the target's positions give no rows. InputError for settings or prompts that cannot be harvested is raised before
+    the folder is touched, and so is that for a folder into which another process harvests.
     """
     check(pair, prompts, settings)
     turns = [
@@ -64,7 +64,7 @@ def harvest(
     ):
 
         def tell(found: int) -> None:
-            progress(writer.next_prompt, writer.rows + found)
+            progress(writer.next_prompt, len(turns), f"{writer.rows + found:,} rows")
 
         first = 0
         for start in range(0, len(prompts), settings.batch):
@@ -76,7 +76,7 @@ def harvest(
                         writer.write(columns or _join([], settings.columns), too_long=columns is None)
             first += count
             writer.checkpoint()
-            progress(writer.next_prompt, writer.rows)
+            tell(0)
         if not writer.rows:
             raise InputError("nothing to record: the target ended every text with its first token")
     return describe(out)

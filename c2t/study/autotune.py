@@ -113,13 +113,13 @@ def tune(
     prompts: Sequence[Prompt],
     settings: TuneSettings = TuneSettings(),
     clock: Callable[[], float] = time.perf_counter,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
 ) -> Tuning:
     """Measure costs, predict the speed of every policy, and check the best ones against the clock. Plain decoding is
     always a candidate.
 
-    progress(done, of) counts stages: the texts, every candidate, the curves, the overhead, the check. Raises InputError
-    for policies that cannot be replayed.
+    progress(done, of, doing) counts stages: the texts, every candidate, the curves, the overhead, the check. Raises
+    InputError for policies that cannot be replayed.
     """
     if not any(isinstance(policy, Plain) for policy in policies):
         policies = [Plain(), *policies]
@@ -127,22 +127,22 @@ def tune(
         if policy.proposal == "sampled" or not policy.exact:
             raise InputError(f"{describe(policy, brief=True)} cannot be replayed, so not tuned; give ranked policies")
     of = len(policies) + 4
-    progress(0, of)
+    progress(0, of, "the target writes the texts")
     texts = write(pair, prompts, max(policy.levels for policy in policies), settings)
-    progress(1, of)
     candidates = []
     for policy in policies:
+        progress(len(candidates) + 1, of, f"counts {describe(policy, brief=True)}")
         candidates.append(candidate(policy, replayed(pair, policy, texts, settings.seed), settings.batch))
-        progress(len(candidates) + 1, of)
+    progress(of - 3, of, "measures forwards")
     rounds = [round for each in candidates for batch in each.batches for round in batch]
     widest = max((max(round.widths, default=1) for round in rounds), default=1)
     costs = measure(pair, typical(texts, settings.batch), widest=widest, repeats=settings.repeats, clock=clock)
-    progress(of - 2, of)
+    progress(of - 2, of, "measures the rest of a round")
     race = Race(pair, texts, settings, clock)
     costs = costs._replace(overhead=overheads(costs, candidates, race))
-    progress(of - 1, of)
+    progress(of - 1, of, "checks the predictions by the clock")
     rows = check(costs, sorted(candidates, key=lambda each: -predict(costs, each)), race)
-    progress(of, of)
+    progress(of, of, "")
     return Tuning(settings, costs, rows)
 
 

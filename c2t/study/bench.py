@@ -78,23 +78,23 @@ def bench(
     policies: Sequence[Policy],
     prompts: Sequence[Prompt],
     settings: BenchSettings = BenchSettings(),
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
 ) -> Bench:
-    """Compare the policies on the same texts; `progress(done, of)` counts prompts counted and timed."""
+    """Compare the policies on the same texts; `progress(done, of, doing)` counts prompts counted and timed."""
     sampling = settings.sampling
     encoded = encode(pair, spread(prompts, settings.limit), settings.max_new_tokens, sampling)
     ids = encoded.ids
     timed = ids[: settings.timed]
     of = len(ids) * len(policies) + len(timed)
-    progress(0, of)
+    progress(0, of, "" if settings.live else "the target writes the texts")
     texts = None
     if not settings.live:
         texts = continuations(pair, ids, settings.max_new_tokens, max(policy.levels for policy in policies), sampling)
     counts = []
     for number, policy in enumerate(policies):
 
-        def tell(done: int, before: int = number * len(ids)) -> None:
-            progress(before + done, of)
+        def tell(done: int, before: int = number * len(ids), label: str = describe(policy, brief=True)) -> None:
+            progress(before + done, of, f"counts {label}")
 
         counts.append(
             evaluate(
@@ -109,7 +109,9 @@ def bench(
                 progress=tell,
             )
         )
-    speeds = tokens_per_second(pair, policies, timed, settings, lambda done: progress(of - len(timed) + done, of))
+    speeds = tokens_per_second(
+        pair, policies, timed, settings, lambda done: progress(of - len(timed) + done, of, "times")
+    )
     rows = [
         _row(policy, statistics, encoded.prompts, speed, speeds, settings)
         for policy, statistics, speed in zip(policies, counts, speeds.policies, strict=True)

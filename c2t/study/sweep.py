@@ -107,7 +107,7 @@ def sweep(
     prompts: Sequence[Prompt],
     settings: SweepSettings = SweepSettings(),
     file: Path | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
 ) -> Sweep:
     """Return the points of all candidates on the same texts, which are written once.
 
@@ -124,7 +124,7 @@ def sweep(
     known = {_key(point): point for point in stored.get(condition, [])}
     missing = [one for one in grid if _key(one) not in known]
     old, of = len(grid) - len(missing), len(grid) * len(encoded.ids)
-    progress(old * len(encoded.ids), of)
+    progress(old * len(encoded.ids), of, "the target writes the texts")
     if missing and file:
         drop_unfinished_line(file)
     deepest = max((one.policy.levels for one in missing), default=0)
@@ -132,8 +132,8 @@ def sweep(
     try:
         for number, one in enumerate(missing, old):
 
-            def tell(done: int, before: int = number * len(encoded.ids)) -> None:
-                progress(before + done, of)
+            def tell(done: int, before: int = number * len(encoded.ids), label: str = one.label) -> None:
+                progress(before + done, of, label)
 
             point = _point(one, _by_prompt(_count(pair, one, encoded, settings, texts, tell), encoded))
             known[_key(point)] = point

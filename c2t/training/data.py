@@ -84,7 +84,7 @@ class NegativeSampling:
             raise InputError(f"the training prompts hold {what} nodes: harvest more prompts")
         self.drawn = min(s.negatives * len(self.positives), len(self.negatives)) if s.negatives else len(self.negatives)
         self.rows = len(self.positives) + self.drawn
-        self.chunk = s.batch_size * STEPS_PER_CHUNK
+        self.batch_size, self.chunk = s.batch_size, s.batch_size * STEPS_PER_CHUNK
         self.passes = math.ceil(s.min_steps / (s.epochs * math.ceil(self.rows / s.batch_size))) or 1
         self.generator = torch.Generator().manual_seed(s.seed)
 
@@ -92,6 +92,11 @@ class NegativeSampling:
     def negatives_kept(self) -> float:
         """Share of all negatives that one pass draws."""
         return self.drawn / len(self.negatives)
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of an epoch."""
+        return self.passes * math.ceil(self.rows / self.batch_size)
 
     def __len__(self) -> int:
         return self.passes * math.ceil(self.rows / self.chunk)

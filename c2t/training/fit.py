@@ -3,7 +3,7 @@
 import logging
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from torch import Tensor, nn
 
@@ -23,7 +23,7 @@ from c2t.training.metrics import Validation, evaluate, select
 from c2t.training.result import Result
 from c2t.training.settings import FINETUNE, LOGGERS, TrainSettings
 
-REFRESH_CHUNKS = 20  # drawing the progress bar at every chunk would cost a third of the speed
+Progress = Callable[[int, int, str], None]  # takes the steps that are done, of how many, and the epoch
 
 
 def train(
@@ -32,7 +32,7 @@ def train(
     settings: TrainSettings = TrainSettings(),
     logger: str = "csv",
     overwrite: bool = False,
-    progress: bool = False,
+    progress: Progress = lambda done, of, doing: None,
 ) -> Result:
     """Train a new classifier on harvests and save it in `out`. InputError as in `NodeData` and `check_out`."""
     checkpoints.check_classifier_out(out, overwrite)
@@ -50,7 +50,7 @@ def finetune(
     settings: TrainSettings = FINETUNE,
     logger: str = "csv",
     overwrite: bool = False,
-    progress: bool = False,
+    progress: Progress = lambda done, of, doing: None,
 ) -> Result:
     """Continue the training of a classifier on a share of new harvests (C2T, section 5.3). Features, size, sampling,
     label and the recommended beta stay the source's."""
@@ -123,7 +123,7 @@ class TrainClassifier(L.LightningModule):
 
 
 def _fit(
-    classifier: TreeClassifier, nodes: NodeData, settings: TrainSettings, out: Path, logger: str, progress: bool
+    classifier: TreeClassifier, nodes: NodeData, settings: TrainSettings, out: Path, logger: str, progress: Progress
 ) -> Result:
     module = TrainClassifier(classifier, nodes.validation, settings)
     with torch.inference_mode():
@@ -136,8 +136,8 @@ def _fit(
             num_sanity_val_steps=0,
             log_every_n_steps=1,
             logger=_logger(logger, folder, out, settings),
-            callbacks=[RichProgressBar(refresh_rate=REFRESH_CHUNKS)] if progress else None,
-            enable_progress_bar=progress,
+            callbacks=[_Told(progress, settings.epochs * nodes.training.steps)],
+            enable_progress_bar=False,
             enable_checkpointing=False,
             enable_model_summary=False,
         )
@@ -163,6 +163,19 @@ def _fit(
         steps=module.steps,
         seconds=seconds,
     )
+
+
+class _Told(Callback):
+    """Tells how many of `of` optimiser steps are done after each chunk of them."""
+
+    def __init__(self, progress: Progress, of: int):
+        self.progress, self.of = progress, of
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: TrainClassifier, *_: object) -> None:
+        said = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
+        if module.history:
+            said += f", average precision {module.history[-1].average_precision:.3f}"
+        self.progress(module.steps, self.of, said)
 
 
 def config_of(nodes: NodeData, settings: TrainSettings) -> ClassifierConfig:

@@ -10,6 +10,7 @@ the pair's own prompts are used.
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,6 +24,7 @@ from c2t.models.chat_templates import conversation
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
+from c2t.progress import working
 from c2t.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.statistics import total
@@ -228,14 +230,16 @@ def main(
         "threads": torch.get_num_threads(),
     }
     comparisons: dict[str, Comparison] = {}
-    with terminal.progress("decoding", "{task.fields[note]}") as bar:
-        each = calls(field, -(-prompts // batch))
-        progress = bar.add_task("", total=each * len(found), note="")
+    with working("decoding", "runs") as tell:
+        each, done = calls(field, -(-prompts // batch)), count(1)
         for name, there in found.items():
-            bar.update(progress, note=name)
+
+            def advance(name: str = name) -> None:
+                tell(next(done), each * len(found), name)
+
             taken = spread(there, wanted)
             judged, others = (batches(loaded, part, batch, task) for part in (taken[:prompts], taken[prompts:]))
-            comparisons[name] = compare(field, judged, others, task, lambda: bar.advance(progress))
+            comparisons[name] = compare(field, judged, others, task, advance)
     if len(comparisons) > 1:
         first, *rest = comparisons.values()
         comparisons[ALL] = sum(rest, first)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from c2t.errors import InputError
+from c2t.stopping import Stopped
 from c2t.storage.results import check_place
 from pipelines import options as o
 from pipelines import terminal
@@ -107,8 +108,17 @@ def main(
         chosen = [known(name) for name in reports]
         if out:
             check_place(out)
-        for name in chosen:
-            make(name, out, {option: value for option, value in given.items() if value is not None})
+        for number, name in enumerate(chosen):
+            try:
+                make(name, out, {option: value for option, value in given.items() if value is not None})
+            except Stopped as stopped:
+                rest = (
+                    f"go on with {' '.join(chosen[number:])} and the same options; what was harvested is not made again"
+                )
+                stopped.add_note(
+                    f"{number} of {len(chosen)} reports are made{f' and safe in {out}' if out else ''}; {rest}"
+                )
+                raise
 
 
 def known(name: str) -> str:

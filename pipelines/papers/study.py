@@ -22,6 +22,7 @@ from c2t.harvest import harvest as harvesting
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies import C2T, Eagle2
 from c2t.policies.spec import describe
+from c2t.progress import working
 from c2t.prompts import Encoded, Prompt, default_prompts, read_prompts, spread
 from c2t.records.reader import Harvest
 from c2t.replay.lockstep import Continuation
@@ -151,15 +152,17 @@ class Study:
         if key not in self.counted:
             exact = policy.exact and (rule != "residual" or self.settings.temperature == 0)
             texts = self.texts(policy.levels) if exact else None
-            statistics = evaluate(
-                self.pair,
-                policy,
-                self.encoded.ids,
-                max_new_tokens=self.settings.max_new_tokens,
-                sampling=self.sampling,
-                rule=rule,
-                texts=texts,
-            )
+            with working("count", "prompts") as tell:
+                statistics = evaluate(
+                    self.pair,
+                    policy,
+                    self.encoded.ids,
+                    max_new_tokens=self.settings.max_new_tokens,
+                    sampling=self.sampling,
+                    rule=rule,
+                    texts=texts,
+                    progress=lambda done: tell(done, len(self.encoded.ids), describe(policy, brief=True)),
+                )
             plain = tuple(text.end - text.prompt for text in texts) if exact else None
             self.counted[key] = Counted(_point(self.pair, policy, statistics), total(statistics), statistics, plain)
         return self.counted[key]
@@ -194,15 +197,14 @@ class Study:
         )
         rows_of = _hash(harvesting.provenance(self.pair, prompts, wanted))
         name = f"{s.pair}-{Path(s.draft or 'eagle').name}-T{s.temperature:g}-{rows_of}"
-        with terminal.progress("harvest", "{task.fields[rows]:,} rows") as bar:
-            task = bar.add_task("", total=sum(len(prompt.turns) for prompt in prompts), rows=0)
+        with working("harvest", "texts") as tell:
             return harvesting.harvest(
                 self.pair,
                 prompts,
                 checkpoints.harvest_of(name),
                 wanted,
                 resume=True,
-                progress=lambda texts, rows: bar.update(task, completed=texts, rows=rows),
+                progress=tell,
             )
 
     def classifier(self, features: Sequence[str] = (P, H, D), training: str | None = None, **changes: Any):
@@ -224,10 +226,12 @@ class Study:
         key = _hash(rows.provenance, asdict(settings), start)
         if key not in self._classifiers:
             place = checkpoints.root() / "checkpoints" / "local" / "papers" / f"{rows.folder.name}-{key}"
-            if not place.is_dir() and source is None:
-                train([rows.folder], place, settings)
-            elif not place.is_dir():
-                finetune([rows.folder], source, place, settings)
+            if not place.is_dir():
+                with working("train", "steps") as tell:
+                    if source is None:
+                        train([rows.folder], place, settings, progress=tell)
+                    else:
+                        finetune([rows.folder], source, place, settings, progress=tell)
             self._classifiers[key] = TreeClassifier.from_pretrained(place, device=self.pair.target.device)
         return self._classifiers[key]
 

@@ -70,12 +70,12 @@ def test_speeds_are_ratios_of_one_run(result: benchmark.Bench) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.4])
 def test_plain_decoding_is_timed_even_if_not_asked_for(small_pair: Pair, temperature: float) -> None:
     settings = BenchSettings(max_new_tokens=4, temperature=temperature, limit=2, timed=1, live=True)
-    done: list[tuple[int, int]] = []
+    done: list[tuple[int, int, str]] = []
     found = bench(small_pair, POLICIES[:1], PROMPTS, settings, lambda *counts: done.append(counts))
     assert found.rows[0].against_plain > 0
     assert found.looping is None
-    assert done[0] == (0, 3)
-    assert done[-1] == (3, 3)
+    assert done[0] == (0, 3, "")
+    assert done[-1] == (3, 3, "times")
 
 
 def test_live_counts_are_the_replayed_ones(small_pair: Pair, result: benchmark.Bench) -> None:
