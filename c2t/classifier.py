@@ -145,7 +145,11 @@ class TreeClassifier(
         correcting for the negatives that were left out in training.
         """
         logits = self.logits(features(nodes, self.config.features))
-        return torch.sigmoid(logits + math.log(self.config.negatives_kept) if calibrated else logits)
+        return self.calibrate(logits) if calibrated else torch.sigmoid(logits)
+
+    def calibrate(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Return the probabilities of scores, corrected for the negatives that were left out in training."""
+        return torch.sigmoid(logits + math.log(self.config.negatives_kept))
 
     def logits(self, x: Float[Tensor, "... F"]) -> Float[Tensor, "..."]:
         """Return the scores before the sigmoid, for a matrix of features."""

@@ -117,9 +117,7 @@ class TrainClassifier(L.LightningModule):
         self.history.append(metrics)
         self.weights.append({name: value.clone() for name, value in self.classifier.state_dict().items()})
         self.log("average_precision", metrics.average_precision)
-        self.log_dict(
-            {"loss": self.loss_sum / self.batches, "recall": metrics.recall, "theta": metrics.theta}, prog_bar=True
-        )
+        self.log_dict({"loss": self.loss_sum / self.batches, "recall": metrics.recall, "theta": metrics.theta})
 
 
 def _fit(
@@ -144,13 +142,12 @@ def _fit(
         start = time.perf_counter()
         trainer.fit(module, nodes)
         seconds = time.perf_counter() - start
-        if isinstance(trainer.logger, WandbLogger):
-            trainer.logger.experiment.finish()  # else the next training of this process would continue the run
         chosen = select(module.history)
         metrics = module.history[chosen]
         best = TreeClassifier(replace(classifier.config, metrics=metrics._asdict()))
         best.load_state_dict(module.weights[chosen])
         best.eval().save_pretrained(folder)
+        _log_reliability(trainer.logger, best, nodes.validation, module.steps)
     return Result(
         classifier=best,
         out=out,
@@ -220,6 +217,23 @@ def _wandb(out: Path) -> Logger:
     except wandb.errors.UsageError as error:
         raise InputError(f"wandb: {error} Or set WANDB_MODE=offline.") from error
     return logger
+
+
+@torch.inference_mode()
+def _log_reliability(logger: Logger, best: TreeClassifier, validation: Validation, step: int) -> None:
+    """Log the reliability picture of the classifier that was kept, where the logger can show one."""
+    if isinstance(logger, CSVLogger):
+        return
+    from c2t.training.reliability import picture, reliability  # noqa: PLC0415 - needs an extra
+
+    probability = best.calibrate(best.logits(validation.x))
+    figure = picture(reliability(probability, validation), "the classifier")
+    if isinstance(logger, TensorBoardLogger):
+        logger.experiment.add_figure("reliability", figure, step)
+        logger.experiment.flush()
+    elif isinstance(logger, WandbLogger):
+        logger.log_image("reliability", [figure], step)
+        logger.experiment.finish()  # else the next training of this process would continue the run
 
 
 @contextmanager

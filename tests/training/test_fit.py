@@ -189,8 +189,24 @@ def test_wandb_works_offline(harvest: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     train([harvest], tmp_path / "classifier", replace(QUICK, min_steps=10), logger="wandb")
-    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 1
+    [run] = (tmp_path / "wandb").glob("offline-run-*")
+    assert len(list(run.glob("files/media/images/reliability*.png"))) == 1
     assert wandb.run is None
+
+
+@pytest.mark.slow
+def test_tensorboard_has_the_metrics_and_the_reliability_picture(harvest: Path, tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    result = train([harvest], tmp_path / "classifier", replace(QUICK, min_steps=10), logger="tensorboard")
+    [run] = (tmp_path / "tensorboard" / "classifier").iterdir()
+    events = reading.EventAccumulator(str(run))
+    events.Reload()
+    for name in ("recall", "theta", "average_precision"):
+        logged = [event.value for event in events.Scalars(name)]
+        assert logged == pytest.approx([getattr(metrics, name) for metrics in result.history])
+    [image] = events.Images("reliability")
+    assert image.encoded_image_string.startswith(b"\x89PNG")
+    assert image.width > 300
 
 
 def test_loggers_without_what_they_need(harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,105 @@
+"""One look for every figure: a white card, which light and dark pages can show; colours and markers that print in grey
+keeps apart; names beside the lines in place of a legend."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from PIL import Image
+
+from c2t.errors import InputError
+
+INK, PALE, GRID = "#1f2328", "#9aa1ab", "#e4e7eb"
+# The first two are what a figure is about and what it is held against; lightness goes up and down between neighbours.
+COLOURS = ("#0b4f9e", "#d1570a", "#1a7f4b", "#b04fb0", "#7a5a1e", "#2aa7b8", "#c2255c", "#6b7280")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+STYLE = {
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "axes.facecolor": "white",
+    "axes.edgecolor": PALE,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlelocation": "left",
+    "axes.titlesize": "medium",
+    "axes.titlecolor": INK,
+    "axes.prop_cycle": matplotlib.cycler(color=COLOURS) + matplotlib.cycler(marker=MARKERS),
+    "grid.color": GRID,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "font.size": 10,
+    "lines.markersize": 4,
+    "lines.linewidth": 1.4,
+    "legend.frameon": False,
+    "legend.fontsize": "small",
+}
+PALETTE = 256  # colours of a file: a tenth of the bytes, and nothing to see of it
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw what is made in the block in this look."""
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def name_lines(panel: Any, names: Sequence[tuple[str, float, float, str]]) -> None:
+    """Write each line's name at the right edge, at the height of the line's end, apart from each other.
+
+    names: (name, x, y, colour), with x and y the end of the line in the panel's own units.
+    """
+    if not names:
+        return
+    height = panel.get_window_extent().height
+    apart = 1.25 * matplotlib.rcParams["font.size"] * 0.9 * panel.figure.dpi / 72 / height
+    to_axes = panel.transData + panel.transAxes.inverted()
+    ends = sorted(((to_axes.transform((x, y)), name, colour) for name, x, y, colour in names), key=lambda e: e[0][1])
+    places = spread([float(end[1]) for end, _, _ in ends], apart)
+    for (end, name, colour), place in zip(ends, places, strict=True):
+        panel.annotate(
+            name,
+            xy=(float(end[0]), float(end[1])),
+            xytext=(1.03, place),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            color=colour,
+            fontsize="small",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "shrinkB": 3},
+            parse_math=False,  # names may hold $
+        )
+
+
+def spread(heights: Sequence[float], apart: float) -> list[float]:
+    """Return rising heights moved so that neighbours are at least `apart`, in the same order, as a block about where
+    they were."""
+    groups: list[tuple[float, int]] = []  # centre and size of blocks that touch
+    for height in heights:
+        centre, size = height, 1
+        while groups and groups[-1][0] + apart * groups[-1][1] / 2 > centre - apart * size / 2:
+            other, more = groups.pop()
+            centre, size = (other * more + centre * size) / (more + size), more + size
+        groups.append((centre, size))
+    return [centre + apart * (place - (size - 1) / 2) for centre, size in groups for place in range(size)]
+
+
+def save(figure: Figure, path: Path, dpi: int = 120) -> Path:
+    """Write the figure as a small PNG. InputError if it cannot be written."""
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=dpi, format="png")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.open(drawn).convert("RGB").quantize(PALETTE, Image.Quantize.MAXCOVERAGE).save(
+            path, format="png", optimize=True
+        )
+    except OSError as error:
+        raise InputError(f"cannot write a figure to {path}: {error.strerror}") from error
+    return path

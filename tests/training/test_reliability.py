@@ -1,0 +1,48 @@
+"""The reliability picture tells calibrated probabilities from others, and its intervals are honest about trees."""
+
+import pytest
+import torch
+
+from c2t.training.metrics import Validation
+from c2t.training.reliability import picture, reliability
+
+
+def rows(trees: int, each: int, power: float = 1.0) -> tuple[torch.Tensor, Validation]:
+    """Nodes that are accepted with their probability; what is stated is its `power`."""
+    generator = torch.Generator().manual_seed(0)
+    true = torch.rand(trees * each, generator=generator) ** 3
+    accepted = torch.rand(trees * each, generator=generator) < true
+    tree = torch.arange(trees).repeat_interleave(each)
+    return true**power, Validation(torch.empty(trees * each, 0), accepted, tree)
+
+
+def test_calibrated_probabilities_lie_on_the_diagonal() -> None:
+    found = reliability(*rows(trees=400, each=20))
+    inside = (found.low <= found.probability) & (found.probability <= found.high)
+    assert inside.float().mean() >= 0.7
+    assert found.error < 0.02, "800 rows a bin leave a standard error of 0.015 at most"
+
+
+@pytest.mark.parametrize("power", [0.5, 2.0])
+def test_others_do_not(power: float) -> None:
+    """Too sure or not sure enough."""
+    found = reliability(*rows(trees=400, each=20, power=power))
+    outside = found.high < found.probability if power < 1 else found.low > found.probability
+    assert outside.float().mean() > 0.7
+    assert found.error > 0.05
+
+
+def test_nodes_that_share_their_fate_widen_the_intervals() -> None:
+    alike = (torch.rand(400, generator=torch.Generator().manual_seed(1)) < 0.2).repeat_interleave(20)
+    trees = torch.arange(8000) // 20, torch.arange(8000) % 400  # all nodes of a tree alike, or each of another tree
+    found = [reliability(torch.full((8000,), 0.2), Validation(torch.empty(8000, 0), alike, tree)) for tree in trees]
+    widths = [float(one.high - one.low) for one in found]
+    assert widths[0] > 2 * widths[1]
+
+
+def test_all_alike_is_one_bin() -> None:
+    validation = Validation(torch.empty(3, 0), torch.tensor([True, True, False]), torch.tensor([0, 0, 1]))
+    found = reliability(torch.full((3,), 0.5), validation)
+    assert found.probability.tolist() == [0.5]
+    assert found.accepted.tolist() == [pytest.approx(2 / 3)]
+    assert picture(found, "x").axes[0].get_xscale() == "log"
