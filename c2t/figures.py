@@ -9,13 +9,14 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
 from PIL import Image
 
 from c2t.errors import InputError
 
 INK, PALE, GRID = "#1f2328", "#9aa1ab", "#e4e7eb"
 # The first two are what a figure is about and what it is held against; lightness goes up and down between neighbours.
-COLOURS = ("#0b4f9e", "#d1570a", "#1a7f4b", "#b04fb0", "#7a5a1e", "#2aa7b8", "#c2255c", "#6b7280")
+COLOURS = ("#0b4f9e", "#d1570a", "#1a7f4b", "#b04fb0", "#7a5a1e", "#1f8f9f", "#c2255c", "#6b7280")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE = {
     "figure.facecolor": "white",
@@ -30,7 +31,7 @@ STYLE = {
     "axes.titlelocation": "left",
     "axes.titlesize": "medium",
     "axes.titlecolor": INK,
-    "axes.prop_cycle": matplotlib.cycler(color=COLOURS) + matplotlib.cycler(marker=MARKERS),
+    "axes.prop_cycle": cycler(color=COLOURS),
     "grid.color": GRID,
     "xtick.color": INK,
     "ytick.color": INK,

@@ -51,6 +51,15 @@ def tune(
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
     trust_remote_code: o.TrustRemoteCode = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw tokens/s over gamma into this PNG file.",
+            metavar="FILE",
+            parser=o.a_path,
+            rich_help_panel=o.OUTPUT_PANEL,
+        ),
+    ] = None,
     json: o.Json = None,
 ) -> None:
     """Find the fastest policy on this machine; generate --tuned and bench --tuned use it.
@@ -58,6 +67,8 @@ def tune(
     Measures what forwards of target and draft cost here, and predicts the speed of each policy.
     The prompts are those of c2t harvest, so that c2t bench --tuned measures on other ones.
     """
+    if figure:
+        from c2t.study import plots  # noqa: PLC0415 - needs an extra, and says so before the work
     settings = tuning.TuneSettings(
         batch=batch,
         limit=limit,
@@ -85,6 +96,8 @@ def tune(
         key, tuned.Tuned(found.best.policy, classifier or loaded.name, found.best.predicted, found.costs, configuration)
     )
     terminal.say(f"kept for --tuned in {path}")
+    if figure:
+        terminal.say(f"figure: {plots.plot_speeds(found, figure)}")
     terminal.result(json, "tune", figures(found), configuration)
 
 

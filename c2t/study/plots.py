@@ -1,17 +1,24 @@
-"""Figures of sweeps: tau against gamma per round, a panel for each condition."""
+"""Figures of sweeps (tau against gamma per round, a panel for each condition) and of tuning (tokens/s over gamma)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from c2t.errors import InputError
-from c2t.study.pareto import LIMIT, SUBJECT, families, front
+from c2t import figures
+from c2t.study.autotune import Row, Tuning
+from c2t.study.interval import Interval
+from c2t.study.pareto import LIMIT, SUBJECT, Comparison, compare, families, front
 from c2t.study.points import Condition, Point
 
-PANEL = 6.0, 4.5  # inches
-COLUMNS = 3
+PANEL, HEIGHTS = (6.4, 6.0), (3, 1)  # inches; of the fronts and of the ratio below them
+COLUMNS = 2
+SPEEDS = 6.4, 4.4  # inches
+STEPS = 25  # taus at which the ratio is drawn
+BEST, OTHER = figures.COLOURS[1], figures.COLOURS[2:]
+THICK, THIN, TOP = 2.4, 1.0, 10
 
 
 def plot_fronts(conditions: Mapping[Condition, Sequence[Point]], path: Path) -> Path:
@@ -19,41 +26,139 @@ def plot_fronts(conditions: Mapping[Condition, Sequence[Point]], path: Path) -> 
     written."""
     columns = min(COLUMNS, len(conditions))
     rows = -(-len(conditions) // columns)
-    figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flat
-    for panel, (condition, points) in zip(panels, conditions.items(), strict=False):
-        draw_panel(panel, points)
-        panel.set_title(condition.title, fontsize="medium", parse_math=False)  # names may hold $
-    for panel in list(panels)[len(conditions) :]:
-        panel.set_visible(False)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120, format="png")
-    except OSError as error:
-        raise InputError(f"cannot write a figure to {path}: {error.strerror}") from error
-    return path
+    with figures.style():
+        figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
+        panels = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=HEIGHTS * rows)
+        places = [divmod(number, columns) for number in range(rows * columns)]
+        fronts, ratios = ([panels[2 * row + half, column] for row, column in places] for half in (0, 1))
+        ends = []
+        for panel, below, (condition, points) in zip(fronts, ratios, conditions.items(), strict=False):
+            ends.append(draw_panel(panel, points))
+            panel.set_title(f"{headline(points)}\n{condition.title}", parse_math=False)  # names may hold $
+            draw_ratio(below, points)
+        for panel in [*fronts[len(conditions) :], *ratios[len(conditions) :]]:
+            panel.set_visible(False)
+        _name(figure, fronts, ends)
+        return figures.save(figure, path)
 
 
-def draw_panel(panel: Any, points: Sequence[Point]) -> None:
-    """Draw one condition: the subject's curve thick, the limit's dashed, points behind a front pale."""
-    for number, (family, group) in enumerate(families(points).items()):
-        colour = f"C{number % 10}"
-        style = {"linestyle": "--" if family == LIMIT else "-" if number < 10 else ":"}
-        best = front(group)
-        panel.scatter([p.gamma for p in group], [p.tau for p in group], s=8, color=colour, alpha=0.35, linewidths=0)
+def _name(figure: Figure, panels: Sequence[Any], ends: Sequence[list[tuple[str, float, float, str]]]) -> None:
+    """Write names beside lines; the layout then makes room for them."""
+    figure.draw_without_rendering()  # which gives the panels their places
+    for panel, names in zip(panels, ends, strict=False):
+        figures.name_lines(panel, names)
+
+
+def headline(points: Sequence[Point]) -> str:
+    """Return what the points say: gamma of the subject over that of the best untrained family, at a middle tau."""
+    compared = _compared(points)
+    if compared is None or compared.strongest is None:
+        return "tau and gamma of each family"
+    ratios = [each for each in compared.ratios[compared.strongest] if each.ratio.estimate is not None]
+    at = ratios[(len(ratios) - 1) // 2]
+    ratio, low, high = at.ratio
+    interval = "" if low is None else f" ({low:.2f}-{high:.2f})"
+    return (
+        f"At tau {at.tau:g} {compared.subject} verifies {ratio:.2f}{interval} times the tokens of\n"
+        f"the best untrained tree, {compared.strongest}"
+    )
+
+
+def _compared(points: Sequence[Point]) -> Comparison | None:
+    """Return the subject against the others; None where there is none of either."""
+    rivals = set(families(points)) - {SUBJECT, LIMIT}
+    return compare(points) if SUBJECT in families(points) and rivals else None
+
+
+def draw_panel(panel: Any, points: Sequence[Point]) -> list[tuple[str, float, float, str]]:
+    """Draw one condition: the subject's front and that of the best untrained family thick, the oracle's dashed, points
+    behind a front pale. Return each line's name, end and colour."""
+    compared = _compared(points)
+    best = compared.strongest if compared else None
+    names, number = [], 0
+    for family, group in families(points).items():
+        special = family in (SUBJECT, best)
+        if family == SUBJECT:
+            colour, marker = figures.COLOURS[0], figures.MARKERS[0]
+        elif family == best:
+            colour, marker = BEST, figures.MARKERS[1]
+        elif family == LIMIT:
+            colour, marker = figures.INK, "."
+        else:
+            colour, marker = OTHER[number % len(OTHER)], figures.MARKERS[2 + number % len(OTHER)]
+            number += 1
+        line = front(group)
+        gammas, taus = [p.gamma for p in line], [p.tau for p in line]
+        panel.scatter([p.gamma for p in group], [p.tau for p in group], s=8, color=colour, alpha=0.3, linewidths=0)
         panel.plot(
-            [p.gamma for p in best],
-            [p.tau for p in best],
-            marker="o",
-            markersize=3,
+            gammas,
+            taus,
             color=colour,
-            linewidth=2.4 if family == SUBJECT else 1.1,
+            marker=marker,
+            linestyle="--" if family == LIMIT else "-",
+            linewidth=THICK if special else THIN,
+            zorder=TOP if special else None,
             label=family,
-            **style,
         )
+        said = {best: f"{family}: best untrained", LIMIT: f"{family}: the limit"}.get(family, family)
+        names.append((said, gammas[-1], taus[-1], colour))
     panel.set_xscale("log")
     panel.set_xlabel("gamma: verified tokens per round, root included")
     panel.set_ylabel("tau: accepted drafted tokens per round")
-    panel.grid(alpha=0.3)
-    for label in panel.legend(fontsize="small").get_texts():
-        label.set_parse_math(False)
+    return names
+
+
+def draw_ratio(panel: Any, points: Sequence[Point]) -> None:
+    """Draw gamma of the subject over that of the best untrained family at equal tau, with its paired 95 % interval: it
+    is far narrower than that of either, since both meet the same easy and hard prompts."""
+    compared = _compared(points)
+    if compared is None or compared.strongest is None:
+        panel.set_visible(False)
+        return
+    both = [point for point in points if point.family in (SUBJECT, compared.strongest)]
+    reached = [[point.tau for point in group] for group in families(both).values()]
+    low, high = max(map(min, reached)), min(map(max, reached))
+    ratios = compare(both, taus=list(np.linspace(low, high, STEPS))).ratios[compared.strongest]
+    taus = [each.tau for each in ratios]
+    estimate, low, high = (np.array([getattr(each.ratio, name) for each in ratios], float) for name in Interval._fields)
+    panel.axhline(1, color=BEST, marker="", linewidth=THICK)
+    panel.plot(taus, estimate, color=figures.COLOURS[0], marker="", linewidth=THICK)
+    panel.fill_between(taus, low, high, color=figures.COLOURS[0], alpha=0.18, linewidth=0)
+    panel.set_xlabel("tau")
+    panel.set_ylabel(f"gamma of {SUBJECT} over\n{compared.strongest}'s (95 %)", parse_math=False)
+
+
+def plot_speeds(found: Tuning, path: Path) -> Path:
+    """Draw the tokens/s of each candidate over its gamma, as the measured costs predict them, and as the clock saw it
+    where it ran; and write a PNG. InputError if it cannot be written."""
+    gain = found.best.predicted / found.plain.predicted
+    said = f"{found.best.label} is predicted to be {gain:.2f} times as fast as plain decoding"
+    conditions = f"batch size {found.settings.batch}, T = {found.settings.temperature:g}"
+    if found.best is found.plain:
+        said = "no tree is predicted to be faster than plain decoding"
+    elif found.best.measured and found.plain.measured:
+        conditions = f"{found.best.measured / found.plain.measured:.2f} times by the clock; {conditions}"
+    kinds: dict[str, list[Row]] = {}
+    for row in found.rows:
+        if row is not found.plain:
+            kinds.setdefault(row.policy.partition(":")[0], []).append(row)
+    with figures.style():
+        figure = Figure(figsize=SPEEDS, layout="constrained")
+        panel = figure.subplots()
+        panel.axhline(found.plain.predicted, color=figures.INK, linestyle="--", marker="", linewidth=THIN)
+        names = [("plain", max(row.total.gamma for row in found.rows), found.plain.predicted, figures.INK)]
+        for number, (kind, rows) in enumerate(kinds.items()):  # no lines: neighbours differ in more than their size
+            colour, marker = (cycle[number % len(cycle)] for cycle in (figures.COLOURS, figures.MARKERS))
+            gammas, speeds = [row.total.gamma for row in rows], [row.predicted for row in rows]
+            panel.plot(gammas, speeds, color=colour, marker=marker, linestyle="", markersize=6, label=kind)
+            names.append((kind, *max(zip(gammas, speeds, strict=True)), colour))
+        for row in (row for row in found.rows if row.measured):
+            panel.plot(row.total.gamma, row.measured, "o", color="none", markeredgecolor=figures.INK, markersize=10)
+            panel.vlines(row.total.gamma, *sorted((row.predicted, row.measured)), color=figures.INK, linewidth=0.8)
+        panel.set_xscale("log")
+        panel.set_ylim(bottom=0)
+        panel.set_xlabel("gamma: verified tokens per round, root included")
+        panel.set_ylabel("tokens/s by measured costs (rings: by the clock)")
+        panel.set_title(f"{said}\n{conditions}", parse_math=False)
+        _name(figure, [panel], [names])
+        return figures.save(figure, path)

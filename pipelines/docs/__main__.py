@@ -1,23 +1,29 @@
 """Render every table and measured number of README and docs from data/results; `tree` draws the picture of one tree,
-`bars` that of a round's milliseconds.
+`bars` that of a round's milliseconds, `figures` the fronts of a sweep and the gains.
 
-python -m pipelines.docs [tables|tree|bars]
+python -m pipelines.docs [tables|tree|bars|figures]
 """
 
 from typing import Annotated, Literal
 
 import typer
 
+from c2t.study.plots import plot_fronts
+from c2t.study.points import read_points
 from pipelines.docs import bars
 from pipelines.docs.pages import ROOT, pages, render
 from pipelines.docs.tables import PARTS, lines
 from pipelines.docs.tree import draw
+from pipelines.gain import study as gain
 
 PICTURE = ROOT / "docs" / "images" / "tree.svg"
 BARS = ROOT / "docs" / "images" / "round.svg"
+FRONTS = ROOT / "docs" / "images" / "tiny-front.png"
 
 
-def main(what: Annotated[Literal["tables", "tree", "bars"], typer.Argument(help="What to render.")] = "tables") -> None:
+def main(
+    what: Annotated[Literal["tables", "tree", "bars", "figures"], typer.Argument(help="What to render.")] = "tables",
+) -> None:
     """Render the tables of README and docs, or one of their pictures."""
     if what == "tree":
         one = draw(PICTURE)
@@ -25,6 +31,10 @@ def main(what: Annotated[Literal["tables", "tree", "bars"], typer.Argument(help=
         return
     if what == "bars":
         BARS.write_text(bars.svg([line["figures"] for line in lines("breakdown.jsonl")]), encoding="utf-8")
+        return
+    if what == "figures":
+        plot_fronts(read_points(ROOT / "data" / "results" / "tiny-front.jsonl"), FRONTS)
+        gain.draw(gain.read(gain.RESULTS), gain.RESULTS.with_suffix(".png"))
         return
     for page in pages():
         text = page.read_text(encoding="utf-8")

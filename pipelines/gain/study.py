@@ -18,6 +18,7 @@ import typer
 from jaxtyping import Float
 from matplotlib.axes import Axes
 
+from c2t import figures
 from c2t.harvest.harvest import HarvestSettings
 from c2t.models.pairs import DRAFTS, NGRAMS, load_pair
 from c2t.prompts import Prompt, default_prompts, read_prompts, spread
@@ -48,11 +49,12 @@ PLAIN, BOTH = "the best untrained tree", "the best untrained tree, n-grams known
 # with n-grams.
 BARS = {PLAIN: tuple(RIVALS), BOTH: (*RIVALS, *(name + NGRAMS for name in RIVALS))}
 ORACLE, EVERYTHING = "oracle", "all prompts"
+PAPERS = "paper's network"
 DRAWN = {
-    "paper's network": "C0",
-    "boosted trees, all 11": "C1",
-    "threshold on P" + NGRAMS: "C2",
-    "conditional: network, own 5" + NGRAMS: "C3",
+    PAPERS: figures.COLOURS[0],
+    "boosted trees, all 11": figures.COLOURS[1],
+    "threshold on P" + NGRAMS: figures.COLOURS[2],
+    "conditional: network, own 5" + NGRAMS: figures.COLOURS[3],
 }
 DRAWN_TAUS = (1.5, 2.0)
 
@@ -183,9 +185,19 @@ def draw(found: dict[str, list[Row]], path: Path) -> None:
     labels = [title if part == EVERYTHING else f"{title}: {part}" for title, part in places]
     panels[0].set_yticks(range(len(places)), labels)
     panels[1].set_yticks(range(len(places)), [])
-    colours = [drawing.patch(colour) for colour in DRAWN.values()]
-    figure.legend(handles=colours, labels=list(DRAWN), loc="outside upper center", ncols=len(DRAWN), fontsize="small")
+    handles = [drawing.point(colour, marker) for colour, marker in zip(DRAWN.values(), figures.MARKERS, strict=False)]
+    figure.legend(handles=handles, labels=list(DRAWN), loc="outside lower center", ncols=len(DRAWN), frameon=False)
     drawing.save(figure, path)
+
+
+def _take_away(found: dict[str, list[Row]], place: tuple[str, str], tau: float) -> str:
+    """Return what the first line of a panel says of the paper's classifier."""
+    title, part = place
+    row = next((row for row in found[title] if row[:4] == (part, PAPERS, PLAIN, tau) and row.low is not None), None)
+    if row is None:
+        return f"tau {tau:g}"
+    said = f"{row.ratio:.2f} ({row.low:.2f}-{row.high:.2f})"
+    return f"At tau {tau:g} the {PAPERS} verifies\n{said} times the tokens ({title})"
 
 
 def _panel(panel: Axes, found: dict[str, list[Row]], places: Sequence[tuple[str, str]], tau: float) -> None:
@@ -196,10 +208,10 @@ def _panel(panel: Axes, found: dict[str, list[Row]], places: Sequence[tuple[str,
                     continue
                 height = place + 0.18 * (number - (len(DRAWN) - 1) / 2)
                 panel.plot([row.low, row.high], [height] * 2, color=colour, linewidth=1.5)
-                panel.plot(row.ratio, height, "o", color=colour, markersize=4)
+                panel.plot(row.ratio, height, figures.MARKERS[number], color=colour, markersize=5)
     panel.axvline(1, color="0.4", linewidth=1)
-    panel.set(title=f"tau {tau:g}", xlabel="gamma over the best untrained tree's", ylim=(len(places) - 0.5, -0.5))
-    panel.grid(alpha=0.3, axis="x")
+    panel.set_title(_take_away(found, places[0], tau), loc="left", fontsize="medium")
+    panel.set(xlabel="gamma over the best untrained tree's", ylim=(len(places) - 0.5, -0.5))
 
 
 def main(

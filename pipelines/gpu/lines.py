@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
-
+from pipelines.papers import drawing
 from pipelines.papers.tree_blocks import Timing
 
 
@@ -60,8 +59,7 @@ def verdicts(lines: Sequence[Line]) -> Iterator[str]:
 
 def draw(lines: Sequence[Line], path: Path) -> None:
     """Draw the step function of verification (C2T, figure 5a)."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    panel = figure.add_subplot(xlabel="tokens verified a row", ylabel="milliseconds")
+    figure, [panel] = drawing.panels(1, xlabel="tokens verified a row", ylabel="milliseconds")
     curves: dict[str, list[tuple[int, float]]] = {}
     for line in lines:
         if line.stage == "verify":  # "4 x 60 tokens, prefix 512"
@@ -70,5 +68,5 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     for name, points in curves.items():
         panel.plot(*zip(*points, strict=True), marker=".", label=name)
     panel.set_ylim(bottom=0)
-    panel.legend()
-    figure.savefig(path, dpi=80)
+    panel.legend(frameon=False)
+    drawing.save(figure, path)

@@ -7,8 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
+from c2t import figures
 from pipelines.pair import corpus
 from pipelines.pair.report import table
 
@@ -121,13 +122,15 @@ def log(folder: Path) -> list[dict[str, float]]:
 
 def plot_losses(lines: list[dict[str, float]], title: str, path: Path) -> None:
     """Draw a run's losses over its steps."""
-    figure, axis = plt.subplots(figsize=(3.5, 3), layout="constrained")
-    for key in (key for key in LOSSES if key in lines[0]):
-        axis.plot([line["step"] for line in lines], [line[key] for line in lines], label=key.replace("_", " "))
-    axis.set(title=title, xlabel="step")
-    axis.legend(frameon=False)
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
+    with figures.style():
+        figure = Figure(figsize=(3.5, 3), layout="constrained")
+        axis = figure.subplots()
+        for key in (key for key in LOSSES if key in lines[0]):
+            steps, losses = ([line[name] for line in lines] for name in ("step", key))
+            axis.plot(steps, losses, marker="", label=key.replace("_", " "))
+        axis.set(title=title, xlabel="step")
+        axis.legend()
+        figures.save(figure, path, dpi=90)
 
 
 def models(found: dict[str, Any]) -> str:

@@ -180,7 +180,6 @@ def eagle2_figure6(study: Study) -> Report:
     panel.scatter(found.confidence[~judged], found.acceptance[~judged], color=drawing.NOTHING, label=f"< {ENOUGH}")
     panel.plot(found.confidence[judged], found.acceptance[judged], marker="o", markersize=4, label="tokens")
     panel.set(xlabel="draft confidence", ylabel="acceptance rate", xlim=(0, 1), ylim=(0, 1))
-    panel.grid(alpha=0.3)
     x, y = found.confidence[judged], found.acceptance[judged]
     likeness = float(np.corrcoef(x, y)[0, 1]) if len(x) > 2 else None
     gap = float(np.abs(x - y).mean()) if len(x) else None

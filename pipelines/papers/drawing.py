@@ -1,7 +1,7 @@
 """Parts that the figures share: panels, heatmaps, bars, curves and small PNG files."""
 
 from collections.abc import Iterator, Sequence
-from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,14 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
 
-from c2t.errors import InputError
+from c2t import figures
 
 PANEL = 4.4, 3.5  # inches
-DPI, COLOURS = 80, 256  # keep a figure of several panels below 80 kB
+DPI = 80  # keeps a figure of several panels below 80 kB
 NOTHING = "0.8"  # grey of cells without data
 
 
@@ -25,8 +25,9 @@ def panels(count: int, columns: int = 3, **settings: Any) -> tuple[Figure, list[
     """Return a figure of `count` panels in rows of `columns`; settings of each panel as in matplotlib."""
     columns = min(columns, count)
     rows = -(-count // columns)
-    figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
-    return figure, [figure.add_subplot(rows, columns, place, **settings) for place in range(1, count + 1)]
+    with figures.style():
+        figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
+        return figure, [figure.add_subplot(rows, columns, place, **settings) for place in range(1, count + 1)]
 
 
 def panels_3d(count: int) -> tuple[Figure, list[Axes]]:
@@ -51,22 +52,20 @@ def heatmap(
 
 def curves(panel: Axes, lines: dict[str, Sequence[float]], start: int = 0, label: str = "epoch") -> None:
     """Draw one line for each name over `start`, `start` + 1, ..."""
-    for name, values in lines.items():
-        panel.plot(range(start, start + len(values)), values, marker="o", markersize=3, linewidth=1.2, label=name)
+    for (name, values), marker in zip(lines.items(), cycle(figures.MARKERS), strict=False):
+        panel.plot(range(start, start + len(values)), values, marker=marker, label=name)
     panel.set_xlabel(label)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panel.grid(alpha=0.3)
-    panel.legend(fontsize="small")
+    panel.legend(fontsize="small", frameon=False)
 
 
 def fronts(panel: Axes, families: dict[str, Sequence[tuple[float, float]]]) -> None:
     """Draw (tau, gamma) of each family's settings, with tau on the x-axis as in the papers."""
-    for name, points in families.items():
+    for (name, points), marker in zip(families.items(), cycle(figures.MARKERS), strict=False):
         tau, gamma = zip(*sorted(points), strict=True)
-        panel.plot(tau, gamma, marker="o", markersize=3, linewidth=1, label=name)
+        panel.plot(tau, gamma, marker=marker, label=name)
     panel.set(xlabel="tau", ylabel="gamma, all tokens verified", yscale="log")
-    panel.grid(alpha=0.3, which="both")
-    panel.legend(fontsize="small")
+    panel.legend(fontsize="small", frameon=False)
 
 
 def patch(colour: str) -> Patch:
@@ -74,15 +73,27 @@ def patch(colour: str) -> Patch:
     return Patch(color=colour, alpha=0.6)
 
 
+def point(colour: str, marker: str) -> Line2D:
+    """Return a legend's handle for points."""
+    return Line2D([], [], color=colour, marker=marker)
+
+
 def stacks(panel: Axes, bars: dict[str, dict[str, float]]) -> None:
     """Draw a bar for each name, stacked from its parts; parts with one name have one colour."""
     below = np.zeros(len(bars))
     for number, part in enumerate(parts_of(bars)):
         heights = np.array([values.get(part, 0.0) for values in bars.values()])
-        panel.bar(list(bars), heights, bottom=below, label=part, color=f"C{number}", width=0.6)
+        panel.bar(
+            list(bars),
+            heights,
+            bottom=below,
+            label=part,
+            color=figures.COLOURS[number % len(figures.COLOURS)],
+            width=0.6,
+        )
         below += heights
     panel.set_ylim(0, 1.2 * below.max())  # room for the legend
-    panel.legend(fontsize="small", loc="upper left", ncols=2)
+    panel.legend(fontsize="small", frameon=False, loc="upper left", ncols=2)
 
 
 def parts_of(bars: dict[str, dict[str, float]]) -> Iterator[str]:
@@ -92,11 +103,4 @@ def parts_of(bars: dict[str, dict[str, float]]) -> Iterator[str]:
 
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure as a PNG. InputError if it cannot be written."""
-    drawn = BytesIO()
-    figure.savefig(drawn, dpi=DPI, format="png")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.open(drawn).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
-    except OSError as error:
-        raise InputError(f"cannot write a figure to {path}: {error.strerror}") from error
-    return path
+    return figures.save(figure, path, DPI)

@@ -120,7 +120,6 @@ def figure5(study: Study, clock: Callable[[], float] | None = None) -> Report:
     drawn, (steps, totals, equal) = drawing.panels(3)
     steps.plot(curve.sizes, [1e3 * seconds for seconds in curve.seconds], marker="o", markersize=3)
     steps.set(xlabel="tokens in a forward", ylabel="ms a forward of the target", ylim=(0, None))
-    steps.grid(alpha=0.3)
     _bars(totals, {name.partition("=")[2]: one for name, one in eagle2.items()})
     totals.set_xlabel("EAGLE-2: N")
     _bars(equal, {f"{name[0]} {one.tau:.2f}": one for name, one in sorted(found.items(), key=lambda item: item[1].tau)})

@@ -42,8 +42,10 @@ def test_defaults_are_those_of_the_settings() -> None:
     assert options["policies"] == DEFAULT_CANDIDATES
 
 
-def test_tune_then_use(cache: Path) -> None:
-    said = good("tune", *SMALL, "--json", "-")
+def test_tune_then_use(cache: Path, tmp_path: Path) -> None:
+    said = good("tune", *SMALL, "--figure", tmp_path / "speed.png", "--json", "-")
+    assert f"figure: {tmp_path / 'speed.png'}" in said
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
     line = json.loads(said.splitlines()[-1])
     rows = line["figures"]["rows"]
     assert {row["label"] for row in rows} == {"plain", "eagle2:K=4,levels=2,N=8", "chain:length=1"}
