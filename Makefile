@@ -28,7 +28,7 @@ SELECT := slow or not slow
 # Instruction set and threads of each run.
 RUNS := default-1 default-2 avx2-1 avx2-2 native-1 native-2
 
-.PHONY: demo test quick lint test-portable hostile docs setup lock clean
+.PHONY: demo test quick lint test-portable hostile docs notebooks setup lock clean
 
 # `make demo PAIR=tiny` is the quick one.
 demo: $(READY)
@@ -75,6 +75,11 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[docs]'
 	$(BIN)/python -m pipelines.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The notebooks, run from top to bottom with their outputs kept: look at them before committing.
+notebooks: $(READY)
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[notebooks]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
 # Commands on damaged files, for 20 minutes; `python -m tests.hostile.campaign --case N` shows one of them again.
 hostile: $(READY)

@@ -15,6 +15,7 @@ from pipelines.docs.pages import ROOT, pages, render
 from pipelines.docs.tables import PARTS, lines
 from pipelines.docs.tree import draw
 from pipelines.gain import study as gain
+from pipelines.papers import drawing
 
 PICTURE = ROOT / "docs" / "images" / "tree.svg"
 BARS = ROOT / "docs" / "images" / "round.svg"
@@ -34,7 +35,7 @@ def main(
         return
     if what == "figures":
         plot_fronts(read_points(ROOT / "data" / "results" / "tiny-front.jsonl"), FRONTS)
-        gain.draw(gain.read(gain.RESULTS), gain.RESULTS.with_suffix(".png"))
+        drawing.save(gain.picture(gain.read(gain.RESULTS)), gain.RESULTS.with_suffix(".png"))
         return
     for page in pages():
         text = page.read_text(encoding="utf-8")

@@ -17,6 +17,7 @@ import torch
 import typer
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from c2t import figures
 from c2t.harvest.harvest import HarvestSettings
@@ -173,8 +174,8 @@ def read(path: Path) -> dict[str, list[Row]]:
     }
 
 
-def draw(found: dict[str, list[Row]], path: Path) -> None:
-    """Draw ratios with intervals: all conditions, and the first one's parts of the prompts."""
+def picture(found: dict[str, list[Row]]) -> Figure:
+    """Return a figure of ratios with intervals: all conditions, and the first one's parts of the prompts."""
     first = next(iter(found))
     places = [(title, EVERYTHING) for title in found]
     places += [(first, part) for part in dict.fromkeys(row.prompts for row in found[first]) if part != EVERYTHING]
@@ -187,7 +188,7 @@ def draw(found: dict[str, list[Row]], path: Path) -> None:
     panels[1].set_yticks(range(len(places)), [])
     handles = [drawing.point(colour, marker) for colour, marker in zip(DRAWN.values(), figures.MARKERS, strict=False)]
     figure.legend(handles=handles, labels=list(DRAWN), loc="outside lower center", ncols=len(DRAWN), frameon=False)
-    drawing.save(figure, path)
+    return figure
 
 
 def _take_away(found: dict[str, list[Row]], place: tuple[str, str], tau: float) -> str:
@@ -249,4 +250,4 @@ def main(
         lines.append(result_line("gain", figures, {"draft": condition.draft, **run, **asdict(settings)}))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    draw(found, out.with_suffix(".png"))
+    drawing.save(picture(found), out.with_suffix(".png"))
