@@ -1,18 +1,19 @@
-"""Study of when a learned tree gains, and two studies of drafts that are not calibrated.
+"""Study of when a learned tree gains, two studies of drafts that are not calibrated, and one of parallel drafts.
 
 python -m pipelines.gain [OPTIONS]
-python -m pipelines.gain calibration|other-domain [OPTIONS]
+python -m pipelines.gain calibration|other-domain|parallel [OPTIONS]
 """
 
 import typer
 
 from pipelines import terminal
-from pipelines.gain import calibration, other_domain, study
+from pipelines.gain import calibration, other_domain, parallel, study
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.callback(invoke_without_command=True)(study.main)
 app.command("calibration")(calibration.main)
 app.command("other-domain")(other_domain.main)
+app.command("parallel")(parallel.main)
 
 if __name__ == "__main__":
     with terminal.errors_in_one_line("pipelines.gain"):

@@ -1,4 +1,4 @@
-"""What conditions the Medusa-style head on the path: the learned fit, and the counts that it has to beat."""
+"""Conditioning of the Medusa-style head on the path: the learned fit, and the counts of pairs that it has to beat."""
 
 from pathlib import Path
 from typing import NamedTuple

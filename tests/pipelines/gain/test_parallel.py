@@ -1,0 +1,53 @@
+"""Drafts on the same texts: ratios of their tokens at equal tau, and the command on few and short texts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from c2t.study.points import Point
+from pipelines.gain import parallel
+from pipelines.gain.__main__ import app
+
+
+def front(draft: str, dearer: float) -> list[Point]:
+    """Trees of 1 to 4 accepted tokens a round, at 4 tokens each, on 30 prompts of 10 rounds."""
+    every = [10] * 30
+    verified = [tuple(round(4 * tau * dearer * rounds) for rounds in every) for tau in (1, 2, 3, 4)]
+    return [
+        Point(draft, f"{draft} {tau}", "", None, tuple(every), (tau * 10,) * 30, tokens, (10,) * 30)
+        for tau, tokens in enumerate(verified, 1)
+    ]
+
+
+def test_ratios_are_the_subjects_tokens_over_each_others() -> None:
+    dearer = dict(zip(parallel.DRAFTS, (2.0, 1.5, 1.0, 2.0, 1.5, 1.25, 1.0), strict=True))
+    points = [point for draft, factor in dearer.items() for point in front(draft, factor)]
+    for subject in parallel.SUBJECTS:
+        rows = parallel.ratios(points, subject)
+        assert {row["rival"] for row in rows} == set(parallel.DRAFTS) - {subject}
+        for row in rows:
+            assert row["draft"] == subject
+            if row["tau"] < 1:
+                assert row["ratio"][0] is None
+            else:
+                wanted = dearer[subject] / dearer[row["rival"]]
+                assert row["ratio"] == pytest.approx([wanted] * 3)
+                assert row["gamma"] == pytest.approx(4 * row["tau"] * dearer[subject])
+
+
+@pytest.mark.slow
+def test_command_on_few_and_short_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gguf")
+    monkeypatch.setattr(parallel, "GRID", "opttree:N=3|8,delta=0,K=8,levels=3")
+    for name in parallel.SETS:
+        (tmp_path / name).mkdir()
+        asked = [{"question_id": i, "category": "x", "turns": [f"What is {i} + 4?"]} for i in range(2)]
+        (tmp_path / name / "question.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    arguments = ["parallel", "--data", str(tmp_path), "--max-new-tokens", "8", "--out", str(tmp_path / "lines.jsonl")]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    assert [line["configuration"]["set"] for line in lines] == list(parallel.SETS)
+    assert {row["draft"] for line in lines for row in line["figures"]["rows"]} == set(parallel.SUBJECTS)
+    assert "gsm8k, T = 0, 2 prompts" in done.stdout
