@@ -310,6 +310,29 @@ def settings(policy: type) -> str:
     return ", ".join(f"`{name}`" if default is MISSING else f"`{name}={text(default)}`" for name, default in given)
 
 
+def parallel() -> str:
+    """Return what conditioning a parallel draft saves: gamma of each draft's best tree, and ratios at equal tau."""
+    rows = []
+    for line in lines("gain-parallel.jsonl"):
+        where = f"{line['configuration']['set']}, T = {line['configuration']['temperature']:g}"
+        found = {(row["draft"], row["rival"], row["tau"]): row for row in line["figures"]["rows"]}
+        for tau in dict.fromkeys(row["tau"] for row in line["figures"]["rows"]):
+            fit, copying = "medusa+fit", "medusa+fit+ngrams"
+            gammas = [found[fit, rival, tau]["rival_gamma"] for rival in ("medusa", "medusa+bigrams")]
+            gammas += [found[fit, "medusa", tau]["gamma"], found[fit, "eagle", tau]["rival_gamma"]]
+            if gammas[2] is None:
+                continue
+            ratios = [(fit, "medusa"), (fit, "medusa+bigrams"), (copying, "medusa+bigrams+ngrams"), (fit, "eagle")]
+            shown = [interval(Interval(*found[draft, rival, tau]["ratio"])) for draft, rival in ratios]
+            rows.append([where, f"{tau:g}", *("" if gamma is None else f"{gamma:.1f}" for gamma in gammas), *shown])
+            where = ""
+    first = lines("gain-parallel.jsonl")[0]
+    told = f"{first['figures']['prompts']} prompts a set, {first['configuration']['max_new_tokens']} new tokens"
+    columns = ("texts", "tau", "`medusa`", "`+bigrams`", "`+fit`", "`eagle`")
+    columns += ("fit / marginals", "fit / bigrams", "the same, both `+ngrams`", "fit / `eagle`")
+    return table(columns, rows, source(first, told, "95 % intervals by prompt"))
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "constructions": constructions,
     "points": points,
@@ -317,6 +340,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "gain": gain,
     "calibration": calibration,
     "ngrams": ngrams,
+    "parallel": parallel,
     "tried": tried,
     "decoding": decoding,
     "decoding-in-brief": decoding_in_brief,

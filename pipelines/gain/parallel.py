@@ -15,6 +15,7 @@ import typer
 
 from c2t.classifier import TreeClassifier
 from c2t.models.pairs import BIGRAMS, FIT, NGRAMS, load_pair
+from c2t.progress import working
 from c2t.prompts import read_prompts
 from c2t.storage import paths as checkpoints
 from c2t.storage.results import append_line, result_line
@@ -29,15 +30,14 @@ MARGINALS = "medusa"
 DRAFTS = (
     *(MARGINALS, MARGINALS + BIGRAMS, MARGINALS + FIT),
     *(MARGINALS + NGRAMS, MARGINALS + BIGRAMS + NGRAMS, MARGINALS + FIT + NGRAMS),
-    "eagle",
+    *("eagle", "eagle" + NGRAMS),
 )
 SUBJECTS = (MARGINALS + FIT, MARGINALS + FIT + NGRAMS)
 SHAPE = "K=16,levels=5"
 GRID = (
-    f"threshold:threshold=0.4|0.2|0.1|0.05|0.02|0.01|0.004,W=none,max_width=24,{SHAPE},"
-    f"opttree:N=3|5|8|12|20|32|60,delta=0,{SHAPE}"
+    f"threshold:threshold=0.2|0.1|0.05|0.02|0.01,W=none,max_width=24,{SHAPE},opttree:N=3|5|8|12|20|40,delta=0,{SHAPE}"
 )
-TAUS = (0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
+TAUS = (0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2)
 
 
 def main(
@@ -53,13 +53,11 @@ def main(
     for name in SETS:
         asked = read_prompts(data / name / "question.jsonl")
         points: list[Point] = []
-        with terminal.progress(name, "{task.fields[note]}") as bar:
-            task = bar.add_task("", total=len(DRAFTS), note="")
-            for draft in DRAFTS:
-                bar.update(task, note=draft)
+        with working(name, "drafts") as tell:
+            for number, draft in enumerate(DRAFTS):
+                tell(number, len(DRAFTS), draft)
                 found = sweep(load_pair(draft=draft), grid, asked, settings)
                 points += [point._replace(family=draft) for point in found.points]
-                bar.advance(task)
         rows = [row for subject in SUBJECTS for row in ratios(points, subject)]
         show(f"{name}, T = {temperature:g}, {found.condition.prompts} prompts", rows)
         run = {"set": name, "grid": GRID, **vars(settings)}

@@ -22,7 +22,7 @@ def front(draft: str, dearer: float) -> list[Point]:
 
 
 def test_ratios_are_the_subjects_tokens_over_each_others() -> None:
-    dearer = dict(zip(parallel.DRAFTS, (2.0, 1.5, 1.0, 2.0, 1.5, 1.25, 1.0), strict=True))
+    dearer = dict(zip(parallel.DRAFTS, (2.0, 1.5, 1.0, 2.0, 1.5, 1.25, 1.0, 0.5), strict=True))
     points = [point for draft, factor in dearer.items() for point in front(draft, factor)]
     for subject in parallel.SUBJECTS:
         rows = parallel.ratios(points, subject)
