@@ -14,6 +14,7 @@ import c2t
 ROOT = Path(__file__).parents[1]
 BUILD = "import hatchling.build, sys; print(hatchling.build.build_wheel(sys.argv[1]))"
 pytestmark = pytest.mark.slow
+SMOLLM2 = ("/draft", "/draft_medusa", "/classifier", "/classifier_conditional")
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -45,7 +46,7 @@ def installed(wheel: Path) -> Path:
 def test_the_wheel_holds_the_embedded_pairs_and_nothing_made_on_this_machine(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     shipped = {name.removeprefix("c2t/shipped/").rsplit("/", 1)[0] for name in names if "/shipped/" in name}
-    smollm2 = {f"checkpoints/smollm2{part}" for part in ("", "/draft", "/classifier", "/classifier_conditional")}
+    smollm2 = {f"checkpoints/smollm2{part}" for part in ("", *SMOLLM2)}
     assert shipped == {place for place in smollm2 if (ROOT / place).is_dir()} | {
         "data/prompts/smollm2",
         "data/prompts/smollm2/harvest",

@@ -88,12 +88,14 @@ def arithmetic() -> str:
 
 
 def parameters(folder: Path) -> int:
-    """Return the number of weights in a folder's safetensors. InputError for a damaged file."""
+    """Return the number of weights in a folder's safetensors, without integers, which are ids. InputError for a damaged
+    file."""
     total = 0
     for path in folder.glob("*.safetensors"):
         try:
             with safe_open(path, "pt") as file:
-                total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+                tensors = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
+                total += sum(math.prod(tensor.get_shape()) for tensor in tensors if "F" in tensor.get_dtype())
         except (SafetensorError, OSError) as error:
             raise InputError(f"{path} is damaged ({one_line(error)}): copy it again") from error
     return total
@@ -155,7 +157,8 @@ def _model(path: Path) -> Facts:
         classifier = TreeClassifier.from_pretrained(path)
         values = asdict(classifier.config) | {"validation_prompts": len(classifier.config.validation_prompts)}
         return Facts("classifier", {"folder": path, **_flat(values)})
-    title = "language model" if kind_of(path) == "lm" else "EAGLE head"
+    heads = "Medusa-style head" if "medusa_num_heads" in raw else "EAGLE head"
+    title = "language model" if kind_of(path) == "lm" else heads
     names = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     weights = sum(file.stat().st_size for file in [*path.glob("*.safetensors"), *path.glob("*.bin")])
     size: dict[str, Any] = {"weights": f"{weights / 2**20:.1f} MiB"} if weights else {}
