@@ -123,6 +123,7 @@ class TargetVerifier:
         keep_logits: bool = False,
     ):
         self.rule, self.keep_logits = check_rule(policy, rule), keep_logits
+        self.sampled = policy.proposal == "sampled"
         self.max_new_tokens, self.eos = max_new_tokens, eos
         self.session = target.session()
         self.prompts, self.lengths = pad(prompts, target.device)
@@ -142,7 +143,7 @@ class TargetVerifier:
 
     def root(self) -> Root:
         """Return the root of the coming round."""
-        root = self.sampler.root(self.token, self.session.lengths)
+        root = self.sampler.root(self.token, self.session.lengths, self.sampled)
         return self.forks.root(root, self.session.lengths) if self.forks else root
 
     def verify(self, tree: Tree) -> "Verdict":

@@ -15,14 +15,15 @@ from c2t.tree import Tree
 
 
 class Root(NamedTuple):
-    """Last committed token, and 64 random bits for policies that sample (see `c2t.sampling.stream_key`).
+    """Last committed token, which a tree grows under.
 
+    key: 64 random bits (see `c2t.sampling.stream_key`); it may be None unless the policy's candidates are sampled.
     successors(k): up to k different tokens (B, k) that the target itself would write after the root, its own choice
     first, -1 where it has no more; None unless the policy is target-initialised.
     """
 
     token: Int[Tensor, " B"]
-    key: Int[Tensor, " B"]
+    key: Int[Tensor, " B"] | None
     successors: Callable[[int], Int[Tensor, "B W"]] | None = None
 
 

@@ -5,12 +5,14 @@ gives the same text for every tree construction, plain decoding included, at any
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError, whole
+from c2t.kernels.argmax import argmax
 
 LEAST = 1e-4  # least temperature and penalty: logits divided by much less than this overflow
 
@@ -73,7 +75,7 @@ class Sampling:
         """
         logits = self.process(logits, seen)
         if self.temperature == 0:
-            return logits.argmax(-1)
+            return argmax(logits)
         return invert(logits.double().softmax(-1), uniform(self.seed, sequence, position)[:, None])[:, 0]
 
 
@@ -128,6 +130,7 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift(x, 31)
 
 
+@cache
 def _mix_int(seed: int) -> int:
     """Return a well mixed int64 for a seed of any size."""
     wrapped = (seed + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.models.target import check_logits
+from c2t.kernels.argmax import argmax_at
+from c2t.models.target import check_finite, check_logits
 from c2t.protocols import Root
 from c2t.sampling import Sampling, stream_key, uniform
 from c2t.tree import Tree
@@ -80,6 +81,8 @@ class TargetSampler:
 
         root: the positions of the roots.
         """
+        if self.sampling.temperature == 0 and self.processors is None and self.seen is None:
+            return accept_greedily(tree, logits)
         row = torch.arange(len(logits), device=logits.device)
         ancestors = cache(tree.ancestors)
 
@@ -107,9 +110,10 @@ class TargetSampler:
         self.observe(tree.token.gather(1, accepted.slots.clamp(min=0)))  # beyond a path stands the root, which is on it
         return accepted
 
-    def root(self, token: Int[Tensor, " B"], position: Int[Tensor, " B"]) -> Root:
-        """Return a policy's input for the round whose root stands at `position`."""
-        return Root(token, stream_key(self.sampling.seed, self.sequence, position, DRAFT))
+    def root(self, token: Int[Tensor, " B"], position: Int[Tensor, " B"], sampled: bool = True) -> Root:
+        """Return the input of a policy for the round whose root stands at `position`; sampled: the policy draws its
+        candidates."""
+        return Root(token, stream_key(self.sampling.seed, self.sequence, position, DRAFT) if sampled else None)
 
     def observe(self, tokens: Int[Tensor, "B m"]) -> None:
         """Count these tokens as seen."""
@@ -135,6 +139,18 @@ class TargetSampler:
             return None
         path = tree.ancestors()[torch.arange(len(slots), device=slots.device), slots]
         return self.seen.scatter(1, torch.where(path, tree.token, tree.token[:, :1]), True)
+
+
+def accept_greedily(tree: Tree, logits: Float[Tensor, "B n V"]) -> Accepted:
+    """Return the paths of the most probable tokens: the target's choices at temperature 0, where nothing changes its
+    logits."""
+
+    def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        token, largest = argmax_at(logits, slots)
+        check_finite(largest, "target")
+        return token
+
+    return target_only(tree, choose)
 
 
 def number(count: int, sequences: Sequence[int] | None, device: torch.device) -> Int[Tensor, " B"]:

@@ -47,14 +47,13 @@ def target_only(tree: Tree, choose: Callable[[Int[Tensor, " B"]], Int[Tensor, " 
     slot = torch.zeros_like(tree.token[:, 0])
     token = choose(slot)
     path = [slot]
-    going = torch.ones_like(slot, dtype=torch.bool)
     while True:
-        child = tree.child(slot, token)
-        going = going & (child >= 0)
+        child = tree.child(slot, token)  # -1 in a row that has ended, each time again
+        going = child >= 0
         if not going.any():
             break
+        path.append(child)
         slot = torch.where(going, child, slot)
-        path.append(torch.where(going, slot, -1))
         token = torch.where(going, choose(slot), token)
     slots = torch.stack(path, 1)
     return Accepted(slots, (slots >= 0).sum(1) - 1, token)

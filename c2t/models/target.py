@@ -5,6 +5,7 @@ softmax over one growing cache, with sinks or without; sliding windows go into t
 """
 
 from functools import partial
+from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -246,7 +247,12 @@ class TargetSession:
 
 def check_logits(logits: Float[Tensor, "B V"], who: str) -> None:
     """Raise InputError if a row of logits has NaN or +inf, or only -inf: a broken checkpoint or too narrow a dtype."""
-    if not logits.amax(-1).isfinite().all():  # also where all are -inf or one is +inf
+    check_finite(logits.amax(-1).tolist(), who)
+
+
+def check_finite(largest: list[float], who: str) -> None:
+    """Raise InputError unless the largest logit of each row is finite: NaN counts as the largest."""
+    if not all(map(isfinite, largest)):  # also where all are -inf or one is +inf
         raise InputError(
             f"the {who}'s logits contain NaN or infinity; check its checkpoint, or load it in a wider dtype"
         )
