@@ -98,7 +98,9 @@ class NextTokenDistributions:
         if self._drafted.is_cuda:
             token, log_prob, entropy, _ = rank(self._drafted, k, m)
         else:
-            token, log_prob, entropy, _ = rank(self._wide, k, m, self.log_norm[..., 0])
+            known = vars(self).get("log_norm")
+            token, log_prob, entropy, log_norm = rank(self._wide, k, m, None if known is None else known[..., 0])
+            self.log_norm = log_norm[..., None]  # found on the way; by itself it costs a pass over the vocabulary
         return token if self.vocabulary is None else self.vocabulary.tokens[token], log_prob, entropy
 
     def rescored(self, k: int, score: "Rescore") -> "NextTokenDistributions":

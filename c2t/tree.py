@@ -129,23 +129,25 @@ class Tree(Nodes):
     ) -> Nodes:
         """Return candidate nodes under `slots` (-1: none), parent by parent and each parent's by rank. They join the
         tree only in `extend`."""
-        ranks = torch.arange(token.shape[2], device=token.device)
-        places = slots.clamp(min=0)
-        parents = {name: getattr(self, name).gather(1, places)[..., None] for name in ("log_joint", "depth", "alive")}
-        log_joint = parents["log_joint"] + log_prob
-        columns = {
-            "token": token,
-            "parent": places[..., None],
-            "depth": parents["depth"] + 1,
-            "rank": ranks,
-            "log_prob": log_prob,
-            "log_joint": log_joint,
-            "entropy": entropy[..., None],
-            "max_log_prob": log_prob.amax(2, keepdim=True),
-            "score": log_joint,
-            "alive": parents["alive"] & (slots >= 0)[..., None],
-        }
-        return Nodes(**{name: column.expand(token.shape).flatten(1) for name, column in columns.items()})
+
+        def of_each_child(values: Tensor) -> Tensor:
+            return values.expand(token.shape).flatten(1)
+
+        above = of_each_child(slots[..., None])
+        parent, own = above.clamp(min=0), log_prob.flatten(1)
+        log_joint = self.log_joint.gather(1, parent) + own
+        return Nodes(
+            token=token.flatten(1),
+            parent=parent,
+            depth=self.depth.gather(1, parent) + 1,
+            rank=of_each_child(torch.arange(token.shape[2], device=token.device)),
+            log_prob=own,
+            log_joint=log_joint,
+            entropy=of_each_child(entropy[..., None]),
+            max_log_prob=of_each_child(log_prob.amax(2, keepdim=True)),
+            score=log_joint,
+            alive=self.alive.gather(1, parent) & (above >= 0),
+        )
 
     def extend(self, nodes: Nodes, capped: Int[Tensor, " B"] | int = 0) -> "Tree":
         """Return the tree with `nodes` appended; their parents must be slots of this tree."""
@@ -205,22 +207,17 @@ class Tree(Nodes):
     def ancestors(self) -> Bool[Tensor, "B n n"]:
         """Return mask[b, i, j]: slot j is slot i, one of its ancestors, or the root (depth + 2 ones in an alive row).
 
-        Pointer doubling: after step s the reach covers 2^s generations, so deep trees cost few steps. Dead slots see
-        themselves too, which keeps their softmax finite.
+        Dead slots see themselves too.
         """
         rows, size = self.token.shape
         if self.mask is not None:
             return self.mask.expand(rows, -1, -1)
-        reach = torch.eye(size, dtype=torch.bool, device=self.token.device).expand(rows, size, size)
-        jump = self.parent
-        for _ in range(max(1, size - 1).bit_length()):
-            index = jump.clamp(min=0)[..., None].expand(rows, size, size)
-            further = reach.gather(1, index) & (jump >= 0)[..., None]
-            if not further.any():
-                break
-            reach = reach | further
-            jump = torch.where(jump >= 0, jump.gather(1, jump.clamp(min=0)), -1)
-        return reach
+        parent = self.parent.clamp(min=0)  # the root stays where it is
+        line = [torch.arange(size, device=parent.device).expand(rows, size)]
+        for _ in range(int(self.depth.max()) + 1):
+            line.append(parent.gather(1, line[-1]))
+        reach = torch.zeros(rows, size, size, dtype=torch.bool, device=parent.device)
+        return reach.scatter(2, torch.stack(line, 2), True)
 
     def along_path(self, values: Float[Tensor, "B n"]) -> Float[Tensor, "B n"]:
         """Return each slot's value added up with those of its ancestors, the root's included."""

@@ -20,8 +20,9 @@ def argmax_at(logits: Float[Tensor, "B n V"], slots: Int[Tensor, " B"]) -> tuple
     """Return the most probable token after one slot of each row, and their logits. On a CPU no row is copied: that
     would cost more than the search."""
     if logits.device.type != "cpu":
-        largest = logits[torch.arange(len(slots), device=slots.device), slots].max(-1)
-        return largest.indices, largest.values.tolist()
+        chosen = logits[torch.arange(len(slots), device=slots.device), slots]
+        token = chosen.argmax(-1)
+        return token, chosen.gather(1, token[:, None])[:, 0].tolist()
     rows = [_values(row[slot]) for row, slot in zip(logits, slots.tolist(), strict=True)]
     tokens = [int(row.argmax()) for row in rows]
     return torch.tensor(tokens), [float(row[token]) for row, token in zip(rows, tokens, strict=True)]

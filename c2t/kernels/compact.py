@@ -35,9 +35,7 @@ def compact(
     devices.
     """
     first = buffers[0]
-    alike = all(
-        buffer.device == first.device and buffer.shape == first.shape and buffer.is_contiguous() for buffer in buffers
-    )
+    alike = len({(buffer.device, buffer.shape) for buffer in buffers}) == 1 and all(map(Tensor.is_contiguous, buffers))
     if triton is not None and first.is_cuda and alike and index.shape[1] <= LONGEST:
         triton_compact(buffers, index, count, lengths, start)
     elif alike and not first.is_cuda and compiled() is not None:
@@ -72,7 +70,7 @@ def compiled() -> ctypes.CDLL | None:
 def compiled_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengths: Tensor, start: int) -> None:
     """Do `compact` in C, on a CPU."""
     _, rows, heads, capacity, dim = buffers[0].shape
-    places = (ctypes.c_void_p * len(buffers))(*(buffer.data_ptr() for buffer in buffers))
+    places = (ctypes.c_void_p * len(buffers))(*map(Tensor.data_ptr, buffers))
     slots = dim * buffers[0].element_size()
     index, count, lengths = index.contiguous(), count.contiguous(), lengths.contiguous()
     paths = (index.data_ptr(), index.shape[1], count.data_ptr(), lengths.data_ptr(), start)

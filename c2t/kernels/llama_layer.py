@@ -166,7 +166,9 @@ class PackedLayer:
         assert all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in (x, cosine, sine))
         assert buffer.stride(3) == self.dim
         assert buffer.dtype == torch.float32
-        cache = _Cache(buffer[0].data_ptr(), buffer[1].data_ptr(), buffer.stride(1), buffer.stride(2), begin)
+        halves, rows, heads = buffer.stride()[:3]
+        keys = buffer.data_ptr()
+        cache = _Cache(keys, keys + halves * buffer.element_size(), rows, heads, begin)
         seen = _Sight(sight.index.data_ptr(), sight.count.data_ptr(), sight.index.shape[1])
         n, threads = len(x) // buffer.shape[1], torch.get_num_threads()
         pointers = (x.data_ptr(), cosine.data_ptr(), sine.data_ptr())

@@ -20,7 +20,8 @@ class DraftSession(ABC):
     over the prefix. An entry sees the prefix, its ancestors among the entries, and itself.
 
     passes: for each row, the draft forwards of the current round that it took part in, the one over the prefix
-    included. vocabulary: tokens that `_logits` gives, None for all.
+    included. vocabulary: tokens that `_logits` gives, None for all. entries, hidden, sight: of the round's entries the
+    slots (-1: none), the states, and the places of the cache that each one sees.
     """
 
     def __init__(self, layers: int, vocabulary: DraftVocabulary | None = None):
@@ -65,10 +66,11 @@ class DraftSession(ABC):
         rows, device = len(root), root.device
         self.entries = torch.zeros(rows, 1, dtype=torch.long, device=device)
         self.hidden = root
-        self.lineage = torch.ones(rows, 1, 1, dtype=torch.bool, device=device)
+        self.sight = self.cache.visible()[:, None]
         self.passes = torch.zeros(rows, dtype=torch.long, device=device)
         self.expanded = False
-        self.broken = torch.zeros((), dtype=torch.bool, device=device)
+        self.latest: NextTokenDistributions | None = None
+        self.log_norms: list[Float[Tensor, "B F 1"]] = []
 
     def fork(self, back: Int[Tensor, " B"]) -> "DraftSession":
         """Return a session of B rows, where row r is in the state of a session that has observed the text without its
@@ -88,35 +90,41 @@ class DraftSession(ABC):
         if first:
             assert slots.shape[1] == 1, "the root is expanded first, alone"
             return self._rows(self.hidden)
-        parent = (tree.parent.gather(1, slots)[..., None] == self.entries[:, None]).int().argmax(-1)  # (B, F)
-        known = self.lineage.gather(1, parent[..., None].expand(-1, -1, self.lineage.shape[2]))
-        itself = torch.eye(slots.shape[1], dtype=torch.bool, device=slots.device).expand(len(slots), -1, -1)
-        lineage = torch.cat([known, itself], 2)  # (B, F, entries + F)
-        features = self.hidden.gather(1, parent[..., None].expand(-1, -1, self.hidden.shape[2]))
-        positions = self._position_of_root()[:, None] + tree.depth.gather(1, slots) + 1
-        hidden = self._forward(tree.token.gather(1, slots), features, positions, self._mask(lineage[..., 1:]))
+        parent = (tree.parent.gather(1, slots)[..., None] == self.entries[:, None]).int().argmax(-1)[..., None]
+        features = self.hidden.gather(1, parent.expand(-1, -1, self.hidden.shape[2]))
+        # What the parents see, and the new entries themselves, which no older one sees.
+        known = torch.cat([self.sight, self.sight.gather(1, parent.expand(-1, -1, self.sight.shape[2]))], 1)
+        first_new, entry = self.sight.shape[1], torch.arange(known.shape[1], device=slots.device)
+        itself = entry[:, None] == entry[first_new:]
+        self.sight = torch.cat([known, itself.expand(len(slots), -1, -1)], 2)
         self.entries = torch.cat([self.entries, torch.where(used, slots, -1)], 1)
+        positions = self.cache.lengths[:, None] + tree.depth.gather(1, slots)  # a child of the root comes next
+        hidden = self._forward(tree.token.gather(1, slots), features, positions, self.sight[:, first_new:])
         self.hidden = torch.cat([self.hidden, hidden], 1)
-        older = torch.nn.functional.pad(self.lineage, (0, slots.shape[1]))
-        self.lineage = torch.cat([older, lineage], 1)
         return self._rows(hidden)
 
     def refuse_nan(self) -> None:
         """Raise InputError if a distribution of this round was NaN. Called once a round, because it waits for the
         device."""
-        refuse_nan(self.broken)
+        self._take_log_norms()
+        if self.log_norms:
+            refuse_nan(torch.cat(self.log_norms, 1).isnan().any())
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
         self.cache.select(rows)
 
     def _rows(self, hidden: Float[Tensor, "B F H"]) -> NextTokenDistributions:
-        rows = NextTokenDistributions(self._logits(hidden), hidden, self.vocabulary)
-        self.broken = self.broken | rows.log_norm.isnan().any()
-        return rows
+        self._take_log_norms()
+        self.latest = NextTokenDistributions(self._logits(hidden), hidden, self.vocabulary)
+        return self.latest
 
-    def _position_of_root(self) -> Int[Tensor, " B"]:
-        return self.cache.lengths - 1
+    def _take_log_norms(self) -> None:
+        """Keep the log-norms of the latest distributions, which were found when they were ranked, and let go of the
+        rest."""
+        if self.latest is not None:
+            self.log_norms.append(self.latest.log_norm)
+            self.latest = None
 
     def _mask(self, pending: Bool[Tensor, "B F e"]) -> Bool[Tensor, "B F t"]:
         """Return the attention mask of F queries: each sees its row's prefix, and those of the e pending slots that

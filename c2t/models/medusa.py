@@ -76,7 +76,7 @@ class MedusaSession(EagleSession):
             states = self.head.ahead(self.hidden[:, 0].to(self.dtype)).to(self.hidden)
             states = F.pad(states, (0, 0, 0, 1))  # below the last head: the LM head gives zeros for a zero
             self.ahead = ByDepth(self._logits(states), states, self.vocabulary)
-            self.broken = self.broken | self.ahead.log_norm.isnan().any()
+            self.log_norms.append(self.ahead.log_norm)
         depth = tree.depth.gather(1, slots.clamp(min=0)) + 1
         return AtDepth(self.ahead, depth.clamp(0, len(self.head.heads) + 1))
 

@@ -73,11 +73,12 @@ def grow(
         survivors = alive.sum(1)
         wanted = survivors.clamp(max=width)
         # By row, not by slot: what a row keeps must not depend on the rows beside it.
-        count = torch.minimum(wanted, max_nodes - tree.sizes)
+        room = max_nodes - tree.sizes
+        count = torch.minimum(wanted, room)
         kept = best(score, children.log_joint, alive, int(count.max()))
         places = torch.arange(kept.shape[1], device=kept.device)
         fits = places < count[:, None]
-        going = fits & (tree.sizes + count < max_nodes)[:, None]
+        going = fits & (count < room)[:, None]
         if expand is not None:
             going = going & expand.gather(1, kept)
         frontier = torch.where(going, tree.size + places, -1)
