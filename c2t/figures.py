@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 from PIL import Image
 
-from c2t.errors import InputError
+from c2t.errors import InputError, one_line
+from c2t.storage.atomic import new_file
 
 INK, PALE, GRID = "#1f2328", "#9aa1ab", "#e4e7eb"
 # The first two are what a figure is about and what it is held against; lightness goes up and down between neighbours.
@@ -93,14 +94,16 @@ def spread(heights: Sequence[float], apart: float) -> list[float]:
 
 
 def save(figure: Figure, path: Path, dpi: int = 120) -> Path:
-    """Write the figure as a small PNG. InputError if it cannot be written."""
+    """Write the figure as a small PNG; an older one stays until the new one is whole. InputError if it cannot be
+    written."""
     drawn = BytesIO()
     figure.savefig(drawn, dpi=dpi, format="png")
+    if path.exists() and not path.is_file():  # a folder, or a device, whose place a file would take
+        raise InputError(f"cannot write a figure to {path}: it is no plain file")
+    small = Image.open(drawn).convert("RGB").quantize(PALETTE, Image.Quantize.MAXCOVERAGE)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.open(drawn).convert("RGB").quantize(PALETTE, Image.Quantize.MAXCOVERAGE).save(
-            path, format="png", optimize=True
-        )
+        with new_file(path) as new:
+            small.save(new, format="png", optimize=True)
     except OSError as error:
-        raise InputError(f"cannot write a figure to {path}: {error.strerror}") from error
+        raise InputError(f"cannot write a figure to {path}: {one_line(error)}") from error
     return path

@@ -1,6 +1,7 @@
 """Long work on stderr: a bar on a terminal, elsewhere a line a minute. Both say what is done, how fast, and the time
 left."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ def working(what: str, unit: str) -> Iterator[Tell]:
     # Texts that come from outside, such as policies, are no markup.
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     columns += [TextColumn("{task.fields[pace]}", markup=False), TextColumn("{task.fields[doing]}", markup=False)]
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(what, total=None, pace="", doing="")
         first: tuple[float, int] | None = None
 

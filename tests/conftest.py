@@ -2,6 +2,9 @@
 interpreter where there is no GPU."""
 
 import os
+import signal
+import time
+from collections.abc import Iterator
 
 # Read when the libraries are imported, and by the commands that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,6 +24,7 @@ HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 
+from c2t import progress  # noqa: E402
 from tests import whole_float64  # noqa: E402  (it imports transformers, which reads the environment above)
 
 whole_float64.install()
@@ -43,6 +47,22 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def just_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command of a test says how far it is because the tests have been running for a minute."""
+    monkeypatch.setattr(progress._Log, "last", time.monotonic())
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Signals have Python's own handlers: whoever runs the tests may ignore some, as nohup does."""
+    own = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in own.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 pytest_plugins = ["tests.small_pair"]

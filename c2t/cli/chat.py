@@ -78,7 +78,9 @@ def _asked() -> bool:
 
 def _turns(first: str | None) -> Iterator[str]:
     """Yield the turns: `first`, then a line each; empty lines are none."""
-    if first is not None:
+    if first is not None and first.strip() == EXIT:
+        return
+    if first is not None and first.strip():
         yield first
     if _asked():
         with contextlib.suppress(ImportError):  # keys that edit a line, where the system has them
@@ -125,8 +127,10 @@ def _answer(decoder: SpeculativeDecoder, ids: list[int], settings: Settings) -> 
             if interrupted.is_set():
                 raise _Interrupted
 
-        with contextlib.suppress(_Interrupted):
-            decoder.generate([ids], **settings._asdict(), watch=watch)
-    stream.end()
+        try:
+            with contextlib.suppress(_Interrupted):
+                decoder.generate([ids], **settings._asdict(), watch=watch)
+        finally:
+            stream.end()
     tokens = trace.finish([len(stream.tokens)])
     return decoder.pair.tokenizer.batch_decode(tokens, skip_special_tokens=True)[0], trace.statistics[0]

@@ -14,8 +14,8 @@ from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
 from c2t.kernels.llama_layer import kernels
-from c2t.models import gguf_target
-from c2t.models.eagle_checkpoint import download_size, fetch
+from c2t.models import gguf_target, learned_fit
+from c2t.models.eagle_checkpoint import download_size, fetch, shared_layer
 from c2t.models.pairs import DRAFTS, drafts_of, fingerprint, kind_of
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
@@ -88,10 +88,12 @@ def arithmetic() -> str:
 
 
 def parameters(folder: Path) -> int:
-    """Return the number of weights in a folder's safetensors, without integers, which are ids. InputError for a damaged
-    file."""
-    total = 0
-    for path in folder.glob("*.safetensors"):
+    """Return the number of weights in a folder's safetensors and in the layer that it shares, without integers, which
+    are ids, and without what only an ending of a draft's name brings in. InputError for a damaged file."""
+    total, layer = 0, shared_layer(folder)
+    for path in [*folder.glob("*.safetensors"), *(layer.glob("*.safetensors") if layer else [])]:
+        if path.name == learned_fit.FILE:
+            continue
         try:
             with safe_open(path, "pt") as file:
                 tensors = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
@@ -160,6 +162,7 @@ def _model(path: Path) -> Facts:
     heads = "Medusa-style head" if "medusa_num_heads" in raw else "EAGLE head"
     title = "language model" if kind_of(path) == "lm" else heads
     names = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    names += ("layer_of",)
     weights = sum(file.stat().st_size for file in [*path.glob("*.safetensors"), *path.glob("*.bin")])
     size: dict[str, Any] = {"weights": f"{weights / 2**20:.1f} MiB"} if weights else {}
     size |= {"parameters": count} if (count := parameters(path)) else {}

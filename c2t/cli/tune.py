@@ -11,6 +11,7 @@ from c2t.cli import shared, terminal
 from c2t.policies.spec import parse, split
 from c2t.progress import working
 from c2t.prompts import default_prompts
+from c2t.storage.results import check_place
 from c2t.study import autotune as tuning
 from c2t.study import autotune_cache as tuned
 
@@ -68,6 +69,7 @@ def tune(
     The prompts are those of c2t harvest, so that c2t bench --tuned measures on other ones.
     """
     if figure:
+        check_place(figure)
         from c2t.study import plots  # noqa: PLC0415 - needs an extra, and says so before the work
     settings = tuning.TuneSettings(
         batch=batch,
@@ -96,9 +98,9 @@ def tune(
         key, tuned.Tuned(found.best.policy, classifier or loaded.name, found.best.predicted, found.costs, configuration)
     )
     terminal.say(f"kept for --tuned in {path}")
+    terminal.result(json, "tune", figures(found), configuration)
     if figure:
         terminal.say(f"figure: {plots.plot_speeds(found, figure)}")
-    terminal.result(json, "tune", figures(found), configuration)
 
 
 def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:

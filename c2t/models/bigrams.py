@@ -18,6 +18,7 @@ from torch import Tensor
 
 from c2t.errors import InputError, one_line
 from c2t.models.conditioned import Path
+from c2t.storage.atomic import new_file
 
 POWER, PRIOR = 0.7, 30.0  # searched on training texts
 UNSEEN = 0.5  # added to each token's count, so that no share is 0
@@ -36,8 +37,11 @@ class Bigrams:
 
     @classmethod
     def counted(cls, texts: Iterable[Int[Tensor, " _"]], vocabulary: int) -> "Bigrams":
-        """Count the pairs of texts."""
-        pairs = torch.cat([text[:-1].long() * vocabulary + text[1:].long() for text in texts])
+        """Count the pairs of texts; InputError if there are none."""
+        found = [text[:-1].long() * vocabulary + text[1:].long() for text in texts if len(text) > 1]
+        if not found:
+            raise InputError("there are no pairs of tokens to count; write some texts first")
+        pairs = torch.cat(found)
         pairs, counts = pairs.unique(return_counts=True)
         return cls.of(pairs, counts, vocabulary)
 
@@ -68,7 +72,8 @@ class Bigrams:
     def save(self, folder: File) -> None:
         """Write the table beside a draft's weights."""
         table = {"pairs": self.pairs, "counts": self.counts.int()}
-        save_file({name: part.contiguous() for name, part in table.items()}, folder / FILE)
+        with new_file(folder / FILE) as new:
+            save_file({name: part.contiguous() for name, part in table.items()}, new)
 
     @classmethod
     def load(cls, folder: File, vocabulary: int, device: torch.device) -> "Bigrams":

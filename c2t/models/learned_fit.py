@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from c2t.errors import InputError, one_line
 from c2t.models.conditioned import Path
+from c2t.storage.atomic import new_file
 
 FILE = "fit.safetensors"  # beside the weights of a draft
 LEAST = 1e-6  # of a probability in float32 that is a difference from 1
@@ -70,7 +71,8 @@ class LearnedFit(nn.Module):
     def save(self, folder: File) -> None:
         """Write the weights in bf16 beside a draft's."""
         state = {name: weight.detach().bfloat16().contiguous() for name, weight in self.state_dict().items()}
-        save_file(state, folder / FILE)
+        with new_file(folder / FILE) as new:
+            save_file(state, new)
 
     @classmethod
     def load(cls, folder: File, embed_tokens: nn.Embedding, tokens: Int[Tensor, " v"]) -> "LearnedFit":
@@ -79,6 +81,8 @@ class LearnedFit(nn.Module):
         try:
             state = {name: weight.float() for name, weight in load_file(path).items()}
             (depths, width), (_, rank) = state["depth"].shape, state["vectors"].shape
+            if not depths:
+                raise ValueError("it has no depths")
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"{path}: no fit can be read ({one_line(error)}); leave +fit out") from error
         fit = cls(embed_tokens, tokens, depths, width, rank)

@@ -192,6 +192,8 @@ def _conditioned(draft: EagleDraft | MedusaDraft | DraftLM, fit: str, folder: Pa
     device, vocabulary = target.embed_tokens.weight.device, target.config.vocab_size
     if fit == BIGRAMS:
         return ConditionedDraft(draft, Bigrams.load(folder, vocabulary, device))
+    if draft.hidden_size != target.embed_tokens.weight.shape[1]:
+        raise InputError(f"{folder}: {FIT} reads states as wide as the target's; leave it out")
     tokens = None if isinstance(draft, DraftLM) else draft.head.tokens
     tokens = torch.arange(vocabulary, device=device) if tokens is None else tokens
     return ConditionedDraft(draft, LearnedFit.load(folder, target.embed_tokens, tokens))
@@ -278,6 +280,7 @@ def kind_of(folder: Path) -> str:
 def fingerprint(folder: Path) -> str:
     """Return a short hash of a checkpoint: names, sizes and bytes of its files, and of those of a head that it shares
     its layer with. In a file above 64 MiB it reads 64 KiB of every MiB, so that no large tensor changes unseen."""
+    folder = folder.resolve()  # the layer's folder is: together they sort alike, however this one is written
     layer = shared_layer(folder)
     return _hash([*folder.glob("config.json"), *_weights(folder), *([] if layer is None else _weights(layer))])
 

@@ -1,5 +1,6 @@
 """Best-first trees that end where a further node no longer pays: DDTree's order with CaDDTree's cost-aware stop."""
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +19,7 @@ class CaDDTree:
 
     With n tokens a round yields the sum of their joint probabilities (the root's is 1: the target's own token) and
     takes 1 + slope (n - 1), in units of a round with the root alone. Both are known before the target runs, so the tree
-    is as large as this text and this machine deserve. slope: what one more token costs, which `c2t tune` measures.
+    is as large as this text and this machine deserve. slope: what one more token costs; `c2t tune` tries a few.
     """
 
     slope: float = 0.05
@@ -36,8 +37,8 @@ class CaDDTree:
         check_fields(self)
         at_least_one(self, "N", "K", "levels")
         check_size(self)
-        if not self.slope > 0:
-            raise InputError(f"CaDDTree: slope = {self.slope} must be above 0: without costs every node pays")
+        if not 0 < self.slope < math.inf:
+            raise InputError(f"CaDDTree: slope = {self.slope} must be a number above 0: without costs every node pays")
 
     @property
     def size(self) -> Size:

@@ -9,7 +9,13 @@ from typing import Any
 from c2t.errors import InputError, one_line
 
 HOST = "127.0.0.1"  # nobody on another machine reaches it
+HTTP = 80
 EVENTS = "/rounds"
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_request: object) -> None:
+        """Say nothing: a page was closed while it was sent."""
 
 
 class LiveServer:
@@ -21,7 +27,7 @@ class LiveServer:
     def __init__(self, html: str, port: int = 0):
         self.html, self.events, self.more, self.ended = html.encode(), [], Condition(), False
         try:
-            self.server = ThreadingHTTPServer((HOST, port), self._handler())
+            self.server = _Server((HOST, port), self._handler())
         except (OSError, OverflowError) as error:
             raise InputError(f"port {port}: {one_line(error)}; choose another, 0 for any that is free") from error
         self.server.daemon_threads = True
@@ -67,7 +73,9 @@ class LiveServer:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 port = live.server.server_port
-                if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):  # a name made to lead here
+                usual = (HOST, "localhost") if port == HTTP else ()  # browsers leave that port out
+                known = (f"{HOST}:{port}", f"localhost:{port}", *usual)
+                if self.headers.get("Host") not in known:  # a name made to lead here
                     self.send_error(403)
                 elif self.path == "/":
                     self._head("text/html; charset=utf-8")
@@ -87,7 +95,7 @@ class LiveServer:
 
             def _stream(self) -> None:
                 last = self.headers.get("Last-Event-ID", "")  # sent by a page whose connection broke
-                sent = int(last) + 1 if last.isascii() and last.isdigit() else 0
+                sent = int(last) + 1 if last.isascii() and last.isdigit() and len(last) < 10 else 0
                 ended = False
                 try:
                     while not ended:

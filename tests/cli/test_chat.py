@@ -53,6 +53,7 @@ def test_every_line_of_a_pipe_is_a_turn_and_sees_what_was_said_before(
     assert (said.total.prompts, said.total.new_tokens) == (3, 36)
 
 
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_ends_an_answer_after_its_round_and_the_conversation_goes_on(
     decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

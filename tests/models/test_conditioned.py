@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from c2t.cli.info import parameters
 from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.models import bigrams, conditioned, learned_fit
@@ -176,6 +177,9 @@ def test_a_head_that_shares_its_layer_stores_it_once(tmp_path: Path) -> None:
     assert all(first[name].equal(second[name]) for name in first)
     assert (shared / "model.safetensors").stat().st_size < (whole / "model.safetensors").stat().st_size / 2
     before = fingerprint(shared)
+    (tmp_path / "z").symlink_to(shared)
+    assert fingerprint(tmp_path / "z") == before
+    assert parameters(shared) == sum(weight.numel() for name, weight in first.items() if name != "embed_tokens.weight")
     save_head(random_eagle(TARGET, seed=9).head, shared.parent / "draft")
     assert fingerprint(shared) != before
     (shared.parent / "draft").rename(shared.parent / "elsewhere")
@@ -225,6 +229,16 @@ def test_wrong_files_are_refused_in_one_line(
         save_file(content, folder / file)
     with pytest.raises(InputError, match=line):
         load_draft(f"{folder}{ending}", TARGET)
+
+
+def test_a_fit_needs_depths_and_states_of_its_width(tmp_path: Path) -> None:
+    folder, fit = saved(tmp_path), learned()
+    fit.depth = nn.Parameter(torch.zeros(0, 12))
+    fit.save(folder)
+    with pytest.raises(InputError, match="it has no depths"):
+        load_draft(f"{folder}+fit", TARGET)
+    with pytest.raises(InputError, match="no pairs of tokens to count"):
+        Bigrams.counted([torch.tensor([4])], VOCABULARY)
 
 
 def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ def test_wrong_input_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert (ended.value.code, capsys.readouterr().err) == (2, "pipelines.papers: no report is called 'x'\n")
 
 
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_one_line(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(number)

@@ -44,7 +44,9 @@ def test_rows_differ_in_size_and_dear_tokens_make_small_trees() -> None:
     assert len(set(torch.stack(sizes).flatten().tolist())) > 3
 
 
-@pytest.mark.parametrize("setting", [{"slope": 0.0}, {"slope": -1.0}, {"slope": float("nan")}, {"N": 0}, {"K": 0}])
+@pytest.mark.parametrize(
+    "setting", [{"slope": 0.0}, {"slope": -1.0}, {"slope": float("nan")}, {"slope": float("inf")}, {"N": 0}, {"K": 0}]
+)
 def test_wrong_settings_are_refused(setting: dict) -> None:
     with pytest.raises(InputError, match=next(iter(setting))):
         CaDDTree(**setting)

@@ -117,3 +117,25 @@ def test_colours_can_be_read_on_the_card_and_the_first_two_in_grey() -> None:
     contrasts = [1.05 / (luminance(colour) + 0.05) for colour in figures.COLOURS]
     assert min(contrasts) > 3
     assert contrasts[0] / contrasts[1] > 1.8
+
+
+def test_an_old_picture_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = figures.save(Figure(), tmp_path / "one.png")
+    before = path.read_bytes()
+
+    draw = Image.Image.save
+
+    def full(image: Image.Image, place: object, **how: object) -> None:
+        if not isinstance(place, Path):  # matplotlib's own, into memory
+            draw(image, place, **how)
+            return
+        place.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Image.Image, "save", full)
+    with pytest.raises(InputError, match="no space left"):
+        figures.save(Figure(), path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["one.png"]
+    with pytest.raises(InputError, match="it is no plain file"):
+        figures.save(Figure(), tmp_path)

@@ -97,7 +97,12 @@ def fit_stage(places: Places) -> None:
     lm_head, folder = target.lm_head.weight[tokens].to(places.device), places.out / recipe.part
     embedding = target.get_input_embeddings().to(places.device)
     learned = train_fit(
-        head.to(places.device), embedding, tokens.to(places.device), lm_head, source, places.work / "fit"
+        head.to(places.device),
+        embedding,
+        tokens.to(places.device),
+        lm_head,
+        source,
+        places.work / f"fit_{rounds.round_begin(places.work / recipe.part)}",  # another head's fit is another one
     )
     learned.cpu().save(folder)
     count_pairs(source, target.config.vocab_size).save(folder)

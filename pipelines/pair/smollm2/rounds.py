@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from c2t.errors import InputError
 from c2t.models.eagle import Head
 from c2t.models.eagle3 import Eagle3Head
 from pipelines.pair.smollm2.heads import FREQUENT, HeadRecipe
@@ -83,7 +84,10 @@ def train_until(
     trained = [p for name, p in head.named_parameters() if p.requires_grad and not name.startswith("embed_tokens")]
     optimiser = torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     head.embed_tokens = None  # no part of the checkpoints
+    given = {name: p.detach().clone() for name, p in head.named_parameters() if not p.requires_grad}
     run = Progress(head, [optimiser], folder, CHECKPOINT)
+    if not all(head.get_parameter(name).equal(p) for name, p in given.items()):
+        raise InputError(f"{folder}: the layer that it shares has been trained further; move it away to begin anew")
     learned = seen_before(folder, run.step)
     begin = round_begin(folder)
     batches: list[list[Text]] = []

@@ -255,6 +255,11 @@ def test_a_head_learns_resumes_and_is_saved_with_a_card(
     trained = torch.load(tmp_path / recipe.part / "state.pt", weights_only=True)["model"]
     weight = "heads.0.weight" if name == "medusa" else "fc.weight"
     assert torch.equal(saved.get_parameter(weight), trained[weight].bfloat16().float())
+    if name == "medusa":  # the layer of the EAGLE-1 head goes on, and this head's checkpoint has the one before
+        keep_eagle(target, tmp_path, shift=1.0)
+        monkeypatch.setattr(build, "ROUNDS", (30_000,))
+        with pytest.raises(InputError, match="has been trained further"):
+            build.STAGES[name](places)
     figures = f"| {second['heldout']['code']:.3f} | {second['bench']['gsm8k']:.3f} |"
     card = (tmp_path / "README.md").read_text()
     assert f"| 20,000 {figures}" in card
