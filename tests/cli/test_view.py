@@ -65,6 +65,7 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(here: Path, options: list
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("heard")
 def test_serve_shows_the_page_until_it_is_interrupted(here: Path) -> None:
     options = ["--pair", "tiny", "--policy", "chain", "--max-new-tokens", "8", "--serve", "--out", "kept.html"]
     with subprocess.Popen(
@@ -74,12 +75,15 @@ def test_serve_shows_the_page_until_it_is_interrupted(here: Path) -> None:
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     ) as running:
-        address = running.stdout.readline().split()[0]
-        connection = http.client.HTTPConnection(address.removeprefix("http://").strip("/"), timeout=60)
-        connection.request("GET", "/rounds")
-        assert connection.getresponse().read().decode().endswith("event: end\ndata:\n\n")
-        assert running.stdout.readline() == "kept.html\n"
-        running.send_signal(signal.SIGINT)
-        assert running.wait(30) == 128 + signal.SIGINT
-        assert running.stderr.read() == "c2t: stopped by SIGINT: the page is served no longer; kept.html holds it\n"
+        try:
+            address = running.stdout.readline().split()[0]
+            connection = http.client.HTTPConnection(address.removeprefix("http://").strip("/"), timeout=60)
+            connection.request("GET", "/rounds")
+            assert connection.getresponse().read().decode().endswith("event: end\ndata:\n\n")
+            assert running.stdout.readline() == "kept.html\n"
+            running.send_signal(signal.SIGINT)
+            assert running.wait(30) == 128 + signal.SIGINT
+            assert running.stderr.read() == "c2t: stopped by SIGINT: the page is served no longer; kept.html holds it\n"
+        finally:
+            running.kill()  # or a test that fails would wait for it
     assert len(document((here / "kept.html").read_text(encoding="utf-8"))["policies"][0]["rounds"])
