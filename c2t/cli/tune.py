@@ -98,9 +98,11 @@ def tune(
         key, tuned.Tuned(found.best.policy, classifier or loaded.name, found.best.predicted, found.costs, configuration)
     )
     terminal.say(f"kept for --tuned in {path}")
-    terminal.result(json, "tune", figures(found), configuration)
-    if figure:
-        terminal.say(f"figure: {plots.plot_speeds(found, figure)}")
+    try:
+        if figure:
+            terminal.say(f"figure: {plots.plot_speeds(found, figure)}")
+    finally:  # a picture that cannot be written takes no figures with it
+        terminal.result(json, "tune", figures(found), configuration)
 
 
 def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:

@@ -84,7 +84,7 @@ def test_where_drafting_is_free_the_tree_wins_and_where_it_is_dear_plain_decodin
 
     def run() -> tuning.Tuning:
         return tune(
-            small_pair, POLICIES, PROMPTS, settings, lambda: float(next(ticks)), lambda *counts: done.append(counts)
+            small_pair, POLICIES, PROMPTS, settings, lambda: float(next(ticks)), lambda *told: done.append(told[:2])
         )
 
     made_up(FLAT, Curve((1,), (0.0,)))

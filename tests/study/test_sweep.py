@@ -111,7 +111,7 @@ def test_a_stopped_sweep_goes_on(small_pair: Pair, tmp_path: Path, monkeypatch: 
     with file.open("a") as half:
         half.write('{"command": "sweep po')
     seen: list[tuple[int, int]] = []
-    again = sweep(small_pair, of(), PROMPTS, SETTINGS, file, lambda done, of: seen.append((done, of)))
+    again = sweep(small_pair, of(), PROMPTS, SETTINGS, file, lambda done, of, _doing: seen.append((done, of)))
     assert again == whole._replace(known=2)
     assert seen[0] == (8, 16)
     assert seen[-1] == (16, 16)
