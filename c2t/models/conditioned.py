@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.models.draft import DraftSession
+from c2t.models.draft import DraftSession, WrappedSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.medusa import MedusaDraft
@@ -59,20 +59,12 @@ class ConditionedDraft:
         return ConditionedSession(self.draft.session(), self.fit)
 
 
-@DraftSession.register  # it wraps a session, so that it serves any draft
-class ConditionedSession:
+class ConditionedSession(WrappedSession):
     """Session of the inner draft."""
 
     def __init__(self, draft: DraftSession, fit: Fit):
-        self.draft, self.fit = draft, fit
-
-    @property
-    def passes(self) -> Int[Tensor, " B"]:
-        return self.draft.passes
-
-    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
-        """See `DraftSession.observe`."""
-        self.draft.observe(tokens, features, count)
+        super().__init__(draft)
+        self.fit = fit
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
@@ -84,15 +76,3 @@ class ConditionedSession:
         depth = tree.depth.gather(1, slots) + 1
         path = Path(tree.token.gather(1, slots), tree.token.gather(1, parent), depth, rows.hidden)
         return rows.rescored(CANDIDATES, lambda tokens, log_probs: self.fit(path, tokens, log_probs))
-
-    def fork(self, back: Int[Tensor, " B"]) -> "ConditionedSession":
-        """See `DraftSession.fork`."""
-        return ConditionedSession(self.draft.fork(back), self.fit)
-
-    def refuse_nan(self) -> None:
-        """See `DraftSession.refuse_nan`."""
-        self.draft.refuse_nan()
-
-    def select(self, rows: Int[Tensor, " b"]) -> None:
-        """Keep only these rows of the batch, in this order."""
-        self.draft.select(rows)

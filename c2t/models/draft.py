@@ -2,6 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
+from typing import Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -133,6 +134,40 @@ class DraftSession(ABC):
             return pending
         prefix = self.cache.visible()[:, None].expand(-1, pending.shape[1], -1)
         return torch.cat([prefix, pending], 2)
+
+
+@DraftSession.register  # it wraps a session, so that it serves any draft
+class WrappedSession:
+    """Session around another one, to which it hands on all that a subclass does not change."""
+
+    def __init__(self, draft: DraftSession):
+        self.draft = draft
+
+    @property
+    def passes(self) -> Int[Tensor, " B"]:
+        return self.draft.passes
+
+    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.observe`."""
+        self.draft.observe(tokens, features, count)
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`."""
+        return self.draft.expand(tree, slots)
+
+    def fork(self, back: Int[Tensor, " B"]) -> Self:
+        """See `DraftSession.fork`."""
+        fork = copy.copy(self)
+        fork.draft = self.draft.fork(back)
+        return fork
+
+    def refuse_nan(self) -> None:
+        """See `DraftSession.refuse_nan`."""
+        self.draft.refuse_nan()
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Keep only these rows of the batch, in this order."""
+        self.draft.select(rows)
 
 
 def refuse_nan(broken: Bool[Tensor, ""]) -> None:

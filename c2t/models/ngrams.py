@@ -4,9 +4,9 @@ This is a cache language model (Kuhn and De Mori, 1990) around any draft; prompt
 counts. It costs no forward and serves every policy.
 """
 
-import copy
 from dataclasses import dataclass
 from numbers import Real
+from typing import Self
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.models.conditioned import ConditionedDraft
-from c2t.models.draft import DraftSession
+from c2t.models.draft import DraftSession, WrappedSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.medusa import MedusaDraft
@@ -61,8 +61,7 @@ def check_prior_weight(prior_weight: float) -> None:
         raise InputError(f"prior weight = {prior_weight} of the n-grams must be a number from {least:g} to {most:g}")
 
 
-@DraftSession.register  # it wraps a session, so that it serves any draft
-class NgramSession:
+class NgramSession(WrappedSession):
     """Session of the inner draft, and the committed text with the root: text[r, :lengths[r]].
 
     behind: the last LONGEST tokens up to each place that has a token after it, its own first; NOTHING where there are
@@ -70,20 +69,16 @@ class NgramSession:
     """
 
     def __init__(self, draft: DraftSession, prior_weight: float):
-        self.draft = draft
+        super().__init__(draft)
         self.prior_weights = [prior_weight / SOONER**longer for longer in range(LONGEST - SHORTEST + 1)]
         self.text: Int[Tensor, "B L"] | None = None
         self.lengths: Int[Tensor, " B"] | None = None
         self.behind: Int[Tensor, "B N L"] | None = None
         self.after: Int[Tensor, "B L"] | None = None
 
-    @property
-    def passes(self) -> Int[Tensor, " B"]:
-        return self.draft.passes
-
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`; also appends the tokens to the text."""
-        self.draft.observe(tokens, features, count)
+        super().observe(tokens, features, count)
         if self.text is None:
             self._read(tokens, count + 1)
             return
@@ -111,20 +106,15 @@ class NgramSession:
 
         return rows.rescored(PLAUSIBLE, mixed)
 
-    def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
+    def fork(self, back: Int[Tensor, " B"]) -> Self:
         """See `DraftSession.fork`."""
-        fork = copy.copy(self)
-        fork.draft = self.draft.fork(back)
+        fork = super().fork(back)
         fork._read(self.text.expand(len(back), -1), self.lengths - back)
         return fork
 
-    def refuse_nan(self) -> None:
-        """See `DraftSession.refuse_nan`."""
-        self.draft.refuse_nan()
-
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
-        self.draft.select(rows)
+        super().select(rows)
         if self.text is not None:  # a row may end with its first token, before anything is observed
             self.text, self.lengths = self.text[rows], self.lengths[rows]
             self.behind, self.after = self.behind[rows], self.after[rows]

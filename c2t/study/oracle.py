@@ -15,10 +15,10 @@ from torch import Tensor
 
 from c2t.decoding import DraftModel
 from c2t.errors import at_least_one, probability
-from c2t.models.draft import DraftSession
+from c2t.models.draft import WrappedSession
 from c2t.models.target import Target, TargetSession
 from c2t.policies.eagle2 import Eagle2
-from c2t.protocols import NextTokenDistributions, Root
+from c2t.protocols import Root
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 
@@ -60,35 +60,22 @@ class OracleDraft:
         return OracleSession(self)
 
 
-@DraftSession.register  # it wraps a session, so that it serves any draft
-class OracleSession:
+class OracleSession(WrappedSession):
     """Sessions of the draft and of the target, both over the same committed prefix."""
 
     def __init__(self, judged: OracleDraft):
-        self.draft: DraftSession = judged.drafter.session()
+        super().__init__(judged.drafter.session())
         self.target: TargetSession = judged.target.session()
         self.sampling = Sampling(judged.temperature)
 
-    @property
-    def passes(self) -> Int[Tensor, " B"]:
-        return self.draft.passes
-
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`; the target reads the same tokens."""
-        self.draft.observe(tokens, features, count)
+        super().observe(tokens, features, count)
         self._commit(tokens[:, :-1], count)
-
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """See `c2t.protocols.Draft.expand`."""
-        return self.draft.expand(tree, slots)
-
-    def refuse_nan(self) -> None:
-        """See `DraftSession.refuse_nan`."""
-        self.draft.refuse_nan()
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
-        self.draft.select(rows)
+        super().select(rows)
         self.target.select(rows)
 
     def path_probs(self, tree: Tree) -> Float[Tensor, "B n"]:

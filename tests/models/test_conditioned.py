@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from c2t.cli.info import parameters
-from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.models import bigrams, conditioned, learned_fit
 from c2t.models.bigrams import POWER, PRIOR, UNSEEN, Bigrams
@@ -22,15 +21,15 @@ from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import fingerprint, load_draft
-from c2t.policies import C2T, MCSD, Eagle2, Plain
+from c2t.policies import C2T, Eagle2, Plain
 from c2t.protocols import Draft
 from c2t.replay.every_position import replay_all, visited
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
+from tests.models.test_medusa import assert_law_is_kept
 from tests.replay.test_every_position import assert_same
 from tests.rounding import assert_same_network
-from tests.test_law import chi_square, p_value
-from tests.toys import PROMPTS, VOCABULARY, deep_pairs, emitted, random_eagle, root_of, run, toy_classifier
+from tests.toys import PROMPTS, VOCABULARY, deep_pairs, random_eagle, root_of, run, toy_classifier
 
 TARGET, DRAFT = deep_pairs()["medusa"]
 TEXTS = [[x, *range(0, 48, 3), x, *range(0, 48, 5)] * 9 for x in range(48)]  # enough to change ranks
@@ -135,26 +134,7 @@ def test_greedy_text_is_the_targets_and_replay_its_rounds(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FITS)
 def test_sampled_trees_keep_the_law(name: str) -> None:
-    """Of the second and third token, by the exact law of the target; the residual rule reads the draft's whole
-    distributions."""
-    prompt, rows, sampling = PROMPTS[0], 4000, Sampling(temperature=1.0, top_p=0.8, seed=4)
-    settings = {"max_new_tokens": 3, "sampling": sampling, "rule": "residual"}
-    steps = list(generate(TARGET, ConditionedDraft(DRAFT, FITS[name]), MCSD((3, 2)), [prompt] * rows, **settings))
-    assert torch.cat([step.accepted.length for step in steps[1:]]).double().mean() > 0.02  # or this would say nothing
-    seen = torch.zeros(VOCABULARY, VOCABULARY)
-    found = torch.tensor([tokens[:3] for tokens in emitted(steps, rows)])
-    seen.index_put_((found[:, 1], found[:, 2]), torch.ones(rows), accumulate=True)
-    paths, probs = torch.tensor([prompt]), torch.ones(1, dtype=torch.float64)
-    with torch.no_grad():
-        for _ in range(3):
-            following = sampling.process(TARGET.model(paths).logits[:, -1]).softmax(-1)
-            probs = (probs[:, None] * following).flatten()
-            new = torch.arange(VOCABULARY).repeat(len(paths))[:, None]
-            paths = torch.cat([paths.repeat_interleave(VOCABULARY, 0), new], 1)
-            paths, probs = paths[probs > 0], probs[probs > 0]
-    law = torch.zeros(VOCABULARY, VOCABULARY, dtype=torch.float64)
-    law.index_put_((paths[:, -2], paths[:, -1]), probs, accumulate=True)
-    assert p_value(chi_square(seen, rows * law)) > 1e-4
+    assert_law_is_kept(ConditionedDraft(DRAFT, FITS[name]))
 
 
 def saved(folder: Path, layer: bool = True) -> Path:
