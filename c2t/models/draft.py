@@ -2,7 +2,6 @@
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -155,7 +154,7 @@ class WrappedSession:
         """See `c2t.protocols.Draft.expand`."""
         return self.draft.expand(tree, slots)
 
-    def fork(self, back: Int[Tensor, " B"]) -> Self:
+    def fork(self, back: Int[Tensor, " B"]) -> "WrappedSession":
         """See `DraftSession.fork`."""
         fork = copy.copy(self)
         fork.draft = self.draft.fork(back)

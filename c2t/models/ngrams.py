@@ -6,7 +6,6 @@ counts. It costs no forward and serves every policy.
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Self
 
 import torch
 from jaxtyping import Float, Int
@@ -106,9 +105,9 @@ class NgramSession(WrappedSession):
 
         return rows.rescored(PLAUSIBLE, mixed)
 
-    def fork(self, back: Int[Tensor, " B"]) -> Self:
+    def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
         """See `DraftSession.fork`."""
-        fork = super().fork(back)
+        fork: NgramSession = super().fork(back)
         fork._read(self.text.expand(len(back), -1), self.lengths - back)
         return fork
 
