@@ -14,13 +14,13 @@ from transformers import PreTrainedTokenizerBase
 
 from c2t.classifier import CONDITIONAL, TreeClassifier
 from c2t.decoding import Policy, Step, cut
+from c2t.pieces import Pieces
 from c2t.policies.c2t import C2T
 from c2t.policies.spec import describe
 from c2t.policies.threshold import JointThreshold
 from c2t.viewer.recording import Drafted, Path, complete, path_to
 
 VERSION = 1
-INCOMPLETE = "\ufffd"  # what a tokenizer writes for bytes that are no whole character yet
 
 # Field -> its meaning. A round's candidates are numbered from 1, family by family; 0 is the root.
 SCHEMA = {
@@ -127,32 +127,6 @@ class RoundWriter:
         shown = len(cut(self.written + tokens, self.max_new_tokens, self.eos)) - len(self.written)
         self.written += tokens
         return {"tokens": tokens, "pieces": self.pieces(tokens), "shown": max(shown, 0)}
-
-
-class Pieces:
-    """Splitter of a text into its tokens' parts, which joined are the text: bytes wait for the token that makes them a
-    character."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.tokenizer = tokenizer
-        self.context: list[int] = []  # tokens whose text is out; some tokenizers write a first token without its space
-        self.waiting: list[int] = []
-
-    def __call__(self, tokens: list[int]) -> list[str]:
-        """Return the part of the text that each of the next tokens adds."""
-        found = []
-        for token in tokens:
-            self.waiting.append(token)
-            text = self._decode(self.context + self.waiting)[len(self._decode(self.context)) :]
-            if text.endswith(INCOMPLETE) and len(self.waiting) < 4:  # a character of UTF-8 has at most four bytes
-                found.append("")
-            else:
-                self.context, self.waiting = self.waiting, []
-                found.append(text)
-        return found
-
-    def _decode(self, tokens: list[int]) -> str:
-        return self.tokenizer.batch_decode([tokens], skip_special_tokens=True)[0]
 
 
 class TokenTexts:

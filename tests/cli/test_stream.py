@@ -61,8 +61,7 @@ def test_a_character_of_several_tokens_appears_whole(tiny: Pair, capsys: Capture
     text = "caf\u00e9 \u20ac \U0001f600 \u65e5\u672c end"
     stream, printed = TextStream(SpeculativeDecoder(tiny, Plain()), 0), []
     for token in tiny.tokenizer(text, add_special_tokens=False).input_ids:
-        stream.tokens.append(token)
-        stream._show(accepted=False)
+        stream._show(token, accepted=False)
         printed.append(capsys.readouterr().out)
     assert "".join(printed) == text
     assert "" in printed, "some token is a part of a character"
@@ -73,6 +72,7 @@ def test_a_terminal_is_shown_control_characters_and_does_not_obey_them(tiny: Pai
     stream = TextStream(SpeculativeDecoder(tiny, Plain()), 0)
     stream.terminal = True
     text = "red \x1b[31m and \x1b]0;title\x07 gone\r\tend\n"
-    stream.tokens = tiny.tokenizer(text, add_special_tokens=False).input_ids
+    for token in tiny.tokenizer(text, add_special_tokens=False).input_ids:
+        stream._show(token, accepted=False)
     stream.end()
     assert capsys.readouterr().out == "red \\x1b[31m and \\x1b]0;title\\x07 gone\\r\tend\n\n"

@@ -13,7 +13,7 @@ from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.sampling import Sampling
-from c2t.viewer.document import SCHEMA, Pieces, TokenTexts, policy_document
+from c2t.viewer.document import SCHEMA, TokenTexts, policy_document
 from c2t.viewer.view import Viewer
 from tests.every_policy import EVERY_POLICY
 from tests.marks import slow_except
@@ -125,21 +125,6 @@ def test_events_are_the_document(small_pair: Pair) -> None:
     assert [event["round"] for event in events[1:]] == viewer.document["policies"][0]["rounds"]
     texts = [text for event in events for text in event["texts"]]
     assert sorted(texts) == sorted(viewer.document["texts"]), "each text once"
-
-
-def test_pieces_are_the_text_where_characters_have_several_tokens(small_pair: Pair) -> None:
-    tokenizer = small_pair.tokenizer
-    text = "The \u20ac of two \u2603 numbers\n\u00e9"
-    tokens = tokenizer.encode(text, add_special_tokens=False)
-    pieces = Pieces(tokenizer)(tokens)
-    assert "".join(pieces) == text
-    assert "" in pieces, "some tokens are only a part of a character"
-    assert "\ufffd" not in "".join(pieces)
-
-
-def test_bytes_that_are_no_character_do_not_wait_forever(small_pair: Pair) -> None:
-    [token] = small_pair.tokenizer.encode("\u20ac", add_special_tokens=False)[:1]
-    assert "".join(Pieces(small_pair.tokenizer)([token] * 8)) == "\ufffd" * 8
 
 
 def test_a_token_keeps_its_blank(small_pair: Pair) -> None:
