@@ -135,7 +135,7 @@ class TargetVerifier:
     def prefill(self) -> tuple["Step", "Committed"]:
         """Run the prompts and draw the first roots."""
         verified = self.session.prefill(self.prompts, self.lengths)
-        self.token = self.sampler.sample(verified.logits[:, 0], self.lengths)
+        self.token = self.sampler.sample(verified.logits.values, self.lengths)
         if self.forks:
             self.forks.look_ahead(self.token, self.session.peek(self.token))  # one more forward (MCSD+, section 3.1)
         tokens = append(self.prompts, self.token, self.lengths)
@@ -151,15 +151,14 @@ class TargetVerifier:
         position = self.session.lengths
         verified = self.session.verify(tree)
         if self.forks:
-            accepted = self.forks.accept(tree, verified.logits, position)
+            accepted = self.forks.accept(tree, verified.logits.padded(), position)
         else:
             accepted = self.sampler.accept(tree, verified.logits, position, self.rule)
         committed = Committed.along(tree, verified.features, accepted)
         self.session.commit(accepted.slots, committed.count)
         self.token = accepted.bonus  # the target's next token is the new root
-        return Verdict(
-            self.rows, position, accepted, committed, {"logits": verified.logits} if self.keep_logits else {}
-        )
+        extra = {"logits": verified.logits.padded()} if self.keep_logits else {}
+        return Verdict(self.rows, position, accepted, committed, extra)
 
     def unfinished(self, step: "Step") -> Int[Tensor, " b"]:
         """Return the batch rows whose texts go on after this step."""

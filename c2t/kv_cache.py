@@ -4,11 +4,14 @@ Row r owns the slots [0, lengths[r]). Forwards append at [length, length + pendi
 of the longest row. Then `keep` moves the accepted part to each row's own end, or `drop` forgets it.
 """
 
+from itertools import product
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.kernels.compact import compact
+from c2t.kv_pool import KVPool
 
 
 class KVCache:
@@ -59,7 +62,7 @@ class KVCache:
 
     def keep(self, index: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
         """Keep, in row r, the pending slots index[r, :count[r]], in that order; forget everything else pending."""
-        compact(self.buffers, index, count, self.lengths, self.length)
+        self._compact(index, count)
         self.lengths = self.lengths + count
         self.length = int(self.lengths.max())
         self.drop()
@@ -68,6 +71,16 @@ class KVCache:
         """Forget the pending slots; nothing is written."""
         self.pending = 0
         self._pending_positions = []
+
+    def _compact(self, index: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
+        """Move the pending slots index[r, :count[r]] to the end of row r."""
+        rows = self.firsts(len(count))
+        compact(self.buffers, index, count, rows + self.length, rows + self.lengths)
+
+    def firsts(self, rows: int) -> Int[Tensor, " B"]:
+        """Return each row's first slot in its first head, counted from the buffer's."""
+        heads, capacity = self.buffers[0].shape[2:4]
+        return torch.arange(rows, device=self.lengths.device) * heads * capacity
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
@@ -89,6 +102,10 @@ class KVCache:
         fork.buffers = [buffer[:, :, :, :longest].expand(-1, len(lengths), -1, -1, -1) for buffer in self.buffers]
         fork.lengths, fork.length = lengths, longest
         return fork
+
+    def prefix(self, layer: int, row: int) -> Float[Tensor, "2 H t D"]:
+        """Return one layer's committed keys and values of a row."""
+        return self.buffers[layer][:, row, :, : int(self.lengths[row])]
 
     def visible(self) -> Bool[Tensor, "B t"]:
         """Return a mask of the slots [0, length) that each row owns."""
@@ -120,24 +137,25 @@ class StaticKVCache(KVCache):
         super().__init__(layers, capacity + room)
         self.length = capacity
 
-    def adopt(self, cache: KVCache) -> None:
+    def adopt(self, cache: KVCache | KVPool) -> None:
         """Copy another cache's prefixes into the first rows of this one, which has at least as many rows."""
-        rows, longest = len(cache.lengths), cache.length
-        for layer, buffer in enumerate(cache.buffers):
-            self.buffers[layer][:, :rows, :, :longest] = buffer[:, :, :, :longest]
+        rows = len(cache.lengths)
+        for layer, row in product(range(len(self.buffers)), range(rows)):
+            prefix = cache.prefix(layer, row)
+            self.buffers[layer][:, row, :, : prefix.shape[2]] = prefix
         self.lengths.zero_()
         self.lengths[:rows] = cache.lengths
 
-    def allocate(self, like: KVCache, rows: int) -> None:
+    def allocate(self, like: KVCache | KVPool, rows: int) -> None:
         """Make buffers for `rows` rows, with the heads and dimensions of the other cache."""
         for layer, buffer in enumerate(like.buffers):
-            shape = (2, rows, buffer.shape[2], self.capacity, buffer.shape[4])
+            shape = (2, rows, buffer.shape[-3], self.capacity, buffer.shape[-1])
             self.buffers[layer] = buffer.new_zeros(shape)
         self.lengths = torch.zeros(rows, dtype=torch.long, device=self.buffers[0].device)
 
     def keep(self, index: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
         """See `KVCache.keep`; lengths change in place."""
-        compact(self.buffers, index, count, self.lengths, self.length)
+        self._compact(index, count)
         self.lengths.add_(count)
         self.drop()
 

@@ -6,11 +6,12 @@ from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.kernels.rows import rank
+from c2t.ragged import Ragged
 from c2t.tree import Tree
 
 
@@ -39,36 +40,47 @@ class NextTokenDistributions:
 
     Half-precision logits are read as float32: sums of half-precision log-probabilities often tie or change order.
     hidden: the draft's last hidden states at these slots, from which the logits were made; None if it has none.
-    vocabulary: the tokens that the logits are of; all others have probability 0. None: all tokens.
+    vocabulary: the tokens that the logits are of; all others have probability 0. None: all tokens. rows: which of the
+    slots the S logits are of, row after row; the others have some slot's distribution. None: all slots, as (B, F, v).
     """
+
+    rows: Ragged | None = None
 
     def __init__(
         self,
-        logits: Float[Tensor, "B F v"],
+        logits: Float[Tensor, "B F v"] | Float[Tensor, "S v"],
         hidden: Float[Tensor, "B F H"] | None = None,
         vocabulary: DraftVocabulary | None = None,
+        rows: Ragged | None = None,
     ):
-        self.hidden, self.vocabulary = hidden, vocabulary
+        self.hidden, self.vocabulary, self.rows = hidden, vocabulary, rows
         self._drafted = logits
 
+    def _at_slots(self, values: Shaped[Tensor, "*S k"]) -> Shaped[Tensor, "B F k"]:
+        return values if self.rows is None else self.rows.back(values)
+
     @cached_property
-    def _wide(self) -> Float[Tensor, "B F v"]:
+    def _wide(self) -> Float[Tensor, "*S v"]:
         """Logits of the draft's vocabulary, as float32 or float64."""
         return self._drafted if self._drafted.dtype == torch.float64 else self._drafted.float()
+
+    @cached_property
+    def _norm(self) -> Float[Tensor, "*S"]:
+        return rank(self._wide, 0, 0).log_norm
 
     @cached_property
     def logits(self) -> Float[Tensor, "B F V"]:
         """Logits of the whole vocabulary, as float32 or float64; -inf for tokens that the draft does not have."""
         if self.vocabulary is None:
-            return self._wide
+            return self._at_slots(self._wide)
         full = self._wide.new_full((*self._wide.shape[:-1], self.vocabulary.size), float("-inf"))
         full[..., self.vocabulary.tokens] = self._wide
-        return full
+        return self._at_slots(full)
 
-    @cached_property
+    @property
     def log_norm(self) -> Float[Tensor, "B F 1"]:
         """Log-sum-exp of the logits."""
-        return rank(self._wide, 0, 0).log_norm[..., None]
+        return self._at_slots(self._norm[..., None])
 
     @property
     def log_probs(self) -> Float[Tensor, "B F V"]:
@@ -98,19 +110,21 @@ class NextTokenDistributions:
         if self._drafted.is_cuda:
             token, log_prob, entropy, _ = rank(self._drafted, k, m)
         else:
-            known = vars(self).get("log_norm")
-            token, log_prob, entropy, log_norm = rank(self._wide, k, m, None if known is None else known[..., 0])
-            self.log_norm = log_norm[..., None]  # found on the way; by itself it costs a pass over the vocabulary
-        return token if self.vocabulary is None else self.vocabulary.tokens[token], log_prob, entropy
+            # The log-norm is found on the way; by itself it costs a pass over the vocabulary.
+            token, log_prob, entropy, self._norm = rank(self._wide, k, m, vars(self).get("_norm"))
+        token = token if self.vocabulary is None else self.vocabulary.tokens[token]
+        return self._at_slots(token), self._at_slots(log_prob), self._at_slots(entropy[..., None])[..., 0]
 
     def rescored(self, k: int, score: "Rescore") -> "NextTokenDistributions":
         """Return these distributions with other scores for the k most probable tokens (fewer, if the draft has fewer):
         score(tokens, log_probs), which also says by what log-factor the probabilities of all others change."""
         tokens, log_probs = self.top(min(k, self._drafted.shape[-1]))
         scores, factor = score(tokens, log_probs)
+        if self.rows is not None:
+            tokens, scores, factor = map(self.rows.take, (tokens, scores, factor))
         place = tokens if self.vocabulary is None else torch.searchsorted(self.vocabulary.tokens, tokens)
-        logits = (self._wide - (self.log_norm - factor)).scatter(2, place, scores.to(self._wide))
-        return NextTokenDistributions(logits, self.hidden, self.vocabulary)
+        logits = (self._wide - (self._norm[..., None] - factor)).scatter(-1, place, scores.to(self._wide))
+        return NextTokenDistributions(logits, self.hidden, self.vocabulary, self.rows)
 
 
 Rescore = Callable[

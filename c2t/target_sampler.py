@@ -13,6 +13,7 @@ from c2t.errors import InputError
 from c2t.kernels.argmax import argmax_at
 from c2t.models.target import check_finite, check_logits
 from c2t.protocols import Root
+from c2t.ragged import SlotLogits
 from c2t.sampling import Sampling, stream_key, uniform
 from c2t.tree import Tree
 from c2t.verify import Accepted, residual, target_only
@@ -75,7 +76,7 @@ class TargetSampler:
         check_logits(logits, "target")
         return self.sampling.draw(logits, sequence, position, seen)
 
-    def accept(self, tree: Tree, logits: Float[Tensor, "B n V"], root: Int[Tensor, " B"], rule: str) -> Accepted:
+    def accept(self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"], rule: str) -> Accepted:
         """Return the accepted paths of verified trees, and count their tokens as seen. At temperature 0 both rules are
         the greedy one.
 
@@ -83,13 +84,13 @@ class TargetSampler:
         """
         if self.sampling.temperature == 0 and self.processors is None and self.seen is None:
             return accept_greedily(tree, logits)
-        row = torch.arange(len(logits), device=logits.device)
+        row = torch.arange(len(tree.token), device=root.device)
         ancestors = cache(tree.ancestors)
 
         def read(slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
             if not self.processors:
-                return logits[row, slots]
-            return self._processed(logits[row, slots], lambda row: tree.token[row, ancestors()[row, slots[row]]])
+                return logits.at(slots)
+            return self._processed(logits.at(slots), lambda row: tree.token[row, ancestors()[row, slots[row]]])
 
         def position(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
             return root + tree.depth[row, slots] + 2
@@ -141,12 +142,12 @@ class TargetSampler:
         return self.seen.scatter(1, torch.where(path, tree.token, tree.token[:, :1]), True)
 
 
-def accept_greedily(tree: Tree, logits: Float[Tensor, "B n V"]) -> Accepted:
+def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
     """Return the paths of the most probable tokens: the target's choices at temperature 0, where nothing changes its
     logits."""
 
     def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        token, largest = argmax_at(logits, slots)
+        token, largest = argmax_at(logits.values, logits.places(slots))
         check_finite(largest, "target")
         return token
 

@@ -10,6 +10,7 @@ from c2t.models.draft import DraftSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.target import Target, Verified
 from c2t.protocols import NextTokenDistributions
+from c2t.ragged import SlotLogits
 from c2t.tree import Tree
 
 VOCABULARY = 8
@@ -56,15 +57,15 @@ class TargetState(State):
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Verified:
         last = tokens.gather(1, torch.stack([lengths - 2, lengths - 1], 1))
         self.before, self.cache.lengths = last[:, 1], lengths
-        return Verified(self.table[last[:, 0], last[:, 1]][:, None], torch.zeros(*tokens.shape, 1))
+        return Verified(SlotLogits.of(self.table[last[:, 0], last[:, 1]][:, None]), torch.zeros(*tokens.shape, 1))
 
     def verify(self, tree: Tree) -> Verified:
         self.tree = tree
         logits = self.after(tree, torch.arange(tree.size).expand(len(tree.token), -1))
-        return Verified(logits, torch.zeros(*tree.token.shape, 1))
+        return Verified(SlotLogits.of(logits), torch.zeros(*tree.token.shape, 1))
 
     def peek(self, token: Tensor) -> Tensor:
-        return self.verify(Tree.root(token)).logits[:, 0]
+        return self.verify(Tree.root(token)).logits.values
 
     def commit(self, slots: Tensor, count: Tensor) -> None:
         last = slots.gather(1, count[:, None] - 1)

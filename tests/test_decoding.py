@@ -210,6 +210,7 @@ class EagerAccept(TargetSampler):
 
     def accept(self, tree, logits, position, rule):
         right = super().accept(tree, logits, position, rule)
+        logits = logits.padded()
         likely = logits[:, 0].softmax(-1).gather(1, tree.token[:, 1:2])[:, 0] > 0.3
         bonus = torch.where(likely, self.sample(logits[:, 1], position + 2), right.bonus)
         return right._replace(slots=torch.where(likely[:, None], torch.tensor([0, 1]), right.slots), bonus=bonus)

@@ -16,6 +16,7 @@ from c2t.errors import InputError
 from c2t.kernels.tree_mask import TreeMask
 from c2t.kv_cache import StaticKVCache
 from c2t.models.target import Target, TargetSession, Verified
+from c2t.ragged import SlotLogits
 from c2t.tree import Tree
 
 SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # tokens that a tree is padded to
@@ -140,7 +141,10 @@ class StaticTargetSession(TargetSession):
         padded, graph = self.owner.graph(fitting[0])
         padded.fill(tree)
         graph()
-        return Verified(*(out[: self.rows, : tree.size] for out in padded.out))
+        logits, features = padded.out
+        found = SlotLogits.of(logits)
+        place = found.place[: self.rows, : tree.size]
+        return Verified(found._replace(place=place), features[: self.rows, : tree.size])
 
     def commit(self, slots: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
         """See `TargetSession.commit`."""

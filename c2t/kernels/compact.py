@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import no_type_check
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from c2t.kernels.compiled import library
@@ -23,38 +23,38 @@ LONGEST = 64  # slots of a path that the kernel holds at once; a prompt has more
 
 
 def compact(
-    buffers: Sequence[Float[Tensor, "2 B H T D"]],
+    buffers: Sequence[Shaped[Tensor, "2 *B H T D"]],
     index: Int[Tensor, "B m"],
     count: Int[Tensor, " B"],
-    lengths: Int[Tensor, " B"],
-    start: int,
+    source: Int[Tensor, " B"],
+    target: Int[Tensor, " B"],
 ) -> None:
-    """Copy, in every buffer, slots start + index[r, :count[r]] of row r to [lengths[r], lengths[r] + count[r]).
+    """Copy, in every buffer, slots source[r] + index[r, :count[r]] to [target[r], target[r] + count[r]), in each head.
 
-    The order is kept, and the result is as if all slots were read before one is written. The buffers may be on several
-    devices.
+    Slots are counted from a buffer's first one, in its first head. The order is kept, and the result is as if all slots
+    were read before one is written. The buffers may be on several devices.
     """
     first = buffers[0]
     alike = len({(buffer.device, buffer.shape) for buffer in buffers}) == 1 and all(map(Tensor.is_contiguous, buffers))
     if triton is not None and first.is_cuda and alike and index.shape[1] <= LONGEST:
-        triton_compact(buffers, index, count, lengths, start)
+        triton_compact(buffers, index, count, source, target)
     elif alike and not first.is_cuda and compiled() is not None:
-        compiled_compact(buffers, index, count, lengths, start)
+        compiled_compact(buffers, index, count, source, target)
     else:
-        torch_compact(buffers, index, count, lengths, start)
+        torch_compact(buffers, index, count, source, target)
 
 
-def torch_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengths: Tensor, start: int) -> None:
+def torch_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, source: Tensor, target: Tensor) -> None:
     """Do `compact` in torch: a gather and a scatter in each layer."""
     steps = torch.arange(index.shape[1], device=index.device)
-    target = lengths[:, None] + steps
-    # Beyond a row's count a slot is copied onto itself.
-    source = torch.where(steps < count[:, None], start + index, target)
+    real = steps < count[:, None]
+    there = (target[:, None] + steps)[real]
+    here = (source[:, None] + index)[real]
     for buffer in buffers:
-        shape = (*buffer.shape[:3], index.shape[1], buffer.shape[4])
-        places = (slots.clamp(max=buffer.shape[3] - 1).to(buffer.device) for slots in (target, source))
-        there, here = (slots[None, :, None, :, None].expand(shape) for slots in places)
-        buffer.scatter_(3, there, buffer.gather(3, here))
+        heads, size, dim = buffer.shape[-3:]
+        of_heads = size * torch.arange(heads, device=buffer.device)[:, None]
+        flat = buffer.view(2, -1, dim)
+        flat[:, of_heads + there.to(buffer.device)] = flat[:, of_heads + here.to(buffer.device)]
 
 
 @cache
@@ -63,28 +63,30 @@ def compiled() -> ctypes.CDLL | None:
     found = library(Path(__file__).with_suffix(".c"))
     if found is not None:
         pointer, size = ctypes.c_void_p, ctypes.c_long
-        found.compact.argtypes = (pointer, *[size] * 5, pointer, size, pointer, pointer, size)
+        found.compact.argtypes = (pointer, *[size] * 6, pointer, size, pointer, pointer, pointer)
     return found
 
 
-def compiled_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengths: Tensor, start: int) -> None:
+def compiled_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, source: Tensor, target: Tensor) -> None:
     """Do `compact` in C, on a CPU."""
-    _, rows, heads, capacity, dim = buffers[0].shape
+    heads, size, dim = buffers[0].shape[-3:]
+    half = buffers[0].stride(0) // dim
     places = (ctypes.c_void_p * len(buffers))(*map(Tensor.data_ptr, buffers))
-    slots = dim * buffers[0].element_size()
-    index, count, lengths = index.contiguous(), count.contiguous(), lengths.contiguous()
-    paths = (index.data_ptr(), index.shape[1], count.data_ptr(), lengths.data_ptr(), start)
-    if compiled().compact(places, len(buffers), rows, heads, capacity, slots, *paths):
+    index, count, source, target = (each.contiguous() for each in (index, count, source, target))
+    shape = len(buffers), len(count), heads, half, size, dim * buffers[0].element_size()
+    paths = index.data_ptr(), index.shape[1], count.data_ptr(), source.data_ptr(), target.data_ptr()
+    if compiled().compact(places, *shape, *paths):
         raise MemoryError(f"no memory for a path of {index.shape[1]} slots")
 
 
-def triton_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, lengths: Tensor, start: int) -> None:
+def triton_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, source: Tensor, target: Tensor) -> None:
     """Do `compact` in one launch; a program moves one head's path in one row of one layer's keys or values."""
     first = buffers[0]
-    _, rows, heads, capacity, dim = first.shape
+    heads, size, dim = first.shape[-3:]
     places = addresses(tuple(buffer.data_ptr() for buffer in buffers), first.device)
-    _compact[(len(buffers), 2 * rows, heads)](
-        *(first, places, index.contiguous(), count, lengths, rows, heads, capacity, index.shape[1], start, dim),
+    _compact[(len(buffers), 2 * len(count), heads)](
+        *(first, places, index.contiguous(), count, source, target, len(count), size, first.stride(0) // dim),
+        *(index.shape[1], dim),
         PATH=triton.next_power_of_2(index.shape[1]),
         DIM=triton.next_power_of_2(dim),
     )
@@ -98,7 +100,7 @@ def addresses(pointers: tuple[int, ...], device: torch.device) -> Int[Tensor, " 
 
 if triton is not None:  # no_type_check keeps run-time checkers of annotations out of the kernel's source
 
-    @triton.jit(do_not_specialize=["capacity", "steps", "start"])
+    @triton.jit(do_not_specialize=["size", "half", "steps"])
     @no_type_check
     def _compact(
         # `like` only gives the type that the addresses point to.
@@ -106,12 +108,12 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         addresses,
         index,
         count,
-        lengths,
+        source,
+        target,
         rows,
-        heads,
-        capacity,
+        size,
+        half,
         steps,
-        start,
         dim,
         PATH: tl.constexpr,
         DIM: tl.constexpr,
@@ -120,11 +122,11 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         row = part % rows
         step, column = tl.arange(0, PATH), tl.arange(0, DIM)
         moved = step < tl.load(count + row)
-        source = start + tl.load(index + row * steps + step, mask=moved, other=0)
-        target = tl.load(lengths + row) + step
+        here = tl.load(source + row) + tl.load(index + row * steps + step, mask=moved, other=0)
+        there = tl.load(target + row) + step
         buffer = tl.load(addresses + tl.program_id(0)).to(like.dtype)
-        buffer += (part * heads + head).to(tl.int64) * capacity * dim
-        mask = (moved & (source != target))[:, None] & (column < dim)
-        kept = tl.load(buffer + source[:, None] * dim + column, mask=mask)
+        buffer += ((part // rows).to(tl.int64) * half + head.to(tl.int64) * size) * dim
+        mask = (moved & (here != there))[:, None] & (column < dim)
+        kept = tl.load(buffer + here.to(tl.int64)[:, None] * dim + column, mask=mask)
         tl.debug_barrier()  # a slot may be both read and written
-        tl.store(buffer + target[:, None] * dim + column, kept, mask=mask)
+        tl.store(buffer + there.to(tl.int64)[:, None] * dim + column, kept, mask=mask)

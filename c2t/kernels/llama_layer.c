@@ -31,11 +31,11 @@ typedef struct {
     float epsilon;
 } layer;
 
-/* Keys or values of one layer: slot s of head h of row b begins at start + b * row + h * head + s * dim. */
+/* Keys and values of one layer: slot s of head h begins at h * head + s * dim. */
 typedef struct {
     float *keys, *values;
-    long row, head;
-    long begin; /* first new slot */
+    long head;
+    const int64_t *place; /* slot of each new token */
 } cache;
 
 /* The slots that each of the queries sees: the first count[r] of index + r * stride, in rising order. */
@@ -147,7 +147,7 @@ static void normalise(const float *x, const float *weight, float epsilon, long r
 }
 
 /* Turn queries (in place) and keys, and put keys and values into the cache. cosine, sine: (rows, dim / 2). */
-static void turn(const layer *l, float *qkv, const float *cosine, const float *sine, long rows, long n, cache c) {
+static void turn(const layer *l, float *qkv, const float *cosine, const float *sine, long rows, cache c) {
     long dim = l->dim, half = dim / 2, heads = l->heads + 2 * l->kv_heads;
 #pragma omp for schedule(static)
     for (long r = 0; r < rows; r++)
@@ -156,7 +156,7 @@ static void turn(const layer *l, float *qkv, const float *cosine, const float *s
             if (h >= l->heads) {
                 long head = (h - l->heads) % l->kv_heads;
                 float *of = h < l->heads + l->kv_heads ? c.keys : c.values;
-                to = of + r / n * c.row + head * c.head + (c.begin + r % n) * dim;
+                to = of + head * c.head + c.place[r] * dim;
             }
             for (long i = 0; i < half; i += W) {
                 vector a = AT(from + i), b = AT(from + half + i);
@@ -240,10 +240,10 @@ static void attend(const float *query, const float *keys, const float *values, c
     }
 }
 
-/* x (rows, hidden) in place. rows = batch * n. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) + heads dim)
+/* x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) + heads dim)
    floats, and for each thread (stride of sight + W) floats for each head of a group. threads: torch's number, since its
    OpenMP may be another one than this file's. */
-void llama_layer(const layer *l, float *x, const float *cosine, const float *sine, long rows, long n, cache c, sight s,
+void llama_layer(const layer *l, float *x, const float *cosine, const float *sine, long rows, cache c, sight s,
                  float *room, int threads) {
     long hidden = l->out.outputs, heads = l->heads + 2 * l->kv_heads, group = l->heads / l->kv_heads;
     long wide = heads * l->dim > l->gate.outputs ? heads * l->dim : l->gate.outputs;
@@ -253,11 +253,11 @@ void llama_layer(const layer *l, float *x, const float *cosine, const float *sin
     {
         if (l->read_norm) normalise(x, l->read_norm, l->epsilon, rows, hidden, normal);
         project(&l->qkv, read, rows, joined);
-        turn(l, joined, cosine, sine, rows, n, c);
+        turn(l, joined, cosine, sine, rows, c);
         float *mine = weights + omp_get_thread_num() * group * (s.stride + W);
 #pragma omp for schedule(static, 1)
         for (long item = 0; item < rows * l->kv_heads; item++) {
-            long r = item / l->kv_heads, h = item % l->kv_heads, start = r / n * c.row + h * c.head;
+            long r = item / l->kv_heads, h = item % l->kv_heads, start = h * c.head;
             attend(joined + (r * heads + h * group) * l->dim, c.keys + start, c.values + start,
                    s.index + r * s.stride, s.count[r], group, l->dim, mine, attended + item * group * l->dim);
         }
@@ -278,16 +278,18 @@ void rms_norm(const float *x, const float *weight, float epsilon, long rows, lon
     normalise(x, weight, epsilon, rows, width, y);
 }
 
-/* List the slots that each query sees. mask: (rows, slots) of bytes. */
-void list_seen(const uint8_t *mask, long rows, long slots, int32_t *index, int32_t *count, int threads) {
+/* List the slots that each query sees: `prefix` ones from `first` on, and of the `slots` after them those in the mask,
+   (rows, slots) bytes. index: (rows, stride). */
+void list_seen(const int64_t *first, const int64_t *prefix, const uint8_t *mask, long rows, long slots, long stride,
+               int32_t *index, int32_t *count, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long r = 0; r < rows; r++) {
-        int32_t found = 0;
-        for (long s = 0; s < slots; s++) {
-            index[r * slots + found] = (int32_t)s;
-            found += mask[r * slots + s] != 0;
-        }
-        count[r] = found;
+        int32_t *list = index + r * stride;
+        long found = 0, tail = first[r] + prefix[r];
+        for (; found < prefix[r]; found++) list[found] = (int32_t)(first[r] + found);
+        for (long s = 0; s < slots; s++)
+            if (mask[r * slots + s]) list[found++] = (int32_t)(tail + s);
+        count[r] = (int32_t)found;
     }
 }
 

@@ -34,7 +34,7 @@ class _Layer(ctypes.Structure):
 
 
 class _Cache(ctypes.Structure):
-    _fields_ = [("keys", _POINTER), ("values", _POINTER), ("row", _LONG), ("head", _LONG), ("begin", _LONG)]
+    _fields_ = [("keys", _POINTER), ("values", _POINTER), ("head", _LONG), ("place", _POINTER)]
 
 
 class _Sight(ctypes.Structure):
@@ -47,10 +47,10 @@ def kernels() -> ctypes.CDLL | None:
     found = library(Path(__file__).with_suffix(".c"))
     if found is not None:
         layer, matrix = ctypes.POINTER(_Layer), ctypes.POINTER(_Matrix)
-        found.llama_layer.argtypes = (layer, *[_POINTER] * 3, _LONG, _LONG, _Cache, _Sight, _POINTER, _INT)
+        found.llama_layer.argtypes = (layer, *[_POINTER] * 3, _LONG, _Cache, _Sight, _POINTER, _INT)
         found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _INT)
         found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
-        found.list_seen.argtypes = (_POINTER, _LONG, _LONG, _POINTER, _POINTER, _INT)
+        found.list_seen.argtypes = (*[_POINTER] * 3, *[_LONG] * 3, _POINTER, _POINTER, _INT)
         found.lanes.restype = _LONG
     return found
 
@@ -88,19 +88,23 @@ class PackedMatrix:
 
 
 class Sight(NamedTuple):
-    """Slots that each query sees: index[r, :count[r]], in rising order."""
+    """Slots of the cache that each of R queries sees: index[r, :count[r]], in rising order."""
 
     index: Int[Tensor, "R t"]
     count: Int[Tensor, " R"]
 
     @classmethod
-    def of(cls, mask: Bool[Tensor, "B n t"]) -> "Sight":
-        """Return the sight of B x n queries."""
-        rows, slots = mask.shape[0] * mask.shape[1], mask.shape[2]
-        found = cls(torch.empty(rows, slots, dtype=torch.int32), torch.empty(rows, dtype=torch.int32))
-        mask = mask.contiguous()
+    def of(
+        cls, first: Int[Tensor, " R"], prefix: Int[Tensor, " R"], mask: Bool[Tensor, "R m"], longest: int
+    ) -> "Sight":
+        """Return the sight of queries that see prefix[r] slots, at most `longest`, from first[r] on, and of the m slots
+        after them those in the mask."""
+        rows, slots = mask.shape
+        found = cls(torch.empty(rows, longest + slots, dtype=torch.int32), torch.empty(rows, dtype=torch.int32))
+        first, prefix, mask = (each.contiguous() for each in (first, prefix, mask))
+        pointers = first.data_ptr(), prefix.data_ptr(), mask.data_ptr()
         out = found.index.data_ptr(), found.count.data_ptr()
-        kernels().list_seen(mask.data_ptr(), rows, slots, *out, torch.get_num_threads())
+        kernels().list_seen(*pointers, rows, slots, longest + slots, *out, torch.get_num_threads())
         return found
 
 
@@ -152,27 +156,27 @@ class PackedLayer:
         self,
         x: Float[Tensor, "R H"],
         turns: tuple[Float[Tensor, "R h"], Float[Tensor, "R h"]],
-        buffer: Float[Tensor, "2 B K t D"],
-        begin: int,
+        buffer: Float[Tensor, "2 *B K t D"],
+        places: Int[Tensor, " R"],
         sight: Sight,
         room: Float[Tensor, " n"],
     ) -> None:
-        """Replace R = B x n states by the layer's outputs.
+        """Replace R states by the layer's outputs.
 
         turns: cosines and sines of the states' positions, for half of a head's dimensions. buffer: keys and values, to
-        which the states' own are written from slot `begin` on.
+        which the states' own are written, each at its place. Places and `sight` count slots from the buffer's first
+        one, in its first head.
         """
         cosine, sine = turns
         assert all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in (x, cosine, sine))
-        assert buffer.stride(3) == self.dim
+        assert buffer.is_contiguous()
         assert buffer.dtype == torch.float32
-        halves, rows, heads = buffer.stride()[:3]
-        keys = buffer.data_ptr()
-        cache = _Cache(keys, keys + halves * buffer.element_size(), rows, heads, begin)
+        assert places.is_contiguous()
+        keys, half = buffer.data_ptr(), buffer.stride(0) * buffer.element_size()
+        cache = _Cache(keys, keys + half, buffer.stride(-3), places.data_ptr())
         seen = _Sight(sight.index.data_ptr(), sight.count.data_ptr(), sight.index.shape[1])
-        n, threads = len(x) // buffer.shape[1], torch.get_num_threads()
         pointers = (x.data_ptr(), cosine.data_ptr(), sine.data_ptr())
-        kernels().llama_layer(self.struct, *pointers, len(x), n, cache, seen, room.data_ptr(), threads)
+        kernels().llama_layer(self.struct, *pointers, len(x), cache, seen, room.data_ptr(), torch.get_num_threads())
 
 
 def packable(layer: nn.Module, dim: int) -> bool:

@@ -7,10 +7,10 @@ elsewhere SDPA with the dense mask.
 """
 
 import math
-from typing import no_type_check
+from typing import NamedTuple, no_type_check
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.kernels.tree_mask import WORD, TreeMask
@@ -22,6 +22,15 @@ except ImportError:  # the torch twin needs none
     triton = None
 
 
+class Ranges(NamedTuple):
+    """Rows of different sizes laid end to end. Row r has sizes[r] of the queries, from first[r] on; of the keys its
+    prefix from starts[r] on, and its tree from tails[r] on."""
+
+    first: Int[Tensor, " B"]
+    starts: Int[Tensor, " B"]
+    tails: Int[Tensor, " B"]
+
+
 def tree_attention(
     query: Float[Tensor, "B H n D"],
     key: Float[Tensor, "B h t D"],
@@ -30,18 +39,22 @@ def tree_attention(
     scale: float | None = None,
     window: int | None = None,
     slots: int | None = None,
+    ranges: Ranges | None = None,
 ) -> Float[Tensor, "B H n D"]:
     """Return softmax(scale QK)V over each row's prefix, key slots [0, lengths[r]), and tree, the last `slots` key
     slots.
 
     H is a multiple of h: query head i reads key-value head i // (H / h). scale: 1 / sqrt(D) by default. window: keys
     further back than this are not seen. slots: key slots of the tree, n unless the queries are only a part of it (then
-    without a window, because positions are those of the queries). The output is stored as (B, n, H, D).
+    without a window, because positions are those of the queries). ranges: queries and keys have one row, (1, H, S, D)
+    and (1, h, t, D), in which the mask's rows lie where these say. The output is stored as (B, n, H, D).
     """
     assert window is None or slots is None, "a window needs the positions of all slots"
     scale = query.shape[3] ** -0.5 if scale is None else scale
     if triton is not None and query.is_cuda and query.dtype != torch.float64:
-        return triton_attention(query, key, value, mask, scale, window, slots)
+        return triton_attention(query, key, value, mask, scale, window, slots, ranges)
+    if ranges is not None:
+        return torch_attention_of_ranges(query, key, value, mask, scale, window, ranges)
     return torch_attention(query, key, value, mask, scale, window, slots)
 
 
@@ -58,6 +71,21 @@ def torch_attention(
     out = grouped_attention(query, key, value, mask.dense(key.shape[2], window, slots), scale)
     padding = torch.arange(query.shape[2], device=query.device) >= mask.sizes[:, None]
     return out.masked_fill(padding[:, None, :, None], 0).transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def torch_attention_of_ranges(
+    query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: float, window: int | None, ranges: Ranges
+) -> Tensor:
+    """Do `torch_attention` row by row."""
+    out = torch.empty(query.shape[0], *query.shape[2:0:-1], query.shape[3], dtype=query.dtype, device=query.device)
+    for row, (first, start, tail) in enumerate(zip(*(places.tolist() for places in ranges), strict=True)):
+        size = int(mask.sizes[row])
+        own = TreeMask(*(column[row : row + 1] for column in mask))
+        own = own._replace(bits=own.bits[:, :size], positions=own.positions[:, :size])
+        mine, keys = slice(first, first + size), slice(start, tail + size)
+        found = torch_attention(query[:, :, mine], key[:, :, keys], value[:, :, keys], own, scale, window)
+        out[:, mine] = found.transpose(1, 2)
+    return out.transpose(1, 2)
 
 
 def grouped_attention(
@@ -83,32 +111,35 @@ def triton_attention(
     scale: float,
     window: int | None = None,
     slots: int | None = None,
+    ranges: Ranges | None = None,
     splits: int | None = None,
 ) -> Tensor:
     """Do `tree_attention` in Triton. splits: programs that share a prefix, a power of two (default: enough to fill the
     device)."""
-    rows, heads, n, dim = query.shape
+    (rows, n), (_, heads, _, dim) = mask.positions.shape, query.shape
     blocks = blocking(heads // key.shape[1], dim, query.element_size())
     grid = (triton.cdiv(n, blocks["NODES"]), rows * key.shape[1])
     slots = slots or n
     start = key.shape[2] - slots
-    splits = splits or fill(grid[0] * grid[1], start, query.device)
-    out = torch.empty(rows, n, heads, dim, dtype=query.dtype, device=query.device)
+    splits = splits or fill(grid[0] * grid[1], start // (rows if ranges else 1), query.device)
+    out = query.new_empty(query.shape[0], query.shape[2], heads, dim)
     part, weight = out, out  # one split writes the result itself
     if splits > 1:
         part = torch.empty(splits, *out.shape, dtype=torch.float32, device=out.device)
-        weight = torch.empty(splits, rows, n, heads, dtype=torch.float32, device=out.device)
+        weight = torch.empty(splits, *out.shape[:3], dtype=torch.float32, device=out.device)
+    places = ranges or Ranges(mask.lengths, mask.lengths, mask.lengths)  # not read
     strides = (stride for tensor in (query, key, value) for stride in tensor.stride()[:3])
     _attend[(*grid, splits)](
-        *(query, key, value, part, weight, *mask, *strides),
-        *(n, slots, key.shape[1], start, mask.bits.shape[2], scale / math.log(2)),
+        *(query, key, value, part, weight, *mask, *places, *strides),
+        *(n, slots, key.shape[1], start, mask.bits.shape[2], out.shape[0] * out.shape[1], scale / math.log(2)),
         WINDOW=window or 0,
+        RANGES=ranges is not None,
         SPLITS=splits,
         PRECISION="interpreter" if query.device.type == "cpu" else "ieee",
         **blocks,
     )
     if splits > 1:
-        queries = rows * n * heads
+        queries = weight[0].numel()
         _merge[(triton.cdiv(queries, 16),)](part, weight, out, queries, SPLITS=splits, DIM=dim, TILE=16)
     return out.transpose(1, 2)
 
@@ -161,13 +192,13 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         return keys, tl.load(value + slot[:, None] * v_slot + dim, mask=there[:, None], other=0.0)
 
     # fmt: off
-    @triton.jit(do_not_specialize=["n", "slots", "start", "words"])
+    @triton.jit(do_not_specialize=["n", "slots", "start", "words", "tokens"])
     @no_type_check
     def _attend(
-        query, key, value, part, weight, bits, block, count, lengths, sizes, positions,
-        q_row, q_head, q_node, k_row, k_head, k_slot, v_row, v_head, v_slot, n, slots, kv_heads, start, words, scale,
-        WINDOW: tl.constexpr, SPLITS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, NODES: tl.constexpr,
-        KEYS: tl.constexpr, DIM: tl.constexpr, PRECISION: tl.constexpr,
+        query, key, value, part, weight, bits, block, count, lengths, sizes, positions, first_query, starts, tails,
+        q_row, q_head, q_node, k_row, k_head, k_slot, v_row, v_head, v_slot, n, slots, kv_heads, start, words,
+        tokens, scale, WINDOW: tl.constexpr, RANGES: tl.constexpr, SPLITS: tl.constexpr, GROUP: tl.constexpr,
+        PADDED: tl.constexpr, NODES: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, PRECISION: tl.constexpr,
     ):
         """Attend from one block of NODES tree slots x GROUP query heads of one key-value head to one share of the
         prefix."""
@@ -178,10 +209,21 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         size = tl.load(sizes + row)
         real = (node < size) & (m % PADDED < GROUP)
         place = tl.load(positions + row * n + node, mask=real, other=0)
-        q = query + row.to(tl.int64) * q_row + (q_index * q_head + node * q_node)[:, None] + dim
-        q = tl.load(q, mask=real[:, None], other=0.0)
-        key += row.to(tl.int64) * k_row + head.to(tl.int64) * k_head
-        value += row.to(tl.int64) * v_row + head.to(tl.int64) * v_head
+        key += head.to(tl.int64) * k_head
+        value += head.to(tl.int64) * v_head
+        if RANGES:
+            out_first, out_end = tl.load(first_query + row), size
+            query += out_first * q_node
+            here = tl.load(starts + row)
+            key += here * k_slot
+            value += here * v_slot
+            start, slots = (tl.load(tails + row) - here).to(tl.int32), size  # behind them lies another row
+        else:
+            out_first, out_end = row.to(tl.int64) * n, n
+            query += row.to(tl.int64) * q_row
+            key += row.to(tl.int64) * k_row
+            value += row.to(tl.int64) * v_row
+        q = tl.load(query + (q_index * q_head + node * q_node)[:, None] + dim, mask=real[:, None], other=0.0)
         peak = tl.full([NODES * PADDED], float("-inf"), tl.float32)
         total = tl.zeros([NODES * PADDED], tl.float32)
         acc = tl.zeros([NODES * PADDED, DIM], tl.float32)
@@ -207,8 +249,8 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
                 seen &= place[:, None] - tl.load(positions + row * n + slot, mask=slot < n, other=0) < WINDOW
             peak, total, acc = _absorb(q, keys, values, seen, scale, peak, total, acc, PRECISION)
 
-        where = ((split * (tl.num_programs(1) // kv_heads) + row) * n + node) * kv_heads * GROUP + q_index
-        stored = (node < n) & (m % PADDED < GROUP)
+        where = (split * tokens + out_first + node) * kv_heads * GROUP + q_index
+        stored = (node < out_end) & (m % PADDED < GROUP)
         acc /= tl.maximum(total, 1e-30)[:, None]
         tl.store(part + where.to(tl.int64)[:, None] * DIM + dim, acc.to(part.dtype.element_ty), mask=stored[:, None])
         if SPLITS > 1:

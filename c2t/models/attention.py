@@ -14,7 +14,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from c2t.errors import InputError
-from c2t.kernels.tree_attention import tree_attention
+from c2t.kernels.tree_attention import Ranges, tree_attention
 from c2t.kernels.tree_mask import TreeMask
 
 TREE_ATTENTION = "c2t_tree"
@@ -29,17 +29,18 @@ def attend(
     scaling: float | None = None,
     sliding_window: int | None = None,
     tree_mask: TreeMask | None = None,
+    ranges: Ranges | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Return the attention of queries (B, H, n, D) to the cache's keys and values (B, h, t, D): a tensor (B, n, H, D),
     and None for the weights.
 
     transformers calls it in every layer of a model whose attention implementation is TREE_ATTENTION. Without
-    `tree_mask` it is SDPA.
+    `tree_mask` it is SDPA. ranges: see `tree_attention`.
     """
     if tree_mask is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
-    return tree_attention(query, key, value, tree_mask, scaling, sliding_window).transpose(1, 2), None
+    return tree_attention(query, key, value, tree_mask, scaling, sliding_window, ranges=ranges).transpose(1, 2), None
 
 
 AttentionInterface.register(TREE_ATTENTION, attend)

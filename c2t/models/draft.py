@@ -10,6 +10,7 @@ from torch import Tensor
 from c2t.errors import InputError
 from c2t.kv_cache import KVCache
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
+from c2t.ragged import Ragged
 from c2t.tree import Tree
 
 
@@ -35,9 +36,10 @@ class DraftSession(ABC):
         features: Float[Tensor, "B F H"],
         positions: Int[Tensor, "B F"],
         mask: Bool[Tensor, "B F t"],
+        rows: Ragged,
     ) -> Float[Tensor, "B F H"]:
         """Run one draft forward behind the cache; return hidden states, which `_logits` reads and children take as
-        features."""
+        features. Those of slots that are not in `rows` are not used."""
 
     @abstractmethod
     def _logits(self, hidden: Float[Tensor, "B F H"]) -> Float[Tensor, "B F v"]: ...
@@ -56,7 +58,8 @@ class DraftSession(ABC):
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         lengths = self.cache.lengths if self.cache.lengths is not None else torch.zeros_like(count)
         causal = (steps[:, None] >= steps).expand(len(tokens), -1, -1)
-        hidden = self._forward(tokens, features, lengths[:, None] + steps, self._mask(causal))
+        rows = Ragged.of(steps < count[:, None])
+        hidden = self._forward(tokens, features, lengths[:, None] + steps, self._mask(causal), rows)
         self.cache.keep(steps.expand_as(tokens), count)
         self.observed = hidden
         self._begin(hidden.gather(1, (count - 1)[:, None, None].expand(-1, 1, hidden.shape[2])))
@@ -89,7 +92,7 @@ class DraftSession(ABC):
         self.passes = self.passes + (used & tree.alive.gather(1, slots)).any(1)
         if first:
             assert slots.shape[1] == 1, "the root is expanded first, alone"
-            return self._rows(self.hidden)
+            return self._rows(self.hidden, Ragged.of(used))
         parent = (tree.parent.gather(1, slots)[..., None] == self.entries[:, None]).int().argmax(-1)[..., None]
         features = self.hidden.gather(1, parent.expand(-1, -1, self.hidden.shape[2]))
         # What the parents see, and the new entries themselves, which no older one sees.
@@ -99,9 +102,10 @@ class DraftSession(ABC):
         self.sight = torch.cat([known, itself.expand(len(slots), -1, -1)], 2)
         self.entries = torch.cat([self.entries, torch.where(used, slots, -1)], 1)
         positions = self.cache.lengths[:, None] + tree.depth.gather(1, slots)  # a child of the root comes next
-        hidden = self._forward(tree.token.gather(1, slots), features, positions, self.sight[:, first_new:])
+        rows = Ragged.of(used)
+        hidden = self._forward(tree.token.gather(1, slots), features, positions, self.sight[:, first_new:], rows)
         self.hidden = torch.cat([self.hidden, hidden], 1)
-        return self._rows(hidden)
+        return self._rows(hidden, rows)
 
     def refuse_nan(self) -> None:
         """Raise InputError if a distribution of this round was NaN. Called once a round, because it waits for the
@@ -114,9 +118,10 @@ class DraftSession(ABC):
         """Keep only these rows of the batch, in this order."""
         self.cache.select(rows)
 
-    def _rows(self, hidden: Float[Tensor, "B F H"]) -> NextTokenDistributions:
+    def _rows(self, hidden: Float[Tensor, "B F H"], rows: Ragged) -> NextTokenDistributions:
         self._take_log_norms()
-        self.latest = NextTokenDistributions(self._logits(hidden), hidden, self.vocabulary)
+        logits = self._logits(rows.take(hidden)[None])[0]
+        self.latest = NextTokenDistributions(logits, hidden, self.vocabulary, rows)
         return self.latest
 
     def _take_log_norms(self) -> None:

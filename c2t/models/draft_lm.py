@@ -8,6 +8,7 @@ from torch import Tensor
 from c2t.errors import InputError
 from c2t.models.draft import DraftSession
 from c2t.models.target import Target
+from c2t.ragged import Ragged
 
 
 class DraftLM:
@@ -39,7 +40,7 @@ class DraftLMSession(DraftSession):
         else:
             self._observe(tokens[:, 1:], features, count)
 
-    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, rows: Ragged) -> Tensor:
         return self.draft.model.forward(tokens, positions, mask, self.cache)
 
     def _logits(self, hidden: Tensor) -> Tensor:

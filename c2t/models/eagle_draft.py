@@ -12,6 +12,7 @@ from c2t.models.fused_eagle import FusedEagle
 from c2t.models.packed_llama import PackedEagle
 from c2t.models.projection import Projection, version_of
 from c2t.protocols import DraftVocabulary
+from c2t.ragged import Ragged
 
 
 class EagleDraft:
@@ -74,9 +75,10 @@ class EagleSession(DraftSession):
         features: Float[Tensor, "B F D"],
         positions: Int[Tensor, "B F"],
         mask: Bool[Tensor, "B F t"],
+        rows: Ragged,
     ) -> Float[Tensor, "B F H"]:
         if self.packed is not None:
-            return self.packed(features, tokens, positions, mask, self.cache)
+            return self.packed(features, tokens, positions, mask, self.cache, rows)
         features = features.to(self.dtype)  # a packed target's are in float32 whatever its dtype
         if self.fused is None:
             return self.draft.head(features, tokens, positions, mask[:, None], self.cache)

@@ -109,9 +109,8 @@ class AtDepth(NextTokenDistributions):
         return self._at(self.ahead._drafted)
 
     @cached_property
-    def log_norm(self) -> Float[Tensor, "B F 1"]:
-        """See `NextTokenDistributions.log_norm`."""
-        return self._at(self.ahead.log_norm)
+    def _norm(self) -> Float[Tensor, "B F"]:
+        return self._at(self.ahead.log_norm)[..., 0]
 
     def topk_entropy(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """See `NextTokenDistributions.topk_entropy`."""

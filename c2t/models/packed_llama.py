@@ -3,7 +3,7 @@
 transformers' modules keep the weights; these are snapshots of them for decoding.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,8 +12,10 @@ from transformers import PreTrainedModel
 
 from c2t.kernels.llama_layer import PackedLayer, PackedMatrix, PackedNorm, Sight, packable
 from c2t.kv_cache import KVCache
+from c2t.kv_pool import KVPool
 from c2t.models.eagle import EagleHead
 from c2t.models.rotations import Rotations
+from c2t.ragged import Ragged
 
 
 class PackedLayers:
@@ -33,25 +35,27 @@ class PackedLayers:
 
     def __call__(
         self,
-        states: Float[Tensor, "B n H"],
-        positions: Int[Tensor, "B n"],
-        mask: Bool[Tensor, "B n t"],
-        cache: KVCache,
+        states: Float[Tensor, "R H"],
+        positions: Int[Tensor, " R"],
+        places: Int[Tensor, " R"],
+        sight: Sight,
+        layer: Callable[[int, Tensor, int, int], Tensor],
         tapped: dict[int, Tensor | None],
     ) -> Float[Tensor, "R H"]:
-        """Append n tokens to the cache and return the last layer's outputs in float32, R = B x n. The inputs of the
-        layers that are keys of `tapped` become its values, (B, n, H); the number of layers stands for the outputs."""
-        rows, new = positions.shape
-        x = states.to(torch.float32, memory_format=torch.contiguous_format, copy=True).flatten(0, 1)
-        turns, sight = self.rotations.at(positions), Sight.of(mask)
+        """Append R tokens to the cache and return the last layer's outputs in float32.
+
+        places: the tokens' slots. layer(number, like, heads, dim): the buffer of a layer of the cache. The inputs of
+        the layers that are keys of `tapped` become its values, (1, R, H); the number of layers stands for the outputs.
+        """
+        x = states.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+        turns = self.rotations.at(positions)
         room = self.layers[0].room(x, sight)
-        for number, layer in enumerate(self.layers):
+        for number, each in enumerate(self.layers):
             if number in tapped:
-                tapped[number] = x.clone().unflatten(0, (rows, new))
-            buffer, begin = cache.append(number, x, rows, layer.kv_heads, new, layer.dim)
-            layer(x, turns, buffer, begin, sight, room)
+                tapped[number] = x[None].clone()
+            each(x, turns, layer(number, x, each.kv_heads, each.dim), places, sight, room)
         if len(self.layers) in tapped:
-            tapped[len(self.layers)] = x.clone().unflatten(0, (rows, new))
+            tapped[len(self.layers)] = x[None].clone()
         return x
 
 
@@ -72,15 +76,20 @@ class PackedLlama:
 
     def __call__(
         self,
-        tokens: Int[Tensor, "B n"],
-        positions: Int[Tensor, "B n"],
-        mask: Bool[Tensor, "B n t"],
-        cache: KVCache,
+        tokens: Int[Tensor, " R"],
+        positions: Int[Tensor, " R"],
+        mask: Bool[Tensor, "R n"],
+        rows: Ragged,
+        cache: KVPool,
         tapped: dict[int, Tensor | None],
-    ) -> Float[Tensor, "B n H"]:
-        """Append n tokens to the cache and return their post-norm states; see `PackedLayers`."""
-        states = self.layers(self.embed_tokens(tokens), positions, mask, cache, tapped)
-        return self.norm(states).unflatten(0, tokens.shape)
+    ) -> Float[Tensor, "R H"]:
+        """Append R tokens to the cache and return their post-norm states; see `PackedLayers`. Each sees its row's
+        committed slots, and of the row's n new ones those in the mask."""
+        cache.append(rows)
+        starts = torch.tensor(cache.starts)[rows.row]
+        sight = Sight.of(starts, cache.lengths[rows.row], mask, int(cache.lengths.max()))
+        states = self.layers(self.embed_tokens(tokens), positions, cache.places, sight, cache.layer, tapped)
+        return self.norm(states)
 
 
 class PackedEagle:
@@ -102,7 +111,15 @@ class PackedEagle:
         positions: Int[Tensor, "B n"],
         mask: Bool[Tensor, "B n t"],
         cache: KVCache,
+        rows: Ragged,
     ) -> Float[Tensor, "B n H"]:
-        """See `EagleHead.forward`."""
+        """See `EagleHead.forward`; only the slots in `rows` are computed."""
+        tokens, features, positions, mask = map(rows.take, (tokens, features, positions, mask))
         joined = self.fc(torch.cat([self.embed_tokens(tokens).float(), features.float()], -1))
-        return self.layers(joined, positions, mask, cache, {}).unflatten(0, tokens.shape)
+        batch, new = rows.place.shape
+        for number, layer in enumerate(self.layers.layers):
+            _, begin = cache.append(number, joined, batch, layer.kv_heads, new, layer.dim)
+        first = cache.firsts(batch)[rows.row]
+        sight = Sight.of(first, torch.zeros_like(first), mask, 0)
+        places = first + begin + rows.slot
+        return rows.back(self.layers(joined, positions, places, sight, lambda number, *_: cache.buffers[number], {}))

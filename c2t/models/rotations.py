@@ -18,12 +18,11 @@ class Rotations:
         self._rotary, self._half = rotary, dim // 2
         self.cosine = self.sine = torch.zeros(0, self._half, device=rotary.inv_freq.device)
 
-    def at(self, positions: Int[Tensor, "B n"]) -> tuple[Float[Tensor, "R h"], Float[Tensor, "R h"]]:
-        """Return cosines and sines of the positions, row after row, for half of a head's dimensions: the other half
-        turns by the same angles."""
+    def at(self, positions: Int[Tensor, " R"]) -> tuple[Float[Tensor, "R h"], Float[Tensor, "R h"]]:
+        """Return cosines and sines of the positions, for half of a head's dimensions: the other half turns by the same
+        angles."""
         self.reach(int(positions.max()) + 1)
-        flat = positions.flatten()
-        return self.cosine[flat], self.sine[flat]
+        return self.cosine[positions], self.sine[positions]
 
     def reach(self, positions: int) -> None:
         """Extend the table to this number of positions, if it is shorter."""

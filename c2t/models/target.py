@@ -17,9 +17,12 @@ from transformers import PreTrainedModel
 from c2t.errors import InputError
 from c2t.kernels.tree_mask import TreeMask
 from c2t.kv_cache import KVCache
+from c2t.kv_pool import KVPool
 from c2t.models.attention import TREE_ATTENTION, check_heads, tree_arguments
 from c2t.models.packed_llama import PackedLlama
 from c2t.models.projection import Projection, version_of
+from c2t.models.row_attention import RowAttention
+from c2t.ragged import Ragged, SlotLogits
 from c2t.tree import Tree
 
 # Tested: tree forward = forward of every path.
@@ -33,12 +36,13 @@ ATTENTION = ("sdpa", "eager", TREE_ATTENTION)
 
 
 class Verified(NamedTuple):
-    """Result of one target forward, for every slot: logits of the next token, and the features that the draft reads.
+    """Result of one target forward: logits of the next token after every slot, and the features that the draft reads.
 
-    Features are the post-final-norm hidden states, which the LM head reads too, unless `Target.tap` chose others.
+    Features are the post-final-norm hidden states, which the LM head reads too, unless `Target.tap` chose others; those
+    of slots that are not real mean nothing.
     """
 
-    logits: Float[Tensor, "B n V"]
+    logits: SlotLogits
     features: Float[Tensor, "B m D"]
 
 
@@ -160,6 +164,26 @@ class Target:
         ).last_hidden_state
         return hidden.to(self.device)  # where layers are spread over devices, the last one is elsewhere
 
+    def forward_rows(
+        self,
+        tokens: Int[Tensor, " R"],
+        positions: Int[Tensor, " R"],
+        sees: Bool[Tensor, "R n"],
+        rows: Ragged,
+        cache: KVPool,
+        tree: Tree | None = None,
+    ) -> Float[Tensor, "R H"]:
+        """Run R tokens of rows of different sizes, which the cache has slots for, and return their post-norm states.
+        Each sees its row's committed slots, and of the row's n new ones those that `sees` marks. tree: what they are,
+        for tree attention."""
+        if hasattr(self.model.base_model, "wpe"):  # a table of positions, past whose end a text's last tree may reach
+            positions = positions.clamp(max=self.config.max_position_embeddings - 1)
+        with RowAttention(self.model, positions, sees, rows, cache, tree) as attention:
+            hidden = self.model.base_model(
+                input_ids=tokens[None], position_ids=positions[None], past_key_values=cache, use_cache=True, **attention
+            ).last_hidden_state[0]
+        return hidden.to(self.device)  # where layers are spread over devices, the last one is elsewhere
+
     def logits(self, hidden: Float[Tensor, "B n H"]) -> Float[Tensor, "B n V"]:
         """Return the LM head's logits for these states."""
         return self._project(hidden).to(self.device)
@@ -187,52 +211,69 @@ class Target:
 class TargetSession:
     """One generation of B rows; the cache holds the committed prefix without the root.
 
-    On a CPU a Llama runs in its packed form: float32 arithmetic whatever the weights' dtype, and every token's logits
-    are the same bits in a tree and in plain decoding.
+    A forward computes the real slots of all rows, laid end to end, so that it costs what the trees hold. On a CPU a
+    Llama runs in its packed form: float32 arithmetic whatever the weights' dtype, and every token's logits are the same
+    bits in a tree and in plain decoding.
     """
 
     def __init__(self, target: Target):
         self.target, self.packed = target, target.packed
-        self.cache = KVCache(target.config.num_hidden_layers)
+        self.cache = KVPool(target.config.num_hidden_layers)
 
     def forward(
-        self, tokens: Int[Tensor, "B n"], positions: Int[Tensor, "B n"], mask: Bool[Tensor, "B n t"] | TreeMask
-    ) -> Float[Tensor, "B n H"]:
-        """Append n tokens to the cache and return their post-norm states; see `Target.forward`."""
-        if self.packed is None:
-            return self.target.forward(tokens, positions, mask, self.cache)
-        return self.packed(tokens, positions, mask, self.cache, self.target.tapped)
+        self,
+        tokens: Int[Tensor, "B n"],
+        positions: Int[Tensor, "B n"],
+        sees: Bool[Tensor, "B n n"],
+        rows: Ragged,
+        tree: Tree | None = None,
+    ) -> Float[Tensor, "R H"]:
+        """Append the real ones of n slots of each row to the cache and return their post-norm states. Each sees its
+        row's committed prefix, and the row's new slots that `sees` marks. tree: what they are, if it is a tree."""
+        tokens, places, sees = map(rows.take, (tokens, positions, sees))
+        if self.packed is not None:
+            return self.packed(tokens, places, sees, rows, self.cache, self.target.tapped)
+        self.cache.append(rows)
+        return self.target.forward_rows(tokens, places, sees, rows, self.cache, tree)
 
     @property
     def lengths(self) -> Int[Tensor, " B"]:
         """Committed tokens of each row, without the root."""
         return self.cache.lengths
 
-    def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
-        """Run prompts, padded on the right; return logits of each row's last token only, (B, 1, V), and features of all
-        tokens."""
+    def read(self, tokens: Int[Tensor, "B n"], count: Int[Tensor, " B"]) -> tuple[Float[Tensor, "R H"], Ragged]:
+        """Read the next count[r] tokens of row r's text and commit them; return their post-norm states, and where they
+        stand."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         causal = (steps[:, None] >= steps).expand(len(tokens), -1, -1)
-        positions = steps.expand_as(tokens)
-        hidden = self.forward(tokens, positions, causal)
-        self.cache.keep(positions, lengths)
-        last = hidden.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, hidden.shape[2]))
-        return Verified(self.target.logits(last), self.target.features(hidden))
+        start = torch.zeros_like(count) if self.cache.lengths is None else self.cache.lengths
+        rows = Ragged.of(steps < count[:, None])
+        hidden = self.forward(tokens, start[:, None] + steps, causal, rows)
+        self.cache.keep(steps.expand_as(tokens), count)
+        return hidden, rows
+
+    def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
+        """Run prompts, padded on the right; return logits after each row's last token only, as if it were the row's
+        only slot, and features of all tokens."""
+        hidden, rows = self.read(tokens, lengths)
+        features = rows.back(self.target.features(hidden[None])[0])
+        last = hidden[rows.place.gather(1, lengths[:, None] - 1)[:, 0]]
+        number = torch.arange(len(last), device=last.device)[:, None]
+        return Verified(SlotLogits(self.target.logits(last[None])[0], number), features)
 
     def verify(self, tree: Tree) -> Verified:
-        """Run one forward over every slot of the trees; nothing is committed until `commit`."""
-        positions = tree.positions(self.cache.lengths)
-        if self.target.has_tree_attention:
-            mask = TreeMask.of(tree.parent, tree.alive, positions, self.cache.lengths)
-        else:
-            prefix = self.cache.visible()[:, None].expand(-1, tree.size, -1)
-            mask = torch.cat([prefix, tree.ancestors()], 2)
-        hidden = self.forward(tree.token, positions, mask)
-        return Verified(self.target.logits(hidden), self.target.features(hidden))
+        """Run one forward over the trees; nothing is committed until `commit`."""
+        real = tree.alive
+        if self.target.has_tree_attention:  # its queries are the first slots of a row, without holes
+            real = real.flip(1).cummax(1).values.flip(1)
+        rows = Ragged.of(real)
+        hidden = self.forward(tree.token, tree.positions(self.cache.lengths), tree.ancestors(), rows, tree)
+        features = rows.back(self.target.features(hidden[None])[0])
+        return Verified(SlotLogits(self.target.logits(hidden[None])[0], rows.place), features)
 
     def peek(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
         """Return the next token's logits after a root; nothing is committed."""
-        logits = self.verify(Tree.root(token)).logits[:, 0]
+        logits = self.verify(Tree.root(token)).logits.values
         self.cache.drop()
         return logits
 

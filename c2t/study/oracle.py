@@ -10,7 +10,7 @@ use.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.decoding import DraftModel
@@ -87,7 +87,7 @@ class OracleSession(WrappedSession):
         parent = tree.parent.clamp(min=0)
         inner = torch.zeros_like(tree.alive).scatter(1, parent, True)
         order = torch.sort(inner, dim=1, descending=True, stable=True).indices[:, : int(inner.sum(1).max())]
-        log_probs = self._log_probs(self.target.verify(tree.select(order)).logits)
+        log_probs = self._log_probs(self.target.verify(tree.select(order)).logits.padded())
         rows = torch.arange(len(order), device=order.device)[:, None]
         place = torch.zeros_like(tree.token).scatter(1, order, torch.arange(order.shape[1]).to(order).expand_as(order))
         own = log_probs[rows, place.gather(1, parent), tree.token]
@@ -105,13 +105,4 @@ class OracleSession(WrappedSession):
 
     def _commit(self, tokens: Int[Tensor, "B n"], count: Int[Tensor, " B"]) -> None:
         """Read the tokens before the new root, count[r] real ones in row r, into the target's cache."""
-        cache = self.target.cache
-        cache.drop()
-        steps = torch.arange(tokens.shape[1], device=tokens.device)
-        causal = (steps[:, None] >= steps).expand(len(tokens), -1, -1)
-        start = torch.zeros_like(count) if cache.lengths is None else cache.lengths
-        mask: Bool[Tensor, "B n t"] = causal
-        if cache.lengths is not None:
-            mask = torch.cat([cache.visible()[:, None].expand(-1, len(steps), -1), causal], 2)
-        self.target.forward(tokens, start[:, None] + steps, mask)
-        cache.keep(steps.expand_as(tokens), count)
+        self.target.read(tokens, count)

@@ -24,6 +24,7 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.policies.spec import parse
 from c2t.prompts import conversation, default_prompts, read_prompts, spread
 from c2t.protocols import NextTokenDistributions, Root
+from c2t.ragged import Ragged
 from c2t.replay.lockstep import Continuation, write_continuations
 from c2t.sampling import Sampling
 from c2t.storage.provenance import hardware
@@ -35,10 +36,10 @@ PROMPTS, NEW_TOKENS, STEP = 8, 36, 3
 class Modules(EagleSession):
     """Draft session of the straightforward version."""
 
-    def _rows(self, hidden: Tensor) -> NextTokenDistributions:
+    def _rows(self, hidden: Tensor, rows: Ragged) -> NextTokenDistributions:
         return PlainRows(self._logits(hidden))
 
-    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+    def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, rows: Ragged) -> Tensor:
         return self.draft.head(features, tokens, positions, mask[:, None], self.cache)
 
     def _logits(self, hidden: Tensor) -> Tensor:

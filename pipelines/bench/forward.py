@@ -17,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from c2t.models.pairs import Pair, load_pair
 from c2t.models.target import TargetSession
+from c2t.ragged import Ragged
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.costs import BRANCHING, regular
 from c2t.tree import Tree
@@ -42,10 +43,9 @@ class Ours:
         tree = regular(self.root, rows, BRANCHING) if rows > 1 else Tree.root(self.root)
         positions = tree.positions(self.session.lengths)
         start = time.perf_counter()
-        prefix = self.session.cache.visible()[:, None].expand(-1, tree.size, -1)
-        hidden = self.session.forward(tree.token, positions, torch.cat([prefix, tree.ancestors()], 2))
+        hidden = self.session.forward(tree.token, positions, tree.ancestors(), Ragged.of(tree.alive), tree)
         middle = time.perf_counter()
-        self.target.logits(hidden)
+        self.target.logits(hidden[None])
         end = time.perf_counter()
         self.session.cache.drop()
         return middle - start, end - middle

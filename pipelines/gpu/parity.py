@@ -104,6 +104,7 @@ def compact_differences(device: torch.device, dtype: torch.dtype, heads: int, di
     copies = [buffer.clone() for buffer in buffers]
     index = torch.tensor([[0, 3, 4], [0, 1, 0]], device=device)
     count, lengths = torch.tensor([3, 2], device=device), torch.tensor([20, 7], device=device)
-    triton_compact(buffers, index, count, lengths, 20)
-    torch_compact(copies, index, count, lengths, 20)
+    first = torch.arange(2, device=device) * heads * 30
+    triton_compact(buffers, index, count, first + 20, first + lengths)
+    torch_compact(copies, index, count, first + 20, first + lengths)
     yield from (close(found, expected, 0.0) for found, expected in zip(buffers, copies, strict=True))

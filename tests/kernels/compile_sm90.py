@@ -33,9 +33,10 @@ def attention(dtype: str, group: int, dim: int, window: int, splits: int) -> Non
     types = dict.fromkeys(("query", "key", "value"), f"*{dtype}") | {"part": f"*{results}", "weight": f"*{results}"}
     mask = ("bits", "block", "count", "lengths", "sizes", "positions")
     types |= {**dict.fromkeys(mask, "*i32"), "scale": "fp32"}
-    build(
-        tree_attention._attend, types, constants | {"WINDOW": window, "SPLITS": splits, "PRECISION": "ieee"}, **options
-    )
+    constants |= {"WINDOW": window, "SPLITS": splits, "PRECISION": "ieee"}
+    for ranges in (False, True):  # which are not read where rows are not laid end to end
+        places = dict.fromkeys(("first_query", "starts", "tails"), "*i64" if ranges else "*i32")
+        build(tree_attention._attend, types | places, constants | {"RANGES": ranges}, **options)
     if splits > 1:
         types = {"part": "*fp32", "weight": "*fp32", "out": f"*{dtype}"}
         build(tree_attention._merge, types, {"SPLITS": splits, "DIM": dim, "TILE": 16})
@@ -44,7 +45,7 @@ def attention(dtype: str, group: int, dim: int, window: int, splits: int) -> Non
 attention("bf16", group=4, dim=128, window=0, splits=8)
 attention("bf16", group=8, dim=64, window=4096, splits=1)
 attention("fp32", group=3, dim=128, window=0, splits=1)
-types = {"like": "*bf16", **dict.fromkeys(("addresses", "index", "count", "lengths"), "*i64")}
+types = {"like": "*bf16", **dict.fromkeys(("addresses", "index", "count", "source", "target"), "*i64")}
 build(compact._compact, types, {"PATH": 16, "DIM": 128})
 
 sums = {"best": "*i64", "sums": "*fp32", "values": "*fp32"}  # 15 x 32000 logits, K = 15, M = 1000

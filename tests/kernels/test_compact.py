@@ -13,6 +13,12 @@ def buffers(layers: int, rows: int, heads: int, capacity: int, dim: int, dtype: 
     return [torch.randn(2, rows, heads, capacity, dim).to(DEVICE, dtype) for _ in range(layers)]
 
 
+def rows_of(layers: list[torch.Tensor]) -> torch.Tensor:
+    """First slot of each row, in its first head."""
+    _, rows, heads, capacity, _ = layers[0].shape
+    return torch.arange(rows) * heads * capacity
+
+
 def on_device(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.to(DEVICE) for tensor in tensors)
 
@@ -30,7 +36,8 @@ def test_row_r_has_its_path_behind_its_prefix(move, counts: list[int], dtype: to
     lengths, start = torch.tensor([4, 2, 0]), 4
     before = buffers(3, 3, 2, 10, 6, dtype)
     after = [buffer.clone() for buffer in before]
-    move(after, *on_device(INDEX, torch.tensor(counts), lengths), start)
+    first = rows_of(after)
+    move(after, *on_device(INDEX, torch.tensor(counts), first + start, first + lengths))
     for old, new in zip(before, after, strict=True):
         for row, (length, count) in enumerate(zip(lengths.tolist(), counts, strict=True)):
             expected = old[:, row].clone()
@@ -41,7 +48,7 @@ def test_row_r_has_its_path_behind_its_prefix(move, counts: list[int], dtype: to
 
 def test_addresses_follow_the_buffers() -> None:
     """A cache that has grown has other buffers."""
-    arguments = (*on_device(INDEX[:1], torch.tensor([3]), torch.tensor([1])), 2)
+    arguments = on_device(INDEX[:1], torch.tensor([3]), torch.tensor([2]), torch.tensor([1]))
     for _ in range(2):
         layers = buffers(2, 1, 1, 9, 4, torch.float32)
         twin = [layer.clone() for layer in layers]
@@ -54,7 +61,7 @@ def test_prompt_that_does_not_fit_the_kernel_stays_where_it_is() -> None:
     layers = buffers(1, 1, 1, LONGEST + 8, 4, torch.float32)
     before = layers[0].clone()
     steps = torch.arange(LONGEST + 1)[None]
-    compact(layers, *on_device(steps, torch.tensor([LONGEST]), torch.tensor([0])), 0)
+    compact(layers, *on_device(steps, torch.tensor([LONGEST]), torch.tensor([0]), torch.tensor([0])))
     assert layers[0].equal(before)
 
 
@@ -64,7 +71,23 @@ def test_kernel_is_the_twin_at_full_size(dtype: torch.dtype) -> None:
     layers = buffers(32, 4, 8, 3000, 128, dtype)
     twin = [layer.clone() for layer in layers]
     index = torch.stack([torch.randperm(60)[:12] for _ in range(4)])
-    arguments = (*on_device(index, torch.tensor([12, 1, 0, 7]), torch.tensor([2900, 2000, 17, 2899])), 2900)
+    first, lengths = rows_of(layers), torch.tensor([2900, 2000, 17, 2899])
+    arguments = on_device(index, torch.tensor([12, 1, 0, 7]), first + 2900, first + lengths)
     triton_compact(layers, *arguments)
     torch_compact(twin, *arguments)
     assert all(map(torch.equal, layers, twin))
+
+
+@pytest.mark.parametrize("move", [torch_compact, triton_compact, IN_C])
+def test_rows_that_are_ranges_of_one_buffer(move) -> None:
+    """As `KVPool` has them: (2, heads, slots, dim), each row with a start of its own."""
+    before = [torch.randn(2, 3, 30, 5).to(DEVICE) for _ in range(2)]
+    after = [buffer.clone() for buffer in before]
+    tails, counts = torch.tensor([21, 3, 12]), torch.tensor([3, 2, 1])
+    move(after, *on_device(INDEX, counts, tails, tails))
+    for old, new in zip(before, after, strict=True):
+        expected = old.clone()
+        for row, (tail, count) in enumerate(zip(tails.tolist(), counts.tolist(), strict=True)):
+            for step in range(count):
+                expected[:, :, tail + step] = old[:, :, tail + INDEX[row, step]]
+        assert new.equal(expected)

@@ -53,8 +53,12 @@ def rotary() -> LlamaRotaryEmbedding:
 
 def packed_output(layer: PackedLayer, x: Tensor, positions: Tensor, mask: Tensor, buffer: Tensor) -> Tensor:
     """The layer's outputs for new tokens whose slots are the last of the mask."""
-    x, sight = x.flatten(0, 1).clone(), Sight.of(mask)
-    layer(x, Rotations(rotary(), DIM).at(positions), buffer, mask.shape[2] - mask.shape[1], sight, layer.room(x, sight))
+    rows, n, slots = mask.shape
+    first = (torch.arange(rows) * KV_HEADS * buffer.shape[3])[:, None].expand(-1, n)
+    sight = Sight.of(first.flatten(), torch.zeros(rows * n, dtype=torch.long), mask.flatten(0, 1), 0)
+    places = (first + slots - n + torch.arange(n)).flatten()
+    x, buffer = x.flatten(0, 1).clone(), buffer.contiguous()
+    layer(x, Rotations(rotary(), DIM).at(positions.flatten()), buffer, places, sight, layer.room(x, sight))
     return x.unflatten(0, positions.shape)
 
 
@@ -140,10 +144,13 @@ def test_norm() -> None:
 
 
 def test_sight_lists_the_slots_that_are_seen() -> None:
-    mask = torch.rand(2, 3, 11) < 0.5
-    sight = Sight.of(mask)
-    for row, seen in enumerate(mask.flatten(0, 1)):
-        assert sight.index[row, : sight.count[row]].tolist() == seen.nonzero()[:, 0].tolist()
+    mask, first, prefix = torch.rand(6, 11) < 0.5, torch.randint(0, 90, (6,)), torch.randint(0, 8, (6,))
+    mask[2], prefix[2] = True, 7
+    sight = Sight.of(first, prefix, mask, 7)
+    for row, seen in enumerate(mask):
+        start, tail = int(first[row]), int(first[row] + prefix[row])
+        wanted = [*range(start, tail), *(tail + seen.nonzero()[:, 0]).tolist()]
+        assert sight.index[row, : sight.count[row]].tolist() == wanted
 
 
 def test_what_the_kernels_cannot_run_is_left_to_torch() -> None:

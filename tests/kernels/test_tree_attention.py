@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from c2t.kernels.tree_attention import fill, torch_attention, tree_attention, triton, triton_attention
+from c2t.kernels.tree_attention import Ranges, fill, torch_attention, tree_attention, triton, triton_attention
 from c2t.kernels.tree_mask import TreeMask, ancestor_bits
 from c2t.tree import Tree
 from pipelines.papers.tree_blocks import random_trees
@@ -169,6 +169,33 @@ def test_a_level_asks_for_itself_only(splits: int) -> None:
     if triton is not None:
         found = triton_attention(few, key, value, part, 0.3, slots=45, splits=splits)
         assert_within(found, *expected)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("window", [None, 5])
+def test_rows_laid_end_to_end_are_those_of_a_batch(window: int | None, splits: int) -> None:
+    """Rows of 40, 39 and 38 tokens behind prefixes of 7, 0 and 90, in any order in the keys' buffer; what lies between
+    them is NaN."""
+    lengths = [7, 0, 90]
+    query, key, value, mask, tree = case(40, lengths, heads=4, kv_heads=2, dim=16)
+    exact, bound = exact_attention(query, key, value, mask, 0.3, window)
+    sizes, starts = mask.sizes.tolist(), [150, 3, 220]
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    first = [end - size for end, size in zip(ends, sizes, strict=True)]
+    keys, values = torch.full((2, 1, 2, 400, 16), torch.nan, device=DEVICE)
+    for row, (start, length, size) in enumerate(zip(starts, lengths, sizes, strict=True)):
+        for flat, whole in ((keys, key), (values, value)):
+            flat[0, :, start : start + length] = whole[row, :, :length]
+            flat[0, :, start + length : start + length + size] = whole[row, :, -tree.size :][:, :size]
+    queries = torch.cat([query[row : row + 1, :, :size] for row, size in enumerate(sizes)], 2)
+    starts_at = torch.tensor(starts, device=DEVICE)
+    ranges = Ranges(torch.tensor(first, device=DEVICE), starts_at, starts_at + torch.tensor(lengths, device=DEVICE))
+    found = [tree_attention(queries, keys, values, mask, 0.3, window, ranges=ranges)]
+    if triton is not None:
+        found.append(triton_attention(queries, keys, values, mask, 0.3, window, ranges=ranges, splits=splits))
+    for one in found:
+        for row, (begin, size) in enumerate(zip(first, sizes, strict=True)):
+            assert_within(one[0, :, begin : begin + size], exact[row, :, :size], bound[row, :, :size])
 
 
 @pytest.mark.gpu

@@ -69,11 +69,11 @@ def rounds(target: Target) -> list[torch.Tensor]:
     session = target.session()
     lengths = torch.tensor([len(prompt) for prompt in PROMPTS])
     tokens = torch.stack([torch.tensor([*prompt, *[0] * (int(lengths.max()) - len(prompt))]) for prompt in PROMPTS])
-    logits = [session.prefill(tokens, lengths).logits]
+    logits = [session.prefill(tokens, lengths).logits.values]
     for seed in range(2):
         table = TableDraft(random_table(VOCABULARY, seed))
         tree = Eagle2(K=3, levels=3, N=12)(table, root_of(*[5 + seed] * len(PROMPTS))).heavy_first()
-        logits.append(session.verify(tree).logits[tree.alive])
+        logits.append(session.verify(tree).logits.padded()[tree.alive])
         path = tree.ancestors()[:, -1].int().sort(dim=1, descending=True, stable=True).indices
         session.commit(path, tree.depth[:, -1] + 2)
     return logits
@@ -84,9 +84,9 @@ def rounds(target: Target) -> list[torch.Tensor]:
 def test_logits_are_those_of_sdpa(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     windows = []
 
-    def watched(query, key, value, mask, scale, window):
+    def watched(query, key, value, mask, scale, window, ranges):
         windows.append(window)
-        return tree_attention(query, key, value, mask, scale, window)
+        return tree_attention(query, key, value, mask, scale, window, ranges=ranges)
 
     monkeypatch.setattr(attention, "tree_attention", watched)
     target = target_of(family)
@@ -108,12 +108,20 @@ def test_kernel_serves_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     rounding, and with exact attention in its place the model says what it says with SDPA."""
     served = []
 
-    def kernel(query, key, value, mask, scale, window):
+    def kernel(query, key, value, mask, scale, window, ranges):
         narrow = [part.float() for part in (query, key, value)]
-        found = triton_attention(*narrow, mask, scale, window, splits=2)
-        assert_within(found, *exact_attention(*narrow, mask, scale, window))
+        found = triton_attention(*narrow, mask, scale, window, ranges=ranges, splits=2)
+        exact, bound = torch.empty_like(query), torch.empty_like(query)
+        for row, (first, start, tail) in enumerate(zip(*(places.tolist() for places in ranges), strict=True)):
+            size, own = int(mask.sizes[row]), TreeMask(*(column[row : row + 1] for column in mask))
+            own = own._replace(bits=own.bits[:, :size], positions=own.positions[:, :size])
+            mine, keys = slice(first, first + size), slice(start, tail + size)
+            parts = query[:, :, mine], key[:, :, keys], value[:, :, keys]
+            exact[:, :, mine] = exact_attention(*parts, own, scale, window)[0]
+            bound[:, :, mine] = exact_attention(*(part.float() for part in parts), own, scale, window)[1]
+        assert_within(found, exact, bound)
         served.append(found)
-        return exact_attention(query, key, value, mask, scale, window)[0]
+        return exact
 
     target = target_of("llama")
     expected = rounds(target)

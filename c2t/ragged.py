@@ -1,0 +1,87 @@
+"""Rows of different sizes without padding: the real slots of a batch, laid end to end.
+
+A forward costs what it computes. With trees of 1, 5 and 60 tokens in a batch, it computes 66 and not 180.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+
+class Ragged(NamedTuple):
+    """The S real ones of a batch's slots (B, n), row after row.
+
+    row, slot: where each of them stands in the batch. place: for each slot of the batch its number among them; that of
+    some other one for a slot which is not real. sizes: how many each row has. spans: the slots of each row up to its
+    last real one.
+    """
+
+    row: Int[Tensor, " S"]
+    slot: Int[Tensor, " S"]
+    place: Int[Tensor, "B n"]
+    sizes: list[int]
+    spans: list[int]
+
+    @classmethod
+    def of(cls, real: Bool[Tensor, "B n"]) -> "Ragged":
+        """Return the real slots; waits for the device, whose answer decides shapes."""
+        rows, n = real.shape
+        if real.all():
+            return whole(rows, n, real.device)
+        row, slot = real.nonzero(as_tuple=True)
+        place = (real.flatten().cumsum(0) - 1).clamp(min=0).view(rows, n)
+        spans = torch.where(real, torch.arange(1, n + 1, device=real.device), 0).amax(1)
+        sizes, lasts = torch.stack([real.sum(1), spans]).tolist()
+        return cls(row, slot, place, sizes, lasts)
+
+    @property
+    def full(self) -> bool:
+        """Return True if every slot of the batch is real."""
+        return len(self.row) == self.place.numel()
+
+    def take(self, values: Shaped[Tensor, "B n ..."]) -> Shaped[Tensor, "S ..."]:
+        """Return the real slots' values."""
+        return values.flatten(0, 1) if self.full else values[self.row, self.slot]
+
+    def back(self, values: Shaped[Tensor, "S ..."]) -> Shaped[Tensor, "B n ..."]:
+        """Return values in their slots; slots that are not real get those of some other one."""
+        return values.unflatten(0, self.place.shape) if self.full else values[self.place]
+
+
+@lru_cache(maxsize=256)
+def whole(rows: int, n: int, device: torch.device) -> Ragged:
+    """Return all slots of a batch as real ones. Cached: most levels of most drafts are such."""
+    number = torch.arange(rows * n, device=device)
+    return Ragged(number // n, number % n, number.view(rows, n), [n] * rows, [n] * rows)
+
+
+class SlotLogits(NamedTuple):
+    """Logits after the slots of a batch: those of slot s in row r are values[place[r, s]]. A slot that is not real has
+    some other one's."""
+
+    values: Float[Tensor, "S V"]
+    place: Int[Tensor, "B n"]
+
+    @classmethod
+    def of(cls, logits: Float[Tensor, "B n V"]) -> "SlotLogits":
+        """Return the logits of a batch whose slots are all real."""
+        return cls(logits.flatten(0, 1), whole(*logits.shape[:2], logits.device).place)
+
+    def at(self, slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        """Return the logits after one slot of each row."""
+        return self.values[self.places(slots)]
+
+    def places(self, slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """Return where in `values` the logits after one slot of each row stand."""
+        return self.place.gather(1, slots[:, None])[:, 0]
+
+    def padded(self) -> Float[Tensor, "B n V"]:
+        """Return the logits after every slot."""
+        return self.values[self.place]
+
+    def select(self, rows: Int[Tensor, " b"]) -> "SlotLogits":
+        """Return the logits of these rows."""
+        return SlotLogits(self.values, self.place[rows])
