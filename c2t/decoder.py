@@ -21,6 +21,7 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.models.target import Target
 from c2t.policies.c2t import C2T
 from c2t.policies.plain import Plain
+from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
 
@@ -143,8 +144,7 @@ class SpeculativeDecoder:
         past the end of a text (see `cut`). Raises InputError for empty or too long prompts.
         """
         ids = self.encode(prompts, chat)
-        if not isinstance(max_new_tokens, Integral) or max_new_tokens < 1:
-            raise InputError(f"max_new_tokens = {max_new_tokens} must be a whole number of at least 1")
+        check_new_tokens(max_new_tokens)
         for number, prompt in enumerate(ids):
             check_length(len(prompt), max_new_tokens, self.pair.target.max_positions, f"prompt {number}")
             if self.graph_tokens and len(prompt) + max_new_tokens > self.graph_tokens:
@@ -209,27 +209,7 @@ class SpeculativeDecoder:
         if len(prompts) and isinstance(prompts[0], Integral):
             prompts = [prompts]
         template = self.pair.template if chat else ""
-        ids = [conversation(self.pair.tokenizer, template, [p]) if isinstance(p, str) else _ids(p) for p in prompts]
-        if not ids or not all(ids):
+        ids = [conversation(self.pair.tokenizer, template, [p]) if isinstance(p, str) else p for p in prompts]
+        if not ids:
             raise InputError("an empty prompt: give at least one token to continue")
-        vocabulary = self.pair.target.config.vocab_size
-        for prompt in ids:
-            if not 0 <= min(prompt) <= max(prompt) < vocabulary:
-                raise InputError(f"a prompt has token ids outside the target's vocabulary 0..{vocabulary - 1}")
-        return ids
-
-
-def _ids(prompt: Sequence[int]) -> list[int]:
-    """Token ids as plain numbers; InputError for what else int() would read."""
-    values = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
-    if isinstance(prompt, bytes) or not all(isinstance(v, Integral) and not isinstance(v, bool) for v in values):
-        raise InputError("a prompt must be a text or a list of whole token ids")
-    return [int(value) for value in values]
-
-
-def check_length(prompt: int, new: int, limit: int, what: str) -> None:
-    """Raise InputError if prompt and new tokens exceed the target's positions."""
-    if prompt + new > limit:
-        raise InputError(
-            f"{what}: {prompt} tokens + {new} new ones exceed the target's {limit} positions; shorten either"
-        )
+        return [checked_ids(prompt, self.pair.target.config.vocab_size) for prompt in ids]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from c2t import display
 from c2t.errors import InputError
+from c2t.mixed_sampler import MixedSampler
 from c2t.models.draft import DraftSession, NoDraft
 from c2t.models.target import TargetSession
 from c2t.policies.mcsd_plus import Forks
@@ -42,7 +43,7 @@ def decode(
     A row leaves the batch with the round in which its text ends. record: what Steps carry besides, see `RecordingDraft`
     and `TargetVerifier`. Without a drafter only the plain policy works.
     """
-    draft = drafter.session() if drafter and policy.levels else NoDraft()
+    draft = draft_session(drafter, policy)
     step, committed = verifier.prefill()  # the prompt, and the first root, which no tree has guessed
     while True:
         yield step
@@ -55,6 +56,11 @@ def decode(
             verifier.select(going)
         draft.observe(*committed)
         step, committed = speculate(draft, policy, verifier, record)
+
+
+def draft_session(drafter: "DraftModel | None", policy: "Policy") -> DraftSession | NoDraft:
+    """Return a new session of the draft, or a stand-in where nothing is drafted."""
+    return drafter.session() if drafter and policy.levels else NoDraft()
 
 
 def speculate(
@@ -106,6 +112,9 @@ class TargetVerifier:
     may run past the cut (see `cut`). sequences: numbers of the rows' random streams (default 0, 1, ...). rule: how
     trees are verified (see RULES). processors: what the target's logits go through first. keep_logits: verdicts carry
     the target's logits (B, n, V) of every slot as "logits".
+
+    max_new_tokens, eos and sampling may be lists, with an entry for each prompt. Rows can `join` a verifier only if
+    both were given lists of samplings.
     """
 
     def __init__(
@@ -114,9 +123,9 @@ class TargetVerifier:
         policy: "Policy",
         prompts: Sequence[Sequence[int]],
         *,
-        max_new_tokens: int,
-        sampling: Sampling,
-        eos: frozenset[int] = frozenset(),
+        max_new_tokens: int | list[int],
+        sampling: Sampling | list[Sampling],
+        eos: frozenset[int] | list[frozenset[int]] = frozenset(),
         sequences: Sequence[int] | None = None,
         rule: str | None = None,
         processors: Processors | None = None,
@@ -124,13 +133,19 @@ class TargetVerifier:
     ):
         self.rule, self.keep_logits = check_rule(policy, rule), keep_logits
         self.sampled = policy.proposal == "sampled"
-        self.max_new_tokens, self.eos = max_new_tokens, eos
+        count = len(prompts)
+        self.max_new_tokens, self.eos = of_each(max_new_tokens, count), of_each(eos, count)
         self.session = target.session()
         self.prompts, self.lengths = pad(prompts, target.device)
         vocabulary = target.config.vocab_size
-        self.sampler = TargetSampler(sampling, vocabulary, self.prompts, self.lengths, sequences, processors)
+        texts = self.prompts, self.lengths, sequences
+        self.sampler: TargetSampler | MixedSampler
+        if isinstance(sampling, Sampling):
+            self.sampler = TargetSampler(sampling, vocabulary, *texts, processors)
+        else:
+            self.sampler = MixedSampler(sampling, vocabulary, *texts)
         self.forks = Forks(self.sampler) if self.rule == "longest-fork" else None
-        self.rows, self.emitted = torch.arange(len(prompts), device=target.device), [0] * len(prompts)
+        self.rows, self.emitted = torch.arange(count, device=target.device), [0] * count
 
     def prefill(self) -> tuple["Step", "Committed"]:
         """Run the prompts and draw the first roots."""
@@ -163,18 +178,33 @@ class TargetVerifier:
     def unfinished(self, step: "Step") -> Int[Tensor, " b"]:
         """Return the batch rows whose texts go on after this step."""
         going = []
-        for row, (prompt, tokens) in enumerate(step.by_row()):
-            self.emitted[prompt] += len(tokens)
-            if self.emitted[prompt] < self.max_new_tokens and self.eos.isdisjoint(tokens):
+        for row, (_, tokens) in enumerate(step.by_row()):
+            self.emitted[row] += len(tokens)
+            if self.emitted[row] < self.max_new_tokens[row] and self.eos[row].isdisjoint(tokens):
                 going.append(row)
         return torch.tensor(going, dtype=torch.long, device=step.rows.device)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Go on with these rows of the batch only."""
         self.rows, self.token = self.rows[rows], self.token[rows]
+        for column in ("max_new_tokens", "eos", "emitted"):
+            values = getattr(self, column)
+            setattr(self, column, [values[row] for row in rows.tolist()])
         for state in (self.session, self.sampler, self.forks):
             if state:
                 state.select(rows)
+
+    def join(self, other: "TargetVerifier") -> None:
+        """Append the rows of another verifier of the same target and policy behind one's own; they keep the numbers
+        that they have in `rows`. InputError for MCSD+, whose forks stay with the batch that they began in."""
+        if self.forks:
+            raise InputError("MCSDPlus decodes fixed batches only: no row can join one")
+        self.rows, self.token = torch.cat([self.rows, other.rows]), torch.cat([self.token, other.token])
+        self.max_new_tokens += other.max_new_tokens
+        self.eos += other.eos
+        self.emitted += other.emitted
+        self.session.join(other.session)
+        self.sampler.join(other.sampler)
 
 
 class Step(NamedTuple):
@@ -337,6 +367,11 @@ def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Ten
     for row, prompt in enumerate(prompts):
         tokens[row, : len(prompt)] = torch.tensor(list(prompt))
     return tokens, lengths
+
+
+def of_each(value: Any, count: int) -> list[Any]:
+    """Return a list as it is, and any other value `count` times."""
+    return value if isinstance(value, list) else [value] * count
 
 
 def append(tokens: Int[Tensor, "B m"], last: Int[Tensor, " B"], count: Int[Tensor, " B"]) -> Int[Tensor, "B m+1"]:

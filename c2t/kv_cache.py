@@ -90,6 +90,17 @@ class KVCache:
         self.lengths = self.lengths[rows]
         self.length = int(self.lengths.max()) if len(rows) else 0
 
+    def join(self, other: "KVCache") -> None:
+        """Append the rows of another cache of the same model behind one's own; neither has pending slots."""
+        assert self.pending == other.pending == 0
+        self.capacity = max(self.capacity, other.capacity)
+        for layer, pair in enumerate(zip(self.buffers, other.buffers, strict=True)):
+            slots = max(buffer.shape[3] for buffer in pair)
+            padded = [torch.nn.functional.pad(buffer, (0, 0, 0, slots - buffer.shape[3])) for buffer in pair]
+            self.buffers[layer] = torch.cat(padded, 1)
+        self.lengths = torch.cat([self.lengths, other.lengths])
+        self.length = max(self.length, other.length)
+
     def fork(self, lengths: Int[Tensor, " B"]) -> "KVCache":
         """Return a cache of B rows, of which row r owns the first lengths[r] slots of this one's only row.
 

@@ -47,7 +47,9 @@ class Ragged(NamedTuple):
         return values.flatten(0, 1) if self.full else values[self.row, self.slot]
 
     def back(self, values: Shaped[Tensor, "S ..."]) -> Shaped[Tensor, "B n ..."]:
-        """Return values in their slots; slots that are not real get those of some other one."""
+        """Return values in their slots; slots that are not real get those of some other one, or 0 if there is none."""
+        if not len(values):
+            return values.new_zeros(*self.place.shape, *values.shape[1:])
         return values.unflatten(0, self.place.shape) if self.full else values[self.place]
 
 
@@ -82,6 +84,6 @@ class SlotLogits(NamedTuple):
         """Return the logits after every slot."""
         return self.values[self.place]
 
-    def select(self, rows: Int[Tensor, " b"]) -> "SlotLogits":
+    def select(self, rows: Int[Tensor, " b"] | slice) -> "SlotLogits":
         """Return the logits of these rows."""
         return SlotLogits(self.values, self.place[rows])

@@ -126,6 +126,12 @@ class TargetSampler:
         self.sequence = self.sequence[rows]
         self.seen = None if self.seen is None else self.seen[rows]
 
+    def join(self, other: "TargetSampler") -> None:
+        """Append the rows of another sampler with the same settings behind one's own."""
+        assert self.processors is None, "processors know the texts of their own batch only"
+        self.sequence = torch.cat([self.sequence, other.sequence])
+        self.seen = None if self.seen is None else torch.cat([self.seen, other.seen])
+
     def _processed(self, logits: Float[Tensor, "B V"], path: Path) -> Float[Tensor, "B V"]:
         """Return the logits after the caller's processors; InputError where no token is left."""
         check_logits(logits, "target")

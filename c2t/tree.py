@@ -176,6 +176,12 @@ class Tree(Nodes):
         drawn = self.drawn and replace(self.drawn, row=self.drawn.row.gather(1, slots))
         return Tree(**columns, capped=self.capped, drawn=drawn)
 
+    def of_rows(self, rows: Int[Tensor, " b"] | slice) -> "Tree":
+        """Return the trees of these rows of the batch, in this order."""
+        columns = {name: column[rows] for name, column in self.columns().items()}
+        drawn = self.drawn and replace(self.drawn, log_probs=self.drawn.log_probs[rows], row=self.drawn.row[rows])
+        return replace(self, **columns, capped=self.capped[rows], drawn=drawn)
+
     def packed(self) -> "Tree":
         """Return the tree with alive slots first, in creation order, without the tail that is dead in every row."""
         order = torch.sort(self.alive, dim=1, descending=True, stable=True).indices

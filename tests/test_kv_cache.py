@@ -60,6 +60,15 @@ def test_every_row_holds_what_it_kept(data) -> None:
             chosen = data.draw(st.lists(st.integers(0, len(kept) - 1), min_size=1, unique=True))
             cache.select(torch.tensor(chosen))
             kept = [list(kept[row]) for row in chosen]
+        if data.draw(st.booleans()):
+            width = data.draw(st.integers(1, 70))  # beyond a cache's first capacity, too
+            other, numbers = KVCache(LAYERS, data.draw(st.sampled_from([1, 64]))), number + torch.arange(width)[None]
+            number += width
+            append(other, numbers)
+            count = data.draw(st.integers(1, width))
+            other.keep(torch.arange(width)[None], torch.tensor([count]))
+            cache.join(other)
+            kept.append(numbers[0, :count].tolist())
         assert cache.pending == 0
         assert [stored(cache, row) for row in range(len(kept))] == kept
         assert cache.length == max(map(len, kept))

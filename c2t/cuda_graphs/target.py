@@ -156,3 +156,7 @@ class StaticTargetSession(TargetSession):
         """Keep only these rows of the batch, in this order."""
         self.cache.select(rows)
         self.rows = len(rows)
+
+    def join(self, other: TargetSession) -> None:
+        """Raise InputError: all sessions use the same memory."""
+        raise InputError("CUDA graphs decode a fixed batch, which no requests can join; use graph_tokens = 0")

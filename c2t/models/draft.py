@@ -118,6 +118,11 @@ class DraftSession(ABC):
         """Keep only these rows of the batch, in this order."""
         self.cache.select(rows)
 
+    def join(self, other: "DraftSession") -> None:
+        """Append the rows of another session of the same draft behind one's own. Both have just observed."""
+        self.cache.join(other.cache)
+        self._begin(torch.cat([self.hidden, other.hidden]))
+
     def _rows(self, hidden: Float[Tensor, "B F H"], rows: Ragged) -> NextTokenDistributions:
         self._take_log_norms()
         logits = self._logits(rows.take(hidden)[None])[0]
@@ -173,6 +178,10 @@ class WrappedSession:
         """Keep only these rows of the batch, in this order."""
         self.draft.select(rows)
 
+    def join(self, other: "WrappedSession") -> None:
+        """See `DraftSession.join`."""
+        self.draft.join(other.draft)
+
 
 def refuse_nan(broken: Bool[Tensor, ""]) -> None:
     """Raise InputError if `broken` is True: one of the draft's distributions was NaN."""
@@ -196,3 +205,7 @@ class NoDraft:
     def refuse_nan(self) -> None: ...
 
     def select(self, rows: Tensor) -> None: ...
+
+    def join(self, other: "NoDraft") -> None:
+        """See `DraftSession.join`."""
+        self.passes = torch.cat([self.passes, other.passes])

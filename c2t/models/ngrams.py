@@ -118,6 +118,13 @@ class NgramSession(WrappedSession):
             self.text, self.lengths = self.text[rows], self.lengths[rows]
             self.behind, self.after = self.behind[rows], self.after[rows]
 
+    def join(self, other: "NgramSession") -> None:
+        """See `DraftSession.join`."""
+        super().join(other)
+        longest = max(self.text.shape[1], other.text.shape[1])
+        texts = [torch.nn.functional.pad(text, (0, longest - text.shape[1])) for text in (self.text, other.text)]
+        self._read(torch.cat(texts), torch.cat([self.lengths, other.lengths]))
+
     def _context(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Int[Tensor, "B F N"]:
         """Return the last LONGEST tokens up to each slot, its own first; -1 before the beginning of the text.
 

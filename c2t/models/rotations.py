@@ -21,7 +21,8 @@ class Rotations:
     def at(self, positions: Int[Tensor, " R"]) -> tuple[Float[Tensor, "R h"], Float[Tensor, "R h"]]:
         """Return cosines and sines of the positions, for half of a head's dimensions: the other half turns by the same
         angles."""
-        self.reach(int(positions.max()) + 1)
+        if len(positions):  # a level may have no slot at all
+            self.reach(int(positions.max()) + 1)
         return self.cosine[positions], self.sine[positions]
 
     def reach(self, positions: int) -> None:

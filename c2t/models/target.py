@@ -285,6 +285,10 @@ class TargetSession:
         """Keep only these rows of the batch, in this order."""
         self.cache.select(rows)
 
+    def join(self, other: "TargetSession") -> None:
+        """Append the rows of another session of the same target behind one's own; neither has a tree to commit."""
+        self.cache.join(other.cache)
+
 
 def check_logits(logits: Float[Tensor, "B V"], who: str) -> None:
     """Raise InputError if a row of logits has NaN or +inf, or only -inf: a broken checkpoint or too narrow a dtype."""

@@ -78,6 +78,11 @@ class OracleSession(WrappedSession):
         super().select(rows)
         self.target.select(rows)
 
+    def join(self, other: "OracleSession") -> None:
+        """See `DraftSession.join`."""
+        super().join(other)
+        self.target.join(other.target)
+
     def path_probs(self, tree: Tree) -> Float[Tensor, "B n"]:
         """Return the target's probability of the path from the root to each slot (root excluded); call it once per
         round.

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 import typer
 
-from c2t.decoder import check_length
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.progress import working
+from c2t.prompt_ids import check_length
 from c2t.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.statistics import total

@@ -1,0 +1,33 @@
+"""Checks of a prompt: token ids of the target's vocabulary, and no more of them than its positions."""
+
+from collections.abc import Sequence
+from numbers import Integral
+
+from c2t.errors import InputError
+
+
+def checked_ids(prompt: Sequence[int], vocabulary: int) -> list[int]:
+    """Return token ids as plain numbers; InputError for an empty prompt, an id outside the vocabulary, and what else
+    int() would read."""
+    values = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
+    if isinstance(prompt, bytes) or not all(isinstance(v, Integral) and not isinstance(v, bool) for v in values):
+        raise InputError("a prompt must be a text or a list of whole token ids")
+    if not values:
+        raise InputError("an empty prompt: give at least one token to continue")
+    if not 0 <= min(values) <= max(values) < vocabulary:
+        raise InputError(f"a prompt has token ids outside the target's vocabulary 0..{vocabulary - 1}")
+    return [int(value) for value in values]
+
+
+def check_new_tokens(count: int) -> None:
+    """Raise InputError for a number of new tokens that is no whole number of at least 1."""
+    if not isinstance(count, Integral) or count < 1:
+        raise InputError(f"max_new_tokens = {count} must be a whole number of at least 1")
+
+
+def check_length(prompt: int, new: int, limit: int, what: str) -> None:
+    """Raise InputError if prompt and new tokens exceed the target's positions."""
+    if prompt + new > limit:
+        raise InputError(
+            f"{what}: {prompt} tokens + {new} new ones exceed the target's {limit} positions; shorten either"
+        )
