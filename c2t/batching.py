@@ -4,13 +4,32 @@ Rows of a batch do not see each other, and random numbers belong to (seed, seque
 what it would be alone, whatever was decoded beside it.
 """
 
+import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import NamedTuple
 
-from c2t.decoding import Policy
-from c2t.errors import InputError
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from c2t.decoding import (
+    Committed,
+    Policy,
+    Step,
+    TargetVerifier,
+    check_policy,
+    check_rule,
+    cut,
+    draft_session,
+    speculate,
+)
+from c2t.errors import InputError, at_least_one
+from c2t.models.draft import DraftSession, NoDraft
 from c2t.models.pairs import Pair
+from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.sampling import Sampling
 
 
@@ -38,6 +57,14 @@ class Request:
     tokens: list[int] = field(default_factory=list)
     finish: str | None = None
 
+    def add(self, tokens: list[int]) -> None:
+        """Append what a round has written, cut where the text ends, and note the end."""
+        self.tokens = cut(self.tokens + tokens, self.max_new_tokens, self.eos)
+        if self.tokens[-1] in self.eos:
+            self.finish = "stop"
+        elif len(self.tokens) == self.max_new_tokens:
+            self.finish = "length"
+
 
 class News(NamedTuple):
     """The tokens that one step has added to a request, at least one; finish: as in `Request`, never "cancelled"."""
@@ -47,11 +74,39 @@ class News(NamedTuple):
     finish: str | None
 
 
+@dataclass
+class Running:
+    """The requests that are decoded, one a row; committed: what the draft has not observed yet."""
+
+    requests: list[Request]
+    verifier: TargetVerifier
+    draft: DraftSession | NoDraft
+    committed: Committed
+
+    def observe(self) -> None:
+        """Let the draft observe what is committed, so that it can be joined and expanded."""
+        self.draft.observe(*self.committed)
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Keep only these rows, in this order."""
+        self.requests = [self.requests[row] for row in rows.tolist()]
+        self.committed = self.committed.select(rows)
+        self.verifier.select(rows)
+        self.draft.select(rows)
+
+    def join(self, other: "Running") -> None:
+        """Append the rows of another batch behind one's own. The drafts of both have just observed."""
+        self.requests += other.requests
+        self.verifier.join(other.verifier)
+        self.draft.join(other.draft)
+
+
 class BatchDecoder:
     """Decodes requests that may be submitted and cancelled at any time, in rounds over all that run.
 
     max_rows: requests that run at once. max_tokens: bound on the sum of prompt + max_new_tokens + policy.levels over
-    them, so that memory has a bound too. max_waiting: requests that may wait for either.
+    them, so that memory has a bound too. max_waiting: requests that may wait for either. rule: how trees are verified,
+    see `c2t.decoding.RULES`. Raises InputError for MCSD+, whose forks stay with the batch that they began in.
 
     The order is first come, first served: a request that does not fit yet holds back all that came after it, so that
     none waits for ever. `step` must be called by one thread at a time; `submit` and `cancel` may be called by any
@@ -59,8 +114,24 @@ class BatchDecoder:
     """
 
     def __init__(
-        self, pair: Pair, policy: Policy, *, max_rows: int = 16, max_tokens: int = 16384, max_waiting: int = 1024
-    ): ...
+        self,
+        pair: Pair,
+        policy: Policy,
+        *,
+        max_rows: int = 16,
+        max_tokens: int = 16384,
+        max_waiting: int = 1024,
+        rule: str | None = None,
+    ):
+        self.pair, self.policy, self.rule = pair, policy, check_rule(policy, rule)
+        self.max_rows, self.max_tokens, self.max_waiting = max_rows, max_tokens, max_waiting
+        at_least_one(self, "max_rows", "max_tokens", "max_waiting")
+        check_policy(policy, pair.target.config.vocab_size, pair.target.max_positions)
+        if policy.proposal == "target-initialised":
+            raise InputError(f"{type(policy).__name__} decodes fixed batches only; use generate, or another policy")
+        self._queue: deque[Request] = deque()
+        self._running: Running | None = None
+        self._lock = threading.Lock()  # of the queue and of the requests' ends
 
     def submit(
         self,
@@ -76,29 +147,139 @@ class BatchDecoder:
         default. Raises InputError for an empty prompt, ids outside the vocabulary, or a max_new_tokens below 1;
         Refused for a request that exceeds max_tokens or the target's positions; Full where too many wait.
         """
-        ...
+        target = self.pair.target
+        ids = checked_ids(prompt, target.config.vocab_size)
+        check_new_tokens(max_new_tokens)
+        check_length(len(ids), max_new_tokens, target.max_positions, "the prompt")
+        if not isinstance(sequence, Integral) or not -(2**63) <= sequence < 2**63:
+            raise InputError(f"sequence = {sequence} must be a whole number of 64 bits")
+        request = Request(ids, max_new_tokens, sampling, sequence, target.eos if eos is None else frozenset(eos))
+        needed = self._needed(request)
+        if needed > self.max_tokens:
+            parts = f"{len(ids)} tokens + {max_new_tokens} new ones + {self.policy.levels} of a tree"
+            limit = f"the limit is {self.max_tokens} (max_tokens); shorten either"
+            raise Refused(f"the request needs {needed} tokens ({parts}), {limit}")
+        with self._lock:
+            if len(self._queue) >= self.max_waiting:
+                raise Full(f"{len(self._queue)} requests are waiting, the limit is {self.max_waiting}; try again later")
+            self._queue.append(request)
+        return request
 
     def cancel(self, request: Request) -> None:
         """End a request, whose row is free before the next round; its tokens so far stay. One that has ended stays as
         it is."""
-        ...
+        with self._lock:
+            if request.finish is None:
+                request.finish = "cancelled"
+            if request in self._queue:
+                self._queue.remove(request)
 
+    @torch.inference_mode()
     def step(self) -> list[News]:
         """Admit waiting requests, play one round, and return what it has added, one News for each request; an empty
-        list if there is nothing to do."""
-        ...
+        list if there is nothing to do.
+
+        A request gets the token after its prompt and its first round in the step that admits it. If a step raises, such
+        as for want of memory, all that ran have ended as "cancelled", and those that wait can go on.
+        """
+        self._drop_cancelled()
+        arrived = self._admit()
+        requests = [*self._requests, *arrived]
+        before = [len(request.tokens) for request in requests]
+        try:
+            self._play(arrived)
+        except BaseException:
+            self._running = None
+            for request in requests:
+                self.cancel(request)
+            raise
+        with self._lock:
+            return [
+                News(request, request.tokens[known:], request.finish)
+                for request, known in zip(requests, before, strict=True)
+                if request.finish != "cancelled"
+            ]
 
     @property
     def waiting(self) -> int:
         """Number of requests that wait."""
-        ...
+        return len(self._queue)
 
     @property
     def running(self) -> int:
-        """Number of requests that run."""
-        ...
+        """Number of requests that run; a cancelled one is among them until the next step."""
+        return len(self._requests)
 
     @property
     def tokens_in_use(self) -> int:
         """Part of max_tokens that the running requests have set aside."""
-        ...
+        return sum(map(self._needed, self._requests))
+
+    @property
+    def _requests(self) -> list[Request]:
+        return self._running.requests if self._running else []
+
+    def _needed(self, request: Request) -> int:
+        """Return the places of the cache that a request takes at most: the last tree may stand beyond its end."""
+        return len(request.prompt) + request.max_new_tokens + self.policy.levels
+
+    def _drop_cancelled(self) -> None:
+        going = [row for row, request in enumerate(self._requests) if request.finish is None]
+        if len(going) < len(self._requests):
+            self._running = self._kept(self._running, torch.tensor(going, dtype=torch.long))
+
+    def _admit(self) -> list[Request]:
+        """Take requests out of the queue, in their order, as long as the next one fits."""
+        admitted: list[Request] = []
+        rows, tokens = self.max_rows - self.running, self.max_tokens - self.tokens_in_use
+        with self._lock:
+            while self._queue and len(admitted) < rows and self._needed(self._queue[0]) <= tokens:
+                admitted.append(self._queue.popleft())
+                tokens -= self._needed(admitted[-1])
+        return admitted
+
+    def _play(self, arrived: list[Request]) -> None:
+        """Play one round over the running requests and those that have just arrived."""
+        if self._running:
+            self._running.observe()
+        if arrived and (new := self._prefill(arrived)):
+            new.observe()
+            if self._running:
+                self._running.join(new)
+            else:
+                self._running = new
+        if running := self._running:
+            step, running.committed = speculate(running.draft, self.policy, running.verifier)
+            self._running = self._hand_out(running, step)
+
+    def _prefill(self, arrived: list[Request]) -> Running | None:
+        """Run the prompts in one batch of their own; None if all texts end with their first token."""
+        verifier = TargetVerifier(
+            self.pair.target,
+            self.policy,
+            [request.prompt for request in arrived],
+            max_new_tokens=[request.max_new_tokens for request in arrived],
+            sampling=[request.sampling for request in arrived],
+            eos=[request.eos for request in arrived],
+            sequences=[request.sequence for request in arrived],
+            rule=self.rule,
+        )
+        step, committed = verifier.prefill()
+        draft = draft_session(self.pair.draft, self.policy)
+        return self._hand_out(Running(arrived, verifier, draft, committed), step)
+
+    def _hand_out(self, running: Running, step: Step) -> Running | None:
+        """Give each request the tokens of its row; return the rows whose texts go on."""
+        with self._lock:
+            for request, (_, tokens) in zip(running.requests, step.by_row(), strict=True):
+                if request.finish is None:
+                    request.add(tokens)
+        return self._kept(running, running.verifier.unfinished(step))
+
+    def _kept(self, running: Running, rows: Int[Tensor, " b"]) -> Running | None:
+        """Return these rows only; None if there are none."""
+        if not len(rows):
+            return None
+        if len(rows) < len(running.requests):
+            running.select(rows.to(self.pair.target.device))
+        return running

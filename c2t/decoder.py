@@ -1,8 +1,9 @@
 """The decoder that people load in their own code: a pair, a policy, and `generate`."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from c2t import display
+from c2t.batching import BatchDecoder, Request
 from c2t.classifier import TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.cuda_graphs.target import StaticTarget
@@ -167,6 +169,43 @@ class SpeculativeDecoder:
         texts = self.pair.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return Output(tokens, texts, trace.statistics)
 
+    def stream(
+        self,
+        prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Iterator[str | Sequence[int]],
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        *,
+        chat: bool = True,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+        rule: str | None = None,
+        max_rows: int = 16,
+        max_tokens: int = 16384,
+    ) -> Iterator[tuple[int, list[int]]]:
+        """Answer or continue prompts as `generate` does, and yield the number of a prompt and its next tokens, round by
+        round.
+
+        prompts: as in `generate`, or an iterator, from which a prompt is taken when there is room for it: at most
+        `max_rows` are decoded at once, and a prompt takes the row of one that has ended. max_tokens: see
+        `BatchDecoder`, which is for prompts with settings of their own. A prompt's number is its place, and that of its
+        random stream. Raises InputError as `generate` does, of a prompt that is too long when its turn comes; and with
+        CUDA graphs, whose batches are fixed.
+        """
+        if self.graph_tokens:
+            raise InputError("stream does not use CUDA graphs; use a decoder with graph_tokens = 0, or generate")
+        check_new_tokens(max_new_tokens)
+        sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
+        batch = BatchDecoder(
+            self.pair, self.policy, max_rows=max_rows, max_tokens=max_tokens, max_waiting=max_rows, rule=rule
+        )
+        if isinstance(prompts, Iterator):
+            ids = (self.encode([prompt], chat)[0] for prompt in prompts)
+        else:
+            ids = iter(self.encode(prompts, chat))
+        return _stream(batch, enumerate(ids), max_new_tokens, sampling)
+
     def _parts(self, rows: int) -> "Parts":
         """Return what decodes `rows` prompts; graphs are made for 1, 4, 16, ... of them."""
         if not self.graph_tokens:
@@ -213,3 +252,18 @@ class SpeculativeDecoder:
         if not ids:
             raise InputError("an empty prompt: give at least one token to continue")
         return [checked_ids(prompt, self.pair.target.config.vocab_size) for prompt in ids]
+
+
+def _stream(
+    batch: BatchDecoder, prompts: Iterator[tuple[int, list[int]]], max_new_tokens: int, sampling: Sampling
+) -> Iterator[tuple[int, list[int]]]:
+    """Decode numbered prompts, which are taken only as rows become free."""
+    numbers: dict[Request, int] = {}
+    while True:
+        for number, ids in islice(prompts, batch.max_rows - batch.running - batch.waiting):
+            numbers[batch.submit(ids, max_new_tokens, sampling, sequence=number)] = number
+        news = batch.step()
+        if not news:
+            return
+        for request, tokens, finish in news:
+            yield (numbers[request] if finish is None else numbers.pop(request)), tokens
