@@ -120,10 +120,13 @@ def finish(decoder: BatchDecoder) -> list[list[News]]:
 def test_all_that_run_share_one_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests of three settings, one of which comes later, cost one forward a round, and one for each arrival."""
     rows: list[int] = []
-    forward = type(toy_target()).forward
-    monkeypatch.setattr(
-        type(toy_target()), "forward", lambda self, *parts: rows.append(len(parts[0])) or forward(self, *parts)
-    )
+    forward = type(toy_target()).forward_rows
+
+    def counted(self, tokens, positions, sees, batch, *others):
+        rows.append(len(batch.sizes))
+        return forward(self, tokens, positions, sees, batch, *others)
+
+    monkeypatch.setattr(type(toy_target()), "forward_rows", counted)
     decoder = decoder_of("plain")
     for number, sampling in enumerate(SAMPLINGS):
         decoder.submit(PROMPTS[number], 4, sampling)
