@@ -55,22 +55,22 @@ def alone(name: str, prompt: int, sampling: int) -> list[int]:
 
 REQUEST = st.fixed_dictionaries(
     {
-        "at": st.integers(0, 6),  # step before which it arrives
+        "at": st.integers(0, 4),  # step before which it arrives
         "prompt": st.integers(0, len(PROMPTS) - 1),  # also the number of its random stream
         "sampling": st.integers(0, len(SAMPLINGS) - 1),
-        "new": st.integers(1, NEW),
-        "eos": st.sampled_from([frozenset(), frozenset({7, 30}), frozenset(range(0, VOCABULARY, 6))]),
-        "cancel": st.none() | st.integers(0, 4),  # steps after its arrival
+        "new": st.sampled_from([1, 5, NEW, NEW]),
+        "eos": st.sampled_from([frozenset(), frozenset({7, 30}), frozenset(range(0, VOCABULARY, 8))]),
+        "cancel": st.sampled_from([None, None, None, 0, 1, 3]),  # steps after its arrival
     }
 )
 
 
-@pytest.mark.parametrize("name", slow_except(POLICIES, "c2t"))
-@settings(max_examples=8, deadline=None)
+@pytest.mark.parametrize("name", slow_except(POLICIES, "eagle2"))
+@settings(max_examples=6, deadline=None)
 @given(
-    plans=st.lists(REQUEST, min_size=1, max_size=7).map(lambda plans: sorted(plans, key=lambda plan: plan["at"])),
-    max_rows=st.integers(1, 4),
-    max_tokens=st.sampled_from([30, 50, 1000]),
+    plans=st.lists(REQUEST, min_size=3, max_size=7).map(lambda plans: sorted(plans, key=lambda plan: plan["at"])),
+    max_rows=st.integers(2, 4),
+    max_tokens=st.sampled_from([40, 1000]),
 )
 def test_every_text_is_what_it_would_be_alone(name: str, plans: list[dict], max_rows: int, max_tokens: int) -> None:
     decoder = decoder_of(name, max_rows=max_rows, max_tokens=max_tokens)

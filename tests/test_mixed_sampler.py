@@ -1,5 +1,6 @@
 """A sampler of mixed rows against the samplers of its rows."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,6 +37,7 @@ def alone(kind: int, row: int) -> TargetSampler:
     return TargetSampler(SAMPLINGS[kind], VOCABULARY, tokens, length, [SEQUENCE[row]])
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), policy=st.sampled_from([Eagle2(K=2, levels=3, N=6), SpecInfer((2, 2))]))
 def test_each_row_is_drawn_and_accepted_as_alone(data, policy) -> None:
