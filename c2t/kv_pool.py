@@ -29,6 +29,9 @@ class KVPool:
         self._rooms: list[int] = []  # slots of each row's range
         self._used: list[int] = []  # lengths, known to the host
         self.lengths: Int[Tensor, " B"] | None = None
+        # Of the latest forward: the rows' first slots, the slots behind their committed ones, the slots of its tokens.
+        self.first: Int[Tensor, " B"] | None = None
+        self.tails: Int[Tensor, " B"] | None = None
         self.places: Int[Tensor, " S"] | None = None
 
     def append(self, rows: Ragged) -> None:
@@ -38,12 +41,14 @@ class KVPool:
             self.lengths = torch.zeros(len(rows.sizes), dtype=torch.long, device=device)
             self.starts, self._rooms, self._used = ([0] * len(rows.sizes) for _ in range(3))
         self._reserve([used + span for used, span in zip(self._used, rows.spans, strict=True)])
+        self.first = torch.tensor(self.starts, device=device)
+        self.tails = self.first + self.lengths
         self.places = self.tails[rows.row] + rows.slot
 
     @property
-    def tails(self) -> Int[Tensor, " B"]:
-        """The slot behind each row's committed ones."""
-        return torch.tensor(self.starts, device=self.lengths.device) + self.lengths
+    def longest(self) -> int:
+        """The length of the longest row."""
+        return max(self._used)
 
     def update(
         self, keys: Float[Tensor, "1 H S D"], values: Float[Tensor, "1 H S D"], layer: int, *_args, **_kwargs
@@ -73,8 +78,7 @@ class KVPool:
 
     def keep(self, index: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
         """Commit, in row r, the appended slots index[r, :count[r]], in that order; forget all others."""
-        tails = self.tails
-        compact(self.buffers, index, count, tails, tails)
+        compact(self.buffers, index, count, self.tails, self.tails)
         self.lengths = self.lengths + count
         self._used = self.lengths.tolist()
 

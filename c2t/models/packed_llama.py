@@ -86,8 +86,7 @@ class PackedLlama:
         """Append R tokens to the cache and return their post-norm states; see `PackedLayers`. Each sees its row's
         committed slots, and of the row's n new ones those in the mask."""
         cache.append(rows)
-        starts = torch.tensor(cache.starts)[rows.row]
-        sight = Sight.of(starts, cache.lengths[rows.row], mask, int(cache.lengths.max()))
+        sight = Sight.of(cache.first[rows.row], cache.lengths[rows.row], mask, cache.longest)
         states = self.layers(self.embed_tokens(tokens), positions, cache.places, sight, cache.layer, tapped)
         return self.norm(states)
 

@@ -90,7 +90,7 @@ class RowAttention:
             device, span = tree.token.device, max(sizes)
             columns = tree.parent[:, :span], tree.alive[:, :span], tree.positions(cache.lengths)[:, :span]
             first = torch.tensor([0, *sizes[:-1]], device=device).cumsum(0)
-            ranges = Ranges(first, torch.tensor(cache.starts, device=device), cache.tails)
+            ranges = Ranges(first, cache.first, cache.tails)
             mask = TreeMask.of(*columns, cache.lengths)
             self._of_tree = {"attention_mask": None, "tree_mask": mask, "ranges": ranges}
         return self._of_tree
