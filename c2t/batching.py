@@ -217,7 +217,8 @@ class BatchDecoder:
 
     @property
     def _requests(self) -> list[Request]:
-        return self._running.requests if self._running else []
+        running = self._running  # read once: another thread may ask while a step ends
+        return running.requests if running else []
 
     def _needed(self, request: Request) -> int:
         """Return the places of the cache that a request takes at most: the last tree may stand beyond its end."""
