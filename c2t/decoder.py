@@ -71,8 +71,8 @@ class SpeculativeDecoder:
     warned of).
 
     graph_tokens: decode by CUDA graphs, for which memory is set aside for texts of so many tokens, prompt included
-    (0: no graphs). They serve EAGLE-1/2 heads without n-grams, with EAGLE-2, C2T, joint-threshold and entropy trees,
-    and plain decoding; InputError for others.
+    (0: no graphs). Experimental: has not run on a device. They serve EAGLE-1/2 heads without n-grams, with EAGLE-2,
+    C2T, joint-threshold and entropy trees, and plain decoding; InputError for others.
     """
 
     def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0):

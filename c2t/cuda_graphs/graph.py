@@ -1,4 +1,7 @@
-"""Work on fixed addresses and shapes, which a CUDA device replays without a launch from Python for every kernel."""
+"""Work on fixed addresses and shapes, which a CUDA device replays without a launch from Python for every kernel.
+
+Experimental: has not run on a device.
+"""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,7 @@
-"""Verification of fixed shapes: one graph of the target for each size that trees are padded to."""
+"""Verification of fixed shapes: one graph of the target for each size that trees are padded to.
+
+Experimental: has not run on a device.
+"""
 
 import copy
 from collections.abc import Sequence

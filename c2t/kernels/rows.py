@@ -5,6 +5,8 @@ On a GPU every row is split into chunks of the vocabulary. One kernel reduces a 
 merges the chunks. Both find the M-th largest by bisection on the bits of the floats. Equal logits contribute equally,
 so it does not matter which of those at the threshold are counted. On a CPU a function in C does the same (rows.c), and
 torch where that cannot be compiled.
+
+The Triton kernels are experimental: they have not run on a device, only in the interpreter.
 """
 
 import ctypes

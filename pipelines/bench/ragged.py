@@ -1,4 +1,4 @@
-"""What a batch of trees of different sizes costs: beside trees that all have the mean size, and trees that all have the
+"""Time a batch of trees of different sizes beside trees that all have the mean size, and trees that all have the
 largest, which is what a batch costs that is padded."""
 
 import statistics
