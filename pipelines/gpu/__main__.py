@@ -9,6 +9,6 @@ if __name__ == "__main__":
     if "--tiny" in sys.argv and not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
 
-    from pipelines.gpu.report import main  # noqa: PLC0415
+    from pipelines.gpu.report import main
 
     main()
