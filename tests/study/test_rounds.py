@@ -9,6 +9,7 @@ from c2t.classifier import TreeClassifier
 from c2t.models.draft import DraftSession
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Chain, Eagle2, Plain
+from c2t.ragged import Ragged
 from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
 from c2t.statistics import total
@@ -63,9 +64,9 @@ def test_widths_are_what_the_draft_forwards(
     forwarded: list[int] = []
     rows = DraftSession._rows
 
-    def count(session: DraftSession, hidden: torch.Tensor):
+    def count(session: DraftSession, hidden: torch.Tensor, real: Ragged):
         forwarded.append(hidden.shape[1])
-        return rows(session, hidden)
+        return rows(session, hidden, real)
 
     monkeypatch.setattr(DraftSession, "_rows", count)
     [prompt] = replayed(small_pair, POLICIES[2], texts[:1], SAMPLING.seed)

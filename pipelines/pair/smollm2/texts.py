@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from c2t.kv_cache import KVCache
+from c2t.decoding import pad
 from c2t.models.eagle3 import default_taps
 from c2t.models.gguf_target import END, install
 from c2t.models.target import Target, TargetSession
@@ -72,35 +72,20 @@ class Asked(NamedTuple):
     taps: list[list[Tensor]]
 
 
-def read(target: Target, asked: list[list[int]], longest: int) -> Asked:
-    """Read the questions one by one, since padding would be half of a batch, into the cache of a batch."""
-    lengths = torch.tensor([len(ids) for ids in asked])
-    cache = KVCache(target.config.num_hidden_layers, int(lengths.max()) + longest)
-    features, taps = [], []
-    for row, ids in enumerate(asked):
-        one = target.session()
-        places = torch.arange(len(ids))[None]
-        hidden = one.forward(torch.tensor([ids]), places, places[:, :, None] >= places)
-        features.append([hidden[0]])
-        taps.append([target.features(hidden)[0]])
-        for layer, buffer in enumerate(one.cache.buffers):
-            if row == 0:
-                shape = (2, len(asked), buffer.shape[2], cache.capacity, buffer.shape[4])
-                cache.buffers[layer] = buffer.new_zeros(shape)
-            cache.buffers[layer][:, row, :, : len(ids)] = buffer[:, 0, :, : len(ids)]
-    cache.lengths, cache.length = lengths, int(lengths.max())
+def read(target: Target, asked: list[list[int]]) -> Asked:
+    """Read the questions."""
     session = target.session()
-    session.cache = cache
-    return Asked(session, features, taps)
+    hidden, rows = session.read(*pad(asked, target.device))
+    parts = hidden.split(rows.sizes), target.features(hidden[None])[0].split(rows.sizes)
+    return Asked(session, *([[part] for part in each] for each in parts))
 
 
 @torch.inference_mode()
 def write(target: Target, asked: list[list[int]], temperature: float, longest: int, few: int) -> Texts:
     """Let the target go on from each of `asked` until it ends the turn, `longest` tokens are written, or at most `few`
     of the texts are still being written. States are of all positions but each text's last one, whose are zero."""
-    session, features, tapped = read(target, asked, longest)
-    cache = session.cache
-    lengths = cache.lengths.clone()
+    session, features, tapped = read(target, asked)
+    lengths = session.lengths.clone()
     texts = [list(ids) for ids in asked]
     rows = torch.arange(len(asked))  # the texts that are still being written
     last = torch.stack([states[0][-1] for states in features])
@@ -113,15 +98,12 @@ def write(target: Target, asked: list[list[int]], temperature: float, longest: i
             break
         if not going.all():
             rows, new = rows[going], new[going]
-            cache.select(going.nonzero()[:, 0])
-        mask = torch.cat([cache.visible(), torch.ones(len(rows), 1, dtype=torch.bool)], 1)[:, None]
-        hidden = session.forward(new[:, None], cache.lengths[:, None], mask)
-        taps = target.features(hidden)
-        cache.keep(torch.zeros(len(rows), 1, dtype=torch.long), torch.ones(len(rows), dtype=torch.long))
+            session.select(going.nonzero()[:, 0])
+        last, _ = session.read(new[:, None], torch.ones_like(new))
+        taps = target.features(last[None])[0]
         for place, row in enumerate(rows.tolist()):
-            features[row].append(hidden[place])
-            tapped[row].append(taps[place])
-        last = hidden[:, 0]
+            features[row].append(last[place : place + 1])
+            tapped[row].append(taps[place : place + 1])
     return Texts(
         torch.tensor([token for ids in texts for token in ids]),
         torch.tensor([len(ids) for ids in texts]),
