@@ -17,8 +17,10 @@ from torch import Tensor
 from c2t import display
 from c2t.errors import InputError
 from c2t.mixed_sampler import MixedSampler
+from c2t.models.deferred import DeferredSession
 from c2t.models.draft import DraftSession, NoDraft
 from c2t.models.target import TargetSession
+from c2t.policies.budget import Budget
 from c2t.policies.mcsd_plus import Forks
 from c2t.protocols import Draft, RecordingDraft, Root
 from c2t.sampling import Sampling
@@ -60,7 +62,10 @@ def decode(
 
 def draft_session(drafter: "DraftModel | None", policy: "Policy") -> DraftSession | NoDraft:
     """Return a new session of the draft, or a stand-in where nothing is drafted."""
-    return drafter.session() if drafter and policy.levels else NoDraft()
+    if drafter is None or not policy.levels:
+        return NoDraft()
+    # A budget may guess nothing for many rounds.
+    return DeferredSession(drafter.session()) if isinstance(policy, Budget) else drafter.session()
 
 
 def speculate(

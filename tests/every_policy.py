@@ -9,6 +9,7 @@ from c2t.policies import (
     C2T,
     DDD,
     MCSD,
+    Budget,
     CaDDTree,
     Chain,
     DyJoint,
@@ -27,6 +28,7 @@ from c2t.policies import (
     SpecInfer,
     Talon,
 )
+from c2t.policies.round_costs import Curve, Profile, RoundCosts
 from tests.toys import toy_classifier
 
 
@@ -44,6 +46,17 @@ def any_function(entropy: torch.Tensor) -> torch.Tensor:
     return (3 * entropy).round().long().clamp(max=3)
 
 
+def for_rows(policy: Policy, rows: int) -> Policy:
+    """The policy with a budget for so many rows, where it has one for four."""
+    if not isinstance(policy, Budget):
+        return policy
+    nodes, costs = policy.nodes and policy.nodes * rows // 4, policy.costs
+    if costs:
+        sizes = tuple(size * rows // 4 for size in costs.verify.sizes)
+        costs = costs._replace(verify=costs.verify._replace(sizes=sizes))
+    return Budget(policy.policy, nodes, costs)
+
+
 def _eagle2(K: int, levels: int, N: int | None, **ablation) -> Case:
     return Case(Eagle2(K, levels, N, **ablation), N or 1 + K + (levels - 1) * K * K, levels)
 
@@ -54,6 +67,14 @@ def _c2t(levels: int, nodes: int, seed: int = 0, label: str = "accepted", **sett
 
 def _entropy(branching, nodes: int, levels: int = 4, **settings) -> Case:
     return Case(EntropyTree(branching, levels, **settings), nodes, levels)
+
+
+def toy_costs(levels: int, a_token: float = 0.05, a_level: float = 0.1) -> RoundCosts:
+    """Costs in units of a forward over one token; of a policy that accepts half of what it drafts on each level."""
+    curve = Curve((1, 101), (1.0, 1.0 + 100 * a_token))
+    accepted = tuple(tuple(min(nodes, 2 * levels) / 4 for nodes in range(9)) for levels in range(1, levels + 1))
+    profile = Profile((1.0,) + (2.0,) * (levels - 1), tuple(map(float, range(9))), accepted)
+    return RoundCosts(curve, Curve((1,), (a_level,)), 0.0, 0.0, 0.0, profile)
 
 
 EVERY_POLICY: dict[str, Case] = {
@@ -97,6 +118,9 @@ EVERY_POLICY: dict[str, Case] = {
     "dyspec few passes": Case(DySpec(N=14, K=3, passes=2, temperature=1.0), 14, 2),
     "dyspec threshold": Case(DySpecThreshold(1 / 8, K=4, levels=4, temperature=0.8), 33, 4),
     "dyspec threshold narrow": Case(DySpecThreshold(1 / 30, K=4, levels=3, max_width=3, temperature=1.0), 10, 3),
+    "budget": Case(Budget(Eagle2(4, 4, None), nodes=22), 22, 4),
+    "budget by costs": Case(Budget(C2T(toy_classifier(), beta=0.05, K=4, W=4, levels=5), costs=toy_costs(5)), 21, 5),
 }
+SHARED = [name for name, case in EVERY_POLICY.items() if isinstance(case.policy, Budget)]  # one budget for all rows
 EXACT = [name for name, case in EVERY_POLICY.items() if case.policy.exact]
 SAMPLED = [name for name, case in EVERY_POLICY.items() if case.policy.proposal == "sampled"]

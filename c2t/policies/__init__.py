@@ -5,6 +5,7 @@ which settings the commands try by themselves: `bench` (of `c2t bench --policies
 `c2t sweep`) and `tune` (of `c2t tune`); an empty text is the policy with its defaults.
 """
 
+from c2t.policies.budget import Budget
 from c2t.policies.c2t import C2T
 from c2t.policies.caddtree import CaDDTree
 from c2t.policies.chain import Chain, DyJoint, DyMax
@@ -42,6 +43,7 @@ POLICIES = {
     "sequoia": Sequoia,
     "dyspec": DySpec,
     "dyspec-threshold": DySpecThreshold,
+    "budget": Budget,
 }
 
 __all__ = ["POLICIES", *sorted(policy.__name__ for policy in POLICIES.values())]

@@ -8,16 +8,21 @@ from typing import Any, Literal, Union, get_args, get_origin
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
 from c2t.policies import POLICIES
+from c2t.policies.budget import Budget
+from c2t.policies.round_costs import RoundCosts
 
 # What a brief description always names; other settings only where they are not the default.
 SHAPE = ("N", "beta", "threshold", "length", "config")  # always shown
+OF = "of="  # what a budget's own policy and its settings follow
+SPENT_ON = "c2t:beta=0.05,K=6,W=6,levels=6"  # trees that a budget cuts to size, where nobody names others
 
 
 def split(text: str) -> list[str]:
-    """Split `a:x=1,y=2,b` into `a:x=1,y=2` and `b`: a bare `key=value` belongs to the policy before it."""
+    """Split `a:x=1,y=2,b` into `a:x=1,y=2` and `b`: a bare `key=value` belongs to the policy before it, and so does the
+    policy that a budget is `of=`."""
     specs: list[str] = []
     for piece in text.split(","):
-        if specs and "=" in piece and ":" not in piece:
+        if specs and "=" in piece.partition(":")[0]:
             specs[-1] += f",{piece}"
         else:
             specs.append(piece.strip())
@@ -34,16 +39,24 @@ def parse(
     spec: str,
     classifier: Callable[..., TreeClassifier],
     acceptance: Callable[[float], tuple[float, ...]] | None = None,
+    costs: Callable[[Any], RoundCosts] | None = None,
     **defaults: Any,
 ) -> Any:
     """Make the policy that a text describes. `classifier()` is called only for policies that need one,
-    `classifier(name)` for one that a setting names, `acceptance(draft temperature)` for the rates measured on the pair;
-    `defaults` are used for settings that the policy has and the text leaves out. InputError lists what would be known.
+    `classifier(name)` for one that a setting names, `acceptance(draft temperature)` for the rates measured on the pair,
+    `costs(policy)` for a budget without a number of nodes; `defaults` are used for settings that the policy has and the
+    text leaves out. InputError lists what would be known.
+
+    A budget names the policy that it cuts to size last: `budget:nodes=64,of=c2t:beta=0.1,K=6`.
     """
     name, _, settings = spec.partition(":")
     if name not in POLICIES:
         raise InputError(f"no policy is called {name!r}; known: {', '.join(POLICIES)}")
     policy = POLICIES[name]
+    if policy is Budget:
+        own, _, of = settings.partition(OF)
+        spent_on = parse(of.strip() or SPENT_ON, classifier, acceptance, costs, **defaults)
+        return _budget(own, spent_on, costs)
     known = {field.name: field for field in fields(policy) if field.name != "classifier"}
     values = {key: value for key, value in defaults.items() if key in known and value is not None}
     for setting in filter(None, settings.split(",")):
@@ -66,6 +79,9 @@ def describe(policy: Any, brief: bool = False) -> str:
     """Return the text that `parse` reads back, in the brief form without settings of minor interest at their defaults;
     the classifier itself is left out."""
     name = next(name for name, kind in POLICIES.items() if type(policy) is kind)
+    if isinstance(policy, Budget):
+        nodes = f"nodes={policy.nodes}," if policy.nodes else ""
+        return f"{name}:{nodes}{OF}{describe(policy.policy, brief)}"
     hidden = ("classifier", "acceptance") if brief else ("classifier",)
     values = {
         field.name: getattr(policy, field.name)
@@ -74,6 +90,19 @@ def describe(policy: Any, brief: bool = False) -> str:
         and not (brief and field.name not in SHAPE and getattr(policy, field.name) == field.default)
     }
     return name + ":" * bool(values) + ",".join(f"{key}={_text(value)}" for key, value in values.items())
+
+
+def _budget(settings: str, spent_on: Any, costs: Callable[[Any], RoundCosts] | None) -> Budget:
+    """The budget over a policy: of so many nodes, or by measured costs."""
+    key, _, nodes = (part.strip() for part in settings.rstrip(", ").partition("="))
+    if key not in ("", "nodes"):
+        raise InputError(f"budget has no setting {key!r}; known: nodes, and of=POLICY behind it")
+    if key and nodes.lower() != "auto":
+        return Budget(spent_on, _value("budget", Budget.__dataclass_fields__["nodes"], nodes))
+    if not costs:
+        raise InputError("budget needs nodes: budget:nodes=64; without them it takes costs measured on this machine")
+    Budget(spent_on, nodes=1)  # which refuses a policy before anything is measured for it
+    return Budget(spent_on, costs=costs(spent_on))
 
 
 def _value(policy: str, field: Field, text: str) -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from c2t.decoding import pad
 from c2t.models.pairs import Pair
+from c2t.policies.round_costs import Curve
 from c2t.replay.lockstep import Continuation
 from c2t.study.rounds import Round, now
 from c2t.tree import Nodes, Tree
@@ -22,21 +23,6 @@ from c2t.tree import Nodes, Tree
 VERIFIED = (1, 2, 4, 8, 12, 14, 15, 16, 17, 24, 28, 29, 32, 33, 48, 64, 65, 80, 96, 128, 129, 160, 192, 256)
 WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 15, 16, 20, 24, 32, 48, 64)
 BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
-
-
-class Curve(NamedTuple):
-    """Median seconds of a forward over each of `sizes` tokens a row."""
-
-    sizes: tuple[int, ...]
-    seconds: tuple[float, ...]
-
-    def at(self, size: int | float) -> float:
-        """Return the seconds at any size: interpolated between the sizes, constant below the first one, and beyond the
-        last one with the slope of the last two."""
-        if size <= self.sizes[-1] or len(self.sizes) == 1:
-            return float(np.interp(size, self.sizes, self.seconds))
-        rise = (self.seconds[-1] - self.seconds[-2]) / (self.sizes[-1] - self.sizes[-2])
-        return self.seconds[-1] + max(rise, 0.0) * (size - self.sizes[-1])
 
 
 class Overhead(NamedTuple):

@@ -14,6 +14,8 @@ from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy
 from c2t.errors import InputError, counted
 from c2t.models.pairs import Pair
+from c2t.policies.budget import Budget
+from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, parse, split, tried_by
 from c2t.prompts import Encoded, Prompt, spread
 from c2t.replay.lockstep import Continuation
@@ -60,12 +62,13 @@ def candidates(
     grid: str,
     classifier: Callable[..., TreeClassifier],
     acceptance: Callable[[float], tuple[float, ...]] | None = None,
+    costs: Callable[[Policy], RoundCosts] | None = None,
 ) -> list[Candidate]:
     """Return the policies of a grid, each once, in families by their names; InputError as in `parse`.
 
     `c2t:beta=0.1|0.3,eagle2:N=26|60,levels=4|6` are 2 + 4 policies.
     """
-    policies = [parse(spec, classifier, acceptance) for spec in expand(grid)]
+    policies = [parse(spec, classifier, acceptance, costs) for spec in expand(grid)]
     found = {describe(policy): policy for policy in policies}
     return [
         Candidate(text.partition(":")[0], policy, text, describe(policy, brief=True)) for text, policy in found.items()
@@ -80,11 +83,17 @@ def expand(grid: str) -> list[str]:
     specs: list[str] = []
     for text in split(grid):
         name, _, settings = text.partition(":")
-        keys, values = zip(*(s.partition("=")[::2] for s in settings.split(",")), strict=True)
+        keys, values = zip(*map(_setting, settings.split(",")), strict=True)
         for chosen in product(*(value.split("|") for value in values)):
             given = ",".join(f"{key}={value}" for key, value in zip(keys, chosen, strict=True) if key)
             specs.append(f"{name}:{given}" if given else name)
     return specs
+
+
+def _setting(text: str) -> tuple[str, str]:
+    """Split at the last sign: `beta=0.1|0.3`, and a budget's `of=c2t:beta=0.1|0.3`."""
+    key, sign, value = text.rpartition("=")
+    return (key, value) if sign else (text, "")
 
 
 def points(grid: str) -> int:
@@ -190,6 +199,7 @@ def _key(one: Candidate | Point) -> tuple[str, str, str | None]:
 
 def _network(policy: Policy) -> str | None:
     """Return a hash of the classifier that a policy uses, None without one."""
+    policy = policy.policy if isinstance(policy, Budget) else policy
     for field in fields(policy):
         network = getattr(policy, field.name)
         if isinstance(network, TreeClassifier):

@@ -1,0 +1,90 @@
+"""A draft that reads committed text only when it is asked for a guess: rounds without a tree do not pay for it."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.models.draft import DraftSession, WrappedSession
+from c2t.protocols import NextTokenDistributions
+from c2t.tree import Tree
+
+
+class Observed(NamedTuple):
+    """Arguments of one call of `DraftSession.observe`."""
+
+    tokens: Int[Tensor, "B n"]
+    features: Float[Tensor, "B n-1 H"]
+    count: Int[Tensor, " B"]
+
+
+class DeferredSession(WrappedSession):
+    """Session of the inner draft, which takes in what was committed since its last guess in one forward.
+
+    backlog: what it has not seen yet, one entry a round.
+    """
+
+    def __init__(self, draft: DraftSession):
+        super().__init__(draft)
+        self.backlog: list[Observed] = []
+
+    @property
+    def passes(self) -> Int[Tensor, " B"]:
+        """Draft forwards of the round: none as long as there is a backlog."""
+        return torch.zeros_like(self.backlog[-1].count) if self.backlog else self.draft.passes
+
+    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        """Keep committed text for the next guess; see `DraftSession.observe`."""
+        self.backlog.append(Observed(tokens, features, count))
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`."""
+        self._catch_up()
+        return self.draft.expand(tree, slots)
+
+    def fork(self, back: Int[Tensor, " B"]) -> WrappedSession:
+        """See `DraftSession.fork`."""
+        self._catch_up()
+        return super().fork(back)
+
+    def refuse_nan(self) -> None:
+        """See `DraftSession.refuse_nan`; a round without a guess has nothing to refuse."""
+        if not self.backlog:
+            self.draft.refuse_nan()
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Keep only these rows of the batch, in this order."""
+        self.backlog = [Observed(*(part[rows] for part in each)) for each in self.backlog]
+        self.draft.select(rows)
+
+    def join(self, other: "DeferredSession") -> None:
+        """See `DraftSession.join`."""
+        self._catch_up()
+        other._catch_up()
+        super().join(other)
+
+    def _catch_up(self) -> None:
+        """Let the draft observe the whole backlog at once."""
+        if self.backlog:
+            self.draft.observe(*joined(self.backlog))
+            self.backlog = []
+
+
+def joined(backlog: list[Observed]) -> Observed:
+    """Return several calls of `observe` as one: every row's tokens and features end to end, padded on the right."""
+    if len(backlog) == 1:
+        return backlog[0]
+    counts = torch.stack([each.count for each in backlog])
+    count, starts = counts.sum(0), counts.cumsum(0) - counts
+    longest = int(count.max())
+    room = longest + max(each.tokens.shape[1] for each in backlog)  # for the padding behind a row's last tokens
+    first = backlog[0]
+    tokens = first.tokens.new_zeros(len(count), room)
+    features = first.features.new_zeros(len(count), room, first.features.shape[2])
+    for start, each in zip(starts, backlog, strict=True):
+        # A round's first token is the last one of the round before, and its padding is overwritten by the round after.
+        places = start[:, None] + torch.arange(each.tokens.shape[1], device=start.device)
+        tokens.scatter_(1, places, each.tokens)
+        features.scatter_(1, places[:, :-1, None].expand_as(each.features), each.features)
+    return Observed(tokens[:, : longest + 1], features[:, :longest], count)

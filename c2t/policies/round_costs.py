@@ -1,0 +1,94 @@
+"""Seconds that a round of a batch takes on a machine, and the accepted tokens that its draft wins there: what a budget
+over all requests decides by."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from c2t.errors import InputError
+
+
+class Curve(NamedTuple):
+    """Median seconds of a forward over each of `sizes` tokens, in rising order."""
+
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def at(self, size: int | float) -> float:
+        """Return the seconds at any size, as `over` does."""
+        return float(self.over(np.array([size]))[0])
+
+    def over(self, sizes: Int[np.ndarray, " n"] | Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Return the seconds at these sizes: interpolated between those measured, constant below the first one, and
+        beyond the last one with the slope of the last two."""
+        found = np.interp(sizes, self.sizes, self.seconds)
+        if len(self.sizes) == 1:
+            return found
+        rise = (self.seconds[-1] - self.seconds[-2]) / (self.sizes[-1] - self.sizes[-2])
+        return found + max(rise, 0.0) * np.maximum(sizes - self.sizes[-1], 0)
+
+
+class Profile(NamedTuple):
+    """Yield of a policy's drafts with 1, 2, ... levels, measured on texts that nothing is judged on.
+
+    widths: drafted tokens a row that each level is expanded from; the first level's is the root. nodes: drafted nodes a
+    row, in rising order from 0. accepted[L - 1][i]: accepted tokens a row, if the nodes[i] most confident of L levels
+    are verified.
+    """
+
+    widths: tuple[float, ...]
+    nodes: tuple[float, ...]
+    accepted: tuple[tuple[float, ...], ...]
+
+
+class RoundCosts(NamedTuple):
+    """Costs and yield of rounds of any number of rows.
+
+    verify, draft: forwards over so many tokens of all rows together. a_round, a_row, a_level: seconds of the rest, of a
+    round, of each of its rows and of each draft forward.
+    """
+
+    verify: Curve
+    draft: Curve
+    a_round: float
+    a_row: float
+    a_level: float
+    profile: Profile
+
+    def seconds(
+        self, rows: int, widths: Sequence[int | float], verified: Float[np.ndarray, " n"] | Int[np.ndarray, " n"]
+    ) -> Float[np.ndarray, " n"]:
+        """Return the seconds of rounds that verify so many tokens of all rows, roots included, after draft forwards
+        over `widths` tokens of all rows."""
+        rest = self.a_round + self.a_row * rows + self.a_level * len(widths)
+        return rest + sum(self.draft.at(width) for width in widths) + self.verify.over(verified)
+
+    def check(self) -> None:
+        """Raise InputError for costs that no machine has, and for a profile whose parts do not fit each other."""
+        times = [*self.verify.seconds, *self.draft.seconds]
+        if not all(0 < each < float("inf") for each in times) or min(self.a_round, self.a_row, self.a_level) < 0:
+            raise InputError("the costs of a round must be positive numbers of seconds")
+        for curve in (self.verify, self.draft):
+            if not curve.sizes or len(curve.sizes) != len(curve.seconds) or sorted(set(curve.sizes)) != [*curve.sizes]:
+                raise InputError("a curve of costs needs rising sizes, each with its seconds")
+        widths, nodes, accepted = self.profile
+        if len(widths) != len(accepted) or {len(row) for row in accepted} - {len(nodes)} or nodes[:1] != (0.0,):
+            raise InputError(
+                "a profile of accepted tokens needs for each level a width, and a row of them from 0 nodes"
+            )
+
+
+@lru_cache(maxsize=1024)
+def best_levels(costs: RoundCosts, rows: int) -> int:
+    """Return the number of levels to draft for so many rows, 0 for none: the one at which the profile promises most
+    tokens per second, if as many nodes are verified as pay."""
+    profile = costs.profile
+    nodes = np.array(profile.nodes)
+    rates = [1 / costs.seconds(rows, (), np.array([rows]))[0]]
+    for levels, accepted in enumerate(profile.accepted, 1):
+        widths = [rows * width for width in profile.widths[:levels]]
+        rates.append(((1 + np.array(accepted)) / costs.seconds(rows, widths, rows * (1 + nodes))).max())
+    return int(np.argmax(rates))

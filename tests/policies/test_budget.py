@@ -1,0 +1,221 @@
+"""One budget for all rows: the most confident nodes of all, parents first, as many as pay."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from c2t.decoding import generate
+from c2t.errors import InputError
+from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, Plain
+from c2t.policies.round_costs import Curve, Profile, RoundCosts, best_levels
+from c2t.policies.spec import describe, parse, split
+from c2t.sampling import Sampling
+from c2t.study.sweep import expand
+from c2t.tree import Tree
+from tests.every_policy import toy_costs
+from tests.toys import PROMPTS, TableDraft, random_table, root_of, toy_classifier, toy_drafts, toy_target
+
+INNER = Eagle2(K=4, levels=3, N=None)
+C2T_POLICY = C2T(toy_classifier(label="accepted_given_parent"), beta=0.001, K=4, W=6, levels=3)
+FLAT = 1e-6  # seconds of a token that costs nearly nothing
+SAMPLING = Sampling(temperature=0.8, seed=3)
+
+
+def table_draft() -> TableDraft:
+    """Rows of very different certainty."""
+    table = random_table(12, seed=3)
+    return TableDraft(lambda row, path: table(row, path) * (0.3, 1.0, 4.0, 9.0)[row])
+
+
+def trees(policy, rows: int = 4) -> Tree:
+    return policy(table_draft(), root_of(*range(rows)))
+
+
+def nodes_of(tree: Tree, row: int) -> dict[tuple[int, ...], int]:
+    """The alive slots of a row by their paths of tokens."""
+    paths = {0: ()}
+    for slot in tree.alive[row].nonzero()[1:, 0].tolist():
+        paths[slot] = (*paths[int(tree.parent[row, slot])], int(tree.token[row, slot]))
+    return {path: slot for slot, path in paths.items()}
+
+
+@pytest.mark.parametrize("inner", [INNER, C2T_POLICY, Chain(3)], ids=lambda policy: type(policy).__name__)
+@pytest.mark.parametrize("nodes", [1, 4, 5, 9, 30, 1000])
+def test_the_most_confident_nodes_of_all_rows_are_kept(inner, nodes: int) -> None:
+    """Against a heap over plain lists: always the most confident node whose parent is in."""
+    whole, policy = trees(inner), Budget(inner, nodes)
+    worth = whole.score if isinstance(inner, C2T) else whole.log_joint.exp()
+    known = [nodes_of(whole, row) for row in range(4)]
+    kept = [{()} for _ in range(4)]
+    while sum(map(len, kept)) < nodes:
+        open_ = [
+            (worth[row, slot].item(), row, path)
+            for row in range(4)
+            for path, slot in known[row].items()
+            if path not in kept[row] and path[:-1] in kept[row]
+        ]
+        if not open_:
+            break
+        _, row, path = max(open_, key=lambda each: each[0])
+        kept[row].add(path)
+    found = trees(policy)
+    assert [set(nodes_of(found, row)) for row in range(4)] == kept
+    assert int(found.sizes.sum()) == max(4, min(nodes, int(whole.sizes.sum())))
+
+
+def test_a_row_whose_draft_knows_nothing_gets_less() -> None:
+    draft = TableDraft(lambda row, path: torch.tensor([1.0 + 4 * row] + [0.0] * 11))
+    assert Budget(INNER, 12)(draft, root_of(0, 1)).sizes.tolist() == [8, 4]
+
+
+def test_no_node_is_worth_more_than_its_parent() -> None:
+    """Also where the network says so."""
+    tree = trees(C2T_POLICY)
+    tree = replace(tree, score=torch.rand(tree.score.shape, generator=torch.Generator().manual_seed(0)))
+    confidence = Budget(C2T_POLICY, 5).confidence(tree)
+    lowest = torch.where(tree.ancestors(), tree.score[:, None], 1.0).amin(2)
+    assert confidence.equal(lowest)
+
+
+def test_a_draft_that_is_certain_of_everything_keeps_parents() -> None:
+    """Equal confidences everywhere."""
+    draft = TableDraft(lambda row, path: torch.zeros(12))
+    tree = Budget(INNER, 17)(draft, root_of(1, 2, 3))
+    assert tree.alive.gather(1, tree.parent.clamp(min=0))[tree.alive].all()
+    assert int(tree.sizes.sum()) == 17
+
+
+def rate(costs: RoundCosts, tokens: float, rows: int, widths: list[int], verified: int) -> float:
+    return tokens / float(costs.seconds(rows, widths, torch.tensor([verified]).numpy())[0])
+
+
+def test_by_costs_the_number_of_nodes_has_the_best_rate() -> None:
+    """Beyond a step of the curve too: the second plateau, up to 40 tokens, is worth its price here."""
+    step = Curve((4, 8, 9, 40, 41), (1.0, 1.0, 1.3, 1.3, 9.0))
+    costs = toy_costs(3)._replace(verify=step, draft=Curve((1,), (0.01,)))
+    whole, tree = trees(INNER), trees(Budget(INNER, costs=costs))
+    worth = Budget(INNER, 1).confidence(whole)[:, 1:][whole.alive[:, 1:]].sort(descending=True).values
+    widths = [4, 16, 16]
+    rates = [rate(costs, 4 + float(worth[:count].sum()), 4, widths, 4 + count) for count in range(len(worth) + 1)]
+    best = max(range(len(rates)), key=rates.__getitem__)
+    assert int(tree.sizes.sum()) == 4 + best
+    assert rates[5] < rates[4] < rates[best], "the first dip is not the end"
+
+
+def test_nodes_bound_what_the_costs_would_add() -> None:
+    cheap = toy_costs(3, a_token=FLAT)
+    assert int(trees(Budget(INNER, costs=cheap)).sizes.sum()) > 20
+    assert int(trees(Budget(INNER, 9, cheap)).sizes.sum()) == 9
+
+
+def test_levels_follow_the_number_of_rows_down_to_none() -> None:
+    costs = toy_costs(6, a_token=0.02, a_level=0.2)
+    levels = [best_levels(costs, rows) for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
+    assert levels == sorted(levels, reverse=True)
+    assert levels[0] > 1
+    assert levels[-1] == 0
+
+
+def test_without_a_level_the_draft_is_not_asked() -> None:
+    dear = toy_costs(3, a_level=100.0)
+    draft = table_draft()
+    tree = Budget(INNER, costs=dear)(draft, root_of(1, 2))
+    assert (tree.size, draft.expanded) == (1, [])
+
+
+def test_fewer_levels_are_fewer_forwards() -> None:
+    accepted = ((0.0, 0.5), (0.0, 0.5), (0.0, 0.5))
+    costs = toy_costs(3, a_token=FLAT)._replace(profile=Profile((1.0, 4.0, 4.0), (0.0, 1.0), accepted))
+    draft = table_draft()
+    tree = Budget(INNER, costs=costs)(draft, root_of(1, 2))
+    assert best_levels(costs, 2) == len(draft.expanded) == 1
+    assert int(tree.depth.max()) == 0
+
+
+@pytest.mark.parametrize(("inner", "depths"), [(Chain(3), [1, 2, 3]), (Eagle1(), [5, 5, 5, 5, 5])])
+def test_policies_by_their_levels(inner, depths: list[int]) -> None:
+    none, *others = Budget(inner, 4)._of_levels
+    assert none is None
+    assert [policy.levels for policy in others] == depths
+
+
+@pytest.mark.parametrize("nodes", [4, 11])
+def test_a_round_verifies_at_most_its_budget(nodes: int) -> None:
+    steps = generate(toy_target(), toy_drafts()["perturbed"], Budget(INNER, nodes), PROMPTS, max_new_tokens=12,
+                     sampling=SAMPLING)  # fmt: skip
+    sizes = [int(step.tree.sizes.sum()) for step in steps if step.tree is not None]
+    assert max(sizes) == nodes
+    assert len(sizes) > 3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Budget(MCSD((2, 1)), 8), "MCSD has sampled candidates: give a policy that ranks"),
+        (lambda: Budget(MCSDPlus(), 8), "MCSDPlus has target-initialised candidates"),
+        (lambda: Budget(Budget(INNER, 8), 8), "Budget is a budget itself"),
+        (lambda: Budget("eagle2", 8), "str is no policy"),
+        (lambda: Budget(INNER, 0), "nodes = 0 must be at least 1"),
+        (lambda: Budget(INNER), "give nodes, or costs that were measured"),
+        (lambda: Budget(INNER, costs=toy_costs(4)), "measured with trees of 4 levels, and the policy drafts 3"),
+        (lambda: Budget(INNER, costs=toy_costs(3, a_level=-1.0)), "must be positive numbers of seconds"),
+        (lambda: Budget(INNER, costs=toy_costs(3)._replace(verify=Curve((2, 1), (1.0, 1.0)))), "rising sizes"),
+        (lambda: Budget(INNER, costs=toy_costs(3)._replace(profile=Profile((1.0,), (0.0,), ()))), "for each level a"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(make, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_a_budget_in_text() -> None:
+    text = "plain,budget:nodes=64,of=eagle2:N=none,K=4,budget,budget:nodes=8,threshold:threshold=0.1"
+    assert split(text) == [
+        "plain",
+        "budget:nodes=64,of=eagle2:N=none,K=4",
+        "budget",
+        "budget:nodes=8",
+        "threshold:threshold=0.1",
+    ]
+    found = parse("budget:nodes=64,of=eagle2:N=none,K=4", toy_classifier)
+    assert found == Budget(Eagle2(K=4, N=None), 64)
+    assert parse(describe(found), toy_classifier) == found
+    assert describe(found, brief=True) == "budget:nodes=64,of=eagle2:K=4,N=None"
+    assert parse("budget:nodes=5", toy_classifier).policy.classifier.name == "unnamed"
+
+
+def test_without_nodes_costs_are_asked_for() -> None:
+    asked = []
+
+    def costs(policy) -> RoundCosts:
+        asked.append(policy)
+        return toy_costs(policy.levels)
+
+    found = parse("budget:of=threshold:threshold=0.1,levels=3", toy_classifier, costs=costs)
+    assert found == Budget(JointThreshold(0.1, levels=3), costs=toy_costs(3))
+    assert asked == [found.policy]
+    assert parse("budget:nodes=auto", toy_classifier, costs=costs).costs is not None
+    with pytest.raises(InputError, match="budget needs nodes: budget:nodes=64"):
+        parse("budget:of=plain", toy_classifier)
+    with pytest.raises(InputError, match="SpecInfer has sampled"):
+        parse("budget:of=specinfer", toy_classifier, costs=costs)
+    with pytest.raises(InputError, match="nodes = 'many' must be a whole number or none"):
+        parse("budget:nodes=many", toy_classifier)
+    with pytest.raises(InputError, match="budget has no setting 'beta'"):
+        parse("budget:beta=0.3", toy_classifier)
+    assert len(asked) == 2, "nothing is measured for a policy that is refused"
+
+
+def test_a_grid_of_budgets() -> None:
+    assert expand("budget:nodes=8|16,of=eagle2:N=none|20,K=4,plain") == [
+        "budget:nodes=8,of=eagle2:N=none,K=4",
+        "budget:nodes=8,of=eagle2:N=20,K=4",
+        "budget:nodes=16,of=eagle2:N=none,K=4",
+        "budget:nodes=16,of=eagle2:N=20,K=4",
+        "plain",
+    ]
+
+
+def test_a_budget_of_plain_decoding_is_plain_decoding() -> None:
+    assert trees(Budget(Plain(), 8)).size == 1
