@@ -17,10 +17,12 @@ from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.cuda_graphs.target import StaticTarget
 from c2t.decoding import DraftModel, Policy, Step, check_policy, cut, generate
 from c2t.errors import InputError
+from c2t.kept_costs import costs_of
 from c2t.models.chat_templates import conversation
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.pairs import Pair, load_pair
 from c2t.models.target import Target
+from c2t.policies.budget import Budget
 from c2t.policies.c2t import C2T
 from c2t.policies.plain import Plain
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
@@ -73,9 +75,15 @@ class SpeculativeDecoder:
     graph_tokens: decode by CUDA graphs, for which memory is set aside for texts of so many tokens, prompt included
     (0: no graphs). Experimental: has not run on a device. They serve EAGLE-1/2 heads without n-grams, with EAGLE-2,
     C2T, joint-threshold and entropy trees, and plain decoding; InputError for others.
+
+    budget: tokens verified in a round at most, over all prompts together, the most confident ones of the policy's
+    trees; "auto": as many as pay on this machine, by costs that are measured at the first use (or given as a file). See
+    `c2t.policies.budget`.
     """
 
-    def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0):
+    def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0, budget: int | str | Path | None = None):
+        if budget is not None:
+            policy = with_budget(pair, policy, budget)
         self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
         check_policy(policy, pair.target.config.vocab_size, pair.target.max_positions)
         if not policy.exact:
@@ -98,6 +106,7 @@ class SpeculativeDecoder:
         dtype: torch.dtype | None = None,
         device_map: str | dict | None = None,
         graph_tokens: int = 0,
+        budget: int | str | Path | None = None,
         trust_remote_code: bool = False,
     ) -> "SpeculativeDecoder":
         """Load a pair (see `load_pair`); the policy defaults to C2T with the pair's own classifier."""
@@ -112,7 +121,7 @@ class SpeculativeDecoder:
         )
         if policy is None:
             policy = C2T(TreeClassifier.from_pretrained(loaded.name, device=loaded.target.device))
-        return cls(loaded, policy, graph_tokens)
+        return cls(loaded, policy, graph_tokens, budget)
 
     def generate(
         self,
@@ -267,3 +276,11 @@ def _stream(
             return
         for request, tokens, finish in news:
             yield (numbers[request] if finish is None else numbers.pop(request)), tokens
+
+
+def with_budget(pair: Pair, policy: Policy, budget: int | str | Path) -> Budget:
+    """Return the budget over a policy: of so many nodes, or by costs ("auto", or their file)."""
+    if isinstance(budget, Integral):
+        return Budget(policy, int(budget))
+    Budget(policy, nodes=1)  # which refuses a policy before anything is measured for it
+    return Budget(policy, costs=costs_of(pair, policy, None if budget == "auto" else budget))

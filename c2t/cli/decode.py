@@ -80,7 +80,13 @@ def generate(
         rates = acceptance.lookup(loaded, temperature, rule)
         if policy is None and beta is None:
             policy = shared.usual(loaded, classifier, ["c2t"])[0]
-        chosen = parse("c2t" if policy is None else policy, shared.classifier(loaded, classifier), rates, beta=beta)
+        chosen = parse(
+            "c2t" if policy is None else policy,
+            shared.classifier(loaded, classifier),
+            rates,
+            shared.costs(loaded),
+            beta=beta,
+        )
     if beta is not None and getattr(chosen, "beta", None) != beta:
         raise InputError(
             f"--beta {beta:g} cannot be applied to the policy {describe(chosen, brief=True)}: give it with --policy c2t"
@@ -156,7 +162,7 @@ def bench(
     else:
         default = "plain" if tuned else benchmark.DEFAULT_POLICIES
         specs = shared.usual(loaded, classifier, benchmark.specs(default))
-    compared = [parse(spec, shared.classifier(loaded, classifier), rates) for spec in specs]
+    compared = [parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded)) for spec in specs]
     if tuned:
         fastest, entry = _tuned(loaded)
         compared += [fastest] * (describe(fastest) not in map(describe, compared))
@@ -173,7 +179,7 @@ def bench(
 def _tuned(pair: Pair) -> tuple[Policy, tuning.Tuned]:
     """Return what c2t tune chose for this pair on this device, one prompt at a time."""
     entry = tuning.lookup(tuning.key(pair, batch=1))
-    return parse(entry.policy, shared.classifier(pair, entry.classifier)), entry
+    return parse(entry.policy, shared.classifier(pair, entry.classifier), costs=shared.costs(pair)), entry
 
 
 def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:

@@ -1,6 +1,7 @@
 """Steps that several commands take: load a pair, read prompts, find a classifier and policies, show facts."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -8,7 +9,9 @@ import torch
 from c2t.classifier import TreeClassifier
 from c2t.cli import info as information
 from c2t.cli import terminal
+from c2t.kept_costs import costs_of
 from c2t.models.pairs import Pair, load_pair
+from c2t.policies.round_costs import RoundCosts
 from c2t.prompts import Prompt, read_prompts
 from c2t.storage import paths as checkpoints
 
@@ -47,9 +50,14 @@ def classifier(pair: Pair, reference: str | None) -> Callable[..., TreeClassifie
     return lambda name=None: TreeClassifier.from_pretrained(own if name is None else name, device=pair.target.device)
 
 
+def costs(pair: Pair) -> Callable[..., RoundCosts]:
+    """Return what finds the costs of rounds that a budget goes by; see `costs_of`."""
+    return partial(costs_of, pair)
+
+
 def usual(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
     """Return a command's default policies; if the pair has no classifier, those without c2t, and a line says so."""
-    learned = [spec for spec in specs if spec.partition(":")[0] == "c2t"]
+    learned = [spec for spec in specs if spec == "budget" or spec.partition(":")[0] == "c2t"]
     if not learned or reference or checkpoints.find(pair.name, checkpoints.CLASSIFIER):
         return list(specs)
     terminal.say(

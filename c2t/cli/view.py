@@ -90,7 +90,7 @@ def view(
     rates = acceptance.lookup(loaded, temperature, rule)
     viewer = Viewer(
         loaded,
-        [parse(spec, shared.classifier(loaded, classifier), rates) for spec in specs],
+        [parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded)) for spec in specs],
         prompt,
         max_new_tokens=max_new_tokens,
         sampling=Sampling(temperature, seed=seed),

@@ -12,7 +12,7 @@ from c2t.errors import InputError
 
 
 class Curve(NamedTuple):
-    """Median seconds of a forward over each of `sizes` tokens, in rising order."""
+    """Seconds of a forward over each of `sizes` tokens, in rising order."""
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]

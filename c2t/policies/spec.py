@@ -39,12 +39,13 @@ def parse(
     spec: str,
     classifier: Callable[..., TreeClassifier],
     acceptance: Callable[[float], tuple[float, ...]] | None = None,
-    costs: Callable[[Any], RoundCosts] | None = None,
+    costs: Callable[..., RoundCosts] | None = None,
     **defaults: Any,
 ) -> Any:
     """Make the policy that a text describes. `classifier()` is called only for policies that need one,
     `classifier(name)` for one that a setting names, `acceptance(draft temperature)` for the rates measured on the pair,
-    `costs(policy)` for a budget without a number of nodes; `defaults` are used for settings that the policy has and the
+    `costs(policy)` for a budget without a number of nodes and `costs(policy, file)` for one that names a file of them;
+    `defaults` are used for settings that the policy has and the
     text leaves out. InputError lists what would be known.
 
     A budget names the policy that it cuts to size last: `budget:nodes=64,of=c2t:beta=0.1,K=6`.
@@ -92,17 +93,21 @@ def describe(policy: Any, brief: bool = False) -> str:
     return name + ":" * bool(values) + ",".join(f"{key}={_text(value)}" for key, value in values.items())
 
 
-def _budget(settings: str, spent_on: Any, costs: Callable[[Any], RoundCosts] | None) -> Budget:
+def _budget(settings: str, spent_on: Any, costs: Callable[..., RoundCosts] | None) -> Budget:
     """The budget over a policy: of so many nodes, or by measured costs."""
-    key, _, nodes = (part.strip() for part in settings.rstrip(", ").partition("="))
-    if key not in ("", "nodes"):
-        raise InputError(f"budget has no setting {key!r}; known: nodes, and of=POLICY behind it")
-    if key and nodes.lower() != "auto":
-        return Budget(spent_on, _value("budget", Budget.__dataclass_fields__["nodes"], nodes))
+    values: dict[str, str] = {}
+    for setting in filter(None, settings.split(",")):
+        key, _, value = (part.strip() for part in setting.partition("="))
+        if key not in ("nodes", "costs"):
+            raise InputError(f"budget has no setting {key!r}; known: nodes, costs=FILE, and of=POLICY behind them")
+        values[key] = value
+    nodes = _value("budget", Budget.__dataclass_fields__["nodes"], values.pop("nodes", "none"))
+    if nodes is not None and not values:
+        return Budget(spent_on, nodes)
     if not costs:
         raise InputError("budget needs nodes: budget:nodes=64; without them it takes costs measured on this machine")
     Budget(spent_on, nodes=1)  # which refuses a policy before anything is measured for it
-    return Budget(spent_on, costs=costs(spent_on))
+    return Budget(spent_on, nodes, costs(spent_on, *values.values()))
 
 
 def _value(policy: str, field: Field, text: str) -> Any:

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
+from c2t import kept_costs
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.storage.atomic import write_text
 from c2t.storage.checked import CLOSED, from_json, read_file
 from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
-from c2t.storage.provenance import processor
 from c2t.study.costs import Costs
 
 
@@ -33,18 +31,7 @@ class Tuned(NamedTuple):
 def key(pair: Pair, batch: int) -> dict[str, Any]:
     """Return everything that the fastest policy depends on: the device, the pair with its draft, the dtype and the
     batch size."""
-    weight = pair.target.embed_tokens.weight
-    parts = {part: source[1] for part, source in pair.sources.items()}
-    dtype = str(weight.dtype).removeprefix("torch.")
-    return {"device": device_name(weight.device), "pair": pair.name, **parts, "dtype": dtype, "batch": batch}
-
-
-def device_name(device: torch.device) -> str:
-    """Return the name of the accelerator, or of the processor with torch's number of threads: they decide the cost of a
-    forward."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{processor()}, {torch.get_num_threads()} threads"
+    return {**kept_costs.key(pair), "batch": batch}
 
 
 def path_of(key: dict[str, Any]) -> Path:

@@ -7,22 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from jaxtyping import Int
-from torch import Tensor
 
-from c2t.decoding import pad
+from c2t.batch_costs import Bench
 from c2t.models.pairs import Pair
 from c2t.policies.round_costs import Curve
 from c2t.replay.lockstep import Continuation
-from c2t.study.rounds import Round, now
-from c2t.tree import Nodes, Tree
+from c2t.study.rounds import Round
 
 # Sizes at which forwards are measured, on both sides of the tile sizes of a GPU (16, 32, ...) and of the CPU kernel (14
 # rows), where the cost steps up.
 VERIFIED = (1, 2, 4, 8, 12, 14, 15, 16, 17, 24, 28, 29, 32, 33, 48, 64, 65, 80, 96, 128, 129, 160, 192, 256)
 WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 15, 16, 20, 24, 32, 48, 64)
-BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
 
 
 class Overhead(NamedTuple):
@@ -65,7 +60,7 @@ def measure(
 
     All sizes take turns, `repeats` times after a warm-up, so that a drifting machine treats all alike.
     """
-    bench = _Bench(pair, texts, clock)
+    bench = Bench(pair, texts, clock)
     widths = (*(width for width in WIDTHS if width < widest), widest)
     verify: list[list[float]] = [[] for _ in VERIFIED]
     draft: list[list[float]] = [[] for _ in widths]
@@ -79,60 +74,6 @@ def measure(
         Curve(sizes, tuple(map(statistics.median, seconds))) for sizes, seconds in ((VERIFIED, verify), (widths, draft))
     )
     return Costs(len(texts), int(bench.lengths.float().mean()), target, level, overhead={})
-
-
-class _Bench:
-    """Forwards against the clock, behind the first half of each text."""
-
-    def __init__(self, pair: Pair, texts: Sequence[Continuation], clock: Callable[[], float]):
-        self.pair, self.clock = pair, clock
-        device = pair.target.device
-        self.tokens, _ = pad([text.tokens.tolist() for text in texts], device)
-        self.features = torch.nn.utils.rnn.pad_sequence([text.features for text in texts], batch_first=True)
-        self.lengths = torch.tensor([(text.prompt + text.end) // 2 for text in texts], device=device)
-        longest = int(self.lengths.max())
-        self.root = self.tokens.gather(1, self.lengths[:, None])[:, 0]
-        self.tokens, self.features = self.tokens[:, : longest + 1], self.features[:, :longest]
-        self.session = pair.target.session()
-        self.session.prefill(self.tokens[:, :longest], self.lengths)
-
-    @torch.inference_mode()
-    def verify(self, size: int) -> float:
-        """Return the target's seconds over trees of `size` tokens."""
-        tree = regular(self.root, size, BRANCHING)
-        start = self._now()
-        self.session.verify(tree)
-        seconds = self._now() - start
-        self.session.cache.drop()
-        return seconds
-
-    @torch.inference_mode()
-    def draft(self, width: int) -> float:
-        """Return the draft's seconds over a level of `width` tokens under the root."""
-        session, tree = self.pair.draft.session(), regular(self.root, width + 1, width)
-        session.observe(self.tokens, self.features, self.lengths)
-        slots = torch.arange(width + 1, device=self.root.device).expand(len(self.root), -1)
-        session.expand(tree, slots[:, :1])
-        start = self._now()
-        session.expand(tree, slots[:, 1:])
-        return self._now() - start
-
-    def _now(self) -> float:
-        return now(self.root.device, self.clock)
-
-
-def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
-    """Return trees of `size` tokens in which every node has `branching` children, level by level."""
-    parents = [(place - 1) // branching for place in range(1, size)]
-    depths = [-1]
-    for parent in parents:
-        depths.append(depths[parent] + 1)
-    token = root[:, None].expand(-1, size - 1)
-    zero = torch.zeros(token.shape, device=root.device)
-    columns = {"parent": torch.tensor(parents), "depth": torch.tensor(depths[1:]), "rank": torch.zeros(size - 1)}
-    whole = {name: values.to(root).expand_as(token) for name, values in columns.items()}
-    floats = {name: zero for name in ("log_prob", "log_joint", "entropy", "max_log_prob", "score")}
-    return Tree.root(root).extend(Nodes(token=token, **whole, **floats, alive=torch.ones_like(token, dtype=torch.bool)))
 
 
 def fit_overhead(passes: Sequence[int], seconds: Sequence[float]) -> Overhead:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from c2t.batch_costs import ticking
 from c2t.decoding import Policy, Step, generate
 from c2t.models.pairs import Pair
 from c2t.replay.lockstep import Continuation, replay
@@ -85,7 +86,13 @@ def timed(
         record=RECORD,
     )
     seconds: list[float] = []
-    rounds = _by_prompt(_ticking(steps, pair.target.device, clock, seconds), ends)
+
+    def timed_steps() -> Iterator[Step]:
+        for step, spent in ticking(steps, pair.target.device, clock):
+            seconds.append(spent)
+            yield step
+
+    rounds = _by_prompt(timed_steps(), ends)
     return list(zip(together(rounds), seconds[1:], strict=True))[1:]
 
 
@@ -127,22 +134,3 @@ def _by_prompt(steps: Iterator[Step], ends: Sequence[int]) -> list[list[Round]]:
             emitted[prompt] += count
             observed[prompt] = taken
     return rounds
-
-
-def _ticking(
-    steps: Iterator[Step], device: torch.device, clock: Callable[[], float], seconds: list[float]
-) -> Iterator[Step]:
-    """Yield the same steps and append the seconds that each one took to `seconds`, without the time that the reader
-    spends on it."""
-    start = now(device, clock)
-    for step in steps:
-        seconds.append(now(device, clock) - start)
-        yield step
-        start = now(device, clock)
-
-
-def now(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the clock's seconds after everything queued on the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return clock()

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from c2t.batch_costs import now
 from c2t.decoding import Policy, generate
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2
 from c2t.sampling import Sampling
 from c2t.statistics import Trace, total
 from c2t.study.costs import Curve, measure
-from c2t.study.rounds import now
 from pipelines.papers import drawing
 from pipelines.papers.report import Report, Reproduction
 from pipelines.papers.study import Study

@@ -188,14 +188,14 @@ def test_a_budget_in_text() -> None:
 def test_without_nodes_costs_are_asked_for() -> None:
     asked = []
 
-    def costs(policy) -> RoundCosts:
-        asked.append(policy)
+    def costs(policy, *file) -> RoundCosts:
+        asked.append((policy, *file))
         return toy_costs(policy.levels)
 
     found = parse("budget:of=threshold:threshold=0.1,levels=3", toy_classifier, costs=costs)
     assert found == Budget(JointThreshold(0.1, levels=3), costs=toy_costs(3))
-    assert asked == [found.policy]
-    assert parse("budget:nodes=auto", toy_classifier, costs=costs).costs is not None
+    assert asked == [(found.policy,)]
+    assert parse("budget:nodes=none", toy_classifier, costs=costs).costs is not None
     with pytest.raises(InputError, match="budget needs nodes: budget:nodes=64"):
         parse("budget:of=plain", toy_classifier)
     with pytest.raises(InputError, match="SpecInfer has sampled"):
@@ -204,7 +204,9 @@ def test_without_nodes_costs_are_asked_for() -> None:
         parse("budget:nodes=many", toy_classifier)
     with pytest.raises(InputError, match="budget has no setting 'beta'"):
         parse("budget:beta=0.3", toy_classifier)
-    assert len(asked) == 2, "nothing is measured for a policy that is refused"
+    found = parse("budget:nodes=9,costs=here.json,of=threshold:levels=3", toy_classifier, costs=costs)
+    assert (found.nodes, asked[-1]) == (9, (JointThreshold(levels=3), "here.json"))
+    assert len(asked) == 3, "nothing is measured for a policy that is refused"
 
 
 def test_a_grid_of_budgets() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from c2t import kept_costs
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
-from c2t.study import autotune_cache as tuned
 from c2t.study.autotune_cache import Tuned, key, lookup, path_of, store
 from c2t.study.costs import Costs, Curve, Overhead
 
@@ -49,15 +49,15 @@ def test_the_key(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = {name: ("elsewhere", mark) for name, (_, mark) in small_pair.sources.items()}
     assert key(replace(small_pair, sources=moved), 1) == first
     others = [key(small_pair, 2), key(replace(small_pair, sources=sources), 1), key(replace(small_pair, name="b"), 1)]
-    monkeypatch.setattr(tuned, "device_name", lambda _device: "another")
+    monkeypatch.setattr(kept_costs, "device_name", lambda _device: "another")
     others.append(key(small_pair, 1))
     assert len({path_of(one) for one in [first, *others]}) == 5
 
 
 def test_threads_are_part_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = tuned.device_name(torch.device("cpu"))
+    before = kept_costs.device_name(torch.device("cpu"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    assert tuned.device_name(torch.device("cpu")) != before
+    assert kept_costs.device_name(torch.device("cpu")) != before
 
 
 @pytest.mark.parametrize(

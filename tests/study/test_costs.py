@@ -5,12 +5,13 @@ from collections import Counter
 import pytest
 import torch
 
+from c2t.batch_costs import regular
 from c2t.models.draft import DraftSession
 from c2t.models.pairs import Pair
 from c2t.models.target import TargetSession
 from c2t.sampling import Sampling
 from c2t.study import costs
-from c2t.study.costs import Costs, Curve, Overhead, fit_overhead, measure, regular
+from c2t.study.costs import Costs, Curve, Overhead, fit_overhead, measure
 from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
 from tests.small_pair import TURNS

@@ -1,0 +1,240 @@
+"""Measurement of what a round of a batch costs on this machine, and of what a policy's drafts win on a pair."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from c2t.decoding import Policy, Step, generate, pad
+from c2t.models.pairs import Pair
+from c2t.policies.budget import Budget
+from c2t.policies.plain import Plain
+from c2t.policies.round_costs import Curve, Profile, RoundCosts
+from c2t.replay.lockstep import Continuation, replay, write_continuations
+from c2t.sampling import Sampling
+from c2t.tree import Nodes, Tree
+
+ROWS = 8  # texts that are measured on, and rows of the largest batches in which forwards are timed
+NEW_TOKENS = 32  # of each of these texts
+REPEATS = 3  # of each forward; the fastest counts: what else a machine does only adds to it
+# Tokens of all rows at which forwards are timed, on both sides of the tile sizes of the CPU kernel (14 rows) and of a
+# GPU (16, 32, ...), where the cost steps up.
+VERIFIED = (1, 2, 3, 4, 6, 8, 12, 14, 15, 16, 21, 24, 28, 30, 32, 42, 48, 56, 64, 96, 128, 192, 256)
+DRAFTED = (1, 2, 4, 8, 14, 16, 24, 32, 48, 64, 96, 128)
+BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
+NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
+Clock = Callable[[], float]
+
+
+class Excess(NamedTuple):
+    """Seconds that real rounds took beyond their forwards, the median of `rounds` rounds of so many rows and draft
+    forwards."""
+
+    rows: int
+    levels: int
+    rounds: int
+    seconds: float
+
+
+def measure(
+    pair: Pair,
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    repeats: int = REPEATS,
+    clock: Clock = time.perf_counter,
+) -> RoundCosts:
+    """Return the costs of rounds on this machine, and the yield of a ranked policy's trees on the first ROWS of these
+    prompts.
+
+    The texts are greedy. All sizes take turns, so that a drifting machine treats all alike.
+    """
+    prompts = prompts[:ROWS]
+    texts = write_continuations(
+        pair.target, prompts, max_new_tokens=NEW_TOKENS, beyond=policy.levels + 1, sampling=Sampling()
+    )
+    found = profile(pair, policy, texts)
+    verify, draft = curves(pair, texts, repeats, clock)
+    forwards = RoundCosts(verify, draft, 0.0, 0.0, 0.0, found)
+    rest = fit(
+        [each for rows in sorted({1, len(prompts)}) for each in excesses(pair, policy, prompts[:rows], forwards, clock)]
+    )
+    return RoundCosts(verify, draft, *rest, found)
+
+
+def profile(pair: Pair, policy: Policy, texts: Sequence[Continuation]) -> Profile:
+    """Return the yield of a policy's trees, from the rounds that these texts take.
+
+    All rounds' nodes are sorted together by their confidence, as a budget sorts those of a batch.
+    """
+    confidence, depth, accepted = [], [], []
+    widths, rounds = np.zeros(max(policy.levels, 1)), 0
+    budget = Budget(policy, nodes=1)
+    for step in replay(pair.draft, policy, texts, record=("slots",)):
+        if step.tree is None:
+            continue
+        rounds += len(step.rows)
+        for level, slots in enumerate(step.extra["draft"].slots):
+            widths[level] += int((slots >= 0).sum())
+        tree, path = step.tree, step.accepted.slots
+        taken = torch.zeros_like(tree.token).scatter_add(1, path.clamp(min=0), (path >= 0).long()) > 0
+        drafted = tree.alive & (tree.depth >= 0)
+        confidence.append(budget.confidence(tree)[drafted])
+        depth.append(tree.depth[drafted])
+        accepted.append(taken[drafted])
+    if not rounds:
+        return Profile((1.0,) * policy.levels, NODES, ((0.0,) * len(NODES),) * policy.levels)
+    order = torch.sort(torch.cat(confidence), descending=True, stable=True).indices
+    depths, won = (torch.cat(parts)[order].cpu().numpy() for parts in (depth, accepted))
+    gains = []
+    for levels in range(1, policy.levels + 1):
+        total = np.concatenate([[0], won[depths < levels].cumsum()])
+        gains.append(tuple(float(total[min(int(n * rounds), len(total) - 1)] / rounds) for n in NODES))
+    return Profile(tuple(map(float, widths[: policy.levels] / rounds)), NODES, tuple(gains))
+
+
+def curves(pair: Pair, texts: Sequence[Continuation], repeats: int, clock: Clock) -> tuple[Curve, Curve]:
+    """Return the seconds of the target's and of the draft's forwards over so many tokens of all rows."""
+    benches: dict[int, Bench] = {}
+    for total in {*VERIFIED, *DRAFTED}:
+        rows = rows_of(total, len(texts))
+        benches[rows] = benches.get(rows) or Bench(pair, texts[:rows], clock)
+    spent: dict[tuple[str, int], list[float]] = {}
+    for repeat in range(repeats + 1):
+        for kind, totals in (("verify", VERIFIED), ("draft", DRAFTED)):
+            for total in totals:
+                rows = rows_of(total, len(texts))
+                seconds = getattr(benches[rows], kind)(total // rows)
+                if repeat:
+                    spent.setdefault((kind, total), []).append(seconds)
+    verify, draft = (
+        Curve(totals, tuple(min(spent[kind, total]) for total in totals))
+        for kind, totals in (("verify", VERIFIED), ("draft", DRAFTED))
+    )
+    return verify, draft
+
+
+def rows_of(total: int, most: int) -> int:
+    """Return the largest number of rows, up to `most`, that share so many tokens evenly."""
+    return max(rows for rows in range(1, most + 1) if total % rows == 0)
+
+
+class Bench:
+    """Forwards against the clock, behind the first half of each text."""
+
+    def __init__(self, pair: Pair, texts: Sequence[Continuation], clock: Clock):
+        self.pair, self.clock = pair, clock
+        device = pair.target.device
+        self.tokens, _ = pad([text.tokens.tolist() for text in texts], device)
+        self.features = torch.nn.utils.rnn.pad_sequence([text.features for text in texts], batch_first=True)
+        self.lengths = torch.tensor([(text.prompt + text.end) // 2 for text in texts], device=device)
+        longest = int(self.lengths.max())
+        self.root = self.tokens.gather(1, self.lengths[:, None])[:, 0]
+        self.tokens, self.features = self.tokens[:, : longest + 1], self.features[:, :longest]
+        self.session = pair.target.session()
+        self.session.prefill(self.tokens[:, :longest], self.lengths)
+
+    @torch.inference_mode()
+    def verify(self, size: int) -> float:
+        """Return the target's seconds over trees of `size` tokens."""
+        tree = regular(self.root, size, BRANCHING)
+        start = self._now()
+        self.session.verify(tree)
+        seconds = self._now() - start
+        self.session.cache.drop()
+        return seconds
+
+    @torch.inference_mode()
+    def draft(self, width: int) -> float:
+        """Return the draft's seconds over a level of `width` tokens under the root."""
+        session, tree = self.pair.draft.session(), regular(self.root, width + 1, width)
+        session.observe(self.tokens, self.features, self.lengths)
+        slots = torch.arange(width + 1, device=self.root.device).expand(len(self.root), -1)
+        session.expand(tree, slots[:, :1])
+        start = self._now()
+        session.expand(tree, slots[:, 1:])
+        return self._now() - start
+
+    def _now(self) -> float:
+        return now(self.root.device, self.clock)
+
+
+def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
+    """Return trees of `size` tokens in which every node has `branching` children, level by level."""
+    parents = [(place - 1) // branching for place in range(1, size)]
+    depths = [-1]
+    for parent in parents:
+        depths.append(depths[parent] + 1)
+    token = root[:, None].expand(-1, size - 1)
+    zero = torch.zeros(token.shape, device=root.device)
+    columns = {"parent": torch.tensor(parents), "depth": torch.tensor(depths[1:]), "rank": torch.zeros(size - 1)}
+    whole = {name: values.to(root).expand_as(token) for name, values in columns.items()}
+    floats = {name: zero for name in ("log_prob", "log_joint", "entropy", "max_log_prob", "score")}
+    return Tree.root(root).extend(Nodes(token=token, **whole, **floats, alive=torch.ones_like(token, dtype=torch.bool)))
+
+
+def excesses(
+    pair: Pair, policy: Policy, prompts: Sequence[Sequence[int]], forwards: RoundCosts, clock: Clock
+) -> Iterator[Excess]:
+    """Yield the seconds beyond the forwards of real rounds, of plain decoding and of the policy. The first round, in
+    which the draft reads the prompts, is left out."""
+    for each in (Plain(), policy):
+        groups: dict[int, list[float]] = {}
+        steps = generate(
+            pair.target,
+            pair.draft,
+            each,
+            prompts,
+            max_new_tokens=NEW_TOKENS,
+            sampling=Sampling(),
+            record=("slots",) if each.levels else (),
+        )
+        timed = list(ticking(steps, pair.target.device, clock))
+        for step, seconds in timed[2:]:
+            slots = step.extra["draft"].slots if "draft" in step.extra else []
+            widths = [int((level >= 0).sum()) for level in slots]
+            verified = np.array([int(step.tree.sizes.sum())])
+            spent = seconds - float(forwards.seconds(len(step.rows), widths, verified)[0])
+            if len(step.rows) == len(prompts):
+                groups.setdefault(len(widths), []).append(spent)
+        for levels, spent in groups.items():
+            yield Excess(len(prompts), levels, len(spent), statistics.median(spent))
+
+
+def fit(found: Sequence[Excess]) -> tuple[float, float, float]:
+    """Return the seconds of a round, of each of its rows and of each draft forward that fit best; none is negative."""
+    if not found:
+        return 0.0, 0.0, 0.0
+    columns = np.array([(1, each.rows, each.levels) for each in found], float)
+    weights = np.sqrt([each.rounds for each in found])
+    seconds = np.array([each.seconds for each in found])
+    best = (0.0, 0.0, 0.0)
+    least = float("inf")
+    for used in range(1, 8):  # every choice of terms: the best fit without negative ones is one of them
+        terms = [term for term in range(3) if used >> term & 1]
+        solved = np.linalg.lstsq(columns[:, terms] * weights[:, None], seconds * weights, rcond=None)[0]
+        error = float((((columns[:, terms] @ solved) - seconds) ** 2 * weights**2).sum())
+        if solved.min() >= 0 and error < least:
+            least, whole = error, np.zeros(3)
+            whole[terms] = solved
+            best = (float(whole[0]), float(whole[1]), float(whole[2]))
+    return best
+
+
+def ticking(steps: Iterator[Step], device: torch.device, clock: Clock) -> Iterator[tuple[Step, float]]:
+    """Yield the same steps, each with the seconds that it took, without the time that the reader spends on it."""
+    start = now(device, clock)
+    for step in steps:
+        yield step, now(device, clock) - start
+        start = now(device, clock)
+
+
+def now(device: torch.device, clock: Clock = time.perf_counter) -> float:
+    """Return the clock's seconds after everything queued on the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock()

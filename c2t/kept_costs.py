@@ -1,0 +1,115 @@
+"""Costs of rounds that were measured on this machine, kept by device, pair and policy: in $C2T_CACHE, else
+~/.cache/c2t."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from c2t.batch_costs import REPEATS, ROWS, measure
+from c2t.decoding import Policy
+from c2t.errors import InputError
+from c2t.models.chat_templates import conversation
+from c2t.models.pairs import Pair
+from c2t.policies.budget import Budget
+from c2t.policies.round_costs import RoundCosts
+from c2t.policies.spec import describe
+from c2t.prompts import Prompt, default_prompts, read_prompts, spread
+from c2t.storage.atomic import write_text
+from c2t.storage.checked import CLOSED, from_json, read_file
+from c2t.storage.checksum import checksum
+from c2t.storage.paths import cache
+from c2t.storage.provenance import processor
+
+
+def key(pair: Pair) -> dict[str, Any]:
+    """Return everything that a forward's cost depends on: the device, the pair with its draft, and the dtype."""
+    weight = pair.target.embed_tokens.weight
+    parts = {part: source[1] for part, source in pair.sources.items()}
+    dtype = str(weight.dtype).removeprefix("torch.")
+    return {"device": device_name(weight.device), "pair": pair.name, **parts, "dtype": dtype}
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of the accelerator, or of the processor with torch's number of threads: they decide the cost of a
+    forward."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{processor()}, {torch.get_num_threads()} threads"
+
+
+def costs_of(pair: Pair, policy: Policy, file: str | Path | None = None) -> RoundCosts:
+    """Return the costs of a budget over this policy: those in a file, else those kept from before, else measured now,
+    on the prompts that the pair is harvested on. InputError for a pair without such prompts."""
+    if file is not None:
+        return read_costs(Path(file))
+    path = path_of(pair, policy)
+    if path.exists():
+        return read_costs(path, _key(pair, policy))
+    try:
+        files = default_prompts(pair.name, "harvest")
+    except InputError as error:
+        raise InputError(
+            f"no costs were measured for {describe(policy, brief=True)} on {pair.name} here, and no prompts come with "
+            f"it: run c2t tune --policies budget:of={describe(policy, brief=True)} --prompts FILE, or give nodes"
+        ) from error
+    return measure_and_keep(pair, policy, [prompt for file in files for prompt in read_prompts(file)])
+
+
+def measure_and_keep(pair: Pair, policy: Policy, prompts: Sequence[Prompt], repeats: int = REPEATS) -> RoundCosts:
+    """Measure the costs of a budget over this policy on some of the prompts, and keep them for next time."""
+    Budget(policy, nodes=1)  # which refuses a policy before anything is measured for it
+    start = time.perf_counter()
+    ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in spread(prompts, ROWS)]
+    costs = measure(pair, policy, ids, repeats)
+    path = path_of(pair, policy)
+    entry = json.dumps({"key": _key(pair, policy), "costs": _as_json(costs)}, indent=1)
+    try:
+        write_text(path, entry + "\n")
+    except OSError as error:
+        raise InputError(f"cannot keep what was measured in {path}: {error.strerror}; set $C2T_CACHE") from error
+    seconds = time.perf_counter() - start
+    sys.stderr.write(f"measured in {seconds:.0f} s what rounds cost here, and kept it in {path}\n")
+    return costs
+
+
+def read_costs(path: Path, key: dict[str, Any] | None = None) -> RoundCosts:
+    """Return the costs in a file; with a key InputError unless they were measured for it."""
+    remedy = f"delete {path} to measure again"
+    entry = from_json(_Entry, read_file(path, "costs of rounds"), path, remedy)
+    if key is not None and entry.key != key:
+        raise InputError(f"{path}: costs of another machine, pair or policy; {remedy}")
+    try:
+        entry.costs.check()
+    except InputError as error:
+        raise InputError(f"{path}: {error}; {remedy}") from error
+    return entry.costs
+
+
+def path_of(pair: Pair, policy: Policy) -> Path:
+    """Return the file that the costs are kept in."""
+    return cache() / f"costs-{pair.name}-{checksum(_key(pair, policy))[:12]}.json"
+
+
+def _key(pair: Pair, policy: Policy) -> dict[str, Any]:
+    network = getattr(policy, "classifier", None)
+    classifier = checksum([[name, weight.tolist()] for name, weight in network.state_dict().items()]) if network else ""
+    return {**key(pair), "policy": describe(policy), "classifier": classifier}
+
+
+def _as_json(costs: RoundCosts) -> dict[str, Any]:
+    return {name: part._asdict() if hasattr(part, "_asdict") else part for name, part in costs._asdict().items()}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A file's content."""
+
+    __pydantic_config__ = CLOSED
+    key: dict[str, Any]
+    costs: RoundCosts

@@ -1,0 +1,136 @@
+"""Costs of rounds: what is timed, how it is fitted, the yield that goes with it, and where both are kept."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from c2t import batch_costs, kept_costs
+from c2t.batch_costs import Excess, fit, measure, profile, rows_of
+from c2t.decoder import SpeculativeDecoder
+from c2t.errors import InputError
+from c2t.kept_costs import costs_of, measure_and_keep, path_of, read_costs
+from c2t.models.pairs import Pair
+from c2t.policies import Budget, Chain, Eagle2, JointThreshold, Plain, SpecInfer
+from c2t.prompts import Prompt
+from c2t.replay.lockstep import replay, write_continuations
+from c2t.sampling import Sampling
+from tests.every_policy import toy_costs
+from tests.small_pair import TURNS
+from tests.toys import PROMPTS, toy_drafts, toy_target
+
+POLICY = Eagle2(K=3, levels=2, N=None)
+
+
+@pytest.fixture(autouse=True)
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(batch_costs, "VERIFIED", (1, 2, 8))
+    monkeypatch.setattr(batch_costs, "DRAFTED", (1, 4))
+    return tmp_path / "cache"
+
+
+def test_the_profile_counts_what_was_accepted() -> None:
+    """With all nodes it is tau; fewer levels are those of the same trees."""
+    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=12, beyond=3, sampling=Sampling())
+    found = profile_of(texts, POLICY)
+    steps = [step for step in replay(toy_drafts()["perturbed"], POLICY, texts) if step.tree is not None]
+    accepted = torch.cat([step.accepted.length for step in steps]).double()
+    assert found.accepted[1][-1] == pytest.approx(accepted.mean().item())
+    assert found.accepted[0][-1] == pytest.approx(accepted.clamp(max=1).mean().item())
+    assert found.widths == (1.0, 3.0)
+    for gains in found.accepted:
+        assert gains[0] == 0
+        assert list(gains) == sorted(gains)
+    chain = profile_of(texts, Chain(1)).accepted[0]
+    one, two = (chain[batch_costs.NODES.index(nodes)] for nodes in (0.5, 1.0))
+    assert 0 < two < 2 * one, "the nodes that the draft is surer of are accepted more often"
+
+
+def profile_of(texts, policy):
+    class Toy(Pair):
+        draft = toy_drafts()["perturbed"]
+
+    return profile(object.__new__(Toy), policy, texts)
+
+
+def test_tokens_are_shared_evenly_by_as_many_rows_as_there_are() -> None:
+    assert [rows_of(total, 8) for total in (1, 2, 7, 8, 9, 15, 29, 256)] == [1, 2, 7, 8, 3, 5, 1, 8]
+    assert rows_of(256, 3) == 2
+
+
+def test_the_rest_is_fitted_without_negative_terms() -> None:
+    def excess(rows: int, levels: int, seconds: float) -> Excess:
+        return Excess(rows, levels, 5, seconds)
+
+    exact = [excess(rows, levels, 0.5 + 0.25 * rows + 2 * levels) for rows in (1, 8) for levels in (0, 3)]
+    assert fit(exact) == pytest.approx((0.5, 0.25, 2.0))
+    assert fit([excess(1, 0, 1.0), excess(8, 0, 1.0), excess(8, 2, 0.5)])[2] == 0
+    assert fit([excess(1, 0, -1.0)]) == fit([]) == (0.0, 0.0, 0.0)
+
+
+def test_every_forward_is_timed_and_the_fastest_counts(small_pair: Pair) -> None:
+    ticks = itertools.count()
+    ids = [small_pair.tokenizer(turn).input_ids for turn in TURNS[:3]]
+    costs = measure(small_pair, POLICY, ids, repeats=2, clock=lambda: float(next(ticks)))
+    assert costs.verify == ((1, 2, 8), (1.0, 1.0, 1.0))
+    assert costs.draft == ((1, 4), (1.0, 1.0))
+    assert (costs.a_round, costs.a_row, costs.a_level) == (0.0, 0.0, 0.0), "a round took one tick, as its forward did"
+    costs.check()
+    assert len(costs.profile.accepted) == POLICY.levels
+
+
+def test_costs_are_kept_by_pair_and_policy(
+    small_pair: Pair, quick: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    prompts = [Prompt(number, "", [turn], "f") for number, turn in enumerate(TURNS[:2])]
+    with pytest.raises(
+        InputError, match=r"run c2t tune --policies budget:of=eagle2:.* --prompts FILE"
+    ):
+        costs_of(small_pair, POLICY)
+    costs = measure_and_keep(small_pair, POLICY, prompts, repeats=1)
+    assert "what rounds cost here, and kept it in" in capsys.readouterr().err
+    [path] = quick.iterdir()
+    assert path == path_of(small_pair, POLICY)
+    assert costs_of(small_pair, POLICY) == read_costs(path) == costs_of(small_pair, Chain(1), path) == costs
+    assert path_of(small_pair, Chain(2)) != path
+    decoder = SpeculativeDecoder(small_pair, POLICY, budget="auto")
+    assert decoder.policy == Budget(POLICY, costs=costs)
+    monkeypatch.setattr(kept_costs, "device_name", lambda _device: "another")
+    assert path_of(small_pair, POLICY) != path
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: "{}", "key is missing"),
+        (lambda text: text[:50], "no JSON"),
+        (lambda text: text.replace('"policy"', '"law"'), "costs of another machine, pair or policy"),
+        (lambda text: json.dumps({**json.loads(text), "costs": None}), "costs"),
+        (lambda text: text.replace('"a_row": ', '"a_row": -1'), "positive numbers of seconds"),
+    ],
+)
+def test_a_damaged_file_is_one_clear_line(small_pair: Pair, quick: Path, damage, message: str) -> None:
+    path = path_of(small_pair, POLICY)
+    path.parent.mkdir()
+    entry = {"key": kept_costs._key(small_pair, POLICY), "costs": kept_costs._as_json(toy_costs(2))}
+    path.write_text(json.dumps(entry))
+    assert costs_of(small_pair, POLICY) == toy_costs(2)
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(InputError, match=f"{message}.*; delete .* to measure again"):
+        costs_of(small_pair, POLICY)
+
+
+def test_the_decoder_takes_a_budget(small_pair: Pair, tmp_path: Path) -> None:
+    decoder = SpeculativeDecoder(small_pair, POLICY, budget=7)
+    assert decoder.policy == Budget(POLICY, 7)
+    plain = SpeculativeDecoder(small_pair, Plain()).generate(TURNS[:3], max_new_tokens=10)
+    assert decoder.generate(TURNS[:3], max_new_tokens=10).texts == plain.texts
+    with pytest.raises(InputError, match="SpecInfer has sampled candidates"):
+        SpeculativeDecoder(small_pair, SpecInfer(), budget="auto")
+    with pytest.raises(InputError, match="nodes = 0 must be at least 1"):
+        SpeculativeDecoder(small_pair, POLICY, budget=0)
+    with pytest.raises(InputError, match=r"none\.json: cannot be read as costs of rounds"):
+        SpeculativeDecoder(small_pair, JointThreshold(), budget=tmp_path / "none.json")
