@@ -86,9 +86,7 @@ def test_costs_are_kept_by_pair_and_policy(
     small_pair: Pair, quick: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     prompts = [Prompt(number, "", [turn], "f") for number, turn in enumerate(TURNS[:2])]
-    with pytest.raises(
-        InputError, match=r"run c2t tune --policies budget:of=eagle2:.* --prompts FILE"
-    ):
+    with pytest.raises(InputError, match=r"run c2t tune --policies budget:of=eagle2:.* --prompts FILE"):
         costs_of(small_pair, POLICY)
     costs = measure_and_keep(small_pair, POLICY, prompts, repeats=1)
     assert "what rounds cost here, and kept it in" in capsys.readouterr().err

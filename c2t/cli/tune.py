@@ -8,6 +8,9 @@ import typer
 
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
+from c2t.decoding import Policy
+from c2t.kept_costs import costs_of, measure_and_keep
+from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import parse, split
 from c2t.progress import working
 from c2t.prompts import default_prompts
@@ -66,6 +69,7 @@ def tune(
     """Find the fastest policy on this machine; generate --tuned and bench --tuned use it.
 
     Measures what forwards of target and draft cost here, and predicts the speed of each policy.
+    A budget's own costs are measured anew, and kept for everything that uses it here.
     The prompts are those of c2t harvest, so that c2t bench --tuned measures on other ones.
     """
     if figure:
@@ -86,9 +90,14 @@ def tune(
     specs = split(policies)
     if policies == tuning.DEFAULT_CANDIDATES:
         specs = shared.usual(loaded, classifier, specs)
-    candidates = [parse(spec, shared.classifier(loaded, classifier)) for spec in specs]
+    turns = shared.read(files)
+
+    def costs(policy: Policy, file: str | None = None) -> RoundCosts:
+        return costs_of(loaded, policy, file) if file else measure_and_keep(loaded, policy, turns, settings.repeats)
+
+    candidates = [parse(spec, shared.classifier(loaded, classifier), costs=costs) for spec in specs]
     with working("tune", "stages") as tell:
-        found = tuning.tune(loaded, candidates, shared.read(files), settings, progress=tell)
+        found = tuning.tune(loaded, candidates, turns, settings, progress=tell)
     key = tuned.key(loaded, batch)
     configuration = {**key, "classifier": classifier or loaded.name, "prompts": [Path(path).name for path in files]}
     configuration |= asdict(settings)

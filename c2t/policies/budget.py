@@ -39,7 +39,7 @@ class Budget:
     exact = True
     bench = ()
     sweep = ()
-    tune = ()
+    tune = ("",)
 
     def __post_init__(self):
         proposal = getattr(self.policy, "proposal", None)

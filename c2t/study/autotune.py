@@ -79,7 +79,7 @@ class Candidate(NamedTuple):
 class Row(NamedTuple):
     """Result of one candidate.
 
-    total: counts of the replayed rounds of each prompt alone. predicted: new tokens per second on all prompts.
+    total: counts of the replayed rounds of each prompt. predicted: new tokens per second on all prompts.
     predicted_there, measured: the same on the prompts that were decoded against the clock.
     """
 
@@ -132,7 +132,9 @@ def tune(
     candidates = []
     for policy in policies:
         progress(len(candidates) + 1, of, f"counts {describe(policy, brief=True)}")
-        candidates.append(candidate(policy, replayed(pair, policy, texts, settings.seed), settings.batch))
+        candidates.append(
+            candidate(policy, replayed(pair, policy, texts, settings.seed, settings.batch), settings.batch)
+        )
     progress(of - 3, of, "measures forwards")
     rounds = [round for each in candidates for batch in each.batches for round in batch]
     widest = max((max(round.widths, default=1) for round in rounds), default=1)

@@ -10,6 +10,7 @@ import torch
 from c2t.batch_costs import ticking
 from c2t.decoding import Policy, Step, generate
 from c2t.models.pairs import Pair
+from c2t.policies.budget import Budget
 from c2t.replay.lockstep import Continuation, replay
 from c2t.sampling import Sampling
 from c2t.study.evaluate import BATCH
@@ -47,13 +48,19 @@ def replayed(
     policy: Policy,
     texts: Sequence[Continuation],
     seed: int,
+    batch: int = BATCH,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[list[Round]]:
     """Return the rounds that each text takes alone, by exact replay. The texts must be those of the prompts numbered
-    from 0 on."""
+    from 0 on.
+
+    With a budget they are the rounds that it takes in a batch of `batch` texts, which share it; other policies' rounds
+    do not depend on what is beside them.
+    """
     found: list[list[Round]] = []
-    for start in range(0, len(texts), BATCH):
-        part = texts[start : start + BATCH]
+    size = batch if isinstance(policy, Budget) else BATCH
+    for start in range(0, len(texts), size):
+        part = texts[start : start + size]
         steps = replay(pair.draft, policy, part, seed=seed, sequences=range(start, start + len(part)), record=RECORD)
         found += _by_prompt(steps, [text.end - text.prompt for text in part])
         progress(len(found))

@@ -8,13 +8,14 @@ import torch
 from c2t.classifier import TreeClassifier
 from c2t.models.draft import DraftSession
 from c2t.models.pairs import Pair
-from c2t.policies import C2T, Chain, Eagle2, Plain
+from c2t.policies import C2T, Budget, Chain, Eagle2, Plain
 from c2t.ragged import Ragged
 from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
 from c2t.statistics import total
 from c2t.study.evaluate import continuations, evaluate
 from c2t.study.rounds import Round, replayed, timed, together
+from tests.every_policy import toy_costs
 from tests.small_pair import TURNS
 
 NEW, SAMPLING = 16, Sampling(0.8, seed=2)
@@ -56,6 +57,18 @@ def test_a_live_batch_takes_the_replayed_rounds_together(
     live = timed(small_pair, policy, texts[3 : 3 + batch], numbers, SAMPLING, lambda: float(next(ticks)))
     assert [round for round, _ in live] == together(alone[3 : 3 + batch])[1:]
     assert {seconds for _, seconds in live} == {1.0}  # the clock is read before and after a round, not within
+
+
+@pytest.mark.parametrize("nodes", [None, 9])
+def test_a_live_batch_with_a_budget_takes_the_rounds_replayed_in_that_batch(
+    small_pair: Pair, texts: list[Continuation], nodes: int | None
+) -> None:
+    policy = Budget(POLICIES[2], nodes, toy_costs(3, a_level=0.01))
+    found = replayed(small_pair, policy, texts, SAMPLING.seed, batch=3)
+    live = timed(small_pair, policy, texts[3:], range(3, 6), SAMPLING)
+    assert [round for round, _ in live] == together(found[3:])[1:]
+    alone = replayed(small_pair, policy, texts, SAMPLING.seed, batch=1)
+    assert [round.verified for round in found[3]] != [round.verified for round in alone[3]], "or nothing was shared"
 
 
 def test_widths_are_what_the_draft_forwards(
