@@ -1,9 +1,11 @@
 """Measurement of what a round of a batch costs on this machine, and of what a policy's drafts win on a pair."""
 
+import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,14 +16,14 @@ from c2t.decoding import Policy, Step, generate, pad
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
-from c2t.policies.round_costs import Curve, Profile, RoundCosts
+from c2t.policies.round_costs import Curve, Profile, Rest, RoundCosts, counts
 from c2t.replay.lockstep import Continuation, replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Nodes, Tree
 
 ROWS = 8  # texts that are measured on, and rows of the largest batches in which forwards are timed
 NEW_TOKENS = 32  # of each of these texts
-REPEATS = 2  # of each forward; the fastest counts: what else a machine does only adds to it
+REPEATS = 3  # of each forward; the median counts
 # Tokens of all rows at which forwards are timed, on both sides of the tile sizes of the CPU kernel (14 rows) and of a
 # GPU (16, 32, ...), where the cost steps up.
 VERIFIED = (1, 2, 4, 6, 8, 14, 15, 16, 28, 32, 33, 48, 64, 96, 128)
@@ -59,11 +61,11 @@ def measure(
     )
     found = profile(pair, policy, texts)
     verify, draft = curves(pair, texts, repeats, clock)
-    forwards = RoundCosts(verify, draft, 0.0, 0.0, 0.0, found)
+    forwards = RoundCosts(verify, draft, Rest(), found)
     rest = fit(
         [each for rows in sorted({1, len(prompts)}) for each in excesses(pair, policy, prompts[:rows], forwards, clock)]
     )
-    return RoundCosts(verify, draft, *rest, found)
+    return RoundCosts(verify, draft, rest, found)
 
 
 def profile(pair: Pair, policy: Policy, texts: Sequence[Continuation]) -> Profile:
@@ -99,19 +101,16 @@ def profile(pair: Pair, policy: Policy, texts: Sequence[Continuation]) -> Profil
 
 def curves(pair: Pair, texts: Sequence[Continuation], repeats: int, clock: Clock) -> tuple[Curve, Curve]:
     """Return the seconds of the target's and of the draft's forwards over so many tokens of all rows."""
-    benches: dict[int, Bench] = {}
-    for total in {*VERIFIED, *DRAFTED}:
-        rows = rows_of(total, len(texts))
-        benches[rows] = benches.get(rows) or Bench(pair, texts[:rows], clock)
+    bench = Bench(pair, texts, clock)
     spent: dict[tuple[str, int], list[float]] = {}
     for _ in range(repeats):
         for kind, totals in (("verify", VERIFIED), ("draft", DRAFTED)):
             for total in totals:
                 rows = rows_of(total, len(texts))
-                seconds = getattr(benches[rows], kind)(total // rows)
+                seconds = getattr(bench, kind)(total // rows, rows)
                 spent.setdefault((kind, total), []).append(seconds)
     verify, draft = (
-        Curve(totals, tuple(min(spent[kind, total]) for total in totals))
+        Curve(totals, tuple(statistics.median(spent[kind, total]) for total in totals))
         for kind, totals in (("verify", VERIFIED), ("draft", DRAFTED))
     )
     return verify, draft
@@ -126,33 +125,35 @@ class Bench:
     """Forwards against the clock, behind the first half of each text."""
 
     def __init__(self, pair: Pair, texts: Sequence[Continuation], clock: Clock):
-        self.pair, self.clock = pair, clock
+        self.clock = clock
         device = pair.target.device
-        self.tokens, _ = pad([text.tokens.tolist() for text in texts], device)
-        self.features = torch.nn.utils.rnn.pad_sequence([text.features for text in texts], batch_first=True)
+        tokens, _ = pad([text.tokens.tolist() for text in texts], device)
         self.lengths = torch.tensor([(text.prompt + text.end) // 2 for text in texts], device=device)
-        longest = int(self.lengths.max())
-        self.root = self.tokens.gather(1, self.lengths[:, None])[:, 0]
-        self.tokens, self.features = self.tokens[:, : longest + 1], self.features[:, :longest]
+        self.root = tokens.gather(1, self.lengths[:, None])[:, 0]
         self.session = pair.target.session()
-        self.session.prefill(self.tokens[:, :longest], self.lengths)
+        self.session.prefill(tokens[:, : int(self.lengths.max())], self.lengths)
+        middle = int(self.lengths[0])
+        self.drafted = pair.draft.session()
+        self.drafted.observe(tokens[:1, : middle + 1], texts[0].features[None, :middle], self.lengths[:1])
 
     @torch.inference_mode()
-    def verify(self, size: int) -> float:
-        """Return the target's seconds over trees of `size` tokens."""
-        tree = regular(self.root, size, BRANCHING)
+    def verify(self, size: int, rows: int | None = None) -> float:
+        """Return the target's seconds over trees of `size` tokens in the first rows (default: in all)."""
+        session = copy.copy(self.session)
+        session.cache = copy.copy(session.cache)
+        session.select(torch.arange(rows or len(self.root), device=self.root.device))
+        tree = regular(self.root[:rows], size, BRANCHING)
         start = self._now()
-        self.session.verify(tree)
-        seconds = self._now() - start
-        self.session.cache.drop()
-        return seconds
+        session.verify(tree)
+        return self._now() - start
 
     @torch.inference_mode()
-    def draft(self, width: int) -> float:
-        """Return the draft's seconds over a level of `width` tokens under the root."""
-        session, tree = self.pair.draft.session(), regular(self.root, width + 1, width)
-        session.observe(self.tokens, self.features, self.lengths)
-        slots = torch.arange(width + 1, device=self.root.device).expand(len(self.root), -1)
+    def draft(self, width: int, rows: int | None = None) -> float:
+        """Return the draft's seconds over a level of `width` tokens under the root of so many rows (default: of all),
+        behind the first text in each of them."""
+        tree = regular(self.root[:rows], width + 1, width)
+        session = self.drafted.fork(torch.zeros(len(tree.token), dtype=torch.long, device=self.root.device))
+        slots = torch.arange(width + 1, device=self.root.device).expand(len(tree.token), -1)
         session.expand(tree, slots[:, :1])
         start = self._now()
         session.expand(tree, slots[:, 1:])
@@ -179,9 +180,12 @@ def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
 def excesses(
     pair: Pair, policy: Policy, prompts: Sequence[Sequence[int]], forwards: RoundCosts, clock: Clock
 ) -> Iterator[Excess]:
-    """Yield the seconds beyond the forwards of real rounds, of plain decoding and of the policy. The first round, in
-    which the draft reads the prompts, is left out."""
-    for each in (Plain(), policy):
+    """Yield the seconds beyond the forwards of real rounds: of plain decoding, and of the policy's trees of one level
+    and of all. The first round, in which the draft reads the prompts, is left out."""
+    budget = Budget(policy, nodes=10**6)  # which cuts nothing off, but takes its time
+    shallow: list[Any] = [Budget(budget.of_levels[1], budget.nodes)] if policy.levels > 1 else []
+    policies: list[Any] = [Plain(), *shallow, budget]
+    for each in policies:
         groups: dict[int, list[float]] = {}
         steps = generate(
             pair.target,
@@ -204,23 +208,22 @@ def excesses(
             yield Excess(len(prompts), levels, len(spent), statistics.median(spent))
 
 
-def fit(found: Sequence[Excess]) -> tuple[float, float, float]:
-    """Return the seconds of a round, of each of its rows and of each draft forward that fit best; none is negative."""
+def fit(found: Sequence[Excess]) -> Rest:
+    """Return the rest of a round that fits best, by least squares; no part of it is negative."""
     if not found:
-        return 0.0, 0.0, 0.0
-    columns = np.array([(1, each.rows, each.levels) for each in found], float)
+        return Rest()
     weights = np.sqrt([each.rounds for each in found])
-    seconds = np.array([each.seconds for each in found])
-    best = (0.0, 0.0, 0.0)
-    least = float("inf")
-    for used in range(1, 8):  # every choice of terms: the best fit without negative ones is one of them
-        terms = [term for term in range(3) if used >> term & 1]
-        solved = np.linalg.lstsq(columns[:, terms] * weights[:, None], seconds * weights, rcond=None)[0]
-        error = float((((columns[:, terms] @ solved) - seconds) ** 2 * weights**2).sum())
-        if solved.min() >= 0 and error < least:
-            least, whole = error, np.zeros(3)
-            whole[terms] = solved
-            best = (float(whole[0]), float(whole[1]), float(whole[2]))
+    columns = np.array([counts(each.rows, each.levels) for each in found], float) * weights[:, None]
+    seconds = np.array([each.seconds for each in found]) * weights
+    best, least = Rest(), float((seconds**2).sum())
+    for used in product((False, True), repeat=len(best)):  # the best fit without negative parts is one of these
+        if any(used):
+            solved, *_ = np.linalg.lstsq(columns[:, used], seconds, rcond=None)
+            error = float(((columns[:, used] @ solved - seconds) ** 2).sum())
+            if solved.min() >= 0 and error < least - 1e-9 * float((seconds**2).sum()):
+                parts = np.zeros(len(best))
+                parts[list(used)] = solved
+                best, least = Rest(*map(float, parts)), error
     return best
 
 

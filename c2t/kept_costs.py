@@ -26,6 +26,8 @@ from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
 from c2t.storage.provenance import processor
 
+SEEN = 32  # prompts, from all files and categories alike, of which the shortest are measured on
+
 
 def key(pair: Pair) -> dict[str, Any]:
     """Return everything that a forward's cost depends on: the device, the pair with its draft, and the dtype."""
@@ -65,8 +67,8 @@ def measure_and_keep(pair: Pair, policy: Policy, prompts: Sequence[Prompt], repe
     """Measure the costs of a budget over this policy on some of the prompts, and keep them for next time."""
     Budget(policy, nodes=1)  # which refuses a policy before anything is measured for it
     start = time.perf_counter()
-    ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in spread(prompts, ROWS)]
-    costs = measure(pair, policy, ids, repeats)
+    ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in spread(prompts, SEEN)]
+    costs = measure(pair, policy, sorted(ids, key=len)[:ROWS], repeats)  # long ones would only take longer
     path = path_of(pair, policy)
     entry = json.dumps({"key": _key(pair, policy), "costs": _as_json(costs)}, indent=1)
     try:
@@ -102,8 +104,8 @@ def _key(pair: Pair, policy: Policy) -> dict[str, Any]:
     return {**key(pair), "policy": describe(policy), "classifier": classifier}
 
 
-def _as_json(costs: RoundCosts) -> dict[str, Any]:
-    return {name: part._asdict() if hasattr(part, "_asdict") else part for name, part in costs._asdict().items()}
+def _as_json(part: Any) -> Any:
+    return {name: _as_json(each) for name, each in part._asdict().items()} if hasattr(part, "_asdict") else part
 
 
 @dataclass(frozen=True)

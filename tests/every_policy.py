@@ -28,7 +28,7 @@ from c2t.policies import (
     SpecInfer,
     Talon,
 )
-from c2t.policies.round_costs import Curve, Profile, RoundCosts
+from c2t.policies.round_costs import Curve, Profile, Rest, RoundCosts
 from tests.toys import toy_classifier
 
 
@@ -74,7 +74,7 @@ def toy_costs(levels: int, a_token: float = 0.05, a_level: float = 0.1) -> Round
     curve = Curve((1, 101), (1.0, 1.0 + 100 * a_token))
     accepted = tuple(tuple(min(nodes, 2 * levels) / 4 for nodes in range(9)) for levels in range(1, levels + 1))
     profile = Profile((1.0,) + (2.0,) * (levels - 1), tuple(map(float, range(9))), accepted)
-    return RoundCosts(curve, Curve((1,), (a_level,)), 0.0, 0.0, 0.0, profile)
+    return RoundCosts(curve, Curve((1,), (a_level,)), Rest(), profile)
 
 
 EVERY_POLICY: dict[str, Case] = {

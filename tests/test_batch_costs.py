@@ -14,6 +14,7 @@ from c2t.errors import InputError
 from c2t.kept_costs import costs_of, measure_and_keep, path_of, read_costs
 from c2t.models.pairs import Pair
 from c2t.policies import Budget, Chain, Eagle2, JointThreshold, Plain, SpecInfer
+from c2t.policies.round_costs import Rest
 from c2t.prompts import Prompt
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
@@ -61,23 +62,26 @@ def test_tokens_are_shared_evenly_by_as_many_rows_as_there_are() -> None:
     assert rows_of(256, 3) == 2
 
 
-def test_the_rest_is_fitted_without_negative_terms() -> None:
+def test_the_rest_is_fitted_without_negative_parts() -> None:
     def excess(rows: int, levels: int, seconds: float) -> Excess:
         return Excess(rows, levels, 5, seconds)
 
-    exact = [excess(rows, levels, 0.5 + 0.25 * rows + 2 * levels) for rows in (1, 8) for levels in (0, 3)]
-    assert fit(exact) == pytest.approx((0.5, 0.25, 2.0))
-    assert fit([excess(1, 0, 1.0), excess(8, 0, 1.0), excess(8, 2, 0.5)])[2] == 0
-    assert fit([excess(1, 0, -1.0)]) == fit([]) == (0.0, 0.0, 0.0)
+    known = Rest(0.5, 0.25, 1.0, 2.0, 0.125)
+    exact = [excess(rows, levels, known.seconds(rows, levels)) for rows in (1, 8) for levels in (0, 1, 3)]
+    assert known.seconds(8, 3) == 0.5 + 8 * 0.25 + 1.0 + 3 * 2.0 + 24 * 0.125
+    assert known.seconds(8, 0) == 2.5
+    assert fit(exact) == pytest.approx(known)
+    assert fit([excess(1, 0, 1.0), excess(8, 0, 1.0), excess(8, 2, 0.5)]).a_level == 0
+    assert fit([excess(1, 0, -1.0)]) == fit([]) == Rest()
 
 
-def test_every_forward_is_timed_and_the_fastest_counts(small_pair: Pair) -> None:
+def test_every_forward_is_timed_(small_pair: Pair) -> None:
     ticks = itertools.count()
     ids = [small_pair.tokenizer(turn).input_ids for turn in TURNS[:3]]
     costs = measure(small_pair, POLICY, ids, repeats=2, clock=lambda: float(next(ticks)))
     assert costs.verify == ((1, 2, 8), (1.0, 1.0, 1.0))
     assert costs.draft == ((1, 4), (1.0, 1.0))
-    assert (costs.a_round, costs.a_row, costs.a_level) == (0.0, 0.0, 0.0), "a round took one tick, as its forward did"
+    assert costs.rest == Rest(), "a round took one tick, as its forward did"
     costs.check()
     assert len(costs.profile.accepted) == POLICY.levels
 

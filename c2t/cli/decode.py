@@ -1,6 +1,8 @@
 """Commands that decode: generate, bench; and info."""
 
 import time
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,8 +21,11 @@ from c2t.policies.spec import describe, parse
 from c2t.progress import working
 from c2t.prompts import default_prompts
 from c2t.storage.paths import DEFAULT_PAIR
+from c2t.storage.provenance import hardware
+from c2t.storage.results import check_place
 from c2t.study import acceptance
 from c2t.study import autotune_cache as tuning
+from c2t.study import batches as batching
 from c2t.study import bench as benchmark
 
 BENCH = benchmark.BenchSettings()
@@ -124,6 +129,15 @@ def bench(
         ),
     ] = None,
     tuned: Tuned = False,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            help="Only measure tokens/s, for these numbers of prompts decoded together: 1,4,16.",
+            metavar="SIZES",
+            show_default="one prompt at a time",
+            parser=o.a_word,
+        ),
+    ] = None,
     classifier: o.Classifier = None,
     prompts: o.Prompts = None,
     limit: o.Limit = BENCH.limit,
@@ -137,6 +151,15 @@ def bench(
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
     trust_remote_code: o.TrustRemoteCode = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --batch, draw tokens/s over the batch size into this PNG file.",
+            metavar="FILE",
+            parser=o.a_path,
+            rich_help_panel=o.OUTPUT_PANEL,
+        ),
+    ] = None,
     json: o.Json = None,
 ) -> None:
     """Compare policies on a set of prompts: tau, gamma, draft passes and speed.
@@ -144,7 +167,13 @@ def bench(
     tau: drafted tokens accepted per round. gamma: tokens that the target verified per round.
     draft passes: how often the draft ran per round. Speed: tokens per second.
     The speeds of plain decoding and of transformers' generate stand beside them.
+    With --batch all policies take turns on the same batches of prompts, and only their speeds are compared.
     """
+    if figure and not batch:
+        raise InputError("--figure draws tokens/s over the batch size: give --batch 1,4,16 too")
+    if figure:
+        check_place(figure)
+        from c2t.study import plots  # noqa: F401, PLC0415 - needs an extra, and says so before the work
     settings = benchmark.BenchSettings(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -154,18 +183,27 @@ def bench(
         live=live,
         rule=rule,
     )
+    several = None
+    if batch:
+        several = batching.BatchSettings(
+            max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, batches=_sizes(batch), timed=timed
+        )
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
     if policies is not None:
         specs = benchmark.specs(policies)
     else:
-        default = "plain" if tuned else benchmark.DEFAULT_POLICIES
+        usual = batching.DEFAULT_POLICIES if batch else benchmark.DEFAULT_POLICIES
+        default = "plain" if tuned else usual
         specs = shared.usual(loaded, classifier, benchmark.specs(default))
     compared = [parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded)) for spec in specs]
     if tuned:
         fastest, entry = _tuned(loaded)
         compared += [fastest] * (describe(fastest) not in map(describe, compared))
+    if several:
+        _bench_batches(loaded, compared, files, several, figure, json)
+        return
     with working("bench", "prompts") as tell:
         found = benchmark.bench(loaded, compared, shared.read(files), settings, tell)
     terminal.table(*reports.bench_table(found))
@@ -174,6 +212,41 @@ def bench(
         terminal.say(_beside(entry, found))
     configuration = benchmark.configuration(loaded, settings, files, classifier or loaded.name)
     terminal.result(json, "bench", benchmark.figures(found), configuration)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """Read the batch sizes in an option; InputError for anything else."""
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError as error:
+        raise InputError(f"--batch {text}: give whole numbers separated by commas, as in 1,4,16") from error
+
+
+def _bench_batches(
+    pair: Pair,
+    policies: list[Policy],
+    files: list[Path],
+    settings: batching.BatchSettings,
+    figure: Path | None,
+    json: str | None,
+) -> None:
+    """Compare speeds over the batch size; show table and figure, and write the result line."""
+    with working("bench", "batches") as tell:
+        found = batching.measure(pair, policies, shared.read(files), settings, tell)
+    terminal.table(*reports.batches_table(found, settings))
+    terminal.say(reports.batches_remarks(found, settings))
+    if figure:
+        from c2t.study import plots  # noqa: PLC0415 - needs an extra
+
+        title = f"{pair.name}, T = {settings.temperature:g}, {hardware()}"
+        terminal.say(f"figure: {plots.plot_batches(found, title, figure)}")
+    about = {
+        "pair": pair.name,
+        "sources": pair.sources,
+        "prompts": [Path(path).name for path in files],
+        **asdict(settings),
+    }
+    terminal.result(json, "bench batches", {"rows": [batching.figures(row) for row in found]}, about)
 
 
 def _tuned(pair: Pair) -> tuple[Policy, tuning.Tuned]:

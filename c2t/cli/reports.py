@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from c2t.kernels.features import WIDE
 from c2t.statistics import Statistics
 from c2t.storage.paths import DEFAULT_PAIR
+from c2t.study.batches import BatchSettings, Speed, best_rival
 from c2t.study.bench import Bench
 from c2t.study.pareto import Comparison, Ratio, families, front
 from c2t.study.points import Condition, Point
@@ -71,6 +72,35 @@ def bench_remarks(bench: Bench) -> str:
     if bench.plain_tokens_per_second is not None:
         speeds = f"plain {bench.plain_tokens_per_second:.0f}, HF generate {bench.hf_tokens_per_second:.0f}"
         lines.append(f"tokens/s: one prompt at a time, {settings.timed} prompts, all policies in turn ({speeds})")
+    return "\n".join(lines)
+
+
+def batches_table(rows: Sequence[Speed], settings: BatchSettings) -> Table:
+    """Make a table with a row for each policy at each batch size."""
+    columns = ["batch", "policy", "tokens/s", "x plain (95 %)", "tau", "gamma", "passes/round"]
+    cells: list[list[Any]] = []
+    for row in rows:
+        ratio, low, high = row.against_plain
+        between = "" if low is None else f" ({low:.2f}-{high:.2f})"
+        speed, counts = row.tokens_per_second.estimate, row.total
+        cells.append([row.batch, row.label, f"{speed:.0f}", f"{ratio:.2f}{between}"])
+        cells[-1] += [f"{counts.tau:.2f}", f"{counts.gamma:.1f}", f"{counts.draft_passes:.1f}"]
+    return Table(f"tokens/s of all prompts together, T = {settings.temperature:g}", columns, cells)
+
+
+def batches_remarks(rows: Sequence[Speed], settings: BatchSettings) -> str:
+    """Say how the speeds were measured, and what came out for a budget."""
+    lines = [
+        f"{settings.max_new_tokens} new tokens a prompt, whatever EOS says; without the prompts' own forward; all "
+        "policies in turn on the same batches",
+        "intervals: 95 %, bootstrap over batches: "
+        + ", ".join(f"{settings.groups(batch)} of {batch}" for batch in settings.batches),
+    ]
+    if ratios := best_rival(rows):
+        lines.append(
+            "budget over the fastest other policy: "
+            + ", ".join(f"{ratio:.2f} at batch {batch}" for batch, ratio in ratios.items())
+        )
     return "\n".join(lines)
 
 

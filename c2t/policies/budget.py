@@ -78,7 +78,7 @@ class Budget:
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         rows = len(root.token)
-        policy = self.policy if self.costs is None else self._of_levels[best_levels(self.costs, rows)]
+        policy = self.policy if self.costs is None else self.of_levels[best_levels(self.costs, rows)]
         if policy is None:
             return Tree.root(root.token)
         seen = RecordingDraft(draft)
@@ -114,7 +114,7 @@ class Budget:
         return int(np.argmax(tokens / seconds))
 
     @cached_property
-    def _of_levels(self) -> list[Any]:
+    def of_levels(self) -> list[Any]:
         """The policy by the number of levels that it may draft; None drafts nothing. A policy of fixed depth drafts
         all levels or none."""
         name = next((field.name for field in fields(self.policy) if field.name in LENGTHS), None)

@@ -44,18 +44,33 @@ class Profile(NamedTuple):
     accepted: tuple[tuple[float, ...], ...]
 
 
-class RoundCosts(NamedTuple):
-    """Costs and yield of rounds of any number of rows.
+class Rest(NamedTuple):
+    """Seconds of a round outside its forwards: of any round and each of its rows; more if there are trees; for each
+    draft forward, and for each row of it."""
 
-    verify, draft: forwards over so many tokens of all rows together. a_round, a_row, a_level: seconds of the rest, of a
-    round, of each of its rows and of each draft forward.
-    """
+    a_round: float = 0.0
+    a_row: float = 0.0
+    trees: float = 0.0
+    a_level: float = 0.0
+    a_level_row: float = 0.0
+
+    def seconds(self, rows: int, levels: int) -> float:
+        """Return the sum for so many rows and draft forwards."""
+        return sum(part * count for part, count in zip(self, counts(rows, levels), strict=True))
+
+
+def counts(rows: int, levels: int) -> tuple[int, int, int, int, int]:
+    """Return how often each part of the rest occurs in a round."""
+    return 1, rows, int(levels > 0), levels, rows * levels
+
+
+class RoundCosts(NamedTuple):
+    """Costs and yield of rounds of any number of rows. verify, draft: forwards over so many tokens of all rows
+    together."""
 
     verify: Curve
     draft: Curve
-    a_round: float
-    a_row: float
-    a_level: float
+    rest: Rest
     profile: Profile
 
     def seconds(
@@ -63,13 +78,15 @@ class RoundCosts(NamedTuple):
     ) -> Float[np.ndarray, " n"]:
         """Return the seconds of rounds that verify so many tokens of all rows, roots included, after draft forwards
         over `widths` tokens of all rows."""
-        rest = self.a_round + self.a_row * rows + self.a_level * len(widths)
+        rest = self.rest.seconds(rows, len(widths))
         return rest + sum(self.draft.at(width) for width in widths) + self.verify.over(verified)
 
     def check(self) -> None:
         """Raise InputError for costs that no machine has, and for a profile whose parts do not fit each other."""
         times = [*self.verify.seconds, *self.draft.seconds]
-        if not all(0 < each < float("inf") for each in times) or min(self.a_round, self.a_row, self.a_level) < 0:
+        if not all(0 < each < float("inf") for each in times) or not 0 <= min(self.rest) <= max(self.rest) < float(
+            "inf"
+        ):
             raise InputError("the costs of a round must be positive numbers of seconds")
         for curve in (self.verify, self.draft):
             if not curve.sizes or len(curve.sizes) != len(curve.seconds) or sorted(set(curve.sizes)) != [*curve.sizes]:

@@ -1,4 +1,5 @@
-"""Figures of sweeps (tau against gamma per round, a panel for each condition) and of tuning (tokens/s over gamma)."""
+"""Figures of sweeps (tau against gamma per round, a panel for each condition), of tuning (tokens/s over gamma) and of
+batches (tokens/s over their size)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 
 from c2t import figures
 from c2t.study.autotune import Row, Tuning
+from c2t.study.batches import Speed
 from c2t.study.interval import Interval
 from c2t.study.pareto import LIMIT, SUBJECT, Comparison, compare, families, front
 from c2t.study.points import Condition, Point
@@ -160,5 +162,38 @@ def plot_speeds(found: Tuning, path: Path) -> Path:
         panel.set_xlabel("gamma: verified tokens per round, root included")
         panel.set_ylabel("tokens/s by measured costs (rings: by the clock)")
         panel.set_title(f"{said}\n{conditions}", parse_math=False)
+        _name(figure, [panel], [names])
+        return figures.save(figure, path)
+
+
+def plot_batches(rows: Sequence[Speed], title: str, path: Path) -> Path:
+    """Draw the tokens/s of each policy over the batch size, with 95 % intervals, and write a PNG. InputError if it
+    cannot be written."""
+    with figures.style():
+        figure = Figure(figsize=SPEEDS, layout="constrained")
+        panel = figure.subplots()
+        names: list[tuple[str, float, float, str]] = []
+        for number, label in enumerate(dict.fromkeys(row.label for row in rows)):
+            mine = sorted((row for row in rows if row.label == label), key=lambda row: row.batch)
+            kind = label.partition(":")[0]
+            plain, subject = kind == "plain", kind == "budget"
+            colour = figures.INK if plain else figures.COLOURS[number % len(figures.COLOURS)]
+            batches = [row.batch for row in mine]
+            speeds, low, high = zip(*(row.tokens_per_second for row in mine), strict=True)
+            width = THICK if subject else THIN
+            style = "--" if plain else "-"
+            marker = figures.MARKERS[number % len(figures.MARKERS)]
+            panel.plot(batches, speeds, color=colour, linewidth=width, linestyle=style, marker=marker, label=label)
+            if None not in (*low, *high):
+                panel.fill_between(batches, low, high, color=colour, alpha=0.15, linewidth=0)
+            names.append((label, float(batches[-1]), speeds[-1], colour))
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log", base=2)
+        sizes = sorted({row.batch for row in rows})
+        panel.set_xticks(sizes, [str(size) for size in sizes])
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.set_xlabel("batch size: prompts decoded together")
+        panel.set_ylabel("tokens/s of all prompts")
+        panel.set_title(title, parse_math=False)
         _name(figure, [panel], [names])
         return figures.save(figure, path)

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from c2t import __version__
+from c2t import __version__, batch_costs
 from c2t.classifier import TreeClassifier
 from c2t.cli.app import app
 from c2t.cli.data import harvests
@@ -247,6 +247,23 @@ def test_generate_treats_a_text_as_the_decoder_does(at_home: Path, pair: str, ra
     assert (decoder.encode("a number", chat=not raw) == other) == (pair == "tiny")
 
 
+def test_bench_over_batch_sizes(at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(batch_costs, "VERIFIED", (1, 8))
+    figure, policies = tmp_path / "speed.png", "eagle2:N=8,budget"
+    few = ["--max-new-tokens", "6", "--timed", "2", "--policies", policies]
+    result = c2t("bench", "--batch", "1,2", *few, "--figure", figure, "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert "what rounds cost here, and kept it in" in result.stderr
+    line = json.loads(result.stdout.splitlines()[-1])
+    assert line["command"] == "bench batches"
+    assert len(line["figures"]["rows"]) == 6
+    assert line["configuration"]["batches"] == [1, 2]
+    assert "hardware" in line
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert len(list((tmp_path / "cache").glob("costs-tiny-*.json"))) == 1
+
+
 def test_bench_compares_the_papers_policies(at_home: Path, tmp_path: Path) -> None:
     said = good("bench", "--max-new-tokens", "6", "--limit", "2", "--timed", "1", "--json", tmp_path / "lines.jsonl")
     line = json.loads((tmp_path / "lines.jsonl").read_text())
@@ -355,6 +372,10 @@ def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.Monk
         (["train", "tiny", "--out", "/proc/zz"], "cannot write /proc/zz: "),
         (["harvest", "--out", "/proc/zz", "--max-new-tokens", "4"], "cannot make the folder /proc/zz: "),
         (["bench", "--limit", "0"], "limit"),
+        (["bench", "--batch", "1,two"], "--batch 1,two: give whole numbers separated by commas"),
+        (["bench", "--batch", "0"], "batch sizes = .* from 1 to 4,096"),
+        (["bench", "--figure", "f.png"], "--figure draws tokens/s over the batch size: give --batch"),
+        (["bench", "--policies", "budget:of=specinfer"], "SpecInfer has sampled candidates"),
         (["bench", "--policies", ""], "no policy is called ''"),
         (["bench", "--json", "/proc/no/lines.jsonl"], "cannot write results to /proc/no/lines.jsonl: "),
         (["train", "tiny", "--json", "/proc", "--out", "{new}"], "cannot write results to /proc: Is a directory"),

@@ -8,7 +8,7 @@ import torch
 from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, Plain
-from c2t.policies.round_costs import Curve, Profile, RoundCosts, best_levels
+from c2t.policies.round_costs import Curve, Profile, Rest, RoundCosts, best_levels
 from c2t.policies.spec import describe, parse, split
 from c2t.sampling import Sampling
 from c2t.study.sweep import expand
@@ -135,7 +135,7 @@ def test_fewer_levels_are_fewer_forwards() -> None:
 
 @pytest.mark.parametrize(("inner", "depths"), [(Chain(3), [1, 2, 3]), (Eagle1(), [5, 5, 5, 5, 5])])
 def test_policies_by_their_levels(inner, depths: list[int]) -> None:
-    none, *others = Budget(inner, 4)._of_levels
+    none, *others = Budget(inner, 4).of_levels
     assert none is None
     assert [policy.levels for policy in others] == depths
 
@@ -159,7 +159,7 @@ def test_a_round_verifies_at_most_its_budget(nodes: int) -> None:
         (lambda: Budget(INNER, 0), "nodes = 0 must be at least 1"),
         (lambda: Budget(INNER), "give nodes, or costs that were measured"),
         (lambda: Budget(INNER, costs=toy_costs(4)), "measured with trees of 4 levels, and the policy drafts 3"),
-        (lambda: Budget(INNER, costs=toy_costs(3, a_level=-1.0)), "must be positive numbers of seconds"),
+        (lambda: Budget(INNER, costs=toy_costs(3)._replace(rest=Rest(-1.0))), "must be positive numbers of seconds"),
         (lambda: Budget(INNER, costs=toy_costs(3)._replace(verify=Curve((2, 1), (1.0, 1.0)))), "rising sizes"),
         (lambda: Budget(INNER, costs=toy_costs(3)._replace(profile=Profile((1.0,), (0.0,), ()))), "for each level a"),
     ],

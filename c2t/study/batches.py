@@ -1,0 +1,185 @@
+"""Tokens per second of policies over the number of prompts that are decoded together, all in one run."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from c2t.batch_costs import now
+from c2t.decoding import Policy, generate
+from c2t.errors import InputError, at_least_one
+from c2t.models.pairs import Pair
+from c2t.policies.plain import Plain
+from c2t.policies.spec import describe
+from c2t.prompts import Prompt, spread
+from c2t.settings import RunSettings
+from c2t.statistics import Statistics, Trace, total
+from c2t.study.evaluate import encode
+from c2t.study.interval import Figures, Interval, Sums, bootstrap
+
+WARM_UP_TOKENS = 4
+MOST_ROWS = 4096  # of a batch
+DEFAULT_POLICIES = "plain,eagle2:N=8,levels=3,K=4,eagle2:N=26,threshold:threshold=0.1,c2t,budget"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings(RunSettings):
+    """Settings of a run. batches: numbers of prompts to decode together. timed: prompts to measure each of them on, in
+    two batches at least; where there are fewer prompts, they come again."""
+
+    batches: tuple[int, ...] = (1, 4, 16)
+    timed: int = 16
+
+    def __post_init__(self):
+        super().__post_init__()
+        at_least_one(self, "timed")
+        if not self.batches or min(self.batches) < 1 or max(self.batches) > MOST_ROWS:
+            raise InputError(f"batch sizes = {self.batches} must be whole numbers from 1 to {MOST_ROWS:,}")
+        if len(set(self.batches)) < len(self.batches):
+            raise InputError(f"batch sizes = {self.batches} name one of them twice: give each once")
+
+    def groups(self, batch: int) -> int:
+        """Return the number of batches to decode at a batch size."""
+        return max(2, -(-self.timed // batch))
+
+
+class Group(NamedTuple):
+    """Prompts that are decoded as one batch, and the numbers of their random streams."""
+
+    ids: Sequence[Sequence[int]]
+    numbers: Sequence[int]
+
+
+class Run(NamedTuple):
+    """One batch by one policy. new: tokens after the first of each prompt; seconds: from the first tokens to the last,
+    so without the prompts' own forward."""
+
+    new: int
+    seconds: float
+    statistics: Statistics
+
+
+class Speed(NamedTuple):
+    """Speed of one policy at one batch size. policy: all of its settings. label: those that shape its trees.
+    tokens_per_second, against_plain: with their 95 % intervals, by a bootstrap over batches."""
+
+    batch: int
+    policy: str
+    label: str
+    tokens_per_second: Interval
+    against_plain: Interval
+    total: Statistics
+
+
+def measure(
+    pair: Pair,
+    policies: Sequence[Policy],
+    prompts: Sequence[Prompt],
+    settings: BatchSettings = BatchSettings(),
+    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
+) -> list[Speed]:
+    """Return the speed of every policy at every batch size, against the clock. Plain decoding is always among them.
+
+    All policies take turns on each batch, in an order that is drawn anew, because a machine may drift. EOS does not end
+    these runs, so that a batch keeps its size: all texts have max_new_tokens.
+    """
+    if not any(isinstance(policy, Plain) for policy in policies):
+        policies = [Plain(), *policies]
+    ids = first_turns(pair, prompts, max(settings.groups(batch) * batch for batch in settings.batches), settings)
+    of = sum(settings.groups(batch) for batch in settings.batches) * len(policies)
+    progress(0, of, "warms up")
+    found: list[Speed] = []
+    done = 0
+    for batch in settings.batches:
+        groups = grouped(ids, batch, settings.groups(batch))
+        runs: list[list[Run]] = [[] for _ in policies]
+        for number, run in race(pair, policies, groups, settings):
+            runs[number].append(run)
+            done += 1
+            progress(done, of, f"batches of {batch}")
+        plain = runs[next(number for number, policy in enumerate(policies) if isinstance(policy, Plain))]
+        found += [speed(batch, policy, each, plain) for policy, each in zip(policies, runs, strict=True)]
+    return found
+
+
+def first_turns(pair: Pair, prompts: Sequence[Prompt], most: int, settings: RunSettings) -> list[list[int]]:
+    """Return the first turns of at most so many prompts as token ids."""
+    chosen = [prompt._replace(turns=prompt.turns[:1]) for prompt in spread(prompts, most)]
+    return encode(pair, chosen, settings.max_new_tokens, settings.sampling).ids
+
+
+def grouped(ids: Sequence[Sequence[int]], batch: int, groups: int) -> list[Group]:
+    """Return so many batches of prompts, which come again where there are too few."""
+    numbers = [range(group * batch, (group + 1) * batch) for group in range(groups)]
+    return [Group([ids[number % len(ids)] for number in each], each) for each in numbers]
+
+
+def race(
+    pair: Pair, policies: Sequence[Policy], groups: Sequence[Group], settings: RunSettings
+) -> Iterator[tuple[int, Run]]:
+    """Decode every batch with every policy; yield the policy's number and its run. All are warm before the first."""
+    for policy in policies:
+        write(pair, policy, groups[0], replace(settings, max_new_tokens=WARM_UP_TOKENS))
+    order = list(range(len(policies)))
+    shuffled = np.random.default_rng(0)
+    for group in groups:
+        shuffled.shuffle(order)
+        for number in order:
+            yield number, write(pair, policies[number], group, settings)
+
+
+def write(pair: Pair, policy: Policy, group: Group, settings: RunSettings) -> Run:
+    """Continue a batch of prompts by max_new_tokens each, against the clock."""
+    trace = Trace(len(group.ids))
+    steps = generate(
+        pair.target,
+        pair.draft,
+        policy,
+        group.ids,
+        max_new_tokens=settings.max_new_tokens,
+        sampling=settings.sampling,
+        sequences=group.numbers,
+    )
+    trace.add(next(steps))
+    start = now(pair.target.device)
+    for step in steps:
+        trace.add(step)
+    seconds = now(pair.target.device) - start
+    trace.finish([settings.max_new_tokens] * len(group.ids))
+    return Run(len(group.ids) * (settings.max_new_tokens - 1), seconds, total(trace.statistics))
+
+
+def speed(batch: int, policy: Policy, runs: Sequence[Run], plain: Sequence[Run]) -> Speed:
+    """Return the speed over all runs, and the ratio to plain decoding's on the same batches."""
+    counts = np.array([(one.new, one.seconds, base.new, base.seconds) for one, base in zip(runs, plain, strict=True)])
+
+    def rates(sums: Sums) -> Figures:
+        new, seconds, of_new, of_seconds = sums
+        return np.stack([new / seconds, new / seconds * of_seconds / of_new])
+
+    rate, ratio = bootstrap(counts.T, rates)
+    counted = total(run.statistics for run in runs)
+    return Speed(batch, describe(policy), describe(policy, brief=True), rate, ratio, counted)
+
+
+def figures(row: Speed) -> dict:
+    """Return a row as JSON."""
+    found = {**row._asdict(), **row.total.figures()}
+    del found["total"]
+    return found
+
+
+def best_rival(rows: Sequence[Speed], name: str = "budget") -> dict[int, float]:
+    """Return, for each batch size, the speed of a policy over that of the fastest other one; none where it did not
+    run."""
+    ratios = {}
+    for batch in dict.fromkeys(row.batch for row in rows):
+        here = [row for row in rows if row.batch == batch]
+        mine, others = (
+            [row.tokens_per_second.estimate for row in here if (row.label.partition(":")[0] == name) is mine]
+            for mine in (True, False)
+        )
+        if mine and others:
+            ratios[batch] = max(mine) / max(others)
+    return ratios
