@@ -14,7 +14,7 @@ from c2t.errors import InputError
 class Curve(NamedTuple):
     """Seconds of a forward over each of `sizes` tokens, in rising order."""
 
-    sizes: tuple[int, ...]
+    sizes: tuple[int | float, ...]
     seconds: tuple[float, ...]
 
     def at(self, size: int | float) -> float:

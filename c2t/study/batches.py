@@ -120,7 +120,8 @@ def race(
 ) -> Iterator[tuple[int, Run]]:
     """Decode every batch with every policy; yield the policy's number and its run. All are warm before the first."""
     for policy in policies:
-        write(pair, policy, groups[0], replace(settings, max_new_tokens=WARM_UP_TOKENS))
+        alone = Group(groups[0].ids[:1], groups[0].numbers[:1])
+        write(pair, policy, alone, replace(settings, max_new_tokens=WARM_UP_TOKENS))
     order = list(range(len(policies)))
     shuffled = np.random.default_rng(0)
     for group in groups:

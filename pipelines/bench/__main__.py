@@ -1,12 +1,13 @@
-"""Commands that measure speed: python -m pipelines.bench decoding|breakdown|forward|ragged|replay|draft|training."""
+"""Commands that measure speed: python -m pipelines.bench decoding|batches|breakdown|forward|ragged|..."""
 
 import typer
 
 from pipelines import terminal
-from pipelines.bench import breakdown, decoding, draft, forward, ragged, replay, training
+from pipelines.bench import batches, breakdown, decoding, draft, forward, ragged, replay, training
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 app.command("decoding")(decoding.main)
+app.command("batches")(batches.main)
 app.command("breakdown")(breakdown.main)
 app.command("forward")(forward.main)
 app.command("ragged")(ragged.main)

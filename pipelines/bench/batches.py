@@ -1,0 +1,182 @@
+"""Tokens per second over the batch size: plain decoding, the best of each family of trees, and one budget for all rows.
+
+    python -m pipelines.bench batches --pair smollm2 --json data/results/batches.jsonl
+    python -m pipelines.bench batches --pair smollm2 --model --json data/results/batches-model.jsonl
+
+Every family competes with the setting that was the fastest at the same batch size on the harvest's prompts; the bench's
+prompts judge. A batch size whose lines are in the file is not run again, so that a stopped run goes on. With --model
+nothing is timed: rounds are replayed and cost what a model of an H200 says (see `roofline`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from json import JSONDecodeError, loads
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from c2t.decoding import Policy
+from c2t.kept_costs import costs_of
+from c2t.models.pairs import Pair, load_pair
+from c2t.policies.spec import parse
+from c2t.progress import working
+from c2t.prompts import Prompt, default_prompts, read_prompts
+from c2t.storage.paths import DEFAULT_PAIR
+from c2t.study.batches import BatchSettings, Group, Speed, figures, first_turns, grouped, race, speed
+from c2t.study.evaluate import continuations
+from pipelines import terminal
+from pipelines.bench import roofline
+from pipelines.bench.lines import Json, append
+from pipelines.bench.policy import classifier
+from pipelines.options import Draft, PairName
+
+COMMAND, MODEL_COMMAND = "bench batches", "bench batches model"
+SIZES, MODEL_SIZES = "1,2,4,8,16,32", "1,2,4,8,16,32,64,128,256"
+CHOICE_TOKENS = 16  # new tokens of the texts that settings are chosen on
+# What competes; of several settings the fastest one, which is searched anew for every batch size.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "plain": ("plain",),
+    "EAGLE-2": (
+        *("eagle2:K=4,levels=1,N=3", "eagle2:K=4,levels=1,N=5", "eagle2:K=4,levels=2,N=4", "eagle2:K=4,levels=2,N=8"),
+        *("eagle2:K=4,levels=3,N=8", "eagle2:K=4,levels=3,N=14", "eagle2:levels=4,N=26", "eagle2:levels=6,N=60"),
+    ),
+    "untrained": (
+        *("chain:length=1", "chain:length=2", "threshold:threshold=0.5,K=6,W=6,levels=2"),
+        *("threshold:threshold=0.3,K=6,W=6,levels=3", "threshold:threshold=0.1,K=6,W=6,levels=3", "caddtree:K=6"),
+    ),
+    "C2T": (
+        *("c2t:beta=0.7,K=6,W=6,levels=2", "c2t:beta=0.5,K=6,W=6,levels=2", "c2t:beta=0.5,K=6,W=6,levels=3"),
+        *("c2t:beta=0.3,K=6,W=6,levels=3", "c2t:beta=0.1,K=6,W=6,levels=4"),
+    ),
+    "budget": ("budget",),
+}
+Field = dict[str, list[Policy]]
+
+
+def field_of(pair: Pair, costs: Callable[..., Any]) -> Field:
+    """Return the policies of every family."""
+    network = partial(classifier, pair.name)
+    return {name: [parse(spec, network, costs=costs) for spec in specs] for name, specs in FAMILIES.items()}
+
+
+def fastest(pair: Pair, field: Field, groups: Sequence[Group], settings: BatchSettings) -> dict[str, Policy]:
+    """Return the fastest policy of each family on these batches."""
+    rivals = [policy for policies in field.values() if len(policies) > 1 for policy in policies]
+    spent = dict.fromkeys(range(len(rivals)), 0.0)
+    for number, run in race(pair, rivals, groups, replace(settings, max_new_tokens=CHOICE_TOKENS)):
+        spent[number] += run.seconds
+    seconds = {id(policy): spent[number] for number, policy in enumerate(rivals)}
+    return {name: min(policies, key=lambda each: seconds.get(id(each), 0.0)) for name, policies in field.items()}
+
+
+def judged(pair: Pair, chosen: dict[str, Policy], groups: Sequence[Group], settings: BatchSettings) -> dict[str, Speed]:
+    """Return the speed of each family's policy, all in turn on the same batches."""
+    runs: dict[str, list] = {name: [] for name in chosen}
+    for number, run in race(pair, list(chosen.values()), groups, settings):
+        runs[list(chosen)[number]].append(run)
+    batch = len(groups[0].ids)
+    return {name: speed(batch, chosen[name], each, runs["plain"]) for name, each in runs.items()}
+
+
+def known(file: Path | None, command: str, configuration: dict[str, Any]) -> set[int]:
+    """Return the batch sizes whose lines are all in the file, for the same command and configuration."""
+    if file is None or not file.exists():
+        return set()
+    found: dict[int, set[str]] = {}
+    for text in file.read_text(encoding="utf-8").splitlines():
+        try:
+            line = loads(text)
+        except JSONDecodeError:  # a line that a stopped run left unfinished
+            continue
+        if line.get("command") == command and line.get("configuration") == configuration:
+            found.setdefault(line["figures"]["batch"], set()).add(line["figures"]["contender"])
+    return {batch for batch, names in found.items() if names >= set(FAMILIES)}
+
+
+def main(
+    pair: PairName = DEFAULT_PAIR,
+    draft: Draft = None,
+    batch: Annotated[
+        str | None, typer.Option(help="Batch sizes.", show_default=f"{SIZES}; with --model {MODEL_SIZES}")
+    ] = None,
+    timed: Annotated[int, typer.Option(help="Prompts to judge each size on, in two batches at least.", min=1)] = 16,
+    new_tokens: Annotated[int, typer.Option(help="New tokens of each text, whatever EOS says.", min=2)] = 48,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    model: Annotated[bool, typer.Option("--model", help="Replay, at the costs of a modelled H200.")] = False,
+    texts: Annotated[int, typer.Option(help="With --model: texts to replay.", min=2)] = 64,
+    json: Json = None,
+) -> None:
+    """Compare speeds over the batch size."""
+    sizes = tuple(int(size) for size in (batch or (MODEL_SIZES if model else SIZES)).split(","))
+    settings = BatchSettings(max_new_tokens=new_tokens, temperature=temperature, batches=sizes, timed=timed)
+    loaded = load_pair(pair, draft=draft)
+    judging, choosing = (
+        [prompt for path in default_prompts(loaded.name, purpose) for prompt in read_prompts(path)]
+        for purpose in ("bench", "harvest")
+    )
+    configuration = {"pair": loaded.name, "sources": {part: list(at) for part, at in loaded.sources.items()}}
+    run = asdict(settings)
+    configuration |= {name: run[name] for name in ("max_new_tokens", "temperature", "seed")}
+    configuration |= {"texts": texts} if model else {"timed": timed, "threads": torch.get_num_threads()}
+    command = MODEL_COMMAND if model else COMMAND
+    missing = [size for size in sizes if size not in known(json, command, configuration)]
+    if model:
+        modelled(loaded, judging, choosing, settings, missing, texts, configuration, json)
+        return
+    field = field_of(loaded, partial(costs_of, loaded))
+    most = max((settings.groups(size) * size for size in missing), default=0)
+    with working("batches", "batch sizes") as tell:
+        for done, size in enumerate(missing):
+            tell(done, len(missing), f"{size} prompts together")
+            mine, others = (shorter(loaded, prompts, most, settings) for prompts in (judging, choosing))
+            chosen = fastest(loaded, field, grouped(others, size, 1 + (size < 4)), settings)
+            found = judged(loaded, chosen, grouped(mine, size, settings.groups(size)), settings)
+            rows = [{"contender": name, **figures(row)} for name, row in found.items()]
+            show(f"batch {size}", rows)
+            append(json, command, rows, configuration)
+
+
+def shorter(pair: Pair, prompts: Sequence[Prompt], most: int, settings: BatchSettings) -> list[list[int]]:
+    """Return the shorter half of the prompts, in their order: long ones would only make runs longer."""
+    ids = first_turns(pair, prompts, 2 * most, settings)
+    middle = sorted(map(len, ids))[len(ids) // 2]
+    return [each for each in ids if len(each) <= middle]
+
+
+def modelled(
+    pair: Pair,
+    judging: Sequence[Prompt],
+    choosing: Sequence[Prompt],
+    settings: BatchSettings,
+    sizes: Sequence[int],
+    texts: int,
+    configuration: dict[str, Any],
+    json: Path | None,
+) -> None:
+    """Compare modelled speeds over the batch size, of targets of several shapes."""
+    field = field_of(pair, lambda policy: roofline.UNKNOWN(policy.levels))
+    deepest = max(policy.levels for policies in field.values() for policy in policies)
+    mine, others = (
+        continuations(
+            pair, shorter(pair, prompts, texts, settings)[:count], settings.max_new_tokens, deepest, settings.sampling
+        )
+        for prompts, count in ((judging, texts), (choosing, texts // 2))
+    )
+    with working("batches", "replays") as tell:
+        for size, rows in roofline.compared(pair, field, mine, others, sizes, tell):
+            show(f"modelled H200, batch {size}", rows)
+            append(json, MODEL_COMMAND, rows, configuration)
+
+
+def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print a batch size's table."""
+    cells = []
+    for row in rows:
+        rate, ratio = row["tokens_per_second"], row["against_plain"]
+        rate, ratio = (each if isinstance(each, float) else each[0] for each in (rate, ratio))
+        name = row["contender"] if "target" not in row else f"{row['target']}, {row['contender']}"
+        cells.append([name, row["label"], f"{rate:.0f}", f"{ratio:.2f}", f"{row['tau']:.2f}", f"{row['gamma']:.1f}"])
+    terminal.table(title, ["contender", "setting", "tokens/s", "x plain", "tau", "gamma"], cells)
