@@ -27,7 +27,7 @@ from c2t.decoding import (
     speculate,
 )
 from c2t.errors import InputError, at_least_one
-from c2t.models.draft import DraftSession, NoDraft
+from c2t.models.draft import DraftSession, NoDraft, WrappedSession
 from c2t.models.pairs import Pair
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.sampling import Sampling
@@ -80,7 +80,7 @@ class Running:
 
     requests: list[Request]
     verifier: TargetVerifier
-    draft: DraftSession | NoDraft
+    draft: DraftSession | WrappedSession | NoDraft
     committed: Committed
 
     def observe(self) -> None:

@@ -18,7 +18,7 @@ from c2t import display
 from c2t.errors import InputError
 from c2t.mixed_sampler import MixedSampler
 from c2t.models.deferred import DeferredSession
-from c2t.models.draft import DraftSession, NoDraft
+from c2t.models.draft import DraftSession, NoDraft, WrappedSession
 from c2t.models.target import TargetSession
 from c2t.policies.budget import Budget
 from c2t.policies.mcsd_plus import Forks
@@ -60,16 +60,18 @@ def decode(
         step, committed = speculate(draft, policy, verifier, record)
 
 
-def draft_session(drafter: "DraftModel | None", policy: "Policy") -> DraftSession | NoDraft:
+def draft_session(drafter: "DraftModel | None", policy: "Policy") -> DraftSession | WrappedSession | NoDraft:
     """Return a new session of the draft, or a stand-in where nothing is drafted."""
     if drafter is None or not policy.levels:
         return NoDraft()
-    # A budget may guess nothing for many rounds.
-    return DeferredSession(drafter.session()) if isinstance(policy, Budget) else drafter.session()
+    session = drafter.session()
+    if isinstance(policy, Budget) and isinstance(session, DraftSession):  # it may guess nothing for many rounds
+        session = DeferredSession(session)
+    return session
 
 
 def speculate(
-    draft: DraftSession | NoDraft, policy: "Policy", verifier: "Verifier", record: Sequence[str] = ()
+    draft: DraftSession | WrappedSession | NoDraft, policy: "Policy", verifier: "Verifier", record: Sequence[str] = ()
 ) -> tuple["Step", "Committed"]:
     """Play one round: guess a tree, let the target verify it, and return what it has committed."""
     seen = RecordingDraft(draft, record) if record else draft
