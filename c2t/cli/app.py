@@ -10,6 +10,7 @@ from c2t.cli import terminal
 from c2t.cli.data import finetune, harvest, train
 from c2t.cli.decode import bench, generate, info
 from c2t.cli.export import export_hub
+from c2t.cli.serve import serve
 from c2t.cli.study import plot, sweep
 from c2t.cli.tune import tune
 from c2t.cli.view import view
@@ -25,7 +26,7 @@ c2t COMMAND --help lists the options of a command.
 """
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Make a classifier": (harvest, train, finetune),
-    "Decode": (generate, view, bench, tune, export_hub),
+    "Decode": (generate, serve, view, bench, tune, export_hub),
     "Compare and inspect": (sweep, plot, info),
 }
 

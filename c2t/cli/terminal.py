@@ -18,6 +18,7 @@ from c2t.storage.results import append_line, result_line
 # Packages that only some commands import, and the extra of c2t that brings them.
 EXTRAS = {"lightning": "train", "pyarrow": "train", "sklearn": "train", "matplotlib": "study", "scipy": "study"}
 EXTRAS |= {"tensorboard": "loggers", "wandb": "loggers", "accelerate": "hub"}
+EXTRAS |= dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), "serve")
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, or that of the copy that newer Typer brings along
 __all__ = ["Commands", "facts", "result", "say", "table"]
 

@@ -1,9 +1,11 @@
 """The chat templates that turn conversations into token ids."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from c2t.errors import InputError
+from jinja2 import TemplateError
+
+from c2t.errors import InputError, one_line
 
 LONGEST = 2**20  # characters of a turn
 VICUNA_SYSTEM = (
@@ -43,6 +45,28 @@ def conversation(tokenizer: Any, template: str, turns: Sequence[str], answers: S
         for message in ({"role": "user", "content": turn}, {"role": "assistant", "content": answer})
     ]
     text = tokenizer.apply_chat_template([*system, *said[:-1]], tokenize=False, add_generation_prompt=True)
+    return token_ids(tokenizer, text, special=False)
+
+
+def dialogue(tokenizer: Any, template: str, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    """Return the token ids of messages with role and content, up to the place where the answer to the last one starts.
+
+    template: as in `conversation`, but not "". A system message takes the place of the template's own. Raises
+    InputError for messages that the template does not take, and for contents that `check_text` refuses.
+    """
+    roles = [message["role"] for message in messages]
+    if "system" not in roles or template in ("vicuna", "llama2"):
+        if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
+            only = "; this one has its own system text" if "system" in roles else ""
+            raise InputError(f"messages: {', '.join(roles)}: the template takes user, assistant, user, ...{only}")
+        texts = [message["content"] for message in messages]
+        return conversation(tokenizer, template, texts[::2], texts[1::2])
+    for message in messages:
+        check_text(message["content"])
+    try:
+        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        raise InputError(f"messages: {', '.join(roles)}: {one_line(error)}") from error
     return token_ids(tokenizer, text, special=False)
 
 

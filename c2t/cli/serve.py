@@ -1,0 +1,60 @@
+"""The command that serves a pair over HTTP: serve."""
+
+from typing import Annotated, Any
+
+import typer
+
+from c2t.cli import options as o
+from c2t.cli import shared, terminal
+from c2t.decoder import SpeculativeDecoder
+from c2t.policies.spec import describe, parse
+from c2t.stopping import Stopped
+from c2t.study import acceptance
+
+SERVER_PANEL = "Server"
+
+
+def _server(help: str, **more: Any) -> Any:
+    return typer.Option(help=help, rich_help_panel=SERVER_PANEL, **more)
+
+
+def serve(
+    pair: o.PairName = None,
+    target: o.Target = None,
+    draft: o.Draft = None,
+    policy: o.PolicySpec = None,
+    classifier: o.Classifier = None,
+    host: Annotated[str, _server("Address to listen on; 0.0.0.0 is every one of this machine.")] = "127.0.0.1",
+    port: Annotated[int, _server("Port to listen on; 0 takes any that is free.", min=0, max=65535)] = 8000,
+    max_rows: Annotated[int, _server("Decode so many requests together at most.", min=1)] = 16,
+    max_tokens: Annotated[
+        int, _server("Set room aside for so many tokens: prompts and new ones of all requests that run.", min=1)
+    ] = 16384,
+    max_waiting: Annotated[int, _server("Let so many requests wait; further ones are refused.", min=0)] = 1024,
+    device: o.Device = None,
+    dtype: o.Dtype = None,
+    device_map: o.DeviceMap = None,
+    trust_remote_code: o.TrustRemoteCode = False,
+) -> None:
+    """Serve completions and chat by OpenAI's API, until Ctrl-C.
+
+    Requests come and go while others are being decoded; each gets the text that it would get alone.
+    """
+    from c2t.serving import server as serving  # noqa: PLC0415 - needs an extra
+
+    serving.bind(host, port).close()  # an address that cannot be had is said before the models are loaded
+    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+    spec = policy or shared.usual(loaded, classifier, ["c2t"])[0]
+    chosen = parse(spec, shared.classifier(loaded, classifier), acceptance.lookup(loaded, 0.0, None))
+    decoder = SpeculativeDecoder(loaded, chosen)
+    limits = {"max_rows": max_rows, "max_tokens": max_tokens, "max_waiting": max_waiting}
+    server = serving.Server(decoder, host, port, **limits)
+    serving.log_to_stderr()
+    terminal.say(f"{server.address}/v1 serves {loaded.name} with {describe(chosen, brief=True)}; Ctrl-C ends it")
+    if host not in serving.LOOPBACK:
+        terminal.say(f"{host}: whoever reaches this address can use it, without a password", error=True)
+    try:
+        server.run()
+    except Stopped as stopped:
+        stopped.add_note("the server is down, and no request is left")
+        raise

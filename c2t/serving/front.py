@@ -1,0 +1,217 @@
+"""An asynchronous front of a `BatchDecoder`: one thread plays the rounds, and any number of clients wait for tokens."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from c2t.batching import BatchDecoder, News, Request
+from c2t.errors import one_line, plain
+from c2t.sampling import Sampling
+
+LOG = logging.getLogger("c2t.serving")
+
+
+class Failed(Exception):
+    """A request that was lost because decoding failed; it may be sent again."""
+
+
+class Ending(Exception):
+    """A request that came when the front was being closed, or that had not ended by then."""
+
+
+class Watch:
+    """Listener to what a front does; this one ignores everything. The thread of the rounds calls it."""
+
+    def played(self, decoder: BatchDecoder, news: Sequence[News], seconds: float) -> None:
+        """Hear of a step of the decoder."""
+
+    def began(self, seconds: float) -> None:
+        """Hear of a request's first tokens, so many seconds after it came."""
+
+    def ended(self, outcome: str) -> None:
+        """Hear of a request's end: "stop", "length", "cancelled" or "failed"."""
+
+
+class AsyncFront:
+    """Decodes requests of any number of asyncio tasks as they come and go, on a thread of its own.
+
+    make: returns the decoder; it is called again after an error inside of one, which costs the requests of that time
+    and nothing else.
+    """
+
+    def __init__(self, make: Callable[[], BatchDecoder], watch: Watch = Watch()):
+        self.make, self.decoder, self.watch = make, make(), watch
+        self.clients: dict[Request, _Client] = {}
+        self.changed = threading.Condition()  # guards `clients`, `decoder` and `deadline`
+        self.left: deque[tuple[Request, str]] = deque()  # requests whose clients are gone, with what they ended by
+        self.deadline: float | None = None
+        self.thread = threading.Thread(target=self._run, name="rounds", daemon=True)
+        self.thread.start()
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        sampling: Sampling = Sampling(),
+        sequence: int = 0,
+        eos: frozenset[int] | None = None,
+    ) -> "Answer":
+        """Submit a request and return its tokens to come; arguments and errors as of `BatchDecoder.submit`.
+
+        To be called where an event loop runs. Raises Ending once the front is being closed.
+        """
+        with self.changed:
+            if self.deadline is not None:
+                raise Ending("the server is being stopped: send the request elsewhere or later")
+            request = self.decoder.submit(prompt, max_new_tokens, sampling, sequence, eos)
+            client = self.clients[request] = _Client()
+            self.changed.notify()
+        return Answer(self, request, client)
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Take no more requests, and give those that are there so many seconds to end. Does not wait for that."""
+        with self.changed:
+            if self.deadline is None:
+                self.deadline = time.monotonic() + seconds
+            self.changed.notify()
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are taken."""
+        return self.thread.is_alive() and self.deadline is None
+
+    def forget(self, request: Request, outcome: str) -> None:
+        """End a request before the next round. From any thread, also while Python collects garbage: so no lock."""
+        self.left.append((request, outcome))
+
+    def _run(self) -> None:
+        """Play rounds as long as there is somebody to play them for."""
+        try:
+            while self._wait():
+                self._cancel()
+                start = time.perf_counter()
+                try:
+                    news = self.decoder.step()
+                except Exception as error:  # noqa: BLE001 - whatever it is, clients hear of it, and the server goes on
+                    self._start_again(error)
+                    continue
+                self.watch.played(self.decoder, news, time.perf_counter() - start)
+                for one in news:
+                    self._deliver(one)
+        finally:
+            self._cancel()
+            with self.changed:
+                self.deadline = self.deadline or 0.0  # nobody would serve a request that came now
+                self._give_up(Ending("the server was stopped before the text had ended"))
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do; return False when there will be nothing any more."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.clients or self._busy or self.deadline is not None)
+            if self.deadline is None:
+                return True
+            return bool(self.clients) and time.monotonic() < self.deadline
+
+    @property
+    def _busy(self) -> bool:
+        return self.decoder.running + self.decoder.waiting > 0
+
+    def _cancel(self) -> None:
+        """Free the rows of clients that are gone."""
+        while self.left:
+            request, outcome = self.left.popleft()
+            with self.changed:
+                known = self.clients.pop(request, None)
+            if known:
+                self.decoder.cancel(request)
+                self.watch.ended(outcome)
+
+    def _deliver(self, news: News) -> None:
+        """Hand new tokens to the client, if it is still there."""
+        with self.changed:
+            client = self.clients.get(news.request)
+            if client and news.finish:
+                del self.clients[news.request]
+        if client is None:
+            return
+        if not client.begun:
+            client.begun = True
+            self.watch.began(time.monotonic() - client.since)
+        if news.finish:
+            self.watch.ended(news.finish)
+        client.tell(news)
+
+    def _start_again(self, error: Exception) -> None:
+        """Tell everybody that decoding failed, and take a new decoder."""
+        LOG.error("decoding failed, its requests are lost", exc_info=error)
+        with self.changed:
+            what = plain(f"{type(error).__name__}: {one_line(error)}")
+            self._give_up(Failed(f"decoding failed ({what}); the request is lost, send it again"))
+            self.decoder = self.make()
+
+    def _give_up(self, reason: Exception) -> None:
+        clients, self.clients = self.clients, {}
+        for client in clients.values():
+            self.watch.ended("failed")
+            client.tell(reason)
+
+
+class _Client:
+    """The letter box of one request."""
+
+    def __init__(self):
+        self.loop, self.inbox = asyncio.get_running_loop(), asyncio.Queue()
+        self.since, self.begun = time.monotonic(), False
+
+    def tell(self, what: News | Exception | None) -> None:
+        """Put something into the box, from any thread."""
+        try:
+            self.loop.call_soon_threadsafe(self.inbox.put_nowait, what)
+        except RuntimeError:  # its event loop is closed: nobody waits any more
+            return
+
+
+class Answer:
+    """The tokens of one request: `async for tokens in answer` yields what each round adds.
+
+    finish: None until the text has ended, then "stop", "length" or "cancelled". `close` ends it and frees its row
+    before the next round; so does cancelling the task that waits for tokens, or dropping the answer. Raises Failed and
+    Ending where the text cannot go on.
+    """
+
+    def __init__(self, front: AsyncFront, request: Request, client: _Client):
+        self._front, self._request, self._client = front, request, client
+        self.finish: str | None = None
+
+    def __aiter__(self) -> "Answer":
+        return self
+
+    async def __anext__(self) -> list[int]:
+        if self.finish:
+            raise StopAsyncIteration
+        try:
+            news = await self._client.inbox.get()
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if isinstance(news, Exception):
+            self.finish = "cancelled"
+            raise news
+        if news is None:  # closed meanwhile
+            raise StopAsyncIteration
+        self.finish = news.finish
+        return news.tokens
+
+    def close(self, outcome: str = "cancelled") -> None:
+        """End the request; outcome: "stop" for a text that has ended by something that the decoder does not know."""
+        if self.finish is None:
+            self.finish = outcome
+            self._front.forget(self._request, outcome)
+            self._client.tell(None)
+
+    def __del__(self) -> None:
+        if self.finish is None:
+            self._front.forget(self._request, "cancelled")

@@ -1,0 +1,75 @@
+"""What the server tells Prometheus: requests, tokens, rounds, and what a round yields."""
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from c2t.batching import BatchDecoder, News
+from c2t.serving.front import AsyncFront, Watch
+
+OUTCOMES = ("stop", "length", "cancelled", "failed", "refused", "full")
+SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)  # bounds of the histogram's buckets
+
+
+class Metrics(Watch):
+    """Counters of one server, in a registry of their own."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+        own = {"registry": self.registry}
+        self.requests = Counter("c2t_requests", "Requests by how they ended.", ["outcome"], **own)
+        for outcome in OUTCOMES:  # shown from the start, as 0
+            self.requests.labels(outcome)
+        self.prompt_tokens = Counter("c2t_prompt_tokens", "Tokens of accepted requests' prompts.", **own)
+        self.new_tokens = Counter("c2t_new_tokens", "Tokens written.", **own)
+        self.rounds = Counter("c2t_rounds", "Rounds, each counted once for every request in it.", **own)
+        self.accepted = Counter("c2t_accepted_tokens", "Drafted tokens that the target accepted.", **own)
+        self.verified = Counter("c2t_verified_tokens", "Tokens that the target verified, roots included.", **own)
+        self.busy = Counter("c2t_busy_seconds", "Seconds in which rounds were played.", **own)
+        self.first = Histogram(
+            "c2t_time_to_first_token_seconds", "From a request to its first token.", buckets=SECONDS, **own
+        )
+        self._mean("c2t_tau", "Accepted drafted tokens a round.", self.accepted, self.rounds)
+        self._mean("c2t_gamma", "Verified tokens a round.", self.verified, self.rounds)
+        self._mean("c2t_tokens_per_second", "Tokens written per second of decoding.", self.new_tokens, self.busy)
+
+    def watch(self, front: AsyncFront) -> None:
+        """Show how many requests run and wait."""
+        running = Gauge("c2t_requests_running", "Requests that are being decoded.", registry=self.registry)
+        waiting = Gauge("c2t_requests_waiting", "Requests that wait for a row.", registry=self.registry)
+        running.set_function(lambda: front.decoder.running)
+        waiting.set_function(lambda: front.decoder.waiting)
+
+    def text(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def played(self, decoder: BatchDecoder, news: Sequence[News], seconds: float) -> None:
+        """See `Watch`."""
+        self.busy.inc(seconds)
+        self.new_tokens.inc(sum(len(one.tokens) for one in news))
+        self.rounds.inc(decoder.last.rounds)
+        self.accepted.inc(decoder.last.accepted_tokens)
+        self.verified.inc(decoder.last.verified_tokens)
+
+    def began(self, seconds: float) -> None:
+        """See `Watch`."""
+        self.first.observe(seconds)
+
+    def ended(self, outcome: str) -> None:
+        """See `Watch`; also "refused" and "full", of requests that the front never had."""
+        self.requests.labels(outcome).inc()
+
+    def _mean(self, name: str, what: str, sums: Counter, counts: Counter) -> None:
+        """Show the ratio of two counters, since the server has been started."""
+
+        def ratio() -> float:
+            count = _value(counts)
+            return _value(sums) / count if count else 0.0
+
+        Gauge(name, what, registry=self.registry).set_function(ratio)
+
+
+def _value(counter: Counter) -> float:
+    [metric] = counter.collect()
+    return next(sample.value for sample in metric.samples if sample.name.endswith("_total"))
