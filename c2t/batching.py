@@ -129,6 +129,7 @@ class BatchDecoder:
         check_policy(policy, pair.target.config.vocab_size, pair.target.max_positions)
         if policy.proposal == "target-initialised":
             raise InputError(f"{type(policy).__name__} decodes fixed batches only; use generate, or another policy")
+        self.last: Step | None = None  # the round of the last step, for who counts what rounds cost and yield
         self._queue: deque[Request] = deque()
         self._running: Running | None = None
         self._lock = threading.Lock()  # of the queue and of the requests' ends
@@ -182,6 +183,7 @@ class BatchDecoder:
         A request gets the token after its prompt and its first round in the step that admits it. If a step raises, such
         as for want of memory, all that ran have ended as "cancelled", and those that wait can go on.
         """
+        self.last = None
         self._drop_cancelled()
         arrived = self._admit()
         requests = [*self._requests, *arrived]
@@ -251,7 +253,7 @@ class BatchDecoder:
                 self._running = new
         if running := self._running:
             step, running.committed = speculate(running.draft, self.policy, running.verifier)
-            self._running = self._hand_out(running, step)
+            self.last, self._running = step, self._hand_out(running, step)
 
     def _prefill(self, arrived: list[Request]) -> Running | None:
         """Run the prompts in one batch of their own; None if all texts end with their first token."""

@@ -5,9 +5,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from c2t.batching import BatchDecoder, News, Request
+from c2t.decoding import Step
 from c2t.errors import one_line, plain
 from c2t.sampling import Sampling
 
@@ -25,8 +26,8 @@ class Ending(Exception):
 class Watch:
     """Listener to what a front does; this one ignores everything. The thread of the rounds calls it."""
 
-    def played(self, decoder: BatchDecoder, news: Sequence[News], seconds: float) -> None:
-        """Hear of a step of the decoder."""
+    def played(self, news: Sequence[News], step: Step | None, seconds: float) -> None:
+        """Hear of a step of the decoder, and of the round in it."""
 
     def began(self, seconds: float) -> None:
         """Hear of a request's first tokens, so many seconds after it came."""
@@ -38,14 +39,13 @@ class Watch:
 class AsyncFront:
     """Decodes requests of any number of asyncio tasks as they come and go, on a thread of its own.
 
-    make: returns the decoder; it is called again after an error inside of one, which costs the requests of that time
-    and nothing else.
+    An error inside of a round costs the requests that were running, whose clients hear of it, and no other.
     """
 
-    def __init__(self, make: Callable[[], BatchDecoder], watch: Watch = Watch()):
-        self.make, self.decoder, self.watch = make, make(), watch
+    def __init__(self, decoder: BatchDecoder, watch: Watch = Watch()):
+        self.decoder, self.watch = decoder, watch
         self.clients: dict[Request, _Client] = {}
-        self.changed = threading.Condition()  # guards `clients`, `decoder` and `deadline`
+        self.changed = threading.Condition()  # guards `clients` and `deadline`
         self.left: deque[tuple[Request, str]] = deque()  # requests whose clients are gone, with what they ended by
         self.deadline: float | None = None
         self.thread = threading.Thread(target=self._run, name="rounds", daemon=True)
@@ -96,16 +96,16 @@ class AsyncFront:
                 try:
                     news = self.decoder.step()
                 except Exception as error:  # noqa: BLE001 - whatever it is, clients hear of it, and the server goes on
-                    self._start_again(error)
+                    self._lose(error)
                     continue
-                self.watch.played(self.decoder, news, time.perf_counter() - start)
+                self.watch.played(news, self.decoder.last, time.perf_counter() - start)
                 for one in news:
                     self._deliver(one)
         finally:
             self._cancel()
             with self.changed:
                 self.deadline = self.deadline or 0.0  # nobody would serve a request that came now
-                self._give_up(Ending("the server was stopped before the text had ended"))
+                self._give_up(list(self.clients), Ending("the server was stopped before the text had ended"))
 
     def _wait(self) -> bool:
         """Wait until there is something to do; return False when there will be nothing any more."""
@@ -144,19 +144,19 @@ class AsyncFront:
             self.watch.ended(news.finish)
         client.tell(news)
 
-    def _start_again(self, error: Exception) -> None:
-        """Tell everybody that decoding failed, and take a new decoder."""
-        LOG.error("decoding failed, its requests are lost", exc_info=error)
+    def _lose(self, error: Exception) -> None:
+        """Tell those whose requests a failed step has ended; if none, all of them, for it would fail again."""
+        LOG.error("decoding failed", exc_info=error)
+        what = plain(f"{type(error).__name__}: {one_line(error)}")
         with self.changed:
-            what = plain(f"{type(error).__name__}: {one_line(error)}")
-            self._give_up(Failed(f"decoding failed ({what}); the request is lost, send it again"))
-            self.decoder = self.make()
+            lost = [request for request in self.clients if request.finish] or list(self.clients)
+            self._give_up(lost, Failed(f"decoding failed ({what}); the request is lost, send it again"))
 
-    def _give_up(self, reason: Exception) -> None:
-        clients, self.clients = self.clients, {}
-        for client in clients.values():
+    def _give_up(self, requests: Sequence[Request], reason: Exception) -> None:
+        for request in requests:
+            self.decoder.cancel(request)
             self.watch.ended("failed")
-            client.tell(reason)
+            self.clients.pop(request).tell(reason)
 
 
 class _Client:

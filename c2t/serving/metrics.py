@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from c2t.batching import BatchDecoder, News
+from c2t.batching import News
+from c2t.decoding import Step
 from c2t.serving.front import AsyncFront, Watch
 
 OUTCOMES = ("stop", "length", "cancelled", "failed", "refused", "full")
@@ -44,13 +45,14 @@ class Metrics(Watch):
         """Return everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def played(self, decoder: BatchDecoder, news: Sequence[News], seconds: float) -> None:
+    def played(self, news: Sequence[News], step: Step | None, seconds: float) -> None:
         """See `Watch`."""
         self.busy.inc(seconds)
         self.new_tokens.inc(sum(len(one.tokens) for one in news))
-        self.rounds.inc(decoder.last.rounds)
-        self.accepted.inc(decoder.last.accepted_tokens)
-        self.verified.inc(decoder.last.verified_tokens)
+        if step:
+            self.rounds.inc(len(step.rows))
+            self.accepted.inc(int(step.accepted.length.sum()))
+            self.verified.inc(int(step.tree.sizes.sum()))
 
     def began(self, seconds: float) -> None:
         """See `Watch`."""

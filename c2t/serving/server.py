@@ -1,5 +1,6 @@
 """The server: a socket, uvicorn, and an end in which requests are not cut off."""
 
+import errno
 import logging
 import os
 import socket
@@ -32,7 +33,7 @@ class Server(uvicorn.Server):
         self.socket = bind(host, port)
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.socket.getsockname()[1]}"
         metrics = Metrics()
-        self.front = AsyncFront(lambda: BatchDecoder(decoder.pair, decoder.policy, **limits), metrics)
+        self.front = AsyncFront(BatchDecoder(decoder.pair, decoder.policy, **limits), metrics)
         metrics.watch(self.front)
         app = make_app(decoder, self.front, metrics)
         if host in LOOPBACK:  # a name that was made to lead here, so that a web page reaches this machine
@@ -77,9 +78,9 @@ def bind(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)
     except (OSError, OverflowError, UnicodeError) as error:
-        raise InputError(
-            f"cannot serve on {host}, port {port}: {one_line(error)}; choose another, 0 for any"
-        ) from error
+        known = isinstance(error, OSError) and error.errno in errno.errorcode
+        why = os.strerror(error.errno) if known else one_line(error)  # Python adds the address, which stands here
+        raise InputError(f"cannot serve on {host}, port {port}: {why}; choose another, 0 for any port") from error
 
 
 def log_to_stderr() -> None:

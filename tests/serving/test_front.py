@@ -18,9 +18,10 @@ from c2t.serving.front import Answer, AsyncFront, Ending, Failed, Watch
 
 
 class Script(BatchDecoder):
-    """A decoder of two rows whose texts count from 1; a prompt of 13 makes it fail."""
+    """A decoder of two rows whose texts count from 1; a prompt of 13 makes it fail once it runs, one of 14 before."""
 
     def __init__(self):
+        self.last = None
         self.requests: list[Request] = []
         self.gate = threading.Semaphore(0)  # steps that may be played
         self.steps = 0
@@ -35,8 +36,8 @@ class Script(BatchDecoder):
         return request
 
     def cancel(self, request: Request) -> None:
-        request.finish = "cancelled"
-        self.requests.remove(request)
+        request.finish = request.finish or "cancelled"
+        self.requests = [other for other in self.requests if other is not request]
 
     @property
     def running(self) -> int:
@@ -50,9 +51,13 @@ class Script(BatchDecoder):
         self.gate.acquire()
         self.steps += 1
         news = []
+        if any(request.prompt == [14] for request in self.requests):
+            raise MemoryError
+        if any(request.prompt == [13] for request in self.requests[:2]):
+            for request in self.requests[:2]:
+                self.cancel(request)
+            raise RuntimeError("no luck\nwith 13")
         for request in self.requests[:2]:
-            if request.prompt == [13]:
-                raise RuntimeError("no luck\nwith 13")
             request.tokens.append(len(request.tokens) + 1)
             request.finish = "length" if len(request.tokens) == request.max_new_tokens else None
             news.append(News(request, request.tokens[-1:], request.finish))
@@ -75,20 +80,11 @@ class Heard(Watch):
 
 
 class Stage:
-    """A front with its script, of which a new one is made after an error."""
+    """A front and its script."""
 
     def __init__(self):
-        self.scripts: list[Script] = []
-        self.heard = Heard()
-        self.front = AsyncFront(self.make, self.heard)
-
-    def make(self) -> Script:
-        self.scripts.append(Script())
-        return self.scripts[-1]
-
-    @property
-    def script(self) -> Script:
-        return self.scripts[-1]
+        self.script, self.heard = Script(), Heard()
+        self.front = AsyncFront(self.script, self.heard)
 
     def play(self, steps: int) -> None:
         self.script.gate.release(steps)
@@ -165,25 +161,37 @@ def test_who_goes_away_frees_the_row_before_the_next_round(how: str) -> None:
     assert run(play).heard.outcomes == ["cancelled"] * (4 if how == "drop" else 3), "the play's end drops `waits` too"
 
 
-def test_an_error_reaches_every_client_and_the_server_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_costs_the_requests_that_ran(caplog: pytest.LogCaptureFixture) -> None:
     async def play(stage: Stage) -> None:
-        answers = [stage.submit(7, 5), stage.submit(13, 5), stage.submit(8, 5)]
+        ran, waited = [stage.submit(7, 5), stage.submit(13, 5)], stage.submit(8, 2)
         stage.play(1)
-        for answer in answers:
+        for answer in ran:
             with pytest.raises(
                 Failed, match=r"^decoding failed \(RuntimeError: no luck\); the request is lost, send it"
             ):
                 await all_of(answer)
-        assert len(stage.scripts) == 2
-        assert stage.front.alive
-        again = stage.submit(7, 2)
         stage.play(2)
-        assert await all_of(again) == [1, 2]
+        assert await all_of(waited) == [1, 2]
+        assert stage.front.alive
 
     with caplog.at_level(logging.ERROR):
-        assert run(play).heard.outcomes == ["failed"] * 3 + ["length"]
+        assert run(play).heard.outcomes == ["failed"] * 2 + ["length"]
     [record] = caplog.records
     assert record.exc_info, "the log has the traceback"
+
+
+def test_an_error_that_would_come_again_costs_all_of_them() -> None:
+    async def play(stage: Stage) -> None:
+        answers = [stage.submit(number, 5) for number in (7, 8, 14)]
+        stage.play(1)
+        for answer in answers:
+            with pytest.raises(Failed, match="MemoryError"):
+                await all_of(answer)
+        again = stage.submit(7, 1)
+        stage.play(1)
+        assert await all_of(again) == [1]
+
+    assert run(play).heard.outcomes == ["failed"] * 3 + ["length"]
 
 
 def test_a_refusal_is_raised_at_once() -> None:

@@ -1,0 +1,60 @@
+"""A server in a thread, and what its clients look at."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import httpx
+from openai import OpenAI
+from prometheus_client.parser import text_string_to_metric_families
+
+from c2t.decoder import SpeculativeDecoder
+from c2t.serving.server import Server
+
+
+@contextmanager
+def serving(decoder: SpeculativeDecoder, **limits: int) -> Iterator[Server]:
+    """Serve on a free port."""
+    server = Server(decoder, **limits)
+    thread = Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield server
+    finally:
+        server.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+        server.front.thread.join(30)
+        assert not server.front.thread.is_alive()
+
+
+def client(server: Server) -> OpenAI:
+    """Return a client of OpenAI's that sends everything once."""
+    return OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def metrics(server: Server) -> dict[str, float]:
+    """Return the metrics by their names, the outcome of requests behind a dot."""
+    text = httpx.get(f"{server.address}/metrics").text
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if "le" not in sample.labels:
+                name = sample.name + "".join(f".{value}" for value in sample.labels.values())
+                found[name] = sample.value
+    return found
+
+
+def gained(server: Server, before: dict[str, float]) -> dict[str, float]:
+    """Return how much each metric has grown."""
+    return {name: value - before[name] for name, value in metrics(server).items()}
+
+
+def until(true: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)

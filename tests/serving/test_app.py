@@ -1,0 +1,301 @@
+"""OpenAI's API with OpenAI's client, against a server in a thread."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from c2t.decoder import SpeculativeDecoder
+from c2t.models.pairs import Pair, load_pair
+from c2t.policies import Eagle2
+from c2t.serving.app import BODY
+from c2t.serving.server import Server
+from tests.serving.served import client, gained, metrics, serving, until
+
+PROMPT, SHORT = "def add(a, b):", 12
+TEMPLATE = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}assistant:"
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Pair:
+    return load_pair("tiny")
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny: Pair) -> SpeculativeDecoder:
+    return SpeculativeDecoder(tiny, Eagle2(K=3, levels=3, N=8))
+
+
+@pytest.fixture(scope="module")
+def server(decoder: SpeculativeDecoder) -> Iterator[Server]:
+    with serving(decoder, max_rows=2, max_waiting=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def ai(server: Server) -> OpenAI:
+    return client(server)
+
+
+def complete(ai: OpenAI, **fields: Any) -> Any:
+    return ai.completions.create(**{"model": "tiny", "prompt": PROMPT, "max_tokens": SHORT, "temperature": 0} | fields)
+
+
+def streamed(ai: OpenAI, **fields: Any) -> tuple[str, str, Any]:
+    """Return text, finish reason and usage of a stream."""
+    chunks = list(complete(ai, stream=True, stream_options={"include_usage": True}, **fields))
+    *pieces, last = [chunk for chunk in chunks if chunk.choices]
+    assert all(chunk.choices[0].finish_reason is None for chunk in pieces)
+    assert len({chunk.id for chunk in chunks}) == 1
+    text = "".join(chunk.choices[0].text for chunk in [*pieces, last])
+    return text, last.choices[0].finish_reason, chunks[-1].usage
+
+
+@pytest.mark.parametrize(("temperature", "seed"), [(0.0, 0), (1.0, 3)])
+def test_the_text_is_that_of_the_decoder_alone(
+    ai: OpenAI, decoder: SpeculativeDecoder, temperature: float, seed: int
+) -> None:
+    prompts = [PROMPT, "The sum of", "class Tree"]
+    with ThreadPoolExecutor(3) as pool:  # at once
+        answers = list(pool.map(lambda p: complete(ai, prompt=p, temperature=temperature, seed=seed), prompts))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        alone = decoder.generate(prompt, SHORT, temperature, seed=seed, chat=False)
+        [ids] = decoder.encode(prompt, chat=False)
+        assert answer.choices[0].text == alone.text
+        new = len(alone.sequences[0])
+        assert answer.choices[0].finish_reason == ("length" if new == SHORT else "stop")
+        assert answer.usage.model_dump(exclude_none=True) == {
+            "prompt_tokens": len(ids),
+            "completion_tokens": new,
+            "total_tokens": len(ids) + new,
+        }
+        assert streamed(ai, prompt=ids, temperature=temperature, seed=seed) == (
+            alone.text,
+            answer.choices[0].finish_reason,
+            answer.usage,
+        )
+
+
+def test_without_settings_texts_are_sampled_at_temperature_1(ai: OpenAI, decoder: SpeculativeDecoder) -> None:
+    bare = {"model": "tiny", "prompt": PROMPT}
+    texts = {ai.completions.create(**bare).choices[0].text for _ in range(3)}
+    assert len(texts) > 1, "a request without a seed has one of its own"
+    answer = ai.completions.create(**bare, seed=5)
+    assert answer.usage.completion_tokens <= 16
+    assert answer.choices[0].text == decoder.generate(PROMPT, 16, 1.0, seed=5, chat=False).text
+
+
+def test_a_stop_string_ends_the_text_before_it(ai: OpenAI) -> None:
+    whole = complete(ai).choices[0].text
+    cut = whole.index("Continuous") if "Continuous" in whole else len(whole) // 2
+    stop = whole[cut : cut + 6]
+    answer = complete(ai, max_tokens=400, stop=[stop, "nowhere"])
+    assert answer.choices[0].text == whole[: whole.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.completion_tokens <= SHORT
+    assert streamed(ai, max_tokens=400, stop=stop) == (answer.choices[0].text, "stop", answer.usage)
+
+
+REFUSED = [
+    ({"n": 2}, "n"),
+    ({"best_of": 3}, "best_of"),
+    ({"echo": True}, "echo"),
+    ({"suffix": "end"}, "suffix"),
+    ({"logprobs": 0}, "logprobs"),
+    ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ({"presence_penalty": 0.5}, "presence_penalty"),
+    ({"extra_body": {"tools": [{"type": "function"}]}}, "tools"),
+    ({"extra_body": {"response_format": {"type": "json_object"}}}, "response_format"),
+    ({"extra_body": {"top_k": 5}}, "top_k"),
+    ({"temperature": -1.0}, None),
+    ({"top_p": 0.0}, None),
+    ({"max_tokens": 0}, None),
+    ({"extra_body": {"max_tokens": "many"}}, "max_tokens"),
+    ({"stop": ["a"] * 5}, "stop"),
+    ({"seed": 2**64}, "seed"),
+    ({"prompt": ""}, None),
+    ({"prompt": [5, 10**6]}, None),
+    ({"prompt": ["one", "two"]}, "prompt"),
+    ({"prompt": "a\ud800"}, None),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED, ids=[str(fields)[:40] for fields, _ in REFUSED])
+def test_what_is_not_served_is_refused_by_name(server: Server, fields: dict[str, Any], param: str | None) -> None:
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 4, **fields, **fields.get("extra_body", {})}
+    before = metrics(server)
+    json_type = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{server.address}/v1/completions", content=json.dumps(body), headers=json_type)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+    assert (param or next(iter(fields)).replace("max_tokens", "max_new_tokens")) in error["message"]
+    assert "\n" not in error["message"]
+    assert gained(server, before)["c2t_requests_total.refused"] == 1
+
+
+def test_fields_that_change_nothing_are_taken(ai: OpenAI) -> None:
+    usual = complete(ai).choices[0].text
+    neutral = {"n": 1, "echo": False, "logit_bias": {}, "presence_penalty": 0, "user": "me", "best_of": None}
+    more = {"tools": [], "top_k": -1, "response_format": {"type": "text"}, "metadata": {"a": "b"}, "logprobs": None}
+    assert complete(ai, **neutral, extra_body=more).choices[0].text == usual
+
+
+def test_errors_are_openais(server: Server, ai: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="'gpt-5' does not exist here: this server has 'tiny'") as found:
+        complete(ai, model="gpt-5")
+    assert found.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError, match=r"8 tokens \+ 1020 new ones exceed the target's 1,?024 positions"):
+        complete(ai, max_tokens=1020)
+    address = f"{server.address}/v1/completions"
+    for content, kind, said in (
+        (b'{"model":', "application/json", "the body is no JSON: Expecting value at character 9"),
+        (b"[" * 10**5, "application/json", "parsing the body"),
+        (b"[1]", "application/json", "must be a JSON object|dictionary"),
+        (b'{"model": "tiny"}', "application/json", "prompt: Field required"),
+        (b'{"model": "tiny", "prompt": "a"}', "text/plain", "sent as Content-Type: application/json"),
+    ):
+        answer = httpx.post(address, content=content, headers={"Content-Type": kind})
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert error["type"] == "invalid_request_error"
+        assert any(part in error["message"] for part in said.split("|")), error
+    missing = httpx.get(f"{server.address}/v1/files")
+    assert (missing.status_code, missing.json()["error"]["message"]) == (404, "Not Found")
+    assert httpx.get(address).status_code == 405
+
+
+def test_a_body_that_is_too_long_is_refused_before_it_is_read(server: Server) -> None:
+    long = json.dumps({"model": "tiny", "prompt": "a" * BODY}).encode()
+    for content in (long, iter([long[: BODY // 2], long[BODY // 2 :]])):  # with its length, and without
+        answer = httpx.post(
+            f"{server.address}/v1/completions", content=content, headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code == 413
+        assert answer.json()["error"]["message"] == f"the body has more than {BODY:,} bytes"
+
+
+def test_models_and_health(server: Server, ai: OpenAI) -> None:
+    assert [model.id for model in ai.models.list()] == ["tiny"]
+    assert httpx.get(f"{server.address}/health").json() == {"status": "ok"}
+    assert httpx.get(f"{server.address}/docs").status_code == 404, "a page that would load scripts from elsewhere"
+
+
+def test_a_foreign_name_that_leads_here_is_refused(server: Server) -> None:
+    assert httpx.get(f"{server.address}/health", headers={"Host": "evil.example"}).status_code == 400
+
+
+def test_who_goes_away_frees_the_row(server: Server, ai: OpenAI) -> None:
+    before = metrics(server)
+    stream = complete(ai, max_tokens=1000, stream=True)
+    next(iter(stream))
+    assert metrics(server)["c2t_requests_running"] == 1
+    stream.close()
+    until(lambda: metrics(server)["c2t_requests_running"] == 0)
+    whole = OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0, timeout=0.3)
+    with pytest.raises(openai.APITimeoutError):  # whose client waits for the whole text
+        complete(whole, max_tokens=1000)
+    until(lambda: gained(server, before)["c2t_requests_total.cancelled"] == 2)
+    until(lambda: metrics(server)["c2t_requests_running"] == 0)
+    assert gained(server, before)["c2t_new_tokens_total"] < 1000, "not to their ends"
+
+
+def test_too_many_at_once_are_told_to_come_again(server: Server, ai: OpenAI) -> None:
+    before = metrics(server)
+    streams = [complete(ai, max_tokens=1000, stream=True) for _ in range(2)]
+    for stream in streams:
+        next(iter(stream))  # runs
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(complete, ai) for _ in range(2)]
+        until(lambda: metrics(server)["c2t_requests_waiting"] == 2)
+        with pytest.raises(openai.RateLimitError) as refused:
+            complete(ai)
+        assert refused.value.response.headers["Retry-After"] == "1"
+        for stream in streams:
+            stream.close()
+        assert [answer.result().choices[0].finish_reason for answer in waiting] == ["length"] * 2
+    found = gained(server, before)
+    assert (found["c2t_requests_total.full"], found["c2t_requests_total.length"]) == (1, 2)
+
+
+def test_metrics_add_up(server: Server, ai: OpenAI, decoder: SpeculativeDecoder) -> None:
+    before = metrics(server)
+    answers = [complete(ai, prompt=prompt) for prompt in (PROMPT, "The sum of")]
+    found, now = gained(server, before), metrics(server)
+    alone = decoder.generate([PROMPT, "The sum of"], SHORT, chat=False).total
+    assert found["c2t_requests_total.length"] == len(answers)
+    assert found["c2t_prompt_tokens_total"] == sum(answer.usage.prompt_tokens for answer in answers)
+    assert found["c2t_new_tokens_total"] == sum(answer.usage.completion_tokens for answer in answers)
+    assert found["c2t_rounds_total"] == alone.rounds
+    assert found["c2t_accepted_tokens_total"] == alone.accepted_tokens
+    assert found["c2t_verified_tokens_total"] == alone.verified_tokens
+    assert found["c2t_time_to_first_token_seconds_count"] == len(answers)
+    assert now["c2t_tau"] == pytest.approx(now["c2t_accepted_tokens_total"] / now["c2t_rounds_total"])
+    assert now["c2t_gamma"] == pytest.approx(now["c2t_verified_tokens_total"] / now["c2t_rounds_total"])
+    speed = now["c2t_new_tokens_total"] / now["c2t_busy_seconds_total"]
+    assert now["c2t_tokens_per_second"] == pytest.approx(speed)
+    assert (now["c2t_requests_running"], now["c2t_requests_waiting"]) == (0, 0)
+
+
+def test_chat_needs_a_template(ai: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="the pair tiny has no chat template: use /v1/completions"):
+        ai.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hello"}])
+
+
+def test_chat(tiny: Pair) -> None:
+    pair = replace(tiny, template="chat", tokenizer=deepcopy(tiny.tokenizer))
+    pair.tokenizer.chat_template = TEMPLATE
+    decoder = SpeculativeDecoder(pair, Eagle2(K=3, levels=3, N=8))
+    said = [
+        {"role": "system", "content": "Write code."},
+        {"role": "user", "content": [{"type": "text", "text": "def "}, {"type": "text", "text": "add"}]},
+        {"role": "assistant", "content": "(a, b)"},
+        {"role": "user", "content": "more"},
+    ]
+    text = "system: Write code.\nuser: def add\nassistant: (a, b)\nuser: more\nassistant:"
+    ids = pair.tokenizer(text, add_special_tokens=False).input_ids  # a template writes its own
+    alone = decoder.generate(ids, SHORT).text
+    fields: dict[str, Any] = {"model": "tiny", "messages": said, "temperature": 0}
+    with serving(decoder) as server:
+        ai = client(server)
+        answer = ai.chat.completions.create(**fields, max_completion_tokens=SHORT)
+        assert answer.choices[0].message.content == alone
+        assert (answer.choices[0].message.role, answer.usage.prompt_tokens) == ("assistant", len(ids))
+        stop = alone[5:9]
+        with ai.chat.completions.stream(**fields, max_tokens=SHORT, stop=stop) as stream:
+            message = stream.get_final_completion().choices[0]
+        assert (message.message.content, message.finish_reason) == (alone[: alone.index(stop)], "stop")
+        assert message.message.role == "assistant"
+        for wrong, reason in (
+            ({"role": "tool", "content": "a"}, "messages.0.role"),
+            ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "messages.0.content"),
+            ({"role": "user", "content": ""}, "an empty prompt"),
+        ):
+            with pytest.raises(openai.BadRequestError, match=reason):
+                ai.chat.completions.create(**fields | {"messages": [wrong]})
+
+
+def test_an_error_while_decoding_reaches_the_client(
+    server: Server, ai: OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        raise ZeroDivisionError("a row of zeros")
+
+    stream = complete(ai, max_tokens=1000, stream=True)
+    next(iter(stream))
+    monkeypatch.setattr(server.front.decoder, "_play", fail)
+    with pytest.raises(openai.APIError, match="ZeroDivisionError: a row of zeros") as error:
+        list(stream)
+    assert "send it again" in error.value.message
+    monkeypatch.setattr(server.front.decoder, "_play", fail)
+    with pytest.raises(openai.InternalServerError, match="ZeroDivisionError"):
+        complete(ai)
+    assert complete(ai).choices[0].finish_reason == "length", "the server goes on"
