@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BLOCKED = ("lightning", "pytorch_lightning", "pyarrow", "matplotlib", "sklearn", "scipy", "wandb", "tensorboard")
+BLOCKED += ("fastapi", "prometheus_client", "uvicorn")
 CODE = f"""if True:
     import json, sys
     sys.modules.update(dict.fromkeys(json.loads(sys.argv[1])))  # an import of None fails
@@ -36,6 +37,7 @@ NEED = {
     "harvest --pair tiny --limit 1": "train",
     "sweep --pair tiny --limit 1": "study",
     "plot": "study",
+    "serve --pair tiny": "serve",
 }
 
 

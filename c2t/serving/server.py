@@ -67,7 +67,7 @@ class Server(uvicorn.Server):
         """Hear the first signal as `stop`, and end at once with the second SIGINT."""
         if not self.should_exit:
             running = self.front.decoder.running + self.front.decoder.waiting
-            LOG.warning("stopping: %d requests have %g seconds to end; Ctrl-C again cuts them off", running, GRACE)
+            LOG.warning("stopping: running requests (%d) get %g s to end; Ctrl-C again cuts them off", running, GRACE)
         self.front.close(GRACE)
         super().handle_exit(sig, frame)
 

@@ -1,0 +1,71 @@
+"""c2t serve: one line for what cannot be, one line when it serves, one when it ends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from c2t.cli.app import app
+
+REQUEST = {"model": "tiny", "prompt": "def add(a, b):", "max_tokens": 8, "temperature": 0}
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - the warning of it is what is tested
+SIMPLE = ["serve", "--pair", "tiny", "--policy", "chain:length=3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--host", "256.0.0.1"], "cannot serve on 256.0.0.1, port 8000: "),
+        (["--port", "65536"], "65535"),
+        (["--max-rows", "0"], "--max-rows"),
+        (["--policy", "tree", "--port", "0"], "no policy is called 'tree'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(home: Path, options: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, [*SIMPLE, *options])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_taken_port_is_said_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(app, ["serve", "--pair", "no-such-pair", "--port", str(port)])
+    assert done.exit_code == 2
+    said = f"cannot serve on 127.0.0.1, port {port}: Address already in use; choose another, 0 for any port"
+    assert done.stderr == f"c2t: {said}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("heard")
+def test_serves_until_ctrl_c_which_lets_running_requests_end(home: Path) -> None:
+    command = [sys.executable, "-m", "c2t", *SIMPLE, "--port", "0", "--host", EVERYWHERE]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "C2T_HOME": str(home)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as running:
+        try:
+            line = running.stdout.readline()
+            assert line.endswith("serves tiny with chain:length=3; Ctrl-C ends it\n")
+            address = line.split()[0].replace(EVERYWHERE, "127.0.0.1") + "/completions"
+            assert httpx.post(address, json={**REQUEST, "n": 2}).status_code == 400
+            with httpx.stream("POST", address, json={**REQUEST, "max_tokens": 300, "stream": True}) as answer:
+                lines = answer.iter_lines()
+                assert next(lines).startswith("data: {")
+                running.send_signal(signal.SIGINT)
+                assert list(lines)[-2:] == ["data: [DONE]", ""]
+            assert running.wait(30) == 128 + signal.SIGINT
+        finally:
+            running.kill()  # or a test that fails would wait for it
+        warned, refused, stopping, stopped = running.stderr.read().splitlines()
+    assert warned == f"{EVERYWHERE}: whoever reaches this address can use it, without a password"
+    assert refused.endswith(" 400 /v1/completions: n is not served, and would change the text: leave it out")
+    assert stopping.endswith("stopping: running requests (1) get 10 s to end; Ctrl-C again cuts them off")
+    assert stopped == "c2t: stopped by SIGINT: the server is down, and no request is left"
