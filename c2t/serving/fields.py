@@ -62,7 +62,7 @@ class StreamOptions(BaseModel):
 
 
 class Fields(BaseModel):
-    """What both kinds of requests have. None stands for a field's default, as in OpenAI's API."""
+    """Fields of both kinds of requests. None stands for a field's default, as in OpenAI's API."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -101,7 +101,7 @@ class Fields(BaseModel):
 
     @property
     def with_usage(self) -> bool:
-        """Whether a stream tells its usage."""
+        """True for a stream that ends with its usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
 

@@ -80,7 +80,7 @@ class AsyncFront:
 
     @property
     def alive(self) -> bool:
-        """Whether requests are taken."""
+        """True as long as requests are taken."""
         return self.thread.is_alive() and self.deadline is None
 
     def forget(self, request: Request, outcome: str) -> None:

@@ -1,4 +1,4 @@
-"""What the server tells Prometheus: requests, tokens, rounds, and what a round yields."""
+"""Counters for Prometheus: requests, tokens, rounds, and the yield of a round."""
 
 from collections.abc import Sequence
 
