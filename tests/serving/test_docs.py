@@ -34,7 +34,7 @@ def server() -> Iterator[Server]:
 def shell(commands: str, server: Server) -> str:
     """Return what the commands write."""
     commands = commands.replace("http://127.0.0.1:8000", server.address).replace("curl ", "curl -sS ")
-    done = subprocess.run(["bash", "-ec", commands], capture_output=True, text=True, check=False)
+    done = subprocess.run([shutil.which("bash"), "-ec", commands], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
