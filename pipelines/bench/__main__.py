@@ -3,7 +3,7 @@
 import typer
 
 from pipelines import terminal
-from pipelines.bench import batches, breakdown, decoding, draft, forward, ragged, replay, training
+from pipelines.bench import batches, breakdown, decoding, draft, forward, ragged, replay, serve, training
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 app.command("decoding")(decoding.main)
@@ -14,6 +14,7 @@ app.command("ragged")(ragged.main)
 app.command("replay")(replay.main)
 app.command("draft")(draft.main)
 app.command("training")(training.main)
+app.command("serve")(serve.main)
 
 if __name__ == "__main__":
     with terminal.errors_in_one_line("pipelines.bench"):
