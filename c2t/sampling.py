@@ -5,7 +5,7 @@ gives the same text for every tree construction, plain decoding included, at any
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -130,7 +130,7 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift(x, 31)
 
 
-@cache
+@lru_cache(maxsize=1024)  # a server's requests have seeds without end
 def _mix_int(seed: int) -> int:
     """Return a well mixed int64 for a seed of any size."""
     wrapped = (seed + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -42,16 +42,16 @@ def serve(
     """
     from c2t.serving import server as serving  # noqa: PLC0415 - needs an extra
 
-    serving.bind(host, port).close()  # an address that cannot be had is said before the models are loaded
+    listener = serving.listen(host, port)  # before the models are loaded, which takes a while
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     spec = policy or shared.usual(loaded, classifier, ["c2t"])[0]
     chosen = parse(spec, shared.classifier(loaded, classifier), acceptance.lookup(loaded, 0.0, None))
     decoder = SpeculativeDecoder(loaded, chosen)
     limits = {"max_rows": max_rows, "max_tokens": max_tokens, "max_waiting": max_waiting}
-    server = serving.Server(decoder, host, port, **limits)
+    server = serving.Server(decoder, listener, **limits)
     serving.log_to_stderr()
     terminal.say(f"{server.address}/v1 serves {loaded.name} with {describe(chosen, brief=True)}; Ctrl-C ends it")
-    if host not in serving.LOOPBACK:
+    if not server.here:
         terminal.say(f"{host}: whoever reaches this address can use it, without a password", error=True)
     try:
         server.run()

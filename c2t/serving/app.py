@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -30,6 +31,7 @@ COMPLETION, CHAT = (
     16,
     1024,
 )  # new tokens at most where a request does not say: OpenAI's, and ours where theirs has no end
+SILENT: TelemetryConfig = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 AGAIN = "1"  # seconds after which to send a request again that found the queue full
 
 
@@ -85,7 +87,7 @@ class _Api:
 
     def app(self) -> FastAPI:
         # Its pages of documentation would load scripts from elsewhere.
-        app = FastAPI(title="c2t", version=__version__, docs_url=None, redoc_url=None)
+        app = FastAPI(title="c2t", version=__version__, docs_url=None, redoc_url=None, telemetry=SILENT)
         app.add_middleware(_LimitedBody)
         app.post("/v1/completions", response_model=None)(self.complete)
         app.post("/v1/chat/completions", response_model=None)(self.chat)

@@ -17,27 +17,27 @@ from c2t.serving.app import make_app
 from c2t.serving.front import LOG, AsyncFront
 from c2t.serving.metrics import Metrics
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+HERE = ("127.0.0.1", "::1", "localhost")  # addresses and names of this machine that no other machine reaches
 GRACE = 10.0  # seconds that running requests get when the server is stopped
-OTHERS = 64  # connections beyond those of requests that run or wait
+OTHERS = 64  # connections beyond those of requests that run or wait: health, metrics, refusals
 
 
 class Server(uvicorn.Server):
     """An OpenAI-compatible server of one pair and policy.
 
-    limits: those of `BatchDecoder`. port 0: any that is free. InputError for an address that cannot be bound, which is
-    said before anything else happens. `run` serves until SIGINT or SIGTERM, or until `stop`.
+    listener: see `listen`. limits: those of `BatchDecoder`. `run` serves until SIGINT or SIGTERM, or until `stop`.
     """
 
-    def __init__(self, decoder: SpeculativeDecoder, host: str = LOOPBACK[0], port: int = 0, **limits: int):
-        self.socket = bind(host, port)
-        self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.socket.getsockname()[1]}"
+    def __init__(self, decoder: SpeculativeDecoder, listener: socket.socket, **limits: int):
+        self.socket = listener
+        host, port, *_ = listener.getsockname()
+        self.address, self.here = f"http://{f'[{host}]' if ':' in host else host}:{port}", host in HERE
         metrics = Metrics()
         self.front = AsyncFront(BatchDecoder(decoder.pair, decoder.policy, **limits), metrics)
         metrics.watch(self.front)
         app = make_app(decoder, self.front, metrics)
-        if host in LOOPBACK:  # a name that was made to lead here, so that a web page reaches this machine
-            app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK), www_redirect=False)
+        if self.here:  # refuse a name that was made to lead here, by which a web page would reach this machine
+            app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(HERE), www_redirect=False)
         config = uvicorn.Config(
             app,
             http="h11",
@@ -47,6 +47,7 @@ class Server(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
+            limit_concurrency=self.front.decoder.max_rows + self.front.decoder.max_waiting + OTHERS,
             timeout_graceful_shutdown=int(GRACE) + 5,
         )
         super().__init__(config)
@@ -72,8 +73,8 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there; InputError where that cannot be."""
+def listen(host: str = HERE[0], port: int = 0) -> socket.socket:
+    """Return a socket that listens there, at port 0 on any that is free; InputError where that cannot be."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)
