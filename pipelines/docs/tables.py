@@ -291,6 +291,33 @@ def forwards() -> str:
     return table(("rows", *(line["figures"]["way"] for line in found)), rows, source(found[-1], told))
 
 
+def serving() -> str:
+    """Return the table of the load test of the server, by pair and policy."""
+    found = lines("serve.jsonl")
+    rows = []
+    for line in found:
+        figures = line["figures"]
+        begin, middle, end, _ = figures["memory"]
+        rows.append(
+            (
+                f"{line['configuration']['pair']}, `{figures['policy'].partition(',M=')[0]}`",
+                f"{figures['tokens_per_second']:.0f}",
+                *(f"{figures['first_token'][at]:.0f}" for at in ("p50", "p99")),
+                *(f"{figures['per_token'][at]:.1f}" for at in ("p50", "p99")),
+                f"{begin}, {middle}, {end}",
+                f"{figures['tau']:.2f}",
+                f"{figures['gamma']:.1f}",
+                str(figures["texts_compared"]),
+            )
+        )
+    run = found[-1]["configuration"]
+    columns = ("pair, policy", "tokens/s", "first token, ms", "99 %", "per further token, ms", "99 %")
+    columns += ("MiB at begin, middle, end", "tau", "gamma", "texts equal to those alone")
+    told = f"{run['requests']} requests, {run['at_once']} at once, {run['rate']:g} arrivals a second, up to "
+    told += f"{run['max_new_tokens']} new tokens, {run['cancelled']:.0%} cancelled; {run['threads']} threads"
+    return table(columns, rows, source(found[-1], told))
+
+
 def policies() -> str:
     """Return the table of the policies, with the defaults of their settings."""
     rows = [
@@ -346,6 +373,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "decoding-in-brief": decoding_in_brief,
     "breakdown": breakdown,
     "forwards": forwards,
+    "serving": serving,
     "policies": policies,
     "pairs-on-the-hub": heads.pairs,
     "other-heads": heads.others,
