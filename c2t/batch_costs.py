@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.decoding import Policy, Step, generate, pad
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
-from c2t.policies.round_costs import Curve, Profile, Rest, RoundCosts, counts
+from c2t.policies.round_costs import Calibration, Curve, Profile, Rest, RoundCosts, counts
 from c2t.replay.lockstep import Continuation, replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Nodes, Tree
@@ -30,6 +30,7 @@ VERIFIED = (1, 2, 4, 6, 8, 14, 15, 16, 28, 32, 33, 48, 64, 96, 128)
 DRAFTED = (1, 2, 4, 8, 14, 16, 24, 32, 48, 64, 96)
 BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
 NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
+PER_GROUP = 8  # accepted nodes of which a share is made
 Clock = Callable[[], float]
 
 
@@ -91,12 +92,31 @@ def profile(pair: Pair, policy: Policy, texts: Sequence[Continuation]) -> Profil
     if not rounds:
         return Profile((1.0,) * policy.levels, NODES, ((0.0,) * len(NODES),) * policy.levels)
     order = torch.sort(torch.cat(confidence), descending=True, stable=True).indices
-    depths, won = (torch.cat(parts)[order].cpu().numpy() for parts in (depth, accepted))
+    sure, depths, won = (torch.cat(parts)[order].detach().cpu().numpy() for parts in (confidence, depth, accepted))
     gains = []
     for levels in range(1, policy.levels + 1):
         total = np.concatenate([[0], won[depths < levels].cumsum()])
         gains.append(tuple(float(total[min(int(n * rounds), len(total) - 1)] / rounds) for n in NODES))
-    return Profile(tuple(map(float, widths[: policy.levels] / rounds)), NODES, tuple(gains))
+    return Profile(tuple(map(float, widths[: policy.levels] / rounds)), NODES, tuple(gains), calibrate(sure, won))
+
+
+def calibrate(confidence: Float[np.ndarray, " n"], accepted: Bool[np.ndarray, " n"]) -> Calibration:
+    """Return the share of accepted nodes by confidence (isotonic regression over groups of nodes with PER_GROUP
+    accepted ones each); `confidence` falls."""
+    groups = np.minimum(accepted.cumsum() - accepted, max(int(accepted.sum()) - 1, 0)) // PER_GROUP
+    blocks: list[tuple[float, float, int]] = []  # mean confidence, share, nodes; shares fall
+    for group in np.unique(groups):
+        mine = groups == group
+        block = float(confidence[mine].mean()), float(accepted[mine].mean()), int(mine.sum())
+        while blocks and blocks[-1][1] <= block[1]:  # pool adjacent violators
+            others = blocks.pop()
+            both = others[2] + block[2]
+            sure, share = ((a * others[2] + b * block[2]) / both for a, b in zip(others[:2], block[:2], strict=True))
+            block = sure, share, both
+        blocks.append(block)
+    rising = [(0.0, 0.0), *(block[:2] for block in reversed(blocks)), (1.0, blocks[0][1] if blocks else 0.0)]
+    confidences, shares = zip(*rising, strict=True)
+    return Calibration(confidences, shares)
 
 
 def curves(pair: Pair, texts: Sequence[Continuation], repeats: int, clock: Clock) -> tuple[Curve, Curve]:

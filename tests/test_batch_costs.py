@@ -4,11 +4,12 @@ import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from c2t import batch_costs, kept_costs
-from c2t.batch_costs import Excess, fit, measure, profile, rows_of
+from c2t.batch_costs import Excess, calibrate, fit, measure, profile, rows_of
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of, measure_and_keep, path_of, read_costs
@@ -48,6 +49,21 @@ def test_the_profile_counts_what_was_accepted() -> None:
     chain = profile_of(texts, Chain(1)).accepted[0]
     one, two = (chain[batch_costs.NODES.index(nodes)] for nodes in (0.5, 1.0))
     assert 0 < two < 2 * one, "the nodes that the draft is surer of are accepted more often"
+
+
+def test_confidence_is_calibrated_by_what_was_accepted() -> None:
+    """Nodes called 0.9 are accepted half of the time, those called 0.6 one time in ten; order is kept."""
+    sure = np.repeat([0.9, 0.6, 0.2], [320, 800, 1000]).astype(np.float64)
+    accepted = np.concatenate([np.arange(320) % 2 == 1, np.arange(800) % 10 == 9, np.zeros(1000, bool)])
+    found = calibrate(sure, accepted)
+    assert found.at(np.array([0.9, 0.6])) == pytest.approx([0.5, 0.1], abs=0.03)
+    assert found.at(np.array([0.2]))[0] < 0.06
+    assert list(found.accepted) == sorted(found.accepted)
+    assert list(found.confidence) == sorted(found.confidence)
+    upside_down = calibrate(np.array([0.9] * 50 + [0.5] * 50), np.array([False] * 50 + [True] * 50))
+    assert upside_down.at(np.array([0.9, 0.6])) == pytest.approx([0.5, 0.5], abs=0.1), "never against the order"
+    assert calibrate(np.array([0.9, 0.5]), np.array([False, False])).at(np.array([0.7, 1.0])).tolist() == [0, 0]
+    assert calibrate(np.zeros(0), np.zeros(0, bool)).at(np.array([0.5])).tolist() == [0]
 
 
 def profile_of(texts, policy):

@@ -109,7 +109,8 @@ class Budget:
         """Return how many of these nodes, the most confident ones first, make the most of a round's time. The curve of
         costs has steps, so all numbers are looked at, not only those up to the first that does not pay."""
         widths = [int((slots >= 0).sum()) for slots in drafted.slots]
-        tokens = rows + np.concatenate([[0.0], worth.detach().double().cumsum(0).cpu().numpy()])
+        likely = self.costs.profile.calibration.at(worth.detach().double().cpu().numpy())
+        tokens = rows + np.concatenate([[0.0], likely.cumsum()])
         seconds = self.costs.seconds(rows, widths, rows + np.arange(len(worth) + 1))
         return int(np.argmax(tokens / seconds))
 

@@ -31,6 +31,18 @@ class Curve(NamedTuple):
         return found + max(rise, 0.0) * np.maximum(sizes - self.sizes[-1], 0)
 
 
+class Calibration(NamedTuple):
+    """Share of the nodes of each confidence that were accepted, both rising; between them it is interpolated. A
+    network that was trained on as many accepted nodes as others calls many probable that are not."""
+
+    confidence: tuple[float, ...] = (0.0, 1.0)
+    accepted: tuple[float, ...] = (0.0, 1.0)
+
+    def at(self, confidence: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Return the probability that nodes of these confidences are accepted."""
+        return np.interp(confidence, self.confidence, self.accepted)
+
+
 class Profile(NamedTuple):
     """Yield of a policy's drafts with 1, 2, ... levels, measured on texts that nothing is judged on.
 
@@ -42,6 +54,7 @@ class Profile(NamedTuple):
     widths: tuple[float, ...]
     nodes: tuple[float, ...]
     accepted: tuple[tuple[float, ...], ...]
+    calibration: Calibration = Calibration()
 
 
 class Rest(NamedTuple):
@@ -91,11 +104,13 @@ class RoundCosts(NamedTuple):
         for curve in (self.verify, self.draft):
             if not curve.sizes or len(curve.sizes) != len(curve.seconds) or sorted(set(curve.sizes)) != [*curve.sizes]:
                 raise InputError("a curve of costs needs rising sizes, each with its seconds")
-        widths, nodes, accepted = self.profile
+        widths, nodes, accepted, (confidence, share) = self.profile
         if len(widths) != len(accepted) or {len(row) for row in accepted} - {len(nodes)} or nodes[:1] != (0.0,):
             raise InputError(
                 "a profile of accepted tokens needs for each level a width, and a row of them from 0 nodes"
             )
+        if len(confidence) != len(share) or any(sorted(each) != [*each] for each in (confidence, share)):
+            raise InputError("a calibration needs rising confidences, each with its share of accepted nodes")
 
 
 @lru_cache(maxsize=1024)

@@ -78,11 +78,11 @@ TARGETS = {
 }
 
 
-class Batches(NamedTuple):
-    """Rounds of a policy: for each batch, its rounds, each with those of its rows."""
+class Batched(NamedTuple):
+    """A policy and the rounds of each text."""
 
     policy: Policy
-    rounds: list[list[tuple[Round, ...]]]
+    rounds: list[list[Round]]
 
 
 def UNKNOWN(levels: int) -> RoundCosts:
@@ -121,11 +121,14 @@ def compared(
             plain = 0.0
             for family, rivals in field.items():
                 if isinstance(rivals[0], Budget):
-                    tell(done, of, f"a budget for batches of {size}, {name}")
-                    costs = shape.costs(yields[id(rivals[0])], max(1.0, size / len(judging)))
-                    chosen: Policy = Budget(rivals[0].policy, costs=costs)
-                    found = replayed(pair, chosen, judging, 0, batch=min(size, len(judging)))
-                    done += 1
+                    tell(done, of, f"budgets for batches of {size}, {name}")
+                    rated = [
+                        rate(shape, together(pair, shape, each, yields[id(each)], choosing, size).rounds, size)
+                        for each in rivals
+                    ]
+                    best = rivals[int(np.argmax(rated))]
+                    chosen, found = together(pair, shape, best, yields[id(best)], judging, size)
+                    done += len(rivals)
                 else:
                     rated = [rate(shape, alone[id(policy), False], size) for policy in rivals]
                     chosen = rivals[int(np.argmax(rated))]
@@ -134,6 +137,15 @@ def compared(
                 plain = plain or speed
                 rows.append(row(name, family, size, chosen, found, speed, plain))
         yield size, rows
+
+
+def together(
+    pair: Pair, shape: Shape, policy: Budget, yields: Profile, texts: Sequence[Continuation], size: int
+) -> Batched:
+    """Return the budget at the modelled costs, and the rounds of texts that share it in batches of a size."""
+    rows = min(size, len(texts))
+    budget = Budget(policy.policy, costs=shape.costs(yields, size / rows))
+    return Batched(budget, replayed(pair, budget, texts, 0, batch=rows))
 
 
 def rate(shape: Shape, alone: Sequence[Sequence[Round]], size: int) -> float:

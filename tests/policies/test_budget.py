@@ -8,7 +8,7 @@ import torch
 from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, Plain
-from c2t.policies.round_costs import Curve, Profile, Rest, RoundCosts, best_levels
+from c2t.policies.round_costs import Calibration, Curve, Profile, Rest, RoundCosts, best_levels
 from c2t.policies.spec import describe, parse, split
 from c2t.sampling import Sampling
 from c2t.study.sweep import expand
@@ -101,6 +101,13 @@ def test_by_costs_the_number_of_nodes_has_the_best_rate() -> None:
     best = max(range(len(rates)), key=rates.__getitem__)
     assert int(tree.sizes.sum()) == 4 + best
     assert rates[5] < rates[4] < rates[best], "the first dip is not the end"
+
+
+def test_costs_are_set_against_calibrated_confidence() -> None:
+    costs = toy_costs(3)
+    timid = costs._replace(profile=costs.profile._replace(calibration=Calibration((0.0, 1.0), (0.0, 0.01))))
+    assert int(trees(Budget(INNER, costs=costs)).sizes.sum()) > 8
+    assert trees(Budget(INNER, costs=timid)).sizes.tolist() == [1] * 4
 
 
 def test_nodes_bound_what_the_costs_would_add() -> None:
