@@ -12,9 +12,10 @@ from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
 from c2t.errors import InputError
 from c2t.harvest.settings import HarvestSettings
+from c2t.harvest.shards import WHOLE, ShardNumber
 from c2t.progress import working
 from c2t.prompts import default_prompts, spread
-from c2t.records.schema import MANIFEST
+from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
 from c2t.training.settings import FINETUNE, LOGGERS, MODELS, OLD_MODELS, TrainSettings
 
@@ -24,6 +25,7 @@ PROMPTS = 24  # by default, which takes some minutes on two cores
 
 
 def harvest(
+    context: terminal.Context,
     pair: o.PairName = None,
     target: o.Target = None,
     draft: o.Draft = None,
@@ -45,6 +47,8 @@ def harvest(
     policy: o.Trees = HARVEST.policy,
     columns: o.Columns = "",
     positions: o.Positions = HARVEST.positions,
+    shard: o.Shard = None,
+    merge: o.Merge = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted harvest in --out.")] = False,
     overwrite: o.Overwrite = False,
     device: o.Device = None,
@@ -58,7 +62,11 @@ def harvest(
     The target writes a text for each prompt, and along it the draft proposes full trees.
     Every drafted token becomes a row. Without --out, an interrupted harvest goes on by itself.
     With --overwrite the old harvest stays until the new one, which --resume continues, is complete.
+    Several processes, each with its --shard, write what --merge then makes one harvest.
     """
+    if merge is not None:
+        _merge(merge, out, overwrite, json, context)
+        return
     from c2t.harvest import harvest as harvesting  # noqa: PLC0415 - needs an extra
     from c2t.records.reader import is_complete, unfinished  # noqa: PLC0415 - needs an extra
 
@@ -78,15 +86,49 @@ def harvest(
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     files = prompts or default_prompts(loaded.name, "harvest")
     chosen = spread(shared.read(files), limit)
-    folder = out or checkpoints.harvest_of(loaded.name + (f"-{policy}" if policy != HARVEST.policy else ""))
+    if shard is None:
+        number, variables = ShardNumber.of_process()
+    else:
+        number, variables = ShardNumber.parse(shard), ""
+    suffix = "-shards" if number != WHOLE else ""
+    place = out or checkpoints.harvest_of(loaded.name + (f"-{policy}" if policy != HARVEST.policy else "") + suffix)
+    folder = number.folder(place)
+    if variables:
+        of_whole = f"this process harvests shard {number.index} of {number.count} (by {variables})"
+        terminal.say(f"{of_whole}; --shard 0/1 harvests everything", error=True)
     resume = resume or (out is None and not overwrite)
     at_work = unfinished(folder) or folder
     complete = resume and is_complete(at_work)
     with working("harvest", "texts") as tell:
-        done = harvesting.harvest(loaded, chosen, folder, settings, resume=resume, overwrite=overwrite, progress=tell)
+        done = harvesting.harvest(
+            loaded, chosen, folder, settings, shard=number, resume=resume, overwrite=overwrite, progress=tell
+        )
     if complete:
         terminal.say(f"{folder} is complete already; --overwrite makes it anew.")
-    shared.show(information.folder(folder))
+    _harvested(done, json)
+    if number != WHOLE:
+        terminal.say(f"When all {number.count} shards are there: c2t harvest --merge {place}")
+
+
+def _merge(shards: Path, out: Path | None, overwrite: bool, json: str | None, context: terminal.Context) -> None:
+    """Merge shards into one harvest. InputError for options that say again what the shards know."""
+    from c2t.harvest.merge import merge, read_parts  # noqa: PLC0415 - needs an extra
+
+    given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
+    if more := [name for name in given if name not in ("merge", "out", "overwrite", "json")]:
+        raise InputError(f"--merge takes everything from the shards: leave --{more[0].replace('_', '-')} out")
+    folder = out
+    if folder is None:
+        facts = read_parts(shards)[0].harvest.provenance
+        policy = "-mcsd+" * (facts["policy"] == "mcsd+")
+        folder = checkpoints.harvest_of(checkpoints.check_name(facts["pair"], str(shards)) + policy)
+    with working("merge", "texts") as tell:
+        done = merge(shards, folder, overwrite=overwrite, progress=tell)
+    _harvested(done, json)
+
+
+def _harvested(done: Harvest, json: str | None) -> None:
+    shared.show(information.folder(done.folder))
     figures = {name: getattr(done, name) for name in COUNTS} | {"texts": len(done.prompts)}
     terminal.result(json, "harvest", figures, done.provenance)
 

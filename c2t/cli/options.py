@@ -180,6 +180,23 @@ Positions = Annotated[
     _run("Where to draft trees: visited, at the positions where decoding would draft one; all, at every position."),
 ]
 Columns = Annotated[str, _run(f"Record further columns, separated by commas: {', '.join(COLUMNS)}.")]
+Shard = Annotated[
+    str | None,
+    _run(
+        "Harvest only shard i of n, counted from 0, into a folder of its own in --out; see --merge.",
+        parser=a_word,
+        metavar="I/N",
+        show_default="RANK/WORLD_SIZE or SLURM_PROCID/SLURM_NTASKS, else everything",
+    ),
+]
+Merge = Annotated[
+    Path | None,
+    _output(
+        "Make one harvest in --out of the shards in this folder; nothing is harvested.",
+        parser=a_path,
+        metavar="FOLDER",
+    ),
+]
 
 Data = Annotated[
     list[str] | None,

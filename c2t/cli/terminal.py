@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from transformers.utils import logging as transformers_logging
@@ -19,8 +19,12 @@ from c2t.storage.results import append_line, result_line
 EXTRAS = {"lightning": "train", "pyarrow": "train", "sklearn": "train", "matplotlib": "study", "scipy": "study"}
 EXTRAS |= {"tensorboard": "loggers", "wandb": "loggers", "accelerate": "hub"}
 EXTRAS |= dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), "serve")
+if TYPE_CHECKING:
+    Context = typer.Context
+else:
+    Context = typer.Context.__bases__[0]  # the class of what a command gets; for Typer itself its subclass would do
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, or that of the copy that newer Typer brings along
-__all__ = ["Commands", "facts", "result", "say", "table"]
+__all__ = ["Commands", "Context", "facts", "result", "say", "table"]
 
 
 class Commands(TyperGroup):

@@ -13,6 +13,7 @@ from c2t.decoding import Step, check_policy, cut, generate
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import extra_columns, recorded, types
 from c2t.harvest.settings import HarvestSettings
+from c2t.harvest.shards import WHOLE, Group, ShardNumber, grouped
 from c2t.models.chat_templates import conversation
 from c2t.models.pairs import Pair
 from c2t.prompts import Prompt
@@ -25,6 +26,8 @@ from c2t.replay.lockstep import replay
 from c2t.storage.checksum import checksum
 from c2t.storage.provenance import environment
 
+NOTHING = "nothing to record: the target ended every text with its first token"
+
 
 def harvest(
     pair: Pair,
@@ -32,12 +35,13 @@ def harvest(
     out: Path,
     settings: HarvestSettings,
     *,
+    shard: ShardNumber = WHOLE,
     resume: bool = False,
     overwrite: bool = False,
     progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
 ) -> Harvest:
     """Write the records of all prompts (every turn of a conversation is one text) into the folder `out`; return its
-    facts.
+    facts. shard: write only those of its groups of prompts, for `c2t.harvest.merge`.
 
     progress(done, of, doing) is called after each round with the number of texts written, of how many, and the rows
     found. `resume` finishes an interrupted harvest; its rows are those of an uninterrupted one, because batches always
@@ -46,18 +50,11 @@ def harvest(
     the folder is touched, and so is that for a folder into which another process harvests.
     """
     check(pair, prompts, settings)
-    turns = [
-        {
-            "question_id": prompt.question_id,
-            "category": prompt.category,
-            "file": prompt.file,
-            "question": checksum(prompt.turns[0])[:16],  # training keeps the turns of a conversation together by it
-            "turn": turn,
-        }
-        for prompt in prompts
-        for turn in range(len(prompt.turns))
-    ]
+    groups = shard.deal(grouped(prompts, settings.batch))
+    turns = [entry for group in groups for entry in entries(group)]
     facts, extra = provenance(pair, prompts, settings), types(settings.columns, pair.draft.hidden_size)
+    if shard != WHOLE:
+        facts["shard"] = list(shard)
     with (
         sole_writer(out),
         ShardWriter(open_folder(out, resume, overwrite), facts, turns, extra, overwrite=overwrite) as writer,
@@ -67,19 +64,32 @@ def harvest(
             progress(writer.next_prompt, len(turns), f"{writer.rows + found:,} rows")
 
         first = 0
-        for start in range(0, len(prompts), settings.batch):
-            group = prompts[start : start + settings.batch]
-            count = sum(len(prompt.turns) for prompt in group)
-            if writer.next_prompt < first + count:
-                for number, columns in enumerate(_rows(pair, group, first, settings, tell), first):
+        for group in groups:
+            if writer.next_prompt < first + group.texts:
+                for number, columns in enumerate(_rows(pair, group.prompts, group.first, settings, tell), first):
                     if number >= writer.next_prompt:
                         writer.write(columns or _join([], settings.columns), too_long=columns is None)
-            first += count
+            first += group.texts
             writer.checkpoint()
             tell(0)
-        if not writer.rows:
-            raise InputError("nothing to record: the target ended every text with its first token")
+        if not writer.rows and shard == WHOLE:
+            raise InputError(NOTHING)
     return describe(out)
+
+
+def entries(group: Group) -> list[dict[str, Any]]:
+    """Return what the manifest says about each of a group's texts."""
+    return [
+        {
+            "question_id": prompt.question_id,
+            "category": prompt.category,
+            "file": prompt.file,
+            "question": checksum(prompt.turns[0])[:16],  # training keeps the turns of a conversation together by it
+            "turn": turn,
+        }
+        for prompt in group.prompts
+        for turn in range(len(prompt.turns))
+    ]
 
 
 def check(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,18 @@ import torch
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.records.schema import MANIFEST, METADATA, REPLACED, SCHEMA_VERSION, Harvest, Manifest, Records, Shard
+from c2t.records.schema import (
+    COLUMNS,
+    MANIFEST,
+    METADATA,
+    REPLACED,
+    SCHEMA_VERSION,
+    Column,
+    Harvest,
+    Manifest,
+    Records,
+    Shard,
+)
 from c2t.storage.atomic import NEW, beside, standing
 from c2t.storage.checked import from_json, read_file
 from c2t.storage.checksum import checksum
@@ -74,6 +86,45 @@ def read_columns(folder: str | Path, names: Sequence[str]) -> dict[str, np.ndarr
                     columns[name][start : start + len(values)] = values
                 start += batch.num_rows
     return columns
+
+
+def read_texts(harvest: Harvest) -> Iterator[dict[str, np.ndarray]]:
+    """Yield all columns of each text of a harvest, in order, with no rows where it has none. Memory holds one text and
+    one batch. Raises InputError for damaged files, and for rows of texts that the manifest does not list in order."""
+    known = 0
+    for number, pieces in groupby(_pieces(harvest), lambda piece: int(piece.column("prompt")[0].as_py())):
+        if not known <= number < len(harvest.prompts):
+            raise InputError(f"{harvest.folder} holds rows that its {MANIFEST} does not list; harvest again")
+        yield from ({} for _ in range(known, number))
+        batches = list(pieces)
+        names = batches[0].schema.names
+        yield {name: np.concatenate([_to_numpy(batch.column(name)) for batch in batches]) for name in names}
+        known = number + 1
+    yield from ({} for _ in range(known, len(harvest.prompts)))
+
+
+def _pieces(harvest: Harvest) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a harvest in pieces of one text each; a text may have several."""
+    for name in harvest.shards:
+        path = harvest.folder / name
+        with _open(path) as file:
+            for batch in _batches(file, file.schema_arrow.names, path):
+                prompt = batch.column("prompt").to_numpy()
+                starts = np.flatnonzero(np.diff(prompt.astype(np.int64), prepend=-1))
+                for start, end in zip(starts, [*starts[1:], len(prompt)], strict=False):  # no rows, no start
+                    yield batch.slice(start, end - start)
+
+
+def further_columns(harvest: Harvest) -> dict[str, Column]:
+    """Return the types of a harvest's columns that not every harvest has."""
+    with _open(harvest.folder / next(iter(harvest.shards))) as file:
+        kinds = {field.name: field.type for field in file.schema_arrow if field.name not in COLUMNS}
+    return {
+        name: Column(str(kind.value_type), kind.list_size)
+        if isinstance(kind, pa.FixedSizeListType)
+        else Column(str(kind))
+        for name, kind in kinds.items()
+    }
 
 
 def read_records(folders: Sequence[str | Path], further: Sequence[str] = ()) -> Records:

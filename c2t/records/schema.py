@@ -85,7 +85,7 @@ class Manifest:
 @with_config(KEPT)
 class Shard(TypedDict):
     """Metadata of a shard. prompts, trees: the first number in it, and the first one behind it. prompt_list: checksum
-    of all prompts of the harvest. columns: their types by name."""
+    of all prompts of the harvest. columns: their types by name. left_out: its too_long prompts."""
 
     schema_version: int
     rows: Count
@@ -96,6 +96,7 @@ class Shard(TypedDict):
     columns: dict[str, str]
     provenance: Provenance
     too_long: NotRequired[Count]  # not in older ones
+    left_out: NotRequired[list[Count]]  # not in older ones
 
 
 class Records(NamedTuple):

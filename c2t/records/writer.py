@@ -209,6 +209,7 @@ class ShardWriter:
             "schema_version": SCHEMA_VERSION,
             "rows": table.num_rows,
             "too_long": sum(text.too_long for text in texts),
+            "left_out": [text.prompt for text in texts if text.too_long],
             "positives": int(np.count_nonzero(table["accepted"].to_numpy())),
             "prompts": [self._sealed("prompts"), self.next_prompt],
             "trees": [self._sealed("trees"), self.next_tree],
@@ -228,10 +229,9 @@ class ShardWriter:
         self._open, self._since = [], time.monotonic()
 
     def _check_same_settings(self, info: dict[str, Any]) -> None:
-        old, new = (_settings(source["provenance"], source["columns"]) for source in (info, vars(self)))
-        changed = [k for k in sorted(old.keys() | new.keys()) if k != "environment" and old.get(k) != new.get(k)]
+        changed = difference(*((source["provenance"], source["columns"]) for source in (info, vars(self))))
         if changed:
-            what = f"{changed[0]} = {old.get(changed[0])} there, {new.get(changed[0])} now"
+            what = "{} = {} there, {} now".format(*changed)
         elif info["prompt_list"] != checksum(self.prompts):
             what = "its prompts are others"
         else:
@@ -241,10 +241,15 @@ class ShardWriter:
         )
 
 
-def _settings(provenance: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:
-    """Return the provenance that must not change, with the parts of the pair (target, draft) as entries of their
-    own."""
-    return {**provenance, **provenance.get("sources", {}), "sources": None, "columns": columns}
+Settings = tuple[Mapping[str, Any], Mapping[str, str]]  # provenance and types of the columns
+
+
+def difference(old: Settings, new: Settings) -> tuple[str, Any, Any] | None:
+    """Return name and values of the first setting in which two harvests differ, None if there is none. The parts of the
+    pair (target, draft) are settings of their own; the environment is none."""
+    one, other = ({**p, **p.get("sources", {}), "sources": None, "columns": columns} for p, columns in (old, new))
+    names = [k for k in sorted(one.keys() | other.keys()) if k != "environment" and one.get(k) != other.get(k)]
+    return (names[0], one.get(names[0]), other.get(names[0])) if names else None
 
 
 def _arrow(column: Column) -> pa.DataType:

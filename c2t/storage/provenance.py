@@ -10,7 +10,7 @@ import torch
 
 from c2t.storage.paths import checkout
 
-PACKAGES = ("torch", "transformers", "lightning", "pyarrow", "numpy")
+PACKAGES = ("c2t", "torch", "transformers", "lightning", "pyarrow", "numpy")
 
 
 def environment() -> dict[str, str]:
