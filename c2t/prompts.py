@@ -1,7 +1,7 @@
 """Prompt sets in the JSONL of Spec-Bench and EAGLE."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -43,20 +43,32 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     Raises InputError, with the number of the line, for anything else, and for more than MOST_BYTES, MOST_LINES,
     MOST_LINE_BYTES or MOST_TURNS.
     """
+    prompts = [
+        Prompt(number - 1 if line.question_id is None else line.question_id, line.category, line.turns, Path(path).name)
+        for number, line in json_lines(path, _Line, "a prompt file")
+    ]
+    if not prompts:
+        raise InputError(f"{path} holds no prompts: give a JSONL file with one object with `turns` a line")
+    return prompts
+
+
+def json_lines(path: str | Path, kind: Any, what: str) -> Iterator[tuple[int, Any]]:
+    """Yield the lines of a JSONL file as `kind`, with their numbers from 1; empty ones are left out. InputError, with
+    the number of the line, for anything else, and for more than MOST_BYTES, MOST_LINES or MOST_LINE_BYTES."""
     path = checkpoints.usable(path)
-    text = read_file(path, "a prompt file", MOST_BYTES)
-    prompts: list[Prompt] = []
+    text = read_file(path, what, MOST_BYTES)
     # not splitlines: a text may hold U+2028 and other line ends of Unicode; a BOM is Windows' habit
     for number, line in enumerate(io.BytesIO(text.removeprefix(b"\xef\xbb\xbf")), 1):
         if number > MOST_LINES:
             raise InputError(f"{path}: more than {MOST_LINES:,} lines; split the file")
         if len(line) > MOST_LINE_BYTES:
-            raise InputError(f"{path}, line {number}: more than {MOST_LINE_BYTES // 2**20} MiB; shorten its turns")
+            raise InputError(f"{path}, line {number}: more than {MOST_LINE_BYTES // 2**20} MiB; shorten its texts")
         if line.strip():
-            prompts.append(_prompt(line, path, number))
-    if not prompts:
-        raise InputError(f"{path} holds no prompts: give a JSONL file with one object with `turns` a line")
-    return prompts
+            try:
+                words = line.decode()
+            except UnicodeDecodeError as error:
+                raise InputError(f"{path}: cannot be read as {what} (not UTF-8 in line {number})") from error
+            yield number, from_json(kind, words, f"{path}, line {number}")
 
 
 @dataclass(frozen=True)
@@ -65,16 +77,6 @@ class _Line:
     turns: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MOST_TURNS)]
     question_id: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     category: str = ""
-
-
-def _prompt(line: bytes, path: Path, number: int) -> Prompt:
-    try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: cannot be read as a prompt file (not UTF-8 in line {number})") from error
-    values = from_json(_Line, text, f"{path}, line {number}")
-    question_id = number - 1 if values.question_id is None else values.question_id
-    return Prompt(question_id, values.category, values.turns, path.name)
 
 
 def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:

@@ -85,7 +85,7 @@ def test_what_has_no_end_or_is_too_large_is_refused_before_it_is_parsed(tmp_path
         with pytest.raises(InputError, match=r"cannot be read as a prompt file \(no regular file"):
             read_prompts(place)
     for name, content, message in (
-        ("line", b'{"turns": ["' + b"x" * MOST_LINE_BYTES + b'"]}', "line 1: more than 1 MiB; shorten its turns"),
+        ("line", b'{"turns": ["' + b"x" * MOST_LINE_BYTES + b'"]}', "line 1: more than 1 MiB; shorten its texts"),
         ("turns", json.dumps({"turns": ["a"] * 200_000}).encode(), "must have at most 1000 items"),
         ("lines", b"\n" * (MOST_LINES + 1), "more than 1,000,000 lines; split the file"),
         ("number", b'{"turns": ["a"], "question_id": 1' + b"0" * 40 + b"}", "question_id = 10000"),

@@ -13,6 +13,8 @@ from c2t.cli import reports, shared, terminal
 from c2t.errors import InputError
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, ShardNumber
+from c2t.harvest.texts import JudgedTexts, judge, read_texts
+from c2t.models.pairs import Pair
 from c2t.progress import working
 from c2t.prompts import default_prompts, spread
 from c2t.records.schema import MANIFEST, Harvest
@@ -47,6 +49,7 @@ def harvest(
     policy: o.Trees = HARVEST.policy,
     columns: o.Columns = "",
     positions: o.Positions = HARVEST.positions,
+    texts: o.Texts = None,
     shard: o.Shard = None,
     merge: o.Merge = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted harvest in --out.")] = False,
@@ -84,8 +87,6 @@ def harvest(
         positions=positions,
     )
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
-    files = prompts or default_prompts(loaded.name, "harvest")
-    chosen = spread(shared.read(files), limit)
     if shard is None:
         number, variables = ShardNumber.of_process()
     else:
@@ -97,11 +98,25 @@ def harvest(
         of_whole = f"this process harvests shard {number.index} of {number.count} (by {variables})"
         terminal.say(f"{of_whole}; --shard 0/1 harvests everything", error=True)
     resume = resume or (out is None and not overwrite)
+    judged = None
+    if texts is None:
+        chosen = spread(shared.read(prompts or default_prompts(loaded.name, "harvest")), limit)
+    else:
+        judged = _judged(texts, loaded, settings, number, context)
+        chosen = [text.prompt for text in judged.texts]
     at_work = unfinished(folder) or folder
     complete = resume and is_complete(at_work)
     with working("harvest", "texts") as tell:
         done = harvesting.harvest(
-            loaded, chosen, folder, settings, shard=number, resume=resume, overwrite=overwrite, progress=tell
+            loaded,
+            chosen,
+            folder,
+            settings,
+            shard=number,
+            texts=judged,
+            resume=resume,
+            overwrite=overwrite,
+            progress=tell,
         )
     if complete:
         terminal.say(f"{folder} is complete already; --overwrite makes it anew.")
@@ -110,12 +125,29 @@ def harvest(
         terminal.say(f"When all {number.count} shards are there: c2t harvest --merge {place}")
 
 
+def _judged(
+    file: Path, pair: Pair, settings: HarvestSettings, number: ShardNumber, context: terminal.Context
+) -> JudgedTexts:
+    """Read an engine's texts, let the target judge them, and say what came out. InputError for options that choose
+    prompts."""
+    if more := [name for name in ("prompts", "limit") if name in _given(context)]:
+        raise InputError(f"--texts brings its prompts along: leave --{more[0]} out")
+    with working("read", "groups") as tell:
+        judged = judge(pair, read_texts(file, pair), settings, number, tell)
+    terminal.say(str(judged), error=True)
+    return judged
+
+
+def _given(context: terminal.Context) -> list[str]:
+    """Return the names of the options that stand on the command line."""
+    return [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
+
+
 def _merge(shards: Path, out: Path | None, overwrite: bool, json: str | None, context: terminal.Context) -> None:
     """Merge shards into one harvest. InputError for options that say again what the shards know."""
     from c2t.harvest.merge import merge, read_parts  # noqa: PLC0415 - needs an extra
 
-    given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
-    if more := [name for name in given if name not in ("merge", "out", "overwrite", "json")]:
+    if more := [name for name in _given(context) if name not in ("merge", "out", "overwrite", "json")]:
         raise InputError(f"--merge takes everything from the shards: leave --{more[0].replace('_', '-')} out")
     folder = out
     if folder is None:

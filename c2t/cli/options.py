@@ -180,6 +180,15 @@ Positions = Annotated[
     _run("Where to draft trees: visited, at the positions where decoding would draft one; all, at every position."),
 ]
 Columns = Annotated[str, _run(f"Record further columns, separated by commas: {', '.join(COLUMNS)}.")]
+Texts = Annotated[
+    Path | None,
+    _run(
+        "Take the texts from this file, and let the target only read them: JSON lines with prompt and completion, each "
+        "as text or token ids.",
+        metavar="FILE",
+        parser=a_path,
+    ),
+]
 Shard = Annotated[
     str | None,
     _run(

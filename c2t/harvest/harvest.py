@@ -14,6 +14,7 @@ from c2t.errors import InputError
 from c2t.harvest.extra_columns import extra_columns, recorded, types
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, Group, ShardNumber, grouped
+from c2t.harvest.texts import JudgedTexts, Text, continuations
 from c2t.models.chat_templates import conversation
 from c2t.models.pairs import Pair
 from c2t.prompts import Prompt
@@ -22,7 +23,7 @@ from c2t.records.schema import Harvest
 from c2t.records.writer import ShardWriter, open_folder, sole_writer
 from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import replay_all
-from c2t.replay.lockstep import replay
+from c2t.replay.lockstep import Continuation, replay
 from c2t.storage.checksum import checksum
 from c2t.storage.provenance import environment
 
@@ -36,12 +37,14 @@ def harvest(
     settings: HarvestSettings,
     *,
     shard: ShardNumber = WHOLE,
+    texts: JudgedTexts | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
 ) -> Harvest:
     """Write the records of all prompts (every turn of a conversation is one text) into the folder `out`; return its
-    facts. shard: write only those of its groups of prompts, for `c2t.harvest.merge`.
+    facts. shard: write only those of its groups of prompts, for `c2t.harvest.merge`. texts: what an engine has written
+    for the prompts, which the target then does not write itself.
 
     progress(done, of, doing) is called after each round with the number of texts written, of how many, and the rows
     found. `resume` finishes an interrupted harvest; its rows are those of an uninterrupted one, because batches always
@@ -49,10 +52,13 @@ def harvest(
     the target's positions give no rows. InputError for settings or prompts that cannot be harvested is raised before
     the folder is touched, and so is that for a folder into which another process harvests.
     """
-    check(pair, prompts, settings)
+    written = None if texts is None else texts.texts
+    check(pair, prompts, settings, written)
     groups = shard.deal(grouped(prompts, settings.batch))
     turns = [entry for group in groups for entry in entries(group)]
     facts, extra = provenance(pair, prompts, settings), types(settings.columns, pair.draft.hidden_size)
+    if written is not None:
+        facts["texts"] = checksum([(text.ids, text.completion) for text in written])[:16]
     if shard != WHOLE:
         facts["shard"] = list(shard)
     with (
@@ -66,7 +72,9 @@ def harvest(
         first = 0
         for group in groups:
             if writer.next_prompt < first + group.texts:
-                for number, columns in enumerate(_rows(pair, group.prompts, group.first, settings, tell), first):
+                given = written and written[group.first : group.first + group.texts]
+                rows = _rows(pair, group.prompts, group.first, settings, tell, given)
+                for number, columns in enumerate(rows, first):
                     if number >= writer.next_prompt:
                         writer.write(columns or _join([], settings.columns), too_long=columns is None)
             first += group.texts
@@ -92,20 +100,22 @@ def entries(group: Group) -> list[dict[str, Any]]:
     ]
 
 
-def check(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> None:
+def check(
+    pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings, texts: Sequence[Text] | None = None
+) -> None:
     """Raise InputError for trees that the pair cannot draft, and if no conversation has room for an answer."""
     check_policy(settings.trees, pair.target.config.vocab_size, pair.target.max_positions)
-    room, limit = room_for(pair, settings), pair.target.max_positions
+    limit = pair.target.max_positions
+    room = settings.room(limit)
     if room < 1:
         sizes = f"max_new_tokens = {settings.max_new_tokens} and levels = {settings.levels}"
         raise InputError(f"{sizes} leave no room for a prompt in the target's {limit} positions")
-    if not any(len(conversation(pair.tokenizer, pair.template, prompt.turns[:1])) <= room for prompt in prompts):
+    if texts is None:
+        shortest = (conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in prompts)
+    else:
+        shortest = (text.ids for text in texts)
+    if not any(len(ids) <= room for ids in shortest):
         raise InputError(f"every prompt is too long: prompt and new tokens exceed the target's {limit} positions")
-
-
-def room_for(pair: Pair, settings: HarvestSettings) -> int:
-    """Return the number of tokens that a conversation may have before its answer; room is left for the last tree."""
-    return pair.target.max_positions - settings.max_new_tokens - settings.levels - 1
 
 
 def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> dict[str, Any]:
@@ -124,10 +134,18 @@ def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
 
 
 def _rows(
-    pair: Pair, prompts: Sequence[Prompt], first: int, settings: HarvestSettings, tell: Callable[[int], None]
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    first: int,
+    settings: HarvestSettings,
+    tell: Callable[[int], None],
+    texts: Sequence[Text] | None = None,
 ) -> Iterator[dict[str, Any] | None]:
     """Yield the columns of every turn of these conversations, in order, None where one is too long. Their numbers start
-    at `first`; `tell(rows)` is called with the number of rows found so far."""
+    at `first`; `tell(rows)` is called with the number of rows found so far. texts: what an engine has answered."""
+    if texts is not None:
+        yield from _rows_along(pair, texts, settings, tell)
+        return
     numbers = np.cumsum([first, *(len(prompt.turns) for prompt in prompts)])
     answers: list[list[str]] = [[] for _ in prompts]
     columns: dict[int, dict[str, Any]] = {}
@@ -137,7 +155,7 @@ def _rows(
             for i, prompt in enumerate(prompts)
             if turn < len(prompt.turns) and len(answers[i]) == turn
         }
-        fitting = [i for i in ids if len(ids[i]) <= room_for(pair, settings)]
+        fitting = [i for i in ids if len(ids[i]) <= settings.room(pair.target.max_positions)]
         steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings)
         found = sum(len(nodes["node"]) for nodes in columns.values())
         collected, texts = collect(_told(steps, tell, found), len(fitting), settings, pair.target.eos)
@@ -146,6 +164,21 @@ def _rows(
             answers[i].append(pair.tokenizer.decode(text, skip_special_tokens=True))
     for number in range(first, int(numbers[-1])):
         yield columns.get(number)
+
+
+def _rows_along(
+    pair: Pair, texts: Sequence[Text], settings: HarvestSettings, tell: Callable[[int], None]
+) -> Iterator[dict[str, Any] | None]:
+    """Yield the columns of texts that an engine has written, none for those that are too short, None for one that is
+    too long."""
+    fitting = [text for text in texts if text.fits(pair, settings)]
+    steps = along(pair, continuations(pair, fitting, settings), settings) if fitting else iter(())
+    found = iter(collect(_told(steps, tell, 0), len(fitting), settings, pair.target.eos)[0])
+    for text in texts:
+        if text.fits(pair, settings):
+            yield next(found)
+        else:
+            yield _join([], settings.columns) if text.is_short(settings) else None
 
 
 def _told(steps: Iterator[Step], tell: Callable[[int], None], rows: int) -> Iterator[Step]:
@@ -162,12 +195,16 @@ def run(pair: Pair, ids: list[list[int]], sequences: list[int], settings: Harves
     if not ids:
         return iter(())
     common = {"max_new_tokens": settings.max_new_tokens, "sampling": settings.sampling, "sequences": sequences}
-    policy, record = settings.trees, recorded(settings.columns)
     if settings.runs_target:
-        return generate(pair.target, pair.draft, policy, ids, eos=pair.target.eos, record=record, **common)
-    texts = cached_continuations(pair, ids, beyond=settings.levels + 1, **common)
+        record = recorded(settings.columns)
+        return generate(pair.target, pair.draft, settings.trees, ids, eos=pair.target.eos, record=record, **common)
+    return along(pair, cached_continuations(pair, ids, beyond=settings.levels + 1, **common), settings)
+
+
+def along(pair: Pair, texts: Sequence[Continuation], settings: HarvestSettings) -> Iterator[Step]:
+    """Yield the rounds of texts that are written already."""
     every = replay_all if settings.positions == "all" else replay
-    return every(pair.draft, policy, texts, record=record)
+    return every(pair.draft, settings.trees, texts, record=recorded(settings.columns))
 
 
 def collect(

@@ -74,3 +74,8 @@ class HarvestSettings(RunSettings):
     def trees(self) -> Policy:
         """Policy whose trees are harvested."""
         return POLICIES[self.policy](self.K, self.levels, self.M)
+
+    def room(self, positions: int) -> int:
+        """Return the number of tokens that a conversation may have before its answer; room is left for the last
+        tree."""
+        return positions - self.max_new_tokens - self.levels - 1

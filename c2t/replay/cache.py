@@ -22,7 +22,7 @@ from torch import Tensor
 
 from c2t.errors import one_line
 from c2t.models.pairs import Pair
-from c2t.replay.lockstep import Continuation, write_continuations
+from c2t.replay.lockstep import Continuation, read_continuations, write_continuations
 from c2t.sampling import Sampling
 from c2t.storage.atomic import TEMPORARY, new_file
 from c2t.storage.checksum import checksum
@@ -45,20 +45,33 @@ def cached_continuations(
     beyond: int,
     sampling: Sampling,
     sequences: Sequence[int],
+    completions: Sequence[Sequence[int]] | None = None,
 ) -> list[Continuation]:
     """Return the texts of `write_continuations` by the pair's target, ended by its EOS tokens, from disk if they are
-    there.
+    there; with completions those of `read_continuations`.
 
     Only texts of targets that were loaded from files are kept: the fingerprint of the files identifies the target.
     """
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "beyond": beyond, "sequences": list(sequences)}
-    path = folder() / f"{_key(pair, ids, settings, sampling)}.safetensors"
+    read = {} if completions is None else {"completions": [list(completion) for completion in completions]}
+    path = folder() / f"{_key(pair, ids, settings | read, sampling)}.safetensors"
     kept = "target" in pair.sources
     if kept and path.is_file():
         texts = _read(path, ids, pair.target.device)
         if texts is not None:
             return texts
-    texts = write_continuations(pair.target, ids, sampling=sampling, eos=pair.target.eos, **settings)
+    if completions is None:
+        texts = write_continuations(pair.target, ids, sampling=sampling, eos=pair.target.eos, **settings)
+    else:
+        texts = read_continuations(
+            pair.target,
+            ids,
+            completions,
+            max_new_tokens=max_new_tokens,
+            beyond=beyond,
+            sampling=sampling,
+            eos=pair.target.eos,
+        )
     if kept:
         _store(path, texts)
     return texts
@@ -94,7 +107,10 @@ def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> lis
         parts = {name: part.to(device) for name, part in parts.items()}
         lengths, ends = parts["lengths"].tolist(), parts["ends"].tolist()
         tokens, features = parts["tokens"].split(lengths), parts["features"].split([length - 1 for length in lengths])
-        texts = [Continuation(*text) for text in zip(tokens, features, map(len, ids), ends, strict=True)]
+        judged = [None] * len(ids)
+        if "judged" in parts:
+            judged = parts["judged"].split([n - len(prompt) for n, prompt in zip(lengths, ids, strict=True)])
+        texts = [Continuation(*text) for text in zip(tokens, features, map(len, ids), ends, judged, strict=True)]
         if not all(
             text.tokens[: text.prompt].tolist() == list(prompt) for text, prompt in zip(texts, ids, strict=True)
         ):
@@ -115,6 +131,8 @@ def _store(path: Path, texts: list[Continuation]) -> None:
         "lengths": torch.tensor([len(text.tokens) for text in texts]),
         "ends": torch.tensor([text.end for text in texts]),
     }
+    if texts[0].judged is not None:
+        parts["judged"] = torch.cat([text.judged for text in texts])
     try:
         with new_file(path) as new:
             save_file(parts, new, metadata={"sha256": _checksum(parts)})

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.decoding import Committed, DraftModel, Policy, Step, Verdict, append, cut, decode, first_step, generate, pad
-from c2t.models.target import Target
+from c2t.models.target import Target, check_logits
 from c2t.policies.plain import Plain
 from c2t.protocols import Root
 from c2t.sampling import Sampling, stream_key
@@ -26,13 +26,17 @@ class Continuation(NamedTuple):
     """Continuation of one prompt by the target.
 
     tokens: the prompt, then new tokens up to `end` (where the text is cut), then enough further ones to judge the last
-    tree. features[i]: the target's features after tokens[i], for all tokens but the last.
+    tree. features[i]: the target's features after tokens[i], for all tokens but the last. judged: for each new token of
+    a text that somebody else has written, how far its logit lies below the target's largest; how many nats less
+    probable it is than the target's own tokens on average (at temperature 0: 1 if the target would take another token,
+    else 0); and the variance of that where the target writes.
     """
 
     tokens: Int[Tensor, " n"]
     features: Float[Tensor, "n-1 H"]
     prompt: int
     end: int
+    judged: Float[Tensor, "m 3"] | None = None
 
 
 @torch.no_grad()  # not inference mode: callers may use texts and features in training
@@ -69,6 +73,50 @@ def write_continuations(
         )
         for row, length in enumerate(lengths.tolist())
     ]
+
+
+@torch.no_grad()
+def read_continuations(
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    beyond: int,
+    sampling: Sampling,
+    eos: frozenset[int] = frozenset(),
+) -> list[Continuation]:
+    """Return texts that somebody else has written as the target's, judged by it at this sampling's temperature: one
+    forward over all of them, as `write_continuations` makes, and no token is drawn.
+
+    A text is cut as there, and at least `beyond` tokens before its end; it must have one token more than that.
+    """
+    ends = [min(len(cut([*c], max_new_tokens, eos)), len(c) - beyond) for c in completions]
+    assert min(ends) > 0, "texts that are too short are left out"
+    texts = [[*prompt, *c[: end + beyond]] for prompt, c, end in zip(prompts, completions, ends, strict=True)]
+    tokens, lengths = pad(texts, target.device)
+    states, rows = target.session().read(tokens, lengths)
+    features = target.features(states[None])[0]
+    found = []
+    for row, (own, read) in enumerate(zip(states.split(rows.sizes), features.split(rows.sizes), strict=True)):
+        length, prompt = rows.sizes[row], len(prompts[row])
+        logits = target.logits(own[None, prompt - 1 : length - 1])[0]
+        judged, end = judge(logits, tokens[row, prompt:length], sampling), prompt + ends[row]
+        found.append(Continuation(tokens[row, :length], read[: length - 1], prompt, end, judged))
+    return found
+
+
+def judge(logits: Float[Tensor, "m V"], tokens: Int[Tensor, " m"], sampling: Sampling) -> Float[Tensor, "m 3"]:
+    """Return `Continuation.judged` of tokens that stand where the target has these logits."""
+    check_logits(logits, "target")
+    gap = logits.amax(-1) - logits.gather(1, tokens[:, None])[:, 0]
+    if sampling.temperature == 0:
+        return torch.stack([gap, gap > 0, torch.zeros_like(gap)], 1).double()
+    log_probs = sampling.process(logits).double().log_softmax(-1)
+    probs, nats = log_probs.exp(), -log_probs
+    entropy, square = ((probs * nats**power).nan_to_num(0.0).sum(-1) for power in (1, 2))  # 0 * inf: excluded tokens
+    excess = nats.gather(1, tokens[:, None])[:, 0] - entropy
+    return torch.stack([gap.double(), excess, square - entropy**2], 1)
 
 
 def replay(
