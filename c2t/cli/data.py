@@ -1,6 +1,10 @@
 """Commands that make data and classifiers: harvest, train, finetune."""
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +27,7 @@ from c2t.training.settings import FINETUNE, LOGGERS, MODELS, OLD_MODELS, TrainSe
 
 COUNTS = ("rows", "trees", "positives", "too_long")
 HARVEST, TRAIN = HarvestSettings(), TrainSettings()
+WORKERS = 2  # of --ray
 PROMPTS = 24  # by default, which takes some minutes on two cores
 
 
@@ -52,6 +57,8 @@ def harvest(
     texts: o.Texts = None,
     shard: o.Shard = None,
     merge: o.Merge = None,
+    ray: o.Ray = None,
+    workers: o.Workers = WORKERS,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted harvest in --out.")] = False,
     overwrite: o.Overwrite = False,
     device: o.Device = None,
@@ -86,43 +93,51 @@ def harvest(
         columns=tuple(filter(None, columns.split(","))),
         positions=positions,
     )
-    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
-    if shard is None:
-        number, variables = ShardNumber.of_process()
-    else:
-        number, variables = ShardNumber.parse(shard), ""
-    suffix = "-shards" if number != WHOLE else ""
-    place = out or checkpoints.harvest_of(loaded.name + (f"-{policy}" if policy != HARVEST.policy else "") + suffix)
-    folder = number.folder(place)
-    if variables:
-        of_whole = f"this process harvests shard {number.index} of {number.count} (by {variables})"
-        terminal.say(f"{of_whole}; --shard 0/1 harvests everything", error=True)
-    resume = resume or (out is None and not overwrite)
-    judged = None
-    if texts is None:
-        chosen = spread(shared.read(prompts or default_prompts(loaded.name, "harvest")), limit)
-    else:
-        judged = _judged(texts, loaded, settings, number, context)
-        chosen = [text.prompt for text in judged.texts]
-    at_work = unfinished(folder) or folder
-    complete = resume and is_complete(at_work)
-    with working("harvest", "texts") as tell:
-        done = harvesting.harvest(
-            loaded,
-            chosen,
-            folder,
-            settings,
-            shard=number,
-            texts=judged,
-            resume=resume,
-            overwrite=overwrite,
-            progress=tell,
-        )
+    if ray is not None and (more := [name for name in ("shard", "texts") if name in _given(context)]):
+        raise InputError(f"--ray deals the prompts to its workers itself: leave --{more[0]} out")
+    make = partial(shared.load, pair, target, draft, device, dtype, device_map, trust_remote_code)
+    with ExitStack() as held:
+        pool = held.enter_context(_pool(ray, workers, make, device)) if ray is not None else None
+        loaded = None if pool else make()
+        name = pool.call(attrgetter("name")) if pool else loaded.name
+        number, variables = (WHOLE, "") if pool else _shard(shard)
+        suffix = (f"-{policy}" if policy != HARVEST.policy else "") + ("-shards" if number != WHOLE else "")
+        place = out or checkpoints.harvest_of(name + suffix)
+        folder = number.folder(place)
+        if variables:
+            of_whole = f"this process harvests shard {number.index} of {number.count} (by {variables})"
+            terminal.say(f"{of_whole}; --shard 0/1 harvests everything", error=True)
+        how = {"resume": resume or (out is None and not overwrite), "overwrite": overwrite}
+        judged = None
+        if texts is None:
+            chosen = spread(shared.read(prompts or default_prompts(name, "harvest")), limit)
+        else:
+            judged = _judged(texts, loaded, settings, number, context)
+            chosen = [text.prompt for text in judged.texts]
+        complete = how["resume"] and is_complete(unfinished(folder) or folder)
+        with working("harvest", "texts") as tell:
+            if pool:
+                done = harvesting.harvest_by(pool, chosen, folder, settings, progress=tell, **how)
+            else:
+                more = {"shard": number, "texts": judged, "progress": tell}
+                done = harvesting.harvest(loaded, chosen, folder, settings, **more, **how)
     if complete:
         terminal.say(f"{folder} is complete already; --overwrite makes it anew.")
     _harvested(done, json)
     if number != WHOLE:
         terminal.say(f"When all {number.count} shards are there: c2t harvest --merge {place}")
+
+
+def _pool(address: str, workers: int, make: Callable[[], Pair], device: str | None) -> Any:
+    """Return a pool of Ray actors that hold the pair. Without --device each gets a GPU where the cluster has any."""
+    from c2t.ray_pool import RayPool  # noqa: PLC0415 - needs an extra
+
+    return RayPool(make, address, workers, None if device is None else int(device.startswith("cuda")))
+
+
+def _shard(given: str | None) -> tuple[ShardNumber, str]:
+    """Return the shard of this process, and the names of the variables that say so."""
+    return ShardNumber.of_process() if given is None else (ShardNumber.parse(given), "")
 
 
 def _judged(

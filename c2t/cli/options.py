@@ -198,6 +198,16 @@ Shard = Annotated[
         show_default="RANK/WORLD_SIZE or SLURM_PROCID/SLURM_NTASKS, else everything",
     ),
 ]
+Ray = Annotated[
+    str | None,
+    _run(
+        "Harvest by Ray actors in the cluster at this address; with local, by several processes of this machine.",
+        "--ray",
+        parser=a_word,
+        metavar="ADDRESS",
+    ),
+]
+Workers = Annotated[int, _run("Number of Ray actors, each with the pair and, if there are GPUs, one of them.")]
 Merge = Annotated[
     Path | None,
     _output(

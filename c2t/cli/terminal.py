@@ -17,7 +17,7 @@ from c2t.storage.results import append_line, result_line
 
 # Packages that only some commands import, and the extra of c2t that brings them.
 EXTRAS = {"lightning": "train", "pyarrow": "train", "sklearn": "train", "matplotlib": "study", "scipy": "study"}
-EXTRAS |= {"tensorboard": "loggers", "wandb": "loggers", "accelerate": "hub"}
+EXTRAS |= {"tensorboard": "loggers", "wandb": "loggers", "accelerate": "hub", "ray": "ray"}
 EXTRAS |= dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), "serve")
 if TYPE_CHECKING:
     Context = typer.Context

@@ -1,10 +1,12 @@
 """Harvest: the nodes of full EAGLE-2 trees along the target's own texts, with the verdict of verification on each (C2T,
 B.1); or those of MCSD+'s forks, along the texts that they make."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -17,9 +19,10 @@ from c2t.harvest.shards import WHOLE, Group, ShardNumber, grouped
 from c2t.harvest.texts import JudgedTexts, Text, continuations
 from c2t.models.chat_templates import conversation
 from c2t.models.pairs import Pair
+from c2t.progress import Tell
 from c2t.prompts import Prompt
 from c2t.records.reader import describe
-from c2t.records.schema import Harvest
+from c2t.records.schema import Column, Harvest
 from c2t.records.writer import ShardWriter, open_folder, sole_writer
 from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import replay_all
@@ -27,6 +30,10 @@ from c2t.replay.lockstep import Continuation, replay
 from c2t.storage.checksum import checksum
 from c2t.storage.provenance import environment
 
+if TYPE_CHECKING:  # Ray is an extra
+    from c2t.ray_pool import RayPool
+
+Columns = dict[str, Any]  # name -> values of a text's nodes
 NOTHING = "nothing to record: the target ended every text with its first token"
 
 
@@ -40,7 +47,7 @@ def harvest(
     texts: JudgedTexts | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
+    progress: Tell = lambda done, of, doing: None,
 ) -> Harvest:
     """Write the records of all prompts (every turn of a conversation is one text) into the folder `out`; return its
     facts. shard: write only those of its groups of prompts, for `c2t.harvest.merge`. texts: what an engine has written
@@ -53,31 +60,98 @@ def harvest(
     the folder is touched, and so is that for a folder into which another process harvests.
     """
     written = None if texts is None else texts.texts
-    check(pair, prompts, settings, written)
-    groups = shard.deal(grouped(prompts, settings.batch))
+    plan = prepare(pair, prompts, settings, written)
+
+    def rows(groups: Sequence[Group], tell: Callable[[int], None]) -> Iterator[Iterable[Columns | None]]:
+        for group in groups:
+            given = written and written[group.first : group.first + group.texts]
+            yield _rows(pair, group.prompts, group.first, settings, tell, given)
+
+    return write(plan, prompts, out, settings.batch, rows, shard, resume, overwrite, progress)
+
+
+def harvest_by(
+    pool: "RayPool",
+    prompts: Sequence[Prompt],
+    out: Path,
+    settings: HarvestSettings,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Tell = lambda done, of, doing: None,
+) -> Harvest:
+    """Write the harvest by actors that hold the pair, a group of prompts each at a time. Files and errors are those of
+    `harvest`. progress(done, of, doing) counts the texts of all actors."""
+    plan = pool.call(prepare, prompts, settings)
+    done = of = sum(len(prompt.turns) for prompt in prompts)
+
+    def rows(groups: Sequence[Group], _: Callable[[int], None]) -> Iterator[Iterable[Columns | None]]:
+        nonlocal done
+        done = of - sum(group.texts for group in groups)
+        return pool.map(partial(_group, settings=settings), groups, finished)
+
+    def finished(group: Group) -> None:
+        nonlocal done
+        done += group.texts
+        progress(done, of, f"{len(pool.actors)} workers")
+
+    return write(plan, prompts, out, settings.batch, rows, resume=resume, overwrite=overwrite)
+
+
+def _group(pair: Pair, group: Group, settings: HarvestSettings) -> list["Columns | None"]:
+    """Return the columns of all of a group's texts."""
+    return list(_rows(pair, group.prompts, group.first, settings, lambda rows: None))
+
+
+class Plan(NamedTuple):
+    """What a harvest's writer knows before the first row: its provenance, and the types of its further columns."""
+
+    facts: dict[str, Any]
+    extra: dict[str, Column]
+
+
+def prepare(
+    pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings, texts: Sequence[Text] | None = None
+) -> Plan:
+    """Return what the writer needs. InputError for settings or prompts that cannot be harvested."""
+    check(pair, prompts, settings, texts)
+    facts = provenance(pair, prompts, settings)
+    if texts is not None:
+        facts["texts"] = checksum([(text.ids, text.completion) for text in texts])[:16]
+    return Plan(facts, types(settings.columns, pair.draft.hidden_size))
+
+
+def write(
+    plan: Plan,
+    prompts: Sequence[Prompt],
+    out: Path,
+    batch: int,
+    rows: Callable[[Sequence[Group], Callable[[int], None]], Iterator[Iterable["Columns | None"]]],
+    shard: ShardNumber = WHOLE,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Tell = lambda done, of, doing: None,
+) -> Harvest:
+    """Write the groups of a shard, in order, and return the facts. rows(groups, tell) yields the columns of each text
+    of each group, None for one that is too long; it may call tell(rows) with the number of rows found so far."""
+    groups = shard.deal(grouped(prompts, batch))
     turns = [entry for group in groups for entry in entries(group)]
-    facts, extra = provenance(pair, prompts, settings), types(settings.columns, pair.draft.hidden_size)
-    if written is not None:
-        facts["texts"] = checksum([(text.ids, text.completion) for text in written])[:16]
-    if shard != WHOLE:
-        facts["shard"] = list(shard)
+    facts = plan.facts | ({"shard": list(shard)} if shard != WHOLE else {})
     with (
         sole_writer(out),
-        ShardWriter(open_folder(out, resume, overwrite), facts, turns, extra, overwrite=overwrite) as writer,
+        ShardWriter(open_folder(out, resume, overwrite), facts, turns, plan.extra, overwrite=overwrite) as writer,
     ):
 
         def tell(found: int) -> None:
             progress(writer.next_prompt, len(turns), f"{writer.rows + found:,} rows")
 
-        first = 0
-        for group in groups:
-            if writer.next_prompt < first + group.texts:
-                given = written and written[group.first : group.first + group.texts]
-                rows = _rows(pair, group.prompts, group.first, settings, tell, given)
-                for number, columns in enumerate(rows, first):
-                    if number >= writer.next_prompt:
-                        writer.write(columns or _join([], settings.columns), too_long=columns is None)
-            first += group.texts
+        behind = np.cumsum([group.texts for group in groups]).tolist()
+        left = [group for group, end in zip(groups, behind, strict=True) if end > writer.next_prompt]
+        numbers = count(len(turns) - sum(group.texts for group in left))
+        for texts in rows(left, tell):
+            for columns in texts:
+                if next(numbers) >= writer.next_prompt:
+                    writer.write(columns or _join([], list(plan.extra)), too_long=columns is None)
             writer.checkpoint()
             tell(0)
         if not writer.rows and shard == WHOLE:

@@ -1,0 +1,166 @@
+"""One function mapped over many items by Ray actors, each of which holds what the function needs, such as a pair.
+
+An actor that dies is started again, and its item is given to it again: every item has one result, and results come in
+the order of the items.
+"""
+
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from c2t.errors import InputError, one_line
+
+RETRIES = 3  # further times that an item is tried whose actor has died
+COMPARED = ("c2t", "torch", "transformers")  # packages whose versions results depend on
+QUIET: Any = {"log_to_driver": False, "logging_level": "ERROR"}
+LOCAL = "local"  # in place of an address: a cluster of this machine alone, which ends with the pool
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class _Worker:
+    """Actor: the held object, made again whenever the actor starts."""
+
+    def __init__(self, make: Callable[[], Any]):
+        self.wrong: InputError | None = None  # kept for `about`: raised here it would not arrive as itself
+        try:
+            self.held = make()
+        except InputError as error:
+            self.wrong = error
+
+    def about(self) -> tuple[str, dict[str, str]]:
+        """Return this machine's name, and the versions of COMPARED."""
+        if self.wrong:
+            raise self.wrong
+        return socket.gethostname(), versions()
+
+    def call(self, function: Callable, arguments: tuple) -> Any:
+        """Return the function of the held object and these arguments."""
+        return function(self.held, *arguments)
+
+
+def _knock(address: str) -> None:
+    """Raise OSError where nobody listens at HOST:PORT, which Ray itself tries for many minutes."""
+    host, colon, port = address.rpartition("//")[2].rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of COMPARED."""
+    return {name: version(name) for name in COMPARED}
+
+
+class RayPool:
+    """Pool of `workers` actors in a Ray cluster; a context, at whose end the actors end.
+
+    address: of a running cluster, or LOCAL. make: makes what each actor holds; it runs in the actor. gpus: how many of
+    them each actor gets; None: one, where the cluster has any. Raises InputError for a cluster that does not answer or
+    is too small, for workers of other versions, and as `make` does.
+    """
+
+    def __init__(self, make: Callable[[], Any], address: str, workers: int, gpus: int | None = 0):
+        if workers < 1:
+            raise InputError(f"workers = {workers}: use at least 1")
+        self.address = address
+        try:
+            if address == LOCAL:
+                ray.init("local", num_cpus=workers, include_dashboard=False, **QUIET)
+            else:
+                _knock(address)
+                ray.init(address, **QUIET)
+        except (OSError, ValueError, RuntimeError, RayError) as error:
+            raise InputError(f"no Ray cluster answers at {address} ({one_line(error)}): give its address") from error
+        try:
+            gpus = self._check_size(workers, gpus)
+            options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": RETRIES}
+            actor: Any = ray.remote(_Worker).options(**options)  # type: ignore[call-overload]  # the stubs want a decorator
+            self.actors = [actor.remote(make) for _ in range(workers)]
+            self._check_versions()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "RayPool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the actors, and a local cluster."""
+        ray.shutdown()
+
+    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Return function(held, *arguments), computed by one of the actors."""
+        return _get(self.actors[0].call.remote(function, arguments))
+
+    def map(
+        self,
+        function: Callable[[Any, Item], Result],
+        items: Iterable[Item],
+        finished: Callable[[Item], None] = lambda item: None,
+    ) -> Iterator[Result]:
+        """Yield function(held, item) for all items, in their order. finished(item) is called as soon as any result is
+        there. Only a few items are on their way at once, so that memory does not grow with their number."""
+        waiting, free = enumerate(items), [*self.actors, *self.actors]  # each has one at work, and one to go on with
+        running: dict[Any, tuple[int, Item, Any]] = {}
+        results: dict[int, Result] = {}
+        following = 0
+        while True:
+            while free and len(results) < 2 * len(self.actors) and (pair := next(waiting, None)) is not None:
+                actor = free.pop(0)
+                running[actor.call.remote(function, (pair[1],))] = (*pair, actor)
+            if following in results:
+                yield results.pop(following)
+                following += 1
+            elif running:
+                [done], _ = ray.wait([*running], num_returns=1)
+                number, item, actor = running.pop(done)
+                results[number] = _get(done)
+                free.append(actor)
+                finished(item)
+            else:
+                return
+
+    def _check_size(self, workers: int, gpus: int | None) -> int:
+        """Return the number of GPUs of each actor. InputError if the cluster has not enough."""
+        there = ray.cluster_resources()
+        gpus = int(there.get("GPU", 0) >= 1) if gpus is None else gpus
+        for name, each in (("GPU", gpus), ("CPU", 1)):
+            if there.get(name, 0) < each * workers:
+                raise InputError(
+                    f"the Ray cluster {self.address} has {there.get(name, 0):g} {name}s, and {workers} workers need "
+                    f"{each * workers}: use fewer --workers" + (", or --device cpu" if name == "GPU" else "")
+                )
+        return gpus
+
+    def _check_versions(self) -> None:
+        own = versions()
+        for host, theirs in _get([actor.about.remote() for actor in self.actors]):
+            for name in COMPARED:
+                if theirs.get(name) != own[name]:
+                    raise InputError(
+                        f"the Ray worker on {host} has {name} {theirs.get(name)}, this process {own[name]}: install "
+                        "the same on all machines"
+                    )
+
+
+def _get(results: Any) -> Any:
+    """Wait for results. InputError for those of the actors, and for actors that die again and again."""
+    try:
+        return ray.get(results)
+    except RayTaskError as error:
+        if isinstance(error.cause, InputError):
+            raise InputError(str(error.cause)) from None
+        raise
+    except RayActorError as error:
+        raise InputError(
+            f"a Ray worker cannot start, or died {RETRIES + 1} times on the same item ({one_line(error).rstrip('.')}): "
+            "look into Ray's logs; where memory is short, a smaller --batch helps"
+        ) from error
