@@ -1,5 +1,7 @@
 """Commands that decode: generate, bench; and info."""
 
+import os
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +19,7 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
+from c2t.models.tensor_parallel import FirstProcessTrees, rank_and_world
 from c2t.policies.spec import describe, parse
 from c2t.progress import working
 from c2t.prompts import default_prompts
@@ -65,6 +68,7 @@ def generate(
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
+    tp: o.TensorParallel = False,
     trust_remote_code: o.TrustRemoteCode = False,
     json: o.Json = None,
 ) -> None:
@@ -76,7 +80,12 @@ def generate(
     """
     if chat and raw:
         raise InputError("--chat answers with the pair's chat template: leave --raw out")
-    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+    if tp and chat:
+        raise InputError("--chat reads a terminal, which only one process has: leave --tp out")
+    if tp and rank_and_world()[0]:
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+        json = None
+    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code, tp)
     if tuned and (policy, classifier, beta) != (None, None, None):
         raise InputError("--tuned chooses the policy: leave --policy, --classifier and --beta out")
     if tuned:
@@ -96,8 +105,8 @@ def generate(
         raise InputError(
             f"--beta {beta:g} cannot be applied to the policy {describe(chosen, brief=True)}: give it with --policy c2t"
         )
-    decoder = SpeculativeDecoder(loaded, chosen)
-    settings = {"pair": loaded.name, "policy": describe(decoder.policy), "temperature": temperature, "seed": seed}
+    decoder = SpeculativeDecoder(loaded, FirstProcessTrees(chosen) if tp else chosen)
+    settings = {"pair": loaded.name, "policy": describe(chosen), "temperature": temperature, "seed": seed}
     settings |= {"raw": raw, "rule": rule, "max_new_tokens": max_new_tokens}
     if chat:
         said = converse(decoder, prompt, ChatSettings(max_new_tokens, temperature, seed, rule))

@@ -122,6 +122,10 @@ DeviceMap = Annotated[
         metavar="MAP",
     ),
 ]
+TensorParallel = Annotated[
+    bool,
+    _models("Split a large target over the processes that torchrun has started; the first one shows the text.", "--tp"),
+]
 TrustRemoteCode = Annotated[
     bool,
     _models(

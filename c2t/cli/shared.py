@@ -9,8 +9,10 @@ import torch
 from c2t.classifier import TreeClassifier
 from c2t.cli import info as information
 from c2t.cli import terminal
+from c2t.errors import InputError
 from c2t.kept_costs import costs_of
 from c2t.models.pairs import Pair, load_pair
+from c2t.models.tensor_parallel import local_device
 from c2t.policies.round_costs import RoundCosts
 from c2t.prompts import Prompt, read_prompts
 from c2t.storage import paths as checkpoints
@@ -26,7 +28,12 @@ def load(
     dtype: str | None,
     spread: str | None,
     trust_remote_code: bool,
+    tensor_parallel: bool = False,
 ) -> Pair:
+    if tensor_parallel:
+        if spread:
+            raise InputError("--tp and --device-map both say where the target is: give one of them")
+        device = local_device(device)
     if device is None and spread is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     kind = getattr(torch, dtype) if dtype else None
@@ -38,6 +45,7 @@ def load(
         dtype=kind,
         device_map=spread,
         trust_remote_code=trust_remote_code,
+        tensor_parallel=tensor_parallel,
     )
 
 

@@ -25,6 +25,7 @@ from c2t.models.learned_fit import LearnedFit
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.ngrams import NgramDraft, check_prior_weight
 from c2t.models.target import Target
+from c2t.models.tensor_parallel import distributed_config, gather_shared
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import OPEN, from_json, read_file
 from c2t.storage.published import PUBLISHED
@@ -83,6 +84,7 @@ def load_pair(
     dtype: torch.dtype | None = None,
     device_map: str | dict | None = None,
     trust_remote_code: bool = False,
+    tensor_parallel: bool = False,
 ) -> Pair:
     """Load a pair by NAME (default: smollm2), or a target and a draft by folder or Hub id.
 
@@ -92,8 +94,9 @@ def load_pair(
     whose inputs an EAGLE-3 head reads, where its config does not say it clearly. dtype: float32 by default on a CPU,
     the checkpoint's elsewhere. device_map: spreads a large target over devices as in transformers. trust_remote_code:
     run the Python code that comes with the files of target and draft, which are refused without it if they ask for
-    that. The target of smollm2 is converted from its package the first time. Warns of a head that was trained for other
-    weights of the target.
+    that. tensor_parallel: split the target over the processes of torchrun (`c2t.models.tensor_parallel`); each has a
+    whole draft. The target of smollm2 is converted from its package the first time. Warns of a head that was trained
+    for other weights of the target.
     Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
@@ -109,7 +112,7 @@ def load_pair(
     target_place = str(_target_place(pair if target is None else target))
     draft_place, kind = _draft_place(pair, draft)
     folder = fetch(draft_place)
-    target_model = _load_target(target_place, device, dtype, device_map, trust_remote_code)
+    target_model = _load_target(target_place, device, dtype, device_map, trust_remote_code, tensor_parallel)
     tokenizer = _load_tokenizer(target_place, target_model, trust_remote_code)
     if (kind or kind_of(folder)) == "head":
         loaded = _head_draft(folder, target_model, taps)
@@ -322,7 +325,12 @@ def _device(name: str | torch.device) -> torch.device:
 
 
 def _load_target(
-    place: str, device: torch.device, dtype: torch.dtype | None, device_map: str | dict | None, trust_remote_code: bool
+    place: str,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    device_map: str | dict | None,
+    trust_remote_code: bool,
+    tensor_parallel: bool = False,
 ) -> Target:
     check_files(place, trust_remote_code)
     dtype = dtype or (torch.float32 if device.type == "cpu" and device_map is None else "auto")
@@ -330,6 +338,8 @@ def _load_target(
     if dtype == torch.float64:
         where["experts_implementation"] = "eager"  # of mixtures of experts; torch's grouped products take no float64
     try:
+        if tensor_parallel:
+            where["distributed_config"] = distributed_config(place, trust_remote_code)
         with _no_report():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 place,
@@ -338,6 +348,8 @@ def _load_target(
                 trust_remote_code=trust_remote_code,
                 **where,
             )
+    except InputError:
+        raise
     except Exception as error:  # of many libraries, each with its own exceptions for wrong files
         raise InputError(f"{place}: the language model cannot be loaded ({one_line(error)})") from error
     model, loading = loaded
@@ -345,7 +357,9 @@ def _load_target(
     if loading["missing_keys"]:  # transformers would fill them with random numbers
         names = ", ".join(sorted(loading["missing_keys"])[:3])
         raise InputError(f"{place}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again")
-    return Target(model if device_map else model.to(device))
+    if tensor_parallel:
+        gather_shared(model)
+    return Target(model if device_map or tensor_parallel else model.to(device))
 
 
 @contextmanager

@@ -74,12 +74,17 @@ class Target:
     def packed(self) -> PackedLlama | None:
         """The model's packed form for decoding on a CPU, made again when its weights have changed; None if it has
         none."""
-        if self.has_tree_attention or not PackedLlama.serves(self.model):
+        if self.has_tree_attention or self.is_split or not PackedLlama.serves(self.model):
             return None
         version = [version_of(weight) for weight in self.model.parameters()]
         if self._packed is None or self._packed[0] != version:
             self._packed = version, PackedLlama(self.model)
         return self._packed[1]
+
+    @property
+    def is_split(self) -> bool:
+        """True if each process of a run has a part of the weights (`c2t.models.tensor_parallel`)."""
+        return (getattr(self.model, "tp_size", None) or 1) > 1
 
     @property
     def max_positions(self) -> int:
