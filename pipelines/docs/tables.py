@@ -265,6 +265,46 @@ def of_run(line: dict[str, Any]) -> tuple[float, int, str, str]:
     return run["temperature"], run["batch"], figures["set"], figures["contender"]
 
 
+def batches() -> str:
+    """Return the table of tokens/s over the batch size; a line in its place before the run is made."""
+    return _over_batches(
+        "batches.jsonl",
+        lambda figures: (figures["contender"], f"{figures['tokens_per_second'][0]:.0f}"),
+        lambda figures: interval(Interval(*figures["against_plain"])),
+    )
+
+
+def batches_by_a_model() -> str:
+    """Return the same by the model of an H200."""
+    return _over_batches(
+        "batches-model.jsonl",
+        lambda figures: (f"{figures['target']}, {figures['contender']}", f"{figures['tokens_per_second']:.0f}"),
+        lambda figures: f"{figures['against_plain']:.2f}",
+    )
+
+
+def _over_batches(
+    name: str, cells: Callable[[dict[str, Any]], tuple[str, str]], ratio: Callable[[dict[str, Any]], str]
+) -> str:
+    if not (RESULTS / name).exists():
+        return "\nNot measured yet.\n"
+    latest = {
+        (line["configuration"]["pair"], line["figures"]["batch"], cells(line["figures"])[0]): line
+        for line in lines(name)
+    }
+    rows = []
+    for (pair, batch, who), line in latest.items():
+        figures = line["figures"]
+        speed = cells(figures)[1]
+        counts = (f"{figures[count]:.2f}" for count in ("tau", "gamma", "draft_passes"))
+        rows.append((pair, str(batch), who, f"`{figures['label']}`", speed, ratio(figures), *counts))
+    columns = ("pair", "batch", "what", "setting", "tokens/s", "/ plain", "tau", "gamma", "draft passes")
+    run = line["configuration"]
+    how = f"{run['timed']} prompts a size, {run['threads']} threads" if "threads" in run else f"{run['texts']} texts"
+    told = f"{how}, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
+    return table(columns, rows, source(line, told))
+
+
 def breakdown() -> str:
     """Return the table of a round's milliseconds by part."""
     found = lines("breakdown.jsonl")
@@ -371,6 +411,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "tried": tried,
     "decoding": decoding,
     "decoding-in-brief": decoding_in_brief,
+    "batches": batches,
+    "batches-model": batches_by_a_model,
     "breakdown": breakdown,
     "forwards": forwards,
     "serving": serving,
