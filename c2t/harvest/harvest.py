@@ -104,7 +104,7 @@ def _group(pair: Pair, group: Group, settings: HarvestSettings) -> list["Columns
 
 
 class Plan(NamedTuple):
-    """What a harvest's writer knows before the first row: its provenance, and the types of its further columns."""
+    """Facts that a harvest's writer knows before the first row: its provenance, and the types of its further columns."""
 
     facts: dict[str, Any]
     extra: dict[str, Column]

@@ -78,7 +78,7 @@ class Planned(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a client saw. outcome: of its request, as the server's metrics name them, or what went wrong. first: seconds
+    """Sight of one client. outcome: of its request, as the server's metrics name them, or what went wrong. first: seconds
     to the first piece; token: seconds for each further token."""
 
     outcome: str
