@@ -104,7 +104,7 @@ def _group(pair: Pair, group: Group, settings: HarvestSettings) -> list["Columns
 
 
 class Plan(NamedTuple):
-    """Facts that a harvest's writer knows before the first row: its provenance, and the types of its further columns."""
+    """Facts of a harvest before its first row: its provenance, and the types of its further columns."""
 
     facts: dict[str, Any]
     extra: dict[str, Column]

@@ -78,8 +78,8 @@ class Planned(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Sight of one client. outcome: of its request, as the server's metrics name them, or what went wrong. first: seconds
-    to the first piece; token: seconds for each further token."""
+    """Experience of one client. outcome: of its request, as the server's metrics name them, or what went wrong. first:
+    seconds to the first piece; token: seconds for each further token."""
 
     outcome: str
     text: str = ""
