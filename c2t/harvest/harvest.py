@@ -104,7 +104,7 @@ def _group(pair: Pair, group: Group, settings: HarvestSettings) -> list["Columns
 
 
 class Plan(NamedTuple):
-    """Facts of a harvest before its first row: its provenance, and the types of its further columns."""
+    """The facts that a writer needs before the first row: provenance, and the types of further columns."""
 
     facts: dict[str, Any]
     extra: dict[str, Column]
