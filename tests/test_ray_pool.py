@@ -10,12 +10,15 @@ import pytest
 import ray
 
 from c2t import ray_pool
+from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
 from c2t.harvest.harvest import harvest, harvest_by
 from c2t.harvest.settings import HarvestSettings
 from c2t.models.pairs import Pair, load_pair
 from c2t.prompts import Prompt
 from c2t.ray_pool import LOCAL, RayPool
+from c2t.study.points import read_points
+from c2t.study.sweep import SweepSettings, candidates, sweep
 from tests.small_pair import TURNS
 
 pytestmark = pytest.mark.slow
@@ -62,6 +65,19 @@ def test_a_killed_actor_changes_nothing(pool: RayPool, small_pair: Pair, tmp_pat
     texts, of = zip(*told, strict=True)
     assert list(texts) == sorted(set(texts))
     assert (texts[-1], set(of)) == (len(done.prompts), {len(done.prompts)})
+
+
+def test_a_sweeps_points_are_those_of_one_process(pool: RayPool, small_pair: Pair, tmp_path: Path) -> None:
+    """With a classifier in a policy, which is sent along, and with the file of points."""
+    network = TreeClassifier(ClassifierConfig(beta=0.3))
+    grid = candidates("c2t:K=3,levels=3,eagle2:K=3,levels=3,N=4|8,dyspec:N=6", lambda name=None: network)
+    settings, told = SweepSettings(max_new_tokens=8, temperature=0.8), []
+    expected = sweep(small_pair, grid, PROMPTS, settings, tmp_path / "here.jsonl")
+    found = sweep(small_pair, grid, PROMPTS, settings, tmp_path / "ray.jsonl", lambda *all: told.append(all[:2]), pool)
+    assert found == expected
+    assert len(found.points) == 4
+    assert read_points(tmp_path / "ray.jsonl") == read_points(tmp_path / "here.jsonl")
+    assert told[-1][0] == told[-1][1] == 4 * 11
 
 
 def test_results_come_in_order_and_errors_as_they_are(pool: RayPool) -> None:

@@ -1,7 +1,5 @@
 """Commands that make data and classifiers: harvest, train, finetune."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from operator import attrgetter
@@ -27,7 +25,6 @@ from c2t.training.settings import FINETUNE, LOGGERS, MODELS, OLD_MODELS, TrainSe
 
 COUNTS = ("rows", "trees", "positives", "too_long")
 HARVEST, TRAIN = HarvestSettings(), TrainSettings()
-WORKERS = 2  # of --ray
 PROMPTS = 24  # by default, which takes some minutes on two cores
 
 
@@ -58,7 +55,7 @@ def harvest(
     shard: o.Shard = None,
     merge: o.Merge = None,
     ray: o.Ray = None,
-    workers: o.Workers = WORKERS,
+    workers: o.Workers = shared.WORKERS,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted harvest in --out.")] = False,
     overwrite: o.Overwrite = False,
     device: o.Device = None,
@@ -96,8 +93,7 @@ def harvest(
     if ray is not None and (more := [name for name in ("shard", "texts") if name in _given(context)]):
         raise InputError(f"--ray deals the prompts to its workers itself: leave --{more[0]} out")
     make = partial(shared.load, pair, target, draft, device, dtype, device_map, trust_remote_code)
-    with ExitStack() as held:
-        pool = held.enter_context(_pool(ray, workers, make, device)) if ray is not None else None
+    with shared.pool(ray, workers, make, device) as pool:
         loaded = None if pool else make()
         name = pool.call(attrgetter("name")) if pool else loaded.name
         number, variables = (WHOLE, "") if pool else _shard(shard)
@@ -126,13 +122,6 @@ def harvest(
     _harvested(done, json)
     if number != WHOLE:
         terminal.say(f"When all {number.count} shards are there: c2t harvest --merge {place}")
-
-
-def _pool(address: str, workers: int, make: Callable[[], Pair], device: str | None) -> Any:
-    """Return a pool of Ray actors that hold the pair. Without --device each gets a GPU where the cluster has any."""
-    from c2t.ray_pool import RayPool  # noqa: PLC0415 - needs an extra
-
-    return RayPool(make, address, workers, None if device is None else int(device.startswith("cuda")))
 
 
 def _shard(given: str | None) -> tuple[ShardNumber, str]:

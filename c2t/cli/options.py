@@ -205,7 +205,7 @@ Shard = Annotated[
 Ray = Annotated[
     str | None,
     _run(
-        "Harvest by Ray actors in the cluster at this address; with local, by several processes of this machine.",
+        "Work by Ray actors in the cluster at this address; with local, by several processes of this machine.",
         "--ray",
         parser=a_word,
         metavar="ADDRESS",

@@ -1,6 +1,7 @@
 """Steps that several commands take: load a pair, read prompts, find a classifier and policies, show facts."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from c2t.policies.round_costs import RoundCosts
 from c2t.prompts import Prompt, read_prompts
 from c2t.storage import paths as checkpoints
 
+WORKERS = 2  # of --ray
 UNLEARNED = ("threshold:threshold=0.1", "threshold:threshold=0.03")  # where a default would be c2t without a classifier
 
 
@@ -47,6 +49,16 @@ def load(
         trust_remote_code=trust_remote_code,
         tensor_parallel=tensor_parallel,
     )
+
+
+def pool(address: str | None, workers: int, make: Callable[[], Pair], device: str | None) -> AbstractContextManager:
+    """Return a context with Ray actors that hold the pair, or with None where no address is given. Without a device
+    each actor gets a GPU where the cluster has any."""
+    if address is None:
+        return nullcontext()
+    from c2t.ray_pool import RayPool  # noqa: PLC0415 - needs an extra
+
+    return RayPool(make, address, workers, None if device is None else int(device.startswith("cuda")))
 
 
 def read(files: list[Path]) -> list[Prompt]:

@@ -1,6 +1,7 @@
 """Commands that study policies: sweep, plot."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +66,8 @@ def sweep(
             rich_help_panel=o.OUTPUT_PANEL,
         ),
     ] = None,
+    ray: o.Ray = None,
+    workers: o.Workers = shared.WORKERS,
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
@@ -82,7 +85,8 @@ def sweep(
         max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, limit=limit, rule=rule
     )
     wanted = _taus(taus)
-    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+    make = partial(shared.load, pair, target, draft, device, dtype, device_map, trust_remote_code)
+    loaded = make()
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
     if grid == sweeping.DEFAULT_GRID:
@@ -93,8 +97,8 @@ def sweep(
     others = [file.with_suffix(".png"), *([Path(json)] if json else [])]
     if file.resolve() in [other.resolve() for other in others]:
         raise InputError(f"--out {file} is for the points: it cannot be the figure (.png) or --json's file too")
-    with working("sweep", "prompts") as tell:
-        found = sweeping.sweep(loaded, candidates, shared.read(files), settings, file, tell)
+    with shared.pool(ray, workers, make, loaded.target.device.type) as actors, working("sweep", "prompts") as tell:
+        found = sweeping.sweep(loaded, candidates, shared.read(files), settings, file, tell, actors)
     _report(found, file, wanted, json, {"grid": grid, "oracle": oracle})
 
 

@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -24,6 +25,9 @@ from c2t.study.evaluate import StudySettings, continuations, encode, evaluate
 from c2t.study.oracle import Oracle, OracleDraft
 from c2t.study.pareto import LIMIT
 from c2t.study.points import Condition, Point, append_point, drop_unfinished_line, read_points
+
+if TYPE_CHECKING:  # Ray is an extra
+    from c2t.ray_pool import RayPool
 
 DEFAULT_GRID = tried_by(
     "sweep"
@@ -117,8 +121,11 @@ def sweep(
     settings: SweepSettings = SweepSettings(),
     file: Path | None = None,
     progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
+    pool: "RayPool | None" = None,
 ) -> Sweep:
     """Return the points of all candidates on the same texts, which are written once.
+
+    pool: actors that hold the same pair, among whom the candidates are dealt; the points are the same.
 
     file: finished points are appended to it one by one; points of the same condition that it holds already are not
     counted again. Raises InputError for an empty grid and for a file of another kind.
@@ -137,14 +144,30 @@ def sweep(
     if missing and file:
         drop_unfinished_line(file)
     deepest = max((one.policy.levels for one in missing), default=0)
-    texts = continuations(pair, encoded.ids, settings.max_new_tokens, deepest, sampling) if missing else []
+    done = old * len(encoded.ids)
+
+    def tell(more: int, label: str) -> None:
+        nonlocal done
+        progress(done + more, of, label)
+
+    def by_actors(pool: "RayPool") -> Iterator[list[Statistics]]:
+        def finished(one: Candidate) -> None:
+            nonlocal done
+            done += len(encoded.ids)
+            tell(0, f"{len(pool.actors)} workers")
+
+        return pool.map(partial(_count_on, encoded=encoded, settings=settings, deepest=deepest), missing, finished)
+
+    def here() -> Iterator[list[Statistics]]:
+        nonlocal done
+        texts = continuations(pair, encoded.ids, settings.max_new_tokens, deepest, sampling) if missing else []
+        for one in missing:
+            yield _count(pair, one, encoded, settings, texts, partial(tell, label=one.label))
+            done += len(encoded.ids)
+
     try:
-        for number, one in enumerate(missing, old):
-
-            def tell(done: int, before: int = number * len(encoded.ids), label: str = one.label) -> None:
-                progress(before + done, of, label)
-
-            point = _point(one, _by_prompt(_count(pair, one, encoded, settings, texts, tell), encoded))
+        for one, statistics in zip(missing, by_actors(pool) if pool else here(), strict=True):
+            point = _point(one, _by_prompt(statistics, encoded))
             known[_key(point)] = point
             if file:
                 append_point(file, condition, point)
@@ -153,6 +176,12 @@ def sweep(
             error.add_note(f"the finished ones of {len(grid)} points are safe in {file}; the same command goes on")
         raise
     return Sweep(condition, [known[_key(one)] for one in grid], old, encoded.skipped)
+
+
+def _count_on(pair: Pair, one: Candidate, encoded: Encoded, settings: SweepSettings, deepest: int) -> list[Statistics]:
+    """Count a candidate in an actor, which has the texts from its cache of texts or writes them."""
+    texts = continuations(pair, encoded.ids, settings.max_new_tokens, deepest, settings.sampling)
+    return _count(pair, one, encoded, settings, texts, lambda done: None)
 
 
 def _count(

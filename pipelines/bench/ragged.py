@@ -11,9 +11,9 @@ import torch
 import typer
 from torch import Tensor
 
+from c2t.batch_costs import BRANCHING, regular
 from c2t.models.pairs import Pair, load_pair
 from c2t.storage.paths import DEFAULT_PAIR
-from c2t.study.costs import BRANCHING, regular
 from c2t.tree import Tree
 from pipelines import terminal
 from pipelines.bench.lines import Json, append
