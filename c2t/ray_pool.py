@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
 from c2t.errors import InputError, one_line
 
@@ -74,8 +74,9 @@ class RayPool:
             else:
                 _knock(address)
                 ray.init(address, **QUIET)
-        except (OSError, ValueError, RuntimeError, RayError) as error:
-            raise InputError(f"no Ray cluster answers at {address} ({one_line(error)}): give its address") from error
+        except Exception as error:  # Ray itself raises that, where a node does not start in time
+            what = "Ray does not start here" if address == LOCAL else f"no Ray cluster answers at {address}"
+            raise InputError(f"{what} ({one_line(error)}): try again, or give the address of a cluster") from error
         try:
             gpus = self._check_size(workers, gpus)
             options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": RETRIES}

@@ -17,6 +17,8 @@ from c2t.harvest.settings import HarvestSettings
 from c2t.models.pairs import Pair, load_pair
 from c2t.prompts import Prompt
 from c2t.ray_pool import LOCAL, RayPool
+from c2t.records.reader import read_columns
+from c2t.records.schema import COLUMNS
 from c2t.study.points import read_points
 from c2t.study.sweep import SweepSettings, candidates, sweep
 from tests.small_pair import TURNS
@@ -65,6 +67,26 @@ def test_a_killed_actor_changes_nothing(pool: RayPool, small_pair: Pair, tmp_pat
     texts, of = zip(*told, strict=True)
     assert list(texts) == sorted(set(texts))
     assert (texts[-1], set(of)) == (len(done.prompts), {len(done.prompts)})
+
+
+def test_actors_go_on_with_a_stopped_harvest(pool: RayPool, small_pair: Pair, tmp_path: Path) -> None:
+    """They run the groups that are left."""
+
+    def stop(done: int, *_: object) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        harvest(small_pair, PROMPTS, tmp_path / "rows", SMALL, progress=stop)
+    told: list[int] = []
+    done = harvest_by(
+        pool, PROMPTS, tmp_path / "rows", SMALL, resume=True, progress=lambda count, *_: told.append(count)
+    )
+    whole = harvest(small_pair, PROMPTS, tmp_path / "whole", SMALL)
+    for name, column in read_columns(whole.folder, list(COLUMNS)).items():
+        assert (column == read_columns(done.folder, [name])[name]).all()
+    assert min(told) > 2
+    assert max(told) == len(whole.prompts)
 
 
 def test_a_sweeps_points_are_those_of_one_process(pool: RayPool, small_pair: Pair, tmp_path: Path) -> None:
