@@ -78,8 +78,11 @@ class Planned(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Experience of one client. outcome: of its request, as the server's metrics name them, or what went wrong. first:
-    seconds to the first piece; token: seconds for each further token."""
+    """The answer that a client saw.
+
+    outcome: how the request ended, in the words of the server's metrics, or what went wrong. first: seconds to the
+    first piece; token: seconds for each further token.
+    """
 
     outcome: str
     text: str = ""

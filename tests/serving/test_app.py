@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from openai import OpenAI
 
 from c2t.decoder import SpeculativeDecoder
@@ -139,6 +141,32 @@ def test_what_is_not_served_is_refused_by_name(server: Server, fields: dict[str,
     assert (param or next(iter(fields)).replace("max_tokens", "max_new_tokens")) in error["message"]
     assert "\n" not in error["message"]
     assert gained(server, before)["c2t_requests_total.refused"] == 1
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(width=16) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+BODIES = st.fixed_dictionaries(
+    {"model": st.just("tiny") | VALUES, "prompt": st.just(PROMPT) | VALUES, "max_tokens": st.just(1) | VALUES},
+    optional={name: VALUES for name in ("temperature", "top_p", "seed", "stop", "stream", "stream_options", "n")},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")  # the server's thread may, while a body is drawn
+@settings(max_examples=60, deadline=None)
+@given(body=BODIES)
+def test_no_body_is_an_error_of_the_server(server: Server, body: dict[str, Any]) -> None:
+    answer = httpx.post(
+        f"{server.address}/v1/completions", content=json.dumps(body), headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code in (200, 400, 404)
+    if answer.status_code != 200:
+        error = answer.json()["error"]
+        assert error["message"]
+        assert error["message"].isprintable()
 
 
 def test_fields_that_change_nothing_are_taken(ai: OpenAI) -> None:
