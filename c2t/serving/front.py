@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -74,8 +75,7 @@ class AsyncFront:
     def close(self, seconds: float = 0.0) -> None:
         """Take no more requests, and give those that are there so many seconds to end. Does not wait for that."""
         with self.changed:
-            if self.deadline is None:
-                self.deadline = time.monotonic() + seconds
+            self.deadline = min(time.monotonic() + seconds, math.inf if self.deadline is None else self.deadline)
             self.changed.notify()
 
     @property

@@ -65,10 +65,12 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Hear the first signal as `stop`, and end at once with the second SIGINT."""
-        if not self.should_exit:
-            running = self.front.decoder.running + self.front.decoder.waiting
-            LOG.warning("stopping: running requests (%d) get %g s to end; Ctrl-C again cuts them off", running, GRACE)
+        """Hear the first signal as `stop`; a second one ends the running requests before the next round."""
+        if self.should_exit:
+            self.front.close()
+            return
+        running = self.front.decoder.running + self.front.decoder.waiting
+        LOG.warning("stopping: running requests (%d) get %g s to end; Ctrl-C again ends them now", running, GRACE)
         self.front.close(GRACE)
         super().handle_exit(sig, frame)
 

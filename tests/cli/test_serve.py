@@ -67,5 +67,5 @@ def test_serves_until_ctrl_c_which_lets_running_requests_end(home: Path) -> None
         warned, refused, stopping, stopped = running.stderr.read().splitlines()
     assert warned == f"{EVERYWHERE}: whoever reaches this address can use it, without a password"
     assert refused.endswith(" 400 /v1/completions: n is not served, and would change the text: leave it out")
-    assert stopping.endswith("stopping: running requests (1) get 10 s to end; Ctrl-C again cuts them off")
+    assert stopping.endswith("stopping: running requests (1) get 10 s to end; Ctrl-C again ends them now")
     assert stopped == "c2t: stopped by SIGINT: the server is down, and no request is left"
