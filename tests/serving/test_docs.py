@@ -40,6 +40,7 @@ def shell(commands: str, server: Server) -> str:
 
 
 @needs_curl
+@pytest.mark.slow
 def test_curl(server: Server) -> None:
     answer = json.loads(shell(WORDED, server))
     assert answer["choices"][0]["message"]["content"]

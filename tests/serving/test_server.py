@@ -22,6 +22,7 @@ def tiny() -> Pair:
     return load_pair("tiny")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_signal_lets_requests_end_and_a_second_one_ends_them(
     tiny: Pair, signals: int, caplog: pytest.LogCaptureFixture
