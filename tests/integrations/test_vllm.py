@@ -1,0 +1,198 @@
+"""c2t-vllm: the estimator scores chains as c2t does, and takes vLLM's place only where it fits."""
+
+import logging
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from c2t_vllm import CLASSIFIER, SPECULATOR, incompatible, register
+from c2t_vllm.estimator import C2TAcceptanceEstimator, with_network
+from c2t_vllm.network import ClassifierError, Network
+
+from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
+from c2t.policies.c2t import C2T
+from c2t.protocols import NextTokenDistributions, Root
+
+REQUESTS, STEPS, VOCABULARY = 5, 4, 40
+PAPERS = ("joint_prob", "entropy", "depth")
+OWN = ("log_prob", "log_max_prob", "rank", "entropy", "depth")
+
+
+@pytest.fixture(params=[(PAPERS, "accepted"), (OWN, CONDITIONAL)], ids=["papers", "conditional"])
+def classifier(request: pytest.FixtureRequest, tmp_path: Path) -> TreeClassifier:
+    features, label = request.param
+    model = TreeClassifier(ClassifierConfig(features=features, label=label, M=16, hidden=8))
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    model.save_pretrained(tmp_path / "saved")
+    return TreeClassifier.from_pretrained(tmp_path / "saved")
+
+
+@pytest.fixture
+def estimator(classifier: TreeClassifier) -> C2TAcceptanceEstimator:
+    return with_network(Network.load(classifier.name))(7, STEPS, torch.device("cpu"))
+
+
+def logits() -> torch.Tensor:
+    return torch.randn(REQUESTS, STEPS, VOCABULARY) * 2
+
+
+def by_step(estimator: C2TAcceptanceEstimator, logits: torch.Tensor, requests: list[int]) -> torch.Tensor:
+    """Confidences as an EAGLE head gets them: one call a draft step."""
+    found = torch.full((len(estimator.survival) - 1, STEPS), -1.0)
+    for step in range(STEPS):
+        estimator.predict(logits[:, step], torch.tensor(requests), torch.tensor(step), found, torch.ones(7))
+    return found
+
+
+def survival_in_c2t(classifier: TreeClassifier, logits: torch.Tensor) -> torch.Tensor:
+    draft = SimpleNamespace(expand=lambda tree, slots: NextTokenDistributions(logits[:, tree.size - 1, None]))
+    root = Root(torch.zeros(len(logits), dtype=torch.int64), None)
+    tree = C2T(classifier, beta=1e-30, K=1, W=1, levels=STEPS)(draft, root)
+    return tree.score[:, 1:].cummin(1).values.detach()
+
+
+def test_survival_is_the_confidence_of_c2ts_chain(classifier: TreeClassifier, estimator) -> None:
+    drawn = logits()
+    survival = by_step(estimator, drawn, [4, 0, 6, 2, 1])[:REQUESTS].cumprod(1)
+    # 16 roundings of the network's sums, and the product along the chain
+    torch.testing.assert_close(survival, survival_in_c2t(classifier, drawn), rtol=1e-4, atol=1e-7)
+    assert len(survival.unique()) > REQUESTS
+
+
+def test_all_steps_in_one_call_are_those_one_by_one(estimator) -> None:
+    drawn = logits()
+    requests = torch.arange(REQUESTS)
+    found = torch.full((7, STEPS), -1.0)
+    steps = torch.arange(STEPS).repeat(REQUESTS)
+    estimator.predict(drawn.flatten(0, 1), requests.repeat_interleave(STEPS), steps, found, torch.ones(7))
+    torch.testing.assert_close(found, by_step(estimator, drawn, requests.tolist()), rtol=1e-5, atol=1e-7)
+
+
+def test_rows_that_fill_up_a_graph_change_nothing(estimator) -> None:
+    drawn = logits()
+    whole = by_step(estimator, drawn, [3, 2, 1, 0, 4])
+    drawn[3:] = float("nan")
+    found = by_step(estimator, drawn, [3, 2, 1, -1, -1])
+    assert found[:3].equal(whole[:3])
+    assert (found[3:] == -1).all()
+    again = by_step(estimator, logits(), [0, 1, 2, 3, 4])  # what padding left behind is in nobody's chain
+    assert again[:REQUESTS].isfinite().all()
+
+
+def test_a_new_round_begins_a_new_chain(estimator) -> None:
+    drawn = logits()
+    first = by_step(estimator, drawn, [0, 1, 2, 3, 4])
+    by_step(estimator, logits(), [0, 1, 2, 3, 4])
+    assert by_step(estimator, drawn, [0, 1, 2, 3, 4]).equal(first)
+
+
+def test_the_score_reads_no_drawn_token_and_no_order(estimator) -> None:
+    """Only the distribution counts: with the vocabulary shuffled the confidences are the same."""
+    drawn = logits()
+    shuffled = drawn[..., torch.randperm(VOCABULARY)]
+    torch.testing.assert_close(
+        by_step(estimator, shuffled, [0, 1, 2, 3, 4]), by_step(estimator, drawn, [0, 1, 2, 3, 4])
+    )
+
+
+def test_probabilities_of_tokens_that_the_draft_lacks_are_zero(estimator) -> None:
+    drawn = logits()
+    drawn[..., 10:] = float("-inf")
+    assert by_step(estimator, drawn, [0, 1, 2, 3, 4])[:REQUESTS].isfinite().all()
+
+
+class Theirs:
+    """The part of vLLM's class that is looked at."""
+
+    def __init__(self, max_num_reqs, num_speculative_steps, device): ...
+    def predict(self, logits, idx_mapping, draft_step, confidence_probs, temperature): ...
+    def step(self, idx_mapping, num_sampled, num_rejected): ...
+
+
+@pytest.fixture
+def speculator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType(SPECULATOR)
+    module.OnlineAcceptanceEstimator = Theirs
+    monkeypatch.setitem(sys.modules, SPECULATOR, module)
+    parents = SPECULATOR.split(".")[:-1]
+    for end in range(1, len(parents) + 1):
+        monkeypatch.setitem(sys.modules, ".".join(parents[:end]), ModuleType(parents[end - 1]))
+    return module
+
+
+def test_registers_and_says_so(classifier: TreeClassifier, speculator, monkeypatch, caplog) -> None:
+    monkeypatch.setenv(CLASSIFIER, str(classifier.name))
+    with caplog.at_level(logging.INFO):
+        register()
+        register()
+        made = speculator.OnlineAcceptanceEstimator(7, STEPS, torch.device("cpu"))
+    assert isinstance(made, C2TAcceptanceEstimator)
+    assert made.network.features == classifier.config.features
+    assert [record.message.startswith("c2t-vllm: loaded") for record in caplog.records] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda module: delattr(module, "OnlineAcceptanceEstimator"), "has no OnlineAcceptanceEstimator"),
+        (
+            lambda module: setattr(module, "OnlineAcceptanceEstimator", type("Other", (Theirs,), {"step": None})),
+            "OnlineAcceptanceEstimator.step of this vLLM is missing",
+        ),
+        (
+            lambda module: setattr(
+                module, "OnlineAcceptanceEstimator", type("Other", (Theirs,), {"predict": lambda self, logits: None})
+            ),
+            r"predict of this vLLM is \['self', 'logits'\] instead of",
+        ),
+    ],
+)
+def test_another_vllm_stays_as_it_is(change, said, classifier, speculator, monkeypatch, caplog) -> None:
+    monkeypatch.setenv(CLASSIFIER, str(classifier.name))
+    change(speculator)
+    before = dict(vars(speculator))
+    register()
+    assert vars(speculator) == before
+    [record] = caplog.records
+    assert "\n" not in record.message
+    assert re.search(said, record.message)
+
+
+def test_no_vllm_no_classifier_and_a_wrong_one_are_named_in_a_line(speculator, monkeypatch, caplog, tmp_path) -> None:
+    monkeypatch.delenv(CLASSIFIER, raising=False)
+    register()
+    monkeypatch.setenv(CLASSIFIER, str(tmp_path))
+    register()
+    assert [record.message.split(":")[1] for record in caplog.records] == [
+        " not used",
+        " not used, vLLM keeps its own estimator",
+    ]
+    assert speculator.OnlineAcceptanceEstimator is Theirs
+    assert incompatible(speculator) == ""
+
+
+def test_both_packages_read_classifiers_by_the_same_file() -> None:
+    root = Path(__file__).parents[2] / "integrations"
+    texts = [(root / f"{name}/src/c2t_{name}/network.py").read_text() for name in ("sglang", "vllm")]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", ["tiny", "smollm2"])
+def test_the_committed_classifiers_are_read_with_their_calibration(name: str) -> None:
+    folder = Path(__file__).parents[2] / "checkpoints" / name / "classifier"
+    model, network = TreeClassifier.from_pretrained(folder), Network.load(folder)
+    columns = {"log_joint": -torch.rand(20) * 5, "entropy": torch.rand(20) * 4, "depth": torch.arange(20) % 6}
+    expected = model(SimpleNamespace(**columns), calibrated=True).detach()
+    torch.testing.assert_close(network(columns), expected)
+
+
+def test_damaged_and_foreign_classifiers_are_refused(classifier: TreeClassifier, tmp_path: Path) -> None:
+    with pytest.raises(ClassifierError, match="reads entropy, which the engine does not give"):
+        Network.load(classifier.name, known=("joint_prob", "log_prob", "log_max_prob", "rank", "depth"))
+    (Path(classifier.name) / "model.safetensors").write_bytes(b"no")
+    with pytest.raises(ClassifierError, match="holds no classifier of c2t"):
+        Network.load(classifier.name)
