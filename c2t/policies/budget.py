@@ -78,7 +78,7 @@ class Budget:
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         rows = len(root.token)
-        policy = self.policy if self.costs is None else self.of_levels[best_levels(self.costs, rows)]
+        policy = self.policy if self.costs is None else self._for_rows(rows)
         if policy is None:
             return Tree.root(root.token)
         seen = RecordingDraft(draft)
@@ -113,6 +113,16 @@ class Budget:
         tokens = rows + np.concatenate([[0.0], likely.cumsum()])
         seconds = self.costs.seconds(rows, widths, rows + np.arange(len(worth) + 1))
         return int(np.argmax(tokens / seconds))
+
+    def _for_rows(self, rows: int) -> Any:
+        """The policy that drafts as many levels as pay for so many rows, None for none; looked up where known."""
+        if rows not in self._known:
+            self._known[rows] = self.of_levels[best_levels(self.costs, rows)]
+        return self._known[rows]
+
+    @cached_property
+    def _known(self) -> dict[int, Any]:
+        return {}
 
     @cached_property
     def of_levels(self) -> list[Any]:

@@ -2,7 +2,6 @@
 over all requests decides by."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -113,7 +112,6 @@ class RoundCosts(NamedTuple):
             raise InputError("a calibration needs rising confidences, each with its share of accepted nodes")
 
 
-@lru_cache(maxsize=1024)
 def best_levels(costs: RoundCosts, rows: int) -> int:
     """Return the number of levels to draft for so many rows, 0 for none: the one at which the profile promises most
     tokens per second, if as many nodes are verified as pay."""

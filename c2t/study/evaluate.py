@@ -31,7 +31,7 @@ class StudySettings(RunSettings):
         return check_rule(policy, self.rule if policy.proposal == "sampled" else None)
 
 
-# Texts at a time: it bounds the memory of a run; the figures do not depend on it.
+# Texts at a time: it bounds the memory of a run. Only the figures of a budget depend on it, which these texts share.
 BATCH = 16
 LOOP_TOKENS, LOOP_PERIOD = 32, 16
 

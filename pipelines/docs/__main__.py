@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from c2t.study.plots import plot_fronts
+from c2t.study.plots import plot_batches, plot_fronts
 from c2t.study.points import read_points
 from pipelines.docs import bars
 from pipelines.docs.pages import ROOT, pages, render
-from pipelines.docs.tables import PARTS, lines
+from pipelines.docs.tables import PARTS, batch_figure, batch_speeds, lines
 from pipelines.docs.tree import draw
 from pipelines.gain import study as gain
 from pipelines.papers import drawing
@@ -35,6 +35,8 @@ def main(
         return
     if what == "figures":
         plot_fronts(read_points(ROOT / "data" / "results" / "tiny-front.jsonl"), FRONTS)
+        for pair, rows in batch_speeds().items():
+            plot_batches(rows, f"{pair}: tokens/s over the batch size", batch_figure(pair))
         drawing.save(gain.picture(gain.read(gain.RESULTS)), gain.RESULTS.with_suffix(".png"))
         return
     for page in pages():

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from c2t.policies import POLICIES
+from c2t.statistics import Statistics
+from c2t.study.batches import Speed
 from c2t.study.interval import Interval
 from c2t.study.pareto import compare
 from c2t.study.points import Point, read_points
@@ -266,12 +268,33 @@ def of_run(line: dict[str, Any]) -> tuple[float, int, str, str]:
 
 
 def batches() -> str:
-    """Return the table of tokens/s over the batch size; a line in its place before the run is made."""
-    return _over_batches(
+    """Return the table of tokens/s over the batch size, and its figures; a line in its place before the run is made."""
+    found = _over_batches(
         "batches.jsonl",
         lambda figures: (figures["contender"], f"{figures['tokens_per_second'][0]:.0f}"),
         lambda figures: interval(Interval(*figures["against_plain"])),
     )
+    drawn = [pair for pair in batch_speeds() if batch_figure(pair).exists()]
+    return found + "".join(f"\n![Tokens/s over the batch size, {pair}](images/batches-{pair}.png)\n" for pair in drawn)
+
+
+def batch_speeds() -> dict[str, list[Speed]]:
+    """Return the measured speeds over the batch size of each pair, named by what competed; the last line of each
+    counts."""
+    found: dict[str, dict[tuple[int, str], Speed]] = {}
+    for line in lines("batches.jsonl") if (RESULTS / "batches.jsonl").exists() else ():
+        figures, pair = line["figures"], line["configuration"]["pair"]
+        rate, ratio = (Interval(*figures[name]) for name in ("tokens_per_second", "against_plain"))
+        who = figures["contender"]
+        found.setdefault(pair, {})[figures["batch"], who] = Speed(
+            figures["batch"], figures["policy"], who, rate, ratio, Statistics()
+        )
+    return {pair: list(speeds.values()) for pair, speeds in found.items()}
+
+
+def batch_figure(pair: str) -> Path:
+    """Return the file of a pair's figure of tokens/s over the batch size."""
+    return RESULTS.parents[1] / "docs" / "images" / f"batches-{pair}.png"
 
 
 def batches_by_a_model() -> str:

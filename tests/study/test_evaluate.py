@@ -3,7 +3,7 @@
 import pytest
 
 from c2t.models.pairs import Pair
-from c2t.policies import C2T, Eagle2, Plain
+from c2t.policies import C2T, Budget, Eagle2, Plain
 from c2t.prompts import Prompt
 from c2t.sampling import Sampling
 from c2t.statistics import total
@@ -12,7 +12,12 @@ from tests.small_pair import TURNS
 from tests.toys import toy_classifier
 
 NEW = 20
-POLICIES = [Plain(), Eagle2(K=4, levels=3, N=12), C2T(toy_classifier(), beta=0.25, K=4, W=4, levels=5)]
+POLICIES = [
+    Plain(),
+    Eagle2(K=4, levels=3, N=12),
+    Budget(Eagle2(K=4, levels=3, N=None), nodes=90),
+    C2T(toy_classifier(), beta=0.25, K=4, W=4, levels=5),
+]
 
 
 def ids_of(pair: Pair) -> list[list[int]]:
