@@ -382,6 +382,26 @@ def serving() -> str:
     return table(columns, rows, source(found[-1], told))
 
 
+def ragged() -> str:
+    """Return the table of what a batch of trees of different sizes costs."""
+    rows, names = [], ("mixed", "mean", "largest")
+    for line in (found := lines("ragged.jsonl")):
+        figures = line["figures"]
+        times = (f"{figures[name]:.1f}" for name in names)
+        ratio = f"{figures['mixed'] / figures['mean']:.2f}"
+        rows.append((f"{line['configuration']['pair']}, {figures['forward']}", *times, ratio))
+    columns = (
+        "milliseconds",
+        "rows of 1 to 47 (a level: 1 to 12)",
+        "all of the mean size",
+        "all of the largest",
+        "first / second",
+    )
+    run = found[-1]["configuration"]
+    told = f"16 rows behind {run['prefix']} tokens, medians of {run['repeats']}, {run['threads']} threads"
+    return table(columns, rows, source(found[-1], told))
+
+
 def policies() -> str:
     """Return the table of the policies, with the defaults of their settings."""
     rows = [
@@ -439,6 +459,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "batches-model": batches_by_a_model,
     "breakdown": breakdown,
     "forwards": forwards,
+    "ragged": ragged,
     "serving": serving,
     "policies": policies,
     "pairs-on-the-hub": heads.pairs,
