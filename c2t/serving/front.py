@@ -66,7 +66,7 @@ class AsyncFront:
         """
         with self.changed:
             if self.deadline is not None:
-                raise Ending("the server is being stopped: send the request elsewhere or later")
+                raise Ending("the server takes no more requests: send this one elsewhere or later")
             request = self.decoder.submit(prompt, max_new_tokens, sampling, sequence, eos)
             client = self.clients[request] = _Client()
             self.changed.notify()
@@ -147,6 +147,8 @@ class AsyncFront:
     def _lose(self, error: Exception) -> None:
         """Tell those whose requests a failed step has ended; if none, all of them, for it would fail again."""
         LOG.error("decoding failed", exc_info=error)
+        if not self.clients:  # a step for nobody fails: so would every other one
+            raise error
         what = plain(f"{type(error).__name__}: {one_line(error)}")
         with self.changed:
             lost = [request for request in self.clients if request.finish] or list(self.clients)

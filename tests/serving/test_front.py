@@ -194,6 +194,25 @@ def test_an_error_that_would_come_again_costs_all_of_them() -> None:
     assert run(play).heard.outcomes == ["failed"] * 3 + ["length"]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_decoder_that_fails_for_nobody_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(stage: Stage) -> None:
+        answer = stage.submit(7, 5)
+        with monkeypatch.context() as patch:
+            patch.setattr(Script, "running", 1)  # a row that no step can free
+            patch.setattr(Script, "waiting", 0)
+            patch.setattr(stage.script, "step", lambda: 1 // 0)
+            stage.play(1)
+            stage.front.thread.join(10)
+        with pytest.raises(Failed, match="ZeroDivisionError"):
+            await all_of(answer)
+        assert not stage.front.alive
+        with pytest.raises(Ending):
+            stage.submit(7, 1)
+
+    assert run(play).heard.outcomes == ["failed"]
+
+
 def test_a_refusal_is_raised_at_once() -> None:
     async def play(stage: Stage) -> None:
         answers = [stage.submit(number, 1) for number in range(4)]
@@ -210,7 +229,7 @@ def test_requests_may_end_when_the_front_is_closed_but_not_for_ever() -> None:
         short, long = stage.submit(1, 2), stage.submit(2, 10**6)
         stage.front.close(0.3)
         assert not stage.front.alive
-        with pytest.raises(Ending, match="is being stopped"):
+        with pytest.raises(Ending, match="takes no more requests"):
             stage.submit(3, 1)
         stage.play(2)
         assert await all_of(short) == [1, 2]
