@@ -37,7 +37,7 @@ def decoder(tiny: Pair) -> SpeculativeDecoder:
 
 @pytest.fixture(scope="module")
 def server(decoder: SpeculativeDecoder) -> Iterator[Server]:
-    with serving(decoder, max_rows=2, max_waiting=2) as running:
+    with serving(decoder, max_rows=2, max_waiting=3) as running:  # three at once wait until the next step
         yield running
 
 
@@ -241,17 +241,17 @@ def test_too_many_at_once_are_told_to_come_again(server: Server, ai: OpenAI) -> 
     streams = [complete(ai, max_tokens=1000, stream=True) for _ in range(2)]
     for stream in streams:
         next(iter(stream))  # runs
-    with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(complete, ai) for _ in range(2)]
-        until(lambda: metrics(server)["c2t_requests_waiting"] == 2)
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(complete, ai) for _ in range(3)]
+        until(lambda: metrics(server)["c2t_requests_waiting"] == 3)
         with pytest.raises(openai.RateLimitError) as refused:
             complete(ai)
         assert refused.value.response.headers["Retry-After"] == "1"
         for stream in streams:
             stream.close()
-        assert [answer.result().choices[0].finish_reason for answer in waiting] == ["length"] * 2
+        assert [answer.result().choices[0].finish_reason for answer in waiting] == ["length"] * 3
     found = gained(server, before)
-    assert (found["c2t_requests_total.full"], found["c2t_requests_total.length"]) == (1, 2)
+    assert (found["c2t_requests_total.full"], found["c2t_requests_total.length"]) == (1, 3)
 
 
 def test_metrics_add_up(server: Server, ai: OpenAI, decoder: SpeculativeDecoder) -> None:
