@@ -1,7 +1,6 @@
 """Measurement of what a round of a batch costs on this machine, and of what a policy's drafts win on a pair."""
 
 import copy
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -23,20 +22,21 @@ from c2t.tree import Nodes, Tree
 
 ROWS = 8  # texts that are measured on, and rows of the largest batches in which forwards are timed
 NEW_TOKENS = 32  # of each of these texts
-REPEATS = 3  # of each forward; the median counts
+REPEATS = 3  # of each forward; the fastest counts: what else the machine does only adds to it
 # Tokens of all rows at which forwards are timed, on both sides of the tile sizes of the CPU kernel (14 rows) and of a
 # GPU (16, 32, ...), where the cost steps up.
 VERIFIED = (1, 2, 4, 6, 8, 14, 15, 16, 28, 32, 33, 48, 64, 96, 128)
 DRAFTED = (1, 2, 4, 8, 14, 16, 24, 32, 48, 64, 96)
 BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
 NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
+UNDISTURBED = 0.25  # quantile of the rounds' seconds that counts, for the same reason
 PER_GROUP = 8  # accepted nodes of which a share is made
 Clock = Callable[[], float]
 
 
 class Excess(NamedTuple):
-    """Seconds that real rounds took beyond their forwards, the median of `rounds` rounds of so many rows and draft
-    forwards."""
+    """Seconds that real rounds took beyond their forwards, at the quantile UNDISTURBED of `rounds` rounds of so many
+    rows and draft forwards."""
 
     rows: int
     levels: int
@@ -130,10 +130,16 @@ def curves(pair: Pair, texts: Sequence[Continuation], repeats: int, clock: Clock
                 seconds = getattr(bench, kind)(total // rows, rows)
                 spent.setdefault((kind, total), []).append(seconds)
     verify, draft = (
-        Curve(totals, tuple(statistics.median(spent[kind, total]) for total in totals))
+        Curve(totals, envelope([min(spent[kind, total]) for total in totals]))
         for kind, totals in (("verify", VERIFIED), ("draft", DRAFTED))
     )
     return verify, draft
+
+
+def envelope(seconds: Sequence[float]) -> tuple[float, ...]:
+    """Return for each size the least seconds of it and of all larger ones: a forward over fewer tokens takes no longer,
+    and where it did the machine was busy."""
+    return tuple(map(float, np.minimum.accumulate(np.array(seconds)[::-1])[::-1]))
 
 
 def rows_of(total: int, most: int) -> int:
@@ -225,7 +231,7 @@ def excesses(
             if len(step.rows) == len(prompts):
                 groups.setdefault(len(widths), []).append(spent)
         for levels, spent in groups.items():
-            yield Excess(len(prompts), levels, len(spent), statistics.median(spent))
+            yield Excess(len(prompts), levels, len(spent), float(np.quantile(spent, UNDISTURBED)))
 
 
 def fit(found: Sequence[Excess]) -> Rest:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from c2t import batch_costs, kept_costs
-from c2t.batch_costs import Excess, calibrate, fit, measure, profile, rows_of
+from c2t.batch_costs import Excess, calibrate, envelope, fit, measure, profile, rows_of
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of, measure_and_keep, path_of, read_costs
@@ -71,6 +71,10 @@ def profile_of(texts, policy):
         draft = toy_drafts()["perturbed"]
 
     return profile(object.__new__(Toy), policy, texts)
+
+
+def test_a_busy_moment_does_not_bend_a_curve() -> None:
+    assert envelope([1.0, 5.0, 2.0, 3.0, 9.0, 4.0]) == (1.0, 2.0, 2.0, 3.0, 4.0, 4.0)
 
 
 def test_tokens_are_shared_evenly_by_as_many_rows_as_there_are() -> None:
