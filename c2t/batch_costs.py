@@ -30,6 +30,7 @@ DRAFTED = (1, 2, 4, 8, 14, 16, 24, 32, 48, 64, 96)
 BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
 NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
 UNDISTURBED = 0.25  # quantile of the rounds' seconds that counts, for the same reason
+TYPICAL = 4  # tokens a row of the rounds that the rest is fitted on
 PER_GROUP = 8  # accepted nodes of which a share is made
 Clock = Callable[[], float]
 
@@ -208,7 +209,7 @@ def excesses(
 ) -> Iterator[Excess]:
     """Yield the seconds beyond the forwards of real rounds: of plain decoding, and of the policy's trees of one level
     and of all. The first round, in which the draft reads the prompts, is left out."""
-    budget = Budget(policy, nodes=10**6)  # which cuts nothing off, but takes its time
+    budget = Budget(policy, nodes=TYPICAL * len(prompts))  # within the curves, beyond which they only guess
     shallow: list[Any] = [Budget(budget.of_levels[1], budget.nodes)] if policy.levels > 1 else []
     policies: list[Any] = [Plain(), *shallow, budget]
     for each in policies:
