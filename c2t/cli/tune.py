@@ -17,6 +17,7 @@ from c2t.prompts import default_prompts
 from c2t.storage.results import check_place
 from c2t.study import autotune as tuning
 from c2t.study import autotune_cache as tuned
+from c2t.study import engine_flags
 
 TUNE = tuning.TuneSettings()
 
@@ -64,6 +65,14 @@ def tune(
             rich_help_panel=o.OUTPUT_PANEL,
         ),
     ] = None,
+    flags: Annotated[
+        engine_flags.Engine | None,
+        typer.Option(
+            help="Print the best setting that this engine can run, as its own options.",
+            show_default="none",
+            rich_help_panel=o.OUTPUT_PANEL,
+        ),
+    ] = None,
     json: o.Json = None,
 ) -> None:
     """Find the fastest policy on this machine; generate --tuned and bench --tuned use it.
@@ -96,6 +105,8 @@ def tune(
         return costs_of(loaded, policy, file) if file else measure_and_keep(loaded, policy, turns, settings.repeats)
 
     candidates = [parse(spec, shared.classifier(loaded, classifier), costs=costs) for spec in specs]
+    if flags:
+        engine_flags.check(flags, candidates)
     with working("tune", "stages") as tell:
         found = tuning.tune(loaded, candidates, turns, settings, progress=tell)
     key = tuned.key(loaded, batch)
@@ -103,6 +114,9 @@ def tune(
     configuration |= asdict(settings)
     terminal.table(*table(found))
     terminal.say(remarks(found))
+    options = engine_flags.lines(flags, found) if flags else []
+    for line in options:
+        terminal.say(line)
     path = tuned.store(
         key, tuned.Tuned(found.best.policy, classifier or loaded.name, found.best.predicted, found.costs, configuration)
     )
@@ -111,7 +125,7 @@ def tune(
         if figure:
             terminal.say(f"figure: {plots.plot_speeds(found, figure)}")
     finally:  # a picture that cannot be written takes no figures with it
-        terminal.result(json, "tune", figures(found), configuration)
+        terminal.result(json, "tune", figures(found) | ({"flags": options} if flags else {}), configuration)
 
 
 def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:

@@ -92,11 +92,12 @@ class Row(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """Result of a tuning. rows: fastest prediction first."""
+    """Result of a tuning. rows: fastest prediction first. candidates: the rounds behind them."""
 
     settings: TuneSettings
     costs: Costs
     rows: list[Row]
+    candidates: list[Candidate]
 
     @property
     def best(self) -> Row:
@@ -145,7 +146,7 @@ def tune(
     progress(of - 1, of, "checks the predictions by the clock")
     rows = check(costs, sorted(candidates, key=lambda each: -predict(costs, each)), race)
     progress(of, of, "")
-    return Tuning(settings, costs, rows)
+    return Tuning(settings, costs, rows, candidates)
 
 
 def write(pair: Pair, prompts: Sequence[Prompt], levels: int, settings: TuneSettings) -> list[Continuation]:

@@ -43,10 +43,12 @@ def test_defaults_are_those_of_the_settings() -> None:
 
 
 def test_tune_then_use(cache: Path, tmp_path: Path) -> None:
-    said = good("tune", *SMALL, "--figure", tmp_path / "speed.png", "--json", "-")
+    said = good("tune", *SMALL, "--figure", tmp_path / "speed.png", "--flags", "sglang", "--json", "-")
     assert f"figure: {tmp_path / 'speed.png'}" in said
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
     line = json.loads(said.splitlines()[-1])
+    assert all(told in said for told in line["figures"]["flags"])
+    assert [told.partition(":")[0] for told in line["figures"]["flags"]] == ["sglang", "left out"]
     rows = line["figures"]["rows"]
     assert {row["label"] for row in rows} == {"plain", "eagle2:K=4,levels=2,N=8", "chain:length=1"}
     trees = {row["label"]: row for row in rows}
@@ -116,3 +118,9 @@ def test_tuned_brings_its_policy(cache: Path, option: list[str]) -> None:
 def test_wrong_arguments(cache: Path, arguments: list[str], message: str) -> None:
     assert message in refused("tune", *arguments)
     assert not [*cache.glob("tuned-*.json")]
+
+
+def test_an_engine_that_can_run_none_of_the_policies_is_refused_before_the_work(cache: Path) -> None:
+    line = refused("tune", "--pair", "tiny", "--policies", "eagle2:N=8", "--flags", "vllm")
+    assert "it runs chains, and --policies has none; add chain:length=2" in line
+    assert not list(cache.glob("tuned-*.json"))

@@ -1,0 +1,90 @@
+"""The best setting of a tuning as an engine's own options, among the policies that the engine can run. The costs are
+those of c2t's forwards on this machine; an engine's own differ."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from c2t.decoding import Policy
+from c2t.errors import InputError
+from c2t.policies import Chain, Eagle2, Plain
+from c2t.study.autotune import Candidate, Tuning, candidate, predict
+from c2t.study.costs import Costs
+
+Engine = Literal["sglang", "vllm"]
+RUNS = {"sglang": "EAGLE-2 trees (eagle2) and chains", "vllm": "chains"}
+
+
+def can_run(engine: Engine, policy: Policy) -> bool:
+    """Return True for plain decoding and chains, and in SGLang for EAGLE-2's trees of a fixed number of tokens."""
+    if isinstance(policy, Eagle2) and engine == "sglang":
+        return policy.N is not None and policy.reranked and policy.expand == "value"
+    return isinstance(policy, Plain | Chain)
+
+
+def check(engine: Engine, policies: Sequence[Policy]) -> None:
+    """Raise InputError if the engine can run none of these policies that drafts."""
+    if not any(can_run(engine, policy) and not isinstance(policy, Plain) for policy in policies):
+        example = "eagle2:N=8,levels=2" if engine == "sglang" else "chain:length=2"
+        raise InputError(f"--flags {engine}: it runs {RUNS[engine]}, and --policies has none; add {example}")
+
+
+def lines(engine: Engine, found: Tuning) -> list[str]:
+    """Return the engine's options, then a line on what was left out."""
+    candidates = [each for each in found.candidates if can_run(engine, each.policy)]
+    best = max(candidates, key=lambda each: predict(found.costs, each))
+    given = sglang(best.policy) if engine == "sglang" else vllm(best.policy, schedule(found.costs, candidates))
+    return [f"{engine}: {given}", left_out(engine, found, best)]
+
+
+def sglang(policy: Any) -> str:
+    """Return SGLang's options for a policy; its number of draft tokens counts the root, as N does."""
+    if isinstance(policy, Plain):
+        return "no options: plain decoding is predicted to be the fastest"
+    topk = 1 if isinstance(policy, Chain) else policy.K
+    return (
+        f"--speculative-num-steps {policy.levels} --speculative-eagle-topk {topk} "
+        f"--speculative-num-draft-tokens {policy.size.tokens}"
+    )
+
+
+def vllm(policy: Policy, by_batch: list[tuple[int, int, int]]) -> str:
+    """Return vLLM's option for a policy and a schedule; the model and method of the draft are left to the reader."""
+    longest = max(policy.levels, *(length for _, _, length in by_batch))
+    if not longest:
+        return "no options: plain decoding is predicted to be the fastest at every batch size"
+    config = {"num_speculative_tokens": policy.levels or longest}
+    if {length for _, _, length in by_batch} != {policy.levels}:
+        config = {"num_speculative_tokens": longest, "num_speculative_tokens_per_batch_size": by_batch}
+    return f"--speculative-config '{json.dumps(config)}'"
+
+
+def schedule(costs: Costs, candidates: Sequence[Candidate]) -> list[tuple[int, int, int]]:
+    """Return (first batch size, last, drafted tokens a chain) of the chains predicted to be fastest, at 1, 2, 4, ...
+    requests and as many as there are prompts at most; 0: plain decoding. Sizes between two are taken as the larger.
+
+    A batch of another size than the measured one costs what the measured curves say for as many tokens in all.
+    """
+    found: list[tuple[int, int, int]] = []
+    size, last = 1, 0
+    while size <= len(candidates[0].alone):
+        whole = len(candidates[0].alone) // size * size
+        at = [candidate(each.policy, each.alone[:whole], size) for each in candidates]
+        length = max(at, key=lambda each: predict(costs, each)).policy.levels
+        first = found.pop()[0] if found and found[-1][2] == length else last + 1
+        found.append((first, size, length))
+        size, last = 2 * size, size
+    return found
+
+
+def left_out(engine: Engine, found: Tuning, best: Candidate) -> str:
+    """Say which policies the engine cannot run, and what the best of them is predicted to reach beside its own best."""
+    foreign = [each for each in found.candidates if not can_run(engine, each.policy)]
+    if not foreign:
+        return f"left out: nothing, {engine} can run every policy here"
+    names = ", ".join(dict.fromkeys(each.name for each in foreign))
+    speed = max(predict(found.costs, each) for each in foreign)
+    return (
+        f"left out, because {engine} runs {RUNS[engine]} only: {len(foreign)} settings of {names}; the best of them is "
+        f"predicted at {speed:.0f} tokens/s, these options at {predict(found.costs, best):.0f}, both in c2t"
+    )
