@@ -10,8 +10,9 @@ NUMBER = re.compile(r"^ *\|.*\d.*$", re.MULTILINE)
 
 
 def pages(root: Path = ROOT) -> list[Path]:
-    """Return README and every page of docs/."""
-    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    """Return README, every page of docs/, and the READMEs of the packages in integrations/."""
+    packages = sorted((root / "integrations").glob("*/README.md"))
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md")), *packages]
 
 
 def names(text: str) -> list[str]:

@@ -444,7 +444,32 @@ def parallel() -> str:
     return table(columns, rows, source(first, told, "95 % intervals by prompt"))
 
 
+def vllm_acceptance() -> str:
+    """Return the table of acceptance estimators of vLLM's adaptive verification, at equal budgets."""
+    found, rows, seen = lines("vllm-acceptance.jsonl"), [], set()
+    for line in found:
+        where = line["configuration"]["pair"]
+        for row in line["figures"]["rows"]:
+            ours = row["estimator"].startswith("C2T")
+            if (where, row["estimator"]) in seen and not ours:
+                continue
+            seen.add((where, row["estimator"]))
+            named = f" `{Path(line['configuration']['classifier']).name}`" * ours
+            shares = (f"{share:.3f}" for share in row["accepted_per_verified"])
+            rows.append((where, row["estimator"] + named, f"{row['log_loss']:.3f}", *shares))
+            if ours:
+                ratios = (interval(Interval(*ratio)) for ratio in row["over_warm"])
+                rows.append((where, "the same over vLLM's, warm", "", *ratios))
+    told = [f"{line['configuration']['pair']}: {line['figures']['prompts']} prompts" for line in found[:2]]
+    run = found[0]["configuration"]
+    told += [f"{run['max_new_tokens']} new tokens, T = {run['temperature']:g}", f"batches of {run['batch']}"]
+    told += [f"chains of {run['length']}", "95 % intervals by prompt"]
+    columns = ("pair", "estimator", "log loss", *(f"{budget}" for budget in found[0]["figures"]["budgets"]))
+    return table(columns, rows, source(found[-1], *told))
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "vllm-acceptance": vllm_acceptance,
     "constructions": constructions,
     "points": points,
     "front": front,

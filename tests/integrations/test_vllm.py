@@ -1,5 +1,6 @@
 """c2t-vllm: the estimator scores chains as c2t does, and takes vLLM's place only where it fits."""
 
+import importlib.util
 import logging
 import re
 import sys
@@ -196,3 +197,52 @@ def test_damaged_and_foreign_classifiers_are_refused(classifier: TreeClassifier,
     (Path(classifier.name) / "model.safetensors").write_bytes(b"no")
     with pytest.raises(ClassifierError, match="holds no classifier of c2t"):
         Network.load(classifier.name)
+
+
+@pytest.fixture
+def compare(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script integrations/vllm/compare.py."""
+    place = Path(__file__).parents[2] / "integrations" / "vllm" / "compare.py"
+    spec = importlib.util.spec_from_file_location("compare", place)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "compare", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_online_estimator_is_vllms(compare: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its coefficients after three refits are those of the kernels in vLLM 0.33's wheel, which were run on these rounds
+    in Triton's interpreter (float32)."""
+    monkeypatch.setattr(compare.Online, "REFIT_INTERVAL", 10)
+    online, length = compare.Online(), compare.LENGTH
+    for number in range(30):
+        places = torch.arange(4 * length).view(4, length) + number * 4 * length
+        q = (0.35 + 0.64 * ((places * 37 % 101) / 100) ** 0.5).log()
+        accepted = torch.tensor([(number * 5 + row * 3) % (length + 1) for row in range(4)])
+        online.learn(compare.Round(torch.arange(4), q, q, accepted))
+    kernels = torch.tensor([1.25536, 1.12951, 0.86597, 0.74384, 0.50279, 0.14152, -0.16634])
+    torch.testing.assert_close(online.intercepts, kernels, rtol=1e-4, atol=1e-4)
+    assert float(online.slope) == pytest.approx(0.0855833, abs=1e-5)
+
+
+def test_a_budget_goes_to_the_highest_survival_and_chains_stay_chains(compare: ModuleType) -> None:
+    estimate = torch.rand(5, compare.LENGTH)
+    estimate[2] = 1.0
+    for budget in (1, 6, 17, 34):
+        chosen = compare.admitted(estimate, budget)
+        assert int(chosen.sum()) == budget
+        assert (chosen.long().diff(dim=1) <= 0).all()
+        survival = estimate.cumprod(1)
+        assert survival[chosen].min() >= survival[~chosen].max()
+
+
+def test_an_outcome_counts_what_is_accepted_by_prompt(compare: ModuleType) -> None:
+    columns = torch.full((2, compare.LENGTH), -0.1)
+    rounds = [compare.Round(torch.tensor([1, 0]), columns, columns, torch.tensor([0, 3]))] * 2
+    equal = compare.run(compare.EqualDepth(), rounds, 2)
+    assert equal.accepted.tolist() == [[2, 0], [4, 0], [6, 0], [6, 0], [6, 0]]
+    assert equal.admitted.tolist() == [[2, 2], [4, 4], [6, 6], [8, 8], [10, 10]]
+    assert equal.log_loss == pytest.approx(0.6931, abs=1e-4)
+    oracle = compare.run(compare.Oracle(), rounds, 2)
+    assert oracle.accepted.sum(1).tolist() == [4, 6, 6, 6, 6]
+    assert compare.over(oracle, equal)[0][0] == 2.0
