@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from c2t.decoding import Policy
+from c2t.display import count
 from c2t.errors import InputError
 from c2t.policies import Chain, Eagle2, Plain
 from c2t.study.autotune import Candidate, Tuning, candidate, predict
@@ -82,9 +83,9 @@ def left_out(engine: Engine, found: Tuning, best: Candidate) -> str:
     foreign = [each for each in found.candidates if not can_run(engine, each.policy)]
     if not foreign:
         return f"left out: nothing, {engine} can run every policy here"
-    names = ", ".join(dict.fromkeys(each.name for each in foreign))
+    settings = f"{count(len(foreign), 'setting')} of {', '.join(dict.fromkeys(each.name for each in foreign))}"
     speed = max(predict(found.costs, each) for each in foreign)
     return (
-        f"left out, because {engine} runs {RUNS[engine]} only: {len(foreign)} settings of {names}; the best of them is "
+        f"left out, because {engine} runs {RUNS[engine]} only: {settings}; the best of them is "
         f"predicted at {speed:.0f} tokens/s, these options at {predict(found.costs, best):.0f}, both in c2t"
     )

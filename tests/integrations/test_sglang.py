@@ -10,6 +10,7 @@ import torch
 from c2t_sglang import CLASSIFIER, FUNCTION, HOOKS, MODULE, Rerank, register
 from c2t_sglang.network import Network
 from c2t_sglang.rerank import KNOWN, candidates, reranked, survival
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
 from c2t.policies.eagle2 import Eagle2, rerank
@@ -125,6 +126,13 @@ def test_ties_keep_parents_before_children(certain: float, full: Tree) -> None:
     parent = full.parent[:, 1:] - 1
     above = torch.where(parent < 0, 1.0, whole.gather(1, parent.clamp(min=0)))
     assert (whole < above).all()
+
+
+def test_nothing_waits_for_the_device_and_no_shape_depends_on_values(full: Tree, network: Network) -> None:
+    scores, _, parents = lists(full)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        found = reranked(network, *([fake.from_tensor(each) for each in given] for given in (scores, parents)))
+    assert [each.shape for each in found] == [each.shape for each in scores]
 
 
 def test_one_step_and_chains(full: Tree, network: Network) -> None:

@@ -12,6 +12,7 @@ import torch
 from c2t_vllm import CLASSIFIER, SPECULATOR, incompatible, register
 from c2t_vllm.estimator import C2TAcceptanceEstimator, with_network
 from c2t_vllm.network import ClassifierError, Network
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
 from c2t.policies.c2t import C2T
@@ -98,6 +99,18 @@ def test_the_score_reads_no_drawn_token_and_no_order(estimator) -> None:
     torch.testing.assert_close(
         by_step(estimator, shuffled, [0, 1, 2, 3, 4]), by_step(estimator, drawn, [0, 1, 2, 3, 4])
     )
+
+
+def test_nothing_waits_for_the_device_and_no_shape_depends_on_values(classifier: TreeClassifier) -> None:
+    """Tensors without values: reading one, or a shape that depends on one, raises. So it can stand in a CUDA graph."""
+    network = Network.load(classifier.name)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        estimator = with_network(network)(7, STEPS, torch.device("cpu"))
+        given = (torch.randn(REQUESTS, VOCABULARY), torch.arange(REQUESTS), torch.tensor(0), torch.rand(7, STEPS))
+        estimator.predict(*given, torch.ones(7))
+        estimator.step(given[1], given[1], given[1])
+        with pytest.raises(DataDependentOutputException):
+            given[0].max().item()
 
 
 def test_probabilities_of_tokens_that_the_draft_lacks_are_zero(estimator) -> None:

@@ -62,7 +62,7 @@ def test_vllm_gets_chains_by_batch_size() -> None:
         "num_speculative_tokens": 4,
         "num_speculative_tokens_per_batch_size": [[1, 1, 4], [2, 2, 1], [3, 8, 0]],
     }
-    assert "1 settings of eagle2" in rest
+    assert "1 setting of eagle2" in rest
 
 
 def test_equal_lengths_need_no_schedule_and_none_no_options() -> None:
