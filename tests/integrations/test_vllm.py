@@ -1,6 +1,7 @@
 """c2t-vllm: the estimator scores chains as c2t does, and takes vLLM's place only where it fits."""
 
 import importlib.util
+import json
 import logging
 import re
 import sys
@@ -207,6 +208,18 @@ def test_the_committed_classifiers_are_read_with_their_calibration(name: str) ->
 def test_damaged_and_foreign_classifiers_are_refused(classifier: TreeClassifier, tmp_path: Path) -> None:
     with pytest.raises(ClassifierError, match="reads entropy, which the engine does not give"):
         Network.load(classifier.name, known=("joint_prob", "log_prob", "log_max_prob", "rank", "depth"))
+    place = Path(classifier.name) / "config.json"
+    whole = json.loads(place.read_text())
+    wrong = {"negatives_kept": 0, "layers": "two", "M": -1, "hidden": 9, "features": [["depth"]], "schema_version": 2}
+    for change in ({name: value} for name, value in wrong.items()):
+        place.write_text(json.dumps(whole | change))
+        with pytest.raises(ClassifierError, match=r"does not (describe a classifier|fit)"):
+            Network.load(classifier.name)
+    for text in ("[]", "{}", "null", "7", "{"):
+        place.write_text(text)
+        with pytest.raises(ClassifierError, match="classifier of c2t"):
+            Network.load(classifier.name)
+    place.write_text(json.dumps(whole))
     (Path(classifier.name) / "model.safetensors").write_bytes(b"no")
     with pytest.raises(ClassifierError, match="holds no classifier of c2t"):
         Network.load(classifier.name)

@@ -56,14 +56,24 @@ class Network:
             weights = load_file(folder / "model.safetensors")
         except (OSError, ValueError, SafetensorError) as error:
             raise ClassifierError(f"{folder} holds no classifier of c2t: {error}") from error
-        if not isinstance(config, dict) or config.get("schema_version") != 1 or "negatives_kept" not in config:
+        try:
+            return cls._of(config, weights, folder, known)
+        except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
+            raise ClassifierError(
+                f"{folder / 'config.json'} does not describe a classifier of c2t: {error!r}"
+            ) from error
+
+    @classmethod
+    def _of(cls, config: dict, weights: Mapping[str, Tensor], folder: Path, known: Collection[str]) -> "Network":
+        layers, M, kept = config.get("layers", 2), config.get("M", 1000), config["negatives_kept"]
+        if config["schema_version"] != 1 or not (2 <= layers <= 64 and (M is None or M >= 1) and 0 < kept <= 1):
             raise ClassifierError(f"{folder / 'config.json'} does not describe a classifier of c2t, schema version 1")
         features = config.get("features", ["joint_prob", "entropy", "depth"])
         if unknown := [name for name in features if name not in known]:
             raise ClassifierError(
                 f"{folder} reads {', '.join(unknown)}, which the engine does not give; train one on {', '.join(known)}"
             )
-        names = ["hidden", *(f"further.{number}" for number in range(config.get("layers", 2) - 2)), "output"]
+        names = ["hidden", *(f"further.{number}" for number in range(layers - 2)), "output"]
         sizes = [len(features), *[config.get("hidden", 48)] * (len(names) - 1), 1]
         shapes = {f"{name}.weight": (n, m) for name, m, n in zip(names, sizes, sizes[1:], strict=False)}
         shapes |= {f"{name}.bias": (n,) for name, n in zip(names, sizes[1:], strict=True)}
@@ -72,9 +82,9 @@ class Network:
         return cls(
             features=tuple(features),
             layers=tuple((weights[f"{name}.weight"].float(), weights[f"{name}.bias"].float()) for name in names),
-            M=config.get("M", 1000),
+            M=M,
             conditional=config.get("label") in CONDITIONAL,
-            shift=math.log(config["negatives_kept"]),
+            shift=math.log(kept),
         )
 
     def to(self, device: torch.device | str) -> "Network":
