@@ -4,6 +4,7 @@ costs turn them into seconds, and a few prompts decoded against the clock check 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple
 
 from c2t.decoding import Policy
@@ -138,7 +139,7 @@ def tune(
         )
     progress(of - 3, of, "measures forwards")
     rounds = [round for each in candidates for batch in each.batches for round in batch]
-    widest = max((max(round.widths, default=1) for round in rounds), default=1)
+    widest = ceil(max((max(round.widths, default=1) for round in rounds), default=1))
     costs = measure(pair, typical(texts, settings.batch), widest=widest, repeats=settings.repeats, clock=clock)
     progress(of - 2, of, "measures the rest of a round")
     race = Race(pair, texts, settings, clock)

@@ -19,14 +19,15 @@ from c2t.study.evaluate import BATCH
 class Round(NamedTuple):
     """One round of `rows` prompts decoded together.
 
-    verified: tokens a row in the target's forward, root included, of the largest tree. widths: tokens a row in each
-    draft forward, the first of which reads the tokens that the round before accepted; empty where nothing was drafted.
+    verified: tokens a row in the target's forward, root included, on average: a forward costs what all rows hold.
+    widths: the same in each draft forward, the first of which reads the tokens that the round before accepted; empty
+    where nothing was drafted.
     accepted: drafted tokens, of all rows. new: tokens that all rows won, without those past the end of a text.
     """
 
     rows: int
-    verified: int
-    widths: tuple[int, ...]
+    verified: float
+    widths: tuple[float, ...]
     accepted: int
     new: int
 
@@ -109,11 +110,11 @@ def together(prompts: Sequence[Sequence[Round]]) -> list[Round]:
     batch = []
     for rows in zip_longest(*prompts):
         rows = [row for row in rows if row is not None]
-        widths = tuple(max(level) for level in zip_longest(*(row.widths for row in rows), fillvalue=0))
+        widths = tuple(sum(level) / len(rows) for level in zip_longest(*(row.widths for row in rows), fillvalue=0))
         batch.append(
             Round(
                 sum(row.rows for row in rows),
-                max(row.verified for row in rows),
+                sum(row.verified for row in rows) / len(rows),
                 widths,
                 sum(row.accepted for row in rows),
                 sum(row.new for row in rows),

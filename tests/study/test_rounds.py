@@ -87,7 +87,7 @@ def test_widths_are_what_the_draft_forwards(
     assert forwarded == levels  # the root's row is read off the forward that took in the accepted tokens
 
 
-def test_together_takes_the_largest_tree_and_the_widest_level() -> None:
+def test_together_a_row_costs_the_mean_of_trees_and_levels() -> None:
     first = [Round(1, 5, (2, 4), 1, 2), Round(1, 3, (1,), 0, 1)]
     second = [Round(1, 2, (3,), 0, 1)]
-    assert together([first, second]) == [Round(2, 5, (3, 4), 1, 3), Round(1, 3, (1,), 0, 1)]
+    assert together([first, second]) == [Round(2, 3.5, (2.5, 2.0), 1, 3), Round(1, 3, (1,), 0, 1)]
