@@ -24,7 +24,7 @@ TOTALS = {gamma: Totals(10, 10, 10 * gamma, 20) for gamma in (1, 6, 30)}
 
 
 def tuning(*rows: Row) -> Tuning:
-    return Tuning(TuneSettings(), None, [*rows, Row("plain", "plain", TOTALS[1], 50.0)])
+    return Tuning(TuneSettings(), None, [*rows, Row("plain", "plain", TOTALS[1], 50.0)], [])
 
 
 def test_curves_are_the_fronts_and_all_points_are_drawn() -> None:
