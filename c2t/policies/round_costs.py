@@ -9,6 +9,8 @@ from jaxtyping import Float, Int
 
 from c2t.errors import InputError
 
+DOUBT = 0.05  # what costs and yields may be wrong by: they were measured on other texts, and machines vary by as much
+
 
 class Curve(NamedTuple):
     """Seconds of a forward over each of `sizes` tokens, in rising order."""
@@ -114,10 +116,10 @@ class RoundCosts(NamedTuple):
 
 def best_levels(costs: RoundCosts, rows: int) -> int:
     """Return the number of levels to draft for so many rows, 0 for none: the one at which the profile promises most
-    tokens per second, if as many nodes are verified as pay."""
+    tokens per second, if as many nodes are verified as pay. Drafting must promise DOUBT more than plain decoding."""
     profile = costs.profile
     nodes = np.array(profile.nodes)
-    rates = [1 / costs.seconds(rows, (), np.array([rows]))[0]]
+    rates = [(1 + DOUBT) / costs.seconds(rows, (), np.array([rows]))[0]]
     for levels, accepted in enumerate(profile.accepted, 1):
         widths = [rows * width for width in profile.widths[:levels]]
         rates.append(((1 + np.array(accepted)) / costs.seconds(rows, widths, rows * (1 + nodes))).max())

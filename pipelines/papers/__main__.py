@@ -7,49 +7,17 @@ Names say the paper: `table1` and `figure4` are C2T's (`c2t-table1` is the same)
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from c2t.errors import InputError
 from c2t.stopping import Stopped
 from c2t.storage.results import check_place
 from pipelines import options as o
 from pipelines import terminal
-from pipelines.papers import (
-    calibration,
-    chains,
-    domains,
-    dyspec,
-    eagle2,
-    entropytree,
-    features,
-    mcsd_plus,
-    outputs,
-    study,
-    timing,
-    transfer,
-    tree_blocks,
-    trees,
-)
-from pipelines.papers.report import Reproduction, show
-
-TOPICS = (
-    features,
-    transfer,
-    chains,
-    trees,
-    calibration,
-    domains,
-    timing,
-    outputs,
-    eagle2,
-    entropytree,
-    mcsd_plus,
-    dyspec,
-    tree_blocks,
-)
-REPORTS: dict[str, Reproduction] = {name: report for topic in TOPICS for name, report in topic.REPORTS.items()}
+from pipelines.papers import study
+from pipelines.papers.report import show
+from pipelines.papers.reports import TOPICS, known, make, make_by_actors
 
 Names = Annotated[list[str] | None, typer.Argument(help="Reports to make; none: list them.", metavar="REPORT")]
 HarvestPrompts = Annotated[list[Path] | None, typer.Option(help="Prompt file of the harvest; repeat it for more.")]
@@ -65,6 +33,11 @@ Same = Annotated[str, typer.Option(help="Pair of the same family (table2), or to
 SameDraft = Annotated[str | None, typer.Option(help="Draft of that pair (figure7).", show_default="eagle")]
 Other = Annotated[str, typer.Option(help="Pair of another family (table2).")]
 Build = Annotated[bool, typer.Option("--build/--no-build", help="Build missing pairs, or leave them out.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(help="Make reports by Ray actors in the cluster at this address; local: by several processes here."),
+]
+Workers = Annotated[int, typer.Option(help="Number of Ray actors, each of which makes one report at a time.")]
 Out = Annotated[Path | None, typer.Option(help="File to append result lines (JSON) to; figures go beside it.")]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -90,6 +63,8 @@ def main(
     seed: o.Seed = 0,
     device: o.Device = None,
     dtype: o.Dtype = None,
+    ray: Ray = None,
+    workers: Workers = 2,
     out: Out = None,
 ) -> None:
     if not reports:
@@ -108,9 +83,11 @@ def main(
         chosen = [known(name) for name in reports]
         if out:
             check_place(out)
+        said = {option: value for option, value in given.items() if value is not None}
+        made = make(chosen, said) if ray is None else make_by_actors(chosen, said, ray, workers)
         for number, name in enumerate(chosen):
             try:
-                make(name, out, {option: value for option, value in given.items() if value is not None})
+                show(name, next(made), out)
             except Stopped as stopped:
                 rest = (
                     f"go on with {' '.join(chosen[number:])} and the same options; what was harvested is not made again"
@@ -119,20 +96,6 @@ def main(
                     f"{number} of {len(chosen)} reports are made{f' and safe in {out}' if out else ''}; {rest}"
                 )
                 raise
-
-
-def known(name: str) -> str:
-    """Return the name of a report; InputError for an unknown one."""
-    short = name.removeprefix("c2t-")
-    if short not in REPORTS:
-        raise InputError(f"no report is called {name!r}; known: {', '.join(REPORTS)}")
-    return short
-
-
-def make(name: str, out: Path | None, given: dict[str, Any]) -> None:
-    """Make a report with its own defaults, changed by `given`, and show it."""
-    found = study.study(**REPORTS[name].defaults | given)
-    show(name, REPORTS[name].build(found), found, out)
 
 
 if __name__ == "__main__":

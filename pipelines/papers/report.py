@@ -13,7 +13,7 @@ from c2t.records.reader import Harvest
 from c2t.storage.provenance import hardware
 from c2t.storage.results import append_line, result_line
 from pipelines import terminal
-from pipelines.papers import drawing
+from pipelines.papers import drawing, study
 from pipelines.papers.study import Counted, Study
 from pipelines.papers.verdicts import Conclusion
 
@@ -34,12 +34,25 @@ class Report(NamedTuple):
     numbers: Mapping[str, Any] = MappingProxyType({})
 
 
+class Made(NamedTuple):
+    """A report, with the title of the study that it was made of, and everything that its numbers depend on."""
+
+    report: Report
+    study: str
+    configuration: dict[str, Any]
+
+
 class Reproduction(NamedTuple):
     """Recipe of a report. build: function that makes it. defaults: settings that differ from those of
     `study.Settings`."""
 
     build: Callable[[Study], Report]
     defaults: Mapping[str, Any] = MappingProxyType({})
+
+    def make(self, given: Mapping[str, Any]) -> Made:
+        """Make the report with its own defaults, changed by `given`."""
+        of = study.study(**{**self.defaults, **given})
+        return Made(self.build(of), of.title, configuration(of))
 
     @property
     def about(self) -> str:
@@ -108,9 +121,10 @@ def rounds_of(harvest: Harvest) -> str:
     return f"{harvest.trees:,} rounds of {len(harvest.prompts)} harvested texts, {harvest.rows:,} nodes"
 
 
-def show(name: str, report: Report, study: Study, out: Path | None) -> None:
+def show(name: str, made: Made, out: Path | None) -> None:
     """Print a report; append its result line to the file `out` and draw its figure beside it, as NAME.png."""
-    terminal.table(f"{report.title}\n{study.title}", report.columns, _without_nan(report.rows))
+    report = made.report
+    terminal.table(f"{report.title}\n{made.study}", report.columns, _without_nan(report.rows))
     for note in report.notes:
         terminal.say(note)
     terminal.say("")
@@ -121,7 +135,7 @@ def show(name: str, report: Report, study: Study, out: Path | None) -> None:
         terminal.say(f"figure: {where}")
     terminal.say(f"({hardware()})")
     if out:
-        append_line(out, result_line(name, numbers_of(report), configuration(study)))
+        append_line(out, result_line(name, numbers_of(report), made.configuration))
 
 
 def numbers_of(report: Report) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from filelock import FileLock
 
 from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy, check_rule
@@ -197,15 +198,9 @@ class Study:
         )
         rows_of = _hash(harvesting.provenance(self.pair, prompts, wanted))
         name = f"{s.pair}-{Path(s.draft or 'eagle').name}-T{s.temperature:g}-{rows_of}"
-        with working("harvest", "texts") as tell:
-            return harvesting.harvest(
-                self.pair,
-                prompts,
-                checkpoints.harvest_of(name),
-                wanted,
-                resume=True,
-                progress=tell,
-            )
+        place = checkpoints.harvest_of(name)
+        with alone(place), working("harvest", "texts") as tell:
+            return harvesting.harvest(self.pair, prompts, place, wanted, resume=True, progress=tell)
 
     def classifier(self, features: Sequence[str] = (P, H, D), training: str | None = None, **changes: Any):
         """Return a classifier trained on the harvest, or the one trained before with the same settings on the same
@@ -226,12 +221,13 @@ class Study:
         key = _hash(rows.provenance, asdict(settings), start)
         if key not in self._classifiers:
             place = checkpoints.root() / "checkpoints" / "local" / "papers" / f"{rows.folder.name}-{key}"
-            if not place.is_dir():
-                with working("train", "steps") as tell:
-                    if source is None:
-                        train([rows.folder], place, settings, progress=tell)
-                    else:
-                        finetune([rows.folder], source, place, settings, progress=tell)
+            with alone(place), working("train", "steps") as tell:
+                if place.is_dir():
+                    pass  # trained before, or by another process meanwhile
+                elif source is None:
+                    train([rows.folder], place, settings, progress=tell)
+                else:
+                    finetune([rows.folder], source, place, settings, progress=tell)
             self._classifiers[key] = TreeClassifier.from_pretrained(place, device=self.pair.target.device)
         return self._classifiers[key]
 
@@ -296,3 +292,9 @@ def _point(pair: Pair, policy: Policy, statistics: Sequence[Statistics]) -> Poin
         verified=tuple(s.verified_tokens for s in statistics),
         passes=tuple(sum(s.passes) for s in statistics),
     )
+
+
+def alone(place: Path) -> FileLock:
+    """Return the lock under which one process makes what is to lie at `place`; others wait for it, and find it made."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(place.with_name(f".{place.name}.making"))

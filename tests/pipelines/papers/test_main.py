@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from c2t.errors import InputError
 from pipelines.papers import __main__ as entry
-from pipelines.papers.__main__ import REPORTS, TOPICS, app
+from pipelines.papers.__main__ import app
 from pipelines.papers.report import Reproduction
+from pipelines.papers.reports import REPORTS, TOPICS
 from pipelines.papers.study import Settings
 from tests.pipelines.papers.small_study import SMALL
 
@@ -48,10 +50,14 @@ def test_reports_go_to_result_lines_and_figures(here: Path, tmp_path: Path) -> N
 
 def test_what_is_not_said_is_the_reports_own(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr(entry.study, "study", lambda **settings: given.update(settings))
-    monkeypatch.setattr(entry, "show", lambda *_: None)
+
+    def seen(**settings: Any) -> None:
+        given.update(settings)
+        raise InputError("seen")
+
+    monkeypatch.setattr(entry.study, "study", seen)
     monkeypatch.setitem(entry.REPORTS, "mine", Reproduction(lambda study: None, {"limit": 5, "draft": "mtp"}))
-    assert called("mine", "--draft", "lm", "--prompts", "a.jsonl", "--prompts", "b.jsonl").exit_code == 0
+    assert called("mine", "--draft", "lm", "--prompts", "a.jsonl", "--prompts", "b.jsonl").exit_code == 2
     assert (given["limit"], given["draft"]) == (5, "lm")
     assert [path.name for path in given["prompts"]] == ["a.jsonl", "b.jsonl"]
     assert "temperature" not in given
