@@ -15,8 +15,9 @@ from c2t.decoding import cut
 from c2t.errors import InputError
 from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import Pair
-from c2t.policies import C2T, Eagle2, JointThreshold, MCSDPlus, Plain, SpecInfer
+from c2t.policies import C2T, Budget, Eagle2, JointThreshold, MCSDPlus, Plain, SpecInfer
 from c2t.sampling import Sampling
+from tests.every_policy import toy_costs
 from tests.marks import slow_except
 from tests.toys import PROMPTS, VOCABULARY, run, toy_classifier, toy_drafts, toy_target, toy_tokenizer
 
@@ -27,6 +28,8 @@ POLICIES = {
     "eagle2": Eagle2(K=3, levels=3, N=8),
     "threshold": JointThreshold(0.05, K=3, W=4, levels=4),
     "c2t": C2T(toy_classifier(), beta=0.25, K=3, W=3, levels=4),
+    "budget": Budget(Eagle2(K=3, levels=3, N=None), nodes=7),
+    "budget by costs": Budget(Eagle2(K=3, levels=3, N=None), costs=toy_costs(3, a_token=0.1, a_level=0.1)),
     "specinfer": SpecInfer((2, 2, 1)),
     "eagle2 and ngrams": Eagle2(K=3, levels=3, N=8),
     "specinfer and ngrams": SpecInfer((2, 2, 1)),

@@ -87,9 +87,12 @@ class Budget:
         worth[:, 0] = -1.0  # roots are verified anyway
         # Slot by slot, so that equal nodes stand in the order of their rows' own trees, parents first.
         falling = torch.sort(worth.T.flatten(), descending=True, stable=True)
-        most = min(int((worth >= 0).sum()), max(self.nodes - rows, 0) if self.nodes else worth.numel())
+        nodes = int((worth >= 0).sum())
+        most = min(nodes, max(self.nodes - rows, 0) if self.nodes else nodes)
         if self.costs is not None:
             most = self._paying(falling.values[:most], rows, seen)
+        if most == nodes:
+            return tree
         chosen = torch.zeros_like(worth.T.flatten(), dtype=torch.bool)
         chosen[falling.indices[:most]] = True
         chosen = chosen.unflatten(0, worth.T.shape).T.clone()
@@ -99,8 +102,9 @@ class Budget:
     def confidence(self, tree: Tree) -> Float[Tensor, "B n"]:
         """Return the probability that each node is accepted, as the policy knows it: its classifier's, else the joint
         probability under the draft. A node has none above its parent's, because it is not accepted without it."""
-        own = tree.score if isinstance(self.policy, C2T) else tree.log_joint.exp()
-        parent = tree.parent.clamp(min=0)
+        if not isinstance(self.policy, C2T):
+            return tree.log_joint.exp()  # which falls along a path as it is
+        own, parent = tree.score, tree.parent.clamp(min=0)
         for _ in range(int(tree.depth.max()) + 1):
             own = torch.minimum(own, own.gather(1, parent))
         return own

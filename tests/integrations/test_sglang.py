@@ -185,3 +185,10 @@ def test_what_it_cannot_use_is_named_in_a_line(classifier, sglang, monkeypatch, 
     assert len(caplog.records) == len(said)
     for record, part in zip(caplog.records, said, strict=True):
         assert part in record.getMessage()
+
+
+def test_the_copy_of_the_wheels_function_is_right(full: Tree) -> None:
+    wheel = pytest.importorskip("sglang.srt.speculative.eagle_utils", reason="SGLang is not installed")
+    both = (organize(*lists(full), N) for organize in (wheel.organize_draft_results, organize_draft_results))
+    for found, wanted in zip(*both, strict=True):
+        assert found.equal(wanted)
