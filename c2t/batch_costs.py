@@ -167,7 +167,7 @@ class Bench:
     def verify(self, size: int, rows: int | None = None) -> float:
         """Return the target's seconds over trees of `size` tokens in the first rows (default: in all)."""
         session = copy.copy(self.session)
-        session.cache = copy.copy(session.cache)
+        session.cache = session.cache.copy()  # which grows and moves rows without a change to the texts' own
         session.select(torch.arange(rows or len(self.root), device=self.root.device))
         tree = regular(self.root[:rows], size, BRANCHING)
         start = self._now()

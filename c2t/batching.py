@@ -184,11 +184,12 @@ class BatchDecoder:
         as for want of memory, all that ran have ended as "cancelled", and those that wait can go on.
         """
         self.last = None
-        self._drop_cancelled()
-        arrived = self._admit()
-        requests = [*self._requests, *arrived]
-        before = [len(request.tokens) for request in requests]
+        requests = [*self._requests]
         try:
+            self._drop_cancelled()
+            arrived = self._admit()
+            requests = [*self._requests, *arrived]
+            before = [len(request.tokens) for request in requests]
             self._play(arrived)
         except BaseException:
             self._running = None

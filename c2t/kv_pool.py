@@ -3,6 +3,8 @@
 Memory follows the tokens in use, whichever row they are in: rows come and go without a copy of the others.
 """
 
+import copy
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -44,6 +46,7 @@ class KVPool:
         self.first = torch.tensor(self.starts, device=device)
         self.tails = self.first + self.lengths
         self.places = self.tails[rows.row] + rows.slot
+        assert self.end <= self.slots, "a row has slots that the buffers lack"
 
     @property
     def longest(self) -> int:
@@ -94,6 +97,14 @@ class KVPool:
         self.starts, self._rooms, self._used = (
             [each[row] for row in kept] for each in (self.starts, self._rooms, self._used)
         )
+
+    def copy(self) -> "KVPool":
+        """Return a cache of the same rows that is free to go its own way. The committed slots are shared, which nobody
+        writes; so only one of the two may append or join from now on."""
+        other = copy.copy(self)
+        other.buffers, other.starts = list(self.buffers), list(self.starts)
+        other._rooms, other._used = list(self._rooms), list(self._used)
+        return other
 
     def join(self, other: "KVPool") -> None:
         """Append the rows of another cache of the same model behind one's own."""

@@ -48,7 +48,7 @@ def _knock(address: str) -> None:
     """Raise OSError where nobody listens at HOST:PORT, which Ray itself tries for many minutes."""
     host, colon, port = address.rpartition("//")[2].rpartition(":")
     if colon:
-        socket.create_connection((host, int(port)), timeout=10).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def versions() -> dict[str, str]:

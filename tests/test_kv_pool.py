@@ -92,3 +92,21 @@ def test_memory_follows_the_entries_in_use() -> None:
         assert stored(pool, len(pool.starts) - 1) == list(range(number, number + length))
         number += length
     assert pool.slots <= 4 * (200 + 2 * QUANTUM)
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    """It leaves rows out, appends, moves and rebuilds; the original's rows stay, and can grow."""
+    pool, lengths = KVPool(LAYERS), torch.tensor([7, 30, 9, 32, 31])
+    numbers = torch.arange(5 * 32).view(5, 32)
+    append(pool, torch.arange(32) < lengths[:, None], numbers)
+    pool.keep(torch.arange(32).expand(5, -1), lengths)
+    before = [stored(pool, row) for row in range(5)]
+    for rows, size in ((2, 11), (5, 6), (1, 500), (5, 40), (3, 1)):
+        other = pool.copy()
+        other.select(torch.arange(rows))
+        append(other, torch.ones(rows, size, dtype=torch.bool), torch.zeros(rows, size, dtype=torch.long))
+        assert [stored(other, row) for row in range(rows)] == before[:rows]
+        assert [stored(pool, row) for row in range(5)] == before
+    append(pool, torch.ones(5, 60, dtype=torch.bool), 1000 + torch.arange(300).view(5, 60))
+    pool.keep(torch.arange(60).expand(5, -1), torch.full((5,), 60))
+    assert [row[-60:] for row in (stored(pool, 0), stored(pool, 4))] == [[*range(1000, 1060)], [*range(1240, 1300)]]

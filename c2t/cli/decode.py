@@ -98,7 +98,7 @@ def generate(
             "c2t" if policy is None else policy,
             shared.classifier(loaded, classifier),
             rates,
-            shared.costs(loaded),
+            None if tp else shared.costs(loaded),  # measured by each process they could differ
             beta=beta,
         )
     if beta is not None and getattr(chosen, "beta", None) != beta:

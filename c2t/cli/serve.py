@@ -30,7 +30,7 @@ def serve(
     max_tokens: Annotated[
         int, _server("Set room aside for so many tokens: prompts and new ones of all requests that run.", min=1)
     ] = 16384,
-    max_waiting: Annotated[int, _server("Let so many requests wait; further ones are refused.", min=0)] = 1024,
+    max_waiting: Annotated[int, _server("Let so many requests wait; further ones are refused.", min=1)] = 1024,
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
@@ -45,7 +45,8 @@ def serve(
     listener = serving.listen(host, port)  # before the models are loaded, which takes a while
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     spec = policy or shared.usual(loaded, classifier, ["c2t"])[0]
-    chosen = parse(spec, shared.classifier(loaded, classifier), acceptance.lookup(loaded, 0.0, None))
+    rates = acceptance.lookup(loaded, 0.0, None)
+    chosen = parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded))
     decoder = SpeculativeDecoder(loaded, chosen)
     limits = {"max_rows": max_rows, "max_tokens": max_tokens, "max_waiting": max_waiting}
     server = serving.Server(decoder, listener, **limits)

@@ -41,7 +41,7 @@ def compact(
     alike = len({(buffer.device, buffer.shape) for buffer in buffers}) == 1 and all(map(Tensor.is_contiguous, buffers))
     if triton is not None and first.is_cuda and alike and index.shape[1] <= LONGEST:
         triton_compact(buffers, index, count, source, target)
-    elif alike and not first.is_cuda and compiled() is not None:
+    elif alike and first.device.type == "cpu" and compiled() is not None:
         compiled_compact(buffers, index, count, source, target)
     else:
         torch_compact(buffers, index, count, source, target)

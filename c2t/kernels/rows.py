@@ -56,7 +56,7 @@ def rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, log_norm: Float[T
     if triton is not None and logits.is_cuda and logits.dtype in MANTISSA:
         return triton_rank(logits, k, m)
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    if logits.dtype == torch.float32 and not logits.is_cuda and not logits.requires_grad and compiled() is not None:
+    if logits.dtype == torch.float32 and logits.device.type == "cpu" and not logits.requires_grad and compiled():
         return compiled_rank(logits, k, m)
     log_norm = torch_log_norm(logits) if log_norm is None else log_norm
     return TopK(*torch_top(logits, log_norm, k), torch_entropy(logits, log_norm, m), log_norm)

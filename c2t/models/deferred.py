@@ -46,7 +46,9 @@ class DeferredSession(WrappedSession):
     def fork(self, back: Int[Tensor, " B"]) -> WrappedSession:
         """See `DraftSession.fork`."""
         self._catch_up()
-        return super().fork(back)
+        fork: DeferredSession = super().fork(back)
+        fork.backlog = []  # its own
+        return fork
 
     def refuse_nan(self) -> None:
         """See `DraftSession.refuse_nan`; a round without a guess has nothing to refuse."""

@@ -46,7 +46,7 @@ class RowAttention:
         self.tree = tree if self.kind == TREE_ATTENTION else None
         self.sees = sees
         self._masks: dict[tuple[int, int | None, torch.device], Tensor] = {}
-        self._of_tree: dict[str, Any] | None = None
+        self._of_tree: dict[torch.device, dict[str, Any]] = {}
 
     def __enter__(self) -> dict[str, Any]:
         self.model.config._attn_implementation = ROWS
@@ -83,17 +83,18 @@ class RowAttention:
             seen = zeros.masked_fill(~seen, torch.finfo(query.dtype).min)
         return seen
 
-    def tree_arguments(self) -> dict[str, Any]:
-        """Return the arguments of tree attention over all rows at once."""
-        if self._of_tree is None:
+    def tree_arguments(self, place: torch.device) -> dict[str, Any]:
+        """Return the arguments of tree attention over all rows at once, on a layer's device."""
+        if place not in self._of_tree:
             tree, cache, sizes = self.tree, self.cache, self.rows.sizes
             device, span = tree.token.device, max(sizes)
             columns = tree.parent[:, :span], tree.alive[:, :span], tree.positions(cache.lengths)[:, :span]
             first = torch.tensor([0, *sizes[:-1]], device=device).cumsum(0)
             ranges = Ranges(first, cache.first, cache.tails)
             mask = TreeMask.of(*columns, cache.lengths)
-            self._of_tree = {"attention_mask": None, "tree_mask": mask, "ranges": ranges}
-        return self._of_tree
+            mask, ranges = type(mask)(*(part.to(place) for part in mask)), Ranges(*(part.to(place) for part in ranges))
+            self._of_tree[place] = {"attention_mask": None, "tree_mask": mask, "ranges": ranges}
+        return self._of_tree[place]
 
 
 def attend(
@@ -112,7 +113,7 @@ def attend(
     inner = ALL_ATTENTION_FUNCTIONS.get_interface(rows.kind, eager)
     others["sliding_window"] = sliding_window
     if rows.tree is not None:
-        return inner(module, query, key, value, **rows.tree_arguments(), **others)
+        return inner(module, query, key, value, **rows.tree_arguments(query.device), **others)
     out, begin = [], 0
     for row, size in enumerate(rows.rows.sizes):
         slots = rows.cache.row(row, rows.rows.spans[row])

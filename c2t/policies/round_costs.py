@@ -110,7 +110,11 @@ class RoundCosts(NamedTuple):
             raise InputError(
                 "a profile of accepted tokens needs for each level a width, and a row of them from 0 nodes"
             )
-        if len(confidence) != len(share) or any(sorted(each) != [*each] for each in (confidence, share)):
+        amounts = [*widths, *(each for row in accepted for each in row)]
+        if sorted(set(nodes)) != [*nodes] or not all(0 <= each < float("inf") for each in amounts):
+            raise InputError("a profile of accepted tokens needs rising numbers of nodes, and no negative number")
+        rising = all(sorted(each) == [*each] for each in (confidence, share))
+        if not confidence or len(confidence) != len(share) or not rising:
             raise InputError("a calibration needs rising confidences, each with its share of accepted nodes")
 
 

@@ -37,7 +37,7 @@ class Server(uvicorn.Server):
         metrics.watch(self.front)
         app = make_app(decoder, self.front, metrics)
         if self.here:  # refuse a name that was made to lead here, by which a web page would reach this machine
-            app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(HERE), www_redirect=False)
+            app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*HERE, "[::1]"], www_redirect=False)
         config = uvicorn.Config(
             app,
             http="h11",

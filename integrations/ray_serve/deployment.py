@@ -4,6 +4,7 @@ serve run deployment:application pair=smollm2 policy=eagle2:N=8,K=4,levels=3 rep
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from fastapi import FastAPI
 from ray import serve
@@ -11,6 +12,7 @@ from ray import serve
 from c2t.batching import BatchDecoder
 from c2t.classifier import TreeClassifier
 from c2t.decoder import SpeculativeDecoder
+from c2t.kept_costs import costs_of
 from c2t.models.pairs import load_pair
 from c2t.policies.spec import parse
 from c2t.serving.app import make_app
@@ -32,6 +34,7 @@ def application(arguments: Mapping[str, str]) -> serve.Application:
         policy = parse(
             arguments.get("policy", "c2t"),
             lambda name=None: TreeClassifier.from_pretrained(name or loaded.name, device=device),
+            costs=partial(costs_of, loaded),
         )
         metrics = Metrics()
         front = AsyncFront(BatchDecoder(loaded, policy, max_rows=rows, max_waiting=waiting), metrics)
