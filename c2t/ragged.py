@@ -56,8 +56,9 @@ class Ragged(NamedTuple):
 @lru_cache(maxsize=256)
 def whole(rows: int, n: int, device: torch.device) -> Ragged:
     """Return all slots of a batch as real ones. Cached: most levels of most drafts are such."""
-    number = torch.arange(rows * n, device=device)
-    return Ragged(number // n, number % n, number.view(rows, n), [n] * rows, [n] * rows)
+    with torch.inference_mode(False):  # kept for whoever comes next, with gradients or without
+        number = torch.arange(rows * n, device=device)
+        return Ragged(number // n, number % n, number.view(rows, n), [n] * rows, [n] * rows)
 
 
 class SlotLogits(NamedTuple):

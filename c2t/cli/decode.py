@@ -176,7 +176,7 @@ def bench(
     tau: drafted tokens accepted per round. gamma: tokens that the target verified per round.
     draft passes: how often the draft ran per round. Speed: tokens per second.
     The speeds of plain decoding and of transformers' generate stand beside them.
-    With --batch all policies take turns on the same batches of prompts, and only their speeds are compared.
+    With --batch all policies take turns on the same batches of prompts, and only speeds are compared.
     """
     if figure and not batch:
         raise InputError("--figure draws tokens/s over the batch size: give --batch 1,4,16 too")

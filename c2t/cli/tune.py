@@ -18,6 +18,7 @@ from c2t.storage.results import check_place
 from c2t.study import autotune as tuning
 from c2t.study import autotune_cache as tuned
 from c2t.study import engine_flags
+from c2t.study.evaluate import room
 
 TUNE = tuning.TuneSettings()
 
@@ -95,6 +96,7 @@ def tune(
         compared=compared,
     )
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+    room(loaded, max_new_tokens)  # before costs are measured, which takes a while
     files = prompts or default_prompts(loaded.name, "harvest")
     specs = split(policies)
     if policies == tuning.DEFAULT_CANDIDATES:

@@ -123,13 +123,17 @@ def encode(pair: Pair, prompts: Sequence[Prompt], max_new_tokens: int, sampling:
         new = [text.tokens[text.prompt : text.end] for text in texts]
         return pair.tokenizer.batch_decode(new, skip_special_tokens=True)
 
+    return encode_all(pair.tokenizer, pair.template, prompts, room(pair, max_new_tokens), answer)
+
+
+def room(pair: Pair, max_new_tokens: int) -> int:
+    """Return the tokens that a prompt may have. InputError if there is none."""
     limit = pair.target.max_positions
-    longest = limit - max_new_tokens
-    if longest < 1:
+    if limit - max_new_tokens < 1:
         raise InputError(
             f"max_new_tokens = {max_new_tokens} leaves no room for a prompt in the target's {limit} positions"
         )
-    return encode_all(pair.tokenizer, pair.template, prompts, longest, answer)
+    return limit - max_new_tokens
 
 
 def loops(tokens: Sequence[int]) -> bool:

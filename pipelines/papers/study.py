@@ -296,5 +296,7 @@ def _point(pair: Pair, policy: Policy, statistics: Sequence[Statistics]) -> Poin
 
 def alone(place: Path) -> FileLock:
     """Return the lock under which one process makes what is to lie at `place`; others wait for it, and find it made."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(place.with_name(f".{place.name}.making"))
+    locks = checkpoints.cache() / "papers"
+    locks.mkdir(parents=True, exist_ok=True)
+    name = hashlib.sha256(str(place.resolve()).encode()).hexdigest()[:16]
+    return FileLock(locks / f"{name}.lock")

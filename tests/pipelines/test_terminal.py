@@ -1,6 +1,7 @@
 """Wrong input and signals end a pipeline with one line, and its caller's signal handlers come back."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -32,14 +33,12 @@ def test_a_signal_is_one_line(number: int, capsys: pytest.CaptureFixture[str]) -
 def test_stopped_papers_say_which_reports_are_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path
 ) -> None:
-    made = []
-
-    def make(name: str, *_: object) -> None:
-        if made:
-            raise Stopped(signal.SIGINT)
-        made.append(name)
+    def make(names: list[str], given: dict) -> Iterator[None]:
+        yield None
+        raise Stopped(signal.SIGINT)
 
     monkeypatch.setattr(papers, "make", make)
+    monkeypatch.setattr(papers, "show", lambda *_: None)
     with pytest.raises(SystemExit):
         papers.main(reports=["table1", "table2", "figure4"], out=tmp_path / "lines.jsonl")
     [line] = capsys.readouterr().err.splitlines()

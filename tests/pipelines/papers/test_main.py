@@ -56,7 +56,7 @@ def test_what_is_not_said_is_the_reports_own(monkeypatch: pytest.MonkeyPatch) ->
         raise InputError("seen")
 
     monkeypatch.setattr(entry.study, "study", seen)
-    monkeypatch.setitem(entry.REPORTS, "mine", Reproduction(lambda study: None, {"limit": 5, "draft": "mtp"}))
+    monkeypatch.setitem(REPORTS, "mine", Reproduction(lambda study: None, {"limit": 5, "draft": "mtp"}))
     assert called("mine", "--draft", "lm", "--prompts", "a.jsonl", "--prompts", "b.jsonl").exit_code == 2
     assert (given["limit"], given["draft"]) == (5, "lm")
     assert [path.name for path in given["prompts"]] == ["a.jsonl", "b.jsonl"]
