@@ -1,5 +1,6 @@
 """All reports by name, and how they are made: one after the other, or each by one of Ray's actors."""
 
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -61,12 +62,16 @@ def make_by_actors(names: Sequence[str], given: Mapping[str, Any], address: str,
     device = given.get("device")
     gpus = None if device is None else int(device.startswith("cuda"))
     with RayPool(_nothing, address, workers, gpus) as actors:
-        yield from actors.map(partial(_made, given=dict(given)), names)
+        for made in actors.map(partial(_made, given=dict(given)), names):
+            yield pickle.loads(made)  # noqa: S301 - what an actor of this very pool has made
 
 
 def _nothing() -> None:
     """Return what an actor holds: reports load their own pairs."""
 
 
-def _made(held: None, name: str, given: dict[str, Any]) -> Made:
-    return REPORTS[name].make(given)
+def _made(held: None, name: str, given: dict[str, Any]) -> bytes:
+    """Return a report as bytes: arrays that Ray itself hands over are read-only, and a figure must be drawn."""
+    from ray import cloudpickle  # noqa: PLC0415 - needs an extra
+
+    return cloudpickle.dumps(REPORTS[name].make(given))
