@@ -62,6 +62,7 @@ class Run:
         self.rounds.update(other.rounds)
 
 
+@torch.inference_mode()  # as every loop decodes: some drafts keep tensors from it
 def assert_join_is_seamless(target, draft, policy, samplings) -> None:
     """Two prompts play two rounds, two others play one, of other lengths; then all four go on together, and one that
     has begun later joins them."""
