@@ -36,7 +36,6 @@ RULES = {
 }
 
 
-@torch.inference_mode()
 def decode(
     verifier: "Verifier", drafter: "DraftModel | None", policy: "Policy", record: Sequence[str] = ()
 ) -> Iterator["Step"]:
@@ -45,19 +44,21 @@ def decode(
     A row leaves the batch with the round in which its text ends. record: what Steps carry besides, see `RecordingDraft`
     and `TargetVerifier`. Without a drafter only the plain policy works.
     """
-    draft = draft_session(drafter, policy)
-    step, committed = verifier.prefill()  # the prompt, and the first root, which no tree has guessed
+    with torch.inference_mode():  # never around a yield: what the caller does between two rounds is its own
+        draft = draft_session(drafter, policy)
+        step, committed = verifier.prefill()  # the prompt, and the first root, which no tree has guessed
     while True:
         yield step
         going = verifier.unfinished(step)
         if not len(going):
             return
-        if len(going) < len(step.rows):
-            committed = committed.select(going)
-            draft.select(going)
-            verifier.select(going)
-        draft.observe(*committed)
-        step, committed = speculate(draft, policy, verifier, record)
+        with torch.inference_mode():
+            if len(going) < len(step.rows):
+                committed = committed.select(going)
+                draft.select(going)
+                verifier.select(going)
+            draft.observe(*committed)
+            step, committed = speculate(draft, policy, verifier, record)
 
 
 def draft_session(drafter: "DraftModel | None", policy: "Policy") -> DraftSession | WrappedSession | NoDraft:

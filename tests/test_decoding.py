@@ -10,7 +10,7 @@ from transformers import (
 )
 
 from c2t import decoding
-from c2t.decoding import cut
+from c2t.decoding import cut, generate
 from c2t.models.draft_lm import DraftLM
 from c2t.models.target import Target
 from c2t.policies import C2T, Eagle2, Plain
@@ -107,6 +107,13 @@ def test_each_row_is_its_run_alone(policy: str, sampling: str) -> None:
             assert step.tree.parent[row, :size].tolist() == mine.tree.parent[0, :size].tolist()
             assert step.count[row] == mine.count[0]
             assert step.draft_passes[row] == mine.draft_passes[0]
+
+
+def test_rounds_run_in_inference_mode_and_what_the_caller_does_between_them_does_not() -> None:
+    """With and without checks of types, which wrap functions and would hide a generator from a decorator."""
+    for step in generate(toy_target(), toy_drafts()["eagle"], Eagle2(), PROMPTS, max_new_tokens=4, sampling=Sampling()):
+        assert step.tokens.is_inference()
+        assert not torch.is_inference_mode_enabled()
 
 
 def test_the_seed_and_the_number_of_the_sequence_choose_the_text() -> None:

@@ -92,6 +92,7 @@ def language_model(config: PreTrainedConfig, seed: int = 0, spread: float = 0.4)
 
 
 @cache
+@torch.inference_mode(False)  # kept for tests in and out of it
 def toy_target(vocabulary: int = VOCABULARY, seed: int = 0, spread: float = 0.4) -> Target:
     return Target(language_model(LlamaConfig(**{**SIZES, "vocab_size": vocabulary}), seed, spread))
 
@@ -116,12 +117,14 @@ def perturbed(target: Target, noise: float = 0.03, seed: int = 2) -> DraftLM:
 
 
 @cache
+@torch.inference_mode(False)  # kept for tests in and out of it
 def toy_drafts() -> dict[str, EagleDraft | DraftLM]:
     target = toy_target()
     return {"eagle": random_eagle(target), "same": DraftLM(target), "perturbed": perturbed(target)}
 
 
 @cache
+@torch.inference_mode(False)  # kept for tests in and out of it
 def deep_pairs() -> dict[str, tuple[Target, EagleDraft | MedusaDraft | DraftLM]]:
     """A target deep enough for EAGLE-3 with a draft of every kind; EAGLE-3's is the same model with tapped layers."""
     config = LlamaConfig(**{**SIZES, "num_hidden_layers": 7})

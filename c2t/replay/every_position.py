@@ -18,7 +18,6 @@ from c2t.verify import Accepted
 CHUNK = 32  # positions at a time: more cost memory and were measured to be no faster on two CPU cores
 
 
-@torch.inference_mode()
 def replay_all(
     drafter: DraftModel,
     policy: Policy,
@@ -35,16 +34,22 @@ def replay_all(
     positions of one text: `rows` repeats its number, and `tokens` are the tokens that a round there would add.
     """
     verifier = TextVerifier(texts, seed=seed, sequences=sequences)
-    yield verifier.prefill()[0]
+    with torch.inference_mode():  # never around a yield: what the caller does between two rounds is its own
+        step, _ = verifier.prefill()
+    yield step
     for row, (text, sequence) in enumerate(zip(texts, verifier.sequence.tolist(), strict=True)):
         last = text.end - 2
         if last < text.prompt:
             continue
-        draft = drafter.session()
-        draft.observe(text.tokens[None, : last + 1], text.features[None, :last], torch.tensor([last]).to(text.tokens))
+        known = text.tokens[None, : last + 1], text.features[None, :last], torch.tensor([last]).to(text.tokens)
+        with torch.inference_mode():
+            draft = drafter.session()
+            draft.observe(*known)
         for position in torch.arange(text.prompt, last + 1, device=text.tokens.device).split(CHUNK):
-            here = TextVerifier.at(text, row, position, seed, sequence)
-            yield speculate(draft.fork(last - position), policy, here, record)[0]
+            with torch.inference_mode():
+                here = TextVerifier.at(text, row, position, seed, sequence)
+                step, _ = speculate(draft.fork(last - position), policy, here, record)
+            yield step
 
 
 def visited(steps: Iterable[Step]) -> Iterator[Step]:

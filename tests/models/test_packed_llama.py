@@ -38,6 +38,7 @@ NETWORK = 100 * growth(1500)
 
 
 @cache
+@torch.inference_mode(False)
 def target_of(dtype: torch.dtype) -> Target:
     return Target(language_model(LlamaConfig(**SIZES)).to(torch.bfloat16).to(dtype))
 

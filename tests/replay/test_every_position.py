@@ -96,7 +96,9 @@ def test_a_round_anywhere_is_the_first_round_after_that_prefix() -> None:
     target, drafter = deep_pairs()["lm"]
     policy = Eagle2(K=3, levels=4, N=12, M=10)
     texts = write_continuations(target, PROMPTS[:1], max_new_tokens=NEW, beyond=5, sampling=Sampling())
-    [every] = rounds(replay_all(drafter, policy, texts)).values()
+    steps = list(replay_all(drafter, policy, texts))
+    assert all(step.tokens.is_inference() for step in steps[1:])
+    [every] = rounds(steps).values()
     for one in every[1:]:
         prefix = texts[0].tokens[: one["position"]].tolist()
         _, first = rounds(generate(target, drafter, policy, [prefix], max_new_tokens=2, sampling=Sampling()))[0][:2]
