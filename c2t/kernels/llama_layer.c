@@ -1,4 +1,4 @@
-/* One Llama decoder layer for the few rows of a tree, or of a prompt, on a CPU.
+/* Llama's decoder layers for the few rows of a tree, or of a prompt, on a CPU.
 
    Weights are bf16 or float32, all arithmetic is float32. Whatever is computed for a row does not depend on how many
    rows there are, on the slots that it does not see, nor on the number of threads: every sum runs over the same numbers
@@ -31,10 +31,10 @@ typedef struct {
     float epsilon;
 } layer;
 
-/* Keys and values of one layer: slot s of head h begins at h * head + s * dim. */
+/* Keys of each layer, and its values so many floats behind them: slot s of head h begins at h * head + s * dim. */
 typedef struct {
-    float *keys, *values;
-    long head;
+    float *const *keys;
+    long values, head;
     const int64_t *place; /* slot of each new token */
 } cache;
 
@@ -147,7 +147,8 @@ static void normalise(const float *x, const float *weight, float epsilon, long r
 }
 
 /* Turn queries (in place) and keys, and put keys and values into the cache. cosine, sine: (rows, dim / 2). */
-static void turn(const layer *l, float *qkv, const float *cosine, const float *sine, long rows, cache c) {
+static void turn(const layer *l, float *qkv, const float *cosine, const float *sine, long rows, float *keys,
+                 const cache *c) {
     long dim = l->dim, half = dim / 2, heads = l->heads + 2 * l->kv_heads;
 #pragma omp for schedule(static)
     for (long r = 0; r < rows; r++)
@@ -155,8 +156,7 @@ static void turn(const layer *l, float *qkv, const float *cosine, const float *s
             float *from = qkv + (r * heads + h) * dim, *to = from;
             if (h >= l->heads) {
                 long head = (h - l->heads) % l->kv_heads;
-                float *of = h < l->heads + l->kv_heads ? c.keys : c.values;
-                to = of + head * c.head + c.place[r] * dim;
+                to = keys + (h < l->heads + l->kv_heads ? 0 : c->values) + head * c->head + c->place[r] * dim;
             }
             for (long i = 0; i < half; i += W) {
                 vector a = AT(from + i), b = AT(from + half + i);
@@ -240,31 +240,44 @@ static void attend(const float *query, const float *keys, const float *values, c
     }
 }
 
-/* x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) + heads dim)
-   floats, and for each thread (stride of sight + W) floats for each head of a group. threads: torch's number, since its
-   OpenMP may be another one than this file's. */
-void llama_layer(const layer *l, float *x, const float *cosine, const float *sine, long rows, cache c, sight s,
-                 float *room, int threads) {
-    long hidden = l->out.outputs, heads = l->heads + 2 * l->kv_heads, group = l->heads / l->kv_heads;
-    long wide = heads * l->dim > l->gate.outputs ? heads * l->dim : l->gate.outputs;
+static void copy(const float *x, long rows, long width, float *y) {
+#pragma omp for schedule(static)
+    for (long r = 0; r < rows; r++) __builtin_memcpy(y + r * width, x + r * width, width * sizeof *y);
+}
+
+/* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
+   heads dim) floats, and for each thread (stride of sight + W) floats for each head of a group. taps: where the inputs
+   of each layer go, and the last one's outputs; each may be NULL. threads: torch's number, since its OpenMP may be
+   another one than this file's. */
+void llama_layers(const layer *layers, long count, float *x, const float *cosine, const float *sine, long rows,
+                  const cache *c, const sight *s, float *room, float *const *taps, int threads) {
+    long hidden = layers->out.outputs, dim = layers->dim, kv_heads = layers->kv_heads, group = layers->heads / kv_heads;
+    long heads = layers->heads + 2 * kv_heads;
+    long wide = heads * dim > layers->gate.outputs ? heads * dim : layers->gate.outputs;
     float *normal = room, *joined = normal + rows * hidden, *attended = joined + rows * wide;
-    float *weights = attended + rows * l->heads * l->dim, *read = l->read_norm ? normal : x;
+    float *weights = attended + rows * layers->heads * dim;
 #pragma omp parallel num_threads(threads)
     {
-        if (l->read_norm) normalise(x, l->read_norm, l->epsilon, rows, hidden, normal);
-        project(&l->qkv, read, rows, joined);
-        turn(l, joined, cosine, sine, rows, c);
-        float *mine = weights + omp_get_thread_num() * group * (s.stride + W);
+        float *mine = weights + omp_get_thread_num() * group * (s->stride + W);
+        for (const layer *l = layers; l < layers + count; l++) {
+            float *keys = c->keys[l - layers], *tap = taps[l - layers];
+            if (tap) copy(x, rows, hidden, tap);
+            if (l->read_norm) normalise(x, l->read_norm, l->epsilon, rows, hidden, normal);
+            project(&l->qkv, l->read_norm ? normal : x, rows, joined);
+            turn(l, joined, cosine, sine, rows, keys, c);
 #pragma omp for schedule(static, 1)
-        for (long item = 0; item < rows * l->kv_heads; item++) {
-            long r = item / l->kv_heads, h = item % l->kv_heads, start = h * c.head;
-            attend(joined + (r * heads + h * group) * l->dim, c.keys + start, c.values + start,
-                   s.index + r * s.stride, s.count[r], group, l->dim, mine, attended + item * group * l->dim);
+            for (long item = 0; item < rows * kv_heads; item++) {
+                long r = item / kv_heads, h = item % kv_heads;
+                const float *key = keys + h * c->head;
+                attend(joined + (r * heads + h * group) * dim, key, key + c->values, s->index + r * s->stride,
+                       s->count[r], group, dim, mine, attended + item * group * dim);
+            }
+            project_and_add(&l->out, attended, rows, x);
+            normalise(x, l->norm, l->epsilon, rows, hidden, normal);
+            gate_and_up(l, normal, rows, joined);
+            project_and_add(&l->down, joined, rows, x);
         }
-        project_and_add(&l->out, attended, rows, x);
-        normalise(x, l->norm, l->epsilon, rows, hidden, normal);
-        gate_and_up(l, normal, rows, joined);
-        project_and_add(&l->down, joined, rows, x);
+        if (taps[count]) copy(x, rows, hidden, taps[count]);
     }
 }
 

@@ -1,4 +1,4 @@
-"""Llama's decoder layer on a CPU, in C: float32 arithmetic on weights that stay in bf16 where they are exactly that.
+"""Llama's decoder layers on a CPU, in C: float32 arithmetic on weights that stay in bf16 where they are exactly that.
 
 What it computes for a token does not depend on which other tokens are in the same forward, so a verified tree and plain
 decoding give the same logits bit for bit. A matrix is stored in panels of 2 x `lanes` output columns, in which one pass
@@ -7,6 +7,7 @@ transformers' `LlamaDecoderLayer`.
 """
 
 import ctypes
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ class _Layer(ctypes.Structure):
 
 
 class _Cache(ctypes.Structure):
-    _fields_ = [("keys", _POINTER), ("values", _POINTER), ("head", _LONG), ("place", _POINTER)]
+    _fields_ = [("keys", _POINTER), ("values", _LONG), ("head", _LONG), ("place", _POINTER)]
 
 
 class _Sight(ctypes.Structure):
@@ -46,8 +47,10 @@ def kernels() -> ctypes.CDLL | None:
     """Return the compiled functions, None where they cannot be had."""
     found = library(Path(__file__).with_suffix(".c"))
     if found is not None:
-        layer, matrix = ctypes.POINTER(_Layer), ctypes.POINTER(_Matrix)
-        found.llama_layer.argtypes = (layer, *[_POINTER] * 3, _LONG, _Cache, _Sight, _POINTER, _INT)
+        layer, matrix, of = ctypes.POINTER(_Layer), ctypes.POINTER(_Matrix), ctypes.POINTER
+        found.llama_layers.argtypes = (
+            *(layer, _LONG, *[_POINTER] * 3, _LONG, of(_Cache), of(_Sight), _POINTER, _POINTER, _INT),
+        )
         found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _INT)
         found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
         found.list_seen.argtypes = (*[_POINTER] * 3, *[_LONG] * 3, _POINTER, _POINTER, _INT)
@@ -122,10 +125,21 @@ class PackedNorm:
         return out
 
 
-class PackedLayer:
-    """One decoder layer of a module with Llama's parts; without an input norm if that is `nn.Identity`."""
+class PackedLayers:
+    """Decoder layers of one shape, of modules with Llama's parts; without an input norm where that is `nn.Identity`."""
 
-    def __init__(self, layer: nn.Module, heads: int, kv_heads: int, dim: int):
+    def __init__(self, layers: Iterable[nn.Module], heads: int, kv_heads: int, dim: int):
+        self.heads, self.kv_heads, self.dim = heads, kv_heads, dim
+        self._kept: list[Any] = []  # what the structures point to
+        structs = [self._packed(layer) for layer in layers]
+        self._structs = (_Layer * len(structs))(*structs)
+        inner = structs[0].gate.outputs
+        self._width = structs[0].out.outputs + max((heads + 2 * kv_heads) * dim, inner) + heads * dim
+
+    def __len__(self) -> int:
+        return len(self._structs)
+
+    def _packed(self, layer: nn.Module) -> _Layer:
         attention, mlp = _parts(layer)
         reading = (attention.q_proj, attention.k_proj, attention.v_proj)
         biased = reading[0].bias is not None
@@ -134,49 +148,50 @@ class PackedLayer:
             torch.cat([linear.bias for linear in reading]) if biased else None,
         )
         others = (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
-        self._matrices = [qkv, *(PackedMatrix(linear.weight, linear.bias) for linear in others)]
-        self._read = None if isinstance(layer.input_layernorm, nn.Identity) else PackedNorm(layer.input_layernorm)
-        self._norm = PackedNorm(layer.post_attention_layernorm)
-        self.heads, self.kv_heads, self.dim = heads, kv_heads, dim
-        self.wide = max((heads + 2 * kv_heads) * dim, mlp.gate_proj.out_features)
-        self.struct = _Layer(
-            *(matrix.struct for matrix in self._matrices),
-            self._read.weight.data_ptr() if self._read else None,
-            self._norm.weight.data_ptr(),
-            *(heads, kv_heads, dim, self._norm.epsilon),
+        matrices = [qkv, *(PackedMatrix(linear.weight, linear.bias) for linear in others)]
+        read = None if isinstance(layer.input_layernorm, nn.Identity) else PackedNorm(layer.input_layernorm)
+        norm = PackedNorm(layer.post_attention_layernorm)
+        self._kept += [*matrices, read, norm]
+        return _Layer(
+            *(matrix.struct for matrix in matrices),
+            read.weight.data_ptr() if read else None,
+            norm.weight.data_ptr(),
+            *(self.heads, self.kv_heads, self.dim, norm.epsilon),
         )
-
-    def room(self, x: Float[Tensor, "R H"], sight: Sight) -> Float[Tensor, " n"]:
-        """Return the working memory of a call, which several layers of the same shape can share."""
-        floats = len(x) * (x.shape[1] + self.wide + self.heads * self.dim)
-        group = self.heads // self.kv_heads
-        return torch.empty(floats + torch.get_num_threads() * group * (sight.index.shape[1] + panel()))
 
     def __call__(
         self,
         x: Float[Tensor, "R H"],
         turns: tuple[Float[Tensor, "R h"], Float[Tensor, "R h"]],
-        buffer: Float[Tensor, "2 *B K t D"],
+        buffers: Sequence[Float[Tensor, "2 *B K t D"]],
         places: Int[Tensor, " R"],
         sight: Sight,
-        room: Float[Tensor, " n"],
+        tapped: dict[int, Tensor | None],
     ) -> None:
-        """Replace R states by the layer's outputs.
+        """Replace R states by the last layer's outputs.
 
-        turns: cosines and sines of the states' positions, for half of a head's dimensions. buffer: keys and values, to
-        which the states' own are written, each at its place. Places and `sight` count slots from the buffer's first
-        one, in its first head.
+        turns: cosines and sines of the states' positions, for half of a head's dimensions. buffers: keys and values of
+        each layer, to which the states' own are written, each at its place. Places and `sight` count slots from a
+        buffer's first one, in its first head. The inputs of the layers that are keys of `tapped` become its values,
+        (1, R, H); the number of layers stands for the outputs.
         """
-        cosine, sine = turns
-        assert all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in (x, cosine, sine))
-        assert buffer.is_contiguous()
-        assert buffer.dtype == torch.float32
+        shape, strides, threads = buffers[0].shape, buffers[0].stride(), torch.get_num_threads()
+        assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, *turns, *buffers))
+        assert all(buffer.shape == shape for buffer in buffers)
         assert places.is_contiguous()
-        keys, half = buffer.data_ptr(), buffer.stride(0) * buffer.element_size()
-        cache = _Cache(keys, keys + half, buffer.stride(-3), places.data_ptr())
+        assert len(buffers) == len(self)
+        keys, taps = (_POINTER * len(self))(*(buffer.data_ptr() for buffer in buffers)), (_POINTER * (len(self) + 1))()
+        for number in tapped:
+            tapped[number] = tap = torch.empty_like(x[None])
+            taps[number] = tap.data_ptr()
+        cache = _Cache(ctypes.addressof(keys), strides[0], strides[-3], places.data_ptr())
         seen = _Sight(sight.index.data_ptr(), sight.count.data_ptr(), sight.index.shape[1])
-        pointers = (x.data_ptr(), cosine.data_ptr(), sine.data_ptr())
-        kernels().llama_layer(self.struct, *pointers, len(x), cache, seen, room.data_ptr(), torch.get_num_threads())
+        group = self.heads // self.kv_heads
+        room = torch.empty(len(x) * self._width + threads * group * (sight.index.shape[1] + panel()))
+        pointers = (x.data_ptr(), *(turn.data_ptr() for turn in turns))
+        kernels().llama_layers(
+            *(self._structs, len(self), *pointers, len(x)), cache, seen, room.data_ptr(), ctypes.addressof(taps), threads
+        )
 
 
 def packable(layer: nn.Module, dim: int) -> bool:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from c2t.kernels.llama_layer import PackedLayer, PackedMatrix, PackedNorm, Sight, kernels, packable
+from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, Sight, kernels, packable
 from c2t.models.rotations import Rotations
 from tests.rounding import assert_within, dot_bound, growth
 
@@ -51,14 +51,14 @@ def rotary() -> LlamaRotaryEmbedding:
     return LlamaRotaryEmbedding(layer_of().self_attn.config)
 
 
-def packed_output(layer: PackedLayer, x: Tensor, positions: Tensor, mask: Tensor, buffer: Tensor) -> Tensor:
+def packed_output(layers: PackedLayers, x: Tensor, positions: Tensor, mask: Tensor, buffer: Tensor) -> Tensor:
     """The layer's outputs for new tokens whose slots are the last of the mask."""
     rows, n, slots = mask.shape
     first = (torch.arange(rows) * KV_HEADS * buffer.shape[3])[:, None].expand(-1, n)
     sight = Sight.of(first.flatten(), torch.zeros(rows * n, dtype=torch.long), mask.flatten(0, 1), 0)
     places = (first + slots - n + torch.arange(n)).flatten()
     x, buffer = x.flatten(0, 1).clone(), buffer.contiguous()
-    layer(x, Rotations(rotary(), DIM).at(positions.flatten()), buffer, places, sight, layer.room(x, sight))
+    layers(x, Rotations(rotary(), DIM).at(positions.flatten()), [buffer], places, sight, {})
     return x.unflatten(0, positions.shape)
 
 
@@ -78,7 +78,7 @@ class Prefix:
 def test_outputs_are_those_of_transformers(rows: int, n: int, prefix: int, bias: bool, read: bool) -> None:
     layer = layer_of(bias=bias, read=read)
     x, positions, mask, buffer = inputs(rows, n, prefix)
-    found = packed_output(PackedLayer(layer, HEADS, KV_HEADS, DIM), x, positions, mask, buffer.clone())
+    found = packed_output(PackedLayers([layer], HEADS, KV_HEADS, DIM), x, positions, mask, buffer.clone())
     exact = layer.double()(
         x.double(),
         attention_mask=torch.where(mask, 0.0, -torch.inf)[:, None].double(),
@@ -96,8 +96,8 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(dtype: torch.dtype) -
     if dtype == torch.float32:  # weights that bf16 cannot hold
         for parameter in layer.parameters():
             parameter.data = parameter.data * (1 + 2**-12)
-    packed = PackedLayer(layer, HEADS, KV_HEADS, DIM)
-    assert packed._matrices[0].exact_in_bf16 == (dtype == torch.bfloat16)
+    packed = PackedLayers([layer], HEADS, KV_HEADS, DIM)
+    assert packed._kept[0].exact_in_bf16 == (dtype == torch.bfloat16)
     x, positions, mask, buffer = inputs(2, 31, 40)
     together = packed_output(packed, x, positions, mask, buffer)
     for row, place in [(0, 0), (1, 7), (0, 13), (1, 30)]:
