@@ -38,10 +38,12 @@ typedef struct {
     const int64_t *place; /* slot of each new token */
 } cache;
 
-/* The slots that each of the queries sees: the first count[r] of index + r * stride, in rising order. */
+/* What the tokens see: prefix[r] slots from first[r] on, and of the `slots` behind these the ones in the mask, (rows,
+   slots) bytes. The rows of a text, whose first slots are the same, stand one after the other. */
 typedef struct {
-    const int32_t *index, *count;
-    long stride;
+    const int64_t *first, *prefix;
+    const uint8_t *mask;
+    long slots, longest; /* longest: prefix */
 } sight;
 
 /* One pass over a panel: `rows` rows of `inputs` numbers against 2 W columns. */
@@ -170,74 +172,114 @@ static void turn(const layer *l, float *qkv, const float *cosine, const float *s
         }
 }
 
-/* Sums over the lanes of four vectors, each as `total` has it, since only the order of additions matters. */
-static inline void four_totals(const vector *v, float *y) {
-    vector low, high;
-    float lanes[W];
-#if W == 16
-    const integers front = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}, back = front + 8;
-    vector ab = __builtin_shuffle(v[0], v[1], front) + __builtin_shuffle(v[0], v[1], back);
-    vector cd = __builtin_shuffle(v[2], v[3], front) + __builtin_shuffle(v[2], v[3], back);
-    const integers even = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, odd = even + 4;
-    low = __builtin_shuffle(ab, cd, even), high = __builtin_shuffle(ab, cd, odd);
-    vector all = low + high; /* four lanes of each */
-    all += __builtin_shuffle(all, (integers){2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13});
-    all += __builtin_shuffle(all, (integers){1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14});
-    AT(lanes) = all;
-    for (int i = 0; i < 4; i++) y[i] = lanes[4 * i];
-#else
-    const integers front = {0, 1, 2, 3, 8, 9, 10, 11}, back = front + 4;
-    vector ab = __builtin_shuffle(v[0], v[1], front) + __builtin_shuffle(v[0], v[1], back);
-    vector cd = __builtin_shuffle(v[2], v[3], front) + __builtin_shuffle(v[2], v[3], back);
-    const integers even = {0, 1, 4, 5, 8, 9, 12, 13}, odd = even + 2;
-    low = __builtin_shuffle(ab, cd, even), high = __builtin_shuffle(ab, cd, odd);
-    vector all = low + high; /* two lanes of each */
-    all += __builtin_shuffle(all, (integers){1, 0, 3, 2, 5, 4, 7, 6});
-    AT(lanes) = all;
-    for (int i = 0; i < 4; i++) y[i] = lanes[2 * i];
-#endif
+/* Queries of tokens of one text, with one key-value head, at most W: where they are, where their outputs go, and which of
+   the slots behind the prefix they see. */
+typedef struct {
+    const float *from[W];
+    float *to[W];
+    const uint8_t *mask[W];
+    long count;
+} queries;
+
+/* Means of the values of `slots` slots, by the weights of some queries from q on: the sums run over the slots one by one,
+   so that one without weight changes nothing, wherever it stands. */
+static inline __attribute__((always_inline)) void mix(const queries *of, long q, const int some, const float *weights,
+                                                      long stride, const float *values, long slots, long dim) {
+    const vector ones = (vector){0} + 1.0f;
+    vector whole[W / 2] = {{0}};
+    for (long d = 0; d < dim; d += 2 * W) {
+        vector sum[W / 2][2] = {{{0}}};
+        for (long j = 0; j < slots; j++) {
+            const float *value = values + j * dim + d;
+            vector left = READ(value), right = READ(value + W);
+            _Pragma("GCC unroll 8") for (int i = 0; i < some; i++) {
+                float weight = weights[(q + i) * stride + j];
+                sum[i][0] += weight * left, sum[i][1] += weight * right;
+                if (d == 0) whole[i] += weight * ones;
+            }
+        }
+        for (int i = 0; i < some; i++)
+            for (int side = 0; side < 2; side++) AT(of->to[q + i] + d + side * W) = sum[i][side] / whole[i];
+    }
 }
 
-/* Attention of the query heads that share a key-value head, over the slots that their token sees, at least one.
-   weights: for each head, room for the number of slots rounded up to W. */
-static void attend(const float *query, const float *keys, const float *values, const int32_t *seen, long count,
-                   long group, long dim, float *weights, float *y) {
-    long padded = (count + W - 1) / W * W;
+/* Attention of some queries over `prefix` slots that all of them see, and the `slots` behind these that their masks say;
+   each sees at least one. weights: for each query room for the number of slots rounded up to W. */
+static inline __attribute__((always_inline)) void attend_to(const queries *of, const float *keys, const float *values,
+                                                            long prefix, long slots, long dim, float *weights) {
+    long seen = prefix;
+    for (long q = 0; q < of->count; q++)
+        for (long s = slots; s > seen - prefix; s--)
+            if (of->mask[q][s - 1]) seen = prefix + s;
+    long stride = (seen + W - 1) / W * W;
+
+    for (long j = 0; j < seen; j += W) {
+        const float *key[W];
+        for (int i = 0; i < W; i++) key[i] = keys + (j + i < seen ? j + i : seen - 1) * dim;
+        for (long q = 0; q < of->count; q++) {
+            const float *query = of->from[q];
+            vector product[W];
+            _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) {
+                product[i] = READ(query) * READ(key[i]);
+                for (long d = W; d < dim; d += W) product[i] += READ(query + d) * READ(key[i] + d);
+            }
+            AT(weights + q * stride + j) = totals(product);
+        }
+    }
     float scale = 1.0f / __builtin_sqrtf(dim);
-    for (long j = 0; j < count; j += 4) {
-        const float *key[4];
-        for (int i = 0; i < 4; i++) key[i] = keys + seen[j + i < count ? j + i : count - 1] * dim;
-        for (long h = 0; h < group; h++) {
-            vector product[4] = {{0}};
-            for (long d = 0; d < dim; d += W)
-                for (int i = 0; i < 4; i++) product[i] += READ(query + h * dim + d) * READ(key[i] + d);
-            four_totals(product, weights + h * padded + j);
+    for (long q = 0; q < of->count; q++) {
+        float *own = weights + q * stride;
+        for (long j = prefix; j < seen; j++)
+            if (!of->mask[q][j - prefix]) own[j] = -INFINITE;
+        for (long j = seen; j < stride; j++) own[j] = -INFINITE;
+        vector peaks = READ(own);
+        for (long j = W; j < stride; j += W) peaks = choose(READ(own + j) > peaks, READ(own + j), peaks);
+        float peak = greatest(peaks);
+        for (long j = 0; j < stride; j += W) {
+            vector score = READ(own + j);
+            AT(own + j) = choose(score > -INFINITE, exponential((score - peak) * scale), (vector){0});
         }
     }
-    for (long h = 0; h < group; h++) {
-        float *of = weights + h * padded, *to = y + h * dim;
-        for (long j = count; j < padded; j++) of[j] = -__builtin_inff();
-        vector peaks = READ(of), sums = {0};
-        for (long j = W; j < padded; j += W) peaks = choose(READ(of + j) > peaks, READ(of + j), peaks);
-        float peak = peaks[0];
-        for (int i = 1; i < W; i++) peak = peaks[i] > peak ? peaks[i] : peak;
-        for (long j = 0; j < padded; j += W) {
-            vector all = READ(of + j);
-            AT(of + j) = choose(all > -__builtin_inff(), exponential((all - peak) * scale), (vector){0});
-            sums += READ(of + j);
-        }
-        float whole = total(sums);
-        for (long d = 0; d < dim; d += 2 * W) {
-            vector part[4][2] = {{{0}}}; /* four sums: one would wait for each addition to end before the next */
-            for (long j = 0; j < count; j += 4)
-                for (int i = 0; i < 4; i++) {
-                    const float *value = values + seen[j + i < count ? j + i : count - 1] * dim + d;
-                    part[i][0] += of[j + i] * READ(value), part[i][1] += of[j + i] * READ(value + W);
+    long q = 0;
+    for (; q + W / 2 <= of->count; q += W / 2) mix(of, q, W / 2, weights, stride, values, seen, dim);
+    for (; q + W / 4 <= of->count; q += W / 4) mix(of, q, W / 4, weights, stride, values, seen, dim);
+    for (; q + 3 <= of->count; q += 3) mix(of, q, 3, weights, stride, values, seen, dim);
+    for (; q < of->count; q++) mix(of, q, 1, weights, stride, values, seen, dim);
+}
+
+static void attend(const queries *of, const float *keys, const float *values, long prefix, long slots, long dim,
+                   float *weights) {
+    if (dim == 64) /* known to the compiler, its loops are straight */
+        attend_to(of, keys, values, prefix, slots, 64, weights);
+    else if (dim == 128)
+        attend_to(of, keys, values, prefix, slots, 128, weights);
+    else
+        attend_to(of, keys, values, prefix, slots, dim, weights);
+}
+
+/* Attention of all tokens, whose queries are in qkv; y: (rows, heads dim). */
+static void attention(const layer *l, const float *qkv, const float *keys, long rows, const cache *c, const sight *s,
+                      float *weights, float *y) {
+    long group = l->heads / l->kv_heads, heads = l->heads + 2 * l->kv_heads, dim = l->dim;
+    long mine = omp_get_thread_num(), threads = omp_get_num_threads(), item = 0;
+    for (long from = 0, to; from < rows; from = to) {
+        for (to = from + 1; to < rows && s->first[to] == s->first[from]; to++) {}
+        long all = (to - from) * group, parts = (all + W - 1) / W;
+        for (long part = 0; part < parts; part++)
+            for (long h = 0; h < l->kv_heads; h++) {
+                if (item++ % threads != mine) continue;
+                queries of = {.count = 0};
+                for (long q = part * all / parts; q < (part + 1) * all / parts; q++) {
+                    long r = from + q / group, head = h * group + q % group;
+                    of.from[of.count] = qkv + (r * heads + head) * dim;
+                    of.to[of.count] = y + (r * l->heads + head) * dim;
+                    of.mask[of.count++] = s->mask + r * s->slots;
                 }
-            for (int i = 0; i < 2; i++)
-                AT(to + d + i * W) = ((part[0][i] + part[1][i]) + (part[2][i] + part[3][i])) / whole;
-        }
+                const float *key = keys + h * c->head + s->first[from] * dim;
+                attend(&of, key, key + c->values, s->prefix[from], s->slots, dim, weights);
+            }
     }
+#pragma omp barrier
 }
 
 static void copy(const float *x, long rows, long width, float *y) {
@@ -246,32 +288,26 @@ static void copy(const float *x, long rows, long width, float *y) {
 }
 
 /* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
-   heads dim) floats, and for each thread (stride of sight + W) floats for each head of a group. taps: where the inputs
-   of each layer go, and the last one's outputs; each may be NULL. threads: torch's number, since its OpenMP may be
-   another one than this file's. */
+   heads dim) floats, and for each thread W times as many as slots can be seen, rounded
+   up to W. taps: where the inputs of each layer
+   go, and the last one's outputs; each may be NULL. threads: torch's number, since its OpenMP may be another one than
+   this file's. */
 void llama_layers(const layer *layers, long count, float *x, const float *cosine, const float *sine, long rows,
                   const cache *c, const sight *s, float *room, float *const *taps, int threads) {
-    long hidden = layers->out.outputs, dim = layers->dim, kv_heads = layers->kv_heads, group = layers->heads / kv_heads;
-    long heads = layers->heads + 2 * kv_heads;
+    long hidden = layers->out.outputs, dim = layers->dim, heads = layers->heads + 2 * layers->kv_heads;
     long wide = heads * dim > layers->gate.outputs ? heads * dim : layers->gate.outputs;
     float *normal = room, *joined = normal + rows * hidden, *attended = joined + rows * wide;
-    float *weights = attended + rows * layers->heads * dim;
+    float *rooms = attended + rows * layers->heads * dim;
 #pragma omp parallel num_threads(threads)
     {
-        float *mine = weights + omp_get_thread_num() * group * (s->stride + W);
+        float *mine = rooms + omp_get_thread_num() * (s->longest + s->slots + W) * W;
         for (const layer *l = layers; l < layers + count; l++) {
             float *keys = c->keys[l - layers], *tap = taps[l - layers];
             if (tap) copy(x, rows, hidden, tap);
             if (l->read_norm) normalise(x, l->read_norm, l->epsilon, rows, hidden, normal);
             project(&l->qkv, l->read_norm ? normal : x, rows, joined);
             turn(l, joined, cosine, sine, rows, keys, c);
-#pragma omp for schedule(static, 1)
-            for (long item = 0; item < rows * kv_heads; item++) {
-                long r = item / kv_heads, h = item % kv_heads;
-                const float *key = keys + h * c->head;
-                attend(joined + (r * heads + h * group) * dim, key, key + c->values, s->index + r * s->stride,
-                       s->count[r], group, dim, mine, attended + item * group * dim);
-            }
+            attention(l, joined, keys, rows, c, s, mine, attended);
             project_and_add(&l->out, attended, rows, x);
             normalise(x, l->norm, l->epsilon, rows, hidden, normal);
             gate_and_up(l, normal, rows, joined);
@@ -289,21 +325,6 @@ void linear(const matrix *m, const float *x, long rows, float *y, int threads) {
 void rms_norm(const float *x, const float *weight, float epsilon, long rows, long width, float *y, int threads) {
 #pragma omp parallel num_threads(threads)
     normalise(x, weight, epsilon, rows, width, y);
-}
-
-/* List the slots that each query sees: `prefix` ones from `first` on, and of the `slots` after them those in the mask,
-   (rows, slots) bytes. index: (rows, stride). */
-void list_seen(const int64_t *first, const int64_t *prefix, const uint8_t *mask, long rows, long slots, long stride,
-               int32_t *index, int32_t *count, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long r = 0; r < rows; r++) {
-        int32_t *list = index + r * stride;
-        long found = 0, tail = first[r] + prefix[r];
-        for (; found < prefix[r]; found++) list[found] = (int32_t)(first[r] + found);
-        for (long s = 0; s < slots; s++)
-            if (mask[r * slots + s]) list[found++] = (int32_t)(tail + s);
-        count[r] = (int32_t)found;
-    }
 }
 
 /* Floats of a vector, for the layout of panels. */

@@ -39,7 +39,7 @@ class _Cache(ctypes.Structure):
 
 
 class _Sight(ctypes.Structure):
-    _fields_ = [("index", _POINTER), ("count", _POINTER), ("stride", _LONG)]
+    _fields_ = [*((name, _POINTER) for name in ("first", "prefix", "mask")), ("slots", _LONG), ("longest", _LONG)]
 
 
 @cache
@@ -53,7 +53,6 @@ def kernels() -> ctypes.CDLL | None:
         )
         found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _INT)
         found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
-        found.list_seen.argtypes = (*[_POINTER] * 3, *[_LONG] * 3, _POINTER, _POINTER, _INT)
         found.lanes.restype = _LONG
     return found
 
@@ -91,24 +90,14 @@ class PackedMatrix:
 
 
 class Sight(NamedTuple):
-    """Slots of the cache that each of R queries sees: index[r, :count[r]], in rising order."""
+    """What each of R tokens sees: prefix[r] slots, at most `longest`, from first[r] on, and of the m slots behind these
+    the ones in the mask, at least one in all. Tokens with the same first slot are of one text, have the same prefix and
+    stand together."""
 
-    index: Int[Tensor, "R t"]
-    count: Int[Tensor, " R"]
-
-    @classmethod
-    def of(
-        cls, first: Int[Tensor, " R"], prefix: Int[Tensor, " R"], mask: Bool[Tensor, "R m"], longest: int
-    ) -> "Sight":
-        """Return the sight of queries that see prefix[r] slots, at most `longest`, from first[r] on, and of the m slots
-        after them those in the mask."""
-        rows, slots = mask.shape
-        found = cls(torch.empty(rows, longest + slots, dtype=torch.int32), torch.empty(rows, dtype=torch.int32))
-        first, prefix, mask = (each.contiguous() for each in (first, prefix, mask))
-        pointers = first.data_ptr(), prefix.data_ptr(), mask.data_ptr()
-        out = found.index.data_ptr(), found.count.data_ptr()
-        kernels().list_seen(*pointers, rows, slots, longest + slots, *out, torch.get_num_threads())
-        return found
+    first: Int[Tensor, " R"]
+    prefix: Int[Tensor, " R"]
+    mask: Bool[Tensor, "R m"]
+    longest: int
 
 
 class PackedNorm:
@@ -175,9 +164,9 @@ class PackedLayers:
         buffer's first one, in its first head. The inputs of the layers that are keys of `tapped` become its values,
         (1, R, H); the number of layers stands for the outputs.
         """
-        shape, strides, threads = buffers[0].shape, buffers[0].stride(), torch.get_num_threads()
+        strides, threads = buffers[0].stride(), torch.get_num_threads()
         assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, *turns, *buffers))
-        assert all(buffer.shape == shape for buffer in buffers)
+        assert all(buffer.shape == buffers[0].shape for buffer in buffers)
         assert places.is_contiguous()
         assert len(buffers) == len(self)
         keys, taps = (_POINTER * len(self))(*(buffer.data_ptr() for buffer in buffers)), (_POINTER * (len(self) + 1))()
@@ -185,13 +174,15 @@ class PackedLayers:
             tapped[number] = tap = torch.empty_like(x[None])
             taps[number] = tap.data_ptr()
         cache = _Cache(ctypes.addressof(keys), strides[0], strides[-3], places.data_ptr())
-        seen = _Sight(sight.index.data_ptr(), sight.count.data_ptr(), sight.index.shape[1])
-        group = self.heads // self.kv_heads
-        room = torch.empty(len(x) * self._width + threads * group * (sight.index.shape[1] + panel()))
+        told = [each.contiguous() for each in sight[:3]]
+        slots = told[2].shape[1]
+        seen = _Sight(*(each.data_ptr() for each in told), slots, sight.longest)
+        lanes = panel() // 2
+        room = torch.empty(len(x) * self._width + threads * lanes * (sight.longest + slots + lanes))
         pointers = (x.data_ptr(), *(turn.data_ptr() for turn in turns))
-        kernels().llama_layers(
-            *(self._structs, len(self), *pointers, len(x)), cache, seen, room.data_ptr(), ctypes.addressof(taps), threads
-        )
+        stack = (self._structs, len(self), *pointers, len(x))
+        taps_at = ctypes.addressof(taps)
+        kernels().llama_layers(*stack, cache, seen, room.data_ptr(), taps_at, threads)
 
 
 def packable(layer: nn.Module, dim: int) -> bool:

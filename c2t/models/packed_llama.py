@@ -75,7 +75,7 @@ class PackedLlama:
         """Append R tokens to the cache and return their post-norm states; see `PackedLayers`. Each sees its row's
         committed slots, and of the row's n new ones those in the mask."""
         cache.append(rows)
-        sight = Sight.of(cache.first[rows.row], cache.lengths[rows.row], mask, cache.longest)
+        sight = Sight(cache.first[rows.row], cache.lengths[rows.row], mask, cache.longest)
         embedded, layers = self.embed_tokens(tokens), self.decoder.layers
         like = embedded.new_empty(0, dtype=torch.float32)
         buffers = [cache.layer(number, like, layers.kv_heads, layers.dim) for number in range(len(layers))]
@@ -111,6 +111,6 @@ class PackedEagle:
         for number in range(len(layers)):
             _, begin = cache.append(number, joined, batch, layers.kv_heads, new, layers.dim)
         first = cache.firsts(batch)[rows.row]
-        sight = Sight.of(first, torch.zeros_like(first), mask, 0)
+        sight = Sight(first, torch.zeros_like(first), mask, 0)
         places = first + begin + rows.slot
         return rows.back(self.decoder(joined, positions, places, sight, cache.buffers, {}))

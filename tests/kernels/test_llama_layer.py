@@ -55,7 +55,7 @@ def packed_output(layers: PackedLayers, x: Tensor, positions: Tensor, mask: Tens
     """The layer's outputs for new tokens whose slots are the last of the mask."""
     rows, n, slots = mask.shape
     first = (torch.arange(rows) * KV_HEADS * buffer.shape[3])[:, None].expand(-1, n)
-    sight = Sight.of(first.flatten(), torch.zeros(rows * n, dtype=torch.long), mask.flatten(0, 1), 0)
+    sight = Sight(first.flatten(), torch.zeros(rows * n, dtype=torch.long), mask.flatten(0, 1), 0)
     places = (first + slots - n + torch.arange(n)).flatten()
     x, buffer = x.flatten(0, 1).clone(), buffer.contiguous()
     layers(x, Rotations(rotary(), DIM).at(positions.flatten()), [buffer], places, sight, {})
@@ -141,16 +141,6 @@ def test_norm() -> None:
     x = 3 * torch.randn(5, HIDDEN)
     exact = module.double()(x.double())
     assert_within(PackedNorm(layer_of().input_layernorm)(x), exact, growth(HIDDEN + 8) * exact.abs())
-
-
-def test_sight_lists_the_slots_that_are_seen() -> None:
-    mask, first, prefix = torch.rand(6, 11) < 0.5, torch.randint(0, 90, (6,)), torch.randint(0, 8, (6,))
-    mask[2], prefix[2] = True, 7
-    sight = Sight.of(first, prefix, mask, 7)
-    for row, seen in enumerate(mask):
-        start, tail = int(first[row]), int(first[row] + prefix[row])
-        wanted = [*range(start, tail), *(tail + seen.nonzero()[:, 0]).tolist()]
-        assert sight.index[row, : sight.count[row]].tolist() == wanted
 
 
 def test_what_the_kernels_cannot_run_is_left_to_torch() -> None:
