@@ -9,7 +9,8 @@ from c2t import C2T, SpeculativeDecoder, TreeClassifier
 from c2t.models.pairs import load_pair
 from pipelines.docs import bars, tree
 from pipelines.docs.pages import ROOT, names, pages, render, typed_numbers
-from pipelines.docs.tables import PARTS, lines
+from pipelines.docs.result_lines import lines
+from pipelines.docs.tables import PARTS
 
 PAGES = pages()
 

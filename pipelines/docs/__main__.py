@@ -11,8 +11,10 @@ import typer
 from c2t.study.plots import plot_batches, plot_fronts
 from c2t.study.points import read_points
 from pipelines.docs import bars
+from pipelines.docs.batches import batch_figure, batch_speeds
 from pipelines.docs.pages import ROOT, pages, render
-from pipelines.docs.tables import PARTS, batch_figure, batch_speeds, lines
+from pipelines.docs.result_lines import lines
+from pipelines.docs.tables import PARTS
 from pipelines.docs.tree import draw
 from pipelines.gain import study as gain
 from pipelines.papers import drawing

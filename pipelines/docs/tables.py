@@ -1,21 +1,18 @@
 """Every table and every measured number of README and docs, rendered from the result lines in data/results."""
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from c2t.policies import POLICIES
-from c2t.statistics import Statistics
-from c2t.study.batches import Speed
 from c2t.study.interval import Interval
 from c2t.study.pareto import compare
 from c2t.study.points import Point, read_points
-from pipelines.docs import heads
+from pipelines.docs import batches, heads
+from pipelines.docs.result_lines import RESULTS, interval, lines, source, table
 
-RESULTS = Path(__file__).parents[2] / "data" / "results"
 TAUS = (1.5, 2.0, 2.5)
 NGRAMS = "+ngrams"
 CONDITIONAL = "conditional: network, own 5"  # the inputs of `c2t train --model c2t-conditional`
@@ -35,39 +32,12 @@ class Gain(NamedTuple):
 
 
 @cache
-def lines(name: str) -> list[dict[str, Any]]:
-    """Return the result lines of a file in data/results."""
-    return [json.loads(line) for line in (RESULTS / name).read_text(encoding="utf-8").splitlines()]
-
-
-@cache
 def gains(name: str) -> list[Gain]:
     """Return the lines of a file of `pipelines.gain`."""
     return [
         Gain(line, {(p, s, b, tau): Interval(*rest) for p, s, b, tau, *rest in line["figures"]["rows"]})
         for line in lines(name)
     ]
-
-
-def interval(ratio: Interval) -> str:
-    """Return "1.05 (1.01-1.07)", without the interval where too few resamples reached the tau."""
-    if ratio.estimate is None:
-        return ""
-    between = "" if ratio.low is None else f" ({ratio.low:.2f}-{ratio.high:.2f})"
-    return f"{ratio.estimate:.2f}{between}"
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "", figures: str = "---:|") -> str:
-    """Return a Markdown table without its empty columns, the first one to the left, and a note below it."""
-    shown = [column for column in zip(columns, *rows, strict=True) if any(column[1:])]
-    head, *body = (f"| {' | '.join(row)} |" for row in zip(*shown, strict=True))
-    return "\n".join(["", head, f"|---|{figures * (len(shown) - 1)}", *body, *(["", note] if note else []), ""])
-
-
-def source(line: dict[str, Any], *settings: str) -> str:
-    """Return where and when a line was measured, in small print."""
-    where = (f"commit {line['commit']}", line["time"][:10], line["hardware"])
-    return f"<sub>{'; '.join((*settings, *where))}</sub>"
 
 
 def bench_source(line: dict[str, Any]) -> str:
@@ -267,67 +237,6 @@ def of_run(line: dict[str, Any]) -> tuple[float, int, str, str]:
     return run["temperature"], run["batch"], figures["set"], figures["contender"]
 
 
-def batches() -> str:
-    """Return the table of tokens/s over the batch size, and its figures; a line in its place before the run is made."""
-    found = _over_batches(
-        "batches.jsonl",
-        lambda figures: (figures["contender"], f"{figures['tokens_per_second'][0]:.0f}"),
-        lambda figures: interval(Interval(*figures["against_plain"])),
-    )
-    drawn = [pair for pair in batch_speeds() if batch_figure(pair).exists()]
-    return found + "".join(f"\n![Tokens/s over the batch size, {pair}](images/batches-{pair}.png)\n" for pair in drawn)
-
-
-def batch_speeds() -> dict[str, list[Speed]]:
-    """Return the measured speeds over the batch size of each pair, named by what competed; the last line of each
-    counts."""
-    found: dict[str, dict[tuple[int, str], Speed]] = {}
-    for line in lines("batches.jsonl") if (RESULTS / "batches.jsonl").exists() else ():
-        figures, pair = line["figures"], line["configuration"]["pair"]
-        rate, ratio = (Interval(*figures[name]) for name in ("tokens_per_second", "against_plain"))
-        who = figures["contender"]
-        found.setdefault(pair, {})[figures["batch"], who] = Speed(
-            figures["batch"], figures["policy"], who, rate, ratio, Statistics()
-        )
-    return {pair: list(speeds.values()) for pair, speeds in found.items()}
-
-
-def batch_figure(pair: str) -> Path:
-    """Return the file of a pair's figure of tokens/s over the batch size."""
-    return RESULTS.parents[1] / "docs" / "images" / f"batches-{pair}.png"
-
-
-def batches_by_a_model() -> str:
-    """Return the same by the model of an H200."""
-    return _over_batches(
-        "batches-model.jsonl",
-        lambda figures: (f"{figures['target']}, {figures['contender']}", f"{figures['tokens_per_second']:.0f}"),
-        lambda figures: f"{figures['against_plain']:.2f}",
-    )
-
-
-def _over_batches(
-    name: str, cells: Callable[[dict[str, Any]], tuple[str, str]], ratio: Callable[[dict[str, Any]], str]
-) -> str:
-    if not (RESULTS / name).exists():
-        return "\nNot measured yet.\n"
-    latest = {
-        (line["configuration"]["pair"], line["figures"]["batch"], cells(line["figures"])[0]): line
-        for line in lines(name)
-    }
-    rows = []
-    for (pair, batch, who), line in latest.items():
-        figures = line["figures"]
-        speed = cells(figures)[1]
-        counts = (f"{figures[count]:.2f}" for count in ("tau", "gamma", "draft_passes"))
-        rows.append((pair, str(batch), who, f"`{figures['label']}`", speed, ratio(figures), *counts))
-    columns = ("pair", "batch", "what", "setting", "tokens/s", "/ plain", "tau", "gamma", "draft passes")
-    run = line["configuration"]
-    how = f"{run['timed']} prompts a size, {run['threads']} threads" if "threads" in run else f"{run['texts']} texts"
-    told = f"{how}, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
-    return table(columns, rows, source(line, told))
-
-
 def breakdown() -> str:
     """Return the table of a round's milliseconds by part."""
     found = lines("breakdown.jsonl")
@@ -352,54 +261,6 @@ def forwards() -> str:
     run = found[-1]["configuration"]
     told = f"{run['prefix']} tokens of prefix, medians of {run['repeats']}, {run['threads']} threads"
     return table(("rows", *(line["figures"]["way"] for line in found)), rows, source(found[-1], told))
-
-
-def serving() -> str:
-    """Return the table of the load test of the server, by pair and policy."""
-    found = lines("serve.jsonl")
-    rows = []
-    for line in found:
-        figures = line["figures"]
-        begin, middle, end, _ = figures["memory"]
-        rows.append(
-            (
-                f"{line['configuration']['pair']}, `{figures['policy'].partition(',M=')[0]}`",
-                f"{figures['tokens_per_second']:.0f}",
-                *(f"{figures['first_token'][at]:.0f}" for at in ("p50", "p99")),
-                *(f"{figures['per_token'][at]:.1f}" for at in ("p50", "p99")),
-                f"{begin}, {middle}, {end}",
-                f"{figures['tau']:.2f}",
-                f"{figures['gamma']:.1f}",
-                str(figures["texts_compared"]),
-            )
-        )
-    run, *others = ({**line["configuration"], "pair": "", "sources": {}} for line in found)
-    assert all(other == run for other in others), "one note stands below all rows: measure all pairs with one setting"
-    columns = ("pair, policy", "tokens/s", "first token, ms", "99 %", "per further token, ms", "99 %")
-    columns += ("MiB at begin, middle, end", "tau", "gamma", "texts equal to those alone")
-    told = f"{run['requests']} requests, {run['at_once']} at once, {run['rate']:g} arrivals a second, up to "
-    told += f"{run['max_new_tokens']} new tokens, {run['cancelled']:.0%} cancelled; {run['threads']} threads"
-    return table(columns, rows, source(found[-1], told))
-
-
-def ragged() -> str:
-    """Return the table of what a batch of trees of different sizes costs."""
-    rows, names = [], ("mixed", "mean", "largest")
-    for line in (found := lines("ragged.jsonl")):
-        figures = line["figures"]
-        times = (f"{figures[name]:.1f}" for name in names)
-        ratio = f"{figures['mixed'] / figures['mean']:.2f}"
-        rows.append((f"{line['configuration']['pair']}, {figures['forward']}", *times, ratio))
-    columns = (
-        "milliseconds",
-        "rows of 1 to 47 (a level: 1 to 12)",
-        "all of the mean size",
-        "all of the largest",
-        "first / second",
-    )
-    run = found[-1]["configuration"]
-    told = f"16 rows behind {run['prefix']} tokens, medians of {run['repeats']}, {run['threads']} threads"
-    return table(columns, rows, source(found[-1], told))
 
 
 def policies() -> str:
@@ -480,12 +341,12 @@ PARTS: dict[str, Callable[[], str]] = {
     "tried": tried,
     "decoding": decoding,
     "decoding-in-brief": decoding_in_brief,
-    "batches": batches,
-    "batches-model": batches_by_a_model,
+    "batches": batches.batches,
+    "batches-model": batches.batches_by_a_model,
     "breakdown": breakdown,
     "forwards": forwards,
-    "ragged": ragged,
-    "serving": serving,
+    "ragged": batches.ragged,
+    "serving": batches.serving,
     "policies": policies,
     "pairs-on-the-hub": heads.pairs,
     "other-heads": heads.others,

@@ -1,0 +1,119 @@
+"""Tables of batches and of serving: milliseconds, tokens/s over the batch size, and the load test of the server."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from c2t.statistics import Statistics
+from c2t.study.batches import Speed
+from c2t.study.interval import Interval
+from pipelines.docs.result_lines import RESULTS, interval, lines, source, table
+
+
+def batches() -> str:
+    """Return the table of tokens/s over the batch size, and its figures; a line in its place before the run is made."""
+    found = _over_batches(
+        "batches.jsonl",
+        lambda figures: (figures["contender"], f"{figures['tokens_per_second'][0]:.0f}"),
+        lambda figures: interval(Interval(*figures["against_plain"])),
+    )
+    drawn = [pair for pair in batch_speeds() if batch_figure(pair).exists()]
+    return found + "".join(f"\n![Tokens/s over the batch size, {pair}](images/batches-{pair}.png)\n" for pair in drawn)
+
+
+def batch_speeds() -> dict[str, list[Speed]]:
+    """Return the measured speeds over the batch size of each pair, named by what competed; the last line of each
+    counts."""
+    found: dict[str, dict[tuple[int, str], Speed]] = {}
+    for line in lines("batches.jsonl") if (RESULTS / "batches.jsonl").exists() else ():
+        figures, pair = line["figures"], line["configuration"]["pair"]
+        rate, ratio = (Interval(*figures[name]) for name in ("tokens_per_second", "against_plain"))
+        who = figures["contender"]
+        found.setdefault(pair, {})[figures["batch"], who] = Speed(
+            figures["batch"], figures["policy"], who, rate, ratio, Statistics()
+        )
+    return {pair: list(speeds.values()) for pair, speeds in found.items()}
+
+
+def batch_figure(pair: str) -> Path:
+    """Return the file of a pair's figure of tokens/s over the batch size."""
+    return RESULTS.parents[1] / "docs" / "images" / f"batches-{pair}.png"
+
+
+def batches_by_a_model() -> str:
+    """Return the same by the model of an H200."""
+    return _over_batches(
+        "batches-model.jsonl",
+        lambda figures: (f"{figures['target']}, {figures['contender']}", f"{figures['tokens_per_second']:.0f}"),
+        lambda figures: f"{figures['against_plain']:.2f}",
+    )
+
+
+def _over_batches(
+    name: str, cells: Callable[[dict[str, Any]], tuple[str, str]], ratio: Callable[[dict[str, Any]], str]
+) -> str:
+    if not (RESULTS / name).exists():
+        return "\nNot measured yet.\n"
+    latest = {
+        (line["configuration"]["pair"], line["figures"]["batch"], cells(line["figures"])[0]): line
+        for line in lines(name)
+    }
+    rows = []
+    for (pair, batch, who), line in latest.items():
+        figures = line["figures"]
+        speed = cells(figures)[1]
+        counts = (f"{figures[count]:.2f}" for count in ("tau", "gamma", "draft_passes"))
+        rows.append((pair, str(batch), who, f"`{figures['label']}`", speed, ratio(figures), *counts))
+    columns = ("pair", "batch", "what", "setting", "tokens/s", "/ plain", "tau", "gamma", "draft passes")
+    run = line["configuration"]
+    how = f"{run['timed']} prompts a size, {run['threads']} threads" if "threads" in run else f"{run['texts']} texts"
+    told = f"{how}, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
+    return table(columns, rows, source(line, told))
+
+
+def serving() -> str:
+    """Return the table of the load test of the server, by pair and policy."""
+    found = lines("serve.jsonl")
+    rows = []
+    for line in found:
+        figures = line["figures"]
+        begin, middle, end, _ = figures["memory"]
+        rows.append(
+            (
+                f"{line['configuration']['pair']}, `{figures['policy'].partition(',M=')[0]}`",
+                f"{figures['tokens_per_second']:.0f}",
+                *(f"{figures['first_token'][at]:.0f}" for at in ("p50", "p99")),
+                *(f"{figures['per_token'][at]:.1f}" for at in ("p50", "p99")),
+                f"{begin}, {middle}, {end}",
+                f"{figures['tau']:.2f}",
+                f"{figures['gamma']:.1f}",
+                str(figures["texts_compared"]),
+            )
+        )
+    run, *others = ({**line["configuration"], "pair": "", "sources": {}} for line in found)
+    assert all(other == run for other in others), "one note stands below all rows: measure all pairs with one setting"
+    columns = ("pair, policy", "tokens/s", "first token, ms", "99 %", "per further token, ms", "99 %")
+    columns += ("MiB at begin, middle, end", "tau", "gamma", "texts equal to those alone")
+    told = f"{run['requests']} requests, {run['at_once']} at once, {run['rate']:g} arrivals a second, up to "
+    told += f"{run['max_new_tokens']} new tokens, {run['cancelled']:.0%} cancelled; {run['threads']} threads"
+    return table(columns, rows, source(found[-1], told))
+
+
+def ragged() -> str:
+    """Return the table of what a batch of trees of different sizes costs."""
+    rows, names = [], ("mixed", "mean", "largest")
+    for line in (found := lines("ragged.jsonl")):
+        figures = line["figures"]
+        times = (f"{figures[name]:.1f}" for name in names)
+        ratio = f"{figures['mixed'] / figures['mean']:.2f}"
+        rows.append((f"{line['configuration']['pair']}, {figures['forward']}", *times, ratio))
+    columns = (
+        "milliseconds",
+        "rows of 1 to 47 (a level: 1 to 12)",
+        "all of the mean size",
+        "all of the largest",
+        "first / second",
+    )
+    run = found[-1]["configuration"]
+    told = f"16 rows behind {run['prefix']} tokens, medians of {run['repeats']}, {run['threads']} threads"
+    return table(columns, rows, source(found[-1], told))
