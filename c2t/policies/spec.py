@@ -42,11 +42,12 @@ def parse(
     costs: Callable[..., RoundCosts] | None = None,
     **defaults: Any,
 ) -> Any:
-    """Make the policy that a text describes. `classifier()` is called only for policies that need one,
-    `classifier(name)` for one that a setting names, `acceptance(draft temperature)` for the rates measured on the pair,
-    `costs(policy)` for a budget without a number of nodes and `costs(policy, file)` for one that names a file of them;
-    `defaults` are used for settings that the policy has and the
-    text leaves out. InputError lists what would be known.
+    """Make the policy that a text describes. InputError lists what would be known.
+
+    classifier: `classifier()` is called for policies that need one only, `classifier(name)` where a setting names one.
+    acceptance: `acceptance(draft temperature)` returns the rates measured on the pair.
+    costs: `costs(policy)` returns those of a budget without a number of nodes, `costs(policy, file)` those in a file.
+    defaults: used for settings that the policy has and the text leaves out.
 
     A budget names the policy that it cuts to size last: `budget:nodes=64,of=c2t:beta=0.1,K=6`.
     """

@@ -27,10 +27,8 @@ from c2t.serving.metrics import Metrics
 from c2t.serving.text import Text
 
 BODY = 2**20  # bytes of a request's body
-COMPLETION, CHAT = (
-    16,
-    1024,
-)  # new tokens at most where a request does not say: OpenAI's, and ours where theirs has no end
+COMPLETION = 16  # new tokens at most where a request does not say: OpenAI's default
+CHAT = 1024  # the same of a chat: ours, since OpenAI's has no end
 SILENT: TelemetryConfig = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 AGAIN = "1"  # seconds after which to send a request again that found the queue full
 
