@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from c2t import batching
 from c2t.batching import BatchDecoder, Full, News, Refused, Request
 from c2t.decoder import SpeculativeDecoder
-from c2t.decoding import cut
+from c2t.decoding import TargetVerifier, cut
 from c2t.errors import InputError
 from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import Pair
@@ -192,6 +192,22 @@ def test_a_failing_step_ends_what_ran_and_nothing_else(monkeypatch: pytest.Monke
     assert (first.finish, decoder.running, decoder.tokens_in_use) == ("cancelled", 0, 0)
     finish(decoder)
     assert second.tokens == alone("plain", 1, 0)
+
+
+def test_a_step_that_fails_while_it_drops_rows_ends_what_ran_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoder_of(max_rows=2)
+    gone, ran, waits = (decoder.submit(prompt, NEW, sequence=number) for number, prompt in enumerate(PROMPTS[:3]))
+    decoder.step()
+    decoder.cancel(gone)
+    with monkeypatch.context() as broken:
+        broken.setattr(TargetVerifier, "select", raising(torch.OutOfMemoryError))
+        with pytest.raises(torch.OutOfMemoryError):
+            decoder.step()
+    assert (gone.finish, ran.finish, waits.finish) == ("cancelled", "cancelled", None)
+    assert (decoder.running, decoder.waiting, decoder.tokens_in_use) == (0, 1, 0)
+    finish(decoder)
+    assert waits.tokens == alone("plain", 2, 0)
+    assert (decoder.running, decoder.waiting) == (0, 0)
 
 
 def raising(error: type[Exception]) -> Callable:

@@ -89,7 +89,7 @@ def generate(
     if tuned and (policy, classifier, beta) != (None, None, None):
         raise InputError("--tuned chooses the policy: leave --policy, --classifier and --beta out")
     if tuned:
-        chosen = _tuned(loaded)[0]
+        chosen = _tuned(loaded, tp)[0]
     else:
         rates = acceptance.lookup(loaded, temperature, rule)
         if policy is None and beta is None:
@@ -98,7 +98,7 @@ def generate(
             "c2t" if policy is None else policy,
             shared.classifier(loaded, classifier),
             rates,
-            None if tp else shared.costs(loaded),  # measured by each process they could differ
+            shared.costs(loaded, tp),
             beta=beta,
         )
     if beta is not None and getattr(chosen, "beta", None) != beta:
@@ -258,10 +258,11 @@ def _bench_batches(
     terminal.result(json, "bench batches", {"rows": [batching.figures(row) for row in found]}, about)
 
 
-def _tuned(pair: Pair) -> tuple[Policy, tuning.Tuned]:
+def _tuned(pair: Pair, tensor_parallel: bool = False) -> tuple[Policy, tuning.Tuned]:
     """Return what c2t tune chose for this pair on this device, one prompt at a time."""
     entry = tuning.lookup(tuning.key(pair, batch=1))
-    return parse(entry.policy, shared.classifier(pair, entry.classifier), costs=shared.costs(pair)), entry
+    costs = shared.costs(pair, tensor_parallel)
+    return parse(entry.policy, shared.classifier(pair, entry.classifier), costs=costs), entry
 
 
 def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:

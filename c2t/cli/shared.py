@@ -70,9 +70,13 @@ def classifier(pair: Pair, reference: str | None) -> Callable[..., TreeClassifie
     return lambda name=None: TreeClassifier.from_pretrained(own if name is None else name, device=pair.target.device)
 
 
-def costs(pair: Pair) -> Callable[..., RoundCosts]:
-    """Return what finds the costs of rounds that a budget goes by; see `costs_of`."""
-    return partial(costs_of, pair)
+def costs(pair: Pair, tensor_parallel: bool = False) -> Callable[..., RoundCosts]:
+    """Return what finds the costs of rounds that a budget goes by, see `costs_of`; with --tp it refuses to."""
+
+    def refuse(*_: object) -> RoundCosts:
+        raise InputError("--tp: each process would have costs of its own; give the budget nodes, as budget:nodes=64")
+
+    return refuse if tensor_parallel else partial(costs_of, pair)
 
 
 def usual(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:

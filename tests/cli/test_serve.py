@@ -24,6 +24,7 @@ SIMPLE = ["serve", "--pair", "tiny", "--policy", "chain:length=3"]
         (["--host", "256.0.0.1"], "cannot serve on 256.0.0.1, port 8000: "),
         (["--port", "65536"], "65535"),
         (["--max-rows", "0"], "--max-rows"),
+        (["--max-waiting", "0"], "--max-waiting"),  # every request waits for the next round
         (["--policy", "tree", "--port", "0"], "no policy is called 'tree'"),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from c2t.cli import shared
 from c2t.cli.app import app
 from c2t.decoding import Step, generate
 from c2t.errors import InputError
@@ -16,6 +17,7 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.models.tensor_parallel import FirstProcessTrees, distributed_config
 from c2t.policies.spec import parse
 from c2t.sampling import Sampling
+from c2t.study import autotune_cache
 from tests.small_pair import TURNS
 
 ROOT = Path(__file__).parents[2]
@@ -107,3 +109,18 @@ def test_what_cannot_be(options: list[str], message: str, home: Path, monkeypatc
     assert said.exit_code == 2
     assert said.stderr.startswith(f"c2t: {message}")
     assert len(said.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", [["--policy", "budget:of=eagle2:N=none,K=3"], ["--tuned"]])
+def test_a_budget_by_costs_is_refused(options: list[str], small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process would measure its own."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(shared, "load", lambda *_: small_pair)
+    tuned = autotune_cache.Tuned("budget:of=eagle2:N=none,K=3", "tiny", 1.0, None, {})
+    monkeypatch.setattr(autotune_cache, "lookup", lambda key: tuned)
+    said = CliRunner().invoke(app, ["generate", "a", "--tp", *options])
+    assert said.exit_code == 2
+    assert said.stderr == (
+        "c2t: --tp: each process would have costs of its own; give the budget nodes, as budget:nodes=64\n"
+    )

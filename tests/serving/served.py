@@ -10,13 +10,13 @@ from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from c2t.decoder import SpeculativeDecoder
-from c2t.serving.server import Server, listen
+from c2t.serving.server import HERE, Server, listen
 
 
 @contextmanager
-def serving(decoder: SpeculativeDecoder, **limits: int) -> Iterator[Server]:
+def serving(decoder: SpeculativeDecoder, host: str = HERE[0], **limits: int) -> Iterator[Server]:
     """Serve on a free port."""
-    server = Server(decoder, listen(), **limits)
+    server = Server(decoder, listen(host), **limits)
     thread = Thread(target=server.run, daemon=True)
     thread.start()
     try:

@@ -1,6 +1,9 @@
-"""The end of a server: requests get their time, or are told that they do not."""
+"""Where a server listens, and its end: requests get their time, or are told that they do not."""
 
+import re
 import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 
 import httpx
@@ -10,9 +13,11 @@ import pytest
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
 from c2t.models.pairs import Pair, load_pair
-from c2t.policies import Plain
+from c2t.policies import Budget, Eagle2, Plain
 from c2t.serving import server as serving
-from tests.serving.served import client, until
+from tests.every_policy import toy_costs
+from tests.serving.served import client, metrics, until
+from tests.serving.served import serving as served
 
 FIELDS = {"model": "tiny", "prompt": "def add(a, b):", "temperature": 0, "stream": True}
 
@@ -73,3 +78,37 @@ def test_names_are_checked_on_loopback_only(tiny: Pair) -> None:
         server.socket.close()
         server.front.close()
         server.front.thread.join(10)
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="needs IPv6")
+def test_an_address_of_ipv6_is_served_and_checked_likewise(tiny: Pair) -> None:
+    decoder = SpeculativeDecoder(tiny, Plain())
+    with served(decoder, "::1") as server:
+        assert re.fullmatch(r"http://\[::1\]:\d+", server.address)
+        answer = client(server).completions.create(**{**FIELDS, "stream": False}, max_tokens=4)
+        assert answer.choices[0].text == decoder.generate(FIELDS["prompt"], 4, chat=False).text
+        assert httpx.get(f"{server.address}/health", headers={"Host": "evil.example"}).status_code == 400
+
+
+def test_a_budget_by_costs_serves_every_text_as_it_is_alone(tiny: Pair) -> None:
+    """Its trees depend on who else is being decoded."""
+    spent_on = Eagle2(K=3, levels=3, N=None)
+    decoder = SpeculativeDecoder(tiny, Budget(spent_on, costs=toy_costs(3)))
+    prompts = ["def add(a, b):", "The sum of", "class Tree"]
+    fields = {**FIELDS, "stream": False, "max_tokens": 12}
+    with served(decoder, max_rows=2) as server, ThreadPoolExecutor(3) as pool:
+        ai = client(server)
+        answers = list(pool.map(lambda prompt: ai.completions.create(**{**fields, "prompt": prompt}), prompts))
+        found = metrics(server)
+    plain = SpeculativeDecoder(tiny, Plain())
+    texts = [answer.choices[0].text for answer in answers]
+    assert texts == [plain.generate(prompt, 12, chat=False).text for prompt in prompts]
+    assert found["c2t_gamma"] > 1, "some rounds have drafted"
