@@ -1,6 +1,7 @@
 """The command line: a list, reports by name with their own defaults, result lines and figures."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,25 @@ def test_reports_go_to_result_lines_and_figures(here: Path, tmp_path: Path) -> N
     assert png[:4] == b"\x89PNG"
     assert 2_000 < len(png) < 80_000
     assert not (out.parent / "table6.png").exists()
+
+
+def test_an_actor_makes_the_report_of_one_process(
+    here: Path, small_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a harvest of its own, and so that the figure can be drawn of what it sends."""
+    plain, ray = tmp_path / "plain.jsonl", tmp_path / "ray" / "lines.jsonl"
+    assert called("eagle2-figure6", *FEW, "--out", str(plain)).exit_code == 0
+    shutil.copytree(small_home, tmp_path / "home")
+    monkeypatch.setenv("C2T_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
+    done = called("eagle2-figure6", *FEW, "--ray", "local", "--workers", "1", "--out", str(ray))
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "cache").exists(), "the actor has written its own texts"
+    assert (ray.parent / "eagle2-figure6.png").read_bytes()[:4] == b"\x89PNG"
+    found, expected = (json.loads(path.read_text())["figures"]["rows"] for path in (ray, plain))
+    assert len(found) == len(expected) == 20
+    for row, same in zip(found, expected, strict=True):  # an actor may sum with another number of threads
+        assert row == [pytest.approx(one, abs=1e-9, nan_ok=True) if isinstance(one, float) else one for one in same]
 
 
 def test_what_is_not_said_is_the_reports_own(monkeypatch: pytest.MonkeyPatch) -> None:
