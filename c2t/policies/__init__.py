@@ -19,6 +19,7 @@ from c2t.policies.opt_tree import OptTree
 from c2t.policies.plain import Plain
 from c2t.policies.sequoia import Sequoia
 from c2t.policies.static import Eagle1
+from c2t.policies.static_tree import StaticTree
 from c2t.policies.talon import Talon
 from c2t.policies.threshold import JointThreshold
 
@@ -28,6 +29,7 @@ POLICIES = {
     "dymax": DyMax,
     "dyjoint": DyJoint,
     "eagle1": Eagle1,
+    "static": StaticTree,
     "eagle2": Eagle2,
     "c2t": C2T,
     "threshold": JointThreshold,

@@ -10,6 +10,7 @@ from c2t.errors import InputError
 from c2t.policies import POLICIES
 from c2t.policies.budget import Budget
 from c2t.policies.round_costs import RoundCosts
+from c2t.policies.static_tree import Accuracies
 
 # What a brief description always names; other settings only where they are not the default.
 SHAPE = ("N", "beta", "threshold", "length", "config")  # always shown
@@ -84,7 +85,7 @@ def describe(policy: Any, brief: bool = False) -> str:
     if isinstance(policy, Budget):
         nodes = f"nodes={policy.nodes}," if policy.nodes else ""
         return f"{name}:{nodes}{OF}{describe(policy.policy, brief)}"
-    hidden = ("classifier", "acceptance") if brief else ("classifier",)
+    hidden = ("classifier", "acceptance", "accuracies") if brief else ("classifier",)
     values = {
         field.name: getattr(policy, field.name)
         for field in fields(policy)
@@ -112,7 +113,10 @@ def _budget(settings: str, spent_on: Any, costs: Callable[..., RoundCosts] | Non
 
 
 def _value(policy: str, field: Field, text: str) -> Any:
-    """The field's words (none, true, trained, ...), its kind of number, any text, or numbers joined by x (4x2x2)."""
+    """The field's words (none, true, trained, ...), its kind of number, any text, numbers joined by x (4x2x2), or what
+    a file holds."""
+    if field.type is Accuracies:
+        return Accuracies.read(text)
     kinds = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else (field.type,)
     words = {str(word).lower(): word for kind in kinds for word in _words(kind)}
     if text.lower() in words or str in kinds:
@@ -131,6 +135,6 @@ def _words(kind: Any) -> tuple:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "x".join(map(str, value))
-    return value.name if isinstance(value, TreeClassifier) else str(getattr(value, "__name__", value))
+    if isinstance(value, TreeClassifier | Accuracies):
+        return value.name
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "__name__", value))

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from c2t.decoding import DraftModel, Policy, Step, speculate
+from c2t.models.draft import DraftSession
 from c2t.replay.lockstep import Continuation, TextVerifier
 from c2t.verify import Accepted
 
@@ -38,18 +39,26 @@ def replay_all(
         step, _ = verifier.prefill()
     yield step
     for row, (text, sequence) in enumerate(zip(texts, verifier.sequence.tolist(), strict=True)):
-        last = text.end - 2
-        if last < text.prompt:
-            continue
-        known = text.tokens[None, : last + 1], text.features[None, :last], torch.tensor([last]).to(text.tokens)
-        with torch.inference_mode():
-            draft = drafter.session()
-            draft.observe(*known)
-        for position in torch.arange(text.prompt, last + 1, device=text.tokens.device).split(CHUNK):
+        for position, draft in forks(drafter, text):
             with torch.inference_mode():
                 here = TextVerifier.at(text, row, position, seed, sequence)
-                step, _ = speculate(draft.fork(last - position), policy, here, record)
+                step, _ = speculate(draft, policy, here, record)
             yield step
+
+
+def forks(drafter: DraftModel, text: Continuation) -> Iterator[tuple[Int[Tensor, " B"], DraftSession]]:
+    """Yield the positions of a text where a round may start, some at a time, with a draft session for each as a row."""
+    last = text.end - 2
+    if last < text.prompt:
+        return
+    known = text.tokens[None, : last + 1], text.features[None, :last], torch.tensor([last]).to(text.tokens)
+    with torch.inference_mode():
+        draft = drafter.session()
+        draft.observe(*known)
+    for position in torch.arange(text.prompt, last + 1, device=text.tokens.device).split(CHUNK):
+        with torch.inference_mode():
+            fork = draft.fork(last - position)
+        yield position, fork
 
 
 def visited(steps: Iterable[Step]) -> Iterator[Step]:

@@ -1,0 +1,49 @@
+"""How often each rank of each depth of a draft is right, which shapes Medusa's static tree. Measured by replay."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from c2t.decoding import DraftModel
+from c2t.replay.every_position import forks
+from c2t.replay.lockstep import Continuation
+from c2t.storage.atomic import write_text
+from c2t.tree import Tree
+
+
+class Measured(NamedTuple):
+    """Measured accuracies. rates[depth][rank]: share of the positions at which the candidate of that rank is the
+    target's token."""
+
+    rates: tuple[tuple[float, ...], ...]
+    positions: int
+
+
+def accuracies(drafter: DraftModel, texts: Sequence[Continuation], levels: int, ranks: int) -> Measured:
+    """Count, at every position of the texts, which of the draft's `ranks` most probable tokens is the text's own, at
+    each of `levels` depths. A draft that reads the path is given the text's tokens: a depth counts what follows a path
+    that is right so far. The texts must go on `levels` tokens beyond their ends."""
+    hits, positions = torch.zeros(levels, ranks, dtype=torch.long), 0
+    for text in texts:
+        for position, draft in forks(drafter, text):
+            positions += len(position)
+            with torch.inference_mode():
+                tree = Tree.root(text.tokens[position])
+                for depth in range(levels):
+                    slot = torch.full_like(position, depth)[:, None]
+                    candidates, _ = draft.expand(tree, slot).top(ranks)
+                    right = text.tokens[position + depth + 1][:, None, None]
+                    hits[depth] += (candidates == right)[:, 0].sum(0).cpu()
+                    certain = torch.zeros(right.shape, device=right.device)
+                    tree = tree.extend(tree.children(slot, right, certain, certain[..., 0]))
+                draft.refuse_nan()
+    return Measured(tuple(map(tuple, (hits / max(positions, 1)).tolist())), positions)
+
+
+def write(path: Path, measured: Measured, **condition: str | int | float) -> None:
+    """Write measured accuracies for `c2t.policies.static_tree.Accuracies.read`, with what they were measured on."""
+    rates = [[round(rate, 6) for rate in ranks] for ranks in measured.rates]
+    write_text(path, json.dumps({**condition, "positions": measured.positions, "accuracies": rates}, indent=1) + "\n")
