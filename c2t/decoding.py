@@ -19,8 +19,10 @@ from c2t.errors import InputError
 from c2t.mixed_sampler import MixedSampler
 from c2t.models.deferred import DeferredSession
 from c2t.models.draft import DraftSession, NoDraft, WrappedSession
+from c2t.models.remembering import RememberingSession
 from c2t.models.target import TargetSession
 from c2t.policies.budget import Budget
+from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.mcsd_plus import Forks
 from c2t.protocols import Draft, RecordingDraft, Root
 from c2t.sampling import Sampling
@@ -68,6 +70,9 @@ def draft_session(drafter: "DraftModel | None", policy: "Policy") -> DraftSessio
     session = drafter.session()
     if isinstance(policy, Budget) and isinstance(session, DraftSession):  # it may guess nothing for many rounds
         session = DeferredSession(session)
+    gate = policy if isinstance(policy, EntropyGate) else getattr(policy, "policy", None)  # others may watch it
+    if isinstance(gate, EntropyGate):
+        session = RememberingSession(session, gate.remember)
     return session
 
 

@@ -13,6 +13,7 @@ from c2t.policies.configured import MCSD, SampledChain, SpecInfer
 from c2t.policies.ddd import DDD
 from c2t.policies.dyspec import DySpec, DySpecThreshold
 from c2t.policies.eagle2 import Eagle2
+from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.entropy_tree import EntropyTree
 from c2t.policies.mcsd_plus import MCSDPlus
 from c2t.policies.opt_tree import OptTree
@@ -45,6 +46,7 @@ POLICIES = {
     "sequoia": Sequoia,
     "dyspec": DySpec,
     "dyspec-threshold": DySpecThreshold,
+    "gate": EntropyGate,
     "budget": Budget,
 }
 

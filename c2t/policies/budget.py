@@ -43,9 +43,9 @@ class Budget:
 
     def __post_init__(self):
         proposal = getattr(self.policy, "proposal", None)
-        if isinstance(self.policy, Budget) or proposal != "ranked":
+        if hasattr(self.policy, "policy") or proposal != "ranked":
             what = f"has {proposal} candidates" if proposal else "is no policy"
-            what = "is a budget itself" if isinstance(self.policy, Budget) else what
+            what = "has a policy of its own" if hasattr(self.policy, "policy") else what
             name = type(self.policy).__name__
             raise InputError(f"Budget: {name} {what}: give a policy that ranks its candidates, such as C2T or Eagle2")
         at_least_one(self, "nodes")

@@ -9,12 +9,14 @@ from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
 from c2t.policies import POLICIES
 from c2t.policies.budget import Budget
+from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.static_tree import Accuracies
 
 # What a brief description always names; other settings only where they are not the default.
-SHAPE = ("N", "beta", "threshold", "length", "config")  # always shown
-OF = "of="  # what a budget's own policy and its settings follow
+SHAPE = ("N", "beta", "threshold", "length", "config", "high", "low")  # always shown
+OF = "of="  # what the policy inside of a budget or a gate follows, with its settings
+GATED = "eagle2"  # trees that a gate lets through, where nobody names others
 SPENT_ON = "c2t:beta=0.05,K=6,W=6,levels=6"  # trees that a budget cuts to size, where nobody names others
 
 
@@ -50,25 +52,29 @@ def parse(
     costs: `costs(policy)` returns those of a budget without a number of nodes, `costs(policy, file)` those in a file.
     defaults: used for settings that the policy has and the text leaves out.
 
-    A budget names the policy that it cuts to size last: `budget:nodes=64,of=c2t:beta=0.1,K=6`.
+    A budget names the policy that it cuts to size last, and a gate the one that it shuts:
+    `budget:nodes=64,of=c2t:beta=0.1,K=6`.
     """
     name, _, settings = spec.partition(":")
     if name not in POLICIES:
         raise InputError(f"no policy is called {name!r}; known: {', '.join(POLICIES)}")
     policy = POLICIES[name]
+    within: dict[str, Any] = {}
+    if policy in (Budget, EntropyGate):
+        settings, _, of = settings.partition(OF)
+        usual = SPENT_ON if policy is Budget else GATED
+        within["policy"] = parse(of.strip() or usual, classifier, acceptance, costs, **defaults)
     if policy is Budget:
-        own, _, of = settings.partition(OF)
-        spent_on = parse(of.strip() or SPENT_ON, classifier, acceptance, costs, **defaults)
-        return _budget(own, spent_on, costs)
-    known = {field.name: field for field in fields(policy) if field.name != "classifier"}
-    values = {key: value for key, value in defaults.items() if key in known and value is not None}
+        return _budget(settings, within["policy"], costs)
+    known = {field.name: field for field in fields(policy) if field.name not in ("classifier", "policy")}
+    values = within | {key: value for key, value in defaults.items() if key in known and value is not None}
     for setting in filter(None, settings.split(",")):
         key, _, value = (part.strip() for part in setting.partition("="))
         if key not in known:
             raise InputError(f"{name} has no setting {key!r}; known: {', '.join(known) or 'none'}")
         network = TreeClassifier in get_args(known[key].type) and value.lower() != "none"
         values[key] = classifier(value) if network else _value(name, known[key], value)
-    if len(known) < len(fields(policy)):
+    if any(field.name == "classifier" for field in fields(policy)):
         values["classifier"] = classifier()
     if acceptance and "acceptance" in known and "acceptance" not in values:
         values["acceptance"] = acceptance(values.get("temperature", known["temperature"].default))
@@ -85,14 +91,17 @@ def describe(policy: Any, brief: bool = False) -> str:
     if isinstance(policy, Budget):
         nodes = f"nodes={policy.nodes}," if policy.nodes else ""
         return f"{name}:{nodes}{OF}{describe(policy.policy, brief)}"
-    hidden = ("classifier", "acceptance", "accuracies") if brief else ("classifier",)
+    hidden = ("classifier", "policy", "acceptance", "accuracies") if brief else ("classifier", "policy")
     values = {
         field.name: getattr(policy, field.name)
         for field in fields(policy)
         if field.name not in hidden
         and not (brief and field.name not in SHAPE and getattr(policy, field.name) == field.default)
     }
-    return name + ":" * bool(values) + ",".join(f"{key}={_text(value)}" for key, value in values.items())
+    texts = [f"{key}={_text(value)}" for key, value in values.items()]
+    if isinstance(policy, EntropyGate):
+        texts.append(f"{OF}{describe(policy.policy, brief)}")
+    return name + ":" * bool(texts) + ",".join(texts)
 
 
 def _budget(settings: str, spent_on: Any, costs: Callable[..., RoundCosts] | None) -> Budget:

@@ -63,7 +63,7 @@ class RecordedDistributions(NextTokenDistributions):
 
     def __init__(self, rows: NextTokenDistributions, keep: Callable[[Tensor, Tensor, Tensor], None]):
         super().__init__(rows._drafted, rows.hidden, rows.vocabulary, rows.rows)
-        self.keep = keep
+        self.keep, self.memory = keep, rows.memory
 
     def topk_entropy(
         self, k: int, m: int | None
