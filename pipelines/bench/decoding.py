@@ -10,6 +10,7 @@ the pair's own prompts are used.
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -33,6 +34,7 @@ from c2t.study.interval import Interval, Sums, bootstrap
 from pipelines import terminal
 from pipelines.bench.contenders import Contender, Contenders, Ids, Task, Written, contenders
 from pipelines.bench.lines import Json, append
+from pipelines.bench.llama_cpp import VERSION, llama_cpp, missing
 from pipelines.bench.policy import PolicyText, policy_of
 from pipelines.options import Draft, PairName
 
@@ -205,7 +207,7 @@ def main(
     batch: Annotated[int, typer.Option(help="Prompts to decode together.", min=1)] = 1,
     json: Json = None,
 ) -> None:
-    """Compare the speed of a tree with plain decoding and with transformers."""
+    """Compare the speed of a tree with plain decoding, with transformers and with llama.cpp."""
     found = prompt_sets(pair, data, sets)
     wanted = prompts + CHOSEN_ON * batch
     for name, there in found.items():
@@ -217,7 +219,9 @@ def main(
     loaded = load_pair(pair, draft=draft)
     chosen = policy_of(loaded, policy, batch)
     task = Task(new_tokens, Sampling(temperature), loaded.target.eos)
-    field = contenders(loaded, Plain(), chosen, describe(chosen, brief=True), batch)
+    why_not = missing(loaded, batch)
+    if why_not:
+        terminal.say(f"llama.cpp is left out: {why_not}", error=True)
     configuration = {
         "pair": loaded.name,
         "sources": loaded.sources,
@@ -228,9 +232,13 @@ def main(
         "temperature": temperature,
         "batch": batch,
         "threads": torch.get_num_threads(),
+        "node_llama_cpp": None if why_not else VERSION,
     }
     comparisons: dict[str, Comparison] = {}
-    with working("decoding", "runs") as tell:
+    with ExitStack() as running, working("decoding", "runs") as tell:
+        field = contenders(loaded, Plain(), chosen, describe(chosen, brief=True), batch)
+        if not why_not:
+            field.others.update(running.enter_context(llama_cpp(loaded)))
         each, done = calls(field, -(-prompts // batch)), count(1)
         for name, there in found.items():
 
