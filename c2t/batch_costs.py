@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from c2t.decoding import Policy, Step, generate, pad
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
-from c2t.policies.round_costs import Calibration, Curve, Profile, Rest, RoundCosts, counts
+from c2t.policies.round_costs import Calibration, Children, Curve, Profile, Rest, RoundCosts, counts
 from c2t.replay.lockstep import Continuation, replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Nodes, Tree
@@ -32,7 +33,15 @@ NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.
 UNDISTURBED = 0.25  # quantile of the rounds' seconds that counts, for the same reason
 TYPICAL = 4  # tokens a row of the rounds that the rest is fitted on
 PER_GROUP = 8  # accepted nodes of which a share is made
+LENGTHS = ("levels", "length")  # settings that say how deep a policy drafts
 Clock = Callable[[], float]
+
+
+class Family(NamedTuple):
+    """Confidences of an expanded node and of its children."""
+
+    parent: float
+    children: Float[np.ndarray, " k"]
 
 
 class Excess(NamedTuple):
@@ -76,29 +85,71 @@ def profile(pair: Pair, policy: Policy, texts: Sequence[Continuation]) -> Profil
     All rounds' nodes are sorted together by their confidence, as a budget sorts those of a batch.
     """
     confidence, depth, accepted = [], [], []
+    known: list[Family] = []
     widths, rounds = np.zeros(max(policy.levels, 1)), 0
     budget = Budget(policy, nodes=1)
     for step in replay(pair.draft, policy, texts, record=("slots",)):
         if step.tree is None:
             continue
         rounds += len(step.rows)
-        for level, slots in enumerate(step.extra["draft"].slots):
-            widths[level] += int((slots >= 0).sum())
-        tree, path = step.tree, step.accepted.slots
-        taken = torch.zeros_like(tree.token).scatter_add(1, path.clamp(min=0), (path >= 0).long()) > 0
-        drafted = tree.alive & (tree.depth >= 0)
-        confidence.append(budget.confidence(tree)[drafted])
-        depth.append(tree.depth[drafted])
-        accepted.append(taken[drafted])
+        levels = np.array([(slots >= 0).sum(1).tolist() for slots in step.extra["draft"].slots])
+        widths[: len(levels)] += levels.sum(1)
+        sure, path = budget.confidence(step.tree), step.accepted.slots
+        taken = torch.zeros_like(step.tree.token).scatter_(1, path.clamp(min=0), 1).cpu().numpy()
+        depths, parents = step.tree.depth.cpu().numpy(), step.tree.parent.cpu().numpy()
+        for row in range(len(sure)):
+            known += families(sure[row], depths[row], parents[row], levels[1:, row])
+        confidence.append(sure[sure >= 0])
+        depth.append(depths[sure >= 0])
+        accepted.append(taken[sure >= 0] > 0)
     if not rounds:
-        return Profile((1.0,) * policy.levels, NODES, ((0.0,) * len(NODES),) * policy.levels)
-    order = torch.sort(torch.cat(confidence), descending=True, stable=True).indices
-    sure, depths, won = (torch.cat(parts)[order].detach().cpu().numpy() for parts in (confidence, depth, accepted))
+        gains, none = ((0.0,) * len(NODES),) * policy.levels, Calibration()
+        return Profile((1.0,) * policy.levels, NODES, gains, promise(none, []), none)
+    order = np.argsort(-np.concatenate(confidence), kind="stable")
+    sure, depths, won = (np.concatenate(parts)[order] for parts in (confidence, depth, accepted))
     gains = []
     for levels in range(1, policy.levels + 1):
         total = np.concatenate([[0], won[depths < levels].cumsum()])
         gains.append(tuple(float(total[min(int(n * rounds), len(total) - 1)] / rounds) for n in NODES))
-    return Profile(tuple(map(float, widths[: policy.levels] / rounds)), NODES, tuple(gains), calibrate(sure, won))
+    shares = calibrate(sure, won)
+    return Profile(
+        tuple(map(float, widths[: policy.levels] / rounds)), NODES, tuple(gains), promise(shares, known), shares
+    )
+
+
+def families(
+    confidence: Float[np.ndarray, " n"],
+    depth: Int[np.ndarray, " n"],
+    parent: Int[np.ndarray, " n"],
+    widths: Int[np.ndarray, " l"],
+) -> Iterator[Family]:
+    """Yield the nodes of a tree that were expanded, with their children; widths: how many on each level. They are taken
+    to be the most confident ones of their level. confidence: below 0 for the root and for dead slots."""
+    for level, width in enumerate(widths):
+        here = np.flatnonzero((depth == level) & (confidence >= 0))
+        for node in here[np.argsort(-confidence[here], kind="stable")][:width]:
+            yield Family(confidence[node], confidence[(parent == node) & (confidence >= 0)])
+
+
+def promise(calibration: Calibration, known: Sequence[Family]) -> Children:
+    """Return what the children of nodes of each confidence promise: their calibrated confidences, averaged over groups
+    of nodes that promise PER_GROUP accepted ones each. A node without confidence promises nothing, and so do all where
+    none was expanded."""
+    known = sorted((family for family in known if family.parent > 0), key=lambda family: family.parent)
+    most = max((len(family.children) for family in known), default=1) or 1
+    if not known:
+        return Children((0.0, 1.0), ((0.0,), (0.0,)))
+    parents, likely = np.array([family.parent for family in known], float), np.zeros((len(known), most))
+    for row, family in zip(likely, known, strict=True):
+        row[: len(family.children)] = -np.sort(-calibration.at(family.children))
+    before = likely.sum(1).cumsum() - likely.sum(1)
+    firsts = np.unique(
+        parents[np.searchsorted(before, np.arange(0, before[-1] + 1, PER_GROUP)).clip(max=len(known) - 1)]
+    )
+    groups = np.searchsorted(firsts, parents, side="right") - 1
+    found = [(float(parents[groups == group].mean()), likely[groups == group].mean(0)) for group in range(len(firsts))]
+    confidences, shares = zip((0.0, np.zeros(most)), *found, strict=True)
+    return Children(confidences, tuple(tuple(map(float, each)) for each in shares))
 
 
 def calibrate(confidence: Float[np.ndarray, " n"], accepted: Bool[np.ndarray, " n"]) -> Calibration:
@@ -209,9 +260,7 @@ def excesses(
 ) -> Iterator[Excess]:
     """Yield the seconds beyond the forwards of real rounds: of plain decoding, and of the policy's trees of one level
     and of all. The first round, in which the draft reads the prompts, is left out."""
-    budget = Budget(policy, nodes=TYPICAL * len(prompts))  # within the curves, beyond which they only guess
-    shallow: list[Any] = [Budget(budget.of_levels[1], budget.nodes)] if policy.levels > 1 else []
-    policies: list[Any] = [Plain(), *shallow, budget]
+    policies: list[Any] = [Plain(), *eager(policy, forwards.profile, TYPICAL * len(prompts))]
     for each in policies:
         groups: dict[int, list[float]] = {}
         steps = generate(
@@ -233,6 +282,17 @@ def excesses(
                 groups.setdefault(len(widths), []).append(spent)
         for levels, spent in groups.items():
             yield Excess(len(prompts), levels, len(spent), float(np.quantile(spent, UNDISTURBED)))
+
+
+def eager(policy: Any, found: Profile, nodes: int) -> Iterator[Budget]:
+    """Yield budgets by costs at which every level pays, of one level and of all: they decide as any other, and their
+    rounds have trees. nodes: to verify at most, within the curves, beyond which these only guess."""
+    free = RoundCosts(Curve((1,), (1.0,)), Curve((1,), (1e-9,)), Rest(), found)
+    name = next((field.name for field in fields(policy) if field.name in LENGTHS), None)
+    if name and policy.levels > 1:
+        shallow = found._replace(widths=found.widths[:1], accepted=found.accepted[:1])
+        yield Budget(replace(policy, **{name: 1}), nodes, free._replace(profile=shallow))
+    yield Budget(policy, nodes, free)
 
 
 def fit(found: Sequence[Excess]) -> Rest:

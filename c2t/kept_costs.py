@@ -26,6 +26,7 @@ from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
 from c2t.storage.provenance import processor
 
+FORMAT = 2  # of the files; those of another one are not read, but measured again
 SEEN = 32  # prompts, from all files and categories alike, of which the shortest are measured on
 
 
@@ -101,7 +102,7 @@ def path_of(pair: Pair, policy: Policy) -> Path:
 def _key(pair: Pair, policy: Policy) -> dict[str, Any]:
     network = getattr(policy, "classifier", None)
     classifier = checksum([[name, weight.tolist()] for name, weight in network.state_dict().items()]) if network else ""
-    return {**key(pair), "policy": describe(policy), "classifier": classifier}
+    return {**key(pair), "policy": describe(policy), "classifier": classifier, "format": FORMAT}
 
 
 def _as_json(part: Any) -> Any:

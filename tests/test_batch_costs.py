@@ -9,19 +9,31 @@ import pytest
 import torch
 
 from c2t import batch_costs, kept_costs
-from c2t.batch_costs import Excess, calibrate, envelope, fit, measure, profile, rows_of
+from c2t.batch_costs import (
+    Excess,
+    Family,
+    calibrate,
+    eager,
+    envelope,
+    families,
+    fit,
+    measure,
+    profile,
+    promise,
+    rows_of,
+)
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of, measure_and_keep, path_of, read_costs
 from c2t.models.pairs import Pair
 from c2t.policies import Budget, Chain, Eagle2, JointThreshold, Plain, SpecInfer
-from c2t.policies.round_costs import Rest
+from c2t.policies.round_costs import Calibration, Rest
 from c2t.prompts import Prompt
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests.every_policy import toy_costs
 from tests.small_pair import TURNS
-from tests.toys import PROMPTS, toy_drafts, toy_target
+from tests.toys import PROMPTS, TableDraft, random_table, root_of, toy_drafts, toy_target
 
 POLICY = Eagle2(K=3, levels=2, N=None)
 
@@ -66,6 +78,40 @@ def test_confidence_is_calibrated_by_what_was_accepted() -> None:
     assert calibrate(np.zeros(0), np.zeros(0, bool)).at(np.array([0.5])).tolist() == [0]
 
 
+def test_families_are_the_expanded_nodes_with_their_children() -> None:
+    """Slots: the root, three nodes of which the two surest were expanded, their children, a dead slot."""
+    confidence = np.array([-1.0, 0.5, 0.2, 0.9, 0.3, 0.8, 0.4, -1.0])
+    depth = np.array([-1, 0, 0, 0, 1, 1, 1, 1])
+    parent = np.array([-1, 0, 0, 0, 1, 3, 3, 1])
+    found = [(parent, sorted(children)) for parent, children in families(confidence, depth, parent, np.array([2, 1]))]
+    assert found == [(0.9, [0.4, 0.8]), (0.5, [0.3]), (0.8, [])]
+
+
+def test_children_promise_what_such_nodes_had() -> None:
+    """Nodes called 0.9 have one child of 0.6, those called 0.3 two of 0.1; confidence is twice what is accepted."""
+    known = [Family(0.9, np.array([0.6])), Family(0.3, np.array([0.1, 0.1]))] * 40
+    found = promise(Calibration((0.0, 1.0), (0.0, 0.5)), known)
+    assert found.of(np.array([0.0, 0.3, 0.6, 0.9, 1.0])) == pytest.approx(
+        np.array([[0, 0], [0.05, 0.05], [0.175, 0.025], [0.3, 0], [0.3, 0]])
+    )
+    for nothing in ([], [Family(0.0, np.array([0.5]))], [Family(0.7, np.zeros(0))] * 20):
+        assert promise(Calibration(), nothing).of(np.array([0.0, 0.5, 1.0])).tolist() == [[0], [0], [0]]
+
+
+def test_children_of_a_profile_add_up_to_what_was_accepted() -> None:
+    """Over the nodes that were expanded: their children's calibrated confidence is the share that was accepted."""
+    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=12, beyond=3, sampling=Sampling())
+    found = profile_of(texts, POLICY)
+    drafts = toy_drafts()["perturbed"]
+    steps = [step for step in replay(drafts, POLICY, texts, record=("slots",)) if step.tree is not None]
+    budget = Budget(POLICY, nodes=1)
+    sure = [budget.confidence(step.tree)[step.tree.depth.numpy() == 0] for step in steps]
+    promised = found.children.of(np.concatenate(sure)).sum()
+    below = sum(int((step.accepted.length > 1).sum()) for step in steps)
+    assert promised == pytest.approx(below, rel=0.35), "calibration and groups are coarse on so few rounds"
+    assert below > 0
+
+
 def profile_of(texts, policy):
     class Toy(Pair):
         draft = toy_drafts()["perturbed"]
@@ -95,6 +141,19 @@ def test_the_rest_is_fitted_without_negative_parts() -> None:
     assert fit([excess(1, 0, -1.0)]) == fit([]) == Rest()
 
 
+@pytest.mark.parametrize(
+    ("policy", "forwards"), [(Eagle2(K=3, levels=3, N=None), [1, 3]), (Chain(1), [1]), (Chain(4), [1, 4])]
+)
+def test_rounds_that_are_timed_draft_every_level(policy, forwards: list[int]) -> None:
+    found = toy_costs(policy.levels).profile
+    rounds = []
+    for budget in eager(policy, found, 8):
+        draft = TableDraft(random_table(12))
+        assert int(budget(draft, root_of(0, 1)).sizes.sum()) <= 8
+        rounds.append(len(draft.expanded))
+    assert rounds == forwards
+
+
 def test_every_forward_is_timed_(small_pair: Pair) -> None:
     ticks = itertools.count()
     ids = [small_pair.tokenizer(turn).input_ids for turn in TURNS[:3]]
@@ -122,6 +181,17 @@ def test_costs_are_kept_by_pair_and_policy(
     assert decoder.policy == Budget(POLICY, costs=costs)
     monkeypatch.setattr(kept_costs, "device_name", lambda _device: "another")
     assert path_of(small_pair, POLICY) != path
+
+
+def test_costs_of_an_older_format_are_measured_anew(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_costs, "FORMAT", kept_costs.FORMAT - 1)
+    path = path_of(small_pair, POLICY)
+    path.parent.mkdir()
+    path.write_text("{}")
+    monkeypatch.undo()
+    monkeypatch.setenv("C2T_CACHE", str(path.parent))
+    with pytest.raises(InputError, match="no costs were measured"):
+        costs_of(small_pair, POLICY)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,25 @@ class Calibration(NamedTuple):
         return np.interp(confidence, self.confidence, self.accepted)
 
 
+class Children(NamedTuple):
+    """Probabilities that the children of an expanded node are accepted, the most probable child first, by the node's
+    own confidence. The defaults promise one child, which is as good as its parent.
+
+    confidence: of nodes, rising from 0. accepted[i]: of the children of a node of confidence[i], on average; between
+    two confidences it is interpolated.
+    """
+
+    confidence: tuple[float, ...] = (0.0, 1.0)
+    accepted: tuple[tuple[float, ...], ...] = ((0.0,), (1.0,))
+
+    def of(self, confidence: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n k"]:
+        """Return the children's probabilities for nodes of these confidences."""
+        known, table = np.array(self.confidence), np.array(self.accepted)
+        above = np.searchsorted(known, confidence).clip(1, len(known) - 1)
+        share = ((confidence - known[above - 1]) / (known[above] - known[above - 1])).clip(0, 1)[:, None]
+        return (1 - share) * table[above - 1] + share * table[above]
+
+
 class Profile(NamedTuple):
     """Yield of a policy's drafts with 1, 2, ... levels, measured on texts that nothing is judged on.
 
@@ -55,6 +74,7 @@ class Profile(NamedTuple):
     widths: tuple[float, ...]
     nodes: tuple[float, ...]
     accepted: tuple[tuple[float, ...], ...]
+    children: Children
     calibration: Calibration = Calibration()
 
 
@@ -95,6 +115,15 @@ class RoundCosts(NamedTuple):
         rest = self.rest.seconds(rows, len(widths))
         return rest + sum(self.draft.at(width) for width in widths) + self.verify.over(verified)
 
+    def best(self, rows: int, widths: Sequence[int | float], likely: Float[np.ndarray, " m"]) -> tuple[int, float]:
+        """Return how many nodes to verify for most tokens per second, and that rate; likely: the probabilities that
+        nodes are accepted, in the order in which they are added. The curve of costs has steps, so all numbers are
+        looked at, not only those up to the first that does not pay."""
+        tokens = rows + np.concatenate([[0.0], likely.cumsum()])
+        rates = tokens / self.seconds(rows, widths, rows + np.arange(len(tokens)))
+        count = int(rates.argmax())
+        return count, float(rates[count])
+
     def check(self) -> None:
         """Raise InputError for costs that no machine has, and for a profile whose parts do not fit each other."""
         times = [*self.verify.seconds, *self.draft.seconds]
@@ -105,7 +134,7 @@ class RoundCosts(NamedTuple):
         for curve in (self.verify, self.draft):
             if not curve.sizes or len(curve.sizes) != len(curve.seconds) or sorted(set(curve.sizes)) != [*curve.sizes]:
                 raise InputError("a curve of costs needs rising sizes, each with its seconds")
-        widths, nodes, accepted, (confidence, share) = self.profile
+        widths, nodes, accepted, children, (confidence, share) = self.profile
         if len(widths) != len(accepted) or {len(row) for row in accepted} - {len(nodes)} or nodes[:1] != (0.0,):
             raise InputError(
                 "a profile of accepted tokens needs for each level a width, and a row of them from 0 nodes"
@@ -116,15 +145,27 @@ class RoundCosts(NamedTuple):
         rising = all(sorted(each) == [*each] for each in (confidence, share))
         if not confidence or len(confidence) != len(share) or not rising:
             raise InputError("a calibration needs rising confidences, each with its share of accepted nodes")
+        if (
+            len(children.confidence) < 2
+            or len(children.confidence) != len(children.accepted)
+            or len({len(each) for each in children.accepted}) != 1
+        ):
+            raise InputError("the children of a profile need two confidences at least, each with as many shares")
+        if sorted(set(children.confidence)) != [*children.confidence]:
+            raise InputError("the children of a profile need rising confidences")
+        if not all(0 <= each <= 1 for row in (share, *children.accepted) for each in row):
+            raise InputError("a profile needs shares between 0 and 1")
 
 
-def best_levels(costs: RoundCosts, rows: int) -> int:
-    """Return the number of levels to draft for so many rows, 0 for none: the one at which the profile promises most
-    tokens per second, if as many nodes are verified as pay. Drafting must promise DOUBT more than plain decoding."""
+def drafting_pays(costs: RoundCosts, rows: int) -> bool:
+    """Return True if the profile promises DOUBT more tokens per second than plain decoding for so many rows, with the
+    best number of levels, and as many nodes verified as pay."""
     profile = costs.profile
     nodes = np.array(profile.nodes)
-    rates = [(1 + DOUBT) / costs.seconds(rows, (), np.array([rows]))[0]]
+    plain = 1 / costs.seconds(rows, (), np.array([rows]))[0]
     for levels, accepted in enumerate(profile.accepted, 1):
         widths = [rows * width for width in profile.widths[:levels]]
-        rates.append(((1 + np.array(accepted)) / costs.seconds(rows, widths, rows * (1 + nodes))).max())
-    return int(np.argmax(rates))
+        rates = (1 + np.array(accepted)) / costs.seconds(rows, widths, rows * (1 + nodes))
+        if rates.max() > (1 + DOUBT) * plain:
+            return True
+    return False

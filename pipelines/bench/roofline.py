@@ -17,7 +17,7 @@ from c2t.batch_costs import NODES, profile
 from c2t.decoding import Policy
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
-from c2t.policies.round_costs import Curve, Profile, Rest, RoundCosts
+from c2t.policies.round_costs import Children, Curve, Profile, Rest, RoundCosts
 from c2t.policies.spec import describe
 from c2t.replay.lockstep import Continuation
 from c2t.study.rounds import Round, replayed
@@ -87,7 +87,7 @@ class Batched(NamedTuple):
 
 def UNKNOWN(levels: int) -> RoundCosts:
     """Return costs in the place of those that the model gives later."""
-    nothing = Profile((1.0,) * levels, NODES, ((0.0,) * len(NODES),) * levels)
+    nothing = Profile((1.0,) * levels, NODES, ((0.0,) * len(NODES),) * levels, Children())
     return TARGETS["7B"].costs(nothing)
 
 

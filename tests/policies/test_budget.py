@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from c2t.decoding import generate
 from c2t.errors import InputError
-from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, Plain
-from c2t.policies.round_costs import Calibration, Curve, Profile, Rest, RoundCosts, best_levels
+from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, OptTree, Plain
+from c2t.policies.round_costs import Calibration, Children, Curve, Profile, Rest, RoundCosts, drafting_pays
 from c2t.policies.spec import describe, parse, split
 from c2t.sampling import Sampling
 from c2t.study.sweep import expand
@@ -19,6 +20,7 @@ from tests.toys import PROMPTS, TableDraft, random_table, root_of, toy_classifie
 INNER = Eagle2(K=4, levels=3, N=None)
 C2T_POLICY = C2T(toy_classifier(label="accepted_given_parent"), beta=0.001, K=4, W=6, levels=3)
 FLAT = 1e-6  # seconds of a token that costs nearly nothing
+CERTAIN = Children((0.0, 1.0), ((1.0,) * 4,) * 2)  # whose children are all accepted: every level pays
 SAMPLING = Sampling(temperature=0.8, seed=3)
 
 
@@ -75,7 +77,8 @@ def test_no_node_is_worth_more_than_its_parent() -> None:
     tree = replace(tree, score=torch.rand(tree.score.shape, generator=torch.Generator().manual_seed(0)))
     confidence = Budget(C2T_POLICY, 5).confidence(tree)
     lowest = torch.where(tree.ancestors(), tree.score[:, None], 1.0).amin(2)
-    assert confidence.equal(lowest)
+    drafted = tree.alive & (tree.depth >= 0)
+    assert confidence.tolist() == torch.where(drafted, lowest, -1.0).tolist()
 
 
 def test_a_draft_that_is_certain_of_everything_keeps_parents() -> None:
@@ -94,8 +97,10 @@ def test_by_costs_the_number_of_nodes_has_the_best_rate() -> None:
     """Beyond a step of the curve too: the second plateau, up to 40 tokens, is worth its price here."""
     step = Curve((4, 8, 9, 40, 41), (1.0, 1.0, 1.3, 1.3, 9.0))
     costs = toy_costs(3)._replace(verify=step, draft=Curve((1,), (0.01,)))
+    costs = costs._replace(profile=costs.profile._replace(children=CERTAIN))
     whole, tree = trees(INNER), trees(Budget(INNER, costs=costs))
-    worth = Budget(INNER, 1).confidence(whole)[:, 1:][whole.alive[:, 1:]].sort(descending=True).values
+    confidence = Budget(INNER, 1).confidence(whole)
+    worth = -np.sort(-confidence[confidence >= 0])
     widths = [4, 16, 16]
     rates = [rate(costs, 4 + float(worth[:count].sum()), 4, widths, 4 + count) for count in range(len(worth) + 1)]
     best = max(range(len(rates)), key=rates.__getitem__)
@@ -116,12 +121,13 @@ def test_nodes_bound_what_the_costs_would_add() -> None:
     assert int(trees(Budget(INNER, 9, cheap)).sizes.sum()) == 9
 
 
-def test_levels_follow_the_number_of_rows_down_to_none() -> None:
+def test_drafting_pays_up_to_a_number_of_rows() -> None:
+    """And for every row the draft forwards become fewer."""
     costs = toy_costs(6, a_token=0.02, a_level=0.2)
-    levels = [best_levels(costs, rows) for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
-    assert levels == sorted(levels, reverse=True)
-    assert levels[0] > 1
-    assert levels[-1] == 0
+    pays = [drafting_pays(costs, rows) for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
+    assert pays == sorted(pays, reverse=True)
+    assert pays[0]
+    assert not pays[-1]
 
 
 def test_without_a_level_the_draft_is_not_asked() -> None:
@@ -131,20 +137,57 @@ def test_without_a_level_the_draft_is_not_asked() -> None:
     assert (tree.size, draft.expanded) == (1, [])
 
 
-def test_fewer_levels_are_fewer_forwards() -> None:
-    accepted = ((0.0, 0.5), (0.0, 0.5), (0.0, 0.5))
-    costs = toy_costs(3, a_token=FLAT)._replace(profile=Profile((1.0, 4.0, 4.0), (0.0, 1.0), accepted))
-    draft = table_draft()
-    tree = Budget(INNER, costs=costs)(draft, root_of(1, 2))
-    assert best_levels(costs, 2) == len(draft.expanded) == 1
-    assert int(tree.depth.max()) == 0
+def certain_to(depth: int, rows: tuple[int, ...] = (0, 1)) -> TableDraft:
+    """A draft that is certain of each token in these rows down to a depth, and knows nothing below or beside them."""
+    return TableDraft(lambda row, path: torch.tensor([20.0 * (row in rows and len(path) < depth)] + [0.0] * 11))
 
 
-@pytest.mark.parametrize(("inner", "depths"), [(Chain(3), [1, 2, 3]), (Eagle1(), [5, 5, 5, 5, 5])])
-def test_policies_by_their_levels(inner, depths: list[int]) -> None:
-    none, *others = Budget(inner, 4).of_levels
-    assert none is None
-    assert [policy.levels for policy in others] == depths
+@pytest.mark.parametrize("inner", [INNER, replace(INNER, levels=6), Chain(6)], ids=["eagle2", "deep", "chain"])
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+def test_drafting_stops_where_the_draft_is_unsure(inner, depth: int) -> None:
+    """A child promises what its parent is worth; below the certain path that is 1/12, less than a level costs."""
+    draft = certain_to(depth)
+    tree = Budget(inner, costs=toy_costs(inner.levels, a_level=0.2))(draft, root_of(0, 1))
+    forwards = min(inner.levels, depth + 1)
+    assert len(draft.expanded) == forwards
+    assert tree.sizes.tolist() == [1 + min(depth, inner.levels)] * 2
+
+
+def test_a_level_is_drafted_if_its_promise_pays() -> None:
+    """At the break-even point by hand: one row with one certain node, 2 tokens in 1 + 0.1 + 0.5 seconds; its child, of
+    probability p, makes them 2 + p in 1 + 0.2 + 2 * 0.5 seconds: p = 0.75."""
+    costs = toy_costs(2, a_token=0.5)
+    for promised, forwards in ((0.74, 1), (0.76, 2)):
+        children = Children((0.0, 1.0), ((0.0,), (promised,)))
+        draft = certain_to(9)
+        profile = costs.profile._replace(children=children, accepted=((0.0, *[2.0] * 8),) * 2)
+        Budget(Chain(2), costs=costs._replace(profile=profile))(draft, root_of(0))
+        assert len(draft.expanded) == forwards
+
+
+def test_only_nodes_whose_children_pay_are_expanded() -> None:
+    """Row 0 is certain, row 1 knows nothing: the second level is row 0's alone, and then only its best node."""
+    draft = certain_to(9, rows=(0,))
+    tree = Budget(INNER, costs=toy_costs(3))(draft, root_of(0, 1))
+    assert [(slots >= 0).sum(1).tolist() for slots in draft.expanded] == [[1, 1], [1, 0], [1, 0]]
+    assert tree.sizes.tolist() == [4, 1]
+    assert tree.log_joint[tree.alive].isfinite().all()
+
+
+@pytest.mark.parametrize("inner", [INNER, Eagle2(K=4, levels=3, N=9), C2T_POLICY, Eagle1(), OptTree(N=9, K=3, levels=3),
+                                   JointThreshold(0.02, K=4, levels=3)], ids=describe)  # fmt: skip
+def test_every_node_of_a_narrowed_tree_is_a_guess_of_the_draft(inner) -> None:
+    """Its log-probability is that of its token after its path, so no child stands under a node that was left out."""
+    table = random_table(12, seed=3)
+    tree = trees(Budget(inner, costs=toy_costs(inner.levels, a_token=0.01, a_level=0.02)))
+    assert tree.size > 5
+    for row in range(4):
+        paths = nodes_of(tree, row)
+        for path, slot in paths.items():
+            if path:
+                scaled = (table(row, path[:-1]) * (0.3, 1.0, 4.0, 9.0)[row]).log_softmax(0)
+                assert tree.log_prob[row, slot].item() == pytest.approx(scaled[path[-1]].item(), abs=1e-5)
+                assert path[:-1] in paths
 
 
 @pytest.mark.parametrize("nodes", [4, 11])
@@ -168,12 +211,40 @@ def test_a_round_verifies_at_most_its_budget(nodes: int) -> None:
         (lambda: Budget(INNER, costs=toy_costs(4)), "measured with trees of 4 levels, and the policy drafts 3"),
         (lambda: Budget(INNER, costs=toy_costs(3)._replace(rest=Rest(-1.0))), "must be positive numbers of seconds"),
         (lambda: Budget(INNER, costs=toy_costs(3)._replace(verify=Curve((2, 1), (1.0, 1.0)))), "rising sizes"),
-        (lambda: Budget(INNER, costs=toy_costs(3)._replace(profile=Profile((1.0,), (0.0,), ()))), "for each level a"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(make, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+PROFILE = toy_costs(3).profile
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (PROFILE._replace(widths=(1.0,)), "for each level a width"),
+        (PROFILE._replace(nodes=PROFILE.nodes[1:]), "for each level a width"),
+        (PROFILE._replace(nodes=(0.0, *PROFILE.nodes[:0:-1])), "rising numbers of nodes"),
+        (PROFILE._replace(widths=(1.0, -2.0, 2.0)), "no negative number"),
+        (PROFILE._replace(accepted=(*PROFILE.accepted[1:], (float("inf"),) * 9)), "no negative number"),
+        (PROFILE._replace(calibration=Calibration((), ())), "a calibration needs rising confidences"),
+        (PROFILE._replace(calibration=Calibration((0.0, 1.0), (0.5,))), "a calibration needs rising confidences"),
+        (PROFILE._replace(calibration=Calibration((0.0, 1.0), (0.5, 0.4))), "a calibration needs rising confidences"),
+        (PROFILE._replace(calibration=Calibration((0.5, 0.4), (0.4, 0.5))), "a calibration needs rising confidences"),
+        (PROFILE._replace(calibration=Calibration((0.0, 1.0), (-0.1, 0.5))), "shares between 0 and 1"),
+        (PROFILE._replace(calibration=Calibration((0.0, 1.0), (0.5, float("nan")))), "shares between 0 and 1"),
+        (PROFILE._replace(children=Children((0.0,), ((0.5,),))), "children of a profile need two confidences"),
+        (PROFILE._replace(children=Children((0.0, 1.0), ((0.5,),))), "children of a profile need two confidences"),
+        (PROFILE._replace(children=Children((0.0, 1.0), ((0.5,), (0.5, 0.1)))), "children of a profile need two"),
+        (PROFILE._replace(children=Children((0.5, 0.5), ((0.5,), (0.5,)))), "children of a profile need rising"),
+        (PROFILE._replace(children=Children((0.0, 1.0), ((0.5,), (1.5,)))), "shares between 0 and 1"),
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused(wrong: Profile, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        toy_costs(3)._replace(profile=wrong).check()
 
 
 def test_a_budget_in_text() -> None:

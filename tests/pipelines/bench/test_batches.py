@@ -7,7 +7,7 @@ import pytest
 
 from c2t.models.pairs import Pair
 from c2t.policies import Budget, Chain, Eagle2, Plain
-from c2t.policies.round_costs import Profile
+from c2t.policies.round_costs import Children, Profile
 from c2t.storage.results import append_line, result_line
 from c2t.study.batches import BatchSettings, grouped
 from c2t.study.evaluate import continuations
@@ -68,11 +68,11 @@ def test_the_model_has_a_floor_and_a_roof() -> None:
     weights = 32 * shape.layer + shape.head
     assert weights == pytest.approx(6.6e9, rel=0.01)
     assert 80 * TARGETS["70B"].layer + TARGETS["70B"].head == pytest.approx(68.7e9, rel=0.01)
-    costs = shape.costs(Profile((), (0.0,), ()))
+    costs = shape.costs(Profile((), (0.0,), (), Children()))
     floor, token = weights * 2 / (BANDWIDTH * EFFICIENCY), 2 * weights / (ARITHMETIC * EFFICIENCY)
     found = costs.verify.over(np.array([1, 100, 206, 400, 4000]))
     assert found == pytest.approx([floor, floor, floor, 400 * token, 4000 * token], rel=0.01)
-    copies = shape.costs(Profile((), (0.0,), ()), copies=4)
+    copies = shape.costs(Profile((), (0.0,), (), Children()), copies=4)
     assert copies.verify.at(100) == pytest.approx(costs.verify.at(400))
     assert copies.rest.a_row == 4 * costs.rest.a_row == pytest.approx(4 * 32 * 2 * 4096 * 1024 * 2 / (4.8e12 * 0.7))
 
@@ -80,7 +80,7 @@ def test_the_model_has_a_floor_and_a_roof() -> None:
 def test_modelled_speed_by_hand() -> None:
     shape = TARGETS["7B"]
     first, second = Round(1, 1, (), 0, 1), Round(1, 3, (2, 1), 1, 2)
-    one = shape.costs(Profile((), (0.0,), ()))
+    one = shape.costs(Profile((), (0.0,), (), Children()))
     whole = one.verify.at(6) + 2 * one.rest.a_row + one.draft.at(4) + one.draft.at(2) + 4 * one.rest.a_level_row
     assert rate(shape, [[first, second], [first, second]], 2) == pytest.approx(4 / whole)
     assert rate(shape, [[first, second]], 2) == pytest.approx(4 / whole), "a copy of a row is a row"
