@@ -44,7 +44,7 @@ def serve(
 
     listener = serving.listen(host, port)  # before the models are loaded, which takes a while
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
-    spec = policy or shared.usual(loaded, classifier, ["c2t"])[0]
+    spec = policy or shared.of_a_server(loaded, classifier)
     rates = acceptance.lookup(loaded, 0.0, None)
     chosen = parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded))
     decoder = SpeculativeDecoder(loaded, chosen)

@@ -93,6 +93,15 @@ def usual(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
     return others if any(spec.startswith("threshold") for spec in others) else [*others, *UNLEARNED]
 
 
+def of_a_server(pair: Pair, reference: str | None) -> str:
+    """Return a server's default policy: a budget over the default one, by costs, since trees that pay for one request
+    may cost time for many; the default one where no prompts are known to measure costs on."""
+    spec = usual(pair, reference, ["c2t"])[0]
+    if not checkpoints.prompts_of(pair.name, "harvest"):
+        return spec
+    return "budget" if spec == "c2t" else f"budget:of={spec}"
+
+
 def show(found: list[information.Facts]) -> None:
     for facts in found:
         terminal.facts(*facts)

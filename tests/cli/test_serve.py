@@ -5,17 +5,34 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
+from c2t.cli import shared
 from c2t.cli.app import app
+from c2t.models.pairs import load_pair
 
 REQUEST = {"model": "tiny", "prompt": "def add(a, b):", "max_tokens": 8, "temperature": 0}
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - the warning of it is what is tested
 SIMPLE = ["serve", "--pair", "tiny", "--policy", "chain:length=3"]
+
+
+@pytest.mark.parametrize(
+    ("pair", "classifier", "policy"),
+    [
+        ("tiny", None, "budget"),
+        ("of-mine", "its-classifier", "c2t"),  # no prompts come with it to measure costs on
+        ("of-mine", None, "threshold:threshold=0.1"),
+    ],
+)
+def test_the_default_policy_is_a_budget_where_costs_can_be_measured(
+    pair: str, classifier: str | None, policy: str
+) -> None:
+    assert shared.of_a_server(replace(load_pair("tiny"), name=pair), classifier) == policy
 
 
 @pytest.mark.parametrize(
