@@ -13,7 +13,6 @@ from c2t import Eagle2
 from c2t.hf import TreeDecoding
 from c2t.models.target import Target
 from c2t.policies import SpecInfer
-from tests.marks import slow_except
 from tests.test_law import chi_square, p_value
 from tests.toys import FAMILIES, SIZES, language_model, perturbed
 
@@ -70,7 +69,8 @@ def law(settings: str, family: str = "llama") -> Tensor:
     return probs.reshape([VOCABULARY] * NEW)
 
 
-@pytest.mark.parametrize("settings", slow_except(SETTINGS, "all"))
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SETTINGS)
 def test_sampled_texts_have_generates_law(settings: str) -> None:
     _, noisy = models()
     for policy in POLICIES.values():
@@ -79,8 +79,8 @@ def test_sampled_texts_have_generates_law(settings: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_has_generates_law(family: str) -> None:
+@pytest.mark.parametrize("family", ["gpt2", "gpt_oss"])  # the ones that differ most from Llama
+def test_other_families_have_generates_law(family: str) -> None:
     decoding = TreeDecoding(models(family)[1], policy=POLICIES["ranked"])
     assert p_value(chi_square(sample("all", decoding, family), ROWS * law("all", family))) > 1e-3
 
