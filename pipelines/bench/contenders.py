@@ -14,6 +14,7 @@ from c2t.models.pairs import Pair
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
 
+LOOKUP, EARLY_EXIT = "transformers, prompt lookup", "transformers, early exit"
 DTYPES = ("float32", "bfloat16")
 LOOKED_UP = (3, 5, 10)  # tokens that prompt lookup copies at once
 EXITS = (1 / 3, 2 / 3)  # share of the layers after which early exit drafts
@@ -156,18 +157,16 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: str, batch: int) 
         return Contenders(ours, loops, {})
     layers = pair.target.config.num_hidden_layers
     lookup = [
-        Transformers(
-            "transformers, prompt lookup", f"{count} tokens, {name}", model, {"prompt_lookup_num_tokens": count}
-        )
+        Transformers(LOOKUP, f"{count} tokens, {name}", model, {"prompt_lookup_num_tokens": count})
         for name, model in models.items()
         for count in LOOKED_UP
     ]
     early = [
-        Transformers("transformers, early exit", f"{exit} layers, {name}", model, {"assistant_early_exit": exit})
+        Transformers(EARLY_EXIT, f"{exit} layers, {name}", model, {"assistant_early_exit": exit})
         for name, model in models.items()
         for exit in sorted({max(1, round(share * layers)) for share in EXITS})
     ]
-    return Contenders(ours, loops, {rivals[0].name: rivals for rivals in (lookup, early)})
+    return Contenders(ours, loops, {LOOKUP: lookup, EARLY_EXIT: early})
 
 
 def stock(pair: Pair, dtype: str) -> PreTrainedModel:

@@ -5,7 +5,8 @@
 All contenders continue the same prompts one after the other, in an order that is drawn anew for every prompt, so that
 a drifting machine treats all alike. Where a rival has settings, the fastest one competes, and it is chosen on prompts
 that are not judged. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format; without it
-the pair's own prompts are used.
+the pair's own prompts are used. With --json every prompt's runs are kept beside that file as they come, so that a
+stopped comparison goes on with the prompts that are missing.
 """
 
 import random
@@ -32,16 +33,19 @@ from c2t.statistics import total
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.interval import Interval, Sums, bootstrap
 from pipelines import terminal
-from pipelines.bench.contenders import Contender, Contenders, Ids, Task, Written, contenders
+from pipelines.bench.contenders import EARLY_EXIT, LOOKUP, Contender, Contenders, Ids, Task, Written, contenders
 from pipelines.bench.lines import Json, append
-from pipelines.bench.llama_cpp import VERSION, llama_cpp, missing
+from pipelines.bench.llama_cpp import LLAMA_CPP, LLAMA_CPP_LOOKUP, VERSION, llama_cpp, missing
 from pipelines.bench.policy import PolicyText, policy_of
+from pipelines.bench.runs import Runs
 from pipelines.options import Draft, PairName
 
 CHOSEN_ON, CHOICE_TOKENS = 2, 48  # batches on which settings are chosen, and new tokens of their texts
 WARM_UP_TOKENS = 8
 SETS = "gsm8k,humaneval,mt_bench"
 ALL = "all"
+OTHERS = (LOOKUP, EARLY_EXIT, LLAMA_CPP, LLAMA_CPP_LOOKUP)  # what --skip can leave out
+Tell = Callable[[], None]
 
 
 class Batch(NamedTuple):
@@ -74,41 +78,51 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    field: Contenders, judged: Sequence[Batch], others: Sequence[Batch], task: Task, tell: Callable
+    field: Contenders, name: str, judged: Sequence[Batch], others: Sequence[Batch], task: Task, runs: Runs, tell: Tell
 ) -> Comparison:
-    """Decode the judged batches with every contender; settings are chosen on the others. tell(): counts calls."""
-    choose = Chooser(others, task, tell)
+    """Decode the judged batches of a set with every contender; settings are chosen on the others. What `runs` knows of
+    the set is not run again. tell(): counts calls."""
+    left = [number for number in range(len(judged)) if (name, number) not in runs.written]
+    choose = Chooser(others if left else (), task, tell, runs.winners.get(name))
     base = choose(field.generate)
     best = [choose(rivals) for rivals in field.others.values()]
     for one in field.ours:
         choose([one])  # which warms it up
+    if name not in runs.winners:
+        runs.choose(name, [base, *best])
     order: list[Contender] = [*field.ours, *field.generate, *best]
-    results = {one.name: Result([one.setting], []) for one in order}
-    shuffled = random.Random(0)
-    for batch in judged:
-        shuffled.shuffle(order)
-        for one in order:
-            results[one.name].written.append(one.write(*batch, task))
+    for number in left:
+        written = {}
+        for one in random.Random(number).sample(order, len(order)):
+            written[one.name] = one.write(*judged[number], task)
             tell()
+        runs.add(name, number, written)
+    of_each = [runs.written[name, number] for number in range(len(judged))]
+    results = {one.name: Result([one.setting], [written[one.name] for written in of_each]) for one in order}
     return Comparison(results, results[base.name])
 
 
 class Chooser(NamedTuple):
-    """Choice of the fastest contender on some batches, in tokens per second."""
+    """Choice of the fastest contender on some batches, in tokens per second. winners: names and settings of those that
+    were the fastest in a run that goes on now. Without batches nothing is decoded."""
 
     batches: Sequence[Batch]
     task: Task
-    tell: Callable[[], None]
+    tell: Tell
+    winners: Sequence[tuple[str, str]] | None = None
 
     def __call__(self, rivals: Sequence[Contender]) -> Contender:
         """Return the fastest one. All of them are warm then."""
         speeds, brief = [], self.task._replace(max_new_tokens=min(CHOICE_TOKENS, self.task.max_new_tokens))
         for rival in rivals:
-            rival.write(*self.batches[0], self.task._replace(max_new_tokens=WARM_UP_TOKENS))
-            if len(rivals) > 1:
+            if self.batches:
+                rival.write(*self.batches[0], self.task._replace(max_new_tokens=WARM_UP_TOKENS))
+            if self.winners is None and len(rivals) > 1:
                 speeds.append(speed([rival.write(*batch, brief) for batch in self.batches]))
             self.tell()
-        return rivals[speeds.index(max(speeds))] if speeds else rivals[0]
+        if self.winners is None:
+            return rivals[speeds.index(max(speeds))] if speeds else rivals[0]
+        return next((one for one in rivals if (one.name, one.setting) in self.winners), rivals[0])
 
 
 def speed(written: Sequence[Written]) -> float:
@@ -205,9 +219,14 @@ def main(
     new_tokens: Annotated[int, typer.Option(help="New tokens of a text at most; it also ends with EOS.", min=1)] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     batch: Annotated[int, typer.Option(help="Prompts to decode together.", min=1)] = 1,
+    skip: Annotated[list[str] | None, typer.Option(help=f"Leave out: {'; '.join(OTHERS)}.", metavar="NAME")] = None,
     json: Json = None,
 ) -> None:
     """Compare the speed of a tree with plain decoding, with transformers and with llama.cpp."""
+    skipped = sorted(set(skip or ()))
+    for name in skipped:
+        if name not in OTHERS:
+            raise InputError(f"--skip {name!r} is none of: {'; '.join(OTHERS)}")
     found = prompt_sets(pair, data, sets)
     wanted = prompts + CHOSEN_ON * batch
     for name, there in found.items():
@@ -233,13 +252,17 @@ def main(
         "batch": batch,
         "threads": torch.get_num_threads(),
         "node_llama_cpp": None if why_not else VERSION,
+        "skipped": skipped,
     }
+    runs = Runs(json, {**configuration, "data": data, "sets": list(found)})
     comparisons: dict[str, Comparison] = {}
     with ExitStack() as running, working("decoding", "runs") as tell:
         field = contenders(loaded, Plain(), chosen, describe(chosen, brief=True), batch)
         if not why_not:
             field.others.update(running.enter_context(llama_cpp(loaded)))
-        each, done = calls(field, -(-prompts // batch)), count(1)
+        for name in skipped:
+            field.others.pop(name, None)
+        each, done = calls(field, -(-prompts // batch)), count(1 + sum(map(len, runs.written.values())))
         for name, there in found.items():
 
             def advance(name: str = name) -> None:
@@ -247,7 +270,7 @@ def main(
 
             taken = spread(there, wanted)
             judged, others = (batches(loaded, part, batch, task) for part in (taken[:prompts], taken[prompts:]))
-            comparisons[name] = compare(field, judged, others, task, advance)
+            comparisons[name] = compare(field, name, judged, others, task, runs, advance)
     if len(comparisons) > 1:
         first, *rest = comparisons.values()
         comparisons[ALL] = sum(rest, first)
@@ -255,6 +278,7 @@ def main(
         rows = list(figures(comparison, temperature > 0))
         show(f"{name}: T = {temperature:g}, batch {batch}, {torch.get_num_threads()} threads", rows)
         append(json, "bench decoding", ({"set": name, **row} for row in rows), configuration)
+    runs.forget()
 
 
 def show(title: str, rows: Sequence[dict[str, Any]]) -> None:

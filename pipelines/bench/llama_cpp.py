@@ -21,6 +21,7 @@ from c2t.models.pairs import Pair
 from c2t.storage.paths import checkout
 from pipelines.bench.contenders import LOOKED_UP, Contender, Ids, Task, Written
 
+LLAMA_CPP, LLAMA_CPP_LOOKUP = "llama.cpp", "llama.cpp, prompt lookup"
 VERSION = "3.22.1"
 # Its optional dependencies are builds for graphics cards and other machines, 600 MB of them.
 HOW_TO_GET = (
@@ -95,5 +96,5 @@ def llama_cpp(pair: Pair) -> Iterator[dict[str, list[Contender]]]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, **pipes) as program:
         ask(program)  # it is ready
-        lookups = [LlamaCpp("llama.cpp, prompt lookup", f"{count} tokens", program, count) for count in LOOKED_UP]
-        yield {"llama.cpp": [LlamaCpp("llama.cpp", "", program)], "llama.cpp, prompt lookup": lookups}
+        lookups = [LlamaCpp(LLAMA_CPP_LOOKUP, f"{count} tokens", program, count) for count in LOOKED_UP]
+        yield {LLAMA_CPP: [LlamaCpp(LLAMA_CPP, "", program)], LLAMA_CPP_LOOKUP: lookups}
