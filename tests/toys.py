@@ -34,6 +34,8 @@ from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.mtp import MTPHead
+from c2t.models.pairs import HeadDraft
+from c2t.models.published_medusa import PublishedMedusaDraft, PublishedMedusaHeads
 from c2t.models.target import Target
 from c2t.protocols import NextTokenDistributions, Root
 from c2t.sampling import Sampling
@@ -125,7 +127,7 @@ def toy_drafts() -> dict[str, EagleDraft | DraftLM]:
 
 @cache
 @torch.inference_mode(False)  # kept for tests in and out of it
-def deep_pairs() -> dict[str, tuple[Target, EagleDraft | MedusaDraft | DraftLM]]:
+def deep_pairs() -> dict[str, tuple[Target, HeadDraft | DraftLM]]:
     """A target deep enough for EAGLE-3 with a draft of every kind; EAGLE-3's is the same model with tapped layers."""
     config = LlamaConfig(**{**SIZES, "num_hidden_layers": 7})
     target, tapped = (Target(language_model(config, spread=0.2)) for _ in range(2))
@@ -133,6 +135,8 @@ def deep_pairs() -> dict[str, tuple[Target, EagleDraft | MedusaDraft | DraftLM]]
     mtp = randomise(MTPHead(narrow).double(), seed=4, spread=0.3)
     eagle3 = randomise(Eagle3Head(narrow, VOCABULARY).double(), seed=5, spread=0.3)
     medusa = randomise(MedusaHead(narrow, 2).double(), seed=6, spread=0.3)
+    published = randomise(PublishedMedusaHeads(3, 2, SIZES["hidden_size"], VOCABULARY).double(), seed=7, spread=0.2)
+    published.requires_grad_(False)
     for head in (mtp, eagle3, medusa):
         head.embed_tokens = target.embed_tokens
         head.requires_grad_(False).eval()
@@ -142,6 +146,7 @@ def deep_pairs() -> dict[str, tuple[Target, EagleDraft | MedusaDraft | DraftLM]]
         "eagle3": (tapped, EagleDraft(eagle3, target.lm_head)),
         "mtp": (target, EagleDraft(mtp, target.lm_head)),
         "medusa": (target, MedusaDraft(medusa, target.lm_head)),
+        "published medusa": (target, PublishedMedusaDraft(published, target.lm_head)),
         "lm": (target, perturbed(target, noise=0.02)),
     }
 

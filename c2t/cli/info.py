@@ -17,6 +17,7 @@ from c2t.kernels.llama_layer import kernels
 from c2t.models import gguf_target, learned_fit
 from c2t.models.eagle_checkpoint import download_size, fetch, shared_layer
 from c2t.models.pairs import DRAFTS, drafts_of, fingerprint, kind_of
+from c2t.models.published_medusa import PICKLED, is_published
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import from_json, read_file
@@ -160,10 +161,12 @@ def _model(path: Path) -> Facts:
         values = asdict(classifier.config) | {"validation_prompts": len(classifier.config.validation_prompts)}
         return Facts("classifier", {"folder": path, **_flat(values)})
     heads = "Medusa-style head" if "medusa_num_heads" in raw else "EAGLE head"
+    heads = "Medusa's heads, as published" if is_published(path) else heads
     title = "language model" if kind_of(path) == "lm" else heads
     names = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    names += ("layer_of",)
-    weights = sum(file.stat().st_size for file in [*path.glob("*.safetensors"), *path.glob("*.bin")])
+    names += ("layer_of", "medusa_num_layers", "base_model_name_or_path")
+    files = [*path.glob("*.safetensors"), *path.glob("*.bin"), *path.glob(PICKLED)]
+    weights = sum(file.stat().st_size for file in files)
     size: dict[str, Any] = {"weights": f"{weights / 2**20:.1f} MiB"} if weights else {}
     size |= {"parameters": count} if (count := parameters(path)) else {}
     about = {name: raw[name] for name in (*names, "max_position_embeddings", "dtype") if name in raw}

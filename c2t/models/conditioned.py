@@ -15,6 +15,7 @@ from c2t.models.draft import DraftSession, WrappedSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.medusa import MedusaDraft
+from c2t.models.published_medusa import PublishedMedusaDraft
 from c2t.protocols import NextTokenDistributions
 from c2t.tree import Tree
 
@@ -47,7 +48,7 @@ class Fit(Protocol):
 class ConditionedDraft:
     """Draft `draft`, conditioned by `fit` behind every slot but the root, whose token the draft itself has read."""
 
-    draft: EagleDraft | MedusaDraft | DraftLM
+    draft: EagleDraft | MedusaDraft | PublishedMedusaDraft | DraftLM
     fit: Fit
 
     @property

@@ -36,7 +36,7 @@ ROPES: dict[str, set[str]] = {
 TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t's own, upstream reads past it
 _Layer = Annotated[int, Field(ge=0, le=1024)]  # of the target
 _Layers = Annotated[list[_Layer], Field(min_length=1, max_length=eagle3_config.MOST_TAPS)] | None
-PATTERNS = ("*.json", "*.safetensors", "*.bin")  # files of a head on the Hub
+PATTERNS = ("*.json", "*.safetensors", "*.bin", "medusa_lm_head.pt")  # files of a head on the Hub
 TOKENIZER = ("*.model", "*.txt", "*.jinja")  # further files of a language model
 SUBFOLDERS = "*/*"  # of a repository: other formats, training states
 _OUT_OF_REACH = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)

@@ -24,6 +24,7 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.ngrams import NgramDraft, check_prior_weight
+from c2t.models.published_medusa import PICKLED, PublishedMedusaDraft, is_published, load_heads
 from c2t.models.target import Target
 from c2t.models.tensor_parallel import distributed_config, gather_shared
 from c2t.storage import paths as checkpoints
@@ -45,7 +46,8 @@ BIGRAMS, FIT = FITS = ("+bigrams", "+fit")  # behind a draft's name, before NGRA
 TAPS = "+taps="  # behind an EAGLE-3 head's name, before FITS: the layers whose inputs it reads, as 2,18,33
 _MIB = 2**20
 
-AnyDraft = EagleDraft | MedusaDraft | DraftLM | ConditionedDraft | NgramDraft
+HeadDraft = EagleDraft | MedusaDraft | PublishedMedusaDraft
+AnyDraft = HeadDraft | DraftLM | ConditionedDraft | NgramDraft
 
 
 @dataclass(frozen=True)
@@ -180,9 +182,14 @@ def _no_taps(folder: Path) -> InputError:
     return InputError(f"{folder}: a language model drafts without taps; leave {TAPS} out")
 
 
-def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = None) -> EagleDraft | MedusaDraft:
+def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = None) -> HeadDraft:
     """Load a head for this target, and tap the layers that it reads; `taps` as in `load_head`. InputError for another
     target's head."""
+    if is_published(folder):
+        if taps is not None:
+            raise InputError(f"{folder}: Medusa's heads read the last layer; leave {TAPS} out")
+        target.tap(())
+        return PublishedMedusaDraft(load_heads(folder, target.embed_tokens), target.lm_head)
     learns = target.embed_tokens.weight.requires_grad
     head = load_head(folder, target.embed_tokens, target.lm_head, taps).requires_grad_(False)
     target.embed_tokens.requires_grad_(learns)  # the head shares it, but it is the target's
@@ -190,7 +197,7 @@ def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = Non
     return (MedusaDraft if isinstance(head, MedusaHead) else EagleDraft)(head, target.lm_head)
 
 
-def _conditioned(draft: EagleDraft | MedusaDraft | DraftLM, fit: str, folder: Path, target: Target) -> ConditionedDraft:
+def _conditioned(draft: HeadDraft | DraftLM, fit: str, folder: Path, target: Target) -> ConditionedDraft:
     """Return the draft with the fit that is in its folder; InputError if there is none."""
     device, vocabulary = target.embed_tokens.weight.device, target.config.vocab_size
     if fit == BIGRAMS:
@@ -276,8 +283,9 @@ def _split_taps(draft: str | Path | None) -> tuple[str | Path | None, tuple[int,
 
 
 def kind_of(folder: Path) -> str:
-    """Return "lm" for the folder of a language model, which has its own tokenizer, and "head" for a draft head's."""
-    return "lm" if (folder / "tokenizer_config.json").exists() else "head"
+    """Return "lm" for the folder of a language model, which has its own tokenizer, and "head" for a draft head's; the
+    trainer of Medusa's heads puts the target's tokenizer beside them."""
+    return "lm" if (folder / "tokenizer_config.json").exists() and not is_published(folder) else "head"
 
 
 def fingerprint(folder: Path) -> str:
@@ -294,7 +302,7 @@ def weights_fingerprint(folder: Path) -> str:
 
 
 def _weights(folder: Path) -> list[Path]:
-    return [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    return [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob(PICKLED)]
 
 
 def _hash(files: list[Path]) -> str:
