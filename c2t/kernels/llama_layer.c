@@ -46,14 +46,21 @@ typedef struct {
     long slots, longest; /* longest: prefix */
 } sight;
 
+/* Words to be fetched meanwhile, `step` with each number of a row: a little ahead of those in use, or, when the panel has
+   been fetched because it serves several parts, the next panel's, a share in the time of each part. */
+typedef struct {
+    const uint32_t *words;
+    long step;
+} ahead;
+
 /* One pass over a panel: `rows` rows of `inputs` numbers against 2 W columns. */
 #define TILE(NAME, ROWS, STEP, LOAD)                                                                              \
-    static void NAME##ROWS(const void *panel, const float *x, long width, long inputs, pair *y) {                 \
+    static void NAME##ROWS(const void *panel, const float *x, long width, long inputs, ahead next, pair *y) {     \
         const uint32_t *w = panel;                                                                                \
         vector sum[ROWS][2];                                                                                      \
         for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = (vector){0};                                       \
         for (long k = 0; k < inputs; k++, w += STEP) {                                                            \
-            __builtin_prefetch(w + 96 * W, 0, 2);                                                                \
+            __builtin_prefetch(next.words, 0, 2), next.words += next.step;                                        \
             vector left, right;                                                                                   \
             LOAD;                                                                                                 \
             _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; r++) {                                             \
@@ -82,13 +89,15 @@ TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12) TILES(13) TILES(14)
 #define LIST(NAME) { 0, NAME##1, NAME##2, NAME##3, NAME##4, NAME##5, NAME##6 }
 #endif
 
-typedef void (*tile)(const void *, const float *, long, long, pair *);
+typedef void (*tile)(const void *, const float *, long, long, ahead, pair *);
 static const tile TILE_OF[2][MAX_ROWS + 1] = {LIST(float_), LIST(bf16_)};
 
-/* y[r] = columns 2 W p and on of x[r] m' + bias. */
-static void multiply(const matrix *m, long p, const float *x, long rows, pair *y) {
-    long words_of_panel = m->inputs * (m->bf16 ? W : 2 * W);
-    TILE_OF[m->bf16][rows]((const uint32_t *)m->panels + p * words_of_panel, x, m->inputs, m->inputs, y);
+/* y[r] = columns 2 W p and on of x[r] m' + bias, for the rows of one of several parts. */
+static void multiply(const matrix *m, long p, const float *x, long rows, long part, long parts, pair *y) {
+    long step = m->bf16 ? W : 2 * W, words = m->inputs * step;
+    const uint32_t *panel = (const uint32_t *)m->panels + p * words;
+    ahead near = {panel + 96 * W, step}, next = {panel + words * (parts + part) / parts, (step + parts - 1) / parts};
+    TILE_OF[m->bf16][rows](panel, x, m->inputs, m->inputs, parts == 1 ? near : next, y);
     if (m->bias)
         for (long r = 0; r < rows; r++)
             for (long i = 0; i < 2 * W; i++) y[r][i] += m->bias[p * 2 * W + i];
@@ -104,7 +113,7 @@ static void multiply(const matrix *m, long p, const float *x, long rows, pair *y
 static void project(const matrix *m, const float *x, long rows, float *y) {
     pair columns[MAX_ROWS];
     FOR_PANELS_AND_PARTS(m, rows) {
-        multiply(m, p, x + from * m->inputs, to - from, columns);
+        multiply(m, p, x + from * m->inputs, to - from, part, PARTS(rows), columns);
         for (long r = from; r < to; r++) {
             float *place = y + r * m->outputs + p * 2 * W;
             AT(place) = AT(columns[r - from]), AT(place + W) = AT(columns[r - from] + W);
@@ -115,7 +124,7 @@ static void project(const matrix *m, const float *x, long rows, float *y) {
 static void project_and_add(const matrix *m, const float *x, long rows, float *y) {
     pair columns[MAX_ROWS];
     FOR_PANELS_AND_PARTS(m, rows) {
-        multiply(m, p, x + from * m->inputs, to - from, columns);
+        multiply(m, p, x + from * m->inputs, to - from, part, PARTS(rows), columns);
         for (long r = from; r < to; r++) {
             float *place = y + r * m->outputs + p * 2 * W;
             AT(place) += AT(columns[r - from]), AT(place + W) += AT(columns[r - from] + W);
@@ -126,8 +135,8 @@ static void project_and_add(const matrix *m, const float *x, long rows, float *y
 static void gate_and_up(const layer *l, const float *x, long rows, float *y) {
     pair gate[MAX_ROWS], up[MAX_ROWS];
     FOR_PANELS_AND_PARTS(&l->gate, rows) {
-        multiply(&l->gate, p, x + from * l->gate.inputs, to - from, gate);
-        multiply(&l->up, p, x + from * l->up.inputs, to - from, up);
+        multiply(&l->gate, p, x + from * l->gate.inputs, to - from, part, PARTS(rows), gate);
+        multiply(&l->up, p, x + from * l->up.inputs, to - from, part, PARTS(rows), up);
         for (long r = from; r < to; r++)
             for (long i = 0; i < 2 * W; i += W) {
                 vector g = AT(gate[r - from] + i);
