@@ -11,6 +11,9 @@ TORCH := torch==2.13.0
 READY := $(VENV)/.ready
 PAIR := smollm2
 
+# Tests start many processes, each of which would compile c2t and the tests again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One thread a process: the tests' tensors are tiny, and two processes share the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 TWO := -n 2 --dist worksteal
