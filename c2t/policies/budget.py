@@ -12,7 +12,7 @@ from c2t.errors import InputError, at_least_one
 from c2t.policies.c2t import C2T
 from c2t.policies.limits import Size
 from c2t.policies.paying_levels import Enough, PayingLevels
-from c2t.policies.round_costs import RoundCosts, drafting_pays
+from c2t.policies.round_costs import RoundCosts, RowCosts, drafting_pays
 from c2t.protocols import Draft, Root
 from c2t.tree import Tree
 
@@ -81,29 +81,24 @@ class Budget:
         if self.costs is None:
             tree = self.policy(draft, root)
             return self._most_confident(tree, self.confidence(tree), self.nodes - rows)
-        if not self._pays(rows):
+        costs = self._for_rows(rows)
+        if costs is None:
             return Tree.root(root.token)
-        levels = PayingLevels(draft, self.costs, self.confidence)
+        levels = PayingLevels(draft, costs, self.confidence, self.nodes and max(self.nodes - rows, 0))
         try:
             tree = self.policy(levels, root)
+            chosen = levels.choose(tree)
         except Enough as stopped:
-            tree = stopped.tree
-        confidence = self.confidence(tree)
-        likely = self.costs.profile.calibration.at(-np.sort(-confidence[confidence >= 0]))
-        if self.nodes:
-            likely = likely[: max(self.nodes - rows, 0)]
-        paying, _ = self.costs.best(rows, levels.widths, likely)
-        return self._most_confident(tree, confidence, paying)
+            tree, chosen = stopped.tree, stopped.chosen
+        return self._most_confident(tree, chosen.confidence, chosen.count)
 
     def confidence(self, tree: Tree) -> Float[np.ndarray, "B n"]:
         """Return the probability that each drafted node is accepted, as the policy knows it: its classifier's, else the
         joint probability under the draft; -1 for roots and dead slots. A node has none above its parent's, because it
         is not accepted without it."""
-        alive = tree.alive.cpu().numpy()
-        if not isinstance(self.policy, C2T):
-            found = np.where(alive, np.exp(tree.log_joint.detach().cpu().numpy()), -1.0)  # falls along a path as it is
-        else:
-            found = np.where(alive, tree.score.detach().cpu().numpy(), -1.0)
+        own = tree.score if isinstance(self.policy, C2T) else tree.log_joint.exp()  # which falls along a path as it is
+        found = torch.where(tree.alive, own, -1.0).detach().cpu().numpy()
+        if isinstance(self.policy, C2T):
             parent = tree.parent.clamp(min=0).cpu().numpy()
             while (found > (least := np.minimum(found, np.take_along_axis(found, parent, 1)))).any():
                 found = least
@@ -122,12 +117,12 @@ class Budget:
         chosen[:, 0] = True
         return replace(tree, alive=torch.from_numpy(chosen).to(tree.alive.device)).packed()
 
-    def _pays(self, rows: int) -> bool:
-        """Return True if drafting pays for so many rows; looked up where known."""
+    def _for_rows(self, rows: int) -> RowCosts | None:
+        """Return the costs of rounds of so many rows, None if drafting does not pay for them; looked up where known."""
         if rows not in self._known:
-            self._known[rows] = drafting_pays(self.costs, rows)
+            self._known[rows] = RowCosts(self.costs, rows) if drafting_pays(self.costs, rows) else None
         return self._known[rows]
 
     @cached_property
-    def _known(self) -> dict[int, bool]:
+    def _known(self) -> dict[int, RowCosts | None]:
         return {}

@@ -57,10 +57,17 @@ class Children(NamedTuple):
 
     def of(self, confidence: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n k"]:
         """Return the children's probabilities for nodes of these confidences."""
-        known, table = np.array(self.confidence), np.array(self.accepted)
-        above = np.searchsorted(known, confidence).clip(1, len(known) - 1)
-        share = ((confidence - known[above - 1]) / (known[above] - known[above - 1])).clip(0, 1)[:, None]
-        return (1 - share) * table[above - 1] + share * table[above]
+        return between(confidence, np.array(self.confidence), np.array(self.accepted))
+
+
+def between(
+    confidence: Float[np.ndarray, " n"], known: Float[np.ndarray, " m"], table: Float[np.ndarray, "m k"]
+) -> Float[np.ndarray, "n k"]:
+    """Return the rows of a table at these confidences, interpolated between those that are known."""
+    place = np.interp(confidence, known, np.arange(len(known)))
+    below = place.astype(int).clip(max=len(known) - 2)
+    share = (place - below)[:, None]
+    return (1 - share) * table[below] + share * table[below + 1]
 
 
 class Profile(NamedTuple):
@@ -115,15 +122,6 @@ class RoundCosts(NamedTuple):
         rest = self.rest.seconds(rows, len(widths))
         return rest + sum(self.draft.at(width) for width in widths) + self.verify.over(verified)
 
-    def best(self, rows: int, widths: Sequence[int | float], likely: Float[np.ndarray, " m"]) -> tuple[int, float]:
-        """Return how many nodes to verify for most tokens per second, and that rate; likely: the probabilities that
-        nodes are accepted, in the order in which they are added. The curve of costs has steps, so all numbers are
-        looked at, not only those up to the first that does not pay."""
-        tokens = rows + np.concatenate([[0.0], likely.cumsum()])
-        rates = tokens / self.seconds(rows, widths, rows + np.arange(len(tokens)))
-        count = int(rates.argmax())
-        return count, float(rates[count])
-
     def check(self) -> None:
         """Raise InputError for costs that no machine has, and for a profile whose parts do not fit each other."""
         times = [*self.verify.seconds, *self.draft.seconds]
@@ -169,3 +167,46 @@ def drafting_pays(costs: RoundCosts, rows: int) -> bool:
         if rates.max() > (1 + DOUBT) * plain:
             return True
     return False
+
+
+class RowCosts:
+    """Costs and yield of rounds of so many rows, as arrays: a budget reads them at every level of every round.
+
+    start: seconds of a round with trees but for its forwards.
+    """
+
+    def __init__(self, costs: RoundCosts, rows: int):
+        self.costs, self.rows = costs, rows
+        self.start = costs.rest.seconds(rows, 1) - costs.rest.a_level - rows * costs.rest.a_level_row
+        calibration, children = costs.profile.calibration, costs.profile.children
+        self._sure, self._accepted = np.array(calibration.confidence), np.array(calibration.accepted)
+        self._parents, self._promised = np.array(children.confidence), np.array(children.accepted)
+        self._verify = self._draft = np.zeros(0)  # seconds by the number of tokens, as far as they were asked for
+
+    def likely(self, confidence: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Return the probability that nodes of these confidences are accepted."""
+        return np.interp(confidence, self._sure, self._accepted)
+
+    def children(self, confidence: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n k"]:
+        """Return the same of the children that nodes of these confidences promise, the most probable child first."""
+        return between(confidence, self._parents, self._promised)
+
+    def level(self, width: int) -> float:
+        """Return the seconds of a level that is expanded from so many tokens of all rows."""
+        if width >= len(self._draft):
+            rest = self.costs.rest.a_level + self.rows * self.costs.rest.a_level_row
+            self._draft = rest + self.costs.draft.over(np.arange(2 * width + 1))
+        return float(self._draft[width])
+
+    def best(self, spent: float, likely: Float[np.ndarray, " m"]) -> tuple[int, float]:
+        """Return how many nodes to verify for most tokens per second, and that rate; spent: seconds of the round before
+        the verification; likely: the probabilities that nodes are accepted, in the order in which they are added. The
+        curve of costs has steps, so all numbers are looked at, not only those up to the first that does not pay."""
+        most = self.rows + len(likely)
+        if most >= len(self._verify):
+            self._verify = self.costs.verify.over(np.arange(2 * most + 1))
+        tokens = np.full(1 + len(likely), float(self.rows))
+        tokens[1:] += likely.cumsum()
+        rates = tokens / (spent + self._verify[self.rows : most + 1])
+        count = int(rates.argmax())
+        return count, float(rates[count])
