@@ -46,7 +46,6 @@ class KVPool:
         self.first = torch.tensor(self.starts, device=device)
         self.tails = self.first + self.lengths
         self.places = self.tails[rows.row] + rows.slot
-        assert self.end <= self.slots, "a row has slots that the buffers lack"
 
     @property
     def longest(self) -> int:
@@ -69,6 +68,7 @@ class KVPool:
         if self.buffers[layer] is None:
             # Zeros, not empty: a masked slot still enters softmax(QK)V as 0 * value, and 0 * NaN would spread.
             self.buffers[layer] = like.new_zeros(2, heads, self.slots, dim)
+        assert self.buffers[layer].shape[2] == self.slots, "a layer's buffer has other slots than the rows were given"
         return self.buffers[layer]
 
     def row(self, number: int, span: int) -> slice:

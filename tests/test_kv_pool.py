@@ -1,6 +1,7 @@
 """The pool against lists: after every operation each row holds exactly the entries that it kept, in any order of
 coming and going; and memory follows the entries that are there."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,3 +111,12 @@ def test_a_copy_goes_its_own_way() -> None:
     append(pool, torch.ones(5, 60, dtype=torch.bool), 1000 + torch.arange(300).view(5, 60))
     pool.keep(torch.arange(60).expand(5, -1), torch.full((5,), 60))
     assert [row[-60:] for row in (stored(pool, 0), stored(pool, 4))] == [[*range(1000, 1060)], [*range(1240, 1300)]]
+
+
+def test_a_buffer_that_is_too_short_is_an_error_of_ours() -> None:
+    """Places beyond it would be written by a kernel without a look."""
+    pool = KVPool(LAYERS)
+    append(pool, torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3, dtype=torch.long))
+    pool.buffers[1] = pool.buffers[1][:, :, :-QUANTUM]
+    with pytest.raises(AssertionError, match="other slots than the rows were given"):
+        append(pool, torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3, dtype=torch.long))

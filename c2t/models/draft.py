@@ -10,7 +10,7 @@ from torch import Tensor
 from c2t.errors import InputError
 from c2t.kv_cache import KVCache
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
-from c2t.ragged import Ragged
+from c2t.ragged import Ragged, whole
 from c2t.tree import Tree
 
 
@@ -92,7 +92,7 @@ class DraftSession(ABC):
         self.passes = self.passes + (used & tree.alive.gather(1, slots)).any(1)
         if first:
             assert slots.shape[1] == 1, "the root is expanded first, alone"
-            return self._rows(self.hidden, Ragged.of(used))
+            return self._rows(self.hidden, computed(used))
         parent = (tree.parent.gather(1, slots)[..., None] == self.entries[:, None]).int().argmax(-1)[..., None]
         features = self.hidden.gather(1, parent.expand(-1, -1, self.hidden.shape[2]))
         # What the parents see, and the new entries themselves, which no older one sees.
@@ -102,7 +102,7 @@ class DraftSession(ABC):
         self.sight = torch.cat([known, itself.expand(len(slots), -1, -1)], 2)
         self.entries = torch.cat([self.entries, torch.where(used, slots, -1)], 1)
         positions = self.cache.lengths[:, None] + tree.depth.gather(1, slots)  # a child of the root comes next
-        rows = Ragged.of(used)
+        rows = computed(used)
         hidden = self._forward(tree.token.gather(1, slots), features, positions, self.sight[:, first_new:], rows)
         self.hidden = torch.cat([self.hidden, hidden], 1)
         return self._rows(hidden, rows)
@@ -181,6 +181,12 @@ class WrappedSession:
     def join(self, other: "WrappedSession") -> None:
         """See `DraftSession.join`."""
         self.draft.join(other.draft)
+
+
+def computed(used: Bool[Tensor, "B F"]) -> Ragged:
+    """Return the slots of a level that are computed: on a CPU the used ones, on CUDA all, because to ask which are used
+    waits for the device, and a level's few tokens cost it nothing."""
+    return whole(*used.shape, used.device) if used.is_cuda else Ragged.of(used)
 
 
 def refuse_nan(broken: Bool[Tensor, ""]) -> None:

@@ -3,10 +3,14 @@
 import pytest
 import torch
 
+from c2t.decoding import generate
 from c2t.errors import InputError
+from c2t.models import draft
 from c2t.models.draft_lm import DraftLM
-from c2t.policies import Eagle2, Plain
+from c2t.policies import Eagle2, JointThreshold, Plain
 from c2t.protocols import Draft
+from c2t.ragged import whole
+from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.rounding import assert_same_network
 from tests.toys import PROMPTS, random_eagle, root_of, run, toy_drafts, toy_target
@@ -80,3 +84,25 @@ def test_a_target_that_says_no_numbers_is_named() -> None:
     broken.embed_tokens.weight.data[:] = float("nan")
     with pytest.raises(InputError, match="target's logits contain NaN"):
         run(broken, None, Plain(), PROMPTS, new=8)
+
+
+@pytest.mark.parametrize("name", ["perturbed", "eagle"])
+def test_levels_that_compute_all_slots_are_those_that_compute_the_used_ones(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA, whose answer which ones are used would have to be waited for."""
+    policy, asked = JointThreshold(0.05, K=4, W=4, levels=3), []
+
+    def trees() -> list[Tree]:
+        steps = generate(toy_target(), toy_drafts()[name], policy, PROMPTS, max_new_tokens=8, sampling=Sampling())
+        return [step.tree for step in steps if step.tree is not None]
+
+    packed = trees()
+    monkeypatch.setattr(
+        draft, "computed", lambda used: asked.append(bool(used.all())) or whole(*used.shape, used.device)
+    )
+    for one, other in zip(packed, trees(), strict=True):
+        for column in ("token", "parent", "alive"):
+            assert getattr(one, column)[one.alive].equal(getattr(other, column)[other.alive])
+        torch.testing.assert_close(one.log_joint[one.alive], other.log_joint[other.alive])
+    assert False in asked, "every level was full"
