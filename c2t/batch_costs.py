@@ -23,6 +23,7 @@ from c2t.tree import Nodes, Tree
 
 ROWS = 8  # texts that are measured on, and rows of the largest batches in which forwards are timed
 NEW_TOKENS = 32  # of each of these texts
+TIMED_TOKENS = 16  # of each where all are decoded together against the clock
 REPEATS = 3  # of each forward; the fastest counts: what else the machine does only adds to it
 # Tokens of all rows at which forwards are timed, on both sides of the tile sizes of the CPU kernel (14 rows) and of a
 # GPU (16, 32, ...), where the cost steps up.
@@ -73,9 +74,9 @@ def measure(
     found = profile(pair, policy, texts)
     verify, draft = curves(pair, texts, repeats, clock)
     forwards = RoundCosts(verify, draft, Rest(), found)
-    rest = fit(
-        [each for rows in sorted({1, len(prompts)}) for each in excesses(pair, policy, prompts[:rows], forwards, clock)]
-    )
+    alone = excesses(pair, policy, prompts[:1], NEW_TOKENS, forwards, clock)
+    together = excesses(pair, policy, prompts, TIMED_TOKENS, forwards, clock) if len(prompts) > 1 else ()
+    rest = fit([*alone, *together])
     return RoundCosts(verify, draft, rest, found)
 
 
@@ -256,7 +257,12 @@ def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
 
 
 def excesses(
-    pair: Pair, policy: Policy, prompts: Sequence[Sequence[int]], forwards: RoundCosts, clock: Clock
+    pair: Pair,
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    forwards: RoundCosts,
+    clock: Clock,
 ) -> Iterator[Excess]:
     """Yield the seconds beyond the forwards of real rounds: of plain decoding, and of the policy's trees of one level
     and of all. The first round, in which the draft reads the prompts, is left out."""
@@ -268,7 +274,7 @@ def excesses(
             pair.draft,
             each,
             prompts,
-            max_new_tokens=NEW_TOKENS,
+            max_new_tokens=new_tokens,
             sampling=Sampling(),
             record=("slots",) if each.levels else (),
         )

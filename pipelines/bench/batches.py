@@ -51,9 +51,12 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         *("c2t:beta=0.7,K=6,W=6,levels=2", "c2t:beta=0.5,K=6,W=6,levels=2", "c2t:beta=0.5,K=6,W=6,levels=3"),
         *("c2t:beta=0.3,K=6,W=6,levels=3", "c2t:beta=0.1,K=6,W=6,levels=4"),
     ),
+    # Their depth and size are the budget's choice, so shallow ones need no entry of their own; but of small trees there
+    # is less to rank, to sort and to cut, which counts where a round is short.
     "budget": (
         *("budget", "budget:of=eagle2:N=none,K=4,levels=4", "budget:of=eagle2:N=none,K=10,levels=6"),
-        *("budget:of=threshold:threshold=0.1,K=6,W=6,levels=3", "budget:of=chain:length=2"),
+        *("budget:of=threshold:threshold=0.1,K=6,W=6,levels=3", "budget:of=c2t:beta=0.3,K=6,W=6,levels=3"),
+        "budget:of=chain:length=2",
     ),
 }
 Field = dict[str, list[Policy]]
