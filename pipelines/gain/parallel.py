@@ -4,7 +4,10 @@
 
 Every draft grows the same two families of trees without any training of theirs: all nodes above a joint probability,
 and the N most probable nodes (best-first; DDTree's tree where one forward gives all levels). The better one at each tau
-counts. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format.
+counts. On marginals as they are three more families compete, each by itself: Medusa's static tree, from accuracies
+that are measured on other prompts, CaDDTree, and the N most probable nodes behind an entropy gate.
+
+FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format.
 """
 
 from collections.abc import Sequence
@@ -14,14 +17,18 @@ from typing import Annotated, Any
 import typer
 
 from c2t.classifier import TreeClassifier
-from c2t.models.pairs import BIGRAMS, FIT, NGRAMS, load_pair
+from c2t.models.pairs import BIGRAMS, FIT, NGRAMS, Pair, load_pair
+from c2t.policies.spec import describe
+from c2t.policies.static_tree import Accuracies, StaticTree
 from c2t.progress import working
-from c2t.prompts import read_prompts
+from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.storage import paths as checkpoints
 from c2t.storage.results import append_line, result_line
+from c2t.study.accuracies import accuracies
+from c2t.study.evaluate import continuations, encode
 from c2t.study.pareto import Ratio, compare
 from c2t.study.points import Point
-from c2t.study.sweep import SweepSettings, candidates, sweep
+from c2t.study.sweep import Candidate, SweepSettings, candidates, sweep
 from pipelines import terminal
 
 RESULTS = checkpoints.root() / "data" / "results" / "gain-parallel.jsonl"
@@ -33,10 +40,20 @@ DRAFTS = (
     *("eagle", "eagle" + NGRAMS),
 )
 SUBJECTS = (MARGINALS + FIT, MARGINALS + FIT + NGRAMS)
-SHAPE = "K=16,levels=5"
+RANKS, LEVELS = 16, 5
+SHAPE = f"K={RANKS},levels={LEVELS}"
 GRID = (
     f"threshold:threshold=0.2|0.1|0.05|0.02|0.01,W=none,max_width=24,{SHAPE},opttree:N=3|5|8|12|20|40,delta=0,{SHAPE}"
 )
+STATIC = (3, 5, 8, 12, 20, 40, 64)  # tokens of the static trees
+MEASURED_ON = 24  # prompts that the accuracies come from, none of which is judged on
+OTHERS = {  # families on marginals as they are
+    "caddtree": f"caddtree:slope=0.3|0.15|0.08|0.04|0.02|0.01,{SHAPE}",
+    "gate": ",".join(
+        f"gate:high={high},low={low},of=opttree:N=5|12|40,delta=0,{SHAPE}" for high, low in ((2, 1), (3, 2), (4, 3))
+    ),
+}
+RIVALS = tuple(f"{MARGINALS}, {family}" for family in ("static", *OTHERS))
 TAUS = (0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2)
 
 
@@ -56,18 +73,38 @@ def main(
         with working(name, "drafts") as tell:
             for number, draft in enumerate(DRAFTS):
                 tell(number, len(DRAFTS), draft)
-                found = sweep(load_pair(draft=draft), grid, asked, settings)
+                pair = load_pair(draft=draft)
+                found = sweep(pair, grid, asked, settings)
                 points += [point._replace(family=draft) for point in found.points]
+                if draft == MARGINALS:
+                    others = [
+                        static_trees(pair, settings),
+                        *(candidates(each, TreeClassifier.from_pretrained) for each in OTHERS.values()),
+                    ]
+                    for rival, own in zip(RIVALS, others, strict=True):
+                        counted = sweep(pair, own, asked, settings).points
+                        points += [point._replace(family=rival) for point in counted]
         rows = [row for subject in SUBJECTS for row in ratios(points, subject)]
         show(f"{name}, T = {temperature:g}, {found.condition.prompts} prompts", rows)
         run = {"set": name, "grid": GRID, **vars(settings)}
         append_line(out, result_line("gain parallel", {"prompts": found.condition.prompts, "rows": rows}, run))
 
 
+def static_trees(pair: Pair, settings: SweepSettings) -> list[Candidate]:
+    """Return Medusa's static trees of this pair, of several sizes, from the prompts that classifiers learn from."""
+    prompts = [prompt for path in default_prompts(pair.name, "harvest") for prompt in read_prompts(path)]
+    ids = encode(pair, spread(prompts, MEASURED_ON), settings.max_new_tokens, settings.sampling).ids
+    texts = continuations(pair, ids, settings.max_new_tokens, LEVELS, settings.sampling)
+    rates = Accuracies(accuracies(pair.draft, texts, LEVELS, RANKS).rates, MARGINALS)
+    policies = [StaticTree(rates, size) for size in STATIC]
+    return [Candidate("static", policy, describe(policy), describe(policy, brief=True)) for policy in policies]
+
+
 def ratios(points: Sequence[Point], subject: str) -> list[dict[str, Any]]:
-    """Return the subject's tokens verified over each other draft's at equal tau, with both and the interval."""
+    """Return the subject's tokens verified over each other draft's and family's at equal tau, with both and the
+    interval."""
     found = compare(points, subject, TAUS).ratios
-    return [row(subject, rival, ratio) for rival in DRAFTS if rival != subject for ratio in found[rival]]
+    return [row(subject, rival, ratio) for rival in (*DRAFTS, *RIVALS) if rival in found for ratio in found[rival]]
 
 
 def row(subject: str, rival: str, ratio: Ratio) -> dict[str, Any]:

@@ -24,10 +24,11 @@ def front(draft: str, dearer: float) -> list[Point]:
 
 def test_ratios_are_the_subjects_tokens_over_each_others() -> None:
     dearer = dict(zip(parallel.DRAFTS, (2.0, 1.5, 1.0, 2.0, 1.5, 1.25, 1.0, 0.5), strict=True))
+    dearer |= dict.fromkeys(parallel.RIVALS, 3.0)
     points = [point for draft, factor in dearer.items() for point in front(draft, factor)]
     for subject in parallel.SUBJECTS:
         rows = parallel.ratios(points, subject)
-        assert {row["rival"] for row in rows} == set(parallel.DRAFTS) - {subject}
+        assert {row["rival"] for row in rows} == {*parallel.DRAFTS, *parallel.RIVALS} - {subject}
         for row in rows:
             assert row["draft"] == subject
             if row["tau"] < 1:
@@ -44,6 +45,10 @@ def test_command_on_few_and_short_texts(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(parallel, "GRID", "opttree:N=3|8,delta=0,K=8,levels=3")
     monkeypatch.setattr(parallel, "DRAFTS", ("medusa", *parallel.SUBJECTS))
     monkeypatch.setattr(parallel, "SETS", ("gsm8k", "mt_bench"))
+    monkeypatch.setattr(parallel, "STATIC", (3, 8))
+    monkeypatch.setattr(parallel, "MEASURED_ON", 2)
+    few = {"caddtree": "caddtree:slope=0.1,K=8,levels=3", "gate": "gate:of=opttree:N=8,delta=0,K=8,levels=3"}
+    monkeypatch.setattr(parallel, "OTHERS", few)
     for name in parallel.SETS:
         (tmp_path / name).mkdir()
         asked = [{"question_id": i, "category": "x", "turns": [f"What is {i} + 4?"]} for i in range(2)]
@@ -53,4 +58,5 @@ def test_command_on_few_and_short_texts(tmp_path: Path, monkeypatch: pytest.Monk
     lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
     assert [line["configuration"]["set"] for line in lines] == list(parallel.SETS)
     assert {row["draft"] for line in lines for row in line["figures"]["rows"]} == set(parallel.SUBJECTS)
+    assert {row["rival"] for line in lines for row in line["figures"]["rows"]} >= set(parallel.RIVALS)
     assert "gsm8k, T = 0, 2 prompts" in done.stdout
