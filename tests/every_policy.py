@@ -22,16 +22,16 @@ from c2t.policies import (
     EntropyTree,
     JointThreshold,
     MCSDPlus,
+    MedusaTree,
     OptTree,
     Plain,
     SampledChain,
     Sequoia,
     SpecInfer,
-    StaticTree,
     Talon,
 )
+from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.round_costs import Children, Curve, Profile, Rest, RoundCosts
-from c2t.policies.static_tree import Accuracies
 from tests.toys import toy_classifier
 
 
@@ -87,7 +87,7 @@ EVERY_POLICY: dict[str, Case] = {
     "dyjoint": Case(DyJoint(0.08, levels=6), 7, 6),
     "c2t chain": _c2t(6, 7, beta=0.2, K=1, W=1),
     "eagle1": Case(Eagle1(), 26, 5),
-    "static": Case(StaticTree(Accuracies(((0.5, 0.2, 0.1), (0.4, 0.2), (0.3, 0.1)), "toy"), N=12), 12, 3),
+    "static": Case(MedusaTree(Accuracies(((0.5, 0.2, 0.1), (0.4, 0.2), (0.3, 0.1)), "toy"), N=12), 12, 3),
     "eagle2": _eagle2(4, 4, 12),
     "eagle2 full": _eagle2(3, 3, None),
     "eagle2 by confidence": _eagle2(4, 4, 12, expand="confidence"),

@@ -16,11 +16,11 @@ from c2t.policies.eagle2 import Eagle2
 from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.entropy_tree import EntropyTree
 from c2t.policies.mcsd_plus import MCSDPlus
+from c2t.policies.medusa_tree import MedusaTree
 from c2t.policies.opt_tree import OptTree
 from c2t.policies.plain import Plain
 from c2t.policies.sequoia import Sequoia
 from c2t.policies.static import Eagle1
-from c2t.policies.static_tree import StaticTree
 from c2t.policies.talon import Talon
 from c2t.policies.threshold import JointThreshold
 
@@ -30,7 +30,7 @@ POLICIES = {
     "dymax": DyMax,
     "dyjoint": DyJoint,
     "eagle1": Eagle1,
-    "static": StaticTree,
+    "static": MedusaTree,
     "eagle2": Eagle2,
     "c2t": C2T,
     "threshold": JointThreshold,

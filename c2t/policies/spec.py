@@ -10,8 +10,8 @@ from c2t.errors import InputError
 from c2t.policies import POLICIES
 from c2t.policies.budget import Budget
 from c2t.policies.entropy_gate import EntropyGate
+from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.round_costs import RoundCosts
-from c2t.policies.static_tree import Accuracies
 
 # What a brief description always names; other settings only where they are not the default.
 SHAPE = ("N", "beta", "threshold", "length", "config", "high", "low")  # always shown

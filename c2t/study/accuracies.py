@@ -44,6 +44,6 @@ def accuracies(drafter: DraftModel, texts: Sequence[Continuation], levels: int, 
 
 
 def write(path: Path, measured: Measured, **condition: str | int | float) -> None:
-    """Write measured accuracies for `c2t.policies.static_tree.Accuracies.read`, with what they were measured on."""
+    """Write measured accuracies for `c2t.policies.medusa_tree.Accuracies.read`, with what they were measured on."""
     rates = [[round(rate, 6) for rate in ranks] for ranks in measured.rates]
     write_text(path, json.dumps({**condition, "positions": measured.positions, "accuracies": rates}, indent=1) + "\n")

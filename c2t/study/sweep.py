@@ -17,6 +17,7 @@ from c2t.errors import InputError, counted
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.entropy_gate import EntropyGate
+from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, parse, split, tried_by
 from c2t.prompts import Encoded, Prompt, spread
@@ -228,10 +229,12 @@ def _key(one: Candidate | Point) -> tuple[str, str, str | None]:
 
 
 def _network(policy: Policy) -> str | None:
-    """Return a hash of the classifier that a policy uses, None without one."""
+    """Return a hash of the classifier or of the measured accuracies that a policy uses, None without either."""
     policy = policy.policy if isinstance(policy, Budget | EntropyGate) else policy
     for field in fields(policy):
         network = getattr(policy, field.name)
+        if isinstance(network, Accuracies):
+            return hashlib.sha256(repr(network.rates).encode()).hexdigest()[:16]
         if isinstance(network, TreeClassifier):
             digest = hashlib.sha256(repr(network.config.features).encode())
             for name, tensor in network.state_dict().items():

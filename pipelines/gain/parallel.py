@@ -18,8 +18,8 @@ import typer
 
 from c2t.classifier import TreeClassifier
 from c2t.models.pairs import BIGRAMS, FIT, NGRAMS, Pair, load_pair
+from c2t.policies.medusa_tree import Accuracies, MedusaTree
 from c2t.policies.spec import describe
-from c2t.policies.static_tree import Accuracies, StaticTree
 from c2t.progress import working
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.storage import paths as checkpoints
@@ -96,7 +96,7 @@ def static_trees(pair: Pair, settings: SweepSettings) -> list[Candidate]:
     ids = encode(pair, spread(prompts, MEASURED_ON), settings.max_new_tokens, settings.sampling).ids
     texts = continuations(pair, ids, settings.max_new_tokens, LEVELS, settings.sampling)
     rates = Accuracies(accuracies(pair.draft, texts, LEVELS, RANKS).rates, MARGINALS)
-    policies = [StaticTree(rates, size) for size in STATIC]
+    policies = [MedusaTree(rates, size) for size in STATIC]
     return [Candidate("static", policy, describe(policy), describe(policy, brief=True)) for policy in policies]
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from c2t.errors import InputError
-from c2t.policies import Chain, StaticTree
-from c2t.policies.static_tree import Accuracies
+from c2t.policies import Chain, MedusaTree
+from c2t.policies.medusa_tree import Accuracies
 from c2t.replay.lockstep import Continuation, write_continuations
 from c2t.sampling import Sampling
 from c2t.study.accuracies import Measured, accuracies, write
@@ -58,7 +58,7 @@ def test_what_is_written_shapes_a_tree(tmp_path: Path) -> None:
     place = tmp_path / "new" / "accuracies.json"
     write(place, Measured(((0.5, 0.05), (1 / 3, 0.2)), 30), pair="toy", temperature=0.0)
     assert Accuracies.read(place) == Accuracies(((0.5, 0.05), (0.333333, 0.2)), str(place))
-    assert StaticTree(Accuracies.read(place), N=4).paths == ((0,), (0, 0), (0, 1))
+    assert MedusaTree(Accuracies.read(place), N=4).paths == ((0,), (0, 0), (0, 1))
 
 
 def test_more_ranks_than_tokens_are_refused() -> None:

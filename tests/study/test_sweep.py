@@ -136,6 +136,16 @@ def test_another_configuration_is_counted_anew(small_pair: Pair, tmp_path: Path)
         assert sweep(small_pair, of("chain:length=2"), PROMPTS, settings, file).known == 0
 
 
+def test_accuracies_measured_again_are_counted_anew(small_pair: Pair, tmp_path: Path) -> None:
+    file, rates = tmp_path / "points.jsonl", tmp_path / "accuracies.json"
+    known = []
+    for shares in ([0.5, 0.2], [0.5, 0.2], [0.2, 0.5]):
+        rates.write_text(json.dumps({"accuracies": [shares, shares]}))
+        grid = of(f"static:accuracies={rates},N=3|4")
+        known.append(sweep(small_pair, grid, PROMPTS, SETTINGS, file).known)
+    assert known == [0, 2, 0]
+
+
 def test_the_oracle_needs_fewer_tokens_than_any_policy(small_pair: Pair) -> None:
     grid = of("eagle2:K=10,levels=4,N=10") + oracles((0.05,))
     eagle, oracle = sweep(small_pair, grid, PROMPTS, SETTINGS).points

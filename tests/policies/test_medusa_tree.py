@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from c2t.errors import InputError
-from c2t.policies import StaticTree
+from c2t.policies import MedusaTree
+from c2t.policies.medusa_tree import Accuracies, best_paths
 from c2t.policies.spec import describe, parse
-from c2t.policies.static_tree import Accuracies, best_paths
 from tests.policies.plain_trees import ROOT, paths_of, ranked, tables
 from tests.toys import TableDraft
 
@@ -45,7 +45,7 @@ def test_nodes_join_by_falling_product(name: str, count: int) -> None:
 
 
 def test_the_tree_has_these_ranks() -> None:
-    logits, policy = tables(0), StaticTree(Accuracies(RATES["a higher rank is better"], "toy"), N=8)
+    logits, policy = tables(0), MedusaTree(Accuracies(RATES["a higher rank is better"], "toy"), N=8)
     draft = TableDraft(logits)
     tree = policy(draft, ROOT)
     for row in range(3):
@@ -64,7 +64,7 @@ def test_a_file_is_read_and_named(tmp_path: Path) -> None:
     place = tmp_path / "accuracies.json"
     place.write_text('{"draft": "abc", "accuracies": [[0.5, 0.25], [0.25]]}')
     policy = parse(f"static:accuracies={place},N=4", lambda: None)
-    assert policy == StaticTree(Accuracies(((0.5, 0.25), (0.25,)), str(place)), N=4)
+    assert policy == MedusaTree(Accuracies(((0.5, 0.25), (0.25,)), str(place)), N=4)
     assert policy.paths == ((0,), (1,), (0, 0))
     assert parse(describe(policy), lambda: None) == policy
     assert describe(policy, brief=True) == "static:N=4"
@@ -97,6 +97,6 @@ def test_what_is_missing_or_too_large_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no\.json: cannot be read"):
         parse(f"static:accuracies={tmp_path / 'no.json'}", lambda: None)
     with pytest.raises(InputError, match="trees of up to more than"):
-        StaticTree(Accuracies(RATES["falling"], "toy"), N=10**30)
+        MedusaTree(Accuracies(RATES["falling"], "toy"), N=10**30)
     with pytest.raises(InputError, match="N = 1 must be at least 2"):
-        StaticTree(Accuracies(rates, "toy"), N=1)
+        MedusaTree(Accuracies(rates, "toy"), N=1)

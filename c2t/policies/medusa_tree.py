@@ -46,7 +46,7 @@ class _File:
 
 
 @dataclass(frozen=True)
-class StaticTree:
+class MedusaTree:
     """The N tokens, root included, with the largest products of accuracies along their paths. A token that was never
     right is left out, so the tree may be smaller.
 
@@ -68,9 +68,9 @@ class StaticTree:
         whole(self, "N", least=2)
         for ranks in self.accuracies.rates:
             if not all(0 <= rate <= 1 for rate in ranks) or sum(ranks) > 1 + 1e-6:
-                raise InputError("StaticTree: accuracies of a depth must be at least 0 and sum to at most 1")
+                raise InputError("MedusaTree: accuracies of a depth must be at least 0 and sum to at most 1")
         if not self.paths:
-            raise InputError("StaticTree: the accuracies of the first depth are all 0: measure them for this draft")
+            raise InputError("MedusaTree: the accuracies of the first depth are all 0: measure them for this draft")
         check_size(self)
 
     @property
