@@ -48,6 +48,14 @@ def generate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")
     ] = False,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Prompt file (JSONL) in place of PROMPT: its first turns are decoded together.",
+            parser=o.a_path,
+            metavar="FILE",
+        ),
+    ] = None,
     pair: o.PairName = None,
     target: o.Target = None,
     draft: o.Draft = None,
@@ -77,7 +85,11 @@ def generate(
     The text appears round by round, and nothing else on stdout.
     On a terminal the tokens that the draft guessed are green, unless NO_COLOR is set.
     With --chat, PROMPT is the first turn, and Ctrl-C ends an answer.
+    Several prompts out of a file appear when all of them have ended, in the file's order.
     """
+    if prompts and (chat or prompt is not None):
+        raise InputError("--prompts is in place of PROMPT and of --chat: leave one out")
+    texts = [one.turns[0] for one in shared.read(prompts)] if prompts else [PROMPT if prompt is None else prompt]
     if chat and raw:
         raise InputError("--chat answers with the pair's chat template: leave --raw out")
     if tp and chat:
@@ -89,7 +101,7 @@ def generate(
     if tuned and (policy, classifier, beta) != (None, None, None):
         raise InputError("--tuned chooses the policy: leave --policy, --classifier and --beta out")
     if tuned:
-        chosen = _tuned(loaded, tp)[0]
+        chosen = _tuned(loaded, len(texts), tp)[0]
     else:
         rates = acceptance.lookup(loaded, temperature, rule)
         if policy is None and beta is None:
@@ -113,16 +125,25 @@ def generate(
         figures = {"turns": said.turns, "answers": said.answers, **said.total.figures(), "seconds": said.seconds}
         terminal.result(json, "generate", figures, settings)
         return
-    prompt = PROMPT if prompt is None else prompt
-    continued = raw or not loaded.template
-    stream = TextStream(decoder, max_new_tokens, before=prompt if continued else "")
+    watch = TextStream(decoder, max_new_tokens, _continued(loaded, texts[0], raw)) if len(texts) == 1 else None
     start = time.perf_counter()
-    output = decoder.generate(prompt, max_new_tokens, temperature, chat=not raw, seed=seed, rule=rule, watch=stream)
+    output = decoder.generate(
+        texts, max_new_tokens, temperature, chat=not raw, seed=seed, rule=rule, watch=watch or (lambda step: None)
+    )
     seconds = time.perf_counter() - start
-    stream.end()
+    if watch:
+        watch.end()
+    else:
+        for text, tokens in zip(texts, output.sequences, strict=True):
+            TextStream(decoder, max_new_tokens, _continued(loaded, text, raw)).whole(tokens)
     terminal.say(reports.statistics_line(output.total, seconds), error=True)
-    figures = {"text": output.text, **output.total.figures(), "seconds": seconds}
-    terminal.result(json, "generate", figures, settings)
+    figures = {"text": output.text} if watch else {"texts": output.texts}
+    terminal.result(json, "generate", {**figures, **output.total.figures(), "seconds": seconds}, settings)
+
+
+def _continued(pair: Pair, text: str, raw: bool) -> str:
+    """Return what to print ahead of a prompt's new text: the prompt, where it is continued and not answered."""
+    return text if raw or not pair.template else ""
 
 
 def bench(
@@ -208,8 +229,9 @@ def bench(
         specs = shared.usual(loaded, classifier, benchmark.specs(default))
     compared = [parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded)) for spec in specs]
     if tuned:
-        fastest, entry = _tuned(loaded)
-        compared += [fastest] * (describe(fastest) not in map(describe, compared))
+        for size in several.batches if several else (1,):
+            fastest, entry = _tuned(loaded, size)
+            compared += [fastest] * (describe(fastest) not in map(describe, compared))
     if several:
         _bench_batches(loaded, compared, files, several, figure, json)
         return
@@ -258,9 +280,9 @@ def _bench_batches(
     terminal.result(json, "bench batches", {"rows": [batching.figures(row) for row in found]}, about)
 
 
-def _tuned(pair: Pair, tensor_parallel: bool = False) -> tuple[Policy, tuning.Tuned]:
-    """Return what c2t tune chose for this pair on this device, one prompt at a time."""
-    entry = tuning.lookup(tuning.key(pair, batch=1))
+def _tuned(pair: Pair, batch: int, tensor_parallel: bool = False) -> tuple[Policy, tuning.Tuned]:
+    """Return what c2t tune chose for so many prompts of this pair on this device."""
+    entry = tuning.lookup(tuning.key(pair, batch))
     costs = shared.costs(pair, tensor_parallel)
     return parse(entry.policy, shared.classifier(pair, entry.classifier), costs=costs), entry
 

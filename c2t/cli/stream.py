@@ -39,6 +39,13 @@ class TextStream:
         for place, token in enumerate(kept):
             self._show(token, accepted=place < len(new) - 1)  # the last one is the target's own
 
+    def whole(self, tokens: list[int]) -> None:
+        """Print a text that has ended, without colours."""
+        self._out(self.before)
+        for token in tokens:
+            self._show(token, accepted=False)
+        self.end()
+
     def end(self) -> None:
         """Print bytes that no further token has made a character, and end the line."""
         self._out(self._harmless(self.pieces.rest()) + "\n")

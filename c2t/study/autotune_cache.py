@@ -59,7 +59,7 @@ def lookup(key: dict[str, Any]) -> Tuned:
     if not path.exists():
         raise InputError(
             f"nothing was tuned for {key['pair']} with this draft, dtype and device ({key['device']}) at batch size "
-            f"{key['batch']}; run c2t tune with the same options first"
+            f"{key['batch']}; run c2t tune --batch {key['batch']} with the same options first"
         )
     try:
         entry = from_json(_Entry, read_file(path), path)

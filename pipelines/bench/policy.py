@@ -7,6 +7,7 @@ import typer
 
 from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy
+from c2t.kept_costs import costs_of
 from c2t.models.pairs import Pair
 from c2t.policies.spec import parse
 from c2t.study import autotune_cache as tuning
@@ -18,11 +19,13 @@ PolicyText = Annotated[
 
 
 def policy_of(pair: Pair, text: str | None, batch: int = 1) -> Policy:
-    """Return the policy; InputError, with the command that finds one, where nothing was tuned."""
+    """Return the policy; InputError, with the command that finds one, where nothing was tuned. A budget's costs are
+    those of this machine."""
+    costs = partial(costs_of, pair)
     if text is not None:
-        return parse(text, partial(classifier, pair.name))
+        return parse(text, partial(classifier, pair.name), costs=costs)
     entry = tuning.lookup(tuning.key(pair, batch))
-    return parse(entry.policy, partial(classifier, entry.classifier))
+    return parse(entry.policy, partial(classifier, entry.classifier), costs=costs)
 
 
 def classifier(usual: str, name: str | None = None) -> TreeClassifier:

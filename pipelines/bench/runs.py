@@ -28,7 +28,7 @@ class Kept(NamedTuple):
 
 
 class Runs:
-    """What is known of a comparison. Without a place nothing is kept on disk, and nothing is known at first.
+    """Runs of a comparison by set and batch. Without a place nothing is kept on disk, and nothing is known at first.
 
     Raises InputError where the file holds runs with other settings, or of another commit or machine.
     """

@@ -83,9 +83,45 @@ def test_bench_shows_prediction_and_measurement_side_by_side(cache: Path) -> Non
     assert [row["label"] for row in json.loads(said[-1])["figures"]["rows"]] == ["plain"]
 
 
-def test_a_batch_of_its_own(cache: Path) -> None:
-    good("tune", *SMALL, "--batch", "2")
-    assert "batch size 1; run c2t tune" in refused("generate", "--tuned")
+def test_a_batch_of_its_own(cache: Path, tmp_path: Path) -> None:
+    """What was tuned for two prompts decodes two, and neither one nor three."""
+    said = good("tune", *SMALL, "--batch", "2", "--json", "-")
+    rows = json.loads(said.splitlines()[-1])["figures"]["rows"]
+    assert "batch size 2, T = 0.4" in said
+    assert all(row["measured"] > 0 and row["predicted_there"] > 0 for row in rows)
+    assert kept(cache)["policy"] == max(rows, key=lambda row: row["predicted"])["policy"]
+    assert kept(cache)["key"]["batch"] == 2
+    assert "batch size 1; run c2t tune --batch 1" in refused("generate", "--tuned")
+
+    choose(cache, "eagle2:K=3,levels=2,N=6")
+    files = {count: tmp_path / f"{count}.jsonl" for count in (2, 3)}
+    for count, file in files.items():
+        turns = [{"question_id": n, "turns": [f"the number {n}", "never read"]} for n in range(count)]
+        file.write_text("".join(json.dumps(turn) + "\n" for turn in turns))
+    short = ["--max-new-tokens", "8"]
+    plain = good("generate", "--prompts", files[2], "--policy", "plain", *short)
+    assert [line[:12] for line in plain.splitlines() if line.startswith("the number")] == [
+        "the number 0",
+        "the number 1",
+    ]
+    said = good("generate", "--prompts", files[2], "--tuned", *short, "--json", "-")
+    text, _, line = said.rstrip("\n").rpartition("\n")
+    assert text + "\n" == plain
+    assert json.loads(line)["configuration"]["policy"].startswith("eagle2:K=3,levels=2,N=6")
+    assert plain == "".join(f"the number {n}{new}\n" for n, new in enumerate(json.loads(line)["figures"]["texts"]))
+    assert "batch size 3; run c2t tune --batch 3" in refused("generate", "--prompts", files[3], "--tuned")
+
+    bench = ["bench", "--tuned", "--timed", "1", "--max-new-tokens", "4"]
+    rows = json.loads(good(*bench, "--batch", "2", "--json", "-").splitlines()[-1])["figures"]["rows"]
+    assert [row["label"] for row in rows] == ["plain", "eagle2:K=3,levels=2,N=6"]
+    assert "batch size 4; run c2t tune --batch 4" in refused(*bench, "--batch", "2,4")
+
+
+def test_prompts_out_of_a_file_are_in_place_of_the_argument(cache: Path, tmp_path: Path) -> None:
+    for more in (["a number"], ["--chat"]):
+        line = refused("generate", *more, "--prompts", tmp_path / "prompts.jsonl")
+        assert "--prompts is in place of PROMPT and of --chat: leave one out" in line
+    assert "prompts.jsonl: cannot be read" in refused("generate", "--prompts", tmp_path / "prompts.jsonl")
 
 
 @pytest.mark.parametrize("command", ["generate", "bench"])

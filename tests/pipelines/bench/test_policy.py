@@ -1,0 +1,37 @@
+"""The policy of a measurement: the one given, else the tuned one of the batch size. A budget goes by measured costs."""
+
+from pathlib import Path
+
+import pytest
+
+from c2t.decoding import Policy
+from c2t.errors import InputError
+from c2t.models.pairs import Pair
+from c2t.policies.budget import Budget
+from c2t.policies.spec import describe
+from c2t.study.autotune_cache import Tuned, key, store
+from c2t.study.costs import Costs, Curve
+from pipelines.bench import policy as module
+from pipelines.bench.policy import policy_of
+from tests.every_policy import toy_costs
+
+COSTS = Costs(2, 50, Curve((1,), (0.1,)), Curve((1,), (0.5,)), {})
+
+
+def test_what_was_tuned_for_a_batch_may_be_a_budget(
+    small_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("C2T_CACHE", str(tmp_path))
+    asked: list[tuple[Pair, Policy]] = []
+    costs = toy_costs(2)
+    monkeypatch.setattr(module, "costs_of", lambda pair, policy: asked.append((pair, policy)) or costs)
+    text = "budget:of=chain:length=2"
+    store(key(small_pair, 2), Tuned(text, "tiny", 1.0, COSTS, {}))
+    for found in (policy_of(small_pair, None, batch=2), policy_of(small_pair, text)):
+        assert isinstance(found, Budget)
+        assert found.costs is costs
+        pair, policy = asked.pop()
+        assert pair is small_pair
+        assert describe(policy, brief=True) == "chain:length=2"
+    with pytest.raises(InputError, match="batch size 1; run c2t tune --batch 1"):
+        policy_of(small_pair, None)
