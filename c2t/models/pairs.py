@@ -24,6 +24,7 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.ngrams import NgramDraft, check_prior_weight
+from c2t.models.packed_llama import PackedLlama
 from c2t.models.published_medusa import PICKLED, PublishedMedusaDraft, is_published, load_heads
 from c2t.models.target import Target
 from c2t.models.tensor_parallel import distributed_config, gather_shared
@@ -367,7 +368,17 @@ def _load_target(
         raise InputError(f"{place}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again")
     if tensor_parallel:
         gather_shared(model)
+    if model.dtype == torch.bfloat16 and device.type == "cpu" and not (has_bf16() or PackedLlama.serves(model)):
+        warnings.warn(
+            f"{place}: this processor has no bf16 arithmetic, and torch imitates it slowly; float32 is faster here",
+            stacklevel=3,
+        )
     return Target(model if device_map or tensor_parallel else model.to(device))
+
+
+def has_bf16() -> bool:
+    """Return True where torch's matrix products in bf16 run by instructions of this machine's processor."""
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @contextmanager

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from typer.testing import CliRunner
 
+from c2t.cli.app import app
 from c2t.errors import InputError
 from c2t.models import gguf_target
 from c2t.models.gguf_target import check_file, family_of, install, plain_model
@@ -70,6 +72,37 @@ def test_another_file_is_refused_in_one_line(tmp_path: Path, content: bytes, siz
     assert "\n" not in str(caught.value)
     assert gguf_target.HOW_TO_GET in str(caught.value)
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "size", "said"),
+    [
+        (header("llama"), 1_000_000, "truncated"),
+        (header("qwen2"), None, "of the qwen2 family, not of SmolLM2"),
+        (header("llama"), None, "reading a GGUF needs gguf==0.19.0 and accelerate==1.15.0"),
+        (header("llama"), None, "10 MiB free, the converted target needs 320"),
+    ],
+    ids=["truncated", "family", "readers", "room"],
+)
+def test_a_command_says_it_in_one_line(
+    home: Path, tmp_path: Path, content: bytes, size: int | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pair whose target cannot be converted: one line, exit code 2, and nothing is left behind."""
+    pair = (home / "checkpoints" / "tiny").rename(home / "checkpoints" / "smollm2")
+    shutil.rmtree(pair / "target")
+    gguf = file_of(tmp_path, content, size)
+    monkeypatch.setattr(gguf_target, "installed", lambda: gguf)
+    if size is None and content == header("llama"):
+        monkeypatch.setattr(gguf_target, "check_file", lambda path: None)
+        monkeypatch.setattr(gguf_target, "find_spec", lambda name: None if "needs gguf" in said else name)
+        usage = shutil.disk_usage(tmp_path)._replace(free=10 * 2**20)
+        monkeypatch.setattr(gguf_target.shutil, "disk_usage", lambda place: usage)
+    done = CliRunner().invoke(app, ["generate", "a number", "--pair", "smollm2"])
+    [line] = done.stderr.splitlines()
+    assert done.exit_code == 2
+    assert line.startswith("c2t: ")
+    assert said in line
+    assert not [*(home / "checkpoints").glob("local/smollm2/*")]
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

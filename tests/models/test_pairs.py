@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
 from c2t.errors import InputError
-from c2t.models import gguf_target
+from c2t.models import gguf_target, pairs
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.ngrams import NgramDraft
@@ -107,6 +107,21 @@ def test_every_part_has_the_chosen_dtype(dtype: torch.dtype | None, pair_folder:
     pair = load_pair("toy", dtype=dtype)
     weights = [*pair.target.model.parameters(), *pair.draft.head.parameters()]
     assert {weight.dtype for weight in weights} == {dtype or torch.float32}
+
+
+@pytest.mark.parametrize(("instructions", "kernels"), [(False, False), (False, True), (True, False)])
+def test_bf16_that_torch_has_to_imitate_is_warned_of(
+    instructions: bool, kernels: bool, pair_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where c2t's kernels compute: they keep weights in bf16 and compute in float32."""
+    monkeypatch.setattr(pairs, "has_bf16", lambda: instructions)
+    monkeypatch.setattr(pairs.PackedLlama, "serves", lambda model: kernels)
+    with warnings.catch_warnings(record=True, action="always") as said:
+        load_pair("toy", dtype=torch.bfloat16)
+        load_pair("toy", dtype=torch.float32)
+    told = [str(one.message) for one in said if "no bf16 arithmetic" in str(one.message)]
+    assert len(told) == (not instructions and not kernels)
+    assert all("float32 is faster here" in one and "\n" not in one for one in told)
 
 
 def test_the_kind_of_a_draft_is_read_off_its_folder(pair_folder: Path) -> None:
