@@ -33,9 +33,9 @@ from c2t.statistics import total
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.interval import Interval, Sums, bootstrap
 from pipelines import terminal
+from pipelines.bench import llama_cpp, upstream_eagle
 from pipelines.bench.contenders import EARLY_EXIT, LOOKUP, Contender, Contenders, Ids, Task, Written, contenders
 from pipelines.bench.lines import Json, append
-from pipelines.bench.llama_cpp import LLAMA_CPP, LLAMA_CPP_LOOKUP, VERSION, llama_cpp, missing
 from pipelines.bench.policy import PolicyText, policy_of
 from pipelines.bench.runs import Runs
 from pipelines.options import Draft, PairName
@@ -44,7 +44,12 @@ CHOSEN_ON, CHOICE_TOKENS = 2, 48  # batches on which settings are chosen, and ne
 WARM_UP_TOKENS = 8
 SETS = "gsm8k,humaneval,mt_bench"
 ALL = "all"
-OTHERS = (LOOKUP, EARLY_EXIT, LLAMA_CPP, LLAMA_CPP_LOOKUP)  # what --skip can leave out
+# Programs of their own: module -> names of its contenders.
+PROGRAMS = {
+    llama_cpp: (llama_cpp.LLAMA_CPP, llama_cpp.LLAMA_CPP_LOOKUP),
+    upstream_eagle: (upstream_eagle.UPSTREAM_EAGLE,),
+}
+OTHERS = (LOOKUP, EARLY_EXIT, *(name for names in PROGRAMS.values() for name in names))  # what --skip can leave out
 Tell = Callable[[], None]
 
 
@@ -222,7 +227,7 @@ def main(
     skip: Annotated[list[str] | None, typer.Option(help=f"Leave out: {'; '.join(OTHERS)}.", metavar="NAME")] = None,
     json: Json = None,
 ) -> None:
-    """Compare the speed of a tree with plain decoding, with transformers and with llama.cpp."""
+    """Compare the speed of a tree with plain decoding, with transformers and with other programs."""
     skipped = sorted(set(skip or ()))
     for name in skipped:
         if name not in OTHERS:
@@ -238,9 +243,11 @@ def main(
     loaded = load_pair(pair, draft=draft)
     chosen = policy_of(loaded, policy, batch)
     task = Task(new_tokens, Sampling(temperature), loaded.target.eos)
-    why_not = missing(loaded, batch)
-    if why_not:
-        terminal.say(f"llama.cpp is left out: {why_not}", error=True)
+    programs = [program for program, names in PROGRAMS.items() if not set(names) <= set(skipped)]
+    for program in list(programs):
+        if why_not := program.missing(loaded, batch):
+            terminal.say(f"{PROGRAMS[program][0]} is left out: {why_not}", error=True)
+            programs.remove(program)
     configuration = {
         "pair": loaded.name,
         "sources": loaded.sources,
@@ -251,15 +258,15 @@ def main(
         "temperature": temperature,
         "batch": batch,
         "threads": torch.get_num_threads(),
-        "node_llama_cpp": None if why_not else VERSION,
+        "programs": {PROGRAMS[program][0]: f"{program.PACKAGE} {program.VERSION}" for program in programs},
         "skipped": skipped,
     }
     runs = Runs(json, {**configuration, "data": data, "sets": list(found)})
     comparisons: dict[str, Comparison] = {}
     with ExitStack() as running, working("decoding", "runs") as tell:
         field = contenders(loaded, Plain(), chosen, describe(chosen, brief=True), batch)
-        if not why_not:
-            field.others.update(running.enter_context(llama_cpp(loaded)))
+        for program in programs:
+            field.others.update(running.enter_context(program.start(loaded)))
         for name in skipped:
             field.others.pop(name, None)
         each, done = calls(field, -(-prompts // batch)), count(1 + sum(map(len, runs.written.values())))

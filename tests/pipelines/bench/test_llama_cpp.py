@@ -15,7 +15,8 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.sampling import Sampling
 from pipelines.bench import llama_cpp as module
 from pipelines.bench.contenders import Task
-from pipelines.bench.llama_cpp import LlamaCpp, llama_cpp, missing
+from pipelines.bench.llama_cpp import missing, start
+from pipelines.bench.programs import Program
 
 HAS_NODE = shutil.which("node") is not None
 with_node = pytest.mark.skipif(not HAS_NODE, reason="Node is not installed")
@@ -54,14 +55,14 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def ways(log: Path) -> Iterator[list[LlamaCpp]]:
+def ways(log: Path) -> Iterator[list[Program]]:
     pair = SimpleNamespace(target=SimpleNamespace(max_positions=64))
-    with llama_cpp(pair) as found:
+    with start(pair) as found:
         yield [way for rivals in found.values() for way in rivals]
 
 
 @with_node
-def test_texts_end_at_the_limit_or_with_the_callers_eos(ways: list[LlamaCpp], log: Path) -> None:
+def test_texts_end_at_the_limit_or_with_the_callers_eos(ways: list[Program], log: Path) -> None:
     assert [way.name for way in ways] == ["llama.cpp", *3 * ["llama.cpp, prompt lookup"]]
     for way in ways:
         written = way.write([[3, 4]], [7], Task(5, Sampling(0.5), frozenset({0, 8})))
@@ -77,9 +78,9 @@ def test_texts_end_at_the_limit_or_with_the_callers_eos(ways: list[LlamaCpp], lo
 
 
 @with_node
-def test_a_process_that_fails_is_one_line(log: Path, ways: list[LlamaCpp]) -> None:
-    ways[0].program.kill()
-    ways[0].program.wait()
+def test_a_process_that_fails_is_one_line(log: Path, ways: list[Program]) -> None:
+    ways[0].process.kill()
+    ways[0].process.wait()
     with pytest.raises(InputError, match=r"llama\.cpp ended with code -9; run it to see why: node ") as caught:
         ways[0].write([[3]], [0], Task(1, Sampling(), frozenset()))
     assert "\n" not in str(caught.value)
@@ -110,7 +111,7 @@ def test_why_it_is_left_out(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_llama_cpp_itself_answers() -> None:
     pair: Pair = load_pair(gguf_target.PAIR)
     ids = pair.tokenizer("The capital of France is")["input_ids"]
-    with llama_cpp(pair) as found:
+    with start(pair) as found:
         for rivals in found.values():
             written = rivals[0].write([ids], [0], Task(2, Sampling(), pair.target.eos))
             assert pair.tokenizer.decode(written.tokens[0]).startswith(" Paris")

@@ -1,0 +1,55 @@
+"""Contenders that run in a process of their own: requests and answers are lines of JSON on its pipes."""
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from c2t.errors import InputError
+from pipelines.bench.contenders import Ids, Task, Written
+
+
+@dataclass(frozen=True)
+class Program:
+    """A process that continues one prompt at a time, on a clock of its own. told: what each request says besides."""
+
+    name: str
+    setting: str
+    process: subprocess.Popen
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
+        """See `Contender.write`. Takes one prompt."""
+        limit, sampling, eos = task
+        [prompt], [number] = prompts, numbers
+        request = {"prompt": list(prompt), "limit": limit, "eos": sorted(eos)}
+        request |= {"temperature": sampling.temperature, "seed": number, **self.told}
+        found = ask(self.process, self.name, request)
+        return Written([found["tokens"]], found["first"], found["seconds"])
+
+
+def ask(process: subprocess.Popen, name: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Send a request and return the answer; without one, return the next line that the process writes."""
+    try:
+        if request is not None:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
+    except BrokenPipeError:
+        line = ""
+        with suppress(BrokenPipeError):  # nobody reads what is left in it
+            process.stdin.close()
+    if not line:
+        raise InputError(f"{name} ended with code {process.wait()}; run it to see why: {' '.join(process.args)}")
+    return json.loads(line)
+
+
+@contextmanager
+def started(name: str, command: Sequence[str]) -> Iterator[subprocess.Popen]:
+    """Start a process, which writes a line when it is ready; it ends with the block."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        ask(process, name)
+        yield process

@@ -1,0 +1,53 @@
+"""Upstream EAGLE's own code beside c2t: same target, same head, in a process with the versions that it needs."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+
+from c2t.models.eagle_draft import EagleDraft
+from c2t.models.pairs import Pair
+from c2t.storage.paths import checkout
+from pipelines.bench.contenders import DTYPES, Contender
+from pipelines.bench.programs import Program, started
+
+UPSTREAM_EAGLE = "upstream EAGLE-1"
+PACKAGE, VERSION = "eagle-llm", "1.2.1"
+HOW_TO_GET = (
+    "python3.11 -m venv build/eagle && build/eagle/bin/pip install torch==2.13.0 transformers==4.36.2 'numpy<2' && "
+    f"build/eagle/bin/pip install --no-deps eagle-llm=={VERSION}"
+)
+SCRIPT = Path(__file__).with_name("upstream_eagle_worker.py")
+
+
+def python() -> Path:
+    """Return the interpreter of the environment that `HOW_TO_GET` makes."""
+    return checkout() / "build" / "eagle" / "bin" / "python"
+
+
+def missing(pair: Pair, batch: int) -> str | None:
+    """Say why upstream EAGLE cannot be compared, in a line; None if it can."""
+    if batch > 1:
+        return "it decodes one text at a time"
+    if type(pair.draft) is not EagleDraft or pair.target.config.model_type != "llama":
+        return "it runs EAGLE-1 heads of Llama targets"
+    if not all((Path(pair.sources[part][0]) / "model.safetensors").is_file() for part in ("target", "draft")):
+        return "it is given a target and a head in a folder each, in one file of weights"
+    if not python().is_file():
+        return f"{python().parents[1]} is not there; get it with: {HOW_TO_GET}"
+    return None
+
+
+@contextmanager
+def start(pair: Pair) -> Iterator[dict[str, list[Contender]]]:
+    """Start it with as many threads as torch has, in each dtype; yield both, with upstream's own tree."""
+    places = [pair.sources[part][0] for part in ("target", "draft")]
+    with ExitStack() as running:
+        yield {
+            UPSTREAM_EAGLE: [
+                Program(UPSTREAM_EAGLE, dtype, running.enter_context(started(UPSTREAM_EAGLE, command)))
+                for dtype in DTYPES
+                for command in [[*map(str, (python(), SCRIPT, *places, torch.get_num_threads())), dtype]]
+            ]
+        }
