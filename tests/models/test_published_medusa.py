@@ -107,6 +107,7 @@ def test_written_as_read(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["config.json", SAFE]
 
 
+@pytest.mark.slow
 def test_greedy_text_is_the_targets_and_a_round_costs_one_pass() -> None:
     plain, _ = run(TARGET, None, Plain(), PROMPTS, new=24)
     for draft in (DRAFT, NgramDraft(DRAFT)):
