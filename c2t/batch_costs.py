@@ -23,6 +23,7 @@ from c2t.tree import Nodes, Tree
 
 ROWS = 8  # texts that are measured on, and rows of the largest batches in which forwards are timed
 NEW_TOKENS = 32  # of each of these texts
+ALONE = 3  # of them are decoded one by one against the clock
 TIMED_TOKENS = 16  # of each where all are decoded together against the clock
 REPEATS = 3  # of each forward; the fastest counts: what else the machine does only adds to it
 # Tokens of all rows at which forwards are timed, on both sides of the tile sizes of the CPU kernel (14 rows) and of a
@@ -74,8 +75,12 @@ def measure(
     found = profile(pair, policy, texts)
     verify, draft = curves(pair, texts, repeats, clock)
     forwards = RoundCosts(verify, draft, Rest(), found)
-    alone = excesses(pair, policy, prompts[:1], NEW_TOKENS, forwards, clock)
-    together = excesses(pair, policy, prompts, TIMED_TOKENS, forwards, clock) if len(prompts) > 1 else ()
+    # For one row the levels of real rounds: those that pay have few nodes to expand, and cost less than all would.
+    usual: list[Any] = [Plain(), Budget(policy, costs=forwards)]
+    alone = excesses(pair, usual, [[prompt] for prompt in prompts[:ALONE]], NEW_TOKENS, forwards, clock)
+    # For many rows, for which drafting may not pay, every level, so that their costs are known.
+    forced: list[Any] = [Plain(), *eager(policy, found, TYPICAL * len(prompts))]
+    together = excesses(pair, forced, [prompts], TIMED_TOKENS, forwards, clock)
     rest = fit([*alone, *together])
     return RoundCosts(verify, draft, rest, found)
 
@@ -258,36 +263,36 @@ def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
 
 def excesses(
     pair: Pair,
-    policy: Policy,
-    prompts: Sequence[Sequence[int]],
+    policies: Sequence[Any],
+    batches: Sequence[Sequence[Sequence[int]]],
     new_tokens: int,
     forwards: RoundCosts,
     clock: Clock,
 ) -> Iterator[Excess]:
-    """Yield the seconds beyond the forwards of real rounds: of plain decoding, and of the policy's trees of one level
-    and of all. The first round, in which the draft reads the prompts, is left out."""
-    policies: list[Any] = [Plain(), *eager(policy, forwards.profile, TYPICAL * len(prompts))]
-    for each in policies:
-        groups: dict[int, list[float]] = {}
-        steps = generate(
-            pair.target,
-            pair.draft,
-            each,
-            prompts,
-            max_new_tokens=new_tokens,
-            sampling=Sampling(),
-            record=("slots",) if each.levels else (),
-        )
-        timed = list(ticking(steps, pair.target.device, clock))
-        for step, seconds in timed[2:]:
-            slots = step.extra["draft"].slots if "draft" in step.extra else []
-            widths = [int((level >= 0).sum()) for level in slots]
-            verified = np.array([int(step.tree.sizes.sum())])
-            spent = seconds - float(forwards.seconds(len(step.rows), widths, verified)[0])
-            if len(step.rows) == len(prompts):
-                groups.setdefault(len(widths), []).append(spent)
-        for levels, spent in groups.items():
-            yield Excess(len(prompts), levels, len(spent), float(np.quantile(spent, UNDISTURBED)))
+    """Yield the seconds beyond the forwards of real rounds: of every policy, by the number of rows and draft forwards.
+    The first round, in which the draft reads the prompts, is left out."""
+    for policy in policies:
+        groups: dict[tuple[int, int], list[float]] = {}
+        for prompts in batches:
+            steps = generate(
+                pair.target,
+                pair.draft,
+                policy,
+                prompts,
+                max_new_tokens=new_tokens,
+                sampling=Sampling(),
+                record=("slots",) if policy.levels else (),
+            )
+            timed = list(ticking(steps, pair.target.device, clock))
+            for step, seconds in timed[2:]:
+                slots = step.extra["draft"].slots if "draft" in step.extra else []
+                widths = [int((level >= 0).sum()) for level in slots]
+                verified = np.array([int(step.tree.sizes.sum())])
+                spent = seconds - float(forwards.seconds(len(step.rows), widths, verified)[0])
+                if len(step.rows) == len(prompts):
+                    groups.setdefault((len(step.rows), len(widths)), []).append(spent)
+        for (rows, levels), excess in groups.items():
+            yield Excess(rows, levels, len(excess), float(np.quantile(excess, UNDISTURBED)))
 
 
 def eager(policy: Any, found: Profile, nodes: int) -> Iterator[Budget]:
