@@ -90,9 +90,9 @@ class PackedMatrix:
 
 
 class Sight(NamedTuple):
-    """What each of R tokens sees: prefix[r] slots, at most `longest`, from first[r] on, and of the m slots behind these
-    the ones in the mask, at least one in all. Tokens with the same first slot are of one text, have the same prefix and
-    stand together."""
+    """Slots of the cache that each of R tokens sees: prefix[r] ones, at most `longest`, from first[r] on, and of the m
+    slots behind these the ones in the mask, at least one in all. Tokens with the same first slot are of one text, have
+    the same prefix and stand together."""
 
     first: Int[Tensor, " R"]
     prefix: Int[Tensor, " R"]
