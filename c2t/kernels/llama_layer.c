@@ -297,10 +297,9 @@ static void copy(const float *x, long rows, long width, float *y) {
 }
 
 /* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
-   heads dim) floats, and for each thread W times as many as slots can be seen, rounded
-   up to W. taps: where the inputs of each layer
-   go, and the last one's outputs; each may be NULL. threads: torch's number, since its OpenMP may be another one than
-   this file's. */
+   heads dim) floats, and for each thread W times as many as slots can be seen, rounded up to W. taps: where the inputs of
+   each layer go, and the last one's outputs; each may be NULL. threads: torch's number, since its OpenMP may be another
+   one than this file's. */
 void llama_layers(const layer *layers, long count, float *x, const float *cosine, const float *sine, long rows,
                   const cache *c, const sight *s, float *room, float *const *taps, int threads) {
     long hidden = layers->out.outputs, dim = layers->dim, heads = layers->heads + 2 * layers->kv_heads;
