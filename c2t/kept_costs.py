@@ -102,7 +102,9 @@ def path_of(pair: Pair, policy: Policy) -> Path:
 def _key(pair: Pair, policy: Policy) -> dict[str, Any]:
     network = getattr(policy, "classifier", None)
     classifier = checksum([[name, weight.tolist()] for name, weight in network.state_dict().items()]) if network else ""
-    return {**key(pair), "policy": describe(policy), "classifier": classifier, "format": FORMAT}
+    rates = getattr(policy, "accuracies", None)  # a file of the same name may have other ones
+    read = {"accuracies": checksum(rates.rates)} if rates else {}
+    return {**key(pair), "policy": describe(policy), "classifier": classifier, "format": FORMAT, **read}
 
 
 def _as_json(part: Any) -> Any:

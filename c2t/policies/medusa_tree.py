@@ -67,7 +67,7 @@ class MedusaTree:
     def __post_init__(self):
         whole(self, "N", least=2)
         for ranks in self.accuracies.rates:
-            if not all(0 <= rate <= 1 for rate in ranks) or sum(ranks) > 1 + 1e-6:
+            if not all(0 <= rate <= 1 for rate in ranks) or sum(ranks) > 1 + 1e-6 * len(ranks):  # files have six digits
                 raise InputError("MedusaTree: accuracies of a depth must be at least 0 and sum to at most 1")
         if not self.paths:
             raise InputError("MedusaTree: the accuracies of the first depth are all 0: measure them for this draft")

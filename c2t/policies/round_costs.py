@@ -147,6 +147,7 @@ class RoundCosts(NamedTuple):
             len(children.confidence) < 2
             or len(children.confidence) != len(children.accepted)
             or len({len(each) for each in children.accepted}) != 1
+            or not children.accepted[0]
         ):
             raise InputError("the children of a profile need two confidences at least, each with as many shares")
         if sorted(set(children.confidence)) != [*children.confidence]:

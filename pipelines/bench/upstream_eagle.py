@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from c2t.models.eagle import EagleHead
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.pairs import Pair
 from c2t.storage.paths import checkout
@@ -30,8 +31,11 @@ def missing(pair: Pair, batch: int) -> str | None:
     """Say why upstream EAGLE cannot be compared, in a line; None if it can."""
     if batch > 1:
         return "it decodes one text at a time"
-    if type(pair.draft) is not EagleDraft or pair.target.config.model_type != "llama":
+    eagle = type(pair.draft) is EagleDraft and isinstance(pair.draft.head, EagleHead)
+    if not eagle or pair.target.config.model_type != "llama":
         return "it runs EAGLE-1 heads of Llama targets"
+    if (getattr(pair.target.config, "rope_parameters", None) or {}).get("rope_type") != "default":
+        return "it knows no scaled rotary positions"
     if not all((Path(pair.sources[part][0]) / "model.safetensors").is_file() for part in ("target", "draft")):
         return "it is given a target and a head in a folder each, in one file of weights"
     if not python().is_file():

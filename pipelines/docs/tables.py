@@ -207,7 +207,8 @@ def decoding_in_brief() -> str:
     for line in found:
         figures = line["figures"]
         ratio, same = interval(Interval(*figures["against_transformers"])), f"{figures['equal_to_plain']:.0%}"
-        way = figures["contender"] + f" ({figures['setting']})" * bool(figures["setting"])
+        own = figures["setting"] if "transformers" not in figures["contender"] else ""  # which each set chooses anew
+        way = figures["contender"] + f" ({own})" * bool(own)
         rows.append((way, f"{figures['tokens_per_second']:.0f}", ratio, same))
     run = found[-1]["configuration"]
     told = f"{run['prompts']} prompts of each of three sets, up to {run['max_new_tokens']} new tokens, T = 0"

@@ -11,6 +11,7 @@ from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.study.acceptance import acceptance_by_rank, key, local_file, store
 from c2t.study.evaluate import encode
+from pipelines.terminal import errors_in_one_line
 
 
 def main(
@@ -48,4 +49,5 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    with errors_in_one_line("pipelines.pair.acceptance"):
+        typer.run(main)

@@ -15,6 +15,7 @@ from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
 from c2t.study.accuracies import accuracies, write
 from c2t.study.evaluate import continuations, encode
+from pipelines.terminal import errors_in_one_line
 
 
 def main(
@@ -44,4 +45,5 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    with errors_in_one_line("pipelines.pair.accuracies"):
+        typer.run(main)

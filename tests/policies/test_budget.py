@@ -238,6 +238,7 @@ PROFILE = toy_costs(3).profile
         (PROFILE._replace(children=Children((0.0,), ((0.5,),))), "children of a profile need two confidences"),
         (PROFILE._replace(children=Children((0.0, 1.0), ((0.5,),))), "children of a profile need two confidences"),
         (PROFILE._replace(children=Children((0.0, 1.0), ((0.5,), (0.5, 0.1)))), "children of a profile need two"),
+        (PROFILE._replace(children=Children((0.0, 1.0), ((), ()))), "children of a profile need two"),
         (PROFILE._replace(children=Children((0.5, 0.5), ((0.5,), (0.5,)))), "children of a profile need rising"),
         (PROFILE._replace(children=Children((0.0, 1.0), ((0.5,), (1.5,)))), "shares between 0 and 1"),
     ],

@@ -100,3 +100,7 @@ def test_what_is_missing_or_too_large_is_named(tmp_path: Path) -> None:
         MedusaTree(Accuracies(RATES["falling"], "toy"), N=10**30)
     with pytest.raises(InputError, match="N = 1 must be at least 2"):
         MedusaTree(Accuracies(rates, "toy"), N=1)
+
+
+def test_accuracies_that_sum_to_1_but_for_their_six_digits_are_taken() -> None:
+    assert len(MedusaTree(Accuracies((tuple(round(1 / 6, 6) for _ in range(6)),), "all"), N=7).paths) == 6
