@@ -32,7 +32,10 @@ def export(out: Path, draft: str, policy: Policy, target: str, overwrite: bool =
     checkpoints.check_out(out, overwrite, "Hub folder", lambda folder: (folder / GENERATE).is_file(), FILES)
     draft = shared_draft(draft)
     TreeDecoding(draft, policy=policy)  # which refuses what will not decode
-    classifier = getattr(getattr(policy, "policy", policy), "classifier", None)  # a budget's inner policy has it
+    inner = getattr(policy, "policy", policy)  # of a budget
+    if hasattr(inner, "accuracies"):
+        raise InputError("a static tree reads its accuracies from a file of this machine: export another policy")
+    classifier = getattr(inner, "classifier", None)
     literal = "None" if classifier is None else _literal(packed(classifier))
     if len(literal) > LARGEST:
         raise InputError(f"a classifier of {len(literal)} characters is too large for a file; take one of C2T's")

@@ -94,7 +94,7 @@ def load_head(
             raise InputError(
                 f"{folder}: the draft head has {name} {mine}, the target {theirs}; take the head of this target"
             )
-    state = _read_weights(folder)
+    state = read_weights(folder)
     if eagle3_config.is_eagle3(raw):
         state = eagle3_config.with_maps(eagle3_config.renamed(state, folder), vocabulary, folder)
         if eagle3_config.KIND not in raw:  # code that reads flat configs looks at the weights, not at model_type
@@ -195,7 +195,7 @@ def _read_layer(folder: Path, place: Path, head: MedusaHead) -> dict[str, Tensor
     """Return the weights of the layer that a head in `folder` shares with the one in `place`."""
     if not place.is_dir():
         raise InputError(f"{folder}: its layer is that of the head {place}, which is not there; get both")
-    state = _read_weights(place)
+    state = read_weights(place)
     state.pop("embed_tokens.weight", None)
     _check_names(place, {name: weight for name, weight in _layer(head).items() if name != "embed_tokens.weight"}, state)
     return state
@@ -365,17 +365,23 @@ def _config(raw: dict) -> LlamaConfig | Qwen3Config:
     )
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-    if not safe.exists() and not pickled.exists():
-        raise InputError(f"{folder}: neither model.safetensors nor pytorch_model.bin")
+def read_weights(
+    folder: Path, safe: str = "model.safetensors", pickled: str = "pytorch_model.bin"
+) -> dict[str, Tensor]:
+    """Return the tensors of a folder's file of weights; of a pickle no code is run. InputError where there is neither
+    file, or one that cannot be read."""
+    if not (folder / safe).exists() and not (folder / pickled).exists():
+        raise InputError(f"{folder}: neither {safe} nor {pickled}")
     try:
-        state = load_file(safe) if safe.exists() else torch.load(pickled, map_location="cpu", weights_only=True)
+        if (folder / safe).exists():
+            state = load_file(folder / safe)
+        else:
+            state = torch.load(folder / pickled, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler has any
         raise InputError(f"{folder}: weights cannot be read ({one_line(error)}); copy the file again") from error
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise InputError(f"{folder}: weights cannot be read (not a table of tensors); copy the file again")
-    return state
+    return {str(name): tensor for name, tensor in state.items()}
 
 
 def _check_names(folder: Path, expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:

@@ -19,12 +19,13 @@ from typing import Annotated
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from c2t.errors import InputError, one_line
+from c2t.errors import InputError
 from c2t.models.draft import DraftSession, refuse_nan
+from c2t.models.eagle_checkpoint import read_weights
 from c2t.models.medusa import AtDepth, ByDepth
 from c2t.models.projection import Projection
 from c2t.storage.atomic import new_file, write_text
@@ -158,7 +159,7 @@ def load_heads(folder: Path, embed_tokens: nn.Embedding) -> PublishedMedusaHeads
     vocabulary, hidden = embed_tokens.weight.shape
     config = folder / "config.json"
     layers = from_json(_Config, read_file(config), config).medusa_num_layers
-    state = _read(folder)
+    state = read_weights(folder, SAFE, PICKLED)
     count = 1 + max((int(name.split(".")[0]) for name in state if name.split(".")[0].isdecimal()), default=0)
     if count > MOST:
         raise InputError(f"{folder}: {count} heads; at most {MOST} are read")
@@ -191,15 +192,3 @@ def save_heads(heads: PublishedMedusaHeads, folder: Path, base_model_name_or_pat
     with new_file(folder / SAFE) as new:
         save_file({name: tensor.contiguous() for name, tensor in heads.state_dict().items()}, new)
     write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
-
-
-def _read(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file of heads; of a pickle no code is run."""
-    safe, pickled = folder / SAFE, folder / PICKLED
-    try:
-        state = load_file(safe) if safe.is_file() else torch.load(pickled, map_location="cpu", weights_only=True)
-    except Exception as error:  # an unpickler has any
-        raise InputError(f"{folder}: weights cannot be read ({one_line(error)}); copy the file again") from error
-    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise InputError(f"{folder}: weights cannot be read (not a table of tensors); copy the file again")
-    return {str(name): tensor for name, tensor in state.items()}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from c2t.decoding import DraftModel, generate
+from c2t.decoding import DraftModel, TargetModel, generate
 from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.medusa import MedusaHead
 from c2t.models.ngrams import NgramDraft
@@ -60,9 +60,13 @@ def test_written_as_read(tmp_path: Path) -> None:
 
 
 def test_greedy_text_is_the_targets_and_a_round_costs_one_pass() -> None:
-    plain, _ = run(TARGET, None, Plain(), PROMPTS, new=12)
-    for draft in (DRAFT, NgramDraft(DRAFT)):
-        texts, steps = run(TARGET, draft, Eagle2(K=3, levels=3, N=10), PROMPTS, new=12)
+    assert_greedy_text_costs_one_pass(TARGET, DRAFT, Eagle2(K=3, levels=3, N=10), 12)
+
+
+def assert_greedy_text_costs_one_pass(target: TargetModel, own: DraftModel, policy: Eagle2, new: int) -> None:
+    plain, _ = run(target, None, Plain(), PROMPTS, new=new)
+    for draft in (own, NgramDraft(own)):
+        texts, steps = run(target, draft, policy, PROMPTS, new=new)
         assert texts == plain
         assert len(set(torch.cat([step.accepted.length for step in steps[1:]]).tolist())) > 1
         assert all(set(step.draft_passes.tolist()) == {1} for step in steps[1:])
