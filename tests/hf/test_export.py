@@ -30,7 +30,18 @@ def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
 
 
-@pytest.mark.parametrize("policy", ["c2t:K=6,W=6,levels=3", "eagle2:K=4,levels=3,N=10"])
+def test_a_tree_from_a_file_of_this_machine_is_refused(tmp_path: Path) -> None:
+    file, folder = tmp_path / "accuracies.json", tmp_path / "exported"
+    file.write_text('{"accuracies": [[0.5, 0.2]]}')
+    policy = f"static:accuracies={file},N=3"
+    done = CliRunner().invoke(app, ["export-hub", "--pair", "tiny", "--policy", policy, "--out", str(folder)])
+    assert done.exit_code == 2
+    assert "accuracies" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("policy", ["gate:high=9,low=8,of=c2t:K=6,W=6,levels=3", "eagle2:K=4,levels=3,N=10"])
 def test_generate_takes_the_folder(tmp_path: Path, model_and_tokenizer, policy: str) -> None:
     folder = tmp_path / "exported"
     done = CliRunner().invoke(app, ["export-hub", "--pair", "tiny", "--policy", policy, "--out", str(folder)])
