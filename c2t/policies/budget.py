@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 
 from c2t.errors import InputError, at_least_one
+from c2t.policies.around import Around
 from c2t.policies.c2t import C2T
 from c2t.policies.limits import Size
 from c2t.policies.paying_levels import Enough, PayingLevels
@@ -18,7 +19,7 @@ from c2t.tree import Tree
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Around):
     """Drafts trees by `policy`, and verifies those of their nodes, over all rows, that are most likely accepted.
 
     nodes: tokens verified in a round at most, of all rows together, roots included; every row keeps its root. costs:
@@ -57,16 +58,6 @@ class Budget:
                     f"Budget: the costs were measured with trees of {measured} levels, and the policy drafts "
                     f"{self.policy.levels}: measure them again"
                 )
-
-    @property
-    def levels(self) -> int:
-        """Layers of drafted nodes at most."""
-        return self.policy.levels
-
-    @property
-    def K(self) -> int:
-        """Children of a node, which the vocabulary must have."""
-        return getattr(self.policy, "K", 1)
 
     @property
     def size(self) -> Size:

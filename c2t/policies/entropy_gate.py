@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError, probability
+from c2t.policies.around import Around
 from c2t.policies.limits import Size
 from c2t.protocols import Draft, NextTokenDistributions, Root
 from c2t.storage.checked import check_fields
@@ -17,7 +18,7 @@ from c2t.tree import Tree
 
 
 @dataclass(frozen=True)
-class EntropyGate:
+class EntropyGate(Around):
     """Grows the trees of `policy` in rows whose gate is open, and none in the others.
 
     Each round moves a row's running mean by `share` of the way to the draft's entropy (nats) behind the row's root. The
@@ -54,16 +55,6 @@ class EntropyGate:
         probability(self, "share")
         if not 0 <= self.low <= self.high < math.inf:
             raise InputError(f"EntropyGate: low = {self.low} and high = {self.high} must be nats, 0 <= low <= high")
-
-    @property
-    def levels(self) -> int:
-        """Layers of drafted nodes at most."""
-        return self.policy.levels
-
-    @property
-    def K(self) -> int:
-        """Children of a node, which the vocabulary must have."""
-        return getattr(self.policy, "K", 1)
 
     @property
     def size(self) -> Size:
