@@ -4,7 +4,7 @@
 
 #define PART 128 /* logits whose maximum is looked at first */
 
-static vector greatest(const float *x, long count) {
+static vector greatest_lanes(const float *x, long count) {
     vector peak = READ(x);
     for (long i = W; i < count; i += W) peak = choose(READ(x + i) > peak, READ(x + i), peak);
     return peak;
@@ -14,7 +14,7 @@ static float peak_of(const float *x, long count) {
     float peak = x[0];
     long whole = count / W * W;
     if (whole) {
-        vector peaks = greatest(x, whole);
+        vector peaks = greatest_lanes(x, whole);
         for (int i = 0; i < W; i++) peak = peaks[i] > peak ? peaks[i] : peak;
     }
     for (long i = whole; i < count; i++) peak = x[i] > peak ? x[i] : peak;

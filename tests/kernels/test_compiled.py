@@ -1,11 +1,13 @@
 """Libraries are compiled once for a processor, and not having one is no error."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from c2t.kernels import compiled
 
+SOURCES = sorted(place.name for place in Path(compiled.__file__).parent.glob("*.c"))
 SOURCE = "long seven(void) { return 7; }\n"
 
 
@@ -37,6 +39,14 @@ def test_a_library_is_compiled_once(source: Path, tmp_path: Path) -> None:
     source.write_text(SOURCE.replace("7;", "8;"))
     assert compile_anew(source).seven() == 8
     assert len(made(tmp_path)) == 2
+
+
+@pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler here")
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_kernel_compiles(name: str) -> None:
+    """A source that does not compile would leave its work to torch, and nobody would see it."""
+    place = Path(compiled.__file__).with_name(name)
+    subprocess.run([compiled.compiler(), *compiled.FLAGS, "-fsyntax-only", str(place)], check=True)
 
 
 def test_none_without_a_compiler(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
