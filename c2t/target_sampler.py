@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
+from c2t.kernels import greedy
 from c2t.kernels.argmax import argmax_at
 from c2t.models.target import check_finite, check_logits
 from c2t.protocols import Root
@@ -151,6 +152,10 @@ class TargetSampler:
 def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
     """Return the paths of the most probable tokens: the target's choices at temperature 0, where nothing changes its
     logits."""
+    if greedy.serves(logits.values):
+        *path, largest = greedy.greedy_walk(logits.values, logits.place, tree.token, tree.parent, tree.alive)
+        check_finite(largest.tolist(), "target")
+        return Accepted(*path)
 
     def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
         token, largest = argmax_at(logits.values, logits.places(slots))
