@@ -1,0 +1,117 @@
+"""Scores of a draft's most probable tokens, mixed with counts of what followed the same tokens earlier in the text: a
+function in C on a CPU (ngrams.c), torch elsewhere and where that cannot be compiled."""
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.kernels.compiled import library
+
+SHORTEST, LONGEST = 2, 4  # tokens of an n-gram's context
+BEFORE = -1  # in place of the tokens before the text
+NOTHING = -2  # in place of a token: unlike any, and unlike the beginning of the text
+
+
+class Paths(NamedTuple):
+    """Paths to F slots of each of B trees: the committed text with the root, text[r, :lengths[r]], then the tree under
+    it (columns `token` and `parent`, the root in slot 0). Slots of -1 are not used."""
+
+    text: Int[Tensor, "B L"]
+    lengths: Int[Tensor, " B"]
+    token: Int[Tensor, "B n"]
+    parent: Int[Tensor, "B n"]
+    slots: Int[Tensor, "B F"]
+
+
+def mix(
+    paths: Paths, tokens: Int[Tensor, "B F K"], log_probs: Float[Tensor, "B F K"], prior_weights: Sequence[float]
+) -> tuple[Float[Tensor, "B F K"], Float[Tensor, "B F 1"]]:
+    """Return new log scores of these tokens, and the log-factor for the probabilities of all others.
+
+    If the last n tokens of a slot's path occur N times earlier in the text, c of them before the token x, the
+    probability p of x becomes (c + d p) / (N + d), where d is the prior weight of n. This is applied for n = SHORTEST,
+    then to that result for n one larger, up to LONGEST. A token of probability 0 keeps it.
+    """
+    plain = log_probs.dtype == torch.float32 and log_probs.device.type == "cpu" and not log_probs.requires_grad
+    if plain and compiled() is not None:
+        return compiled_mix(paths, tokens, log_probs, prior_weights)
+    return torch_mix(paths, tokens, log_probs, prior_weights)
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled function, None where it cannot be had."""
+    found = library(Path(__file__).with_suffix(".c"))
+    if found is not None:
+        pointer, size = ctypes.c_void_p, ctypes.c_long
+        found.mix_ngrams.argtypes = (
+            *(pointer, size, pointer),
+            *(pointer, pointer, size, size, pointer, size),
+            *(pointer, pointer, size, pointer, size, size, pointer, pointer),
+        )
+    return found
+
+
+def compiled_mix(
+    paths: Paths, tokens: Int[Tensor, "B F K"], log_probs: Float[Tensor, "B F K"], prior_weights: Sequence[float]
+) -> tuple[Float[Tensor, "B F K"], Float[Tensor, "B F 1"]]:
+    """Do `mix` in C; log_probs are in float32 on a CPU."""
+    text, (lengths, token, parent, slots) = paths.text, (part.contiguous() for part in paths[1:])
+    tokens, log_probs = tokens.contiguous(), log_probs.contiguous()
+    score, factor = torch.empty_like(log_probs), log_probs.new_empty(*slots.shape, 1)
+    compiled().mix_ngrams(
+        *(text.data_ptr(), text.stride(0), lengths.data_ptr()),
+        *(token.data_ptr(), parent.data_ptr(), *token.shape, slots.data_ptr(), slots.shape[1]),
+        *(tokens.data_ptr(), log_probs.data_ptr(), tokens.shape[2]),
+        *((ctypes.c_double * len(prior_weights))(*prior_weights), SHORTEST, LONGEST),
+        *(score.data_ptr(), factor.data_ptr()),
+    )
+    return score, factor
+
+
+def torch_mix(
+    paths: Paths, tokens: Int[Tensor, "B F K"], log_probs: Float[Tensor, "B F K"], prior_weights: Sequence[float]
+) -> tuple[Float[Tensor, "B F K"], Float[Tensor, "B F 1"]]:
+    """Do `mix` in torch."""
+    copied, kept = _copies(paths, torch.tensor(prior_weights, dtype=log_probs.dtype, device=log_probs.device))
+    share = ((tokens[..., None] == paths.text.roll(-1, 1)[:, None, None]) * copied[:, :, None]).sum(-1)
+    scores = torch.logaddexp(log_probs + kept.log(), share.log())
+    return scores.where(log_probs > float("-inf"), log_probs), kept.log()
+
+
+def _copies(paths: Paths, prior_weights: Float[Tensor, " N"]) -> tuple[Float[Tensor, "B F L"], Float[Tensor, "B F 1"]]:
+    """Return the probability that goes to the token after each place of the text, and the factor left to the
+    draft's."""
+    text = paths.text
+    places = torch.arange(text.shape[1], device=text.device)
+    behind = torch.stack([text.roll(back, 1).masked_fill(places < back, NOTHING) for back in range(LONGEST)], 1)
+    behind = behind.masked_fill((places >= (paths.lengths - 1)[:, None])[:, None], NOTHING)
+    same = (behind[:, None] == _context(paths)[..., None]).to(prior_weights.dtype)
+    fits = same.cumprod(2)[:, :, SHORTEST - 1 :]
+    weight = 1 / (fits.sum(3) + prior_weights)
+    # A longer context's counts leave that much of what the shorter ones said.
+    left = (weight * prior_weights).flip(2).cumprod(2).flip(2)
+    copied = (fits * (weight * torch.nn.functional.pad(left[..., 1:], (0, 1), value=1.0))[..., None]).sum(2)
+    return copied, left[..., :1]
+
+
+def _context(paths: Paths) -> Int[Tensor, "B F N"]:
+    """Return the last LONGEST tokens up to each slot, its own first; BEFORE before the beginning of the text.
+
+    A beginning mark, the text and the tree stand in one row of tokens, with each one's predecessor.
+    """
+    size = paths.text.shape[1] + 1
+    token = torch.cat([torch.full_like(paths.text[:, :1], BEFORE), paths.text, paths.token], 1)
+    before = (torch.arange(size, device=token.device) - 1).clamp(min=0).expand(len(token), -1)
+    under_root = torch.where(paths.parent < 0, paths.lengths[:, None] - 1, size + paths.parent)
+    before, place, places = torch.cat([before, under_root], 1), size + paths.slots.clamp(min=0), []
+    for _ in range(LONGEST):
+        places.append(place)
+        place = before.gather(1, place)
+    return token.gather(1, torch.cat(places, 1)).unflatten(1, (LONGEST, -1)).mT
