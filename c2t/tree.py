@@ -11,12 +11,18 @@ children, and rows have different numbers of alive nodes; nothing else about a r
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t import display
+from c2t.kernels import nodes as kernels
+from c2t.kernels.nodes import Blocks
+
+Kind = TypeVar("Kind", bound="Nodes")
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,13 +61,30 @@ class Nodes:
         """Return all columns by name."""
         return {name: getattr(self, name) for name in COLUMNS}
 
+    @classmethod
+    def of(cls: type[Kind], blocks: Blocks, **others: Any) -> Kind:
+        """Return nodes whose columns are these blocks' lines. others: what a Tree has besides."""
+        log_prob, log_joint, *real = blocks.real
+        score = log_joint if blocks.score is None else blocks.score
+        columns = [*blocks.whole, log_prob, log_joint, *real, score, blocks.alive]
+        nodes = cls(*columns, **others)
+        vars(nodes)["blocks"] = blocks._replace(score=score)
+        return nodes
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The columns in the form that does the same to all of them at once."""
+        whole = torch.stack([self.token, self.parent, self.depth, self.rank])
+        real = torch.stack([self.log_prob, self.log_joint, self.entropy, self.max_log_prob])
+        return Blocks(whole, real, self.score.contiguous(), self.alive.contiguous())
+
     def take(self, index: Int[Tensor, "B m"]) -> "Nodes":
         """Return the nodes at these places, with `parent` unchanged."""
-        return Nodes(**{name: column.gather(1, index) for name, column in self.columns().items()})
+        return Nodes.of(kernels.take(self.blocks, index))
 
     def scored(self, score: Float[Tensor, "B n"], alive: Bool[Tensor, "B n"]) -> "Nodes":
         """Return the nodes with other scores and another `alive`."""
-        return Nodes(**{**self.columns(), "score": score, "alive": alive})
+        return Nodes.of(self.blocks._replace(score=score.contiguous(), alive=alive.contiguous()))
 
 
 COLUMNS = tuple(field.name for field in fields(Nodes))
@@ -103,22 +126,7 @@ class Tree(Nodes):
     @classmethod
     def root(cls, token: Int[Tensor, " B"], dtype: torch.dtype = torch.float32) -> "Tree":
         """Return trees that consist of their roots."""
-        token = token[:, None]
-        zero = torch.zeros(token.shape, dtype=dtype, device=token.device)
-        minus = torch.full_like(token, -1)
-        return cls(
-            token=token,
-            parent=minus,
-            depth=minus,
-            rank=torch.zeros_like(token),
-            log_prob=zero,
-            log_joint=zero,
-            entropy=torch.full_like(zero, float("nan")),
-            max_log_prob=zero,
-            score=torch.ones_like(zero),
-            alive=torch.ones_like(token, dtype=torch.bool),
-            capped=torch.zeros_like(token[:, 0]),
-        )
+        return cls(token=token[:, None], **_roots(len(token), dtype, token.device))
 
     def children(
         self,
@@ -129,33 +137,15 @@ class Tree(Nodes):
     ) -> Nodes:
         """Return candidate nodes under `slots` (-1: none), parent by parent and each parent's by rank. They join the
         tree only in `extend`."""
-
-        def of_each_child(values: Tensor) -> Tensor:
-            return values.expand(token.shape).flatten(1)
-
-        above = of_each_child(slots[..., None])
-        parent, own = above.clamp(min=0), log_prob.flatten(1)
-        log_joint = self.log_joint.gather(1, parent) + own
-        return Nodes(
-            token=token.flatten(1),
-            parent=parent,
-            depth=self.depth.gather(1, parent) + 1,
-            rank=of_each_child(torch.arange(token.shape[2], device=token.device)),
-            log_prob=own,
-            log_joint=log_joint,
-            entropy=of_each_child(entropy[..., None]),
-            max_log_prob=of_each_child(log_prob.amax(2, keepdim=True)),
-            score=log_joint,
-            alive=self.alive.gather(1, parent) & (above >= 0),
-        )
+        return Nodes.of(kernels.children(self.blocks, slots, token, log_prob, entropy))
 
     def extend(self, nodes: Nodes, capped: Int[Tensor, " B"] | int = 0) -> "Tree":
         """Return the tree with `nodes` appended; their parents must be slots of this tree."""
-        joined = {name: torch.cat([getattr(self, name), getattr(nodes, name)], 1) for name in COLUMNS}
         drawn = self.drawn and replace(
             self.drawn, row=torch.nn.functional.pad(self.drawn.row, (0, nodes.token.shape[1]), value=-1)
         )
-        return Tree(**joined, capped=self.capped + capped, drawn=drawn)
+        capped = self.capped if isinstance(capped, int) and capped == 0 else self.capped + capped
+        return Tree.of(kernels.join(self.blocks, nodes.blocks), capped=capped, drawn=drawn)
 
     def drawing(self, slots: Int[Tensor, "B F"], log_probs: Float[Tensor, "B F V"], independent: bool) -> "Tree":
         """Return the tree with these distributions noted as those that the children of `slots` (-1: none) are drawn
@@ -170,11 +160,8 @@ class Tree(Nodes):
 
     def select(self, slots: Int[Tensor, "B m"]) -> "Tree":
         """Return the tree of these slots in this order: the root first, every alive slot's parent before it."""
-        place = torch.zeros_like(self.token).scatter(1, slots, torch.arange(slots.shape[1]).to(slots).expand_as(slots))
-        columns = {name: column.gather(1, slots) for name, column in self.columns().items()}
-        columns["parent"] = place.gather(1, columns["parent"].clamp(min=0)).where(columns["parent"] >= 0, -1)
         drawn = self.drawn and replace(self.drawn, row=self.drawn.row.gather(1, slots))
-        return Tree(**columns, capped=self.capped, drawn=drawn)
+        return Tree.of(kernels.take(self.blocks, slots, renumber=True), capped=self.capped, drawn=drawn)
 
     def of_rows(self, rows: Int[Tensor, " b"] | slice) -> "Tree":
         """Return the trees of these rows of the batch, in this order."""
@@ -215,15 +202,9 @@ class Tree(Nodes):
 
         Dead slots see themselves too.
         """
-        rows, size = self.token.shape
         if self.mask is not None:
-            return self.mask.expand(rows, -1, -1)
-        parent = self.parent.clamp(min=0)  # the root stays where it is
-        line = [torch.arange(size, device=parent.device).expand(rows, size)]
-        for _ in range(int(self.depth.max()) + 1):
-            line.append(parent.gather(1, line[-1]))
-        reach = torch.zeros(rows, size, size, dtype=torch.bool, device=parent.device)
-        return reach.scatter(2, torch.stack(line, 2), True)
+            return self.mask.expand(len(self.token), -1, -1)
+        return kernels.ancestors(self.parent, self.depth)
 
     def along_path(self, values: Float[Tensor, "B n"]) -> Float[Tensor, "B n"]:
         """Return each slot's value added up with those of its ancestors, the root's included."""
@@ -235,6 +216,26 @@ class Tree(Nodes):
         return torch.where(match.any(1), match.int().argmax(1), -1)
 
 
+@lru_cache(maxsize=64)
+def _roots(rows: int, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+    """Return the columns of roots, without their tokens."""
+    with torch.inference_mode(False):  # kept for whoever comes next, with gradients or without
+        zero, none = (torch.zeros(rows, 1, dtype=kind, device=device) for kind in (dtype, torch.long))
+        minus = none - 1
+        return {
+            "parent": minus,
+            "depth": minus,
+            "rank": none,
+            "log_prob": zero,
+            "log_joint": zero,
+            "entropy": torch.full_like(zero, float("nan")),
+            "max_log_prob": zero,
+            "score": torch.ones_like(zero),
+            "alive": torch.ones_like(none, dtype=torch.bool),
+            "capped": none[:, 0],
+        }
+
+
 def best(
     score: Float[Tensor, "B n"], log_joint: Float[Tensor, "B n"], alive: Bool[Tensor, "B n"], count: int
 ) -> Int[Tensor, "B m"]:
@@ -244,7 +245,7 @@ def best(
     The sorts are stable, because equal values are common where a draft is certain, and an unstable top-k would then
     keep a child and drop its parent.
     """
-    masked = score.masked_fill(~alive, float("-inf"))
+    masked = torch.where(alive, score, float("-inf"))
     if score is log_joint:
         return torch.sort(masked, dim=1, descending=True, stable=True).indices[:, :count]
     order = torch.sort(log_joint, dim=1, descending=True, stable=True).indices

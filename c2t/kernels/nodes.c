@@ -1,0 +1,93 @@
+/* Columns of tree nodes, all at once; see nodes.py. */
+
+#include <stdint.h>
+#include <string.h>
+
+#define WHOLE 4 /* token, parent, depth, rank */
+#define REAL 4  /* log_prob, log_joint, entropy, max_log_prob */
+enum { TOKEN, PARENT, DEPTH, RANK };
+enum { LOG_PROB, LOG_JOINT, ENTROPY, MAX_LOG_PROB };
+
+/* whole: (WHOLE, rows, slots); real: (REAL, rows, slots); score, alive: (rows, slots). */
+typedef struct {
+    int64_t *whole;
+    float *real, *score;
+    uint8_t *alive;
+    long rows, slots;
+} nodes;
+
+/* Nodes at places `index`, as many as out->slots in a row, without their parents renumbered unless `renumber`: then a
+   parent becomes the place where it is put. Returns 1 if an index points outside. */
+int take(const nodes *from, const int64_t *index, int renumber, const nodes *out) {
+    long n = from->slots, m = out->slots, rows = from->rows;
+    for (long i = 0; i < rows * m; i++)
+        if (index[i] < 0 || index[i] >= n) return 1;
+    for (long r = 0; r < rows; r++) {
+        const int64_t *at = index + r * m;
+        for (long c = 0; c < WHOLE; c++)
+            for (long i = 0; i < m; i++) out->whole[(c * rows + r) * m + i] = from->whole[(c * rows + r) * n + at[i]];
+        for (long c = 0; c < REAL; c++)
+            for (long i = 0; i < m; i++) out->real[(c * rows + r) * m + i] = from->real[(c * rows + r) * n + at[i]];
+        for (long i = 0; i < m; i++) out->score[r * m + i] = from->score[r * n + at[i]];
+        for (long i = 0; i < m; i++) out->alive[r * m + i] = from->alive[r * n + at[i]];
+        if (!renumber) continue;
+        int64_t place[n], *parent = out->whole + (PARENT * rows + r) * m;
+        memset(place, 0, sizeof place);
+        for (long i = 0; i < m; i++) place[at[i]] = i;
+        for (long i = 0; i < m; i++) parent[i] = parent[i] < 0 ? -1 : place[parent[i]];
+    }
+    return 0;
+}
+
+#define JOIN(type, columns, a, b, out)                                                                            \
+    for (long line = 0; line < (columns) * first->rows; line++) {                                                 \
+        memcpy((out) + line * (n + m), (a) + line * n, n * sizeof(type));                                         \
+        memcpy((out) + line * (n + m) + n, (b) + line * m, m * sizeof(type));                                     \
+    }
+
+/* Each row's nodes of the first, then those of the second. */
+void join(const nodes *first, const nodes *second, const nodes *out) {
+    long n = first->slots, m = second->slots;
+    JOIN(int64_t, WHOLE, first->whole, second->whole, out->whole)
+    JOIN(float, REAL, first->real, second->real, out->real)
+    JOIN(float, 1, first->score, second->score, out->score)
+    JOIN(uint8_t, 1, first->alive, second->alive, out->alive)
+}
+
+/* K candidates under each of F slots of a row (-1: none), with these tokens and log-probabilities (rows, F, K); entropy:
+   (rows, F). Their scores are not written. Returns 1 if a slot is outside. */
+int children(const nodes *tree, const int64_t *slots, long F, long K, const int64_t *token, const float *log_prob,
+             const float *entropy, const nodes *out) {
+    long n = tree->slots, cells = tree->rows * n, news = tree->rows * F * K;
+    for (long i = 0; i < tree->rows * F; i++)
+        if (slots[i] >= n) return 1;
+    for (long i = 0; i < tree->rows * F; i++) {
+        long parent = slots[i] < 0 ? 0 : slots[i], above = i / F * n + parent;
+        const float *own = log_prob + i * K;
+        float most = own[0];
+        for (long k = 1; k < K; k++) most = own[k] > most || own[k] != own[k] ? own[k] : most;
+        for (long k = 0, place = i * K; k < K; k++, place++) {
+            out->whole[TOKEN * news + place] = token[place];
+            out->whole[PARENT * news + place] = parent;
+            out->whole[DEPTH * news + place] = tree->whole[DEPTH * cells + above] + 1;
+            out->whole[RANK * news + place] = k;
+            out->real[LOG_PROB * news + place] = own[k];
+            out->real[LOG_JOINT * news + place] = tree->real[LOG_JOINT * cells + above] + own[k];
+            out->real[ENTROPY * news + place] = entropy[i];
+            out->real[MAX_LOG_PROB * news + place] = most;
+            out->alive[place] = slots[i] >= 0 && tree->alive[above];
+        }
+    }
+    return 0;
+}
+
+/* reach: (rows, slots, slots), zeros at first: slot j is slot i, or one above it. Parents stand before their children. */
+void ancestors(const int64_t *parent, long rows, long slots, uint8_t *reach) {
+    for (long r = 0; r < rows; r++)
+        for (long i = 0; i < slots; i++) {
+            uint8_t *line = reach + (r * slots + i) * slots;
+            int64_t above = parent[r * slots + i];
+            if (above >= 0 && above < i) memcpy(line, line + (above - i) * slots, above + 1);
+            line[i] = 1;
+        }
+}

@@ -1,0 +1,144 @@
+"""Columns of tree nodes in blocks, and what trees do with all of them at once: in C on a CPU, in torch elsewhere.
+
+After a forward the code of torch's operations is cold: a tree of two levels, column by column, took a hundred of them
+and 0.8 ms (`python -m pipelines.bench breakdown`).
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.kernels.compiled import library
+
+_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
+
+
+class Blocks(NamedTuple):
+    """Columns of n nodes in each of B rows. whole: token, parent, depth, rank. real: log_prob, log_joint, entropy,
+    max_log_prob. score: None is log_joint."""
+
+    whole: Int[Tensor, "4 B n"]
+    real: Float[Tensor, "4 B n"]
+    score: Float[Tensor, "B n"] | None
+    alive: Bool[Tensor, "B n"]
+
+    def new(self, slots: int) -> "Blocks":
+        """Return blocks of other nodes in as many rows, not filled."""
+        rows = len(self.alive)
+        return Blocks(
+            self.whole.new_empty(4, rows, slots),
+            self.real.new_empty(4, rows, slots),
+            self.score.new_empty(rows, slots),
+            self.alive.new_empty(rows, slots),
+        )
+
+
+class _Nodes(ctypes.Structure):
+    _fields_ = [*((name, _POINTER) for name in Blocks._fields), ("rows", _LONG), ("slots", _LONG)]
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled functions, None where they cannot be had."""
+    found = library(Path(__file__).with_suffix(".c"))
+    if found is not None:
+        nodes = ctypes.POINTER(_Nodes)
+        found.take.argtypes = (nodes, _POINTER, ctypes.c_int, nodes)
+        found.join.argtypes, found.join.restype = (nodes, nodes, nodes), None
+        found.children.argtypes = (nodes, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _POINTER, nodes)
+        found.ancestors.argtypes, found.ancestors.restype = (_POINTER, _LONG, _LONG, _POINTER), None
+    return found
+
+
+def take(nodes: Blocks, index: Int[Tensor, "B m"], renumber: bool = False) -> Blocks:
+    """Return the nodes at these places. renumber: their parents are among them, and `parent` says where."""
+    if not _served(nodes):
+        taken = Blocks(*(block.gather(-1, index.expand(*block.shape[:-1], -1)) for block in nodes))
+        return taken._replace(whole=_renumbered(taken.whole, index, nodes.alive)) if renumber else taken
+    index, out = index.contiguous(), nodes.new(index.shape[1])
+    if compiled().take(_struct(nodes), index.data_ptr(), renumber, _struct(out)):
+        raise IndexError(f"a place outside of the {nodes.alive.shape[1]} slots")
+    return out
+
+
+def _renumbered(whole: Int[Tensor, "4 B m"], index: Int[Tensor, "B m"], alive: Tensor) -> Int[Tensor, "4 B m"]:
+    token, parent, *others = whole
+    number = torch.arange(index.shape[1], device=index.device).expand_as(index)
+    place = index.new_zeros(alive.shape).scatter(1, index, number)
+    return torch.stack([token, place.gather(1, parent.clamp(min=0)).where(parent >= 0, -1), *others])
+
+
+def join(first: Blocks, second: Blocks) -> Blocks:
+    """Return each row's nodes of the first, then those of the second."""
+    if not _served(first, second):
+        return Blocks(*(torch.cat(pair, -1) for pair in zip(first, second, strict=True)))
+    out = first.new(first.alive.shape[1] + second.alive.shape[1])
+    compiled().join(_struct(first), _struct(second), _struct(out))
+    return out
+
+
+def children(
+    tree: Blocks,
+    slots: Int[Tensor, "B F"],
+    token: Int[Tensor, "B F K"],
+    log_prob: Float[Tensor, "B F K"],
+    entropy: Float[Tensor, "B F"],
+) -> Blocks:
+    """Return candidates under `slots` (-1: none), parent by parent and each parent's by rank; their score is
+    None."""
+    dtypes = slots.dtype, token.dtype, log_prob.dtype, entropy.dtype
+    if not _served(tree) or dtypes != (torch.int64, torch.int64, torch.float32, torch.float32):
+        return _torch_children(tree, slots, token, log_prob, entropy)
+    F, K = token.shape[1:]
+    given = [each.contiguous() for each in (slots, token, log_prob, entropy)]
+    out = tree.new(F * K)
+    at, *values = (each.data_ptr() for each in given)
+    if compiled().children(_struct(tree), at, F, K, *values, _struct(out)):
+        raise IndexError(f"a slot outside of the tree's {tree.alive.shape[1]}")
+    return out._replace(score=None)
+
+
+def _torch_children(tree: Blocks, slots: Tensor, token: Tensor, log_prob: Tensor, entropy: Tensor) -> Blocks:
+    def of_each_child(values: Tensor) -> Tensor:
+        return values.expand(token.shape).flatten(1)
+
+    _, _, depth, _ = tree.whole
+    _, log_joint, _, _ = tree.real
+    above = of_each_child(slots[..., None])
+    parent, own = above.clamp(min=0), log_prob.flatten(1)
+    joint, most = log_joint.gather(1, parent) + own, of_each_child(log_prob.amax(2, keepdim=True))
+    rank = of_each_child(torch.arange(token.shape[2], device=token.device))
+    whole = torch.stack([token.flatten(1), parent, depth.gather(1, parent) + 1, rank])
+    real = torch.stack(
+        [own.to(joint.dtype), joint, of_each_child(entropy[..., None]).to(joint.dtype), most.to(joint.dtype)]
+    )
+    return Blocks(whole, real, None, tree.alive.gather(1, parent) & (above >= 0))
+
+
+def ancestors(parent: Int[Tensor, "B n"], depth: Int[Tensor, "B n"]) -> Bool[Tensor, "B n n"]:
+    """Return mask[b, i, j]: slot j is slot i, one of its ancestors, or the root."""
+    rows, size = parent.shape
+    reach = torch.zeros(rows, size, size, dtype=torch.bool, device=parent.device)
+    if parent.device.type == "cpu" and compiled() is not None:
+        compiled().ancestors(parent.contiguous().data_ptr(), rows, size, reach.data_ptr())
+        return reach
+    parent = parent.clamp(min=0)  # the root stays where it is
+    line = [torch.arange(size, device=parent.device).expand(rows, size)]
+    for _ in range(int(depth.max()) + 1):
+        line.append(parent.gather(1, line[-1]))
+    return reach.scatter(2, torch.stack(line, 2), True)
+
+
+def _served(*nodes: Blocks) -> bool:
+    """Return True if there is a C function for these: on a CPU, in float32."""
+    floats = {block.dtype for each in nodes for block in (each.real, each.score)}
+    return floats == {torch.float32} and nodes[0].alive.device.type == "cpu" and compiled() is not None
+
+
+def _struct(nodes: Blocks) -> _Nodes:
+    return _Nodes(*(block.data_ptr() for block in nodes), *nodes.alive.shape)

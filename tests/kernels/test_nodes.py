@@ -1,0 +1,87 @@
+"""What trees do with all columns at once: the functions in C against those in torch."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from c2t.kernels import nodes
+from c2t.kernels.nodes import Blocks
+from c2t.tree import Tree
+from tests.test_tree import trees
+
+pytestmark = pytest.mark.skipif(nodes.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+
+
+def both(function, *blocks: Blocks | torch.Tensor, **named) -> tuple[Blocks, Blocks]:
+    """Return what C finds, and what torch finds (which has float64 to itself), in float32."""
+    wide = [each._replace(real=each.real.double()) if isinstance(each, Blocks) else each for each in blocks]
+    found, expected = function(*blocks, **named), function(*wide, **named)
+    return found, expected._replace(real=expected.real.float())
+
+
+def agree(found: Blocks, expected: Blocks) -> None:
+    for name, mine, theirs in zip(Blocks._fields, found, expected, strict=True):
+        if mine is not theirs:
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True, msg=name)
+
+
+def filled(tree: Tree, random: torch.Generator) -> Blocks:
+    """Return the tree's columns with any numbers in those that are not its shape."""
+    blocks = tree.blocks
+    real = torch.randn(blocks.real.shape, generator=random)
+    return blocks._replace(real=real, score=torch.randn(blocks.score.shape, generator=random))
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(), st.integers(0, 20), st.integers(0, 2**31))
+def test_take_and_join(tree: Tree, count: int, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    blocks = filled(tree, random)
+    index = torch.randint(0, tree.size, (len(tree.token), count), generator=random)
+    taken, expected = both(nodes.take, blocks, index)
+    agree(taken, expected)
+    agree(*both(nodes.join, blocks, taken))
+    order = torch.cat(
+        [torch.zeros(len(index), 1, dtype=torch.long), torch.rand(len(index), tree.size - 1).argsort(1) + 1], 1
+    )
+    agree(*both(nodes.take, blocks, order, renumber=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**31))
+def test_children(tree: Tree, F: int, K: int, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    rows = len(tree.token)
+    slots = torch.randint(-1, tree.size, (rows, F), generator=random)
+    token = torch.randint(0, 99, (rows, F, K), generator=random)
+    log_prob = torch.randint(-8, 0, (rows, F, K), generator=random).float() / 4  # sums are exact
+    log_prob[torch.rand(log_prob.shape, generator=random) < 0.1] = math.nan
+    entropy = torch.randn(rows, F, generator=random)
+    blocks = tree.blocks
+    found = nodes.children(blocks, slots, token, log_prob, entropy)
+    expected = nodes.children(blocks._replace(real=blocks.real.double()), slots, token, log_prob, entropy)
+    assert found.score is expected.score is None
+    agree(found, expected._replace(real=expected.real.float()))
+
+
+def test_places_outside_are_refused() -> None:
+    blocks = Tree.root(torch.tensor([3, 4])).blocks
+    for place in (-1, 1):
+        with pytest.raises(IndexError, match="outside"):
+            nodes.take(blocks, torch.tensor([[0], [place]]))
+    with pytest.raises(IndexError, match="outside"):
+        nodes.children(
+            blocks, torch.ones(2, 1).long(), torch.zeros(2, 1, 3).long(), torch.zeros(2, 1, 3), torch.zeros(2, 1)
+        )
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees())
+def test_ancestors(tree: Tree) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodes, "compiled", lambda: None)
+        expected = nodes.ancestors(tree.parent, tree.depth)
+    assert nodes.ancestors(tree.parent, tree.depth).equal(expected)
