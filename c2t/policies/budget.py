@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 
 from c2t.errors import InputError, at_least_one
+from c2t.kernels.paying import Guesses, confidences, most_confident
 from c2t.policies.around import Around
 from c2t.policies.c2t import C2T
 from c2t.policies.limits import Size
@@ -71,42 +72,25 @@ class Budget(Around):
         rows = len(root.token)
         if self.costs is None:
             tree = self.policy(draft, root)
-            return self._most_confident(tree, self.confidence(tree), self.nodes - rows)
+            return most_confident_of(tree, self.confidence(tree), self.nodes - rows)
         costs = self._for_rows(rows)
         if costs is None:
             return Tree.root(root.token)
-        levels = PayingLevels(draft, costs, self.confidence, self.nodes and max(self.nodes - rows, 0))
+        levels = PayingLevels(draft, costs, self.guesses, self.nodes and max(self.nodes - rows, 0))
         try:
-            tree = self.policy(levels, root)
-            chosen = levels.choose(tree)
+            return levels.finish(self.policy(levels, root))
         except Enough as stopped:
-            tree, chosen = stopped.tree, stopped.chosen
-        return self._most_confident(tree, chosen.confidence, chosen.count)
+            return stopped.tree
+
+    def guesses(self, tree: Tree) -> Guesses:
+        """Return how probable each drafted node is, as the policy knows it: by its classifier, else by the joint
+        probability under the draft."""
+        by_classifier = isinstance(self.policy, C2T)
+        return Guesses(tree.score if by_classifier else tree.log_joint, not by_classifier, tree.alive, tree.parent)
 
     def confidence(self, tree: Tree) -> Float[np.ndarray, "B n"]:
-        """Return the probability that each drafted node is accepted, as the policy knows it: its classifier's, else the
-        joint probability under the draft; -1 for roots and dead slots. A node has none above its parent's, because it
-        is not accepted without it."""
-        own = tree.score if isinstance(self.policy, C2T) else tree.log_joint.exp()  # which falls along a path as it is
-        found = torch.where(tree.alive, own, -1.0).detach().cpu().numpy()
-        if isinstance(self.policy, C2T):
-            parent = tree.parent.clamp(min=0).cpu().numpy()
-            while (found > (least := np.minimum(found, np.take_along_axis(found, parent, 1)))).any():
-                found = least
-        found[:, 0] = -1.0
-        return found
-
-    def _most_confident(self, tree: Tree, confidence: Float[np.ndarray, "B n"], count: int) -> Tree:
-        """Return the trees with their roots and the `count` most confident nodes of all rows."""
-        if count >= (confidence >= 0).sum():
-            return tree
-        # Slot by slot, so that equal nodes stand in the order of their rows' own trees, parents first.
-        order = np.argsort(-confidence.T, axis=None, kind="stable")
-        chosen = np.zeros(confidence.size, dtype=bool)
-        chosen[order[: max(count, 0)]] = True
-        chosen = chosen.reshape(confidence.T.shape).T.copy()
-        chosen[:, 0] = True
-        return replace(tree, alive=torch.from_numpy(chosen).to(tree.alive.device)).packed()
+        """Return the probability that each drafted node is accepted, see `c2t.kernels.paying.confidences`."""
+        return confidences(self.guesses(tree))
 
     def _for_rows(self, rows: int) -> RowCosts | None:
         """Return the costs of rounds of so many rows, None if drafting does not pay for them; looked up where known."""
@@ -117,3 +101,10 @@ class Budget(Around):
     @cached_property
     def _known(self) -> dict[int, RowCosts | None]:
         return {}
+
+
+def most_confident_of(tree: Tree, confidence: Float[np.ndarray, "B n"], count: int) -> Tree:
+    """Return the trees with their roots and the `count` most confident nodes of all rows."""
+    if count >= (confidence >= 0).sum():
+        return tree
+    return replace(tree, alive=torch.from_numpy(most_confident(confidence, count)).to(tree.alive.device)).packed()

@@ -1,49 +1,37 @@
 """Drafting only what pays: a level is drafted if with it a tree promises more tokens per second than without."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from c2t.kernels.paying import Decision, Guesses, decide
 from c2t.policies.round_costs import RowCosts
 from c2t.protocols import Draft, NextTokenDistributions
 from c2t.tree import Tree
 
-Confidence = Callable[[Tree], Float[np.ndarray, "B n"]]  # of drafted nodes; below 0 for roots and dead slots
-
-
-class Chosen(NamedTuple):
-    """Nodes of a round's trees to verify: the `count` most confident ones, which promise `rate` tokens per second.
-    likely: the probabilities that drafted nodes are accepted, the largest first."""
-
-    confidence: Float[np.ndarray, "B n"]
-    likely: Float[np.ndarray, " m"]
-    count: int
-    rate: float
-
 
 class Enough(Exception):
-    """Ends a policy's drafting: no further level of `tree` pays, and what to verify of it is `chosen`."""
+    """Ends a policy's drafting, because no further level pays; `tree` is what to verify."""
 
-    def __init__(self, tree: Tree, chosen: Chosen):
+    def __init__(self, tree: Tree):
         super().__init__()
-        self.tree, self.chosen = tree, chosen
+        self.tree = tree
 
 
 class PayingLevels:
     """Draft of one round that raises `Enough` before a level that does not pay, and expands only those nodes of a level
-    whose children pay.
+    whose children pay (see `c2t.kernels.paying.decide`).
 
     What a level promises are the children that such nodes had on other texts (see `Children`); what it takes are its
     draft forward and the verification of those children. The draft's guesses and the costs decide, nothing else.
-    most: nodes of all rows to verify, None for any number.
+    guesses: returns a tree's columns. most: nodes of all rows to verify, None for any number.
     """
 
-    def __init__(self, draft: Draft, costs: RowCosts, confidence: Confidence, most: int | None = None):
-        self.draft, self.costs, self.confidence, self.most = draft, costs, confidence, most
+    def __init__(self, draft: Draft, costs: RowCosts, guesses: Callable[[Tree], Guesses], most: int | None = None):
+        self.draft, self.costs, self.guesses, self.most = draft, costs, guesses, most
         self.spent = 0.0  # seconds of the round up to here
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
@@ -51,45 +39,26 @@ class PayingLevels:
         if not self.spent:
             self.spent = self.costs.start + self.costs.level(len(slots))
             return self.draft.expand(tree, slots)
-        chosen = self.choose(tree)
-        paying = self._paying(chosen, slots.cpu().numpy())
-        width = int(paying.sum())
-        if not width:
-            raise Enough(tree, chosen)
-        self.spent += self.costs.level(width)
-        if width == paying.size:
+        found = self._decide(tree, slots)
+        if not found.width:
+            raise Enough(kept(tree, found))
+        self.spent += self.costs.level(found.width)
+        if found.width == slots.numel():
             return self.draft.expand(tree, slots)
-        expanded = torch.from_numpy(paying).to(slots.device)
-        return Narrowed(self.draft.expand(tree, torch.where(expanded, slots, -1)), expanded)
+        return Narrowed(self.draft.expand(tree, torch.where(found.expand, slots, -1)), found.expand)
 
-    def choose(self, tree: Tree) -> Chosen:
-        """Return which nodes to verify if nothing more is drafted."""
-        confidence = self.confidence(tree)
-        likely = falling(self.costs.likely(confidence[confidence >= 0]))
-        return Chosen(confidence, likely, *self.costs.best(self.spent, likely[: self.most]))
+    def finish(self, tree: Tree) -> Tree:
+        """Return what to verify of a tree that the policy has finished."""
+        return kept(tree, self._decide(tree, tree.parent[:, :0]))
 
-    def _paying(self, without: Chosen, slots: Int[np.ndarray, "B F"]) -> Bool[np.ndarray, "B F"]:
-        """Return which of the slots to expand: those with a child among the nodes that would be verified, if the tree
-        with their children promises a higher rate than without; else none."""
-        asked = slots >= 0
-        children = self.costs.children(without.confidence[np.arange(len(slots))[:, None], slots][asked])
-        promised, count, rate = self._with(without, children)
-        pays = children[:, 0] >= (promised[count - 1] if count else 1.0)
-        if not pays.all():
-            _, _, rate = self._with(without, children[pays])
-        asked[asked] = pays & (rate > without.rate)
-        return asked
-
-    def _with(self, without: Chosen, children: Float[np.ndarray, "n k"]) -> tuple[Float[np.ndarray, " m"], int, float]:
-        """Return the probabilities of all nodes if these children are drafted, how many to verify, and the rate."""
-        promised = falling(np.concatenate([without.likely, children.ravel()]))
-        spent = self.spent + self.costs.level(len(children))
-        return promised, *self.costs.best(spent, promised[: self.most])
+    def _decide(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Decision:
+        yields = self.costs.yields(tree.token.numel(), slots.numel())
+        return decide(self.guesses(tree), slots, yields, self.spent, self.most)
 
 
-def falling(likely: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Return these probabilities, the largest first."""
-    return np.sort(likely)[::-1]
+def kept(tree: Tree, found: Decision) -> Tree:
+    """Return the trees of the slots to verify."""
+    return replace(tree, alive=found.keep).select(found.places[:, : found.size])
 
 
 class Narrowed(NextTokenDistributions):

@@ -2,12 +2,14 @@
 over all requests decides by."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from c2t.errors import InputError
+from c2t.kernels.paying import Yields, between
 
 DOUBT = 0.05  # what costs and yields may be wrong by: they were measured on other texts, and machines vary by as much
 
@@ -58,16 +60,6 @@ class Children(NamedTuple):
     def of(self, confidence: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n k"]:
         """Return the children's probabilities for nodes of these confidences."""
         return between(confidence, np.array(self.confidence), np.array(self.accepted))
-
-
-def between(
-    confidence: Float[np.ndarray, " n"], known: Float[np.ndarray, " m"], table: Float[np.ndarray, "m k"]
-) -> Float[np.ndarray, "n k"]:
-    """Return the rows of a table at these confidences, interpolated between those that are known."""
-    place = np.interp(confidence, known, np.arange(len(known)))
-    below = place.astype(int).clip(max=len(known) - 2)
-    share = (place - below)[:, None]
-    return (1 - share) * table[below] + share * table[below + 1]
 
 
 class Profile(NamedTuple):
@@ -180,34 +172,22 @@ class RowCosts:
         self.costs, self.rows = costs, rows
         self.start = costs.rest.seconds(rows, 1) - costs.rest.a_level - rows * costs.rest.a_level_row
         calibration, children = costs.profile.calibration, costs.profile.children
-        self._sure, self._accepted = np.array(calibration.confidence), np.array(calibration.accepted)
-        self._parents, self._promised = np.array(children.confidence), np.array(children.accepted)
-        self._verify = self._draft = np.zeros(0)  # seconds by the number of tokens, as far as they were asked for
-
-    def likely(self, confidence: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """Return the probability that nodes of these confidences are accepted."""
-        return np.interp(confidence, self._sure, self._accepted)
-
-    def children(self, confidence: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n k"]:
-        """Return the same of the children that nodes of these confidences promise, the most probable child first."""
-        return between(confidence, self._parents, self._promised)
+        sure, accepted, parents, promised = (np.array(each, dtype=float) for each in (*calibration, *children))
+        self._yields = Yields(sure, accepted, parents, promised, verify=np.zeros(0), draft=np.zeros(0))
 
     def level(self, width: int) -> float:
         """Return the seconds of a level that is expanded from so many tokens of all rows."""
-        if width >= len(self._draft):
-            rest = self.costs.rest.a_level + self.rows * self.costs.rest.a_level_row
-            self._draft = rest + self.costs.draft.over(np.arange(2 * width + 1))
-        return float(self._draft[width])
+        return float(self.yields(0, width).draft[width])
 
-    def best(self, spent: float, likely: Float[np.ndarray, " m"]) -> tuple[int, float]:
-        """Return how many nodes to verify for most tokens per second, and that rate; spent: seconds of the round before
-        the verification; likely: the probabilities that nodes are accepted, in the order in which they are added. The
-        curve of costs has steps, so all numbers are looked at, not only those up to the first that does not pay."""
-        most = self.rows + len(likely)
-        if most >= len(self._verify):
-            self._verify = self.costs.verify.over(np.arange(2 * most + 1))
-        tokens = np.full(1 + len(likely), float(self.rows))
-        tokens[1:] += likely.cumsum()
-        rates = tokens / (spent + self._verify[self.rows : most + 1])
-        count = int(rates.argmax())
-        return count, float(rates[count])
+    def yields(self, drafted: int, width: int) -> Yields:
+        """Return the arrays that decisions are made by, for trees of so many slots in all and a level of at most so
+        many tokens more. They grow where more is asked for than before."""
+        known = self._yields
+        most = self.rows + drafted + width * known.promised.shape[1]
+        if most >= len(known.verify):
+            known = replace(known, verify=self.costs.verify.over(np.arange(2.0 * most + 1)))
+        if width >= len(known.draft):
+            rest = self.costs.rest.a_level + self.rows * self.costs.rest.a_level_row
+            known = replace(known, draft=rest + self.costs.draft.over(np.arange(2.0 * width + 1)))
+        self._yields = known
+        return known

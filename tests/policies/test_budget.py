@@ -74,7 +74,8 @@ def test_a_row_whose_draft_knows_nothing_gets_less() -> None:
 def test_no_node_is_worth_more_than_its_parent() -> None:
     """Also where the network says so."""
     tree = trees(C2T_POLICY)
-    tree = replace(tree, score=torch.rand(tree.score.shape, generator=torch.Generator().manual_seed(0)))
+    score = torch.rand(tree.score.shape, generator=torch.Generator().manual_seed(0))
+    tree = replace(tree, score=score.index_fill(1, torch.tensor(0), 1.0))  # a root is certain
     confidence = Budget(C2T_POLICY, 5).confidence(tree)
     lowest = torch.where(tree.ancestors(), tree.score[:, None], 1.0).amin(2)
     drafted = tree.alive & (tree.depth >= 0)

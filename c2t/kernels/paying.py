@@ -1,0 +1,199 @@
+"""One decision of a budget over all rows: which nodes to expand, and which ones to verify if none is (in C on a CPU,
+else in numpy).
+
+A round makes two or three of these decisions between two forwards, when no code is in the processor's caches. numpy's
+small arrays took about a fifth of a millisecond for each.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.kernels.compiled import library
+
+UNBOUNDED = 2**31
+
+
+@dataclass(eq=False)
+class Yields:
+    """What nodes win and what forwards take, as arrays.
+
+    sure, accepted: rising confidences, and the share of nodes of each one that were accepted. parents, promised: rising
+    confidences of expanded nodes, and the shares of their children, the most probable one first. verify, draft: seconds
+    of a forward by the number of tokens of all rows, the parts of a round that come with it included.
+    """
+
+    sure: Float[np.ndarray, " c"]
+    accepted: Float[np.ndarray, " c"]
+    parents: Float[np.ndarray, " p"]
+    promised: Float[np.ndarray, "p k"]
+    verify: Float[np.ndarray, " v"]
+    draft: Float[np.ndarray, " d"]
+
+    @cached_property
+    def in_c(self) -> "_Yields":
+        """The same for the C function."""
+        sure, accepted, parents, promised, verify, draft = (
+            each.ctypes.data
+            for each in (self.sure, self.accepted, self.parents, self.promised, self.verify, self.draft)
+        )
+        return _Yields(sure, accepted, len(self.sure), parents, promised, *self.promised.shape, verify, draft)
+
+
+class Guesses(NamedTuple):
+    """Columns of trees: the confidence of each slot, or its logarithm, who is alive, and the parents."""
+
+    confidence: Float[Tensor, "B n"]
+    logarithm: bool
+    alive: Bool[Tensor, "B n"]
+    parent: Int[Tensor, "B n"]
+
+
+class Decision(NamedTuple):
+    """expand: which of the frontier's slots to expand, `width` in all. keep: what to verify if nothing is expanded,
+    roots included; places: each row's kept slots in their order, before the others; `size` tokens in the largest row.
+    """
+
+    expand: Bool[Tensor, "B F"]
+    width: int
+    keep: Bool[Tensor, "B n"]
+    places: Int[Tensor, "B n"]
+    size: int
+
+
+def decide(guesses: Guesses, slots: Int[Tensor, "B F"], yields: Yields, spent: float, most: int | None) -> Decision:
+    """Return what to expand of the slots (-1: none), and what to verify if that is nothing.
+
+    Without expanding, the most confident nodes are verified, as many as promise most tokens per second. A slot is
+    expanded if its best child would be among the nodes to verify, and if the trees with all such children promise more
+    tokens per second than without. spent: seconds of the round up to here. most: nodes to verify, None for any number.
+    """
+    if guesses.alive.device.type == "cpu" and compiled() is not None:
+        return compiled_decide(guesses, slots, yields, spent, most)
+    return numpy_decide(guesses, slots, yields, spent, most)
+
+
+def confidences(guesses: Guesses) -> Float[np.ndarray, "B n"]:
+    """Return the confidence of each drafted node, -1 for roots and dead slots. A node has none above its parent's,
+    because it is not accepted without it."""
+    own = guesses.confidence.detach().cpu().numpy().astype(np.float64)
+    found = np.where(guesses.alive.cpu().numpy(), np.exp(own) if guesses.logarithm else own, -1.0)
+    found[:, 0] = np.inf  # which no child is above
+    parent = guesses.parent.clamp(min=0).cpu().numpy()
+    while (found > (least := np.minimum(found, np.take_along_axis(found, parent, 1)))).any():
+        found = least
+    found[:, 0] = -1.0
+    return found
+
+
+def most_confident(confidence: Float[np.ndarray, "B n"], count: int) -> Bool[np.ndarray, "B n"]:
+    """Return the roots and the `count` most confident nodes of all rows. Of equal ones those of the first slots are
+    taken, so that parents come before their children."""
+    order = np.argsort(-confidence.T, axis=None, kind="stable")
+    chosen = np.zeros(confidence.size, dtype=bool)
+    chosen[order[: max(count, 0)]] = True
+    chosen = chosen.reshape(confidence.T.shape).T & (confidence >= 0)
+    chosen[:, 0] = True
+    return chosen
+
+
+def numpy_decide(
+    guesses: Guesses, slots: Int[Tensor, "B F"], yields: Yields, spent: float, most: int | None
+) -> Decision:
+    """Do `decide` in numpy."""
+    confidence, wanted = confidences(guesses), slots.cpu().numpy()
+    rows = len(confidence)
+    likely = falling(np.interp(confidence[confidence >= 0], yields.sure, yields.accepted))
+    count, rate = best(yields, rows, spent, likely[:most])
+
+    asked = wanted >= 0
+    children = between(confidence[np.arange(rows)[:, None], wanted][asked], yields.parents, yields.promised)
+
+    def with_those(pays: Bool[np.ndarray, " a"]) -> tuple[Float[np.ndarray, " m"], int, float]:
+        promised = falling(np.concatenate([likely, children[pays].ravel()]))
+        return promised, *best(yields, rows, spent + yields.draft[pays.sum()], promised[:most])
+
+    promised, verified, _ = with_those(np.ones(len(children), dtype=bool))
+    pays = children[:, 0] >= (promised[verified - 1] if verified else 1.0)
+    asked[asked] = pays & (with_those(pays)[2] > rate)
+
+    keep = most_confident(confidence, count)
+    places = np.argsort(~keep, axis=1, kind="stable")
+    expand, keep, places = (torch.from_numpy(each).to(slots.device) for each in (asked, keep, places))
+    return Decision(expand, int(asked.sum()), keep, places, int(keep.sum(1).max()))
+
+
+def best(yields: Yields, rows: int, spent: float, likely: Float[np.ndarray, " m"]) -> tuple[int, float]:
+    """Return how many nodes to verify for most tokens per second, and that rate; likely: the probabilities that nodes
+    are accepted, in the order in which they are added. The curve of costs has steps, so all numbers are looked at, not
+    only those up to the first that does not pay."""
+    tokens = np.full(1 + len(likely), float(rows))
+    tokens[1:] += likely.cumsum()
+    rates = tokens / (spent + yields.verify[rows : rows + len(likely) + 1])
+    count = int(rates.argmax())
+    return count, float(rates[count])
+
+
+def falling(likely: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Return these probabilities, the largest first."""
+    return np.sort(likely)[::-1]
+
+
+def between(
+    confidence: Float[np.ndarray, " n"], known: Float[np.ndarray, " m"], table: Float[np.ndarray, "m k"]
+) -> Float[np.ndarray, "n k"]:
+    """Return the rows of a table at these confidences, interpolated between those that are known."""
+    place = np.interp(confidence, known, np.arange(len(known)))
+    below = place.astype(int).clip(max=len(known) - 2)
+    share = (place - below)[:, None]
+    return (1 - share) * table[below] + share * table[below + 1]
+
+
+def compiled_decide(
+    guesses: Guesses, slots: Int[Tensor, "B F"], yields: Yields, spent: float, most: int | None
+) -> Decision:
+    """Do `decide` in C, on a CPU."""
+    confidence, alive, parent, wanted = (
+        each.contiguous() for each in (guesses.confidence, guesses.alive, guesses.parent, slots)
+    )
+    rows, size = confidence.shape
+    expand, keep = torch.empty_like(wanted, dtype=torch.bool), torch.empty_like(alive)
+    places, found = torch.empty_like(parent), (ctypes.c_int64 * 2)()
+    if compiled().decide(
+        *(yields.in_c, rows, size, confidence.data_ptr(), guesses.logarithm, confidence.dtype == torch.float64),
+        *(alive.data_ptr(), parent.data_ptr(), wanted.data_ptr(), wanted.shape[1]),
+        *(spent, UNBOUNDED if most is None else most),
+        *(expand.data_ptr(), keep.data_ptr(), places.data_ptr(), found),
+    ):
+        raise MemoryError(f"no memory to choose among {rows * size} nodes")
+    return Decision(expand, found[0], keep, places, found[1])
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled function, None where it cannot be had."""
+    made = library(Path(__file__).with_suffix(".c"))
+    if made is not None:
+        pointer, size, flag = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+        made.decide.argtypes = (
+            *(ctypes.POINTER(_Yields), size, size, pointer, flag, flag, pointer, pointer, pointer, size),
+            *(ctypes.c_double, size, pointer, pointer, pointer, pointer),
+        )
+    return made
+
+
+class _Yields(ctypes.Structure):
+    """`Yields` in C."""
+
+    _fields_ = (
+        *(("sure", ctypes.c_void_p), ("accepted", ctypes.c_void_p), ("calibrated", ctypes.c_long)),
+        *(("parents", ctypes.c_void_p), ("promised", ctypes.c_void_p), ("known", ctypes.c_long)),
+        *(("children", ctypes.c_long), ("verify", ctypes.c_void_p), ("draft", ctypes.c_void_p)),
+    )
