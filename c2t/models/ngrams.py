@@ -17,6 +17,7 @@ from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft import DraftSession, WrappedSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.hydra import HydraDraft
 from c2t.models.medusa import MedusaDraft
 from c2t.models.published_medusa import PublishedMedusaDraft
 from c2t.protocols import NextTokenDistributions
@@ -38,7 +39,7 @@ class NgramDraft:
     InputError outside of PRIOR_WEIGHTS.
     """
 
-    draft: EagleDraft | MedusaDraft | PublishedMedusaDraft | DraftLM | ConditionedDraft
+    draft: EagleDraft | MedusaDraft | PublishedMedusaDraft | DraftLM | ConditionedDraft | HydraDraft
     prior_weight: float = 32.0
 
     def __post_init__(self):

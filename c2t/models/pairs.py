@@ -21,6 +21,7 @@ from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.eagle_checkpoint import fetch, load_head, shared_layer
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.hydra import HydraDraft, HydraHead
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.ngrams import NgramDraft, check_prior_weight
@@ -43,12 +44,13 @@ DRAFTS = {
 }
 PROVENANCE = "provenance.json"  # beside a pair's parts
 NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
-BIGRAMS, FIT = FITS = ("+bigrams", "+fit")  # behind a draft's name, before NGRAMS: what conditions it on the path
+# Behind a draft's name, before NGRAMS: what conditions it on the path.
+BIGRAMS, FIT, HYDRA = FITS = ("+bigrams", "+fit", "+hydra")
 TAPS = "+taps="  # behind an EAGLE-3 head's name, before FITS: the layers whose inputs it reads, as 2,18,33
 _MIB = 2**20
 
 HeadDraft = EagleDraft | MedusaDraft | PublishedMedusaDraft
-AnyDraft = HeadDraft | DraftLM | ConditionedDraft | NgramDraft
+AnyDraft = HeadDraft | DraftLM | ConditionedDraft | HydraDraft | NgramDraft
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,14 @@ def load_pair(
     """Load a pair by NAME (default: smollm2), or a target and a draft by folder or Hub id.
 
     draft: may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=WEIGHT" at its end mixes it with
-    the text's n-grams (`c2t.models.ngrams`); "+fit" or "+bigrams" before that conditions a parallel draft on the path,
-    by a file that comes with it (`c2t.models.conditioned`); "+taps=2,18,33" before that names the layers of the target
-    whose inputs an EAGLE-3 head reads, where its config does not say it clearly. dtype: float32 by default on a CPU,
-    the checkpoint's elsewhere. device_map: spreads a large target over devices as in transformers. trust_remote_code:
-    run the Python code that comes with the files of target and draft, which are refused without it if they ask for
-    that. tensor_parallel: split the target over the processes of torchrun (`c2t.models.tensor_parallel`); each has a
-    whole draft. The target of smollm2 is converted from its package the first time. Warns of a head that was trained
-    for other weights of the target.
+    the text's n-grams (`c2t.models.ngrams`); "+fit", "+bigrams" or "+hydra" before that conditions a parallel draft on
+    the path, by a file that comes with it (`c2t.models.conditioned`, `c2t.models.hydra`); "+taps=2,18,33" before that
+    names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it clearly. dtype:
+    float32 by default on a CPU, the checkpoint's elsewhere. device_map: spreads a large target over devices as in
+    transformers. trust_remote_code: run the Python code that comes with the files of target and draft, which are
+    refused without it if they ask for that. tensor_parallel: split the target over the processes of torchrun
+    (`c2t.models.tensor_parallel`); each has a whole draft. The target of smollm2 is converted from its package the
+    first time. Warns of a head that was trained for other weights of the target.
     Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
@@ -198,8 +200,12 @@ def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = Non
     return (MedusaDraft if isinstance(head, MedusaHead) else EagleDraft)(head, target.lm_head)
 
 
-def _conditioned(draft: HeadDraft | DraftLM, fit: str, folder: Path, target: Target) -> ConditionedDraft:
-    """Return the draft with the fit that is in its folder; InputError if there is none."""
+def _conditioned(draft: HeadDraft | DraftLM, fit: str, folder: Path, target: Target) -> ConditionedDraft | HydraDraft:
+    """Return the draft with what conditions it, from its folder; InputError if that is not there."""
+    if fit == HYDRA:
+        if not isinstance(draft, MedusaDraft):
+            raise InputError(f"{folder}: {HYDRA} corrects the states of a Medusa-style head; leave it out")
+        return HydraDraft(draft, HydraHead.load(folder, target.embed_tokens))
     device, vocabulary = target.embed_tokens.weight.device, target.config.vocab_size
     if fit == BIGRAMS:
         return ConditionedDraft(draft, Bigrams.load(folder, vocabulary, device))

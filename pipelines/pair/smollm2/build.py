@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from c2t.errors import InputError
 from c2t.models.gguf_target import install
+from c2t.models.medusa import MedusaHead
 from c2t.storage import paths
 from pipelines.pair.smollm2 import rounds
 from pipelines.pair.smollm2.card import write_card
 from pipelines.pair.smollm2.fit import count_pairs, train_fit
 from pipelines.pair.smollm2.heads import HEADS, save_draft
+from pipelines.pair.smollm2.hydra import train_hydra
 from pipelines.pair.smollm2.shards import Text
 from pipelines.pair.smollm2.texts import count_written, write_bench, write_until
 
@@ -85,8 +87,19 @@ def head_stage(name: str, places: Places) -> None:
         write_card(places.out, places.work)
 
 
-def fit_stage(places: Places) -> None:
-    """Train what conditions the Medusa-style head on the path, and count the pairs that do so without training."""
+class Medusa(NamedTuple):
+    """The trained Medusa-style head, what it reads and writes with, and the folder of checkpoints for what is trained
+    behind it, whose name says after how many positions the head stood: another head's is another one."""
+
+    head: MedusaHead
+    embedding: nn.Embedding
+    tokens: Int[Tensor, " v"]
+    lm_head: Float[Tensor, "v H"]
+    folder: Callable[[str], Path]
+
+
+def trained_medusa(places: Places) -> Medusa:
+    """Return the Medusa-style head as it stands; InputError if it is not trained."""
     recipe, source = HEADS["medusa"], places.work / "texts"
     state = places.work / recipe.part / "state.pt"
     if not state.exists():
@@ -94,18 +107,29 @@ def fit_stage(places: Places) -> None:
     target, tokens = read_target(rounds.training_texts(source))
     head = recipe.make(target, tokens, places.work)
     head.load_state_dict(torch.load(state, map_location="cpu", weights_only=True)["model"], strict=False)
-    lm_head, folder = target.lm_head.weight[tokens].to(places.device), places.out / recipe.part
-    embedding = target.get_input_embeddings().to(places.device)
-    learned = train_fit(
+    positions = rounds.round_begin(places.work / recipe.part)
+    return Medusa(
         head.to(places.device),
-        embedding,
+        target.get_input_embeddings().to(places.device),
         tokens.to(places.device),
-        lm_head,
-        source,
-        places.work / f"fit_{rounds.round_begin(places.work / recipe.part)}",  # another head's fit is another one
+        target.lm_head.weight[tokens].to(places.device),
+        lambda name: places.work / f"{name}_{positions}",
     )
-    learned.cpu().save(folder)
-    count_pairs(source, target.config.vocab_size).save(folder)
+
+
+def fit_stage(places: Places) -> None:
+    """Train what conditions the Medusa-style head on the path, and count the pairs that do so without training."""
+    head, embedding, tokens, lm_head, folder = trained_medusa(places)
+    source, out = places.work / "texts", places.out / HEADS["medusa"].part
+    train_fit(head, embedding, tokens, lm_head, source, folder("fit")).cpu().save(out)
+    count_pairs(source, embedding.num_embeddings).save(out)
+
+
+def hydra_stage(places: Places) -> None:
+    """Train sequential heads behind the Medusa-style head."""
+    head, embedding, tokens, lm_head, folder = trained_medusa(places)
+    learned = train_hydra(head, embedding, tokens, lm_head, places.work / "texts", folder("hydra"))
+    learned.cpu().save(places.out / HEADS["medusa"].part)
 
 
 def card_stage(places: Places) -> None:
@@ -118,5 +142,6 @@ STAGES: dict[str, Callable[[Places], None]] = {
     "bench": bench_stage,
     **{name: partial(head_stage, name) for name in HEADS},
     "fit": fit_stage,
+    "hydra": hydra_stage,
     "card": card_stage,
 }

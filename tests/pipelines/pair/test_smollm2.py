@@ -16,10 +16,11 @@ from c2t.models.bigrams import Bigrams
 from c2t.models.eagle import Head
 from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.gguf_target import END
+from c2t.models.hydra import HydraHead
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.target import Target
 from pipelines.pair import train_head
-from pipelines.pair.smollm2 import build, fit, heads, losses, rounds, shards, texts
+from pipelines.pair.smollm2 import build, fit, heads, hydra, losses, rounds, shards, texts
 from pipelines.pair.smollm2.questions import RUN, Left, code_tasks, functions
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -267,7 +268,7 @@ def test_a_head_learns_resumes_and_is_saved_with_a_card(
 
 
 @pytest.mark.slow
-def test_a_fit_learns_what_the_marginals_leave_out(
+def test_a_fit_and_sequential_heads_learn_what_the_marginals_leave_out(
     target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the texts themselves, which is enough to see it; the head's blocks are still the identity."""
@@ -280,7 +281,8 @@ def test_a_fit_learns_what_the_marginals_leave_out(
     monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
     monkeypatch.setattr(build, "target_folder", lambda: None)
     monkeypatch.setattr(rounds, "FREQUENT", 40)
-    monkeypatch.setattr(fit, "EPOCHS", 30)
+    for each in (fit, hydra):
+        monkeypatch.setattr(each, "EPOCHS", 30)
     save_head(keep_eagle(target, tmp_path), tmp_path / "draft")
     head = new_head("medusa", target, tmp_path)
     (tmp_path / "draft_medusa").mkdir()
@@ -295,6 +297,15 @@ def test_a_fit_learns_what_the_marginals_leave_out(
     untrained = fit.new_fit(head, loaded.model.embed_tokens, tokens)
     learned = LearnedFit.load(tmp_path / "draft_medusa", loaded.model.embed_tokens, tokens)
     assert fit.cross_entropy(learned, guess) < 0.8 * fit.cross_entropy(untrained, guess)
+    build.STAGES["hydra"](places)
+    entropy = []
+    for each in (
+        HydraHead.load(tmp_path / "draft_medusa", loaded.model.embed_tokens),
+        hydra.new_hydra(head, loaded.model.embed_tokens),
+    ):
+        torch.manual_seed(0)  # the same positions
+        entropy.append(hydra.cross_entropy(each, head, rows, loaded.lm_head.weight[tokens], tokens))
+    assert entropy[0] < 0.9 * entropy[1]
     counted = Bigrams.load(tmp_path / "draft_medusa", 48, torch.device("cpu"))
     answers = [text.ids[text.question :].tolist() for text in rounds.training_texts(tmp_path / "texts")]
     pairs = Counter(pair for answer in answers for pair in pairwise(answer))

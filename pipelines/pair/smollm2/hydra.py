@@ -1,0 +1,84 @@
+"""Training of Hydra-style sequential heads behind the Medusa-style head: the rival of the learned fit, with as many
+numbers, on the same positions, for as many epochs."""
+
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from c2t.models.hydra import HydraHead
+from c2t.models.medusa import MedusaHead
+from pipelines.pair.smollm2.fit import CHECKPOINT, EPOCHS, LEARNING_RATE, LOG, WARMUP, WEIGHT_DECAY
+from pipelines.pair.smollm2.losses import eagle_states, some_of
+from pipelines.pair.smollm2.rounds import ROWS, compute, training_texts
+from pipelines.pair.smollm2.shards import Rows, Text, epoch, rows_of
+from pipelines.pair.train_lm import Progress
+
+WIDTH = 432  # 1.0 M numbers, as the fit has
+
+
+def new_hydra(head: MedusaHead, embedding: nn.Embedding) -> HydraHead:
+    """Return sequential heads that begin as no correction and read embeddings as large as states."""
+    torch.manual_seed(0)
+    hydra = HydraHead(embedding, len(head.heads) + 1, WIDTH)
+    with torch.no_grad():
+        hydra.token.weight.div_(embedding.weight.std())
+    return hydra
+
+
+def cross_entropy(
+    hydra: HydraHead, head: MedusaHead, rows: Rows, lm_head: Float[Tensor, "v H"], tokens: Int[Tensor, " v"]
+) -> Float[Tensor, ""]:
+    """Return the cross-entropy of the true tokens behind true paths, at every depth but the first, on a random share of
+    the judged positions. A token that the head does not name has no part in it."""
+    with torch.no_grad():
+        states = eagle_states(head, rows, 0.0)
+    row, slot = rows.judged.nonzero(as_tuple=True)  # the root stands at slot + 1
+    last = torch.zeros(len(rows.ids), dtype=torch.long, device=slot.device).scatter_reduce(0, row, slot, "amax")
+    chosen = some_of(len(slot), slot.device)
+    state = states[chosen]
+    losses: list[Tensor] = []
+    for depth in range(1, len(head.heads) + 1):
+        inside = slot[chosen] + depth <= last[row[chosen]]
+        chosen, state = chosen[inside], state[inside]
+        with torch.no_grad():
+            ahead = head.at(states[chosen], depth)
+        token, true = (rows.ids[row[chosen], slot[chosen] + depth + further] for further in (1, 2))
+        state = hydra(state, ahead, token, torch.full_like(token, depth))
+        place = torch.searchsorted(tokens, true).clamp(max=len(tokens) - 1)
+        named = tokens[place] == true
+        losses.append(F.cross_entropy((state[named] @ lm_head.T).float(), place[named], reduction="none"))
+    return torch.cat(losses).mean()
+
+
+def train_hydra(
+    head: MedusaHead, embedding: nn.Embedding, tokens: Int[Tensor, " v"], lm_head: Tensor, source: Path, folder: Path
+) -> HydraHead:
+    """Return sequential heads for a head, learned in EPOCHS from the texts that are there now; goes on from the
+    folder's checkpoint."""
+    hydra = new_hydra(head, embedding).to(lm_head.device)
+    optimiser = torch.optim.AdamW(hydra.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
+    run = Progress(hydra, [optimiser], folder, CHECKPOINT)
+    texts = training_texts(source)
+    steps = EPOCHS * len(epoch(texts, ROWS, 0))
+    batches: list[list[Text]] = []
+    recent: list[float] = []
+    while run.step < steps:
+        batches = batches or epoch(texts, ROWS, run.step)
+        left = 2 * (1 - run.step / steps)  # the rate falls over the second half
+        run.set_rate(learning_rate := LEARNING_RATE * min(1.0, (run.step + 1) / WARMUP, left))
+        torch.manual_seed(run.step)
+        rows = rows_of(batches.pop(), "features", questions=False).to(lm_head.device)
+        with compute(lm_head.device):
+            loss = cross_entropy(hydra, head, rows, lm_head, tokens)
+        loss.backward()
+        run.advance()
+        recent.append(float(loss.detach()))
+        if run.step % LOG == 0 or run.step == steps:
+            run.log(cross_entropy=sum(recent) / len(recent), lr=learning_rate)
+            print(f"{run.step} of {steps}: cross_entropy {sum(recent) / len(recent):.4f}", flush=True)
+            recent = []
+    run.save()
+    return hydra.eval()
