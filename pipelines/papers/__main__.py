@@ -1,9 +1,11 @@
 """Make the papers' tables and figures again on a pair, with the papers' numbers beside ours.
 
     python -m pipelines.papers table1 figure4 eagle2-table3 --pair NAME --limit N --out FILE
+    python -m pipelines.papers all --pair smollm2 --data FOLDER --limit 40 --temperature 0 --out FILE
 
-Names say the paper: `table1` and `figure4` are C2T's (`c2t-table1` is the same), `eagle2-`, `entropytree-`,
-`mcsd-plus-` and `dyspec-` stand before the others'. Without a name: the list of reports.
+`all` stands for all that the pair can be given. A report that FILE has with the same settings is not made again, so a
+stopped command goes on where it was. Names say the paper: `table1` and `figure4` are C2T's (`c2t-table1` is the same),
+`eagle2-`, `entropytree-`, `mcsd-plus-` and `dyspec-` stand before the others'. Without a name: the list of reports.
 """
 
 from pathlib import Path
@@ -11,13 +13,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from c2t.errors import InputError
 from c2t.stopping import Stopped
 from c2t.storage.results import check_place
 from pipelines import options as o
 from pipelines import terminal
-from pipelines.papers import study
-from pipelines.papers.report import show
-from pipelines.papers.reports import TOPICS, known, make, make_by_actors
+from pipelines.papers.report import made_before, show
+from pipelines.papers.reports import TOPICS, chosen, make, make_by_actors
 
 Names = Annotated[list[str] | None, typer.Argument(help="Reports to make; none: list them.", metavar="REPORT")]
 HarvestPrompts = Annotated[list[Path] | None, typer.Option(help="Prompt file of the harvest; repeat it for more.")]
@@ -29,15 +31,24 @@ Training = Annotated[
     Literal["paper", "committed"],
     typer.Option(help="Settings of classifiers: r = 1 and lr 0.001 (the paper's), or r = 20 and lr 0.01."),
 ]
-Same = Annotated[str, typer.Option(help="Pair of the same family (table2), or to fine-tune on (figure7).")]
+Same = Annotated[
+    str | None,
+    typer.Option(help="Pair of the same family (table2), or to fine-tune on (figure7).", show_default="tiny-small"),
+]
 SameDraft = Annotated[str | None, typer.Option(help="Draft of that pair (figure7).", show_default="eagle")]
-Other = Annotated[str, typer.Option(help="Pair of another family (table2).")]
-Build = Annotated[bool, typer.Option("--build/--no-build", help="Build missing pairs, or leave them out.")]
+Other = Annotated[str | None, typer.Option(help="Pair of another family (table2).", show_default="tiny-qwen")]
+Build = Annotated[
+    bool | None,
+    typer.Option("--build/--no-build", help="Build missing pairs, or leave them out.", show_default="build"),
+]
 Ray = Annotated[
     str | None,
     typer.Option(help="Make reports by Ray actors in the cluster at this address; local: by several processes here."),
 ]
 Workers = Annotated[int, typer.Option(help="Number of Ray actors, each of which makes one report at a time.")]
+Data = Annotated[
+    Path | None, typer.Option(help="Folder of data sets, each NAME/question.jsonl as EAGLE has them, instead of files.")
+]
 Out = Annotated[Path | None, typer.Option(help="File to append result lines (JSON) to; figures go beside it.")]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -52,14 +63,15 @@ def main(
     limit: o.Limit = None,
     max_new_tokens: o.MaxNewTokens = None,
     prompts: o.Prompts = None,
+    data: Data = None,
     harvest_prompts: HarvestPrompts = None,
     harvest_limit: HarvestLimit = None,
     harvest_tokens: HarvestTokens = None,
     training: Training = "paper",
-    same: Same = study.Settings.same,
+    same: Same = None,
     same_draft: SameDraft = None,
-    other: Other = study.Settings.other,
-    build: Build = True,
+    other: Other = None,
+    build: Build = None,
     seed: o.Seed = 0,
     device: o.Device = None,
     dtype: o.Dtype = None,
@@ -73,29 +85,45 @@ def main(
             for name, report in topic.REPORTS.items():
                 terminal.say(f"  {name:20} {report.about}")
         return
-    given = {
-        **{"pair": pair, "draft": draft, "temperature": temperature, "limit": limit, "max_new_tokens": max_new_tokens},
-        **{"prompts": tuple(prompts or ()), "harvest_prompts": tuple(harvest_prompts or ())},
-        **{"harvest_limit": harvest_limit, "harvest_tokens": harvest_tokens, "training": training, "seed": seed},
-        **{"same": same, "same_draft": same_draft, "other": other, "build": build, "device": device, "dtype": dtype},
-    }
     with terminal.errors_in_one_line("pipelines.papers"):
-        chosen = [known(name) for name in reports]
+        names = chosen(reports, pair)
+        given = {
+            **{"pair": pair, "draft": draft, "temperature": temperature, "limit": limit},
+            **{"max_new_tokens": max_new_tokens, "prompts": files(prompts, data), "seed": seed},
+            **{"harvest_prompts": tuple(harvest_prompts or ()), "harvest_limit": harvest_limit},
+            **{"harvest_tokens": harvest_tokens, "training": training, "device": device, "dtype": dtype},
+            **{"same": same, "same_draft": same_draft, "other": other, "build": build},
+        }
         if out:
             check_place(out)
         said = {option: value for option, value in given.items() if value is not None}
-        made = make(chosen, said) if ray is None else make_by_actors(chosen, said, ray, workers)
-        for number, name in enumerate(chosen):
+        done = made_before(out) if out else {}
+        made = make(names, said, done) if ray is None else make_by_actors(names, said, done, ray, workers)
+        for number, name in enumerate(names):
             try:
-                show(name, next(made), out)
+                one = next(made)
+                if one is None:
+                    terminal.say(f"{name}: made before, in {out}")
+                else:
+                    show(name, one, out)
             except Stopped as stopped:
-                rest = (
-                    f"go on with {' '.join(chosen[number:])} and the same options; what was harvested is not made again"
-                )
                 stopped.add_note(
-                    f"{number} of {len(chosen)} reports are made{f' and safe in {out}' if out else ''}; {rest}"
+                    f"{number} of {len(names)} reports are made{f' and safe in {out}' if out else ''}; go on with the "
+                    "same command; what was harvested is not made again"
                 )
                 raise
+
+
+def files(prompts: list[Path] | None, data: Path | None) -> tuple[Path, ...]:
+    """Return the prompt files, given one by one or as a folder; InputError for both, and for a folder without any."""
+    if data is None:
+        return tuple(prompts or ())
+    if prompts:
+        raise InputError("--prompts and --data both say where prompts are: give one of them")
+    found = tuple(sorted(data.glob("*/question.jsonl")))
+    if not found:
+        raise InputError(f"{data} holds no data sets: give a folder with NAME/question.jsonl")
+    return found
 
 
 if __name__ == "__main__":

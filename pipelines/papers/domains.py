@@ -6,7 +6,7 @@ from pathlib import Path
 from c2t.policies import C2T, Eagle2, JointThreshold
 from pipelines.papers import drawing
 from pipelines.papers.report import Report, Reproduction
-from pipelines.papers.study import Counted, Study, default
+from pipelines.papers.study import Counted, Study, data_set, default
 from pipelines.papers.verdicts import Conclusion, above, all_of, at_equal_tau, below, fact
 
 K, LEVELS = 15, 10  # the paper's for both
@@ -20,7 +20,7 @@ Families = dict[str, list[Counted]]
 def data_sets(study: Study) -> dict[str, Study]:
     """Return a study of the same pair for every prompt file."""
     files: list[Path] = list(study.settings.prompts) or default(study.settings.pair, "bench")
-    return {file.stem: Study(study.pair, replace(study.settings, prompts=(file,))) for file in files}
+    return {data_set(file): Study(study.pair, replace(study.settings, prompts=(file,))) for file in files}
 
 
 def families(study: Study, classifier) -> Families:
@@ -106,7 +106,7 @@ def cross(study: Study) -> Scores:
     """Count every classifier on every data set."""
     files = list(study.settings.harvest_prompts) or default(study.settings.pair, "harvest")
     trained = {
-        file.stem: Study(study.pair, replace(study.settings, harvest_prompts=(file,), limit=1)).classifier()
+        data_set(file): Study(study.pair, replace(study.settings, harvest_prompts=(file,), limit=1)).classifier()
         for file in files
     }
     return {

@@ -1,6 +1,8 @@
 """The result of a reproduction, and its display: a table with the paper's figures beside ours, conclusions, and a
 figure where the paper has one."""
 
+import contextlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +16,7 @@ from c2t.storage.provenance import hardware
 from c2t.storage.results import append_line, result_line
 from pipelines import terminal
 from pipelines.papers import drawing, study
-from pipelines.papers.study import Counted, Study
+from pipelines.papers.study import Counted, Study, data_set
 from pipelines.papers.verdicts import Conclusion
 
 
@@ -49,10 +51,11 @@ class Reproduction(NamedTuple):
     build: Callable[[Study], Report]
     defaults: Mapping[str, Any] = MappingProxyType({})
 
-    def make(self, given: Mapping[str, Any]) -> Made:
-        """Make the report with its own defaults, changed by `given`."""
+    def make(self, given: Mapping[str, Any], done: Sequence[Mapping[str, Any]] = ()) -> Made | None:
+        """Make the report with its own defaults, changed by `given`; None if its configuration is one of `done`."""
         of = study.study(**{**self.defaults, **given})
-        return Made(self.build(of), of.title, configuration(of))
+        chosen = configuration(of)
+        return None if chosen in done else Made(self.build(of), of.title, chosen)
 
     @property
     def about(self) -> str:
@@ -129,7 +132,9 @@ def show(name: str, made: Made, out: Path | None) -> None:
         terminal.say(note)
     terminal.say("")
     for conclusion in report.conclusions:
-        terminal.say(f"{conclusion.statement}: {conclusion.verdict.upper()} on this pair\n    {conclusion.comparison}")
+        needed = "" if conclusion.more is None else f" ({conclusion.more:.3g} times as many prompts would decide it)"
+        terminal.say(f"{conclusion.statement}: {conclusion.verdict.upper()} on this pair{needed}")
+        terminal.say(f"    {conclusion.comparison}")
     if report.figure:
         where = drawing.save(report.figure, out.parent / f"{name}.png") if out else "not drawn: give --out FILE"
         terminal.say(f"figure: {where}")
@@ -146,8 +151,20 @@ def numbers_of(report: Report) -> dict[str, Any]:
 
 
 def configuration(study: Study) -> dict[str, Any]:
-    """Return everything that a report's numbers depend on."""
-    return asdict(study.settings) | {"sources": study.pair.sources}
+    """Return everything that a report's numbers depend on, as JSON gives it back."""
+    settings = asdict(study.settings)
+    named = {name: [data_set(path) for path in settings[name]] for name in ("prompts", "harvest_prompts")}
+    return settings | named | {"sources": {part: weights for part, (_, weights) in study.pair.sources.items()}}
+
+
+def made_before(out: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return name -> the configurations of that report in a file of result lines; a line without its end is none."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in out.read_text(encoding="utf-8").splitlines() if out.is_file() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            one = json.loads(line)
+            found.setdefault(one["command"], []).append(one["configuration"])
+    return found
 
 
 def _without_nan(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:

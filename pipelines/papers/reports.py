@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from c2t.errors import InputError
+from c2t.storage import paths as checkpoints
 from pipelines.papers import (
     calibration,
     chains,
@@ -38,7 +39,32 @@ TOPICS = (
     dyspec,
     tree_blocks,
 )
+ALL = "all"
+# What `all` makes of a pair that has heads alone, no draft LM: what needs least time first, and settings that such a
+# pair has.
+OF_HEADS: dict[str, dict[str, Any]] = {
+    "eagle2-figure6": {},
+    "figure2": {},
+    "figure9": {},
+    "figure10": {},
+    "table3": {},
+    "eagle2-table3": {},
+    "table4": {},
+    "table1": {},
+    "table7": {"draft": "medusa+fit"},
+    "table6": {},
+    "figure4": {},
+    "figure6": {},
+    "table5": {},
+    "figure8": {},
+    "figure7": {"same_draft": "medusa+fit"},
+    "table2": {"other": "tiny", "build": False},
+    "figure11": {},
+    "figure5": {},
+}
 REPORTS: dict[str, Reproduction] = {name: report for topic in TOPICS for name, report in topic.REPORTS.items()}
+
+Done = Mapping[str, Sequence[Mapping[str, Any]]]  # name -> configurations that it is made of already
 
 
 def known(name: str) -> str:
@@ -49,20 +75,33 @@ def known(name: str) -> str:
     return short
 
 
-def make(names: Sequence[str], given: Mapping[str, Any]) -> Iterator[Made]:
-    """Yield these reports, each made with its own defaults, changed by `given`."""
-    for name in names:
-        yield REPORTS[name].make(given)
+def chosen(names: Sequence[str], pair: str) -> dict[str, dict[str, Any]]:
+    """Return name -> further settings of these reports; `all` stands for all that the pair can be given. InputError for
+    an unknown name."""
+    if list(names) != [ALL]:
+        return {known(name): {} for name in names}
+    if checkpoints.find(pair, "draft_lm"):
+        return {name: {} for name in REPORTS}
+    return OF_HEADS | {"figure7": {"same": pair, **OF_HEADS["figure7"]}}
 
 
-def make_by_actors(names: Sequence[str], given: Mapping[str, Any], address: str, workers: int) -> Iterator[Made]:
+def make(names: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any], done: Done) -> Iterator[Made | None]:
+    """Yield these reports, each made with its own defaults, changed by `given` and its further settings; None for one
+    that is done."""
+    for name, further in names.items():
+        yield REPORTS[name].make({**further, **given}, done.get(name, ()))
+
+
+def make_by_actors(
+    names: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any], done: Done, address: str, workers: int
+) -> Iterator[Made | None]:
     """Yield the same, each report made by one of `workers` actors of the Ray cluster at this address."""
     from c2t.ray_pool import RayPool  # noqa: PLC0415 - needs an extra
 
     device = given.get("device")
     gpus = None if device is None else int(device.startswith("cuda"))
     with RayPool(_nothing, address, workers, gpus) as actors:
-        for made in actors.map(partial(_made, given=dict(given)), names):
+        for made in actors.map(partial(_made, given=dict(given), done=dict(done)), list(names.items())):
             yield pickle.loads(made)  # noqa: S301 - what an actor of this very pool has made
 
 
@@ -70,8 +109,9 @@ def _nothing() -> None:
     """Return what an actor holds: reports load their own pairs."""
 
 
-def _made(held: None, name: str, given: dict[str, Any]) -> bytes:
+def _made(held: None, one: tuple[str, dict[str, Any]], given: dict[str, Any], done: Done) -> bytes:
     """Return a report as bytes: arrays that Ray itself hands over are read-only, and a figure must be drawn."""
     from ray import cloudpickle  # noqa: PLC0415 - needs an extra
 
-    return cloudpickle.dumps(REPORTS[name].make(given))
+    name, further = one
+    return cloudpickle.dumps(REPORTS[name].make({**further, **given}, done.get(name, ())))

@@ -127,7 +127,7 @@ class Study:
     @cached_property
     def encoded(self) -> Encoded:
         """Prompts that policies are counted on."""
-        prompts = spread(_read(self.settings.prompts or default(self.settings.pair, "bench")), self.settings.limit)
+        prompts = evenly(self.settings.prompts or default(self.settings.pair, "bench"), self.settings.limit)
         return encode(self.pair, prompts, self.settings.max_new_tokens, self.sampling)
 
     @property
@@ -192,7 +192,7 @@ class Study:
         """Harvest full EAGLE-2 trees (K = 10, 11 levels, or as in `trees`) along texts of the harvest's prompts, or
         finish a harvest that was stopped. The folder's name has a hash of everything that the rows depend on."""
         s = self.settings
-        prompts = spread(_read(s.harvest_prompts or default(s.pair, "harvest")), s.harvest_limit)
+        prompts = evenly(s.harvest_prompts or default(s.pair, "harvest"), s.harvest_limit)
         wanted = harvesting.HarvestSettings(
             max_new_tokens=s.harvest_tokens, temperature=s.temperature, seed=s.seed, **trees
         )
@@ -241,9 +241,13 @@ def study(device: str | None = None, dtype: str | None = None, **settings: Any) 
 
 
 def relative(study: Study, name: str, draft: str | None = None) -> Study:
-    """Return the same study of another pair, or of the same one with another draft."""
+    """Return the same study of another pair, or of the same one with another draft. A pair that comes with other
+    prompts is studied on its own ones."""
     pair = load_pair(name, draft=draft, device=study.pair.target.device)
-    return Study(pair, replace(study.settings, pair=name, draft=draft))
+    changed = replace(study.settings, pair=name, draft=draft)
+    if default(name, "bench") != default(study.settings.pair, "bench"):
+        changed = replace(changed, prompts=(), harvest_prompts=())
+    return Study(pair, changed)
 
 
 def available(name: str, make: bool) -> str | None:
@@ -277,8 +281,22 @@ def _hash(provenance: dict[str, Any], *further: Any) -> str:
     return hashlib.sha256(json.dumps([fixed, *further], sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _read(files: Sequence[Path]) -> list[Prompt]:
-    return [prompt for path in files for prompt in read_prompts(path)]
+def data_set(path: Path) -> str:
+    """Return the name of the data set in a prompt file: the file's, or its folder's where that is EAGLE's
+    NAME/question.jsonl."""
+    return path.parent.name if path.stem == "question" else path.stem
+
+
+def evenly(files: Sequence[Path], limit: int | None) -> list[Prompt]:
+    """Return at most `limit` prompts (None: all), one of each file in turn, and of each file one of each category in
+    turn. `spread` would give a file with eight categories eight times the prompts of one that has one."""
+    share = None if limit is None else -(-limit // len(files))
+    ranked = [
+        (place, number, prompt._replace(file=f"{data_set(path)}.jsonl"))
+        for number, path in enumerate(files)
+        for place, prompt in enumerate(spread(read_prompts(path), share))
+    ]
+    return [prompt for _, _, prompt in sorted(ranked, key=lambda one: one[:2])][:limit]
 
 
 def _point(pair: Pair, policy: Policy, statistics: Sequence[Statistics]) -> Point:

@@ -18,11 +18,17 @@ HOLDS, FAILS, OPEN = "holds", "does not hold", "is not decided"
 
 
 class Conclusion(NamedTuple):
-    """Statement of a paper, and the verdict of the counts on it."""
+    """Statement of a paper, and the verdict of the counts on it.
+
+    figures: what was compared. more: where it is not decided, how many times as many texts would decide it if the
+    figure stayed as it is; None where there is no interval to tell it from, or the figure lies on the limit.
+    """
 
     statement: str
     verdict: str
     comparison: str
+    figures: tuple[Interval, ...] = ()
+    more: float | None = None
 
 
 def interval(counted: Sequence[Counted], figure: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Interval:
@@ -96,11 +102,23 @@ def above(statement: str, what: str, found: Interval, limit: float = 1.0) -> Con
 
 def _judge(statement: str, comparison: str, found: Interval, limit: float, sign: int, unreached: str) -> Conclusion:
     if found.estimate is None:
-        return Conclusion(statement, unreached, comparison)
+        return Conclusion(statement, unreached, comparison, (found,))
     ends = [sign * (end - limit) for end in (found.low, found.high) if end is not None]
     if len(ends) == 2 and min(ends) > 0:
-        return Conclusion(statement, HOLDS, comparison)
-    return Conclusion(statement, FAILS if len(ends) == 2 and max(ends) <= 0 else OPEN, comparison)
+        return Conclusion(statement, HOLDS, comparison, (found,))
+    if len(ends) == 2 and max(ends) <= 0:
+        return Conclusion(statement, FAILS, comparison, (found,))
+    return Conclusion(statement, OPEN, comparison, (found,), times_as_many(found, limit))
+
+
+def times_as_many(found: Interval, limit: float) -> float | None:
+    """Return how many times as many texts the interval needs to end at the limit, if its width falls with the root of
+    their number."""
+    distance = abs(found.estimate - limit)
+    if found.low is None or found.high is None or not distance:
+        return None
+    width = found.estimate - found.low if found.estimate > limit else found.high - found.estimate
+    return (width / distance) ** 2
 
 
 def fact(statement: str, holds: bool | None, comparison: str) -> Conclusion:
@@ -114,13 +132,16 @@ def apart(statement: str, what: str, smaller: Interval, larger: Interval) -> Con
     where the intervals do not touch."""
     comparison = f"{what} = {smaller} and {larger}, holds if the first interval is below the second"
     if None in (*smaller, *larger):
-        return Conclusion(statement, OPEN, comparison)
+        return Conclusion(statement, OPEN, comparison, (smaller, larger))
     verdict = HOLDS if smaller.high < larger.low else FAILS if larger.high <= smaller.low else OPEN
-    return Conclusion(statement, verdict, comparison)
+    return Conclusion(statement, verdict, comparison, (smaller, larger))
 
 
 def all_of(statement: str, parts: Sequence[Conclusion]) -> Conclusion:
     """Judge a statement about several figures: it holds if all do, fails if one does."""
     verdicts = {part.verdict for part in parts}
     verdict = FAILS if FAILS in verdicts else OPEN if OPEN in verdicts else HOLDS
-    return Conclusion(statement, verdict, "; ".join(part.comparison for part in parts))
+    needed = [part.more for part in parts if part.verdict == OPEN]
+    more = max(needed) if verdict == OPEN and None not in needed else None
+    figures = tuple(figure for part in parts for figure in part.figures)
+    return Conclusion(statement, verdict, "; ".join(part.comparison for part in parts), figures, more)
