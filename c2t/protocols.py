@@ -117,6 +117,12 @@ class NextTokenDistributions:
         token = token if self.vocabulary is None else self.vocabulary.tokens[token]
         return self._at_slots(token), self._at_slots(log_prob), self._at_slots(entropy[..., None])[..., 0]
 
+    def log_sums(self, powers: Sequence[float]) -> Float[Tensor, "B F n"]:
+        """Return the log of the sum of all tokens' probabilities raised to each power: what these distributions are
+        normalised by at other temperatures."""
+        log_probs = self._wide - self._norm[..., None]
+        return self._at_slots(torch.stack([(power * log_probs).logsumexp(-1) for power in powers], -1))
+
     def rescored(self, k: int, score: "Rescore") -> "NextTokenDistributions":
         """Return these distributions with other scores for the k most probable tokens (fewer, if the draft has fewer):
         score(tokens, log_probs), which also says by what log-factor the probabilities of all others change."""

@@ -1,19 +1,21 @@
-"""Study of when a learned tree gains, two studies of drafts that are not calibrated, and one of parallel drafts.
+"""Study of when a learned tree gains, two studies of drafts that are not calibrated, one of parallel drafts, and one of
+a real pair.
 
 python -m pipelines.gain [OPTIONS]
-python -m pipelines.gain calibration|other-domain|parallel [OPTIONS]
+python -m pipelines.gain calibration|other-domain|parallel|real-pair [OPTIONS]
 """
 
 import typer
 
 from pipelines import terminal
-from pipelines.gain import calibration, other_domain, parallel, study
+from pipelines.gain import calibration, other_domain, parallel, real_pair, study
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.callback(invoke_without_command=True)(study.main)
 app.command("calibration")(calibration.main)
 app.command("other-domain")(other_domain.main)
 app.command("parallel")(parallel.main)
+app.command("real-pair")(real_pair.main)
 
 if __name__ == "__main__":
     with terminal.errors_in_one_line("pipelines.gain"):

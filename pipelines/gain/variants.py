@@ -180,6 +180,20 @@ def learned(nodes: Nodes, variant: Variant) -> Float[np.ndarray, " n"]:
             chosen = sample(nodes, seen & asked(nodes, model(x), seen), rng)
             model = variant.fit(x[chosen], nodes.accepted[chosen], nodes, chosen)
         score[unseen] = model(x[unseen])
+    return of_path(variant, score, nodes)
+
+
+def transferred(variant: Variant, source: Nodes, nodes: Nodes) -> Float[np.ndarray, " n"]:
+    """Return the score of every node, by the model that learned from all nodes of `source`."""
+    chosen = np.flatnonzero((source.above < 0) | source.accepted[source.above])
+    if not variant.conditional:
+        chosen = sample(source, np.ones(len(source.above), bool), np.random.default_rng(0))
+    model = variant.fit(matrix(source, variant.features)[chosen], source.accepted[chosen], source, chosen)
+    return of_path(variant, model(matrix(nodes, variant.features)), nodes)
+
+
+def of_path(variant: Variant, score: Float[np.ndarray, " n"], nodes: Nodes) -> Float[np.ndarray, " n"]:
+    """Return what nodes are ranked by: a conditional score is a logit, whose probabilities multiply along the path."""
     return along(-np.logaddexp(0, -score), nodes.above, nodes.depth) if variant.conditional else score
 
 

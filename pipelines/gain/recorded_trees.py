@@ -1,0 +1,124 @@
+"""Full EAGLE-2 trees of a real pair's draft along the target's texts, with what their nodes' probabilities would be at
+other draft temperatures. Kept in a folder, so that a stopped study goes on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.decoding import Step
+from c2t.models.draft import WrappedSession
+from c2t.models.pairs import AnyDraft, Pair
+from c2t.policies import Eagle2
+from c2t.protocols import NextTokenDistributions
+from c2t.replay.lockstep import replay
+from c2t.sampling import Sampling
+from c2t.storage.atomic import new_file
+from c2t.study.evaluate import BATCH, continuations
+from c2t.tree import Tree
+from pipelines.gain.subtrees import Nodes
+
+POWERS = (0.7, 0.85, 1.2, 1.5)  # that probabilities are raised to: 1 / the draft's temperature
+COLUMNS = ("rank", "depth", "log_prob", "log_joint", "log_max_prob", "entropy", *(f"log_prob^{p:g}" for p in POWERS))
+
+
+class Watched(NamedTuple):
+    """Draft that keeps, of the round at hand, what the powers of its distributions sum to. sessions: the latest one."""
+
+    draft: AnyDraft
+    sessions: list["WatchedSession"]
+
+    @property
+    def hidden_size(self) -> int:
+        return self.draft.hidden_size
+
+    def session(self) -> "WatchedSession":
+        """Return a new session for one generation."""
+        self.sessions[:] = [WatchedSession(self.draft.session())]
+        return self.sessions[0]
+
+
+class WatchedSession(WrappedSession):
+    """Session of the inner draft. sums: of this round, the slots of each call of `expand` and their log-sums."""
+
+    sums: list[tuple[Int[Tensor, "B F"], Float[Tensor, "B F p"]]]
+
+    def observe(self, tokens: Tensor, features: Tensor, count: Tensor) -> None:
+        """See `DraftSession.observe`."""
+        super().observe(tokens, features, count)
+        self.sums = []
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`."""
+        rows = self.draft.expand(tree, slots)
+        self.sums.append((slots, rows.log_sums(POWERS)))
+        return rows
+
+
+def recorded(
+    pair: Pair, ids: Sequence[Sequence[int]], policy: Eagle2, max_new_tokens: int, sampling: Sampling, file: Path
+) -> Nodes:
+    """Return the nodes of this policy's trees along the target's texts, from the file if they are there."""
+    if not file.is_file():
+        texts = continuations(pair, ids, max_new_tokens, policy.levels, sampling)
+        watched, parts, trees, rows = Watched(pair.draft, []), [], 0, 0
+        for start in range(0, len(texts), BATCH):
+            part = texts[start : start + BATCH]
+            for step in replay(watched, policy, part, seed=sampling.seed, sequences=range(start, start + len(part))):
+                if step.tree is not None:
+                    parts.append(_columns(step, watched.sessions[0], start, trees, rows))
+                    trees, rows = trees + len(step.rows), rows + len(parts[-1]["tree"])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(file) as new, new.open("wb") as out:
+            np.savez(out, **{name: np.concatenate([one[name] for one in parts]) for name in parts[0]})
+    with np.load(file) as found:
+        return _nodes({name: found[name] for name in found.files})
+
+
+def _columns(step: Step, session: WatchedSession, first: int, trees: int, rows: int) -> dict[str, np.ndarray]:
+    """Return the columns of a step's nodes, roots left out; `first`, `trees` and `rows` are counted before it."""
+    tree, slots = step.tree, torch.arange(step.tree.size)
+    drafted = tree.alive & (slots > 0)
+    number = drafted.flatten().cumsum(0).view_as(drafted) - 1 + rows  # of each node among all
+    parent = tree.parent.clamp(min=0)
+    sums = torch.zeros(*tree.parent.shape, len(POWERS))
+    for expanded, values in session.sums:
+        kept = expanded >= 0
+        place = torch.where(kept, expanded, tree.size)[..., None].expand_as(values)
+        sums = torch.nn.functional.pad(sums, (0, 0, 0, 1)).scatter(1, place, values)[:, : tree.size]
+    above = sums.gather(1, parent[..., None].expand_as(sums))
+    own = tree.log_prob[..., None] * torch.tensor(POWERS) - above
+    accepted = torch.zeros(len(step.rows), tree.size + 1, dtype=torch.bool)
+    path = step.accepted.slots
+    accepted.scatter_(1, torch.where(path > 0, path, tree.size), True)
+    found: dict[str, Any] = {
+        **{"rank": tree.rank, "depth": tree.depth, "log_prob": tree.log_prob, "log_joint": tree.log_joint},
+        **{"log_max_prob": tree.max_log_prob, "entropy": tree.entropy, "accepted": accepted[:, : tree.size]},
+        **{f"log_prob^{power:g}": own[..., place] for place, power in enumerate(POWERS)},
+        "above": torch.where(tree.parent > 0, number.gather(1, parent), -1),
+        "tree": (trees + torch.arange(len(step.rows)))[:, None].expand_as(drafted),
+        "prompt": (first + step.rows)[:, None].expand_as(drafted),
+    }
+    return {name: column[drafted].numpy() for name, column in found.items()}
+
+
+def _nodes(found: dict[str, np.ndarray]) -> Nodes:
+    columns = {name: found[name].astype(float) for name in COLUMNS} | {"joint_prob": np.exp(found["log_joint"])}
+    nothing = np.zeros(0, dtype=np.int64)
+    depth = found["depth"].astype(np.int64)
+    return Nodes(
+        columns,
+        found["above"],
+        depth,
+        found["tree"],
+        found["prompt"],
+        fold=nothing,
+        accepted=found["accepted"],
+        token=nothing,
+        position=nothing,
+        files=(),
+    )
