@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.kernels.compact import compact
+from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kv_pool import KVPool
 
 
@@ -23,7 +24,7 @@ class KVCache:
 
     def __init__(self, layers: int, capacity: int = 64):
         self.capacity = capacity
-        self.buffers: list[Tensor | None] = [None] * layers
+        self.buffers = LayerBuffers([None] * layers)
         self.lengths: Tensor | None = None
         self.length = 0
         self.pending = 0
@@ -86,7 +87,7 @@ class KVCache:
         """Keep only these rows of the batch, in this order."""
         if self.lengths is None:
             return
-        self.buffers = [buffer[:, rows.to(buffer.device)] for buffer in self.buffers]
+        self.buffers = LayerBuffers(buffer[:, rows.to(buffer.device)] for buffer in self.buffers)
         self.lengths = self.lengths[rows]
         self.length = int(self.lengths.max()) if len(rows) else 0
 
@@ -110,7 +111,8 @@ class KVCache:
         """
         longest = int(lengths.max())
         fork = KVCache(len(self.buffers), longest)
-        fork.buffers = [buffer[:, :, :, :longest].expand(-1, len(lengths), -1, -1, -1) for buffer in self.buffers]
+        prefixes = (buffer[:, :, :, :longest] for buffer in self.buffers)
+        fork.buffers = LayerBuffers(prefix.expand(-1, len(lengths), -1, -1, -1) for prefix in prefixes)
         fork.lengths, fork.length = lengths, longest
         return fork
 

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.kernels.compact import compact
+from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.ragged import Ragged
 
 QUANTUM = 32  # slots that a row's range is a multiple of
@@ -25,7 +26,7 @@ class KVPool:
     """
 
     def __init__(self, layers: int):
-        self.buffers: list[Tensor | None] = [None] * layers
+        self.buffers = LayerBuffers([None] * layers)
         self.slots = self.end = 0  # of each buffer: all of its slots, and the first one that no row has been given
         self.starts: list[int] = []
         self._rooms: list[int] = []  # slots of each row's range
@@ -71,6 +72,15 @@ class KVPool:
         assert self.buffers[layer].shape[2] == self.slots, "a layer's buffer has other slots than the rows were given"
         return self.buffers[layer]
 
+    def layers(self, like: Tensor, heads: int, dim: int) -> LayerBuffers:
+        """Return all layers' buffers, see `layer`, for one that writes the tokens of all layers itself."""
+        if not self.buffers.complete:
+            for number in range(len(self.buffers)):
+                self.layer(number, like, heads, dim)
+        assert self.buffers.alike, "layers have buffers of different shapes"
+        assert self.buffers[0].shape[2] == self.slots, "the layers' buffers have other slots than the rows were given"
+        return self.buffers
+
     def row(self, number: int, span: int) -> slice:
         """Return the slots of a row: its committed ones, and `span` appended ones."""
         return slice(self.starts[number], self.starts[number] + self._used[number] + span)
@@ -102,7 +112,7 @@ class KVPool:
         """Return a cache of the same rows that is free to go its own way. The committed slots are shared, which nobody
         writes; so only one of the two may append or join from now on."""
         other = copy.copy(self)
-        other.buffers, other.starts = list(self.buffers), list(self.starts)
+        other.buffers, other.starts = LayerBuffers(self.buffers), list(self.starts)
         other._rooms, other._used = list(self._rooms), list(self._used)
         return other
 

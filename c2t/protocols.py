@@ -58,13 +58,14 @@ class NextTokenDistributions:
         self.hidden, self.vocabulary, self.rows = hidden, vocabulary, rows
         self._drafted = logits
 
-    def _at_slots(self, values: Shaped[Tensor, "*S k"]) -> Shaped[Tensor, "B F k"]:
+    def _at_slots(self, values: Shaped[Tensor, "*S"]) -> Shaped[Tensor, "B F ..."]:
         return values if self.rows is None else self.rows.back(values)
 
     @cached_property
     def _wide(self) -> Float[Tensor, "*S v"]:
         """Logits of the draft's vocabulary, as float32 or float64."""
-        return self._drafted if self._drafted.dtype == torch.float64 else self._drafted.float()
+        exact = self._drafted.dtype in (torch.float32, torch.float64)
+        return self._drafted if exact else self._drafted.float()
 
     @cached_property
     def _norm(self) -> Float[Tensor, "*S"]:
@@ -115,7 +116,7 @@ class NextTokenDistributions:
             # The log-norm is found on the way; by itself it costs a pass over the vocabulary.
             token, log_prob, entropy, self._norm = rank(self._wide, k, m, vars(self).get("_norm"))
         token = token if self.vocabulary is None else self.vocabulary.tokens[token]
-        return self._at_slots(token), self._at_slots(log_prob), self._at_slots(entropy[..., None])[..., 0]
+        return self._at_slots(token), self._at_slots(log_prob), self._at_slots(entropy)
 
     def log_sums(self, powers: Sequence[float]) -> Float[Tensor, "B F n"]:
         """Return the log of the sum of all tokens' probabilities raised to each power: what these distributions are

@@ -50,7 +50,7 @@ class Ragged(NamedTuple):
         """Return values in their slots; slots that are not real get those of some other one, or 0 if there is none."""
         if not len(values):
             return values.new_zeros(*self.place.shape, *values.shape[1:])
-        return values.unflatten(0, self.place.shape) if self.full else values[self.place]
+        return values.view(*self.place.shape, *values.shape[1:]) if self.full else values[self.place]
 
 
 @lru_cache(maxsize=256)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import no_type_check
 
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Int
 from torch import Tensor
 
 from c2t.kernels.compiled import library
+from c2t.kernels.layer_buffers import LayerBuffers
 
 try:
     import triton
@@ -26,7 +27,7 @@ LONGEST = 64  # slots of a path that the kernel holds at once; a prompt has more
 
 
 def compact(
-    buffers: Sequence[Shaped[Tensor, "2 *B H T D"]],
+    buffers: LayerBuffers,
     index: Int[Tensor, "B m"],
     count: Int[Tensor, " B"],
     source: Int[Tensor, " B"],
@@ -37,8 +38,7 @@ def compact(
     Slots are counted from a buffer's first one, in its first head. The order is kept, and the result is as if all slots
     were read before one is written. The buffers may be on several devices.
     """
-    first = buffers[0]
-    alike = len({(buffer.device, buffer.shape) for buffer in buffers}) == 1 and all(map(Tensor.is_contiguous, buffers))
+    first, alike = buffers[0], buffers.alike
     if triton is not None and first.is_cuda and alike and index.shape[1] <= LONGEST:
         triton_compact(buffers, index, count, source, target)
     elif alike and first.device.type == "cpu" and compiled() is not None:
@@ -70,15 +70,14 @@ def compiled() -> ctypes.CDLL | None:
     return found
 
 
-def compiled_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, source: Tensor, target: Tensor) -> None:
+def compiled_compact(buffers: LayerBuffers, index: Tensor, count: Tensor, source: Tensor, target: Tensor) -> None:
     """Do `compact` in C, on a CPU."""
     heads, size, dim = buffers[0].shape[-3:]
     half = buffers[0].stride(0) // dim
-    places = (ctypes.c_void_p * len(buffers))(*map(Tensor.data_ptr, buffers))
     index, count, source, target = (each.contiguous() for each in (index, count, source, target))
     shape = len(buffers), len(count), heads, half, size, dim * buffers[0].element_size()
     paths = index.data_ptr(), index.shape[1], count.data_ptr(), source.data_ptr(), target.data_ptr()
-    if compiled().compact(places, *shape, *paths):
+    if compiled().compact(buffers.addresses, *shape, *paths):
         raise MemoryError(f"no memory for a path of {index.shape[1]} slots")
 
 

@@ -7,7 +7,7 @@ transformers' `LlamaDecoderLayer`.
 """
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from c2t.kernels.compiled import library
+from c2t.kernels.layer_buffers import LayerBuffers
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 
@@ -83,10 +84,10 @@ class PackedMatrix:
 
     def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
         """Return x W' + b in float32."""
-        rows = x.reshape(-1, x.shape[-1]).float().contiguous()
-        out = rows.new_empty(len(rows), self.struct.outputs)
-        kernels().linear(self.struct, rows.data_ptr(), len(rows), out.data_ptr(), torch.get_num_threads())
-        return out[:, : self.outputs].unflatten(0, x.shape[:-1])
+        x = (x if x.dtype == torch.float32 else x.float()).contiguous()
+        out, rows = x.new_empty(*x.shape[:-1], self.struct.outputs), x.numel() // self.struct.inputs
+        kernels().linear(self.struct, x.data_ptr(), rows, out.data_ptr(), torch.get_num_threads())
+        return out if self.outputs == self.struct.outputs else out[..., : self.outputs]
 
 
 class Sight(NamedTuple):
@@ -152,7 +153,7 @@ class PackedLayers:
         self,
         x: Float[Tensor, "R H"],
         turns: tuple[Float[Tensor, "R h"], Float[Tensor, "R h"]],
-        buffers: Sequence[Float[Tensor, "2 *B K t D"]],
+        buffers: LayerBuffers,
         places: Int[Tensor, " R"],
         sight: Sight,
         tapped: dict[int, Tensor | None],
@@ -165,15 +166,15 @@ class PackedLayers:
         (1, R, H); the number of layers stands for the outputs.
         """
         strides, threads = buffers[0].stride(), torch.get_num_threads()
-        assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, *turns, *buffers))
-        assert all(buffer.shape == buffers[0].shape for buffer in buffers)
+        assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, *turns, buffers[0]))
+        assert buffers.alike
         assert places.is_contiguous()
         assert len(buffers) == len(self)
-        keys, taps = (_POINTER * len(self))(*(buffer.data_ptr() for buffer in buffers)), (_POINTER * (len(self) + 1))()
+        taps = (_POINTER * (len(self) + 1))()
         for number in tapped:
             tapped[number] = tap = torch.empty_like(x[None])
             taps[number] = tap.data_ptr()
-        cache = _Cache(ctypes.addressof(keys), strides[0], strides[-3], places.data_ptr())
+        cache = _Cache(ctypes.addressof(buffers.addresses), strides[0], strides[-3], places.data_ptr())
         told = [each.contiguous() for each in sight[:3]]
         slots = told[2].shape[1]
         seen = _Sight(*(each.data_ptr() for each in told), slots, sight.longest)

@@ -36,7 +36,7 @@ static void insert(float *value, int64_t *token, long count, float x, int64_t id
     value[place] = x, token[place] = id;
 }
 
-/* The k largest, equal ones by lowest id. value, token: room for k + 1. */
+/* The k largest, equal ones by lowest id. */
 static void largest(const float *x, long vocabulary, long k, float *value, int64_t *token) {
     for (long i = 0; i < k; i++) insert(value, token, i, x[i], i);
     for (long from = k; k && from < vocabulary; from += PART) {
@@ -73,8 +73,7 @@ static float quantile(const float *x, long vocabulary, long m) {
     return found.value;
 }
 
-/* Rows of contiguous logits. m < vocabulary: -1 for all tokens, 0 for no entropy (NaN). value: room for rows x (k + 1) floats, token
-   likewise; the first k of each row are the result. */
+/* Rows of contiguous logits. m < vocabulary: -1 for all tokens, 0 for no entropy (NaN). value, token: (rows, k). */
 void rank_rows(const float *logits, long rows, long vocabulary, long k, long m, int64_t *token, float *value,
                float *entropy, float *log_norm, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -106,7 +105,7 @@ void rank_rows(const float *logits, long rows, long vocabulary, long k, long m, 
         log_norm[r] = broken ? __builtin_nanf("") : peak == -INFINITE ? peak : (float)(peak + log_all);
         /* -sum p (less - log_all) with p = e^less / all */
         entropy[r] = broken || !m ? __builtin_nanf("") : (float)((of_most * log_all - mean) / all);
-        largest(x, vocabulary, k, value + r * (k + 1), token + r * (k + 1));
-        for (long i = 0; i < k; i++) value[r * (k + 1) + i] -= log_norm[r];
+        largest(x, vocabulary, k, value + r * k, token + r * k);
+        for (long i = 0; i < k; i++) value[r * k + i] -= log_norm[r];
     }
 }

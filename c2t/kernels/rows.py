@@ -74,16 +74,17 @@ def compiled() -> ctypes.CDLL | None:
 
 def compiled_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None) -> TopK:
     """Do `rank` in C; logits are in float32 on a CPU."""
-    batch, vocabulary = logits.shape[:-1], logits.shape[-1]
-    flat = logits.reshape(-1, vocabulary).contiguous()
-    rows = len(flat)
-    token, value = torch.empty(rows, k + 1, dtype=torch.int64), flat.new_empty(rows, k + 1)
-    entropy, log_norm = flat.new_empty(rows), flat.new_empty(rows)
-    out = (tensor.data_ptr() for tensor in (token, value, entropy, log_norm))
+    batch, vocabulary, logits = logits.shape[:-1], logits.shape[-1], logits.contiguous()
+    found = TopK(
+        logits.new_empty(*batch, k, dtype=torch.int64),
+        logits.new_empty(*batch, k),
+        logits.new_empty(batch),
+        logits.new_empty(batch),
+    )
     most = -1 if m is None or m >= vocabulary else m
-    compiled().rank_rows(flat.data_ptr(), rows, vocabulary, k, most, *out, torch.get_num_threads())
-    columns = (token[:, :k], value[:, :k], entropy, log_norm)
-    return TopK(*(column.reshape(*batch, *column.shape[1:]) for column in columns))
+    rows, out = found.log_norm.numel(), (column.data_ptr() for column in found)
+    compiled().rank_rows(logits.data_ptr(), rows, vocabulary, k, most, *out, torch.get_num_threads())
+    return found
 
 
 def chunk_size(vocabulary: int) -> int:

@@ -3,13 +3,14 @@
 transformers' modules keep the weights; these are snapshots of them for decoding.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, Sight, packable
 from c2t.kv_cache import KVCache
 from c2t.kv_pool import KVPool
@@ -38,7 +39,7 @@ class Decoder:
         positions: Int[Tensor, " R"],
         places: Int[Tensor, " R"],
         sight: Sight,
-        buffers: Sequence[Tensor],
+        buffers: LayerBuffers,
         tapped: dict[int, Tensor | None],
     ) -> Float[Tensor, "R H"]:
         """Append R tokens to the cache and return the last layer's outputs in float32; see `PackedLayers` for what the
@@ -77,8 +78,7 @@ class PackedLlama:
         cache.append(rows)
         sight = Sight(cache.first[rows.row], cache.lengths[rows.row], mask, cache.longest)
         embedded, layers = self.embed_tokens(tokens), self.decoder.layers
-        like = embedded.new_empty(0, dtype=torch.float32)
-        buffers = [cache.layer(number, like, layers.kv_heads, layers.dim) for number in range(len(layers))]
+        buffers = cache.layers(embedded.new_empty(0, dtype=torch.float32), layers.kv_heads, layers.dim)
         return self.norm(self.decoder(embedded, positions, cache.places, sight, buffers, tapped))
 
 

@@ -45,14 +45,18 @@ class Projection:
 
     def __init__(self, linear: nn.Module):
         self.linear = linear
+        self._look: Tensor | None = None
 
     def __call__(self, x: Float[Tensor, "*R F"]) -> Float[Tensor, "*R V"]:
         kind = packing_of(self.linear)
         if kind is None or x.is_cuda or x.dtype != torch.float32 or self._learns(x):
             return self.linear(x)
-        version, copy = version_of(self.linear.weight), _COPIES.get(self.linear)
+        weight: Tensor = self.linear.weight
+        if self._look is None or self._look.data_ptr() != weight.data_ptr():
+            self._look = look_at(weight)
+        version, copy = version_of(weight, self._look), _COPIES.get(self.linear)
         if copy is None or copy[0] != version:
-            copy = version, kind(self.linear.weight, self.linear.bias)
+            copy = version, kind(weight, self.linear.bias)
             _COPIES[self.linear] = copy
         return copy[1](x)
 
@@ -71,14 +75,20 @@ def packing_of(linear: nn.Module) -> type[PackedMatrix] | type[OneDNNMatrix] | N
     return OneDNNMatrix if ONEDNN and linear.weight.dtype == torch.float32 else None
 
 
-def version_of(weight: Tensor) -> Version:
-    """Return a value that changes whenever the weight does.
+def version_of(weight: Tensor, look: Tensor | None = None) -> Version:
+    """Return a value that changes whenever the weight does. look: what `look_at` returned for it before.
 
     Two kinds of changes have no version in torch: those of tensors made in inference mode, and those through
     `weight.data`, as PEFT merges adapters. On a CPU some values tell them; elsewhere a look would wait for the device.
     """
     version = 0 if weight.is_inference() else weight._version
+    values = (look_at(weight) if look is None else look).tolist()
+    return weight.data_ptr(), version, tuple(values)
+
+
+def look_at(weight: Tensor) -> Tensor:
+    """Return a view of the few values of a weight that are a part of its version."""
     if weight.device.type != "cpu" or not weight.is_contiguous():
-        return weight.data_ptr(), version, ()
+        return torch.empty(0)
     flat = weight.detach().view(-1)
-    return weight.data_ptr(), version, tuple(flat[:: max(1, len(flat) // LOOKED_AT)].tolist())
+    return flat[:: max(1, len(flat) // LOOKED_AT)]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from c2t.kernels.compact import LONGEST, compact, compiled, compiled_compact, torch_compact, triton_compact
+from c2t.kernels.layer_buffers import LayerBuffers
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INDEX = torch.tensor([[0, 2, 5], [3, 1, 1], [0, 1, 2]])  # any order, and twice the same
@@ -35,7 +36,7 @@ def test_row_r_has_its_path_behind_its_prefix(move, counts: list[int], dtype: to
     """In row 0 the path overlaps with what it replaces; behind row 2's longest path the buffer ends."""
     lengths, start = torch.tensor([4, 2, 0]), 4
     before = buffers(3, 3, 2, 10, 6, dtype)
-    after = [buffer.clone() for buffer in before]
+    after = LayerBuffers(buffer.clone() for buffer in before)
     first = rows_of(after)
     move(after, *on_device(INDEX, torch.tensor(counts), first + start, first + lengths))
     for old, new in zip(before, after, strict=True):
@@ -58,11 +59,30 @@ def test_addresses_follow_the_buffers() -> None:
 
 
 def test_prompt_that_does_not_fit_the_kernel_stays_where_it_is() -> None:
-    layers = buffers(1, 1, 1, LONGEST + 8, 4, torch.float32)
+    layers = LayerBuffers(buffers(1, 1, 1, LONGEST + 8, 4, torch.float32))
     before = layers[0].clone()
     steps = torch.arange(LONGEST + 1)[None]
     compact(layers, *on_device(steps, torch.tensor([LONGEST]), torch.tensor([0]), torch.tensor([0])))
     assert layers[0].equal(before)
+
+
+def test_what_is_known_of_buffers_is_forgotten_when_one_is_replaced() -> None:
+    layers = LayerBuffers([None, None])
+    assert not layers.complete
+    layers[:] = buffers(2, 1, 1, 9, 4, torch.float32)
+    assert layers.complete
+    assert layers.alike
+    assert list(layers.addresses) == [layer.data_ptr() for layer in layers]
+    for other in (
+        torch.zeros(2, 1, 1, 8, 4),
+        layers[0].double(),
+        layers[0].transpose(3, 4).contiguous().transpose(3, 4),
+    ):
+        layers[1] = other.to(DEVICE)
+        assert not layers.alike
+        layers[1] = layers[0].clone()
+        assert layers.alike
+    assert list(layers.addresses) == [layer.data_ptr() for layer in layers]
 
 
 @pytest.mark.gpu
@@ -82,7 +102,7 @@ def test_kernel_is_the_twin_at_full_size(dtype: torch.dtype) -> None:
 def test_rows_that_are_ranges_of_one_buffer(move) -> None:
     """As `KVPool` has them: (2, heads, slots, dim), each row with a start of its own."""
     before = [torch.randn(2, 3, 30, 5).to(DEVICE) for _ in range(2)]
-    after = [buffer.clone() for buffer in before]
+    after = LayerBuffers(buffer.clone() for buffer in before)
     tails, counts = torch.tensor([21, 3, 12]), torch.tensor([3, 2, 1])
     move(after, *on_device(INDEX, counts, tails, tails))
     for old, new in zip(before, after, strict=True):

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
+from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, Sight, kernels, packable
 from c2t.models.rotations import Rotations
 from tests.rounding import assert_within, dot_bound, growth
@@ -58,7 +59,7 @@ def packed_output(layers: PackedLayers, x: Tensor, positions: Tensor, mask: Tens
     sight = Sight(first.flatten(), torch.zeros(rows * n, dtype=torch.long), mask.flatten(0, 1), 0)
     places = (first + slots - n + torch.arange(n)).flatten()
     x, buffer = x.flatten(0, 1).clone(), buffer.contiguous()
-    layers(x, Rotations(rotary(), DIM).at(positions.flatten()), [buffer], places, sight, {})
+    layers(x, Rotations(rotary(), DIM).at(positions.flatten()), LayerBuffers([buffer]), places, sight, {})
     return x.unflatten(0, positions.shape)
 
 

@@ -1,0 +1,35 @@
+"""A cache's buffers of all layers, and what kernels need to know of them: found once, and again when one is replaced.
+
+To ask thirty layers for their shapes and addresses costs more than to move a path in all of them.
+"""
+
+import ctypes
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class LayerBuffers(list[Tensor | None]):
+    """Keys and values of each layer, (2, *B, heads, slots, dim); None before there are any."""
+
+    def __setitem__(self, layer: Any, buffer: Any) -> None:
+        super().__setitem__(layer, buffer)
+        vars(self).clear()  # what is cached
+
+    @cached_property
+    def complete(self) -> bool:
+        """True if every layer has its buffer."""
+        return not any(buffer is None for buffer in self)
+
+    @cached_property
+    def alike(self) -> bool:
+        """True if all are contiguous, of one shape and type, and on one device."""
+        kinds = {(buffer.device, buffer.dtype, buffer.shape) for buffer in self}
+        return len(kinds) == 1 and all(map(Tensor.is_contiguous, self))
+
+    @cached_property
+    def addresses(self) -> ctypes.Array:
+        """Where the buffers begin."""
+        return (ctypes.c_void_p * len(self))(*map(torch.Tensor.data_ptr, self))
