@@ -67,6 +67,15 @@ class NextTokenDistributions:
         exact = self._drafted.dtype in (torch.float32, torch.float64)
         return self._drafted if exact else self._drafted.float()
 
+    @property
+    def drafted(self) -> Float[Tensor, "*S v"]:
+        """Logits of the draft's vocabulary, of the slots `rows`, as float32 or float64."""
+        return self._wide
+
+    def own(self) -> "NextTokenDistributions":
+        """Return these distributions, not yet read, with logits of their own: `drafted` may be changed in place."""
+        return self
+
     @cached_property
     def _norm(self) -> Float[Tensor, "*S"]:
         return rank(self._wide, 0, 0).log_norm

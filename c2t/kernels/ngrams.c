@@ -1,12 +1,16 @@
-/* New scores of a draft's most probable tokens by what followed the same tokens earlier in the text; see ngrams.py. */
+/* A draft's logits raised by what followed the same tokens earlier in the text; see ngrams.py. */
 
-#include <stdint.h>
+#include <stdlib.h>
 
-/* log(e^a + e^b) */
-static double log_add(double a, double b) {
-    double most = a > b ? a : b, least = a > b ? b : a;
-    return most + __builtin_log1p(__builtin_exp(least - most));
-}
+#include "vectors.h"
+
+#define MOST_KINDS 8 /* lengths of contexts */
+
+/* A token that followed, and how often it did behind a context of each length. */
+typedef struct {
+    int64_t token;
+    long times[MOST_KINDS];
+} follower;
 
 /* The last `longest` tokens of a path, its end first: up the tree to below the root, then back through the text, whose
    last token is the root. Returns how many there are. */
@@ -18,41 +22,112 @@ static long read_context(const int64_t *token, const int64_t *parent, int64_t sl
     return found;
 }
 
-/* rows x width slots of trees of `size` slots, each with `count` tokens; text: `length` tokens each, `stride` apart. prior: a weight for
-   each length of a context from `shortest` to `longest`. */
-void mix_ngrams(const int64_t *text, long stride, const int64_t *lengths, const int64_t *token, const int64_t *parent,
-                long rows, long size, const int64_t *slots, long width, const int64_t *tokens, const float *log_prob,
-                long count, const double *prior, long shortest, long longest, float *score, float *factor) {
-    long kinds = longest - shortest + 1;
-    for (long s = 0; s < rows * width; s++) {
-        long row = s / width, length = lengths[row];
-        const int64_t *words = text + row * stride, *candidate = tokens + s * count;
-        const float *old = log_prob + s * count;
-        int64_t context[longest];
-        long known = read_context(token + row * size, parent + row * size, slots[s] < 0 ? 0 : slots[s], words, length,
-                                  longest, context);
-        long places[kinds], followed[kinds * count]; /* by length of the context: in all, and by each token */
-        for (long n = 0; n < kinds; n++) places[n] = 0;
-        for (long i = 0; i < kinds * count; i++) followed[i] = 0;
-        for (long end = shortest - 1; known >= shortest && end < length - 1; end++) {
-            long same = 0;
-            while (same < known && same <= end && words[end - same] == context[same]) same++;
-            for (long n = shortest; n <= same; n++) {
-                places[n - shortest]++;
-                for (long i = 0; i < count; i++) followed[(n - shortest) * count + i] += candidate[i] == words[end + 1];
-            }
-        }
+/* Count what followed the context in the text. places: how often a context of each length was there, and went on.
+   Returns the number of followers. */
+static long count_followers(const int64_t *text, long length, const int64_t *context, long known, long shortest,
+                            long kinds, long *places, follower *found) {
+    long followers = 0;
+    for (long n = 0; n < kinds; n++) places[n] = 0;
+    for (long end = shortest - 1; known >= shortest && end < length - 1; end++) {
+        long same = 0, which = 0;
+        while (same < known && same <= end && text[end - same] == context[same]) same++;
+        if (same < shortest) continue;
+        while (which < followers && found[which].token != text[end + 1]) which++;
+        if (which == followers) found[followers++] = (follower){.token = text[end + 1]};
+        for (long n = 0; n <= same - shortest; n++) places[n]++, found[which].times[n]++;
+    }
+    return followers;
+}
+
+/* The place of a token in ascending ids, -1 if it is not there. */
+static long place_of(int64_t token, const int64_t *ids, long count) {
+    if (!ids) return token;
+    long low = 0, high = count;
+    while (low < high) {
+        long middle = (low + high) / 2;
+        if (ids[middle] < token) low = middle + 1;
+        else high = middle;
+    }
+    return low < count && ids[low] == token ? low : -1;
+}
+
+/* How many logits come before this one: greater ones, and equal ones of lower id. */
+static long before(const float *x, long vocabulary, long place) {
+    int count = 0;
+    for (long i = 0; i < place; i++) count += x[i] >= x[place];
+    for (long i = place + 1; i < vocabulary; i++) count += x[i] > x[place];
+    return count;
+}
+
+static double log_sum_exp(const float *x, long vocabulary) {
+    long whole = vocabulary / W * W;
+    vector most = {0}, sum = {0};
+    most -= INFINITE;
+    for (long i = 0; i < whole; i += W) most = choose(READ(x + i) > most, READ(x + i), most);
+    float peak = -INFINITE;
+    for (int i = 0; i < W; i++) peak = most[i] > peak ? most[i] : peak;
+    for (long i = whole; i < vocabulary; i++) peak = x[i] > peak ? x[i] : peak;
+    for (long i = 0; i < whole; i += W) sum += exponential(READ(x + i) - peak);
+    double all = total(sum);
+    for (long i = whole; i < vocabulary; i++) all += __builtin_exp(x[i] - peak);
+    return peak + __builtin_log(all);
+}
+
+/* log(e^a + e^b) */
+static double log_add(double a, double b) {
+    double most = a > b ? a : b, least = a > b ? b : a;
+    return most + __builtin_log1p(__builtin_exp(least - most));
+}
+
+/* Raise the logits of `count` slots, row after row of a vocabulary, in place: slot[s] of tree row[s]. text: `stride`
+   tokens from one to the next; trees of `size` slots. ids: the tokens of the vocabulary in rising order, 0 for all. A
+   token is raised if fewer than `plausible` come before it. prior: a weight for each of `kinds` lengths of a context,
+   from `shortest` on. room: for as many followers as the longest text has tokens. */
+static void raise_all(const int64_t *text, long stride, const int64_t *lengths, const int64_t *token,
+                      const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
+                      float *logits, long vocabulary, const int64_t *ids, long plausible, const double *prior,
+                      long shortest, long kinds, follower *room) {
+    for (long s = 0; s < count; s++) {
+        const int64_t *own = text + row[s] * stride;
+        int64_t context[shortest + kinds - 1];
+        long places[kinds], first = row[s] * size, length = lengths[row[s]];
+        long known = read_context(token + first, parent + first, slot[s] < 0 ? 0 : slot[s], own, length,
+                                  shortest + kinds - 1, context);
+        long followers = count_followers(own, length, context, known, shortest, kinds, places, room);
         double left = 1, weight[kinds]; /* what longer contexts leave to shorter ones; of a place of each length */
         for (long n = kinds - 1; n >= 0; n--) {
             weight[n] = left / (places[n] + prior[n]);
             left *= prior[n] / (places[n] + prior[n]);
         }
-        factor[s] = __builtin_log(left);
-        for (long i = 0; i < count; i++) {
-            double share = 0, kept = old[i] + __builtin_log(left);
-            for (long n = 0; n < kinds; n++) share += followed[n * count + i] * weight[n];
-            int raised = share > 0 && old[i] > -__builtin_inff();
-            score[s * count + i] = raised ? log_add(kept, __builtin_log(share)) : kept;
+        /* Only ratios matter: instead of lowering all others by `left`, raise these by so much more. The ranks are those
+           of the draft, so all of them are found before a logit changes. */
+        float *x = logits + s * vocabulary;
+        long raised = 0;
+        for (long f = 0; f < followers; f++) {
+            long place = place_of(room[f].token, ids, vocabulary);
+            if (place < 0 || !(x[place] > -INFINITE) || before(x, vocabulary, place) >= plausible) continue;
+            room[raised] = room[f];
+            room[raised++].token = place;
+        }
+        double norm = raised ? log_sum_exp(x, vocabulary) : 0;
+        for (long f = 0; f < raised; f++) {
+            double share = 0;
+            for (long n = 0; n < kinds; n++) share += room[f].times[n] * weight[n];
+            float *y = x + room[f].token;
+            *y = (float)log_add(*y, norm + __builtin_log(share / left));
         }
     }
+}
+
+/* Returns nonzero if there is no memory for the followers. */
+int raise_followers(const int64_t *text, long stride, long longest, const int64_t *lengths, const int64_t *token,
+                    const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
+                    float *logits, long vocabulary, const int64_t *ids, long plausible, const double *prior,
+                    long shortest, long kinds) {
+    follower *room = malloc(longest * sizeof *room);
+    if (!room || kinds > MOST_KINDS) return 1;
+    raise_all(text, stride, lengths, token, parent, size, row, slot, count, logits, vocabulary, ids, plausible, prior,
+              shortest, kinds, room);
+    free(room);
+    return 0;
 }

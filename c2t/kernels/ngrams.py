@@ -1,5 +1,5 @@
-"""Scores of a draft's most probable tokens, mixed with counts of what followed the same tokens earlier in the text: a
-function in C on a CPU (ngrams.c), torch elsewhere and where that cannot be compiled."""
+"""A draft's most probable tokens mixed with counts of what followed the same tokens earlier in the text: `mix` in
+torch, and the same in C on a CPU (ngrams.c)."""
 
 import ctypes
 from collections.abc import Sequence
@@ -19,29 +19,13 @@ NOTHING = -2  # in place of a token: unlike any, and unlike the beginning of the
 
 
 class Paths(NamedTuple):
-    """Paths to F slots of each of B trees: the committed text with the root, text[r, :lengths[r]], then the tree under
-    it (columns `token` and `parent`, the root in slot 0). Slots of -1 are not used."""
+    """Paths to the slots of B trees: the committed text with the root, text[r, :lengths[r]], then the tree under it
+    (columns `token` and `parent`, the root in slot 0)."""
 
     text: Int[Tensor, "B L"]
     lengths: Int[Tensor, " B"]
     token: Int[Tensor, "B n"]
     parent: Int[Tensor, "B n"]
-    slots: Int[Tensor, "B F"]
-
-
-def mix(
-    paths: Paths, tokens: Int[Tensor, "B F K"], log_probs: Float[Tensor, "B F K"], prior_weights: Sequence[float]
-) -> tuple[Float[Tensor, "B F K"], Float[Tensor, "B F 1"]]:
-    """Return new log scores of these tokens, and the log-factor for the probabilities of all others.
-
-    If the last n tokens of a slot's path occur N times earlier in the text, c of them before the token x, the
-    probability p of x becomes (c + d p) / (N + d), where d is the prior weight of n. This is applied for n = SHORTEST,
-    then to that result for n one larger, up to LONGEST. A token of probability 0 keeps it.
-    """
-    plain = log_probs.dtype == torch.float32 and log_probs.device.type == "cpu" and not log_probs.requires_grad
-    if plain and compiled() is not None:
-        return compiled_mix(paths, tokens, log_probs, prior_weights)
-    return torch_mix(paths, tokens, log_probs, prior_weights)
 
 
 @cache
@@ -50,49 +34,72 @@ def compiled() -> ctypes.CDLL | None:
     found = library(Path(__file__).with_suffix(".c"))
     if found is not None:
         pointer, size = ctypes.c_void_p, ctypes.c_long
-        found.mix_ngrams.argtypes = (
-            *(pointer, size, pointer),
-            *(pointer, pointer, size, size, pointer, size),
-            *(pointer, pointer, size, pointer, size, size, pointer, pointer),
+        found.raise_followers.argtypes = (
+            *(pointer, size, size, pointer),
+            *(pointer, pointer, size, pointer, pointer, size),
+            *(pointer, size, pointer, size, pointer, size, size),
         )
     return found
 
 
-def compiled_mix(
-    paths: Paths, tokens: Int[Tensor, "B F K"], log_probs: Float[Tensor, "B F K"], prior_weights: Sequence[float]
-) -> tuple[Float[Tensor, "B F K"], Float[Tensor, "B F 1"]]:
-    """Do `mix` in C; log_probs are in float32 on a CPU."""
-    text, (lengths, token, parent, slots) = paths.text, (part.contiguous() for part in paths[1:])
-    tokens, log_probs = tokens.contiguous(), log_probs.contiguous()
-    score, factor = torch.empty_like(log_probs), log_probs.new_empty(*slots.shape, 1)
-    compiled().mix_ngrams(
-        *(text.data_ptr(), text.stride(0), lengths.data_ptr()),
-        *(token.data_ptr(), parent.data_ptr(), *token.shape, slots.data_ptr(), slots.shape[1]),
-        *(tokens.data_ptr(), log_probs.data_ptr(), tokens.shape[2]),
-        *((ctypes.c_double * len(prior_weights))(*prior_weights), SHORTEST, LONGEST),
-        *(score.data_ptr(), factor.data_ptr()),
+def serves(logits: Float[Tensor, "*S v"]) -> bool:
+    """Return True if `raise_followers` can change these logits: in float32 on a CPU with a compiler."""
+    plain = logits.dtype == torch.float32 and logits.device.type == "cpu" and not logits.requires_grad
+    return plain and logits.is_contiguous() and compiled() is not None
+
+
+def raise_followers(
+    paths: Paths,
+    row: Int[Tensor, " S"],
+    slot: Int[Tensor, " S"],
+    logits: Float[Tensor, "*S v"],
+    ids: Int[Tensor, " v"] | None,
+    plausible: int,
+    prior_weights: Sequence[float],
+) -> None:
+    """Do `mix` in C for the `plausible` most probable tokens of slot[s] of tree row[s]: change their logits in place,
+    so that their softmax is the mixture. ids: the tokens that the logits are of, in rising order; None for all."""
+    text, (lengths, token, parent), slot = paths.text, (part.contiguous() for part in paths[1:]), slot.contiguous()
+    failed = compiled().raise_followers(
+        *(text.data_ptr(), text.stride(0), text.shape[1], lengths.data_ptr()),
+        *(token.data_ptr(), parent.data_ptr(), token.shape[1], row.data_ptr(), slot.data_ptr(), len(slot)),
+        *(logits.data_ptr(), logits.shape[-1], None if ids is None else ids.data_ptr(), plausible),
+        *((ctypes.c_double * len(prior_weights))(*prior_weights), SHORTEST, len(prior_weights)),
     )
-    return score, factor
+    if failed:
+        raise MemoryError(f"no memory to count what follows in a text of {text.shape[1]} tokens")
 
 
-def torch_mix(
-    paths: Paths, tokens: Int[Tensor, "B F K"], log_probs: Float[Tensor, "B F K"], prior_weights: Sequence[float]
+def mix(
+    paths: Paths,
+    slots: Int[Tensor, "B F"],
+    tokens: Int[Tensor, "B F K"],
+    log_probs: Float[Tensor, "B F K"],
+    prior_weights: Sequence[float],
 ) -> tuple[Float[Tensor, "B F K"], Float[Tensor, "B F 1"]]:
-    """Do `mix` in torch."""
-    copied, kept = _copies(paths, torch.tensor(prior_weights, dtype=log_probs.dtype, device=log_probs.device))
+    """Return new log scores of these tokens after these slots (-1: any), and the log-factor for the probabilities of
+    all other tokens.
+
+    If the last n tokens of a slot's path occur N times earlier in the text, c of them before the token x, the
+    probability p of x becomes (c + d p) / (N + d), where d is the prior weight of n. This is applied for n = SHORTEST,
+    then to that result for n one larger, up to LONGEST. A token of probability 0 keeps it.
+    """
+    copied, kept = _copies(paths, slots, torch.tensor(prior_weights, dtype=log_probs.dtype, device=log_probs.device))
     share = ((tokens[..., None] == paths.text.roll(-1, 1)[:, None, None]) * copied[:, :, None]).sum(-1)
     scores = torch.logaddexp(log_probs + kept.log(), share.log())
     return scores.where(log_probs > float("-inf"), log_probs), kept.log()
 
 
-def _copies(paths: Paths, prior_weights: Float[Tensor, " N"]) -> tuple[Float[Tensor, "B F L"], Float[Tensor, "B F 1"]]:
+def _copies(
+    paths: Paths, slots: Int[Tensor, "B F"], prior_weights: Float[Tensor, " N"]
+) -> tuple[Float[Tensor, "B F L"], Float[Tensor, "B F 1"]]:
     """Return the probability that goes to the token after each place of the text, and the factor left to the
     draft's."""
     text = paths.text
     places = torch.arange(text.shape[1], device=text.device)
     behind = torch.stack([text.roll(back, 1).masked_fill(places < back, NOTHING) for back in range(LONGEST)], 1)
     behind = behind.masked_fill((places >= (paths.lengths - 1)[:, None])[:, None], NOTHING)
-    same = (behind[:, None] == _context(paths)[..., None]).to(prior_weights.dtype)
+    same = (behind[:, None] == _context(paths, slots)[..., None]).to(prior_weights.dtype)
     fits = same.cumprod(2)[:, :, SHORTEST - 1 :]
     weight = 1 / (fits.sum(3) + prior_weights)
     # A longer context's counts leave that much of what the shorter ones said.
@@ -101,7 +108,7 @@ def _copies(paths: Paths, prior_weights: Float[Tensor, " N"]) -> tuple[Float[Ten
     return copied, left[..., :1]
 
 
-def _context(paths: Paths) -> Int[Tensor, "B F N"]:
+def _context(paths: Paths, slots: Int[Tensor, "B F"]) -> Int[Tensor, "B F N"]:
     """Return the last LONGEST tokens up to each slot, its own first; BEFORE before the beginning of the text.
 
     A beginning mark, the text and the tree stand in one row of tokens, with each one's predecessor.
@@ -110,7 +117,7 @@ def _context(paths: Paths) -> Int[Tensor, "B F N"]:
     token = torch.cat([torch.full_like(paths.text[:, :1], BEFORE), paths.text, paths.token], 1)
     before = (torch.arange(size, device=token.device) - 1).clamp(min=0).expand(len(token), -1)
     under_root = torch.where(paths.parent < 0, paths.lengths[:, None] - 1, size + paths.parent)
-    before, place, places = torch.cat([before, under_root], 1), size + paths.slots.clamp(min=0), []
+    before, place, places = torch.cat([before, under_root], 1), size + slots.clamp(min=0), []
     for _ in range(LONGEST):
         places.append(place)
         place = before.gather(1, place)

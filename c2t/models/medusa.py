@@ -112,6 +112,10 @@ class AtDepth(NextTokenDistributions):
     def _norm(self) -> Float[Tensor, "B F"]:
         return self._at(self.ahead.log_norm)[..., 0]
 
+    def own(self) -> NextTokenDistributions:
+        """See `NextTokenDistributions.own`."""
+        return NextTokenDistributions(self._drafted, self.hidden, self.vocabulary)
+
     def topk_entropy(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """See `NextTokenDistributions.topk_entropy`."""
         tokens, log_probs, entropy = self.ahead.topk_entropy(k, m)

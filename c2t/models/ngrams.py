@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.kernels.ngrams import LONGEST, SHORTEST, Paths, mix
+from c2t.kernels.ngrams import LONGEST, SHORTEST, Paths, mix, raise_followers, serves
 from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft import DraftSession, WrappedSession
 from c2t.models.draft_lm import DraftLM
@@ -21,6 +21,7 @@ from c2t.models.hydra import HydraDraft
 from c2t.models.medusa import MedusaDraft
 from c2t.models.published_medusa import PublishedMedusaDraft
 from c2t.protocols import NextTokenDistributions
+from c2t.ragged import whole
 from c2t.tree import Tree
 
 SOONER = 4.0  # the draft's weight is divided by this for each further token of the context
@@ -74,7 +75,7 @@ class NgramSession(WrappedSession):
         """See `DraftSession.observe`; also appends the tokens to the text."""
         super().observe(tokens, features, count)
         if self.text is None:
-            self.text, self.lengths = tokens, count + 1
+            self.text, self.lengths = tokens.contiguous(), count + 1
             return
         place = self.lengths[:, None] + torch.arange(tokens.shape[1] - 1, device=tokens.device)
         longer = torch.nn.functional.pad(self.text, (0, tokens.shape[1] - 1))
@@ -84,8 +85,17 @@ class NgramSession(WrappedSession):
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
         rows = self.draft.expand(tree, slots)
-        paths = Paths(self.text, self.lengths, tree.token, tree.parent, slots)
-        return rows.rescored(PLAUSIBLE, lambda tokens, log_probs: mix(paths, tokens, log_probs, self.prior_weights))
+        paths = Paths(self.text, self.lengths, tree.token, tree.parent)
+        if serves(rows.drafted):
+            rows = rows.own()
+            real, ids = rows.rows or whole(*slots.shape, slots.device), rows.vocabulary and rows.vocabulary.tokens
+            raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, PLAUSIBLE, self.prior_weights)
+            return rows
+
+        def mixed(tokens: Int[Tensor, "B F K"], log_probs: Float[Tensor, "B F K"]) -> tuple[Tensor, Tensor]:
+            return mix(paths, slots, tokens, log_probs, self.prior_weights)
+
+        return rows.rescored(PLAUSIBLE, mixed)
 
     def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
         """See `DraftSession.fork`."""

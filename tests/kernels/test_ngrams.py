@@ -1,13 +1,18 @@
 """The function in C against the twin in torch, which tests/models/test_ngrams.py holds against the definition."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import Tensor
 
-from c2t.kernels.ngrams import LONGEST, Paths, compiled, compiled_mix, torch_mix
+from c2t.kernels.ngrams import Paths, compiled, mix, raise_followers, serves
+from c2t.protocols import DraftVocabulary, NextTokenDistributions
+from c2t.ragged import Ragged
 from c2t.tree import Tree
 
-TOKENS, CANDIDATES, ROWS = 4, 6, 5  # few tokens, so that long contexts are found too
+ROWS, TOKENS, PLAUSIBLE = 5, 4, 6  # few tokens, so that long contexts are found too
+IDS = torch.tensor([*range(1, TOKENS), *range(40, 90)])  # of the draft's vocabulary; texts have token 0 too
 PRIOR_WEIGHTS = [8.0, 2.0, 0.5]
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C kernels here")
 
@@ -23,60 +28,81 @@ def tree_of(root: Tensor, levels: int = 3) -> Tree:
     return tree
 
 
-def level(seed: int, shortest: int = 1, longest: int = 60) -> tuple[Paths, Tensor, Tensor]:
+class Level(NamedTuple):
+    paths: Paths
+    slots: Tensor
+    logits: Tensor
+
+
+def level(seed: int, longest: int = 60) -> Level:
     """Random texts with trees behind them, some slots of every level, and what a draft says there."""
     torch.manual_seed(seed)
-    text, lengths = torch.randint(TOKENS, (ROWS, longest)), torch.randint(shortest, longest + 1, (ROWS,))
+    text, lengths = torch.randint(TOKENS, (ROWS, longest)), torch.randint(1, longest + 1, (ROWS,))
     tree = tree_of(text.gather(1, lengths[:, None] - 1)[:, 0])
     slots = torch.randint(-1, tree.size, (ROWS, 7))
-    tokens = torch.rand(ROWS, 7, 50).topk(CANDIDATES).indices % (2 * TOKENS)  # the same one may stand there twice
-    log_probs = torch.randn(ROWS, 7, CANDIDATES).mul(3).log_softmax(-1)
-    return Paths(text, lengths, tree.token, tree.parent, slots), tokens, log_probs
+    logits = torch.randn(int((slots >= 0).sum()), len(IDS)).mul(3)
+    return Level(Paths(text, lengths, tree.token, tree.parent), slots, logits)
 
 
-@pytest.mark.parametrize("longest", [3, 60])
-def test_scores_are_those_of_torch(longest: int) -> None:
-    for seed in range(20):
-        paths, tokens, log_probs = level(seed, longest=longest)
-        score, factor = compiled_mix(paths, tokens, log_probs, PRIOR_WEIGHTS)
-        wanted_score, wanted_factor = torch_mix(paths, tokens, log_probs.double(), PRIOR_WEIGHTS)
-        assert (wanted_factor < 0).any() or longest < LONGEST
-        torch.testing.assert_close(score, wanted_score.float(), rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(factor, wanted_factor.float(), rtol=1e-6, atol=1e-6)
+def in_c(paths: Paths, slots: Tensor, logits: Tensor, ids: Tensor | None = IDS) -> Tensor:
+    changed, rows = logits.clone(), Ragged.of(slots >= 0)
+    assert serves(changed)
+    raise_followers(paths, rows.row, rows.take(slots), changed, ids, PLAUSIBLE, PRIOR_WEIGHTS)
+    return changed
+
+
+def in_torch(paths: Paths, slots: Tensor, logits: Tensor, ids: Tensor | None = IDS) -> Tensor:
+    known = None if ids is None else DraftVocabulary(ids, 100)
+    old = NextTokenDistributions(logits.double(), None, known, Ragged.of(slots >= 0))
+    return old.rescored(PLAUSIBLE, lambda *top: mix(paths, slots, *top, PRIOR_WEIGHTS)).drafted
+
+
+@pytest.mark.parametrize("ids", [IDS, None], ids=["part of the vocabulary", "all of it"])
+@pytest.mark.parametrize("longest", [8, 60])
+def test_distributions_are_those_of_torch(longest: int, ids: Tensor | None) -> None:
+    changed = 0
+    for seed in range(10):
+        paths, slots, logits = level(seed, longest)
+        found, wanted = in_c(paths, slots, logits, ids), in_torch(paths, slots, logits, ids)
+        torch.testing.assert_close(found.softmax(1), wanted.softmax(1).float(), rtol=1e-5, atol=1e-9)
+        changed += int((found != logits).any(1).sum())
+    assert changed >= (3 if longest == 8 else 30)
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:
-    paths, tokens, log_probs = level(1)
-    score, factor = compiled_mix(paths, tokens, log_probs, PRIOR_WEIGHTS)
+    paths, slots, logits = level(1)
+    together = in_c(paths, slots, logits)
     for row in range(ROWS):
         own = Paths(*(part[row : row + 1] for part in paths))
         own = own._replace(text=own.text[:, : int(own.lengths)])
-        alone = compiled_mix(own, tokens[row : row + 1], log_probs[row : row + 1], PRIOR_WEIGHTS)
-        assert alone[0].equal(score[row : row + 1])
-        assert alone[1].equal(factor[row : row + 1])
+        mine = (slots >= 0).nonzero()[:, 0] == row
+        assert in_c(own, slots[row : row + 1], logits[mine]).equal(together[mine])
 
 
-def test_equal_tokens_stay_equal_and_excluded_ones_excluded() -> None:
-    paths, tokens, log_probs = level(2)
-    tokens[..., 1], log_probs[..., 1] = tokens[..., 0], log_probs[..., 0]
-    log_probs[..., 2] = float("-inf")
-    score, _ = compiled_mix(paths, tokens, log_probs, PRIOR_WEIGHTS)
-    assert score[..., 1].equal(score[..., 0])
-    assert (score[..., 2] == float("-inf")).all()
+def test_equal_logits_are_told_apart_by_id_only() -> None:
+    """As many of them are plausible as fit; the others keep their logit."""
+    paths, slots, logits = level(2)
+    logits[:] = 0.5
+    found, wanted = in_c(paths, slots, logits), in_torch(paths, slots, logits)
+    torch.testing.assert_close(found.softmax(1), wanted.softmax(1).float(), rtol=1e-5, atol=1e-9)
+    assert (found > 0.5).any()
+    logits[:, TOKENS - 1 :] = 1.0  # tokens that no text has, and more of them than are plausible
+    assert in_c(paths, slots, logits).equal(logits)
 
 
-def test_nan_stays_nan() -> None:
-    paths, tokens, log_probs = level(3)
-    score, _ = compiled_mix(paths, tokens, log_probs.fill_(float("nan")), PRIOR_WEIGHTS)
-    assert score.isnan().all()
+def test_excluded_tokens_stay_excluded_and_nan_stays_nan() -> None:
+    paths, slots, logits = level(3)
+    logits[:, 0] = float("-inf")
+    assert (in_c(paths, slots, logits)[:, 0] == float("-inf")).all()
+    logits[:, 1:] = float("-inf")
+    assert in_c(paths, slots, logits).equal(logits)
+    logits[:, -1] = float("nan")
+    assert in_c(paths, slots, logits)[:, -1].isnan().all()
 
 
 def test_rows_of_a_text_may_be_one_in_memory() -> None:
     """As those of a fork are."""
-    paths, tokens, log_probs = level(4)
+    paths, slots, logits = level(4)
     shared = paths._replace(text=paths.text[:1].expand(ROWS, -1))
     copied = paths._replace(text=shared.text.contiguous())
-    for one, other in zip(
-        *(compiled_mix(each, tokens, log_probs, PRIOR_WEIGHTS) for each in (shared, copied)), strict=True
-    ):
-        assert one.equal(other)
+    assert in_c(shared, slots, logits).equal(in_c(copied, slots, logits))
