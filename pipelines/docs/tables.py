@@ -10,7 +10,7 @@ from c2t.policies import POLICIES
 from c2t.study.interval import Interval
 from c2t.study.pareto import compare
 from c2t.study.points import Point, read_points
-from pipelines.docs import batches, heads
+from pipelines.docs import batches, heads, real_pair
 from pipelines.docs.result_lines import RESULTS, interval, lines, source, table
 
 TAUS = (1.5, 2.0, 2.5)
@@ -340,6 +340,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "ngrams": ngrams,
     "parallel": parallel,
     "tried": tried,
+    "paper-conclusions": real_pair.conclusions,
+    "real-pair": real_pair.trees,
+    "reliability": real_pair.reliability,
     "decoding": decoding,
     "decoding-in-brief": decoding_in_brief,
     "batches": batches.batches,

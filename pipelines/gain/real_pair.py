@@ -4,9 +4,10 @@ the other half.
 
     python -m pipelines.gain real-pair --data FOLDER [--prompts 80] [--drafts a,b] [--temperatures 0,1]
 
-Networks learn from the prompts that come with the pair for a harvest, along trees of the same draft at the same
-temperature. FOLDER holds data sets, each NAME/question.jsonl; of a conversation the first turn counts. A condition that
-the file of result lines has already is not counted again.
+The same line says how reliable the draft's probabilities are (`pipelines.gain.reliability`). Networks learn from the
+prompts that come with the pair for a harvest, along trees of the same draft at the same temperature. FOLDER holds data
+sets, each NAME/question.jsonl; of a conversation the first turn counts. A condition that the file of result lines has
+already is not counted again.
 """
 
 import json
@@ -31,6 +32,7 @@ from c2t.study.points import Point
 from pipelines import options, terminal
 from pipelines.gain.full_trees import HARVESTS, Build
 from pipelines.gain.recorded_trees import POWERS, recorded
+from pipelines.gain.reliability import reliability
 from pipelines.gain.subtrees import Nodes, along, cuts, eagle2
 from pipelines.gain.variants import VARIANTS, transferred
 from pipelines.papers.study import evenly
@@ -85,7 +87,9 @@ def main(
                 )
                 rows = judged(families(nodes, source))
                 show(f"{PAIR}, draft {draft}, T = {temperature:g}, {len(asked)} prompts", rows)
-                append_line(out, result_line("gain real-pair", {"trees": int(nodes.tree[-1]) + 1, "rows": rows}, run))
+                sets = [prompt.file.removesuffix(".jsonl") for prompt in asked]
+                figures = {"trees": int(nodes.tree[-1]) + 1, "rows": rows, "reliability": reliability(nodes, sets)}
+                append_line(out, result_line("gain real-pair", figures, run))
 
 
 def first_turns(prompts: Sequence[Prompt]) -> list[Prompt]:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from c2t.errors import InputError
-from pipelines.papers import __main__ as entry
+from pipelines.papers import reports, study
 from pipelines.papers.__main__ import app
 from pipelines.papers.report import Reproduction
 from pipelines.papers.reports import REPORTS, TOPICS
@@ -75,7 +75,7 @@ def test_what_is_not_said_is_the_reports_own(monkeypatch: pytest.MonkeyPatch) ->
         given.update(settings)
         raise InputError("seen")
 
-    monkeypatch.setattr(entry.study, "study", seen)
+    monkeypatch.setattr(study, "study", seen)
     monkeypatch.setitem(REPORTS, "mine", Reproduction(lambda study: None, {"limit": 5, "draft": "mtp"}))
     assert called("mine", "--draft", "lm", "--prompts", "a.jsonl", "--prompts", "b.jsonl").exit_code == 2
     assert (given["limit"], given["draft"]) == (5, "lm")
@@ -83,9 +83,31 @@ def test_what_is_not_said_is_the_reports_own(monkeypatch: pytest.MonkeyPatch) ->
     assert "temperature" not in given
 
 
+def test_a_stopped_command_goes_on(here: Path, tmp_path: Path) -> None:
+    out = tmp_path / "lines.jsonl"
+    assert called("figure9", *FEW, "--out", str(out)).exit_code == 0
+    out.write_text(out.read_text() + '{"command": "figure10", "conf')  # what a killed process leaves
+    done = called("figure9", "figure10", *FEW, "--out", str(out))
+    assert f"figure9: made before, in {out}" in done.stdout
+    assert called("figure9", *FEW, "--seed", "1", "--out", str(out)).exit_code == 0
+    old, _torn, new, other = out.read_text().splitlines()
+    assert [json.loads(line)["command"] for line in (old, new, other)] == ["figure9", "figure10", "figure9"]
+
+
+def test_all_is_what_the_pair_can_be_given(here: Path) -> None:
+    assert list(reports.chosen(["all"], "tiny")) == list(REPORTS)
+    heads = reports.chosen(["all"], "llama2-7b")
+    assert set(heads) <= set(REPORTS)
+    assert heads["figure7"]["same"] == "llama2-7b"
+    assert {name for name in heads if REPORTS[name].defaults.get("draft")} == {"table7"}
+    assert heads["table7"]["draft"] == "medusa+fit"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["table1", "--data", "."], ". holds no data sets: give a folder with NAME/question.jsonl"),
+        (["table1", "--data", ".", "--prompts", "a.jsonl"], "--prompts and --data both say where prompts are"),
         (["table99"], "no report is called 'table99'; known: table1, "),
         (["table1", "--pair", "nothing"], "no target is called 'nothing'"),
     ],

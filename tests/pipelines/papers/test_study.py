@@ -1,5 +1,6 @@
 """What the reproductions share: studies of a pair, verdicts on conclusions, and the check of exact rounds."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -150,3 +151,28 @@ def test_pairs_of_the_recipes_share_the_prompts(home: Path) -> None:
 def test_defaults_are_the_papers_training() -> None:
     assert Settings().training == "paper"
     assert (paper.TRAINING["paper"].negatives, paper.TRAINING["paper"].lr) == (1, 1e-3)
+
+
+def test_an_open_question_says_how_many_more_texts_would_close_it() -> None:
+    opened = below("s", "w", Interval(0.9, 0.7, 1.1))  # the end to move is 1.1, twice as far away as the limit
+    assert (opened.verdict, opened.more) == (OPEN, pytest.approx(4))
+    assert below("s", "w", Interval(1.2, 0.9, 1.3)).more == pytest.approx(2.25)
+    assert below("s", "w", Interval(1.0, 0.9, 1.1)).more is None
+    assert below("s", "w", Interval(0.9, None, None)).more is None
+    assert below("s", "w", Interval(0.5, 0.4, 0.6)).more is None
+    both = all_of("s", [opened, below("", "w", Interval(1.2, 0.9, 1.3))])
+    assert (both.verdict, both.more) == (OPEN, pytest.approx(4))
+    assert both.figures == (Interval(0.9, 0.7, 1.1), Interval(1.2, 0.9, 1.3))
+    assert all_of("s", [opened, below("", "w", Interval(1.5, 1.4, 1.6))]).more is None
+
+
+def test_prompts_are_taken_from_all_data_sets_alike(tmp_path: Path) -> None:
+    for name, categories in (("a", "x"), ("b", "pqrs")):
+        (tmp_path / name).mkdir()
+        asked = [{"question_id": i, "category": c, "turns": [f"{c}{i}"]} for c in categories for i in range(3)]
+        (tmp_path / name / "question.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    files = [tmp_path / name / "question.jsonl" for name in ("a", "b")]
+    found = paper.evenly(files, 5)
+    assert [prompt.turns[0] for prompt in found] == ["x0", "p0", "x1", "q0", "x2"]
+    assert {prompt.file for prompt in found} == {"a.jsonl", "b.jsonl"}
+    assert len(paper.evenly(files, None)) == 15

@@ -1,0 +1,88 @@
+"""Tables about the default pair: what the papers conclude, which trees pay at equal tau, and how calibrated its drafts
+are."""
+
+import math
+from typing import Any
+
+from c2t.study.interval import Interval
+from pipelines.docs.result_lines import interval, lines, source, table
+
+PAPERS, TREES = "papers-smollm2.jsonl", "gain-real.jsonl"
+COUNTED_BY_SET = ("figure4", "figure8")  # reports whose limit is that of each data set
+OF_HARVEST = ("eagle2-figure6", "figure2", "figure9", "figure10", "figure7")  # reports that rest on harvested texts
+SHOWN = ("threshold on P, draft temperature searched", "EAGLE-2, levels searched", "paper's network")
+CONDITIONAL = "conditional network"
+
+
+def conclusions() -> str:
+    """Return the papers' conclusions on the default pair, with the figures that decide them."""
+    found = {line["command"]: line for line in lines(PAPERS)}  # of two lines of one report the later one
+    rows = []
+    for name, line in found.items():
+        where = f"`{name}` ({prompts_of(name, line['configuration'])})"
+        for one in line["figures"]["conclusions"]:
+            figures = ", ".join(filter(None, (interval(Interval(*figure)) for figure in one["figures"])))
+            verdict, needed = one["verdict"], one["more"]
+            if needed is not None:
+                verdict += f": about {needed_prompts(needed * line['configuration']['limit'])} prompts would decide it"
+            rows.append((where, one["statement"], figures or one["comparison"].replace("|", "/"), verdict))
+            where = ""
+    run = next(iter(found.values()))["configuration"]
+    told = f"T = {run['temperature']:g}, draft `eagle`, up to {run['max_new_tokens']} new tokens"
+    last = list(found.values())[-1]
+    return table(("report", "conclusion", "figures", "verdict"), rows, source(last, told), figures="---|")
+
+
+def prompts_of(name: str, run: dict[str, Any]) -> str:
+    """Return the number of prompts that a report rests on."""
+    if name in OF_HARVEST:
+        return f"{run['harvest_limit']} harvested"
+    return f"{run['limit']} of each set" if name in COUNTED_BY_SET else f"{run['limit']}"
+
+
+def needed_prompts(count: float) -> str:
+    """Return a number of prompts rounded up to two digits."""
+    unit = 10 ** max(0, math.floor(math.log10(count)) - 1)
+    return f"{math.ceil(count / unit) * unit:,}"
+
+
+def trees() -> str:
+    """Return each kind of tree's gamma over that of a threshold on P, and the networks' over the best untrained one."""
+    rows = []
+    for line in lines(TREES):
+        run = line["configuration"]
+        where = f"`{run['draft']}`, T = {run['temperature']:g}"
+        found = {(row[0], row[2]): row for row in line["figures"]["rows"]}
+        for tau in dict.fromkeys(row[2] for row in line["figures"]["rows"]):
+            plain = found.get(("threshold on P", tau))
+            if plain is None or plain[3] is None:
+                continue
+            over_plain = [_ratio(found.get((name, tau)), 4) for name in (*SHOWN, CONDITIONAL)]
+            over_best = [_ratio(found.get((name, tau)), 5) for name in ("paper's network", CONDITIONAL)]
+            rows.append((where, f"{tau:g}", f"{plain[3]:.1f}", *over_plain, *over_best))
+            where = ""
+    columns = ("draft, text", "tau", "gamma, threshold", "threshold, draft temperature searched", "EAGLE-2")
+    columns += ("paper's network", "conditional network", "paper's / best untrained", "conditional / best untrained")
+    run = lines(TREES)[0]["configuration"]
+    told = f"searched on {-(-run['prompts'] // 2)} prompts and judged on {run['prompts'] // 2} others of three sets, "
+    told += f"{run['max_new_tokens']} new tokens"
+    return table(columns, rows, source(lines(TREES)[-1], told, "95 % intervals by prompt"))
+
+
+def _ratio(row: list[Any] | None, place: int) -> str:
+    return interval(Interval(*row[place])) if row else ""
+
+
+def reliability() -> str:
+    """Return how sure the drafts are of their most probable token, and how often it is accepted, by depth."""
+    rows = []
+    for line in lines(TREES):
+        run = line["configuration"]
+        where, found = f"`{run['draft']}`, T = {run['temperature']:g}", {}
+        for name, depth, _, first, accepted, *_ in line["figures"]["reliability"]:
+            found.setdefault(name, {})[depth] = f"{first:.2f}, {accepted:.2f}"
+        for name, by_depth in found.items():
+            rows.append((where, name, *(by_depth.get(depth, "") for depth in range(1, 6))))
+            where = ""
+    columns = ("draft, text", "data set", *(f"token {depth}" for depth in range(1, 6)))
+    return table(columns, rows, source(lines(TREES)[-1], "most probable token: mean probability, share accepted"))
