@@ -81,7 +81,8 @@ class KVCache:
     def firsts(self, rows: int) -> Int[Tensor, " B"]:
         """Return each row's first slot in its first head, counted from the buffer's."""
         heads, capacity = self.buffers[0].shape[2:4]
-        return torch.arange(rows, device=self.lengths.device) * heads * capacity
+        step = heads * capacity
+        return torch.arange(0, rows * step, step, device=self.lengths.device)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""

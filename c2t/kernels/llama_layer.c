@@ -38,6 +38,13 @@ typedef struct {
     const int64_t *place; /* slot of each new token */
 } cache;
 
+/* Cosines and sines of `known` positions, for half of a head's dimensions, and the position of each token. */
+typedef struct {
+    const float *cosine, *sine;
+    const int64_t *position;
+    long known;
+} rotations;
+
 /* What the tokens see: prefix[r] slots from first[r] on, and of the `slots` behind these the ones in the mask, (rows,
    slots) bytes. The rows of a text, whose first slots are the same, stand one after the other. */
 typedef struct {
@@ -158,8 +165,7 @@ static void normalise(const float *x, const float *weight, float epsilon, long r
 }
 
 /* Turn queries (in place) and keys, and put keys and values into the cache. cosine, sine: (rows, dim / 2). */
-static void turn(const layer *l, float *qkv, const float *cosine, const float *sine, long rows, float *keys,
-                 const cache *c) {
+static void turn(const layer *l, float *qkv, const rotations *t, long rows, float *keys, const cache *c) {
     long dim = l->dim, half = dim / 2, heads = l->heads + 2 * l->kv_heads;
 #pragma omp for schedule(static)
     for (long r = 0; r < rows; r++)
@@ -172,7 +178,8 @@ static void turn(const layer *l, float *qkv, const float *cosine, const float *s
             for (long i = 0; i < half; i += W) {
                 vector a = AT(from + i), b = AT(from + half + i);
                 if (h < l->heads + l->kv_heads) {
-                    vector cos = READ(cosine + r * half + i), sin = READ(sine + r * half + i), old = a;
+                    long at = t->position[r] * half + i;
+                    vector cos = READ(t->cosine + at), sin = READ(t->sine + at), old = a;
                     a = a * cos - b * sin;
                     b = b * cos + old * sin;
                 }
@@ -299,9 +306,11 @@ static void copy(const float *x, long rows, long width, float *y) {
 /* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
    heads dim) floats, and for each thread W times as many as slots can be seen, rounded up to W. taps: where the inputs of
    each layer go, and the last one's outputs; each may be NULL. threads: torch's number, since its OpenMP may be another
-   one than this file's. */
-void llama_layers(const layer *layers, long count, float *x, const float *cosine, const float *sine, long rows,
-                  const cache *c, const sight *s, float *room, float *const *taps, int threads) {
+   one than this file's. Returns 1 if a position is not known. */
+int llama_layers(const layer *layers, long count, float *x, const rotations *t, long rows, const cache *c,
+                 const sight *s, float *room, float *const *taps, int threads) {
+    for (long r = 0; r < rows; r++)
+        if (t->position[r] < 0 || t->position[r] >= t->known) return 1;
     long hidden = layers->out.outputs, dim = layers->dim, heads = layers->heads + 2 * layers->kv_heads;
     long wide = heads * dim > layers->gate.outputs ? heads * dim : layers->gate.outputs;
     float *normal = room, *joined = normal + rows * hidden, *attended = joined + rows * wide;
@@ -314,7 +323,7 @@ void llama_layers(const layer *layers, long count, float *x, const float *cosine
             if (tap) copy(x, rows, hidden, tap);
             if (l->read_norm) normalise(x, l->read_norm, l->epsilon, rows, hidden, normal);
             project(&l->qkv, l->read_norm ? normal : x, rows, joined);
-            turn(l, joined, cosine, sine, rows, keys, c);
+            turn(l, joined, t, rows, keys, c);
             attention(l, joined, keys, rows, c, s, mine, attended);
             project_and_add(&l->out, attended, rows, x);
             normalise(x, l->norm, l->epsilon, rows, hidden, normal);
@@ -323,6 +332,7 @@ void llama_layers(const layer *layers, long count, float *x, const float *cosine
         }
         if (taps[count]) copy(x, rows, hidden, taps[count]);
     }
+    return 0;
 }
 
 void linear(const matrix *m, const float *x, long rows, float *y, int threads) {

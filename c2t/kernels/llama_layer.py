@@ -39,6 +39,10 @@ class _Cache(ctypes.Structure):
     _fields_ = [("keys", _POINTER), ("values", _LONG), ("head", _LONG), ("place", _POINTER)]
 
 
+class _Rotations(ctypes.Structure):
+    _fields_ = [*((name, _POINTER) for name in ("cosine", "sine", "position")), ("known", _LONG)]
+
+
 class _Sight(ctypes.Structure):
     _fields_ = [*((name, _POINTER) for name in ("first", "prefix", "mask")), ("slots", _LONG), ("longest", _LONG)]
 
@@ -50,7 +54,7 @@ def kernels() -> ctypes.CDLL | None:
     if found is not None:
         layer, matrix, of = ctypes.POINTER(_Layer), ctypes.POINTER(_Matrix), ctypes.POINTER
         found.llama_layers.argtypes = (
-            *(layer, _LONG, *[_POINTER] * 3, _LONG, of(_Cache), of(_Sight), _POINTER, _POINTER, _INT),
+            *(layer, _LONG, _POINTER, of(_Rotations), _LONG, of(_Cache), of(_Sight), _POINTER, _POINTER, _INT),
         )
         found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _INT)
         found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
@@ -152,7 +156,8 @@ class PackedLayers:
     def __call__(
         self,
         x: Float[Tensor, "R H"],
-        turns: tuple[Float[Tensor, "R h"], Float[Tensor, "R h"]],
+        turns: tuple[Float[Tensor, "P h"], Float[Tensor, "P h"]],
+        positions: Int[Tensor, " R"],
         buffers: LayerBuffers,
         places: Int[Tensor, " R"],
         sight: Sight,
@@ -160,7 +165,8 @@ class PackedLayers:
     ) -> None:
         """Replace R states by the last layer's outputs.
 
-        turns: cosines and sines of the states' positions, for half of a head's dimensions. buffers: keys and values of
+        turns: cosines and sines of all positions below P, for half of a head's dimensions; IndexError for a state that
+        stands at none of these. buffers: keys and values of
         each layer, to which the states' own are written, each at its place. Places and `sight` count slots from a
         buffer's first one, in its first head. The inputs of the layers that are keys of `tapped` become its values,
         (1, R, H); the number of layers stands for the outputs.
@@ -169,6 +175,7 @@ class PackedLayers:
         assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, *turns, buffers[0]))
         assert buffers.alike
         assert places.is_contiguous()
+        positions = positions.contiguous()
         assert len(buffers) == len(self)
         taps = (_POINTER * (len(self) + 1))()
         for number in tapped:
@@ -180,10 +187,10 @@ class PackedLayers:
         seen = _Sight(*(each.data_ptr() for each in told), slots, sight.longest)
         lanes = panel() // 2
         room = torch.empty(len(x) * self._width + threads * lanes * (sight.longest + slots + lanes))
-        pointers = (x.data_ptr(), *(turn.data_ptr() for turn in turns))
-        stack = (self._structs, len(self), *pointers, len(x))
-        taps_at = ctypes.addressof(taps)
-        kernels().llama_layers(*stack, cache, seen, room.data_ptr(), taps_at, threads)
+        turned = _Rotations(*(each.data_ptr() for each in (*turns, positions)), len(turns[0]))
+        stack = (self._structs, len(self), x.data_ptr(), turned, len(x))
+        if kernels().llama_layers(*stack, cache, seen, room.data_ptr(), ctypes.addressof(taps), threads):
+            raise IndexError(f"a state at a position that is not among the {len(turns[0])} known ones")
 
 
 def packable(layer: nn.Module, dim: int) -> bool:

@@ -41,11 +41,12 @@ class Decoder:
         sight: Sight,
         buffers: LayerBuffers,
         tapped: dict[int, Tensor | None],
+        end: int,
     ) -> Float[Tensor, "R H"]:
         """Append R tokens to the cache and return the last layer's outputs in float32; see `PackedLayers` for what the
-        arguments mean."""
+        arguments mean. end: more than any of the positions."""
         x = states.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
-        self.layers(x, self.rotations.at(positions), buffers, places, sight, tapped)
+        self.layers(x, self.rotations.below(end), positions, buffers, places, sight, tapped)
         return x
 
 
@@ -79,7 +80,8 @@ class PackedLlama:
         sight = Sight(cache.first[rows.row], cache.lengths[rows.row], mask, cache.longest)
         embedded, layers = self.embed_tokens(tokens), self.decoder.layers
         buffers = cache.layers(embedded.new_empty(0, dtype=torch.float32), layers.kv_heads, layers.dim)
-        return self.norm(self.decoder(embedded, positions, cache.places, sight, buffers, tapped))
+        end = cache.longest + max(rows.spans)
+        return self.norm(self.decoder(embedded, positions, cache.places, sight, buffers, tapped, end))
 
 
 class PackedEagle:
@@ -113,4 +115,5 @@ class PackedEagle:
         first = cache.firsts(batch)[rows.row]
         sight = Sight(first, torch.zeros_like(first), mask, 0)
         places = first + begin + rows.slot
-        return rows.back(self.decoder(joined, positions, places, sight, cache.buffers, {}))
+        end = cache.get_seq_length()  # of the longest row
+        return rows.back(self.decoder(joined, positions, places, sight, cache.buffers, {}, end))

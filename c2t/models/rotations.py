@@ -1,7 +1,7 @@
 """Rotary position embeddings as a table."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 
@@ -18,12 +18,11 @@ class Rotations:
         self._rotary, self._half = rotary, dim // 2
         self.cosine = self.sine = torch.zeros(0, self._half, device=rotary.inv_freq.device)
 
-    def at(self, positions: Int[Tensor, " R"]) -> tuple[Float[Tensor, "R h"], Float[Tensor, "R h"]]:
-        """Return cosines and sines of the positions, for half of a head's dimensions: the other half turns by the same
-        angles."""
-        if len(positions):  # a level may have no slot at all
-            self.reach(int(positions.max()) + 1)
-        return self.cosine[positions], self.sine[positions]
+    def below(self, positions: int) -> tuple[Float[Tensor, "P h"], Float[Tensor, "P h"]]:
+        """Return cosines and sines of at least so many positions, for half of a head's dimensions: the other half turns
+        by the same angles."""
+        self.reach(positions)
+        return self.cosine, self.sine
 
     def reach(self, positions: int) -> None:
         """Extend the table to this number of positions, if it is shorter."""

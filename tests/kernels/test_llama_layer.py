@@ -52,14 +52,21 @@ def rotary() -> LlamaRotaryEmbedding:
     return LlamaRotaryEmbedding(layer_of().self_attn.config)
 
 
-def packed_output(layers: PackedLayers, x: Tensor, positions: Tensor, mask: Tensor, buffer: Tensor) -> Tensor:
-    """The layer's outputs for new tokens whose slots are the last of the mask."""
+def packed_output(
+    layers: PackedLayers, x: Tensor, positions: Tensor, mask: Tensor, buffer: Tensor, last: int | None = None
+) -> Tensor:
+    """The layer's outputs for new tokens whose slots are the last of the mask. last: the last one's position, if it is
+    another one."""
     rows, n, slots = mask.shape
     first = (torch.arange(rows) * KV_HEADS * buffer.shape[3])[:, None].expand(-1, n)
     sight = Sight(first.flatten(), torch.zeros(rows * n, dtype=torch.long), mask.flatten(0, 1), 0)
     places = (first + slots - n + torch.arange(n)).flatten()
     x, buffer = x.flatten(0, 1).clone(), buffer.contiguous()
-    layers(x, Rotations(rotary(), DIM).at(positions.flatten()), LayerBuffers([buffer]), places, sight, {})
+    turns = Rotations(rotary(), DIM).below(int(positions.max()) + 1)
+    turned = positions.flatten().clone()
+    if last is not None:
+        turned[-1] = last
+    layers(x, turns, turned, LayerBuffers([buffer]), places, sight, {})
     return x.unflatten(0, positions.shape)
 
 
@@ -87,6 +94,15 @@ def test_outputs_are_those_of_transformers(rows: int, n: int, prefix: int, bias:
         past_key_values=Prefix(buffer, prefix),
     )
     assert_within(found, exact, LAYER * exact.abs().max())
+
+
+@torch.inference_mode()
+def test_a_position_beyond_the_table_of_rotations_is_refused() -> None:
+    """A kernel would read whatever stands behind it."""
+    x, positions, mask, buffer = inputs(1, 2, 3)
+    for position in (-1, 10**6):
+        with pytest.raises(IndexError, match="known ones"):
+            packed_output(PackedLayers([layer_of()], HEADS, KV_HEADS, DIM), x, positions, mask, buffer, position)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
