@@ -18,7 +18,7 @@ from c2t.cli.stream import TextStream
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Policy
 from c2t.errors import InputError
-from c2t.models.pairs import Pair
+from c2t.models.pairs import Pair, with_ngrams
 from c2t.models.tensor_parallel import FirstProcessTrees, rank_and_world
 from c2t.policies.spec import describe, parse
 from c2t.progress import working
@@ -101,7 +101,7 @@ def generate(
     if tuned and (policy, classifier, beta) != (None, None, None):
         raise InputError("--tuned chooses the policy: leave --policy, --classifier and --beta out")
     if tuned:
-        chosen = _tuned(loaded, len(texts), tp)[0]
+        loaded, chosen, _ = _tuned(loaded, len(texts), tp)
     else:
         rates = acceptance.lookup(loaded, temperature, rule)
         if policy is None and beta is None:
@@ -229,8 +229,12 @@ def bench(
         specs = shared.usual(loaded, classifier, benchmark.specs(default))
     compared = [parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded)) for spec in specs]
     if tuned:
-        for size in several.batches if several else (1,):
-            fastest, entry = _tuned(loaded, size)
+        sizes = several.batches if several else (1,)
+        choices = [_tuned(loaded, size) for size in sizes]
+        loaded, _, entry = choices[-1]
+        if len({entry.ngrams for _, _, entry in choices}) > 1:
+            raise InputError(f"--batch {batch}: tuned with +ngrams for some of these sizes only; give those alone")
+        for _, fastest, _ in choices:
             compared += [fastest] * (describe(fastest) not in map(describe, compared))
     if several:
         _bench_batches(loaded, compared, files, several, figure, json)
@@ -280,11 +284,12 @@ def _bench_batches(
     terminal.result(json, "bench batches", {"rows": [batching.figures(row) for row in found]}, about)
 
 
-def _tuned(pair: Pair, batch: int, tensor_parallel: bool = False) -> tuple[Policy, tuning.Tuned]:
-    """Return what c2t tune chose for so many prompts of this pair on this device."""
+def _tuned(pair: Pair, batch: int, tensor_parallel: bool = False) -> tuple[Pair, Policy, tuning.Tuned]:
+    """Return what c2t tune chose for so many prompts of this pair on this device, and the pair with its draft."""
     entry = tuning.lookup(tuning.key(pair, batch))
+    pair = with_ngrams(pair) if entry.ngrams else pair
     costs = shared.costs(pair, tensor_parallel)
-    return parse(entry.policy, shared.classifier(pair, entry.classifier), costs=costs), entry
+    return pair, parse(entry.policy, shared.classifier(pair, entry.classifier), costs=costs), entry
 
 
 def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:

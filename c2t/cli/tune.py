@@ -9,6 +9,7 @@ import typer
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
 from c2t.decoding import Policy
+from c2t.errors import InputError
 from c2t.kept_costs import costs_of, measure_and_keep
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import parse, split
@@ -50,6 +51,13 @@ def tune(
     compared: Annotated[
         int, typer.Option(help="Number of best policies to decode those batches with.")
     ] = TUNE.compared,
+    ngrams: Annotated[
+        bool,
+        typer.Option(
+            "--ngrams",
+            help="Try every policy a second time with +ngrams in the draft, which --tuned then uses if it was faster.",
+        ),
+    ] = TUNE.ngrams,
     max_new_tokens: o.MaxNewTokens = TUNE.max_new_tokens,
     temperature: o.Temperature = TUNE.temperature,
     seed: o.Seed = TUNE.seed,
@@ -94,7 +102,10 @@ def tune(
         repeats=repeats,
         timed=timed,
         compared=compared,
+        ngrams=ngrams,
     )
+    if ngrams and flags:
+        raise InputError(f"--flags {flags}: its drafts have no n-grams; leave --ngrams out")
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     room(loaded, max_new_tokens)  # before costs are measured, which takes a while
     files = prompts or default_prompts(loaded.name, "harvest")
@@ -120,7 +131,15 @@ def tune(
     for line in options:
         terminal.say(line)
     path = tuned.store(
-        key, tuned.Tuned(found.best.policy, classifier or loaded.name, found.best.predicted, found.costs, configuration)
+        key,
+        tuned.Tuned(
+            found.best.policy,
+            classifier or loaded.name,
+            found.best.predicted,
+            found.costs,
+            configuration,
+            found.best.ngrams,
+        ),
     )
     terminal.say(f"kept for --tuned in {path}")
     try:

@@ -5,7 +5,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +138,19 @@ def load_pair(
     if fit is not None:
         loaded = _conditioned(loaded, fit, folder, target_model)
         sources["draft"] = tuple(f"{source}{fit}" for source in sources["draft"])
-    if prior_weight is not None:
-        loaded = NgramDraft(loaded, prior_weight)
-        sources["draft"] = tuple(f"{source}{NGRAMS}={prior_weight:g}" for source in sources["draft"])
     name = pair or Path(target_place).name
     template = published.template if published else "chat" * bool(tokenizer.chat_template)
-    return Pair(name, target_model, loaded, tokenizer, template, sources)
+    found = Pair(name, target_model, loaded, tokenizer, template, sources)
+    return found if prior_weight is None else with_ngrams(found, prior_weight)
+
+
+def with_ngrams(pair: Pair, prior_weight: float = NgramDraft.prior_weight) -> Pair:
+    """Return the pair with its draft mixed with the text's n-grams; InputError if it is already."""
+    if isinstance(pair.draft, NgramDraft):
+        raise InputError(f"the draft of {pair.name} has {NGRAMS} already")
+    source, mark = pair.sources["draft"]
+    mixed = {"draft": (f"{source}{NGRAMS}={prior_weight:g}", f"{mark}{NGRAMS}={prior_weight:g}")}
+    return replace(pair, draft=NgramDraft(pair.draft, prior_weight), sources={**pair.sources, **mixed})
 
 
 def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = False) -> AnyDraft:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from c2t.decoding import Policy
 from c2t.errors import InputError, at_least_one
-from c2t.models.pairs import Pair
+from c2t.models.pairs import NGRAMS, Pair, with_ngrams
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe, tried_by
 from c2t.prompts import Prompt, spread
@@ -30,7 +30,7 @@ class TuneSettings(RunSettings):
 
     batch: prompts decoded together. limit: prompts to replay (None: 16, or as many as three batches need). repeats:
     measurements of each forward. timed: batches decoded against the clock, by the `compared` best candidates and plain
-    decoding.
+    decoding. ngrams: every policy is tried a second time, with the text's n-grams in the draft.
     """
 
     batch: int = 1
@@ -38,6 +38,7 @@ class TuneSettings(RunSettings):
     repeats: int = 15
     timed: int = 4
     compared: int = 3
+    ngrams: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -58,16 +59,17 @@ class TuneSettings(RunSettings):
 
 class Candidate(NamedTuple):
     """Policy and its rounds: those of each prompt alone, and those of each batch without the first one, in which the
-    draft reads the prompts."""
+    draft reads the prompts. mixed: the pair with n-grams in its draft, if these are its rounds."""
 
     policy: Policy
     alone: list[list[Round]]
     batches: list[list[Round]]
+    mixed: Pair | None = None
 
     @property
     def name(self) -> str:
-        """Name of the policy, without its settings."""
-        return describe(self.policy).partition(":")[0]
+        """Name of the policy, without its settings, and whether the draft has n-grams."""
+        return describe(self.policy).partition(":")[0] + NGRAMS * bool(self.mixed)
 
     @property
     def total(self) -> Totals:
@@ -81,7 +83,7 @@ class Row(NamedTuple):
     """Result of one candidate.
 
     total: counts of the replayed rounds of each prompt. predicted: new tokens per second on all prompts.
-    predicted_there, measured: the same on the prompts that were decoded against the clock.
+    predicted_there, measured: the same on the prompts that were decoded against the clock. ngrams: of the draft.
     """
 
     policy: str
@@ -90,6 +92,7 @@ class Row(NamedTuple):
     predicted: float
     predicted_there: float | None = None
     measured: float | None = None
+    ngrams: bool = False
 
 
 class Tuning(NamedTuple):
@@ -128,15 +131,18 @@ def tune(
     for policy in policies:
         if policy.proposal == "sampled" or not policy.exact:
             raise InputError(f"{describe(policy, brief=True)} cannot be replayed, so not tuned; give ranked policies")
-    of = len(policies) + 4
+    tried: list[tuple[Policy, Pair | None]] = [(policy, None) for policy in policies]
+    if settings.ngrams:
+        mixed = with_ngrams(pair)
+        tried += [(policy, mixed) for policy in policies if not isinstance(policy, Plain)]
+    of = len(tried) + 4
     progress(0, of, "the target writes the texts")
     texts = write(pair, prompts, max(policy.levels for policy in policies), settings)
     candidates = []
-    for policy in policies:
-        progress(len(candidates) + 1, of, f"counts {describe(policy, brief=True)}")
-        candidates.append(
-            candidate(policy, replayed(pair, policy, texts, settings.seed, settings.batch), settings.batch)
-        )
+    for policy, drafts in tried:
+        progress(len(candidates) + 1, of, f"counts {describe(policy, brief=True)}{NGRAMS * bool(drafts)}")
+        rounds_of = replayed(drafts or pair, policy, texts, settings.seed, settings.batch)
+        candidates.append(candidate(policy, rounds_of, settings.batch)._replace(mixed=drafts))
     progress(of - 3, of, "measures forwards")
     rounds = [round for each in candidates for batch in each.batches for round in batch]
     widest = ceil(max((max(round.widths, default=1) for round in rounds), default=1))
@@ -201,7 +207,7 @@ class Race:
             numbers = range(batch * self.settings.batch, (batch + 1) * self.settings.batch)
             texts = [self.texts[number] for number in numbers]
             for result, each in zip(results, candidates, strict=True):
-                result += timed(self.pair, each.policy, texts, numbers, sampling, self.clock)
+                result += timed(each.mixed or self.pair, each.policy, texts, numbers, sampling, self.clock)
         return results
 
 
@@ -230,8 +236,8 @@ def check(costs: Costs, ranked: Sequence[Candidate], race: Race) -> list[Row]:
     measured = dict(zip(map(id, contestants), race.run(contestants, race.checking), strict=True))
     rows = []
     for each in ranked:
-        names = describe(each.policy), describe(each.policy, brief=True)
-        row = Row(*names, each.total, predict(costs, each))
+        label = describe(each.policy, brief=True) + f" {NGRAMS}" * bool(each.mixed)
+        row = Row(describe(each.policy), label, each.total, predict(costs, each), ngrams=bool(each.mixed))
         if id(each) in measured:
             run = measured[id(each)]
             speed = sum(round.new for round, _ in run) / sum(seconds for _, seconds in run) if run else 0.0

@@ -19,6 +19,7 @@ class Tuned(NamedTuple):
     """Policy that was predicted to be the fastest, as text that `c2t.policies.spec.parse` reads.
 
     classifier: the one that its candidates used. predicted: new tokens per second. settings: of the run that chose it.
+    ngrams: whether the draft is mixed with the text's n-grams for it.
     """
 
     policy: str
@@ -26,6 +27,7 @@ class Tuned(NamedTuple):
     predicted: float
     costs: Costs
     settings: dict[str, Any]
+    ngrams: bool = False
 
 
 def key(pair: Pair, batch: int) -> dict[str, Any]:
@@ -81,3 +83,4 @@ class _Entry:
     predicted: float
     costs: Costs
     settings: dict[str, Any]
+    ngrams: bool = False

@@ -20,9 +20,11 @@ import numpy as np
 import torch
 import typer
 
+from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.ngrams import NgramDraft
+from c2t.models.pairs import NGRAMS, Pair, load_pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.progress import working
@@ -241,7 +243,7 @@ def main(
                 f"others takes {wanted}; lower --prompts or --batch"
             )
     loaded = load_pair(pair, draft=draft)
-    chosen = policy_of(loaded, policy, batch)
+    ours, chosen = policy_of(loaded, policy, batch)
     task = Task(new_tokens, Sampling(temperature), loaded.target.eos)
     programs = [program for program, names in PROGRAMS.items() if not set(names) <= set(skipped)]
     for program in list(programs):
@@ -250,7 +252,7 @@ def main(
             programs.remove(program)
     configuration = {
         "pair": loaded.name,
-        "sources": loaded.sources,
+        "sources": ours.sources,
         "policy": describe(chosen),
         "tuned": policy is None,
         "prompts": prompts,
@@ -264,7 +266,7 @@ def main(
     runs = Runs(json, {**configuration, "data": data, "sets": list(found)})
     comparisons: dict[str, Comparison] = {}
     with ExitStack() as running, working("decoding", "runs") as tell:
-        field = contenders(loaded, Plain(), chosen, describe(chosen, brief=True), batch)
+        field = contenders(ours, Plain(), chosen, how(ours, chosen), batch)
         for program in programs:
             field.others.update(running.enter_context(program.start(loaded)))
         for name in skipped:
@@ -286,6 +288,11 @@ def main(
         show(f"{name}: T = {temperature:g}, batch {batch}, {torch.get_num_threads()} threads", rows)
         append(json, "bench decoding", ({"set": name, **row} for row in rows), configuration)
     runs.forget()
+
+
+def how(pair: Pair, policy: Policy) -> str:
+    """Return the policy as text, and whether the draft has n-grams."""
+    return describe(policy, brief=True) + f" {NGRAMS}" * isinstance(pair.draft, NgramDraft)
 
 
 def show(title: str, rows: Sequence[dict[str, Any]]) -> None:

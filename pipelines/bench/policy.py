@@ -8,7 +8,7 @@ import typer
 from c2t.classifier import TreeClassifier
 from c2t.decoding import Policy
 from c2t.kept_costs import costs_of
-from c2t.models.pairs import Pair
+from c2t.models.pairs import Pair, with_ngrams
 from c2t.policies.spec import parse
 from c2t.study import autotune_cache as tuning
 
@@ -18,14 +18,14 @@ PolicyText = Annotated[
 ]
 
 
-def policy_of(pair: Pair, text: str | None, batch: int = 1) -> Policy:
-    """Return the policy; InputError, with the command that finds one, where nothing was tuned. A budget's costs are
-    those of this machine."""
-    costs = partial(costs_of, pair)
+def policy_of(pair: Pair, text: str | None, batch: int = 1) -> tuple[Pair, Policy]:
+    """Return the pair, with n-grams in its draft if that was found to be faster, and the policy; InputError, with the
+    command that finds one, where nothing was tuned. A budget's costs are those of this machine."""
     if text is not None:
-        return parse(text, partial(classifier, pair.name), costs=costs)
+        return pair, parse(text, partial(classifier, pair.name), costs=partial(costs_of, pair))
     entry = tuning.lookup(tuning.key(pair, batch))
-    return parse(entry.policy, partial(classifier, entry.classifier), costs=costs)
+    pair = with_ngrams(pair) if entry.ngrams else pair
+    return pair, parse(entry.policy, partial(classifier, entry.classifier), costs=partial(costs_of, pair))
 
 
 def classifier(usual: str, name: str | None = None) -> TreeClassifier:

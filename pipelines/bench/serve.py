@@ -141,9 +141,22 @@ def texts_alone(pair: Pair, requests: Sequence[Planned]) -> Iterator[str]:
 
 
 @contextmanager
-def serving(pair: str, policy: str, max_rows: int) -> Iterator[tuple[str, int]]:
+def serving(pair: str, draft: str, policy: str, max_rows: int) -> Iterator[tuple[str, int]]:
     """Run a server in a process of its own; yield its address and its number, and fail if its log has a traceback."""
-    command = [sys.executable, "-m", "c2t", "serve", "--pair", pair, "--policy", policy, "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "c2t",
+        "serve",
+        "--pair",
+        pair,
+        "--draft",
+        draft,
+        "--policy",
+        policy,
+        "--port",
+        "0",
+    ]
     with tempfile.TemporaryFile("w+") as log:
         running = subprocess.Popen(
             [*command, "--max-rows", str(max_rows)], stdout=subprocess.PIPE, stderr=log, text=True
@@ -299,7 +312,8 @@ def main(
     prompts = spread([one for file in default_prompts(loaded.name, "bench") for one in read_prompts(file)], requests)
     ids = [conversation(loaded.tokenizer, loaded.template, one.turns[:1]) for one in prompts]
     planned = plan(ids, requests, new_tokens, rate, cancelled, malformed, seed=0)
-    policies = [describe(one) for one in (Plain(), policy_of(loaded, policy, at_once))]
+    drafting, chosen = policy_of(loaded, policy, at_once)
+    policies = [describe(Plain()), describe(chosen)]
     found, bad = [], []
     with working("serve", "requests") as tell:
         done = 0
@@ -315,7 +329,7 @@ def main(
             advance("each request alone")
         load = Load(loaded.name, planned, at_once, alone)
         for spec in policies:
-            with serving(loaded.name, spec, at_once) as (address, pid):
+            with serving(loaded.name, drafting.sources["draft"][0], spec, at_once) as (address, pid):
                 warm_up(address, load)
                 figures, problems = measure(address, pid, load, lambda spec=spec: advance(spec))
             found.append({"policy": spec, **figures})

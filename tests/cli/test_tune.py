@@ -68,6 +68,25 @@ def test_tune_then_use(cache: Path, tmp_path: Path) -> None:
     assert json.loads(said[-1])["configuration"]["policy"].startswith("eagle2:K=3,levels=2,N=6")
 
 
+def test_ngrams_are_part_of_the_choice(cache: Path) -> None:
+    """--tuned drafts with them if they were chosen, and the text stays the target's."""
+    said = good("tune", *SMALL, "--policies", "chain:length=1", "--ngrams", "--json", "-").splitlines()
+    rows = json.loads(said[-1])["figures"]["rows"]
+    assert {row["label"]: row["ngrams"] for row in rows} == {
+        "plain": False,
+        "chain:length=1": False,
+        "chain:length=1 +ngrams": True,
+    }
+    assert kept(cache)["ngrams"] == rows[0]["ngrams"]
+    [path] = cache.glob("tuned-*.json")
+    path.write_text(json.dumps({**kept(cache), "policy": "chain:length=2", "ngrams": True}))
+    plain = good("generate", "a number", "--policy", "plain", "--max-new-tokens", "8").splitlines()[0]
+    assert good("generate", "a number", "--tuned", "--max-new-tokens", "8").splitlines()[0] == plain
+    line = good("bench", "--tuned", "--max-new-tokens", "4", "--limit", "1", "--timed", "0", "--json", "-")
+    assert json.loads(line.splitlines()[-1])["configuration"]["sources"]["draft"][1].endswith("+ngrams=32")
+    assert "--flags vllm: its drafts have no n-grams" in refused("tune", *SMALL, "--ngrams", "--flags", "vllm")
+
+
 def test_bench_shows_prediction_and_measurement_side_by_side(cache: Path) -> None:
     good("tune", *SMALL)
     short = ["bench", "--tuned", "--max-new-tokens", "4", "--limit", "1"]

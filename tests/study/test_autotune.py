@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from c2t.errors import InputError
-from c2t.models.pairs import Pair
+from c2t.models.ngrams import NgramDraft
+from c2t.models.pairs import Pair, with_ngrams
 from c2t.policies import MCSD, Chain, Eagle2, Plain
 from c2t.prompts import Prompt
 from c2t.sampling import Sampling
@@ -102,6 +103,24 @@ def test_where_drafting_is_free_the_tree_wins_and_where_it_is_dear_plain_decodin
         assert found.plain.measured == pytest.approx(found.plain.predicted_there)
     assert free.best.measured == pytest.approx(free.best.predicted_there)
     assert dear.plain.predicted <= batch
+
+
+def test_ngrams_double_the_candidates(small_pair: Pair, made_up: Callable) -> None:
+    """Each of them drafts with its own pair, in the count and against the clock, and pays its own overhead."""
+    made_up(FLAT, Curve((1,), (0.0,)))
+    settings = TuneSettings(**{**SETTINGS.__dict__, "ngrams": True, "compared": 9, "max_new_tokens": 6})
+    ticks = itertools.count()
+    found = tune(small_pair, POLICIES, PROMPTS, settings, lambda: float(next(ticks)))
+    drafted = [each for each in found.candidates if not isinstance(each.policy, Plain)]
+    assert [each.name.endswith("+ngrams") for each in drafted] == [False, False, True, True]
+    assert all(isinstance(each.mixed.draft, NgramDraft) for each in drafted[2:])
+    assert found.costs.overhead.keys() == {each.name for each in found.candidates}
+    assert {row.label.endswith(" +ngrams"): row.ngrams for row in found.rows} == {True: True, False: False}
+    assert sum(row.ngrams for row in found.rows) == 2
+    for row in found.rows:
+        assert row.measured == pytest.approx(row.predicted_there)
+    with pytest.raises(InputError, match=r"has \+ngrams already"):
+        tune(with_ngrams(small_pair), POLICIES, PROMPTS, settings, float)
 
 
 def test_predictions_are_checked_on_other_batches_than_overheads_are_fitted_on(small_pair: Pair) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from c2t.decoding import Policy
 from c2t.errors import InputError
+from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.spec import describe
@@ -27,11 +28,15 @@ def test_what_was_tuned_for_a_batch_may_be_a_budget(
     monkeypatch.setattr(module, "costs_of", lambda pair, policy: asked.append((pair, policy)) or costs)
     text = "budget:of=chain:length=2"
     store(key(small_pair, 2), Tuned(text, "tiny", 1.0, COSTS, {}))
-    for found in (policy_of(small_pair, None, batch=2), policy_of(small_pair, text)):
+    for _, found in (policy_of(small_pair, None, batch=2), policy_of(small_pair, text)):
         assert isinstance(found, Budget)
         assert found.costs is costs
         pair, policy = asked.pop()
         assert pair is small_pair
         assert describe(policy, brief=True) == "chain:length=2"
+    store(key(small_pair, 2), Tuned(text, "tiny", 1.0, COSTS, {}, ngrams=True))
+    mixed, _ = policy_of(small_pair, None, batch=2)
+    assert mixed.draft == NgramDraft(small_pair.draft)
+    assert asked.pop()[0] is mixed
     with pytest.raises(InputError, match="batch size 1; run c2t tune --batch 1"):
         policy_of(small_pair, None)
