@@ -21,7 +21,8 @@ from c2t.replay.lockstep import Continuation, replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Nodes, Tree
 
-ROWS = 8  # texts that are measured on, and rows of the largest batches in which forwards are timed
+TEXTS = 16  # that the yield is measured on
+ROWS = 8  # of them are decoded against the clock; rows of the largest batches in which forwards are timed
 NEW_TOKENS = 32  # of each of these texts
 ALONE = 3  # of them are decoded one by one against the clock
 TIMED_TOKENS = 16  # of each where all are decoded together against the clock
@@ -34,7 +35,7 @@ BRANCHING = 4  # children of each node in the trees that are timed: neither a ch
 NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
 UNDISTURBED = 0.25  # quantile of the rounds' seconds that counts, for the same reason
 TYPICAL = 4  # tokens a row of the rounds that the rest is fitted on
-PER_GROUP = 8  # accepted nodes of which a share is made
+PER_GROUP = 16  # accepted nodes of which a share is made
 LENGTHS = ("levels", "length")  # settings that say how deep a policy drafts
 Clock = Callable[[], float]
 
@@ -63,24 +64,24 @@ def measure(
     repeats: int = REPEATS,
     clock: Clock = time.perf_counter,
 ) -> RoundCosts:
-    """Return the costs of rounds on this machine, and the yield of a ranked policy's trees on the first ROWS of these
+    """Return the costs of rounds on this machine, and the yield of a ranked policy's trees on the first TEXTS of these
     prompts.
 
     The texts are greedy. All sizes take turns, so that a drifting machine treats all alike.
     """
-    prompts = prompts[:ROWS]
     texts = write_continuations(
-        pair.target, prompts, max_new_tokens=NEW_TOKENS, beyond=policy.levels + 1, sampling=Sampling()
+        pair.target, prompts[:TEXTS], max_new_tokens=NEW_TOKENS, beyond=policy.levels + 1, sampling=Sampling()
     )
     found = profile(pair, policy, texts)
-    verify, draft = curves(pair, texts, repeats, clock)
+    verify, draft = curves(pair, texts[:ROWS], repeats, clock)
     forwards = RoundCosts(verify, draft, Rest(), found)
     # For one row the levels of real rounds: those that pay have few nodes to expand, and cost less than all would.
     usual: list[Any] = [Plain(), Budget(policy, costs=forwards)]
     alone = excesses(pair, usual, [[prompt] for prompt in prompts[:ALONE]], NEW_TOKENS, forwards, clock)
     # For many rows, for which drafting may not pay, every level, so that their costs are known.
-    forced: list[Any] = [Plain(), *eager(policy, found, TYPICAL * len(prompts))]
-    together = excesses(pair, forced, [prompts], TIMED_TOKENS, forwards, clock)
+    many = prompts[:ROWS]
+    forced: list[Any] = [Plain(), *eager(policy, found, TYPICAL * len(many))]
+    together = excesses(pair, forced, [many], TIMED_TOKENS, forwards, clock)
     rest = fit([*alone, *together])
     return RoundCosts(verify, draft, rest, found)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from c2t.batch_costs import REPEATS, ROWS, measure
+from c2t.batch_costs import REPEATS, TEXTS, measure
 from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
@@ -26,7 +26,7 @@ from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
 from c2t.storage.provenance import processor
 
-FORMAT = 2  # of the files; those of another one are not read, but measured again
+FORMAT = 3  # of the files; those of another one are not read, but measured again
 SEEN = 32  # prompts, from all files and categories alike, of which the shortest are measured on
 
 
@@ -69,7 +69,7 @@ def measure_and_keep(pair: Pair, policy: Policy, prompts: Sequence[Prompt], repe
     Budget(policy, nodes=1)  # which refuses a policy before anything is measured for it
     start = time.perf_counter()
     ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in spread(prompts, SEEN)]
-    costs = measure(pair, policy, sorted(ids, key=len)[:ROWS], repeats)  # long ones would only take longer
+    costs = measure(pair, policy, sorted(ids, key=len)[:TEXTS], repeats)  # long ones would only take longer
     path = path_of(pair, policy)
     entry = json.dumps({"key": _key(pair, policy), "costs": _as_json(costs)}, indent=1)
     try:

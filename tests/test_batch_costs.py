@@ -100,7 +100,7 @@ def test_children_promise_what_such_nodes_had() -> None:
 
 def test_children_of_a_profile_add_up_to_what_was_accepted() -> None:
     """Over the nodes that were expanded: their children's calibrated confidence is the share that was accepted."""
-    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=12, beyond=3, sampling=Sampling())
+    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=24, beyond=3, sampling=Sampling())
     found = profile_of(texts, POLICY)
     drafts = toy_drafts()["perturbed"]
     steps = [step for step in replay(drafts, POLICY, texts, record=("slots",)) if step.tree is not None]
