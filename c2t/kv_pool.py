@@ -135,6 +135,14 @@ class KVPool:
         if not growing:
             return
         rooms = [rounded(needed[row] * 5 // 4) if row in growing else room for row, room in enumerate(self._rooms)]
+        for row in growing:
+            start = self.starts[row]
+            if start + self._rooms[row] == self.end and start + needed[row] <= self.slots:
+                # The last row grows where it is: with one row the buffers are moved half as often.
+                self.end = min(start + rooms[row], self.slots)
+                self._rooms[row] = rooms[row] = self.end - start
+                growing.remove(row)
+                break
         if self.end + sum(rooms[row] for row in growing) <= self.slots:
             self._move(growing, rooms)
         else:

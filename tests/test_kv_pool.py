@@ -113,6 +113,28 @@ def test_a_copy_goes_its_own_way() -> None:
     assert [row[-60:] for row in (stored(pool, 0), stored(pool, 4))] == [[*range(1000, 1060)], [*range(1240, 1300)]]
 
 
+def test_the_last_row_grows_where_it_is() -> None:
+    """Until the buffers end; what it has committed stays in place, and so does the row before it."""
+    pool = KVPool(LAYERS)
+    append(pool, torch.ones(2, 40, dtype=torch.bool), torch.arange(80).view(2, 40))
+    pool.keep(torch.arange(40).expand(2, -1), torch.tensor([40, 40]))
+    buffers, starts, texts = list(pool.buffers), list(pool.starts), [stored(pool, row) for row in range(2)]
+    grown = 0
+    while True:
+        alive = torch.tensor([[False] * 8, [True] * 8])
+        append(pool, alive, torch.full((2, 8), 100 + grown))
+        if pool.buffers[0] is not buffers[0]:
+            break
+        assert pool.starts == starts
+        assert pool.end <= pool.slots
+        pool.keep(torch.arange(8).expand(2, -1), torch.tensor([0, 8]))
+        grown += 8
+    room = buffers[0].shape[2] - starts[1]
+    assert room - 8 < 40 + grown <= room
+    assert stored(pool, 0) == texts[0]
+    assert stored(pool, 1)[:40] == texts[1]
+
+
 def test_a_buffer_that_is_too_short_is_an_error_of_ours() -> None:
     """Places beyond it would be written by a kernel without a look."""
     pool = KVPool(LAYERS)
