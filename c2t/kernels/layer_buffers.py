@@ -20,16 +20,16 @@ class LayerBuffers(list[Tensor | None]):
 
     @cached_property
     def complete(self) -> bool:
-        """True if every layer has its buffer."""
+        """Return True if every layer has its buffer."""
         return not any(buffer is None for buffer in self)
 
     @cached_property
     def alike(self) -> bool:
-        """True if all are contiguous, of one shape and type, and on one device."""
+        """Return True if all are contiguous, of one shape and type, and on one device."""
         kinds = {(buffer.device, buffer.dtype, buffer.shape) for buffer in self}
         return len(kinds) == 1 and all(map(Tensor.is_contiguous, self))
 
     @cached_property
     def addresses(self) -> ctypes.Array:
-        """Where the buffers begin."""
+        """Return where the buffers begin."""
         return (ctypes.c_void_p * len(self))(*map(torch.Tensor.data_ptr, self))
