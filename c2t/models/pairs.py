@@ -381,11 +381,11 @@ def _load_target(
         raise InputError(f"{place}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again")
     if tensor_parallel:
         gather_shared(model)
-    if model.dtype == torch.bfloat16 and device.type == "cpu" and not (has_bf16() or PackedLlama.serves(model)):
-        warnings.warn(
-            f"{place}: this processor has no bf16 arithmetic, and torch imitates it slowly; float32 is faster here",
-            stacklevel=3,
-        )
+    if model.dtype == torch.bfloat16 and device.type == "cpu" and not has_bf16():
+        how = "torch imitates it slowly: float32 is faster here"
+        if PackedLlama.serves(model):
+            how = "c2t's kernels compute in float32, on weights that stay in bf16"
+        warnings.warn(f"{place}: this processor has no bf16 arithmetic; {how}", stacklevel=3)
     return Target(model if device_map or tensor_parallel else model.to(device))
 
 
