@@ -76,7 +76,12 @@ class Sampling:
         logits = self.process(logits, seen)
         if self.temperature == 0:
             return argmax(logits)
-        return invert(logits.double().softmax(-1), uniform(self.seed, sequence, position)[:, None])[:, 0]
+        points = uniform(self.seed, sequence, position)[:, None]
+        if logits.is_cuda:
+            return invert(logits.double().softmax(-1), points)[:, 0]
+        # Row by row: float64 distributions of several rows do not fit a core's cache. The bits are the same.
+        rows = zip(logits, points, strict=True)
+        return torch.cat([invert(row.double().softmax(-1), point) for row, point in rows])
 
 
 def invert(probs: Float[Tensor, "... V"], uniforms: Float[Tensor, "... n"]) -> Int[Tensor, "... n"]:

@@ -99,13 +99,25 @@ class TargetSampler:
         def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
             return self.draw(read(slots), self.sequence, position(slots), self._seen_after(tree, slots))
 
+        drawn, at = torch.empty_like(root), torch.full_like(root, -1)
+
+        def choose_anew(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+            """Draw in the rows that have moved on; the others were drawn for at the same slots before."""
+            nonlocal drawn, at
+            moved = (slots != at).nonzero()[:, 0]
+            places, at = logits.places(slots)[moved], slots
+            new = self.draw(logits.values[places], self.sequence[moved], position(slots)[moved], None)
+            drawn = drawn.index_copy(0, moved, new)
+            return drawn
+
         def probs(slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
             processed = self.sampling.process(read(slots), self._seen_after(tree, slots))
             check_logits(processed, "target")
             return processed.double().softmax(-1)
 
         if rule == "target-only" or self.sampling.temperature == 0:
-            accepted = target_only(tree, choose)
+            several = len(row) > 1 and self.processors is None and self.seen is None
+            accepted = target_only(tree, choose_anew if several else choose)
         else:
             seed = self.sampling.seed
             accepted = residual(tree, probs, lambda slots, draw: uniform(seed, self.sequence, position(slots), draw))

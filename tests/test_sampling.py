@@ -15,7 +15,10 @@ from transformers import (
 )
 
 from c2t.errors import InputError
+from c2t.ragged import SlotLogits
 from c2t.sampling import Sampling, uniform
+from c2t.target_sampler import TargetSampler
+from c2t.tree import Tree
 
 SETTINGS = [
     Sampling(temperature=0.7),
@@ -176,3 +179,34 @@ def test_uniforms_are_the_stream_that_texts_were_made_with() -> None:
 def test_impossible_settings_are_refused_by_name(settings: dict) -> None:
     with pytest.raises(InputError, match=next(iter(settings))):
         Sampling(**settings)
+
+
+def test_rows_that_have_ended_are_not_drawn_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And every row's path is the one that it takes alone."""
+    torch.manual_seed(0)
+    rows, vocabulary, drawn = 12, 3, []
+    tree, slots = Tree.root(torch.zeros(rows, dtype=torch.long)), torch.zeros(rows, 1, dtype=torch.long)
+    for _ in range(3):
+        tokens = torch.arange(2).expand(*slots.shape, 2)
+        nodes = tree.children(slots, tokens, torch.zeros(tokens.shape), torch.zeros(slots.shape))
+        slots = tree.size + torch.arange(nodes.size).expand(rows, -1)
+        tree = tree.extend(nodes)
+    logits, root = torch.randn(rows, tree.size, vocabulary), torch.arange(rows)
+    draw = Sampling.draw
+    monkeypatch.setattr(Sampling, "draw", lambda self, *of: drawn.append(len(of[0])) or draw(self, *of))
+
+    def accept(some: slice):
+        tokens = torch.zeros(rows, 1, dtype=torch.long)[some]
+        sampler = TargetSampler(
+            Sampling(temperature=1.0), vocabulary, tokens, torch.ones_like(root[some]), range(rows)[some]
+        )
+        return sampler.accept(tree.of_rows(some), SlotLogits.of(logits[some]), root[some], "target-only")
+
+    together = accept(slice(None))
+    assert drawn == [int((together.length >= level).sum()) for level in range(len(drawn))]
+    assert together.length.unique().tolist() == [0, 1, 2, 3]
+    for row in range(rows):
+        alone = accept(slice(row, row + 1))
+        path = together.slots[row, : together.length[row] + 1]
+        assert alone.slots[0].tolist() == path.tolist()
+        assert alone.bonus[0] == together.bonus[row]
