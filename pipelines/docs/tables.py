@@ -193,8 +193,12 @@ def decoding() -> str:
     pooled = {key[:2] for key in latest if key[2] == "all"} - {(0, 1)}
     shown = [key for key in sorted(latest, key=lambda key: key[:2]) if key[2] == "all" or key[:2] not in pooled]
     columns = ("texts", "way", "tokens/s", "/ plain", "/ transformers", "/ plain after the first token", "tau", "gamma")
-    run = found[-1]["configuration"]
-    told = f"{run['prompts']} prompts a set, up to {run['max_new_tokens']} new tokens, {run['threads']} threads"
+    sizes: dict[str, list[str]] = {}  # of the runs, which may differ, by how large they were
+    for key in shown:
+        run, sort = latest[key]["configuration"], kind(*key[:2])
+        told = f"{run['prompts']} prompts a set, up to {run['max_new_tokens']} new tokens, {run['threads']} threads"
+        sizes.setdefault(told, []).extend([sort] * (sort not in sizes.get(told, ())))
+    told = "; ".join(f"{' and '.join(kinds)}: " * (len(sizes) > 1) + size for size, kinds in sizes.items())
     note = source(found[-1], told, "95 % intervals by prompt")
     return table((*columns, "same text"), [speed(latest[key]) for key in shown], note)
 
@@ -216,14 +220,19 @@ def decoding_in_brief() -> str:
     return table(("way to decode", "tokens/s", "/ transformers", "same text"), rows, note)
 
 
+def kind(temperature: float, batch: int) -> str:
+    """Return how texts were decoded, as text."""
+    drawn = "greedy" if temperature == 0 else f"T = {temperature:g}"
+    return drawn + f", batch {batch}" * (batch > 1)
+
+
 def speed(line: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells of a line of `pipelines.bench decoding`."""
     temperature, batch, name, contender = of_run(line)
     figures = line["figures"]
-    drawn = "greedy" if temperature == 0 else f"T = {temperature:g}"
     ratios = ("against_plain", "against_transformers", "decoding_against_plain")
     return (
-        ", ".join([name, drawn, *([f"batch {batch}"] * (batch > 1))]),
+        f"{name}, {kind(temperature, batch)}",
         contender + f" ({figures['setting']})" * bool(figures["setting"]),
         f"{figures['tokens_per_second']:.1f}",
         *(interval(Interval(*figures[ratio])) for ratio in ratios),
