@@ -3,7 +3,7 @@
 import typer
 
 from pipelines import terminal
-from pipelines.bench import batches, breakdown, decoding, draft, forward, ragged, replay, serve, training
+from pipelines.bench import attention, batches, breakdown, decoding, draft, forward, ragged, replay, serve, training
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 app.command("decoding")(decoding.main)
@@ -11,6 +11,7 @@ app.command("batches")(batches.main)
 app.command("breakdown")(breakdown.main)
 app.command("forward")(forward.main)
 app.command("ragged")(ragged.main)
+app.command("attention")(attention.main)
 app.command("replay")(replay.main)
 app.command("draft")(draft.main)
 app.command("training")(training.main)
