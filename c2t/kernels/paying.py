@@ -23,7 +23,7 @@ UNBOUNDED = 2**31
 
 @dataclass(eq=False)
 class Yields:
-    """What nodes win and what forwards take, as arrays.
+    """Arrays of what nodes win and what forwards take.
 
     sure, accepted: rising confidences, and the share of nodes of each one that were accepted. parents, promised: rising
     confidences of expanded nodes, and the shares of their children, the most probable one first. verify, draft: seconds

@@ -94,8 +94,9 @@ def serving() -> str:
     assert all(other == run for other in others), "one note stands below all rows: measure all pairs with one setting"
     columns = ("pair, policy", "tokens/s", "first token, ms", "99 %", "per further token, ms", "99 %")
     columns += ("MiB at begin, middle, end", "tau", "gamma", "texts equal to those alone")
-    told = f"{run['requests']} requests, {run['at_once']} at once, {run['rate']:g} arrivals a second, up to "
-    told += f"{run['max_new_tokens']} new tokens, {run['cancelled']:.0%} cancelled; {run['threads']} threads"
+    told = f"{run['requests']} requests, Poisson arrivals at {run['rate']:g} a second, {run['at_once']} at once, up to "
+    told += f"{run['max_new_tokens']} new tokens, {run['cancelled']:.0%} cancelled, {run['malformed']:.0%} malformed "
+    told += f"and refused; {run['threads']} threads"
     return table(columns, rows, source(found[-1], told))
 
 
