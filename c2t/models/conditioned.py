@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from c2t.models.block import BlockDraft
 from c2t.models.draft import DraftSession, WrappedSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
@@ -48,7 +49,7 @@ class Fit(Protocol):
 class ConditionedDraft:
     """Draft `draft`, conditioned by `fit` behind every slot but the root, whose token the draft itself has read."""
 
-    draft: EagleDraft | MedusaDraft | PublishedMedusaDraft | DraftLM
+    draft: EagleDraft | MedusaDraft | PublishedMedusaDraft | BlockDraft | DraftLM
     fit: Fit
 
     @property

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, Qwen3Config
 
 from c2t.errors import InputError, one_line
-from c2t.models import eagle3_config
+from c2t.models import block, eagle3_config
+from c2t.models.block import BlockHead
 from c2t.models.checkpoint_files import Layers, Positions, Size
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
@@ -76,8 +77,8 @@ def load_head(
     lm_head: nn.Module | None = None,
     taps: tuple[int, ...] | None = None,
 ) -> Head:
-    """Load a head (EAGLE-1/2, EAGLE-3, MTP or Medusa-style, by its config) onto the target's embedding, device and
-    dtype.
+    """Load a head (EAGLE-1/2, EAGLE-3, MTP, Medusa-style or DFlash, by its config) onto the target's embedding, device
+    and dtype.
 
     Reads `model.safetensors` or `pytorch_model.bin` in fp32, fp16 or bf16, with or without embed_tokens. lm_head: the
     target's, for EAGLE-3 heads that store none of its rows. taps: layers of the target whose inputs an EAGLE-3 head
@@ -143,6 +144,8 @@ def _head(raw: dict, path: Path) -> Head:
         width, target_rows = raw.get("target_hidden_size"), raw.get("target_rows", False)
         variant = eagle3_config.variant_of(raw, path)
         return Eagle3Head(_config(raw), raw["draft_vocab_size"], width, target_rows, variant)
+    if block.is_block(raw):
+        return block.build_head(raw, _config(raw), path)
     if "medusa_num_heads" in raw:
         return MedusaHead(_config(raw), raw["medusa_num_heads"], raw.get("layer_of"))
     if raw.get("architectures") == [MTPHead.__name__]:
@@ -221,7 +224,7 @@ def _raw(head: Head) -> dict:
     config = head.config
     rope = config.rope_parameters
     raw = {
-        "architectures": [type(head).__name__ if isinstance(head, MTPHead | MedusaHead) else "LlamaForCausalLM"],
+        "architectures": [_architecture(head)],
         "model_type": "llama",
         "hidden_act": config.hidden_act,
         "hidden_size": config.hidden_size,
@@ -245,11 +248,19 @@ def _raw(head: Head) -> dict:
         raw["draft_vocab_size"] = head.lm_head.out_features
         raw["target_hidden_size"] = head.target_width
         raw |= _variant(head)
+    if isinstance(head, BlockHead):
+        raw |= block.raw_of(head)
     if isinstance(head, MedusaHead):
         raw["medusa_num_heads"] = len(head.heads)
         if head.layer_of:
             raw["layer_of"] = head.layer_of
     return raw
+
+
+def _architecture(head: Head) -> str:
+    if isinstance(head, BlockHead):
+        return block.KIND
+    return type(head).__name__ if isinstance(head, MTPHead | MedusaHead) else "LlamaForCausalLM"
 
 
 def _variant(head: Eagle3Head) -> dict:

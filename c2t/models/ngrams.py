@@ -13,6 +13,7 @@ from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.kernels.ngrams import LONGEST, SHORTEST, Paths, mix, raise_followers, serves
+from c2t.models.block import BlockDraft
 from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft import DraftSession, WrappedSession
 from c2t.models.draft_lm import DraftLM
@@ -40,7 +41,7 @@ class NgramDraft:
     InputError outside of PRIOR_WEIGHTS.
     """
 
-    draft: EagleDraft | MedusaDraft | PublishedMedusaDraft | DraftLM | ConditionedDraft | HydraDraft
+    draft: EagleDraft | MedusaDraft | PublishedMedusaDraft | BlockDraft | DraftLM | ConditionedDraft | HydraDraft
     prior_weight: float = 32.0
 
     def __post_init__(self):

@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from c2t.errors import InputError, one_line
 from c2t.models import gguf_target
 from c2t.models.bigrams import Bigrams
+from c2t.models.block import BlockDraft, BlockHead
 from c2t.models.checkpoint_files import check_files
 from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft_lm import DraftLM, check_vocabulary
@@ -39,6 +40,7 @@ DRAFTS = {
     "distilled": ("draft_distilled", "head"),
     "eagle3": ("draft_eagle3", "head"),
     "medusa": ("draft_medusa", "head"),
+    "block": ("draft_block", "head"),
     "mtp": ("draft_mtp", "head"),
     "lm": ("draft_lm", "lm"),
 }
@@ -49,7 +51,7 @@ BIGRAMS, FIT, HYDRA = FITS = ("+bigrams", "+fit", "+hydra")
 TAPS = "+taps="  # behind an EAGLE-3 head's name, before FITS: the layers whose inputs it reads, as 2,18,33
 _MIB = 2**20
 
-HeadDraft = EagleDraft | MedusaDraft | PublishedMedusaDraft
+HeadDraft = EagleDraft | MedusaDraft | PublishedMedusaDraft | BlockDraft
 AnyDraft = HeadDraft | DraftLM | ConditionedDraft | HydraDraft | NgramDraft
 
 
@@ -204,7 +206,8 @@ def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = Non
     head = load_head(folder, target.embed_tokens, target.lm_head, taps).requires_grad_(False)
     target.embed_tokens.requires_grad_(learns)  # the head shares it, but it is the target's
     target.tap(head.taps(target.config.num_hidden_layers))
-    return (MedusaDraft if isinstance(head, MedusaHead) else EagleDraft)(head, target.lm_head)
+    kinds = {MedusaHead: MedusaDraft, BlockHead: BlockDraft}
+    return kinds.get(type(head), EagleDraft)(head, target.lm_head)
 
 
 def _conditioned(draft: HeadDraft | DraftLM, fit: str, folder: Path, target: Target) -> ConditionedDraft | HydraDraft:

@@ -77,12 +77,12 @@ def test_sampled_trees_keep_the_law() -> None:
     assert_law_is_kept(DRAFT)
 
 
-def assert_law_is_kept(draft: DraftModel) -> None:
+def assert_law_is_kept(draft: DraftModel, target: TargetModel = TARGET) -> None:
     """Of the second and third token, the first that are drafted, by the exact law of the target; the residual rule
     reads the draft's whole distributions."""
     prompt, rows, sampling = PROMPTS[0], 4000, Sampling(temperature=1.0, top_p=0.8, seed=4)
     settings = {"max_new_tokens": 3, "sampling": sampling, "rule": "residual"}
-    steps = list(generate(TARGET, draft, MCSD((3, 2)), [prompt] * rows, **settings))
+    steps = list(generate(target, draft, MCSD((3, 2)), [prompt] * rows, **settings))
     assert torch.cat([step.accepted.length for step in steps[1:]]).double().mean() > 0.02  # or this would say nothing
     seen = torch.zeros(VOCABULARY, VOCABULARY)
     found = torch.tensor([tokens[:3] for tokens in emitted(steps, rows)])
@@ -90,7 +90,7 @@ def assert_law_is_kept(draft: DraftModel) -> None:
     paths, probs = torch.tensor([prompt]), torch.ones(1, dtype=torch.float64)
     with torch.no_grad():
         for _ in range(3):
-            following = sampling.process(TARGET.model(paths).logits[:, -1]).softmax(-1)
+            following = sampling.process(target.model(paths).logits[:, -1]).softmax(-1)
             probs = (probs[:, None] * following).flatten()
             new = torch.arange(VOCABULARY).repeat(len(paths))[:, None]
             paths = torch.cat([paths.repeat_interleave(VOCABULARY, 0), new], 1)

@@ -17,8 +17,10 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from c2t.errors import InputError
 from c2t.models.gguf_target import install
 from c2t.models.medusa import MedusaHead
+from c2t.models.pairs import DRAFTS
 from c2t.storage import paths
 from pipelines.pair.smollm2 import rounds
+from pipelines.pair.smollm2.block import new_block, train_block
 from pipelines.pair.smollm2.card import write_card
 from pipelines.pair.smollm2.fit import count_pairs, train_fit
 from pipelines.pair.smollm2.heads import HEADS, save_draft
@@ -132,6 +134,16 @@ def hydra_stage(places: Places) -> None:
     learned.cpu().save(places.out / HEADS["medusa"].part)
 
 
+def block_stage(places: Places) -> None:
+    """Train a block drafter, and count the pairs that condition it without training."""
+    source, out = places.work / "texts", places.out / DRAFTS["block"][0]
+    target, tokens = read_target(rounds.training_texts(source))
+    lm_head = target.lm_head.weight[tokens].to(places.device)
+    head = train_block(new_block(target).to(places.device), lm_head, source, places.work / out.name)
+    save_draft(head, out, tokens)
+    count_pairs(source, target.config.vocab_size).save(out)
+
+
 def card_stage(places: Places) -> None:
     """Write the card of the heads that are there."""
     write_card(places.out, places.work)
@@ -143,5 +155,6 @@ STAGES: dict[str, Callable[[Places], None]] = {
     **{name: partial(head_stage, name) for name in HEADS},
     "fit": fit_stage,
     "hydra": hydra_stage,
+    "block": block_stage,
     "card": card_stage,
 }

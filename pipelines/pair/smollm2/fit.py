@@ -13,14 +13,12 @@ from c2t.models.conditioned import CANDIDATES
 from c2t.models.conditioned import Path as PathEnd
 from c2t.models.learned_fit import LearnedFit, log_rest
 from c2t.models.medusa import MedusaHead
+from pipelines.pair.smollm2.epochs import train_epochs
 from pipelines.pair.smollm2.losses import eagle_states, some_of
-from pipelines.pair.smollm2.rounds import ROWS, compute, training_texts
-from pipelines.pair.smollm2.shards import Rows, Text, epoch, rows_of
-from pipelines.pair.train_lm import Progress
+from pipelines.pair.smollm2.rounds import training_texts
+from pipelines.pair.smollm2.shards import Rows
 
 WIDTH, RANK = 256, 64
-LEARNING_RATE, WEIGHT_DECAY = 2e-3, 1e-2
-WARMUP, LOG, CHECKPOINT = 50, 50, 120  # steps, steps, seconds
 EPOCHS = 2
 
 
@@ -84,27 +82,9 @@ def train_fit(
     """Return a fit for a head, learned in EPOCHS from the texts that are there now; goes on from the folder's
     checkpoint."""
     fit = new_fit(head, embedding, tokens).to(lm_head.device)
-    optimiser = torch.optim.AdamW(fit.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
-    run = Progress(fit, [optimiser], folder, CHECKPOINT)
-    texts = training_texts(source)
-    steps = EPOCHS * len(epoch(texts, ROWS, 0))
-    batches: list[list[Text]] = []
-    recent: list[float] = []
-    while run.step < steps:
-        batches = batches or epoch(texts, ROWS, run.step)
-        left = 2 * (1 - run.step / steps)  # the rate falls over the second half
-        run.set_rate(learning_rate := LEARNING_RATE * min(1.0, (run.step + 1) / WARMUP, left))
-        torch.manual_seed(run.step)
-        rows = rows_of(batches.pop(), "features", questions=False).to(lm_head.device)
-        with compute(lm_head.device):
-            guess = guesses(head, rows, lm_head, tokens)
-        loss = cross_entropy(fit, guess)
-        loss.backward()
-        run.advance()
-        recent.append(float(loss.detach()))
-        if run.step % LOG == 0 or run.step == steps:
-            run.log(cross_entropy=sum(recent) / len(recent), lr=learning_rate)
-            print(f"{run.step} of {steps}: cross_entropy {sum(recent) / len(recent):.4f}", flush=True)
-            recent = []
-    run.save()
+
+    def losses(rows: Rows) -> dict[str, Tensor]:
+        return {"cross_entropy": cross_entropy(fit, guesses(head, rows, lm_head, tokens))}
+
+    train_epochs(EPOCHS, fit, losses, source, folder, lm_head.device)
     return fit.eval()

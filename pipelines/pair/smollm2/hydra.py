@@ -10,11 +10,10 @@ from torch.nn import functional as F
 
 from c2t.models.hydra import HydraHead
 from c2t.models.medusa import MedusaHead
-from pipelines.pair.smollm2.fit import CHECKPOINT, EPOCHS, LEARNING_RATE, LOG, WARMUP, WEIGHT_DECAY
+from pipelines.pair.smollm2.epochs import train_epochs
+from pipelines.pair.smollm2.fit import EPOCHS
 from pipelines.pair.smollm2.losses import eagle_states, some_of
-from pipelines.pair.smollm2.rounds import ROWS, compute, training_texts
-from pipelines.pair.smollm2.shards import Rows, Text, epoch, rows_of
-from pipelines.pair.train_lm import Progress
+from pipelines.pair.smollm2.shards import Rows
 
 WIDTH = 432  # 1.0 M numbers, as the fit has
 
@@ -59,26 +58,9 @@ def train_hydra(
     """Return sequential heads for a head, learned in EPOCHS from the texts that are there now; goes on from the
     folder's checkpoint."""
     hydra = new_hydra(head, embedding).to(lm_head.device)
-    optimiser = torch.optim.AdamW(hydra.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
-    run = Progress(hydra, [optimiser], folder, CHECKPOINT)
-    texts = training_texts(source)
-    steps = EPOCHS * len(epoch(texts, ROWS, 0))
-    batches: list[list[Text]] = []
-    recent: list[float] = []
-    while run.step < steps:
-        batches = batches or epoch(texts, ROWS, run.step)
-        left = 2 * (1 - run.step / steps)  # the rate falls over the second half
-        run.set_rate(learning_rate := LEARNING_RATE * min(1.0, (run.step + 1) / WARMUP, left))
-        torch.manual_seed(run.step)
-        rows = rows_of(batches.pop(), "features", questions=False).to(lm_head.device)
-        with compute(lm_head.device):
-            loss = cross_entropy(hydra, head, rows, lm_head, tokens)
-        loss.backward()
-        run.advance()
-        recent.append(float(loss.detach()))
-        if run.step % LOG == 0 or run.step == steps:
-            run.log(cross_entropy=sum(recent) / len(recent), lr=learning_rate)
-            print(f"{run.step} of {steps}: cross_entropy {sum(recent) / len(recent):.4f}", flush=True)
-            recent = []
-    run.save()
+
+    def losses(rows: Rows) -> dict[str, Tensor]:
+        return {"cross_entropy": cross_entropy(hydra, head, rows, lm_head, tokens)}
+
+    train_epochs(EPOCHS, hydra, losses, source, folder, lm_head.device)
     return hydra.eval()

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from c2t.errors import InputError
 from c2t.models.bigrams import Bigrams
+from c2t.models.block import BlockDraft
 from c2t.models.eagle import Head
 from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.gguf_target import END
@@ -20,7 +21,7 @@ from c2t.models.hydra import HydraHead
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.target import Target
 from pipelines.pair import train_head
-from pipelines.pair.smollm2 import build, fit, heads, hydra, losses, rounds, shards, texts
+from pipelines.pair.smollm2 import block, build, fit, heads, hydra, losses, rounds, shards, texts
 from pipelines.pair.smollm2.questions import RUN, Left, code_tasks, functions
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -312,6 +313,57 @@ def test_a_fit_and_sequential_heads_learn_what_the_marginals_leave_out(
     assert dict(zip(counted.pairs.tolist(), counted.counts.tolist(), strict=True)) == {
         first * 48 + second: count for (first, second), count in pairs.items()
     }
+
+
+@pytest.mark.slow
+def test_a_block_drafter_learns_every_depth_and_is_written(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(96)]
+    (tmp_path / "texts").mkdir()
+    texts.save(
+        texts.write(target, asked, 0.0, 24, 0), texts.Shard("code", 0.0, 0), 1.0, tmp_path / "texts" / "0.safetensors"
+    )
+    loaded = in_float32(target)
+    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
+    monkeypatch.setattr(build, "target_folder", lambda: None)
+    monkeypatch.setattr(rounds, "FREQUENT", 40)
+    monkeypatch.setattr(block, "EPOCHS", 10)
+    build.STAGES["block"](build.Places(tmp_path, None, tmp_path, torch.device("cpu")))
+    head = load_head(tmp_path / "draft_block", loaded.model.embed_tokens)
+    rows = shards.rows_of(rounds.training_texts(tmp_path / "texts"), "taps", questions=False)
+    losses = []
+    for each in (head, block.new_block(loaded)):
+        torch.manual_seed(0)  # the same blocks
+        losses.append(block.block_losses(each, loaded.lm_head.weight[head.tokens], rows))
+    assert losses[0]["cross_entropy"] < 0.95 * losses[1]["cross_entropy"]
+    assert all(losses[0][name] > losses[1][name] for name in losses[0] if name.startswith("agreement"))
+    Bigrams.load(tmp_path / "draft_block", 48, torch.device("cpu"))
+
+
+@torch.no_grad()
+def test_a_block_in_training_is_that_of_drafting(target: Target) -> None:
+    """Each block sees the text before its root, whatever else is in the batch; a session computes the same."""
+    loaded = in_float32(target)
+    head = block.new_block(loaded)
+    written = texts.write(target, ASKED, 0.0, 12, 0)
+    parts = zip(
+        *(part.split(written.lengths.tolist()) for part in (written.ids, written.features, written.taps)), strict=True
+    )
+    rows = shards.rows_of(
+        [shards.Text(ids.int(), 2, after[:-1].float(), taps[:-1].float(), "code", 0.0) for ids, after, taps in parts],
+        "taps",
+        questions=False,
+    )
+    roots = torch.tensor([[1, 3, 5], [4, 6, 5], [2, 1, 3], [7, 2, 4]])
+    states = block.block_states(head, rows, roots)
+    for text, anchor in ((0, 1), (1, 2), (3, 0)):
+        root = int(roots[text, anchor])
+        session = BlockDraft(head, loaded.lm_head).session()
+        session.observe(
+            rows.ids[text : text + 1, : root + 1], rows.inputs[text : text + 1, :root], torch.tensor([root])
+        )
+        torch.testing.assert_close(session._forward()[0], states[text, anchor], rtol=1e-4, atol=1e-4)
 
 
 def test_a_stage_without_texts_or_data_says_what_is_missing(tmp_path: Path) -> None:
