@@ -28,6 +28,7 @@ from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.ngrams import NgramDraft, check_prior_weight
 from c2t.models.packed_llama import PackedLlama
 from c2t.models.published_medusa import PICKLED, PublishedMedusaDraft, is_published, load_heads
+from c2t.models.scaled import ScaledDraft
 from c2t.models.target import Target
 from c2t.models.tensor_parallel import distributed_config, gather_shared
 from c2t.storage import paths as checkpoints
@@ -52,7 +53,7 @@ TAPS = "+taps="  # behind an EAGLE-3 head's name, before FITS: the layers whose 
 _MIB = 2**20
 
 HeadDraft = EagleDraft | MedusaDraft | PublishedMedusaDraft | BlockDraft
-AnyDraft = HeadDraft | DraftLM | ConditionedDraft | HydraDraft | NgramDraft
+AnyDraft = HeadDraft | DraftLM | ConditionedDraft | HydraDraft | NgramDraft | ScaledDraft
 
 
 @dataclass(frozen=True)

@@ -294,24 +294,25 @@ def settings(policy: type) -> str:
 
 def parallel() -> str:
     """Return what conditioning a parallel draft saves: gamma of each draft's best tree, and ratios at equal tau."""
+    fit, copying = "medusa+fit", "medusa+fit+ngrams"
+    rivals = ("all on marginals", "medusa+bigrams", "medusa+hydra", "eagle")
+    ratios = [(fit, rival) for rival in rivals] + [(copying, "all training-free")]
     rows = []
     for line in lines("gain-parallel.jsonl"):
         where = f"{line['configuration']['set']}, T = {line['configuration']['temperature']:g}"
         found = {(row["draft"], row["rival"], row["tau"]): row for row in line["figures"]["rows"]}
-        for tau in dict.fromkeys(row["tau"] for row in line["figures"]["rows"]):
-            fit, copying = "medusa+fit", "medusa+fit+ngrams"
-            gammas = [found[fit, rival, tau]["rival_gamma"] for rival in ("medusa", "medusa+bigrams")]
-            gammas += [found[fit, "medusa", tau]["gamma"], found[fit, "eagle", tau]["rival_gamma"]]
-            if gammas[2] is None:
+        for tau in sorted({tau for draft, _, tau in found if draft == fit}):
+            there = [found.get((draft, rival, tau)) for draft, rival in ratios]
+            if all(row is None or row["ratio"][0] is None for row in there):
                 continue
-            ratios = [(fit, "medusa"), (fit, "medusa+bigrams"), (copying, "medusa+bigrams+ngrams"), (fit, "eagle")]
-            shown = [interval(Interval(*found[draft, rival, tau]["ratio"])) for draft, rival in ratios]
+            gammas = [there[0]["gamma"], *(row and row["rival_gamma"] for row in there[:-1]), there[-1]["gamma"]]
+            shown = ("" if row is None else interval(Interval(*row["ratio"])) for row in there)
             rows.append([where, f"{tau:g}", *("" if gamma is None else f"{gamma:.1f}" for gamma in gammas), *shown])
             where = ""
     first = lines("gain-parallel.jsonl")[0]
     told = f"{first['figures']['prompts']} prompts a set, {first['configuration']['max_new_tokens']} new tokens"
-    columns = ("texts", "tau", "`medusa`", "`+bigrams`", "`+fit`", "`eagle`")
-    columns += ("fit / marginals", "fit / bigrams", "the same, both `+ngrams`", "fit / `eagle`")
+    columns = ("texts", "tau", "`+fit`", "marginals", "`+bigrams`", "`+hydra`", "`eagle`", "`+fit+ngrams`")
+    columns += ("fit / marginals", "fit / bigrams", "fit / hydra", "fit / `eagle`", "fit, n-grams / all training-free")
     return table(columns, rows, source(first, told, "95 % intervals by prompt"))
 
 

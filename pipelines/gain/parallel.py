@@ -2,58 +2,72 @@
 
     python -m pipelines.gain parallel --data FOLDER [--prompts 40] [--temperature 0]
 
-Every draft grows the same two families of trees without any training of theirs: all nodes above a joint probability,
-and the N most probable nodes (best-first; DDTree's tree where one forward gives all levels). The better one at each tau
-counts. On marginals as they are three more families compete, each by itself: Medusa's static tree, from accuracies
-that are measured on other prompts, CaDDTree, and the N most probable nodes behind an entropy gate.
+Every draft grows the same trees without any training of theirs: all nodes above a joint probability. Drafts without a
+learned condition also get the draft temperature (a factor of their logits) that is best on other prompts of the same
+set. On marginals as they are, more families compete: the N most probable nodes (DDTree), Medusa's static tree, from
+accuracies that are measured on other prompts, CaDDTree, and the N most probable nodes behind an entropy gate.
 
-FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format.
+FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format; first turns are asked. Points are
+kept: the same command goes on where it was stopped. A draft that is not on this machine is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from c2t.classifier import TreeClassifier
-from c2t.models.pairs import BIGRAMS, FIT, NGRAMS, Pair, load_pair
+from c2t.errors import InputError
+from c2t.models.pairs import BIGRAMS, FIT, HYDRA, NGRAMS, Pair, load_pair
 from c2t.policies.medusa_tree import Accuracies, MedusaTree
 from c2t.policies.spec import describe
 from c2t.progress import working
-from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.storage import paths as checkpoints
 from c2t.storage.results import append_line, result_line
 from c2t.study.accuracies import accuracies
 from c2t.study.evaluate import continuations, encode
-from c2t.study.pareto import Ratio, compare
+from c2t.study.pareto import Ratio, compare, gamma_at
 from c2t.study.points import Point
 from c2t.study.sweep import Candidate, SweepSettings, candidates, sweep
 from pipelines import terminal
+from pipelines.gain.scaled import scaled
 
 RESULTS = checkpoints.root() / "data" / "results" / "gain-parallel.jsonl"
+POINTS = checkpoints.root() / "build" / "gain" / "parallel.jsonl"
 SETS = ("gsm8k", "humaneval", "mt_bench")
-MARGINALS = "medusa"
+MARGINALS, BLOCK, AUTOREGRESSIVE = "medusa", "block", "eagle"
+COPYING = MARGINALS + FIT + NGRAMS
 DRAFTS = (
-    *(MARGINALS, MARGINALS + BIGRAMS, MARGINALS + FIT),
-    *(MARGINALS + NGRAMS, MARGINALS + BIGRAMS + NGRAMS, MARGINALS + FIT + NGRAMS),
-    *("eagle", "eagle" + NGRAMS),
+    *(AUTOREGRESSIVE, MARGINALS, MARGINALS + BIGRAMS, MARGINALS + FIT),
+    *(MARGINALS + BIGRAMS + NGRAMS, COPYING, MARGINALS + HYDRA),
+    *(BLOCK, BLOCK + BIGRAMS),
 )
-SUBJECTS = (MARGINALS + FIT, MARGINALS + FIT + NGRAMS)
+SEARCHED = (AUTOREGRESSIVE, MARGINALS, MARGINALS + BIGRAMS)  # drafts whose temperature is searched
+FACTORS = (1.0, 0.7, 1.4)
+SEARCHED_ON = 16  # prompts of a set that are not judged on
+MEASURED_ON = 24  # prompts that the static trees' accuracies come from; none of a set
 RANKS, LEVELS = 16, 5
 SHAPE = f"K={RANKS},levels={LEVELS}"
-GRID = (
-    f"threshold:threshold=0.2|0.1|0.05|0.02|0.01,W=none,max_width=24,{SHAPE},opttree:N=3|5|8|12|20|40,delta=0,{SHAPE}"
-)
-STATIC = (3, 5, 8, 12, 20, 40, 64)  # tokens of the static trees
-MEASURED_ON = 24  # prompts that the accuracies come from, none of which is judged on
+GRID = f"threshold:threshold=0.12|0.06|0.03|0.015|0.007,W=none,max_width=24,{SHAPE}"
+SEARCH_GRID = f"threshold:threshold=0.12|0.02,W=none,max_width=24,{SHAPE}"
+STATIC = (8, 20, 40)  # tokens of the static trees
 OTHERS = {  # families on marginals as they are
-    "caddtree": f"caddtree:slope=0.3|0.15|0.08|0.04|0.02|0.01,{SHAPE}",
-    "gate": ",".join(
-        f"gate:high={high},low={low},of=opttree:N=5|12|40,delta=0,{SHAPE}" for high, low in ((2, 1), (3, 2), (4, 3))
-    ),
+    "best-first": f"opttree:N=8|20|40,delta=0,{SHAPE}",
+    "caddtree": f"caddtree:slope=0.1|0.03|0.01,{SHAPE}",
+    "gate": f"gate:high=3,low=2,of=opttree:N=8|20|40,delta=0,{SHAPE}",
 }
 RIVALS = tuple(f"{MARGINALS}, {family}" for family in ("static", *OTHERS))
+# What a subject is compared with, together: the front of all their points.
+ON_MARGINALS, TRAINING_FREE = "all on marginals", "all training-free"
+TOGETHER = {
+    ON_MARGINALS: (MARGINALS, *RIVALS),
+    TRAINING_FREE: (MARGINALS, *RIVALS, MARGINALS + BIGRAMS, MARGINALS + BIGRAMS + NGRAMS),
+}
+SUBJECTS = (MARGINALS + FIT, COPYING)
 TAUS = (0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2)
 
 
@@ -62,32 +76,98 @@ def main(
     prompts: Annotated[int, typer.Option(help="Prompts of each set.")] = 40,
     max_new_tokens: Annotated[int, typer.Option(help="New tokens of each text.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the texts; 0 is greedy.")] = 0.0,
+    points: Annotated[Path, typer.Option(help="File of the points that are known.")] = POINTS,
     out: Annotated[Path, typer.Option(help="File to append result lines to.")] = RESULTS,
 ) -> None:
     """Compare a parallel draft, conditioned and not, with an autoregressive one."""
     settings = SweepSettings(limit=prompts, max_new_tokens=max_new_tokens, temperature=temperature)
-    grid = candidates(GRID, TreeClassifier.from_pretrained)
+    points.parent.mkdir(parents=True, exist_ok=True)
     for name in SETS:
-        asked = read_prompts(data / name / "question.jsonl")
-        points: list[Point] = []
+        half = halved(read_prompts(data / name / "question.jsonl"), prompts)
+        found: list[Point] = []
+        factors: dict[str, float] = {}
         with working(name, "drafts") as tell:
             for number, draft in enumerate(DRAFTS):
                 tell(number, len(DRAFTS), draft)
-                pair = load_pair(draft=draft)
-                found = sweep(pair, grid, asked, settings)
-                points += [point._replace(family=draft) for point in found.points]
+                try:
+                    pair = load_pair(draft=draft)
+                except InputError as error:
+                    terminal.say(f"{draft} is left out: {error}", error=True)
+                    continue
+                study = Study(pair, draft, half, settings, points)
+                factors[draft] = study.best_factor() if draft in SEARCHED else 1.0
+                found += study.judged(factors[draft])
                 if draft == MARGINALS:
-                    others = [
-                        static_trees(pair, settings),
-                        *(candidates(each, TreeClassifier.from_pretrained) for each in OTHERS.values()),
-                    ]
-                    for rival, own in zip(RIVALS, others, strict=True):
-                        counted = sweep(pair, own, asked, settings).points
-                        points += [point._replace(family=rival) for point in counted]
-        rows = [row for subject in SUBJECTS for row in ratios(points, subject)]
-        show(f"{name}, T = {temperature:g}, {found.condition.prompts} prompts", rows)
-        run = {"set": name, "grid": GRID, **vars(settings)}
-        append_line(out, result_line("gain parallel", {"prompts": found.condition.prompts, "rows": rows}, run))
+                    found += study.others()
+        rows = [row for subject in SUBJECTS for row in ratios(found, subject)]
+        count = len(found[0].rounds)
+        show(f"{name}, T = {temperature:g}, {count} prompts", rows)
+        run = {"set": name, "grid": GRID, "factors": factors, **vars(settings)}
+        append_line(out, result_line("gain parallel", {"prompts": count, "rows": rows}, run))
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Prompts of a set: those that are judged on, and others that settings are searched on."""
+
+    judged: list[Prompt]
+    searched: list[Prompt]
+
+
+def halved(prompts: Sequence[Prompt], count: int) -> Halves:
+    """Return `count` prompts to judge on and SEARCHED_ON others, their first turns. InputError if there are too few."""
+    if len(prompts) <= count:
+        raise InputError(f"{count} prompts to judge on leave none of {len(prompts)} to search settings on; take fewer")
+    judged = spread(prompts, count)
+    taken = {id(prompt) for prompt in judged}
+    searched = spread([prompt for prompt in prompts if id(prompt) not in taken], SEARCHED_ON)
+    return Halves(*([prompt._replace(turns=prompt.turns[:1]) for prompt in half] for half in (judged, searched)))
+
+
+@dataclass(frozen=True)
+class Study:
+    """A draft on a set. points: the file of the points that are known."""
+
+    pair: Pair
+    draft: str
+    prompts: Halves
+    settings: SweepSettings
+    points: Path
+
+    def best_factor(self) -> float:
+        """Return the factor of the logits whose trees hold the fewest tokens at equal tau, on the other prompts."""
+        grid = candidates(SEARCH_GRID, TreeClassifier.from_pretrained)
+        fronts = [self._sweep(grid, self.prompts.searched, factor) for factor in FACTORS]
+        return FACTORS[cheapest(fronts)]
+
+    def judged(self, factor: float) -> list[Point]:
+        """Return the points of the draft's trees with its logits multiplied by `factor`."""
+        grid = candidates(GRID, TreeClassifier.from_pretrained)
+        return [point._replace(family=self.draft) for point in self._sweep(grid, self.prompts.judged, factor)]
+
+    def others(self) -> list[Point]:
+        """Return the points of the further families on marginals."""
+        families = [static_trees(self.pair, self.settings)]
+        families += [candidates(each, TreeClassifier.from_pretrained) for each in OTHERS.values()]
+        return [
+            point._replace(family=rival)
+            for rival, grid in zip(RIVALS, families, strict=True)
+            for point in self._sweep(grid, self.prompts.judged, 1.0)
+        ]
+
+    def _sweep(self, grid: Sequence[Candidate], prompts: Sequence[Prompt], factor: float) -> list[Point]:
+        return sweep(scaled(self.pair, factor), grid, prompts, self.settings, self.points).points
+
+
+def cheapest(fronts: Sequence[Sequence[Point]]) -> int:
+    """Return the number of the points with the least mean log gamma at the TAUS that all of them reach; 0 if there is
+    no such tau."""
+    gammas = [
+        gamma_at(np.array([[point.tau for point in front]]), np.array([[point.gamma for point in front]]), TAUS)[0]
+        for front in fronts
+    ]
+    common = ~np.isnan(gammas).any(0)
+    return int(np.log(np.array(gammas)[:, common]).mean(1).argmin()) if common.any() else 0
 
 
 def static_trees(pair: Pair, settings: SweepSettings) -> list[Candidate]:
@@ -101,10 +181,15 @@ def static_trees(pair: Pair, settings: SweepSettings) -> list[Candidate]:
 
 
 def ratios(points: Sequence[Point], subject: str) -> list[dict[str, Any]]:
-    """Return the subject's tokens verified over each other draft's and family's at equal tau, with both and the
-    interval."""
+    """Return the subject's tokens verified over each other draft's and family's, and over those of TOGETHER, at equal
+    tau, with both and the interval."""
     found = compare(points, subject, TAUS).ratios
-    return [row(subject, rival, ratio) for rival in (*DRAFTS, *RIVALS) if rival in found for ratio in found[rival]]
+    rows = [row(subject, rival, ratio) for rival in (*DRAFTS, *RIVALS) if rival in found for ratio in found[rival]]
+    for name, families in TOGETHER.items():
+        several = [point for point in points if point.family == subject]
+        several += [point._replace(family=name) for point in points if point.family in families]
+        rows += [row(subject, name, ratio) for ratio in compare(several, subject, TAUS).ratios[name]]
+    return rows
 
 
 def row(subject: str, rival: str, ratio: Ratio) -> dict[str, Any]:
@@ -113,7 +198,7 @@ def row(subject: str, rival: str, ratio: Ratio) -> dict[str, Any]:
     return {"draft": subject, "rival": rival, "tau": ratio.tau, **shown}
 
 
-def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
+def show(title: str, rows: Iterable[dict[str, Any]]) -> None:
     """Print a set's ratios."""
     cells = [[r["draft"], r["rival"], r["tau"], r["gamma"], r["rival_gamma"], *r["ratio"]] for r in rows]
     terminal.table(title, ["draft", "rival", "tau", "gamma", "rival's", "ratio", "low", "high"], cells)
