@@ -1,5 +1,5 @@
 """Render every table and measured number of README and docs from data/results; `tree` draws the picture of one tree,
-`bars` that of a round's milliseconds, `figures` the fronts of a sweep and the gains.
+`bars` that of a round's milliseconds, `figures` the fronts of a sweep, the gains and a draft's reliability.
 
 python -m pipelines.docs [tables|tree|bars|figures]
 """
@@ -10,7 +10,7 @@ import typer
 
 from c2t.study.plots import plot_batches, plot_fronts
 from c2t.study.points import read_points
-from pipelines.docs import bars
+from pipelines.docs import bars, real_pair
 from pipelines.docs.batches import batch_figure, batch_speeds
 from pipelines.docs.pages import ROOT, pages, render
 from pipelines.docs.result_lines import lines
@@ -39,6 +39,7 @@ def main(
         plot_fronts(read_points(ROOT / "data" / "results" / "tiny-front.jsonl"), FRONTS)
         for pair, rows in batch_speeds().items():
             plot_batches(rows, f"{pair}: tokens/s over the batch size", batch_figure(pair))
+        drawing.save(real_pair.picture(), ROOT / "docs" / "images" / "reliability.png")
         drawing.save(gain.picture(gain.read(gain.RESULTS)), gain.RESULTS.with_suffix(".png"))
         return
     for page in pages():

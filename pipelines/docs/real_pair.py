@@ -4,8 +4,12 @@ are."""
 import math
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from c2t.study.interval import Interval
 from pipelines.docs.result_lines import interval, lines, source, table
+from pipelines.gain.reliability import Reliability
+from pipelines.gain.reliability import picture as reliability_picture
 
 PAPERS, TREES = "papers-smollm2.jsonl", "gain-real.jsonl"
 COUNTED_BY_SET = ("figure4", "figure8")  # reports whose limit is that of each data set
@@ -34,10 +38,11 @@ def conclusions() -> str:
 
 
 def prompts_of(name: str, run: dict[str, Any]) -> str:
-    """Return the number of prompts that a report rests on."""
+    """Return the prompts that a report rests on, and its draft unless that is the pair's own."""
+    draft = f", draft `{run['draft']}`" if run["draft"] else ""
     if name in OF_HARVEST:
-        return f"{run['harvest_limit']} harvested"
-    return f"{run['limit']} of each set" if name in COUNTED_BY_SET else f"{run['limit']}"
+        return f"{run['harvest_limit']} harvested{draft}"
+    return f"{run['limit']}{' of each set' if name in COUNTED_BY_SET else ''}{draft}"
 
 
 def needed_prompts(count: float) -> str:
@@ -46,10 +51,15 @@ def needed_prompts(count: float) -> str:
     return f"{math.ceil(count / unit) * unit:,}"
 
 
+def conditions() -> list[dict[str, Any]]:
+    """Return the lines of the real pair, those of a draft together."""
+    return sorted(lines(TREES), key=lambda line: (line["configuration"]["draft"], line["configuration"]["temperature"]))
+
+
 def trees() -> str:
     """Return each kind of tree's gamma over that of a threshold on P, and the networks' over the best untrained one."""
     rows = []
-    for line in lines(TREES):
+    for line in conditions():
         run = line["configuration"]
         where = f"`{run['draft']}`, T = {run['temperature']:g}"
         found = {(row[0], row[2]): row for row in line["figures"]["rows"]}
@@ -76,7 +86,7 @@ def _ratio(row: list[Any] | None, place: int) -> str:
 def reliability() -> str:
     """Return how sure the drafts are of their most probable token, and how often it is accepted, by depth."""
     rows = []
-    for line in lines(TREES):
+    for line in conditions():
         run = line["configuration"]
         where, found = f"`{run['draft']}`, T = {run['temperature']:g}", {}
         for name, depth, _, first, accepted, *_ in line["figures"]["reliability"]:
@@ -86,3 +96,32 @@ def reliability() -> str:
             where = ""
     columns = ("draft, text", "data set", *(f"token {depth}" for depth in range(1, 6)))
     return table(columns, rows, source(lines(TREES)[-1], "most probable token: mean probability, share accepted"))
+
+
+def picture() -> Figure:
+    """Return the figure of acceptance over the probabilities of the draft `eagle`."""
+    found = {
+        f"T = {line['configuration']['temperature']:g}": line["figures"]
+        for line in conditions()
+        if line["configuration"]["draft"] == "eagle"
+    }
+    return reliability_picture(
+        {title: [Reliability(*row) for row in one["reliability"]] for title, one in found.items()}
+    )
+
+
+def ratio_at(draft: str, family: str, tau: float, over_best: bool = False) -> str:
+    """Return one ratio of `trees` at T = 0."""
+    (rows,) = (
+        line["figures"]["rows"]
+        for line in conditions()
+        if (line["configuration"]["draft"], line["configuration"]["temperature"]) == (draft, 0.0)
+    )
+    (row,) = (row for row in rows if (row[0], row[2]) == (family, tau))
+    return _ratio(row, 5 if over_best else 4)
+
+
+def least_over_best() -> str:
+    """Return the lowest end of the intervals of the paper's network over the best untrained tree."""
+    rows = [row for line in conditions() for row in line["figures"]["rows"] if row[0] == "paper's network"]
+    return f"{min(row[5][1] for row in rows if row[5][1] is not None):.2f}"
