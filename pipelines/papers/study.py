@@ -243,11 +243,12 @@ def study(device: str | None = None, dtype: str | None = None, **settings: Any) 
 def relative(study: Study, name: str, draft: str | None = None) -> Study:
     """Return the same study of another pair, or of the same one with another draft. A pair that comes with other
     prompts is studied on its own ones."""
-    pair = load_pair(name, draft=draft, device=study.pair.target.device)
+    loaded = load_pair(name, draft=draft, device=study.pair.target.device)
     changed = replace(study.settings, pair=name, draft=draft)
-    if default(name, "bench") != default(study.settings.pair, "bench"):
+    own, others = (checkpoints.prompts_of(_source_of_prompts(pair), "bench") for pair in (name, study.settings.pair))
+    if own and own != others:
         changed = replace(changed, prompts=(), harvest_prompts=())
-    return Study(pair, changed)
+    return Study(loaded, changed)
 
 
 def available(name: str, make: bool) -> str | None:
@@ -272,7 +273,11 @@ def beta_of(x: float) -> float:
 
 def default(pair: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
     """Return prompt files of a pair; the pairs made of the embedded one's corpus share its prompts."""
-    return default_prompts("tiny" if pair in PAIRS else pair, purpose)
+    return default_prompts(_source_of_prompts(pair), purpose)
+
+
+def _source_of_prompts(pair: str) -> str:
+    return "tiny" if pair in PAIRS else pair
 
 
 def _hash(provenance: dict[str, Any], *further: Any) -> str:

@@ -15,6 +15,7 @@ from c2t.sampling import Sampling
 from c2t.statistics import total
 from c2t.study.evaluate import encode, evaluate
 from c2t.study.points import Point
+from pipelines.docs.real_pair import needed_prompts
 from pipelines.gain import real_pair, recorded_trees
 from pipelines.gain.real_pair import EAGLE2, PLAIN, TEMPERED, judged
 from pipelines.gain.reliability import EVERYTHING, reliability
@@ -102,3 +103,7 @@ def test_a_draft_that_is_too_unsure_is_seen() -> None:
         assert min(row.log_loss, key=lambda one: one[1])[0] == pytest.approx(1 / 1.5, abs=1e-3)
         high = [accepted - probability for tokens, probability, accepted in row.bins[7:] if tokens]
         assert min(high) > 0.03  # what is called 0.8 is accepted more often
+
+
+def test_prompts_that_are_needed_are_rounded_up() -> None:
+    assert [needed_prompts(count) for count in (7.0, 41.2, 132.0, 1372.0)] == ["7", "42", "140", "1,400"]
