@@ -4,8 +4,9 @@
 
 Every draft grows the same trees without any training of theirs: all nodes above a joint probability. Drafts without a
 learned condition also get the draft temperature (a factor of their logits) that is best on other prompts of the same
-set. On marginals as they are, more families compete: the N most probable nodes (DDTree), Medusa's static tree, from
-accuracies that are measured on other prompts, CaDDTree, and the N most probable nodes behind an entropy gate.
+set, beside their own. On marginals as they are, more families compete: the N most probable nodes (DDTree), Medusa's
+static tree, from accuracies that are measured on other prompts, CaDDTree, and the N most probable nodes behind an
+entropy gate.
 
 FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format; first turns are asked. Points are
 kept: the same command goes on where it was stopped. A draft that is not on this machine is left out.
@@ -30,7 +31,7 @@ from c2t.storage import paths as checkpoints
 from c2t.storage.results import append_line, result_line
 from c2t.study.accuracies import accuracies
 from c2t.study.evaluate import continuations, encode
-from c2t.study.pareto import Ratio, compare, gamma_at
+from c2t.study.pareto import RIVALS_TOGETHER, Ratio, compare, gamma_at
 from c2t.study.points import Point
 from c2t.study.sweep import Candidate, SweepSettings, candidates, sweep
 from pipelines import terminal
@@ -61,12 +62,15 @@ OTHERS = {  # families on marginals as they are
     "gate": f"gate:high=3,low=2,of=opttree:N=8|20|40,delta=0,{SHAPE}",
 }
 RIVALS = tuple(f"{MARGINALS}, {family}" for family in ("static", *OTHERS))
-# What a subject is compared with, together: the front of all their points.
+# What a subject is compared with, together: the best of these families at each tau.
+SCALED = ", scaled"  # a draft at the factor that was searched
 ON_MARGINALS, TRAINING_FREE = "all on marginals", "all training-free"
 TOGETHER = {
-    ON_MARGINALS: (MARGINALS, *RIVALS),
-    TRAINING_FREE: (MARGINALS, *RIVALS, MARGINALS + BIGRAMS, MARGINALS + BIGRAMS + NGRAMS),
+    ON_MARGINALS: (MARGINALS, MARGINALS + SCALED, *RIVALS),
+    MARGINALS + BIGRAMS: (MARGINALS + BIGRAMS, MARGINALS + BIGRAMS + SCALED),
+    AUTOREGRESSIVE: (AUTOREGRESSIVE, AUTOREGRESSIVE + SCALED),
 }
+TOGETHER[TRAINING_FREE] = (*TOGETHER[ON_MARGINALS], *TOGETHER[MARGINALS + BIGRAMS], MARGINALS + BIGRAMS + NGRAMS)
 SUBJECTS = (MARGINALS + FIT, COPYING)
 TAUS = (0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2)
 
@@ -94,9 +98,11 @@ def main(
                 except InputError as error:
                     terminal.say(f"{draft} is left out: {error}", error=True)
                     continue
-                study = Study(pair, draft, half, settings, points)
+                study = Study(pair, half, settings, points)
                 factors[draft] = study.best_factor() if draft in SEARCHED else 1.0
-                found += study.judged(factors[draft])
+                found += study.judged(1.0, draft)
+                if factors[draft] != 1:  # beside it: what was best on few prompts may not be so on others
+                    found += study.judged(factors[draft], draft + SCALED)
                 if draft == MARGINALS:
                     found += study.others()
         rows = [row for subject in SUBJECTS for row in ratios(found, subject)]
@@ -129,7 +135,6 @@ class Study:
     """A draft on a set. points: the file of the points that are known."""
 
     pair: Pair
-    draft: str
     prompts: Halves
     settings: SweepSettings
     points: Path
@@ -140,10 +145,10 @@ class Study:
         fronts = [self._sweep(grid, self.prompts.searched, factor) for factor in FACTORS]
         return FACTORS[cheapest(fronts)]
 
-    def judged(self, factor: float) -> list[Point]:
-        """Return the points of the draft's trees with its logits multiplied by `factor`."""
+    def judged(self, factor: float, family: str) -> list[Point]:
+        """Return the points of the draft's trees with its logits multiplied by `factor`, as those of a family."""
         grid = candidates(GRID, TreeClassifier.from_pretrained)
-        return [point._replace(family=self.draft) for point in self._sweep(grid, self.prompts.judged, factor)]
+        return [point._replace(family=family) for point in self._sweep(grid, self.prompts.judged, factor)]
 
     def others(self) -> list[Point]:
         """Return the points of the further families on marginals."""
@@ -183,12 +188,14 @@ def static_trees(pair: Pair, settings: SweepSettings) -> list[Candidate]:
 def ratios(points: Sequence[Point], subject: str) -> list[dict[str, Any]]:
     """Return the subject's tokens verified over each other draft's and family's, and over those of TOGETHER, at equal
     tau, with both and the interval."""
-    found = compare(points, subject, TAUS).ratios
-    rows = [row(subject, rival, ratio) for rival in (*DRAFTS, *RIVALS) if rival in found for ratio in found[rival]]
-    for name, families in TOGETHER.items():
-        several = [point for point in points if point.family == subject]
-        several += [point._replace(family=name) for point in points if point.family in families]
-        rows += [row(subject, name, ratio) for ratio in compare(several, subject, TAUS).ratios[name]]
+    there = {point.family for point in points} - {subject}
+    rivals = {name: (name,) for name in (*DRAFTS, *RIVALS) if name in there} | TOGETHER
+    rows: list[dict[str, Any]] = []
+    for name, families in rivals.items():
+        if several := there.intersection(families):
+            found = compare([point for point in points if point.family in {subject, *several}], subject, TAUS).ratios
+            best = found[RIVALS_TOGETHER] if len(several) > 1 else found[several.pop()]
+            rows += [row(subject, name, ratio) for ratio in best]
     return rows
 
 
