@@ -1,5 +1,6 @@
 """Block drafter: its distributions against the definition, DFlash's files, exact decoding, and what is refused."""
 
+import copy
 import json
 import math
 from pathlib import Path
@@ -30,7 +31,7 @@ CONFIG = LlamaConfig(**SIZES | {"num_hidden_layers": 2, "head_dim": 8})
 
 def tapped():
     """A target whose features are the drafter's, and the drafter."""
-    target = deep_pairs()["eagle3"][0]
+    target = copy.deepcopy(deep_pairs()["eagle3"][0])  # of its own: other tests have theirs tapped elsewhere
     head = randomise(BlockHead(CONFIG, SIZE, 7, READ).double(), seed=9, spread=0.3).requires_grad_(False).eval()
     head.embed_tokens = target.embed_tokens
     target.tap(head.taps(7))
@@ -160,7 +161,7 @@ def test_files_are_dflashs(tmp_path: Path) -> None:
     assert isinstance(again, BlockHead)
     assert again.size == SIZE
     assert all(again.state_dict()[name].float().equal(w.float()) for name, w in DRAFT.head.state_dict().items())
-    loaded = load_draft(str(tmp_path), deep_pairs()["eagle"][0])
+    loaded = load_draft(str(tmp_path), copy.deepcopy(deep_pairs()["eagle"][0]))
     assert isinstance(loaded, BlockDraft)
 
 

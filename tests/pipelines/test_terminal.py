@@ -30,10 +30,11 @@ def test_a_signal_is_one_line(number: int, capsys: pytest.CaptureFixture[str]) -
     assert signal.getsignal(number) is before
 
 
-def test_stopped_papers_say_which_reports_are_left(
+def test_stopped_papers_say_how_many_reports_are_made(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path
 ) -> None:
-    def make(names: list[str], given: dict) -> Iterator[None]:
+    def make(names: list[str], given: dict, done: dict) -> Iterator[None]:
+        assert not done
         yield None
         raise Stopped(signal.SIGINT)
 
@@ -42,4 +43,4 @@ def test_stopped_papers_say_which_reports_are_left(
     with pytest.raises(SystemExit):
         papers.main(reports=["table1", "table2", "figure4"], out=tmp_path / "lines.jsonl")
     [line] = capsys.readouterr().err.splitlines()
-    assert f"1 of 3 reports are made and safe in {tmp_path / 'lines.jsonl'}; go on with table2 figure4" in line
+    assert f"1 of 3 reports are made and safe in {tmp_path / 'lines.jsonl'}; go on with the same command" in line
