@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
@@ -20,11 +21,11 @@ from c2t.errors import InputError
 from c2t.kept_costs import costs_of
 from c2t.models.chat_templates import conversation
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.pairs import Pair, load_pair, usual_policy
 from c2t.models.target import Target
 from c2t.policies.budget import Budget
-from c2t.policies.c2t import C2T
 from c2t.policies.plain import Plain
+from c2t.policies.spec import parse
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
@@ -109,7 +110,8 @@ class SpeculativeDecoder:
         budget: int | str | Path | None = None,
         trust_remote_code: bool = False,
     ) -> "SpeculativeDecoder":
-        """Load a pair (see `load_pair`); the policy defaults to C2T with the pair's own classifier."""
+        """Load a pair (see `load_pair`); the policy defaults to what the pair names (`usual_policy`), else to C2T with
+        the pair's own classifier."""
         loaded = load_pair(
             pair,
             target=target,
@@ -120,7 +122,8 @@ class SpeculativeDecoder:
             trust_remote_code=trust_remote_code,
         )
         if policy is None:
-            policy = C2T(TreeClassifier.from_pretrained(loaded.name, device=loaded.target.device))
+            learned = partial(TreeClassifier.from_pretrained, device=loaded.target.device)
+            policy = parse(usual_policy(loaded.name) or "c2t", lambda name=loaded.name: learned(name))
         return cls(loaded, policy, graph_tokens, budget)
 
     def generate(

@@ -105,7 +105,7 @@ def generate(
     else:
         rates = acceptance.lookup(loaded, temperature, rule)
         if policy is None and beta is None:
-            policy = shared.usual(loaded, classifier, ["c2t"])[0]
+            policy = shared.of_a_text(loaded, classifier)
         chosen = parse(
             "c2t" if policy is None else policy,
             shared.classifier(loaded, classifier),

@@ -12,7 +12,7 @@ from c2t.cli import info as information
 from c2t.cli import terminal
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.pairs import Pair, load_pair, usual_policy
 from c2t.models.tensor_parallel import local_device
 from c2t.policies.round_costs import RoundCosts
 from c2t.prompts import Prompt, read_prompts
@@ -93,10 +93,17 @@ def usual(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
     return others if any(spec.startswith("threshold") for spec in others) else [*others, *UNLEARNED]
 
 
+def of_a_text(pair: Pair, reference: str | None) -> str:
+    """Return the default policy of a single text: what the pair names, unless the user names a classifier; else
+    C2T."""
+    named = None if reference else usual_policy(pair.name)
+    return named or usual(pair, reference, ["c2t"])[0]
+
+
 def of_a_server(pair: Pair, reference: str | None) -> str:
     """Return a server's default policy: a budget over the default one, by costs, since trees that pay for one request
     may cost time for many; the default one where no prompts are known to measure costs on."""
-    spec = usual(pair, reference, ["c2t"])[0]
+    spec = of_a_text(pair, reference)
     if not checkpoints.prompts_of(pair.name, "harvest"):
         return spec
     return "budget" if spec == "c2t" else f"budget:of={spec}"

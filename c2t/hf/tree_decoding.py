@@ -21,9 +21,10 @@ from c2t.hf.processors import TextProcessors
 from c2t.hf.request import check_arguments, check_config, check_streaming, prompts_of
 from c2t.hf.texts import Texts
 from c2t.models.draft_lm import DraftLM, check_vocabulary
-from c2t.models.pairs import check_draft, load_draft
+from c2t.models.pairs import check_draft, load_draft, usual_policy
 from c2t.models.target import ATTENTION, Target
 from c2t.policies import C2T, JointThreshold
+from c2t.policies.spec import parse
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
 
@@ -34,10 +35,10 @@ class TreeDecoding:
 
     draft: folder or Hub id of a draft head or a language model with the same tokens, the name of a pair, or a loaded
     language model; None for a policy without one. policy: how trees are built. classifier: instead of a policy, for C2T
-    with this classifier (folder, Hub id or the name of a pair); beta is its threshold. Without either: C2T with the
-    classifier of the pair that the draft is named by, JointThreshold where there is none. seed: of sampled texts; None
-    takes one from torch's global generator, which is what torch.manual_seed sets. streamer: gets the text token by
-    token.
+    with this classifier (folder, Hub id or the name of a pair); beta is its threshold. Without either: what the
+    pair that the draft is named by names (`usual_policy`), C2T with its classifier, or JointThreshold. seed: of sampled
+    texts; None takes one from torch's global generator, which is what torch.manual_seed sets. streamer: gets the text
+    token by token.
 
     What is loaded for a model is kept as long as the model. Raises InputError for what cannot be served.
     """
@@ -226,7 +227,11 @@ def _check_hooks(target: Target) -> bool:
 
 
 def _usual_policy(draft: Any, classifier: str | Path | TreeClassifier | None, beta: float | None) -> Any:
-    """Return C2T with this classifier, or with that of the pair that the draft is named by; JointThreshold without."""
+    """Return C2T with this classifier; without, what the pair that the draft is named by names, C2T with the pair's
+    classifier, or JointThreshold."""
+    named = usual_policy(draft) if isinstance(draft, str) and (classifier, beta) == (None, None) else None
+    if named:
+        return parse(named, TreeClassifier.from_pretrained)
     if classifier is None and checkpoints.is_name(draft) and checkpoints.find(draft, checkpoints.CLASSIFIER):
         classifier = draft
     if classifier is None:

@@ -76,11 +76,13 @@ class Pair:
 class Provenance:
     """Part of a pair's provenance.json that loading reads.
 
-    target_weights: `weights_fingerprint` of the target that its heads learned from.
+    target_weights: `weights_fingerprint` of the target that its heads learned from. policy: how its trees are built
+    where nobody says, as the command line has it.
     """
 
     __pydantic_config__ = OPEN
     target_weights: str | None = None
+    policy: str | None = None
 
 
 def load_pair(
@@ -250,13 +252,21 @@ def drafts_of(pair: str) -> dict[str, Path]:
     return {name: folder for name, folder in found.items() if folder}
 
 
+def usual_policy(pair: str) -> str | None:
+    """Return how the trees of a pair are built where nobody says, as the command line has it (`c2t.policies.spec`);
+    None where the pair does not say."""
+    folder = checkpoints.find(pair, "") if checkpoints.is_name(pair) else None
+    return _provenance(folder).policy if folder else None
+
+
+def _provenance(folder: Path) -> Provenance:
+    file = folder / PROVENANCE
+    return from_json(Provenance, read_file(file), file) if file.is_file() else Provenance()
+
+
 def _check_trained_for(head: Path, target: Path) -> None:
     """Warn if the head's pair says that it was trained for other weights of the target."""
-    provenance = head.parent / PROVENANCE
-    if not provenance.is_file():
-        return
-    known = from_json(Provenance, read_file(provenance), provenance)
-    if known.target_weights not in (None, weights_fingerprint(target)):
+    if _provenance(head.parent).target_weights not in (None, weights_fingerprint(target)):
         warnings.warn(
             f"{head} was trained for other weights than those of {target} (another quantisation, for instance): the "
             "text stays exact, but fewer of its tokens may be accepted",

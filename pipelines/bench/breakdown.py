@@ -18,7 +18,8 @@ import typer
 from c2t.decoding import Policy, generate
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.draft import WrappedSession
+from c2t.models.pairs import AnyDraft, Pair, load_pair
 from c2t.models.target import Target, TargetSession
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
@@ -48,6 +49,14 @@ PARTS = (
     "acceptance",
     REST,
 )
+
+
+def own_session(draft: AnyDraft) -> type:
+    """Return the kind of session that runs the draft's forwards, within what is wrapped around it."""
+    session = draft.session()
+    while isinstance(session, WrappedSession):
+        session = session.draft
+    return type(session)
 
 
 @contextmanager
@@ -102,7 +111,7 @@ class Rounds:
     def watch(self, prompt: list[int]) -> None:
         """Decode a prompt with clocks around the parts."""
         fresh = Clock(time.perf_counter)
-        with clocks(fresh, type(self.pair.draft.session())):
+        with clocks(fresh, own_session(self.pair.draft)):
             steps = self._steps(prompt, CountedPolicy(self.policy, fresh))
             fresh.seconds.clear()  # of the prompt's own forwards
             for _ in fresh.each(REST, steps):

@@ -11,12 +11,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
+from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
 from c2t.models import gguf_target, pairs
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import fingerprint, kind_of, load_pair, weights_fingerprint
+from c2t.models.pairs import fingerprint, kind_of, load_pair, usual_policy, weights_fingerprint
+from c2t.policies import JointThreshold
+from c2t.policies.spec import describe, parse
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, SIZES, language_model, save_language_model
 
@@ -286,3 +289,12 @@ def test_a_fingerprint_of_weights_does_not_change_with_the_config(pair_folder: P
     (target / "config.json").write_text(json.dumps(config))
     assert weights_fingerprint(target) == before[0]
     assert fingerprint(target) != before[1]
+
+
+def test_a_pair_names_how_its_trees_are_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("C2T_HOME", raising=False)
+    assert describe(parse(usual_policy("smollm2"), TreeClassifier.from_pretrained)) == describe(
+        JointThreshold(0.1, K=6, W=6, levels=3)
+    )
+    assert usual_policy("tiny") is None
+    assert usual_policy(str(tmp_path)) is None  # a folder is no name

@@ -18,6 +18,8 @@ from pipelines.pair.smollm2.questions import RUN
 from pipelines.pair.smollm2.rounds import FALLING, LEARNING_RATE, ROWS, rounds
 from pipelines.pair.smollm2.shards import HELD
 
+POLICY = "threshold:threshold=0.1,K=6,W=6,levels=3"  # where nobody says: small trees for a CPU (docs/gain.md)
+
 CARD = """---
 license: apache-2.0
 library_name: c2t
@@ -172,4 +174,5 @@ def write_card(out: Path, work: Path) -> None:
     made = {recipe.part: rounds(work / recipe.part) for recipe in there}
     record = {"questions": asked, "answers": answers, "tokens": tokens, "rounds": made}
     record["target_weights"] = weights_fingerprint(home())  # what `load_pair` compares with the target it loads
+    record["policy"] = POLICY
     (out / "provenance.json").write_text(json.dumps(record, indent=1) + "\n")
