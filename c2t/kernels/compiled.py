@@ -1,6 +1,7 @@
 """C kernels, compiled for the processor they run on, at first use, by whatever C compiler there is.
 
-Without a compiler (or with C2T_MARCH=off) everything runs on torch alone, slower.
+Without a compiler (or with C2T_MARCH=off) everything runs on torch alone, slower; so does, with a warning, what a
+compiler refuses.
 """
 
 import ctypes
@@ -9,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -36,7 +38,11 @@ def library(source: Path) -> ctypes.CDLL | None:
         return there
     try:
         _compile(command, source, place)
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip() or str(error)
+        warnings.warn(
+            f"{cc} did not compile {source.name}, so torch does its work, slower: {said.splitlines()[0]}", stacklevel=2
+        )
         return None
     return _load(place)
 
