@@ -64,9 +64,10 @@ class Clock:
 
     @contextmanager
     def classifier_of(self, policy: Policy) -> Iterator[None]:
-        """Count the calls of this policy's networks as CLASSIFIER."""
+        """Count the calls of this policy's networks, and of those of a policy inside of it, as CLASSIFIER."""
+        asked = (policy, getattr(policy, "policy", None))
         with ExitStack() as stack:
-            for network in (getattr(policy, name, None) for name in CLASSIFIERS):
+            for network in (getattr(one, name, None) for one in asked for name in CLASSIFIERS):
                 if isinstance(network, torch.nn.Module):
                     before = network.register_forward_pre_hook(lambda *_: self.begin(CLASSIFIER))
                     after = network.register_forward_hook(lambda *_: self.end(), always_call=True)
