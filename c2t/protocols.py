@@ -62,15 +62,10 @@ class NextTokenDistributions:
         return values if self.rows is None else self.rows.back(values)
 
     @cached_property
-    def _wide(self) -> Float[Tensor, "*S v"]:
-        """Logits of the draft's vocabulary, as float32 or float64."""
-        exact = self._drafted.dtype in (torch.float32, torch.float64)
-        return self._drafted if exact else self._drafted.float()
-
-    @property
     def drafted(self) -> Float[Tensor, "*S v"]:
         """Logits of the draft's vocabulary, of the slots `rows`, as float32 or float64."""
-        return self._wide
+        exact = self._drafted.dtype in (torch.float32, torch.float64)
+        return self._drafted if exact else self._drafted.float()
 
     def own(self) -> "NextTokenDistributions":
         """Return these distributions, not yet read, with logits of their own: `drafted` may be changed in place."""
@@ -78,15 +73,15 @@ class NextTokenDistributions:
 
     @cached_property
     def _norm(self) -> Float[Tensor, "*S"]:
-        return rank(self._wide, 0, 0).log_norm
+        return rank(self.drafted, 0, 0).log_norm
 
     @cached_property
     def logits(self) -> Float[Tensor, "B F V"]:
         """Logits of the whole vocabulary, as float32 or float64; -inf for tokens that the draft does not have."""
         if self.vocabulary is None:
-            return self._at_slots(self._wide)
-        full = self._wide.new_full((*self._wide.shape[:-1], self.vocabulary.size), float("-inf"))
-        full[..., self.vocabulary.tokens] = self._wide
+            return self._at_slots(self.drafted)
+        full = self.drafted.new_full((*self.drafted.shape[:-1], self.vocabulary.size), float("-inf"))
+        full[..., self.vocabulary.tokens] = self.drafted
         return self._at_slots(full)
 
     @property
@@ -123,14 +118,14 @@ class NextTokenDistributions:
             token, log_prob, entropy, _ = rank(self._drafted, k, m)
         else:
             # The log-norm is found on the way; by itself it costs a pass over the vocabulary.
-            token, log_prob, entropy, self._norm = rank(self._wide, k, m, vars(self).get("_norm"))
+            token, log_prob, entropy, self._norm = rank(self.drafted, k, m, vars(self).get("_norm"))
         token = token if self.vocabulary is None else self.vocabulary.tokens[token]
         return self._at_slots(token), self._at_slots(log_prob), self._at_slots(entropy)
 
     def log_sums(self, powers: Sequence[float]) -> Float[Tensor, "B F n"]:
         """Return the log of the sum of all tokens' probabilities raised to each power: what these distributions are
         normalised by at other temperatures."""
-        log_probs = self._wide - self._norm[..., None]
+        log_probs = self.drafted - self._norm[..., None]
         return self._at_slots(torch.stack([(power * log_probs).logsumexp(-1) for power in powers], -1))
 
     def rescored(self, k: int, score: "Rescore") -> "NextTokenDistributions":
@@ -141,7 +136,7 @@ class NextTokenDistributions:
         if self.rows is not None:
             tokens, scores, factor = map(self.rows.take, (tokens, scores, factor))
         place = tokens if self.vocabulary is None else torch.searchsorted(self.vocabulary.tokens, tokens)
-        logits = (self._wide - (self._norm[..., None] - factor)).scatter(-1, place, scores.to(self._wide))
+        logits = (self.drafted - (self._norm[..., None] - factor)).scatter(-1, place, scores.to(self.drafted))
         return NextTokenDistributions(logits, self.hidden, self.vocabulary, self.rows)
 
 

@@ -73,13 +73,9 @@ class SlotLogits(NamedTuple):
         """Return the logits of a batch whose slots are all real."""
         return cls(logits.flatten(0, 1), whole(*logits.shape[:2], logits.device).place)
 
-    def at(self, slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
-        """Return the logits after one slot of each row."""
-        return self.values[self.places(slots)]
-
-    def places(self, slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """Return where in `values` the logits after one slot of each row stand."""
-        return self.place.gather(1, slots[:, None])[:, 0]
+    def at(self, rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Float[Tensor, "b V"]:
+        """Return the logits after one slot of each of these rows."""
+        return self.values[self.place[rows, slots]]
 
     def padded(self) -> Float[Tensor, "B n V"]:
         """Return the logits after every slot."""

@@ -63,7 +63,7 @@ class TargetSampler:
     def sample(self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
         """Draw the token at `position`, given the logits before it."""
         if self.processors:
-            logits = self._processed(logits, lambda row: self.sequence[:0])
+            logits = self._processed(logits, self.sequence, lambda row: self.sequence[:0])
         return self.draw(logits, self.sequence, position, self.seen)
 
     def draw(
@@ -85,42 +85,45 @@ class TargetSampler:
         """
         if self.sampling.temperature == 0 and self.processors is None and self.seen is None:
             return accept_greedily(tree, logits)
-        row = torch.arange(len(tree.token), device=root.device)
+        everyone = torch.arange(len(tree.token), device=root.device)
         ancestors = cache(tree.ancestors)
 
-        def read(slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        def read(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Float[Tensor, "b V"]:
+            found = logits.at(rows, slots)
             if not self.processors:
-                return logits.at(slots)
-            return self._processed(logits.at(slots), lambda row: tree.token[row, ancestors()[row, slots[row]]])
+                return found
 
-        def position(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-            return root + tree.depth[row, slots] + 2
+            def along(number: int) -> Int[Tensor, " d"]:
+                row = rows[number]
+                return tree.token[row, ancestors()[row, slots[number]]]
 
-        def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-            return self.draw(read(slots), self.sequence, position(slots), self._seen_after(tree, slots))
+            return self._processed(found, self.sequence[rows], along)
 
-        drawn, at = torch.empty_like(root), torch.full_like(root, -1)
+        def position(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+            return root[rows] + tree.depth[rows, slots] + 2
 
-        def choose_anew(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-            """Draw in the rows that have moved on; the others were drawn for at the same slots before."""
-            nonlocal drawn, at
-            moved = (slots != at).nonzero()[:, 0]
-            places, at = logits.places(slots)[moved], slots
-            new = self.draw(logits.values[places], self.sequence[moved], position(slots)[moved], None)
-            drawn = drawn.index_copy(0, moved, new)
-            return drawn
+        def seen(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Bool[Tensor, "b V"] | None:
+            """Tokens seen after these slots: those of the text, and of the path from the root."""
+            if self.seen is None:
+                return None
+            path, tokens = ancestors()[rows, slots], tree.token[rows]
+            return self.seen[rows].scatter(1, torch.where(path, tokens, tokens[:, :1]), True)
+
+        def choose(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+            return self.draw(read(rows, slots), self.sequence[rows], position(rows, slots), seen(rows, slots))
 
         def probs(slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
-            processed = self.sampling.process(read(slots), self._seen_after(tree, slots))
+            processed = self.sampling.process(read(everyone, slots), seen(everyone, slots))
             check_logits(processed, "target")
             return processed.double().softmax(-1)
 
+        def uniforms(slots: Int[Tensor, " B"], draw: int) -> Float[Tensor, " B"]:
+            return uniform(self.sampling.seed, self.sequence, position(everyone, slots), draw)
+
         if rule == "target-only" or self.sampling.temperature == 0:
-            several = len(row) > 1 and self.processors is None and self.seen is None
-            accepted = target_only(tree, choose_anew if several else choose)
+            accepted = target_only(tree, choose)
         else:
-            seed = self.sampling.seed
-            accepted = residual(tree, probs, lambda slots, draw: uniform(seed, self.sequence, position(slots), draw))
+            accepted = residual(tree, probs, uniforms)
         self.observe(tree.token.gather(1, accepted.slots.clamp(min=0)))  # beyond a path stands the root, which is on it
         return accepted
 
@@ -145,20 +148,13 @@ class TargetSampler:
         self.sequence = torch.cat([self.sequence, other.sequence])
         self.seen = None if self.seen is None else torch.cat([self.seen, other.seen])
 
-    def _processed(self, logits: Float[Tensor, "B V"], path: Path) -> Float[Tensor, "B V"]:
+    def _processed(self, logits: Float[Tensor, "b V"], sequence: Int[Tensor, " b"], path: Path) -> Float[Tensor, "b V"]:
         """Return the logits after the caller's processors; InputError where no token is left."""
         check_logits(logits, "target")
-        processed = self.processors(logits, self.sequence, path)
+        processed = self.processors(logits, sequence, path)
         if not processed.amax(-1).isfinite().all():
             raise InputError("the logits processors exclude every token, or make one infinite: take one of them out")
         return processed
-
-    def _seen_after(self, tree: Tree, slots: Int[Tensor, " B"]) -> Bool[Tensor, "B V"] | None:
-        """Return the tokens seen after these slots: those of the text, and of the path from the root."""
-        if self.seen is None:
-            return None
-        path = tree.ancestors()[torch.arange(len(slots), device=slots.device), slots]
-        return self.seen.scatter(1, torch.where(path, tree.token, tree.token[:, :1]), True)
 
 
 def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
@@ -169,8 +165,8 @@ def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
         check_finite(largest.tolist(), "target")
         return Accepted(*path)
 
-    def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        token, largest = argmax_at(logits.values, logits.places(slots))
+    def choose(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        token, largest = argmax_at(logits.values, logits.place[rows, slots])
         check_finite(largest, "target")
         return token
 

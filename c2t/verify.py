@@ -22,6 +22,7 @@ from c2t.errors import InputError
 from c2t.sampling import invert
 from c2t.tree import Tree
 
+Choose = Callable[[Int[Tensor, " b"], Int[Tensor, " b"]], Int[Tensor, " b"]]  # rows, their slots -> tokens
 TINY = 1e-300  # keeps an empty distribution at zero where nothing is left to offer
 
 
@@ -38,23 +39,23 @@ class Accepted(NamedTuple):
     agreed: Bool[Tensor, "B n"] | None = None
 
 
-def target_only(tree: Tree, choose: Callable[[Int[Tensor, " B"]], Int[Tensor, " B"]]) -> Accepted:
+def target_only(tree: Tree, choose: Choose) -> Accepted:
     """Walk from the root along the target's choices; return the accepted path.
 
-    choose(slots): the target's next token after these slots of each row. It is called along the path only, root first;
-    a row that has ended stays at its last slot, for which it is then called again.
+    choose(rows, slots): the target's next token after one slot of each of these rows. It is called along the path only,
+    root first, for the rows that go on.
     """
     slot = torch.zeros_like(tree.token[:, 0])
-    token = choose(slot)
+    token = choose(torch.arange(len(slot), device=slot.device), slot)
     path = [slot]
     while True:
         child = tree.child(slot, token)  # -1 in a row that has ended, each time again
-        going = child >= 0
-        if not going.any():
+        going = (child >= 0).nonzero()[:, 0]
+        if not len(going):
             break
         path.append(child)
-        slot = torch.where(going, child, slot)
-        token = torch.where(going, choose(slot), token)
+        slot = torch.where(child >= 0, child, slot)
+        token = token.index_copy(0, going, choose(going, child[going]))
     slots = torch.stack(path, 1)
     return Accepted(slots, (slots >= 0).sum(1) - 1, token)
 

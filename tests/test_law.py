@@ -203,7 +203,7 @@ class RawBonus(TargetSampler):
         last = right.slots.gather(1, right.length[:, None])
         leaf = ~((tree.parent == last) & (tree.rank >= 0)).any(1)
         raw = Sampling(temperature=1.0, seed=self.sampling.seed)
-        unprocessed = logits.at(last[:, 0])
+        unprocessed = logits.at(torch.arange(len(last)), last[:, 0])
         bonus = raw.draw(unprocessed, self.sequence, position + right.length + 1)
         return right._replace(bonus=torch.where(leaf, bonus, right.bonus))
 

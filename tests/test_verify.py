@@ -28,11 +28,11 @@ def walk(tree: Tree, row: int, choices: list[int]) -> tuple[list[int], int]:
 def test_path_and_bonus_of_every_row(tree: Tree, data) -> None:
     tree.token.remainder_(3)  # few tokens, so that paths are long
     choices = torch.tensor([[data.draw(st.integers(0, 3)) for _ in range(tree.size)] for _ in tree.token])
-    asked: list[list[int]] = []
+    asked: list[tuple[int, int]] = []
 
-    def choose(slots):
-        asked.append(slots.tolist())
-        return choices.gather(1, slots[:, None])[:, 0]
+    def choose(rows, slots):
+        asked.extend(zip(rows.tolist(), slots.tolist(), strict=True))
+        return choices[rows, slots]
 
     accepted = target_only(tree, choose)
     paths = []
@@ -44,14 +44,13 @@ def test_path_and_bonus_of_every_row(tree: Tree, data) -> None:
         assert accepted.length[row] == len(path) - 1
         assert accepted.bonus[row] == bonus
     assert accepted.slots.shape[1] == max(map(len, paths))
-    # Asked along the path only, and a row that has ended stays where it is: its draw is never repeated elsewhere.
+    # Asked once for each node of the path, and for no other.
     for row, path in enumerate(paths):
-        places = [slots[row] for slots in asked]
-        assert places == path + path[-1:] * (len(places) - len(path))
+        assert [slot for its, slot in asked if its == row] == path
 
 
 def test_root_alone_yields_the_bonus_token() -> None:
-    accepted = target_only(Tree.root(torch.tensor([3, 4])), lambda slots: torch.tensor([8, 9]))
+    accepted = target_only(Tree.root(torch.tensor([3, 4])), lambda rows, slots: torch.tensor([8, 9]))
     assert accepted.slots.tolist() == [[0], [0]]
     assert accepted.length.tolist() == [0, 0]
     assert accepted.bonus.tolist() == [8, 9]

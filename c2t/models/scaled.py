@@ -53,4 +53,4 @@ class ScaledSession(WrappedSession):
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
         rows = self.draft.expand(tree, slots)
-        return NextTokenDistributions(rows._drafted * self.factor, rows.hidden, rows.vocabulary, rows.rows)
+        return NextTokenDistributions(rows.drafted * self.factor, rows.hidden, rows.vocabulary, rows.rows)

@@ -173,8 +173,8 @@ class TextVerifier:
         """Accept the path of the tree that agrees with the text."""
         start = self.position
 
-        def choose(slots: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-            return self._token(start + tree.depth.gather(1, slots[:, None])[:, 0] + 2)
+        def choose(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+            return self.tokens[rows, start[rows] + tree.depth[rows, slots] + 2]
 
         accepted = target_only(tree, choose)
         count = accepted.length + 1

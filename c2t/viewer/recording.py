@@ -62,7 +62,7 @@ class RecordedDistributions(NextTokenDistributions):
     without it."""
 
     def __init__(self, rows: NextTokenDistributions, keep: Callable[[Tensor, Tensor, Tensor], None]):
-        super().__init__(rows._drafted, rows.hidden, rows.vocabulary, rows.rows)
+        super().__init__(rows.drafted, rows.hidden, rows.vocabulary, rows.rows)
         self.keep, self.memory = keep, rows.memory
 
     def topk_entropy(

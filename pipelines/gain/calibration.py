@@ -4,53 +4,28 @@ surer (or less sure) of itself than it should be. It ranks the same tokens; only
     python -m pipelines.gain calibration [--scales 0.5,2] [--draft eagle] [--limit N]
 """
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from torch import Tensor
 
 from c2t.harvest.harvest import HarvestSettings
-from c2t.models.eagle_draft import EagleDraft, EagleSession
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.pairs import load_pair
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.records.reader import describe
 from c2t.storage import paths as checkpoints
 from c2t.storage.results import append_line, result_line
 from pipelines import options
 from pipelines.gain.full_trees import HARVESTS, Build, Condition, harvested, kept
+from pipelines.gain.scaled import scaled
 from pipelines.gain.study import MAIN, PLAIN, ratios, show
 from pipelines.gain.subtrees import cuts, read_nodes
 from pipelines.gain.variants import RIVALS, scores
 
 RESULTS = checkpoints.root() / "data" / "results" / "gain-calibration.jsonl"
 TEMPERATURE = 0.4
-
-
-class Scaled(EagleDraft):
-    """Draft head with its logits multiplied by `scale`."""
-
-    def __init__(self, draft: EagleDraft, scale: float):
-        super().__init__(draft.head, draft.lm_head.linear)
-        self.scale = scale
-
-    def session(self) -> "ScaledSession":
-        """Return a new session for one generation."""
-        return ScaledSession(self)
-
-
-class ScaledSession(EagleSession):
-    """Session of a Scaled draft."""
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return super()._logits(hidden) * self.draft.scale
-
-
-def scaled(pair: Pair, scale: float) -> Pair:
-    """Return the pair with its draft's logits multiplied by `scale`."""
-    return replace(pair, draft=Scaled(pair.draft, scale))
 
 
 def main(

@@ -20,8 +20,9 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.records.reader import describe
 from pipelines import options
-from pipelines.gain.calibration import TEMPERATURE, scaled
+from pipelines.gain.calibration import TEMPERATURE
 from pipelines.gain.full_trees import HARVESTS, Build, kept
+from pipelines.gain.scaled import scaled
 from pipelines.gain.study import MAIN, PLAIN, ratios, show
 from pipelines.gain.subtrees import cuts, read_nodes
 from pipelines.gain.variants import RIVALS, scores
