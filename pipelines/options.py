@@ -26,7 +26,7 @@ Seed = Annotated[int, typer.Option(help="Seed for sampling and for the draft's o
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...", show_default="cuda if there is one")]
 Dtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16"] | None,
-    typer.Option(help="Type of the weights.", show_default="float32 on a CPU, else the checkpoint's"),
+    typer.Option(help="Type of the weights.", show_default="the checkpoint's; on a CPU see c2t info"),
 ]
 Texts = Annotated[int, typer.Option("--limit", help="Prompts.")]
 TextTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens of each text.")]

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
-from c2t.kernels.llama_layer import kernels
+from c2t.kernels.llama_layer import bf16_products_pay, kernels
 from c2t.models import gguf_target, learned_fit
 from c2t.models.eagle_checkpoint import download_size, fetch, shared_layer
 from c2t.models.pairs import DRAFTS, drafts_of, fingerprint, kind_of
@@ -76,13 +76,16 @@ def _pair(name: str) -> list[Facts]:
     text = read_file(card).decode(errors="replace") if card.is_file() else ""
     licence = re.search(r"^license: (.*)", text, re.MULTILINE)
     values = {"name": name, "drafts": sizes} | ({"licence": licence[1]} if licence else {})
-    loads = "float32 on a CPU, else the target's dtype; --dtype chooses another"
+    usual = "bfloat16 if it is stored in it, else float32" if bf16_products_pay() else "float32"
+    loads = f"on this CPU {usual}; elsewhere the target's dtype; --dtype chooses another"
     return [Facts("pair", values | {"loads in": loads, "on a CPU": arithmetic()})]
 
 
 def arithmetic() -> str:
     """Return how Llama targets and EAGLE heads are computed on this machine's CPU."""
     if kernels() is not None:
+        if bf16_products_pay():
+            return "c2t's kernels in C: sums in float32, products in the dtype, in bfloat16 faster than in float32"
         return "c2t's kernels in C: float32 arithmetic, weights that bf16 holds exactly are kept in bf16"
     why = f"${MARCH} is {OFF}" if os.environ.get(MARCH) == OFF else "no C compiler here that makes c2t's kernels"
     return f"torch, several times slower: {why}"

@@ -111,7 +111,7 @@ Dtype = Annotated[
     _models(
         "Data type of target and draft: float64, float32, bfloat16 or float16.",
         metavar="TYPE",
-        show_default="float32 on a CPU, else the checkpoint's",
+        show_default="the checkpoint's; on a CPU see c2t info",
     ),
 ]
 DeviceMap = Annotated[

@@ -1,8 +1,11 @@
 /* Llama's decoder layers for the few rows of a tree, or of a prompt, on a CPU.
 
-   Weights are bf16 or float32, all arithmetic is float32. Whatever is computed for a row does not depend on how many
-   rows there are, on the slots that it does not see, nor on the number of threads: every sum runs over the same numbers
-   in the same order. So a token's logits in a tree equal those of plain decoding bit for bit.
+   Weights are float32 or bf16, all sums are float32. Products are float32, too, or, where the processor has an
+   instruction for it and the caller asks, those of bf16 weights and inputs rounded to bf16: twice as many at a time.
+
+   Whatever is computed for a row does not depend on how many rows there are, on the slots that it does not see, nor on
+   the number of threads: every sum runs over the same numbers in the same order. So a token's logits in a tree equal
+   those of plain decoding bit for bit.
 
    Every matrix is stored in panels of 2 W output columns (see `PackedMatrix` in llama_layer.py). While a panel's column
    vectors pass through the registers once, up to MAX_ROWS rows take them along: that many cost little more than one.
@@ -12,16 +15,22 @@
 #include "vectors.h"
 
 #include <omp.h>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #define MAX_ROWS (W == 16 ? 14 : 6)
 
 typedef float pair[2 * W];
 
+/* Weights in float32; in bf16; in bf16 for products in bf16. */
+enum { FLOATS, HALVES, PAIRS };
+
 typedef struct {
     const void *panels;
     const float *bias; /* or NULL */
     long inputs, outputs;
-    long bf16;
+    long kind;
 } matrix;
 
 typedef struct {
@@ -60,31 +69,50 @@ typedef struct {
     long step;
 } ahead;
 
-/* One pass over a panel: `rows` rows of `inputs` numbers against 2 W columns. */
-#define TILE(NAME, ROWS, STEP, LOAD)                                                                              \
-    static void NAME##ROWS(const void *panel, const float *x, long width, long inputs, ahead next, pair *y) {     \
-        const uint32_t *w = panel;                                                                                \
+/* One pass over a panel: `rows` rows of inputs, EACH of them a word, against 2 W columns. */
+#define TILE(NAME, ROWS, EACH, STEP, LOAD, ADD)                                                                   \
+    static void NAME##ROWS(const void *panel, const void *inputs, long count, ahead next, pair *y) {              \
+        const uint32_t *w = panel, *x = inputs;                                                                   \
         vector sum[ROWS][2];                                                                                      \
         for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = (vector){0};                                       \
-        for (long k = 0; k < inputs; k++, w += STEP) {                                                            \
+        for (long k = 0, width = count / EACH; k < width; k++, w += STEP) {                                       \
             __builtin_prefetch(next.words, 0, 2), next.words += next.step;                                        \
             vector left, right;                                                                                   \
             LOAD;                                                                                                 \
-            _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; r++) {                                             \
-                float scalar = x[r * width + k];                                                                  \
-                sum[r][0] += scalar * left;                                                                       \
-                sum[r][1] += scalar * right;                                                                      \
-            }                                                                                                     \
+            _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; r++) { ADD(x[r * width + k]); }                    \
         }                                                                                                         \
         for (int r = 0; r < ROWS; r++) AT(y[r]) = sum[r][0], AT(y[r] + W) = sum[r][1];                            \
     }
 
+#define MULTIPLY(word)                                                                                            \
+    float scalar = (union { uint32_t bits; float number; }){word}.number;                                         \
+    sum[r][0] += scalar * left;                                                                                   \
+    sum[r][1] += scalar * right
+
 /* A word of bf16 holds column i in its low half and column W + i in its high half. */
-#define BF16                                                                                                      \
+#define SPREAD                                                                                                    \
     words both = *(const words *)w;                                                                               \
     left = (vector)(both << 16), right = (vector)(both & 0xffff0000u)
 #define FLOAT left = READ(w), right = READ(w + W)
-#define TILES(ROWS) TILE(bf16_, ROWS, W, BF16) TILE(float_, ROWS, 2 * W, FLOAT)
+
+/* For products in bf16, a word of inputs holds two, and one of weights a column's for both. */
+#ifdef __AVX512BF16__
+#define MULTIPLY_TWO(word)                                                                                        \
+    __m512bh two = (__m512bh)_mm512_set1_epi32(word);                                                             \
+    sum[r][0] = (vector)_mm512_dpbf16_ps((__m512)sum[r][0], (__m512bh)left, two);                                 \
+    sum[r][1] = (vector)_mm512_dpbf16_ps((__m512)sum[r][1], (__m512bh)right, two)
+#define TWO                                                                                                       \
+    __builtin_prefetch(next.words - next.step + W, 0, 2);                                                         \
+    FLOAT
+#define TILES(ROWS)                                                                                               \
+    TILE(floats_, ROWS, 1, 2 * W, FLOAT, MULTIPLY) TILE(halves_, ROWS, 1, W, SPREAD, MULTIPLY)                    \
+    TILE(pairs_, ROWS, 2, 2 * W, TWO, MULTIPLY_TWO)
+#define LISTS {LIST(floats_), LIST(halves_), LIST(pairs_)}
+#else
+#define TILES(ROWS)                                                                                               \
+    TILE(floats_, ROWS, 1, 2 * W, FLOAT, MULTIPLY) TILE(halves_, ROWS, 1, W, SPREAD, MULTIPLY)
+#define LISTS {LIST(floats_), LIST(halves_)}
+#endif
 
 TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
 #if W == 16
@@ -96,15 +124,29 @@ TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12) TILES(13) TILES(14)
 #define LIST(NAME) { 0, NAME##1, NAME##2, NAME##3, NAME##4, NAME##5, NAME##6 }
 #endif
 
-typedef void (*tile)(const void *, const float *, long, long, ahead, pair *);
-static const tile TILE_OF[2][MAX_ROWS + 1] = {LIST(float_), LIST(bf16_)};
+typedef void (*tile)(const void *, const void *, long, ahead, pair *);
+static const tile TILE_OF[][MAX_ROWS + 1] = LISTS;
 
-/* y[r] = columns 2 W p and on of x[r] m' + bias, for the rows of one of several parts. */
-static void multiply(const matrix *m, long p, const float *x, long rows, long part, long parts, pair *y) {
-    long step = m->bf16 ? W : 2 * W, words = m->inputs * step;
+/* Inputs of a matrix stand as its kind wants them: `place` of the i-th, and `put` W of them there. */
+static inline void *place(void *inputs, long i, long kind) { return (char *)inputs + i * (kind == PAIRS ? 2 : 4); }
+
+static inline void put(void *inputs, long i, vector numbers, long kind) {
+#ifdef __AVX512BF16__
+    if (kind == PAIRS) {
+        _mm256_storeu_si256(place(inputs, i, PAIRS), (__m256i)_mm512_cvtneps_pbh((__m512)numbers));
+        return;
+    }
+#endif
+    AT(place(inputs, i, kind)) = numbers;
+}
+
+/* y[r] = columns 2 W p and on of x[r] m' + bias, for the rows of one of several parts, from number `from` on. */
+static void multiply(const matrix *m, long p, const void *x, long from, long rows, long part, long parts, pair *y) {
+    long step = m->kind == HALVES ? W : 2 * W, words = m->inputs / (m->kind == PAIRS ? 2 : 1) * step;
     const uint32_t *panel = (const uint32_t *)m->panels + p * words;
     ahead near = {panel + 96 * W, step}, next = {panel + words * (parts + part) / parts, (step + parts - 1) / parts};
-    TILE_OF[m->bf16][rows](panel, x, m->inputs, m->inputs, parts == 1 ? near : next, y);
+    const void *first = place((void *)x, from * m->inputs, m->kind);
+    TILE_OF[m->kind][rows](panel, first, m->inputs, parts == 1 ? near : next, y);
     if (m->bias)
         for (long r = 0; r < rows; r++)
             for (long i = 0; i < 2 * W; i++) y[r][i] += m->bias[p * 2 * W + i];
@@ -117,10 +159,10 @@ static void multiply(const matrix *m, long p, const float *x, long rows, long pa
         for (long part = 0, from = 0, to; part < PARTS(rows); part++, from = to)                                  \
             if (to = (part + 1) * (rows) / PARTS(rows), 1)
 
-static void project(const matrix *m, const float *x, long rows, float *y) {
+static void project(const matrix *m, const void *x, long rows, float *y) {
     pair columns[MAX_ROWS];
     FOR_PANELS_AND_PARTS(m, rows) {
-        multiply(m, p, x + from * m->inputs, to - from, part, PARTS(rows), columns);
+        multiply(m, p, x, from, to - from, part, PARTS(rows), columns);
         for (long r = from; r < to; r++) {
             float *place = y + r * m->outputs + p * 2 * W;
             AT(place) = AT(columns[r - from]), AT(place + W) = AT(columns[r - from] + W);
@@ -128,10 +170,10 @@ static void project(const matrix *m, const float *x, long rows, float *y) {
     }
 }
 
-static void project_and_add(const matrix *m, const float *x, long rows, float *y) {
+static void project_and_add(const matrix *m, const void *x, long rows, float *y) {
     pair columns[MAX_ROWS];
     FOR_PANELS_AND_PARTS(m, rows) {
-        multiply(m, p, x + from * m->inputs, to - from, part, PARTS(rows), columns);
+        multiply(m, p, x, from, to - from, part, PARTS(rows), columns);
         for (long r = from; r < to; r++) {
             float *place = y + r * m->outputs + p * 2 * W;
             AT(place) += AT(columns[r - from]), AT(place + W) += AT(columns[r - from] + W);
@@ -139,28 +181,30 @@ static void project_and_add(const matrix *m, const float *x, long rows, float *y
     }
 }
 
-static void gate_and_up(const layer *l, const float *x, long rows, float *y) {
+/* The inputs of `down`. */
+static void gate_and_up(const layer *l, const void *x, long rows, void *y) {
     pair gate[MAX_ROWS], up[MAX_ROWS];
     FOR_PANELS_AND_PARTS(&l->gate, rows) {
-        multiply(&l->gate, p, x + from * l->gate.inputs, to - from, part, PARTS(rows), gate);
-        multiply(&l->up, p, x + from * l->up.inputs, to - from, part, PARTS(rows), up);
+        multiply(&l->gate, p, x, from, to - from, part, PARTS(rows), gate);
+        multiply(&l->up, p, x, from, to - from, part, PARTS(rows), up);
         for (long r = from; r < to; r++)
             for (long i = 0; i < 2 * W; i += W) {
                 vector g = AT(gate[r - from] + i);
-                AT(y + r * l->gate.outputs + p * 2 * W + i) = g / (1.0f + exponential(-g)) * AT(up[r - from] + i);
+                vector product = g / (1.0f + exponential(-g)) * AT(up[r - from] + i);
+                put(y, r * l->gate.outputs + p * 2 * W + i, product, l->down.kind);
             }
     }
 }
 
-static void normalise(const float *x, const float *weight, float epsilon, long rows, long width, float *y) {
+/* y: inputs of a matrix of this kind. */
+static void normalise(const float *x, const float *weight, float epsilon, long rows, long width, void *y, long kind) {
 #pragma omp for schedule(static)
     for (long r = 0; r < rows; r++) {
         const float *from = x + r * width;
-        float *to = y + r * width;
         vector squares = {0};
         for (long i = 0; i < width; i += W) squares += READ(from + i) * READ(from + i);
         float scale = 1.0f / __builtin_sqrtf(total(squares) / width + epsilon);
-        for (long i = 0; i < width; i += W) AT(to + i) = READ(from + i) * scale * READ(weight + i);
+        for (long i = 0; i < width; i += W) put(y, r * width + i, READ(from + i) * scale * READ(weight + i), kind);
     }
 }
 
@@ -188,13 +232,13 @@ static void turn(const layer *l, float *qkv, const rotations *t, long rows, floa
         }
 }
 
-/* Queries of tokens of one text, with one key-value head, at most W: where they are, where their outputs go, and which of
-   the slots behind the prefix they see. */
+/* Queries of tokens of one text, with one key-value head, at most W: where they are, where their outputs go (inputs of a
+   matrix of this kind), and which of the slots behind the prefix they see. */
 typedef struct {
     const float *from[W];
-    float *to[W];
+    void *to[W];
     const uint8_t *mask[W];
-    long count;
+    long count, kind;
 } queries;
 
 /* Means of the values of `slots` slots, by the weights of some queries from q on: the sums run over the slots one by one,
@@ -215,12 +259,13 @@ static inline __attribute__((always_inline)) void mix(const queries *of, long q,
             }
         }
         for (int i = 0; i < some; i++)
-            for (int side = 0; side < 2; side++) AT(of->to[q + i] + d + side * W) = sum[i][side] / whole[i];
+            for (int side = 0; side < 2; side++) put(of->to[q + i], d + side * W, sum[i][side] / whole[i], of->kind);
     }
 }
 
 /* Attention of some queries over `prefix` slots that all of them see, and the `slots` behind these that their masks say;
-   each sees at least one. What the others hold counts 0 times, so it must be finite: zeros, or an older token's. weights: for each query room for the number of slots rounded up to W. */
+   each sees at least one. What the others hold counts 0 times, so it must be finite: zeros, or an older token's.
+   weights: for each query room for the number of slots rounded up to W. */
 static inline __attribute__((always_inline)) void attend_to(const queries *of, const float *keys, const float *values,
                                                             long prefix, long slots, long dim, float *weights) {
     long seen = prefix;
@@ -273,9 +318,9 @@ static void attend(const queries *of, const float *keys, const float *values, lo
         attend_to(of, keys, values, prefix, slots, dim, weights);
 }
 
-/* Attention of all tokens, whose queries are in qkv; y: (rows, heads dim). */
+/* Attention of all tokens, whose queries are in qkv; y: (rows, heads dim), the inputs of `out`. */
 static void attention(const layer *l, const float *qkv, const float *keys, long rows, const cache *c, const sight *s,
-                      float *weights, float *y) {
+                      float *weights, void *y) {
     long group = l->heads / l->kv_heads, heads = l->heads + 2 * l->kv_heads, dim = l->dim;
     long mine = omp_get_thread_num(), threads = omp_get_num_threads(), item = 0;
     for (long from = 0, to; from < rows; from = to) {
@@ -284,11 +329,11 @@ static void attention(const layer *l, const float *qkv, const float *keys, long 
         for (long part = 0; part < parts; part++)
             for (long h = 0; h < l->kv_heads; h++) {
                 if (item++ % threads != mine) continue;
-                queries of = {.count = 0};
+                queries of = {.count = 0, .kind = l->out.kind};
                 for (long q = part * all / parts; q < (part + 1) * all / parts; q++) {
                     long r = from + q / group, head = h * group + q % group;
                     of.from[of.count] = qkv + (r * heads + head) * dim;
-                    of.to[of.count] = y + (r * l->heads + head) * dim;
+                    of.to[of.count] = place(y, (r * l->heads + head) * dim, of.kind);
                     of.mask[of.count++] = s->mask + r * s->slots;
                 }
                 const float *key = keys + h * c->head + s->first[from] * dim;
@@ -298,9 +343,10 @@ static void attention(const layer *l, const float *qkv, const float *keys, long 
 #pragma omp barrier
 }
 
-static void copy(const float *x, long rows, long width, float *y) {
+static void copy(const float *x, long rows, long width, void *y, long kind) {
 #pragma omp for schedule(static)
-    for (long r = 0; r < rows; r++) __builtin_memcpy(y + r * width, x + r * width, width * sizeof *y);
+    for (long r = 0; r < rows; r++)
+        for (long i = 0; i < width; i += W) put(y, r * width + i, READ(x + r * width + i), kind);
 }
 
 /* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
@@ -320,30 +366,37 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
         float *mine = rooms + omp_get_thread_num() * (s->longest + s->slots + W) * W;
         for (const layer *l = layers; l < layers + count; l++) {
             float *keys = c->keys[l - layers], *tap = taps[l - layers];
-            if (tap) copy(x, rows, hidden, tap);
-            if (l->read_norm) normalise(x, l->read_norm, l->epsilon, rows, hidden, normal);
-            project(&l->qkv, l->read_norm ? normal : x, rows, joined);
+            if (tap) copy(x, rows, hidden, tap, FLOATS);
+            if (l->read_norm)
+                normalise(x, l->read_norm, l->epsilon, rows, hidden, normal, l->qkv.kind);
+            else
+                copy(x, rows, hidden, normal, l->qkv.kind);
+            project(&l->qkv, normal, rows, joined);
             turn(l, joined, t, rows, keys, c);
             attention(l, joined, keys, rows, c, s, mine, attended);
             project_and_add(&l->out, attended, rows, x);
-            normalise(x, l->norm, l->epsilon, rows, hidden, normal);
+            normalise(x, l->norm, l->epsilon, rows, hidden, normal, l->gate.kind);
             gate_and_up(l, normal, rows, joined);
             project_and_add(&l->down, joined, rows, x);
         }
-        if (taps[count]) copy(x, rows, hidden, taps[count]);
+        if (taps[count]) copy(x, rows, hidden, taps[count], FLOATS);
     }
     return 0;
 }
 
-void linear(const matrix *m, const float *x, long rows, float *y, int threads) {
+/* x: the matrix' inputs, as its kind wants them. */
+void linear(const matrix *m, const void *x, long rows, float *y, int threads) {
 #pragma omp parallel num_threads(threads)
     project(m, x, rows, y);
 }
 
 void rms_norm(const float *x, const float *weight, float epsilon, long rows, long width, float *y, int threads) {
 #pragma omp parallel num_threads(threads)
-    normalise(x, weight, epsilon, rows, width, y);
+    normalise(x, weight, epsilon, rows, width, y, FLOATS);
 }
 
 /* Floats of a vector, for the layout of panels. */
 long lanes(void) { return W; }
+
+/* Whether there are products in bf16 here. */
+long has_pairs(void) { return sizeof TILE_OF / sizeof *TILE_OF > PAIRS; }

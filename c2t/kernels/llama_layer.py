@@ -1,4 +1,4 @@
-"""Llama's decoder layers on a CPU, in C: float32 arithmetic on weights that stay in bf16 where they are exactly that.
+"""Llama's decoder layers on a CPU, in C: sums in float32, on weights that stay in bf16 where they are exactly that.
 
 What it computes for a token does not depend on which other tokens are in the same forward, so a verified tree and plain
 decoding give the same logits bit for bit. A matrix is stored in panels of 2 x `lanes` output columns, in which one pass
@@ -7,7 +7,9 @@ transformers' `LlamaDecoderLayer`.
 """
 
 import ctypes
+import time
 from collections.abc import Iterable
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +25,7 @@ _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 
 
 class _Matrix(ctypes.Structure):
-    _fields_ = [("panels", _POINTER), ("bias", _POINTER), ("inputs", _LONG), ("outputs", _LONG), ("bf16", _LONG)]
+    _fields_ = [("panels", _POINTER), ("bias", _POINTER), ("inputs", _LONG), ("outputs", _LONG), ("kind", _LONG)]
 
 
 class _Layer(ctypes.Structure):
@@ -58,7 +60,7 @@ def kernels() -> ctypes.CDLL | None:
         )
         found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _INT)
         found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
-        found.lanes.restype = _LONG
+        found.lanes.restype = found.has_pairs.restype = _LONG
     return found
 
 
@@ -67,30 +69,63 @@ def panel() -> int:
     return 2 * kernels().lanes()
 
 
-class PackedMatrix:
-    """Linear layer in panels. Takes any float dtype; float32 weights that bf16 holds exactly are stored as bf16."""
+class Kind(IntEnum):
+    """How a matrix is stored and multiplied, see llama_layer.c. HALVES are bf16 weights that are multiplied in float32,
+    PAIRS such that are multiplied with inputs rounded to bf16, two at a time."""
 
-    def __init__(self, weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None):
+    FLOATS, HALVES, PAIRS = range(3)
+
+    @classmethod
+    def of(cls, weight: Float[Tensor, "O I"]) -> "Kind":
+        """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16."""
+        if weight.dtype == torch.bfloat16:
+            return cls.PAIRS if weight.shape[1] % 2 == 0 and bf16_products_pay() else cls.HALVES
+        return cls.HALVES if bool((weight.bfloat16() == weight).all()) else cls.FLOATS
+
+
+@cache
+def bf16_products_pay() -> bool:
+    """Return True if this processor has instructions for products in bf16, and multiplies faster by them than in
+    float32: some do twice as fast, others at half the rate, and no flag tells which."""
+    if kernels() is None or not kernels().has_pairs():
+        return False
+    weight, rows = torch.zeros(256, 512, dtype=torch.bfloat16), torch.zeros(14, 512)
+    ways = {kind: PackedMatrix(weight, kind=kind) for kind in (Kind.HALVES, Kind.PAIRS)}
+    seconds = dict.fromkeys(ways, float("inf"))
+    for _ in range(10):  # the fastest run counts: what else the machine does only adds to it
+        for kind, matrix in ways.items():
+            start = time.perf_counter()
+            matrix(rows)
+            seconds[kind] = min(seconds[kind], time.perf_counter() - start)
+    return seconds[Kind.PAIRS] < seconds[Kind.HALVES]
+
+
+class PackedMatrix:
+    """Linear layer in panels, with sums in float32. Takes any float dtype. kind: by default the weights' own."""
+
+    def __init__(self, weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None, kind: Kind | None = None):
         weight = weight.detach()
-        half = weight.bfloat16()
-        self.exact_in_bf16 = weight.dtype == torch.bfloat16 or bool((half == weight).all())
+        self.kind = Kind.of(weight) if kind is None else kind
         self.outputs, inputs = weight.shape
         width = panel()
         padded = -(-self.outputs // width) * width
-        rows = nn.functional.pad(half if self.exact_in_bf16 else weight.float(), (0, 0, 0, padded - self.outputs))
-        columns = rows.view(-1, 2, width // 2, inputs)
-        # bf16: the numbers of columns i and i + lanes share a word; float32: one vector after the other.
-        order = (0, 3, 2, 1) if self.exact_in_bf16 else (0, 3, 1, 2)
-        self._panels = columns.permute(order).contiguous()
+        half = self.kind != Kind.FLOATS
+        rows = nn.functional.pad(weight.bfloat16() if half else weight.float(), (0, 0, 0, padded - self.outputs))
+        if self.kind == Kind.PAIRS:  # two numbers of a column share a word
+            columns = rows.view(-1, width, inputs // 2, 2).transpose(1, 2)
+        else:  # HALVES: the numbers of columns i and i + lanes share a word; FLOATS: one vector after the other
+            columns = rows.view(-1, 2, width // 2, inputs).permute(0, 3, *((2, 1) if half else (1, 2)))
+        self._panels = columns.contiguous()
         self._bias = None if bias is None else nn.functional.pad(bias.detach().float(), (0, padded - self.outputs))
         bias_at = None if self._bias is None else self._bias.data_ptr()
-        self.struct = _Matrix(self._panels.data_ptr(), bias_at, inputs, padded, self.exact_in_bf16)
+        self.struct = _Matrix(self._panels.data_ptr(), bias_at, inputs, padded, self.kind)
 
     def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
         """Return x W' + b in float32."""
-        x = (x if x.dtype == torch.float32 else x.float()).contiguous()
-        out, rows = x.new_empty(*x.shape[:-1], self.struct.outputs), x.numel() // self.struct.inputs
-        kernels().linear(self.struct, x.data_ptr(), rows, out.data_ptr(), torch.get_num_threads())
+        inputs = x.to(torch.bfloat16 if self.kind == Kind.PAIRS else torch.float32).contiguous()
+        out = torch.empty(*x.shape[:-1], self.struct.outputs)
+        rows = x.numel() // self.struct.inputs
+        kernels().linear(self.struct, inputs.data_ptr(), rows, out.data_ptr(), torch.get_num_threads())
         return out if self.outputs == self.struct.outputs else out[..., : self.outputs]
 
 
@@ -194,8 +229,8 @@ class PackedLayers:
 
 
 def packable(layer: nn.Module, dim: int) -> bool:
-    """Return True if the kernels are there and have the layer's shape: dimensions in whole panels, weights in bf16 or
-    float32 on a CPU."""
+    """Return True if the kernels are there and have the layer's shape: dimensions in whole panels, weights all in bf16
+    or all in float32, on a CPU."""
     if kernels() is None:
         return False
     attention, mlp = _parts(layer)
@@ -203,8 +238,8 @@ def packable(layer: nn.Module, dim: int) -> bool:
     linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
     if any(type(linear) is not nn.Linear for linear in linears):
         return False
-    plain = (torch.float32, torch.bfloat16)
-    if any(linear.weight.device.type != "cpu" or linear.weight.dtype not in plain for linear in linears):
+    kinds = {(linear.weight.device.type, linear.weight.dtype) for linear in linears}
+    if len(kinds) > 1 or not kinds <= {("cpu", torch.float32), ("cpu", torch.bfloat16)}:
         return False
     hidden, inner = linears[-1].out_features, linears[-1].in_features
     return all(size % panel() == 0 for size in (dim, hidden, inner))

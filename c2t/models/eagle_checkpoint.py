@@ -131,6 +131,14 @@ def load_head(
     return head.to(embed_tokens.weight.device, embed_tokens.weight.dtype).eval()
 
 
+def has_eagle_layer(folder: Path) -> bool:
+    """Return True for the folder of an EAGLE-1/2 head, or of a Medusa-style one behind such a layer; InputError for a
+    config that says nothing clear."""
+    raw = _read_config(folder)
+    with torch.device("meta"):
+        return not eagle3_config.is_eagle3(raw) and isinstance(_build(raw, folder), EagleHead)
+
+
 def _build(raw: dict, folder: Path) -> Head:
     """Return the head of a config, with random weights; InputError for sizes that do not go together."""
     try:

@@ -20,7 +20,7 @@ from c2t.models.block import BlockDraft, BlockHead
 from c2t.models.checkpoint_files import check_files
 from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft_lm import DraftLM, check_vocabulary
-from c2t.models.eagle_checkpoint import fetch, load_head, shared_layer
+from c2t.models.eagle_checkpoint import fetch, has_eagle_layer, load_head, shared_layer
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.hydra import HydraDraft, HydraHead
 from c2t.models.learned_fit import LearnedFit
@@ -31,6 +31,7 @@ from c2t.models.published_medusa import PICKLED, PublishedMedusaDraft, is_publis
 from c2t.models.scaled import ScaledDraft
 from c2t.models.target import Target
 from c2t.models.tensor_parallel import distributed_config, gather_shared
+from c2t.models.usual_dtype import has_bf16, usual_dtype
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import OPEN, from_json, read_file
 from c2t.storage.published import PUBLISHED
@@ -51,6 +52,8 @@ NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
 BIGRAMS, FIT, HYDRA = FITS = ("+bigrams", "+fit", "+hydra")
 TAPS = "+taps="  # behind an EAGLE-3 head's name, before FITS: the layers whose inputs it reads, as 2,18,33
 _MIB = 2**20
+Type = torch.dtype | str
+USUAL = "usual"  # dtype of a target that `usual_dtype` chooses; "auto" is transformers' word for the checkpoint's
 
 HeadDraft = EagleDraft | MedusaDraft | PublishedMedusaDraft | BlockDraft
 AnyDraft = HeadDraft | DraftLM | ConditionedDraft | HydraDraft | NgramDraft | ScaledDraft
@@ -102,9 +105,10 @@ def load_pair(
     the text's n-grams (`c2t.models.ngrams`); "+fit", "+bigrams" or "+hydra" before that conditions a parallel draft on
     the path, by a file that comes with it (`c2t.models.conditioned`, `c2t.models.hydra`); "+taps=2,18,33" before that
     names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it clearly. dtype:
-    float32 by default on a CPU, the checkpoint's elsewhere. device_map: spreads a large target over devices as in
-    transformers. trust_remote_code: run the Python code that comes with the files of target and draft, which are
-    refused without it if they ask for that. tensor_parallel: split the target over the processes of torchrun
+    by default the checkpoint's; on a CPU what `usual_dtype` says, if the draft has an EAGLE-1/2 layer, which the
+    kernels run too, else float32. device_map: spreads a large target over devices as in transformers.
+    trust_remote_code: run the Python code that comes with the files of target and draft, which are refused without it
+    if they ask for that. tensor_parallel: split the target over the processes of torchrun
     (`c2t.models.tensor_parallel`); each has a whole draft. The target of smollm2 is converted from its package the
     first time. Warns of a head that was trained for other weights of the target.
     Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
@@ -122,15 +126,20 @@ def load_pair(
     target_place = str(_target_place(pair if target is None else target))
     draft_place, kind = _draft_place(pair, draft)
     folder = fetch(draft_place)
-    target_model = _load_target(target_place, device, dtype, device_map, trust_remote_code, tensor_parallel)
+    kind = kind or kind_of(folder)
+    types: tuple[Type, Type] = (dtype, dtype) if dtype else ("auto", "auto")  # of target and draft LM
+    if dtype is None and device.type == "cpu" and device_map is None:
+        packed = kind == "head" and not is_published(folder) and has_eagle_layer(folder) and not tensor_parallel
+        types = USUAL if packed else torch.float32, torch.float32
+    target_model = _load_target(target_place, device, types[0], device_map, trust_remote_code, tensor_parallel)
     tokenizer = _load_tokenizer(target_place, target_model, trust_remote_code)
-    if (kind or kind_of(folder)) == "head":
+    if kind == "head":
         loaded = _head_draft(folder, target_model, taps)
         _check_trained_for(folder, Path(target_place))
     elif taps is not None:
         raise _no_taps(folder)
     else:
-        loaded = DraftLM(_load_target(str(folder), device, dtype, device_map, trust_remote_code))
+        loaded = DraftLM(_load_target(str(folder), device, types[1], device_map, trust_remote_code))
         check_vocabulary(loaded.model, target_model, folder)
     published = PUBLISHED.get(pair or "")
     sources = {
@@ -363,23 +372,23 @@ def _device(name: str | torch.device) -> torch.device:
 def _load_target(
     place: str,
     device: torch.device,
-    dtype: torch.dtype | None,
+    dtype: Type,
     device_map: str | dict | None,
     trust_remote_code: bool,
     tensor_parallel: bool = False,
 ) -> Target:
     check_files(place, trust_remote_code)
-    dtype = dtype or (torch.float32 if device.type == "cpu" and device_map is None else "auto")
     where: dict[str, Any] = {"device_map": device_map} if device_map else {}
     if dtype == torch.float64:
         where["experts_implementation"] = "eager"  # of mixtures of experts; torch's grouped products take no float64
     try:
+        kind = usual_dtype(place, trust_remote_code) if dtype == USUAL else dtype
         if tensor_parallel:
             where["distributed_config"] = distributed_config(place, trust_remote_code)
         with _no_report():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 place,
-                dtype=dtype,
+                dtype=kind,
                 output_loading_info=True,
                 trust_remote_code=trust_remote_code,
                 **where,
@@ -395,17 +404,14 @@ def _load_target(
         raise InputError(f"{place}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again")
     if tensor_parallel:
         gather_shared(model)
+    if dtype == USUAL and not PackedLlama.serves(model):
+        model = model.float()  # torch is slower in bf16, and rounds a tree and plain decoding apart
     if model.dtype == torch.bfloat16 and device.type == "cpu" and not has_bf16():
         how = "torch imitates it slowly: float32 is faster here"
         if PackedLlama.serves(model):
             how = "c2t's kernels compute in float32, on weights that stay in bf16"
         warnings.warn(f"{place}: this processor has no bf16 arithmetic; {how}", stacklevel=3)
     return Target(model if device_map or tensor_parallel else model.to(device))
-
-
-def has_bf16() -> bool:
-    """Return True where torch's matrix products in bf16 run by instructions of this machine's processor."""
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @contextmanager

@@ -217,7 +217,7 @@ class TargetSession:
     """One generation of B rows; the cache holds the committed prefix without the root.
 
     A forward computes the real slots of all rows, laid end to end, so that it costs what the trees hold. On a CPU a
-    Llama runs in its packed form: float32 arithmetic whatever the weights' dtype, and every token's logits are the same
+    Llama runs in its packed form: sums in float32 whatever the weights' dtype, and every token's logits are the same
     bits in a tree and in plain decoding.
     """
 

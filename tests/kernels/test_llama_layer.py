@@ -6,13 +6,17 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
+from c2t.kernels import llama_layer
 from c2t.kernels.layer_buffers import LayerBuffers
-from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, Sight, kernels, packable
+from c2t.kernels.llama_layer import Kind, PackedLayers, PackedMatrix, PackedNorm, Sight, kernels, packable
 from c2t.models.rotations import Rotations
 from tests.rounding import assert_within, dot_bound, growth
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
+KINDS = [Kind.FLOATS, Kind.HALVES]
+if kernels() is not None and kernels().has_pairs():  # not every processor has products in bf16
+    KINDS.append(Kind.PAIRS)
 HIDDEN, HEADS, KV_HEADS, DIM, INNER = 96, 6, 2, 32, 160
 # A layer passes some 500 roundings in sequence, and enlarges errors at most 20-fold: its weights are of order 1/10.
 LAYER = 20 * growth(500)
@@ -105,16 +109,25 @@ def test_a_position_beyond_the_table_of_rotations_is_refused() -> None:
             packed_output(PackedLayers([layer_of()], HEADS, KV_HEADS, DIM), x, positions, mask, buffer, position)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@torch.inference_mode()
-def test_a_token_gets_the_same_bits_alone_and_among_others(dtype: torch.dtype) -> None:
-    """Other tokens, rows of the batch, slots that it does not see, and the number of threads change nothing."""
-    layer = layer_of()
-    if dtype == torch.float32:  # weights that bf16 cannot hold
+def layer_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> LlamaDecoderLayer:
+    """A layer that is packed so; whether products in bf16 pay here does not count."""
+    monkeypatch.setattr(llama_layer, "bf16_products_pay", lambda: kind == Kind.PAIRS)
+    layer = layer_of(read=read)
+    if kind == Kind.FLOATS:  # weights that bf16 cannot hold
         for parameter in layer.parameters():
             parameter.data = parameter.data * (1 + 2**-12)
-    packed = PackedLayers([layer], HEADS, KV_HEADS, DIM)
-    assert packed._kept[0].exact_in_bf16 == (dtype == torch.bfloat16)
+    return layer if kind == Kind.FLOATS else layer.bfloat16()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("read", [True, False])
+@torch.inference_mode()
+def test_a_token_gets_the_same_bits_alone_and_among_others(
+    kind: Kind, read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other tokens, rows of the batch, slots that it does not see, and the number of threads change nothing."""
+    packed = PackedLayers([layer_as(kind, monkeypatch, read)], HEADS, KV_HEADS, DIM)
+    assert {matrix.kind for matrix in packed._kept if isinstance(matrix, PackedMatrix)} == {kind}
     x, positions, mask, buffer = inputs(2, 31, 40)
     together = packed_output(packed, x, positions, mask, buffer)
     for row, place in [(0, 0), (1, 7), (0, 13), (1, 30)]:
@@ -131,25 +144,65 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(dtype: torch.dtype) -
             assert torch.equal(found[0, 0], together[row, place])
 
 
+@pytest.mark.skipif(Kind.PAIRS not in KINDS, reason="this processor has no products in bf16")
+@pytest.mark.parametrize("read", [True, False])
+@pytest.mark.parametrize(("rows", "n", "prefix"), [(1, 1, 37), (2, 5, 16), (3, 33, 50)])
+@torch.inference_mode()
+def test_products_in_bf16_differ_by_the_rounding_of_inputs(
+    rows: int, n: int, prefix: int, read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = layer_as(Kind.PAIRS, monkeypatch, read)
+    x, positions, mask, buffer = inputs(rows, n, prefix)
+    found = packed_output(PackedLayers([layer], HEADS, KV_HEADS, DIM), x, positions, mask, buffer.clone())
+    exact = layer.double()(
+        x.double(),
+        attention_mask=torch.where(mask, 0.0, -torch.inf)[:, None].double(),
+        position_embeddings=tuple(part.double() for part in rotary()(x, positions)),
+        past_key_values=Prefix(buffer, prefix),
+    )
+    # bf16 has 8 bits: an input is off by 2^-9 of itself at most, and a sum of many by less than that on average.
+    off = (found - exact).abs().mean() / exact.abs().mean()
+    assert 2**-14 < off < 2**-8
+
+
 @pytest.mark.parametrize("shape", [(1, 96), (14, 96), (15, 96), (61, 96), (2, 5, 96), (0, 96)])
 @pytest.mark.parametrize("outputs", [1, 32, 70])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_matrices_of_any_number_of_outputs(shape: tuple[int, ...], outputs: int, dtype: torch.dtype) -> None:
-    weight, bias, x = torch.randn(outputs, 96).to(dtype), torch.randn(outputs), torch.randn(shape)
-    exact = x.double() @ weight.double().T
-    bound = dot_bound(x, weight.T)
-    assert_within(PackedMatrix(weight)(x), exact, bound)
-    found = PackedMatrix(weight, bias)(x)
+@pytest.mark.parametrize("kind", KINDS)
+def test_matrices_of_any_number_of_outputs(shape: tuple[int, ...], outputs: int, kind: Kind) -> None:
+    weight, bias, x = torch.randn(outputs, 96), torch.randn(outputs), torch.randn(shape)
+    weight = weight if kind == Kind.FLOATS else weight.bfloat16()
+    rounded = x.bfloat16().float() if kind == Kind.PAIRS else x
+    exact = rounded.double() @ weight.double().T
+    bound = dot_bound(rounded, weight.T)
+    assert_within(PackedMatrix(weight, kind=kind)(x), exact, bound)
+    found = PackedMatrix(weight, bias, kind)(x)
     assert found.shape == (*shape[:-1], outputs)
     assert_within(found, exact + bias, bound + growth(2) * (exact + bias).abs())
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_the_dtype_of_the_weights_chooses_the_arithmetic(pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_layer, "bf16_products_pay", lambda: pays)
+    weight = torch.randn(40, 64)
+    assert Kind.of(weight) == Kind.FLOATS
+    assert Kind.of(weight.bfloat16().float()) == Kind.HALVES
+    assert Kind.of(weight.bfloat16()) == (Kind.PAIRS if pays else Kind.HALVES)
+    assert Kind.of(weight[:, 1:].bfloat16()) == Kind.HALVES  # an odd number of inputs makes no pairs
+
+
+def test_products_in_bf16_are_not_tried_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = llama_layer.bf16_products_pay.__wrapped__()
+    assert found in ((True, False) if Kind.PAIRS in KINDS else (False,))
+    monkeypatch.setattr(llama_layer, "kernels", lambda: None)
+    assert llama_layer.bf16_products_pay.__wrapped__() is False
 
 
 def test_weights_that_bf16_holds_give_the_bits_of_float32() -> None:
     weight, x = torch.randn(40, 64).bfloat16().float(), torch.randn(17, 64)
     small = PackedMatrix(weight)
     large = PackedMatrix(torch.cat([weight, torch.full((1, 64), 1 / 3)]))  # one row more, which bf16 does not hold
-    assert small.exact_in_bf16
-    assert not large.exact_in_bf16
+    assert small.kind == Kind.HALVES
+    assert large.kind == Kind.FLOATS
     assert torch.equal(small(x), large(x)[:, :40])
 
 

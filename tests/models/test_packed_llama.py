@@ -68,7 +68,7 @@ def test_states_are_those_of_transformers() -> None:
 @torch.inference_mode()
 def test_a_tree_has_the_bits_of_plain_decoding(dtype: torch.dtype) -> None:
     """Logits and features of every slot, in a batch of rows of different length and after an accepted path, are those
-    of feeding its path token by token; in bf16 they are those of the same weights in float32, too."""
+    of feeding its path token by token."""
     target = target_of(dtype)
     tokens, lengths = prompts()
     batch = target.session()
@@ -79,7 +79,7 @@ def test_a_tree_has_the_bits_of_plain_decoding(dtype: torch.dtype) -> None:
         texts = [tokens[row, :length].tolist() for row, length in enumerate(lengths)]
         for row, slot in [(0, 0), (1, 0), (0, 3), (1, 9), (0, tree.size - 1)]:
             path = path_to(tree, row, slot)
-            alone = target_of(torch.float32).session()
+            alone = target.session()
             alone.prefill(torch.tensor([texts[row][:4]]), torch.tensor([4]))
             for token in texts[row][4:] + path:
                 one = alone.verify(Tree.root(torch.tensor([token])))

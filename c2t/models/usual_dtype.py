@@ -1,0 +1,19 @@
+"""The data type that a language model on a CPU is loaded in, unless its user chooses one."""
+
+import torch
+from transformers import AutoConfig
+
+from c2t.kernels.llama_layer import bf16_products_pay
+
+
+def usual_dtype(place: str, trust_remote_code: bool = False) -> torch.dtype:
+    """Return bf16 for a model of the Llama family that is stored in it, if c2t's kernels run it faster so than in
+    float32 on this processor; float32 for all others."""
+    config = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)
+    stored = config.model_type == "llama" and config.dtype == torch.bfloat16
+    return torch.bfloat16 if stored and bf16_products_pay() else torch.float32
+
+
+def has_bf16() -> bool:
+    """Return True where torch's matrix products in bf16 run by instructions of this machine's processor."""
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()

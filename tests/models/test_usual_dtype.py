@@ -1,0 +1,46 @@
+"""Which data type a language model is loaded in, where nobody chooses one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, LlamaConfig, PreTrainedConfig
+
+from c2t.models import pairs, usual_dtype
+from c2t.models.pairs import load_pair
+from tests.toys import language_model
+
+LLAMA = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "stored", "pays", "wanted"),
+    [
+        (LlamaConfig(**LLAMA, vocab_size=61), torch.bfloat16, True, torch.bfloat16),
+        (LlamaConfig(**LLAMA, vocab_size=61), torch.bfloat16, False, torch.float32),
+        (LlamaConfig(**LLAMA, vocab_size=61), torch.float32, True, torch.float32),
+        (GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=61), torch.bfloat16, True, torch.float32),
+    ],
+)
+def test_bf16_where_it_is_stored_and_pays(
+    config: PreTrainedConfig, stored: torch.dtype, pays: bool, wanted: torch.dtype, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: pays)
+    language_model(config).to(stored).save_pretrained(tmp_path)
+    assert usual_dtype.usual_dtype(str(tmp_path)) == wanted
+
+
+def test_a_model_that_the_kernels_do_not_run_is_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
+    if pairs.PackedLlama.serves(load_pair("tiny", dtype=torch.bfloat16).target.model):
+        assert load_pair("tiny").target.model.dtype == torch.bfloat16
+    monkeypatch.setattr(pairs.PackedLlama, "serves", lambda model: False)
+    assert load_pair("tiny").target.model.dtype == torch.float32
+    assert load_pair("tiny", dtype=torch.bfloat16).target.model.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("draft", "stored"), [("eagle", True), ("eagle3", False), ("mtp", False), ("lm", False)])
+def test_a_draft_that_the_kernels_do_not_run_keeps_its_pair_in_float32(draft: str, stored: bool, monkeypatch) -> None:
+    monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
+    monkeypatch.setattr(pairs.PackedLlama, "serves", lambda model: True)
+    assert load_pair("tiny", draft=draft).target.model.dtype == (torch.bfloat16 if stored else torch.float32)
