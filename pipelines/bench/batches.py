@@ -35,7 +35,7 @@ from pipelines.options import Draft, PairName
 
 COMMAND, MODEL_COMMAND = "bench batches", "bench batches model"
 SIZES, MODEL_SIZES = "1,2,4,8,16,32", "1,2,4,8,16,32,64,128,256"
-CHOICE_TOKENS = 32  # new tokens of the texts that settings are chosen on
+CHOICE_PROMPTS, CHOICE_TOKENS = 24, 32  # prompts that settings are chosen on, in two batches at least; their new tokens
 # What competes; of several settings the fastest one, which is searched anew for every batch size.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "plain": ("plain",),
@@ -138,7 +138,7 @@ def main(
         for done, size in enumerate(missing):
             tell(done, len(missing), f"{size} prompts together")
             mine, others = (shorter(loaded, prompts, most, settings) for prompts in (judging, choosing))
-            chosen = fastest(loaded, field, grouped(others, size, max(1, 8 // size)), settings)
+            chosen = fastest(loaded, field, grouped(others, size, max(2, CHOICE_PROMPTS // size)), settings)
             found = judged(loaded, chosen, grouped(mine, size, settings.groups(size)), settings)
             rows = [{"contender": name, **figures(row)} for name, row in found.items()]
             show(f"batch {size}", rows)
