@@ -15,7 +15,6 @@ from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from c2t.decoding import Policy
@@ -29,7 +28,7 @@ from c2t.study.batches import BatchSettings, Group, Speed, figures, first_turns,
 from c2t.study.evaluate import continuations
 from pipelines import terminal
 from pipelines.bench import roofline
-from pipelines.bench.lines import Json, append
+from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import classifier
 from pipelines.options import Draft, PairName
 
@@ -126,7 +125,7 @@ def main(
     configuration = {"pair": loaded.name, "sources": {part: list(at) for part, at in loaded.sources.items()}}
     run = asdict(settings)
     configuration |= {name: run[name] for name in ("max_new_tokens", "temperature", "seed")}
-    configuration |= {"texts": texts} if model else {"timed": timed, "threads": torch.get_num_threads()}
+    configuration |= {"texts": texts} if model else {"timed": timed, **computed(loaded)}
     command = MODEL_COMMAND if model else COMMAND
     missing = [size for size in sizes if size not in known(json, command, configuration)]
     if model:

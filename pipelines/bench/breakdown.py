@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Annotated, Any
 from unittest.mock import patch
 
-import torch
 import typer
 
 from c2t.decoding import Policy, generate
@@ -30,7 +29,7 @@ from c2t.statistics import Statistics, Trace, total
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.target_sampler import TargetSampler
 from pipelines import terminal
-from pipelines.bench.lines import Json, append
+from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import PolicyText, policy_of
 from pipelines.options import Draft, PairName
 from pipelines.stages import CLASSIFIER, Clock
@@ -177,7 +176,7 @@ def main(
             for way in (one.watch, one.run)[:: -1 if number % 2 else 1]:
                 way(prompt)
     settings = {"pair": loaded.name, "sources": loaded.sources, "prompts": len(ids), "max_new_tokens": new_tokens}
-    settings |= {"temperature": temperature, "threads": torch.get_num_threads()}
+    settings |= {"temperature": temperature, **computed(loaded)}
     figures = [one.figures() for one in both]
     show(figures)
     append(json, "bench breakdown", figures, settings)

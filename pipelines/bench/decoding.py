@@ -37,7 +37,7 @@ from c2t.study.interval import Interval, Sums, bootstrap
 from pipelines import terminal
 from pipelines.bench import llama_cpp, upstream_eagle
 from pipelines.bench.contenders import EARLY_EXIT, LOOKUP, Contender, Contenders, Ids, Task, Written, contenders
-from pipelines.bench.lines import Json, append
+from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import PolicyText, policy_of
 from pipelines.bench.runs import Runs
 from pipelines.options import Draft, PairName
@@ -259,7 +259,7 @@ def main(
         "max_new_tokens": new_tokens,
         "temperature": temperature,
         "batch": batch,
-        "threads": torch.get_num_threads(),
+        **computed(loaded),
         "programs": {PROGRAMS[program][0]: f"{program.PACKAGE} {program.VERSION}" for program in programs},
         "skipped": skipped,
     }

@@ -23,7 +23,7 @@ from c2t.storage.paths import DEFAULT_PAIR
 from c2t.tree import Tree
 from pipelines import terminal
 from pipelines.bench.contenders import DTYPES, stock
-from pipelines.bench.lines import Json, append
+from pipelines.bench.lines import Json, append, computed
 from pipelines.options import PairName
 
 ROWS = (1, 2, 4, 8, 14, 16, 28, 60)
@@ -96,7 +96,7 @@ def main(
         ways |= {f"transformers, {name}": Stock(stock(loaded, name), tokens) for name in DTYPES}
     found = measure(ways, ROWS, repeats)
     settings = {"pair": loaded.name, "sources": loaded.sources, "prefix": PREFIX, "repeats": repeats}
-    settings |= {"threads": torch.get_num_threads(), "packed": loaded.target.packed is not None}
+    settings |= {**computed(loaded), "packed": loaded.target.packed is not None}
     show(found)
     rows = ({"way": way, "rows": ROWS, "milliseconds": milliseconds} for way, milliseconds in found.items())
     append(json, "bench forward", rows, settings)

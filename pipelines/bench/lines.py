@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
+from c2t.models.pairs import Pair
 from c2t.storage.results import append_line, check_place, result_line
 
 
@@ -18,6 +20,12 @@ def _before_the_work(place: Path | None) -> Path | None:
 Json = Annotated[
     Path | None, typer.Option(help="Append a line of JSON for each row to this file.", callback=_before_the_work)
 ]
+
+
+def computed(pair: Pair) -> dict[str, Any]:
+    """Return what a result line says of how a pair was computed."""
+    dtype = str(pair.target.model.dtype).removeprefix("torch.")
+    return {"threads": torch.get_num_threads(), "dtype": dtype}
 
 
 def append(place: Path | None, command: str, rows: Iterable[dict[str, Any]], configuration: dict[str, Any]) -> None:

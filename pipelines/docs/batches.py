@@ -1,13 +1,13 @@
 """Tables of batches and of serving: milliseconds, tokens/s over the batch size, and the load test of the server."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from c2t.statistics import Statistics
 from c2t.study.batches import Speed
 from c2t.study.interval import Interval
-from pipelines.docs.result_lines import RESULTS, interval, lines, source, table
+from pipelines.docs.result_lines import RESULTS, computed, interval, lines, source, table
 
 
 def batches() -> str:
@@ -65,10 +65,19 @@ def _over_batches(
         counts = (f"{figures[count]:.2f}" for count in ("tau", "gamma", "draft_passes"))
         rows.append((pair, str(batch), who, f"`{figures['label']}`", speed, ratio(figures), *counts))
     columns = ("pair", "batch", "what", "setting", "tokens/s", "/ plain", "tau", "gamma", "draft passes")
-    run = line["configuration"]
-    how = f"{run['timed']} prompts a size, {run['threads']} threads" if "threads" in run else f"{run['texts']} texts"
-    told = f"{how}, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
-    return table(columns, rows, source(line, told))
+    return table(columns, rows, "\n".join(_sources(list(latest.values()))))
+
+
+def _sources(found: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield how each pair was measured, and where: the last line's place stands for all of them."""
+    pairs = {line["configuration"]["pair"]: line for line in found}
+    for pair, line in pairs.items():
+        run, runs = line["configuration"], [each["configuration"] for each in found]
+        how = f"{run.get('texts')} texts"
+        if "timed" in run:
+            sizes = sorted({each["timed"] for each in runs if each["pair"] == pair})
+            how = f"{' or '.join(map(str, sizes))} prompts a size, {computed(run)}"
+        yield source(line, f"{pair}: {how}, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}")
 
 
 def serving() -> str:

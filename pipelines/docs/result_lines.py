@@ -32,6 +32,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "",
     return "\n".join(["", head, f"|---|{figures * (len(shown) - 1)}", *body, *(["", note] if note else []), ""])
 
 
+def computed(run: dict[str, Any]) -> str:
+    """Return how a measurement was computed: with how many threads, and in which dtype if the line says so."""
+    return f"{run['threads']} threads" + (f", {run['dtype']}" if "dtype" in run else "")
+
+
 def source(line: dict[str, Any], *settings: str) -> str:
     """Return where and when a line was measured, in small print."""
     where = (f"commit {line['commit']}", line["time"][:10], line["hardware"])

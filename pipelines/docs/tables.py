@@ -11,7 +11,7 @@ from c2t.study.interval import Interval
 from c2t.study.pareto import compare
 from c2t.study.points import Point, read_points
 from pipelines.docs import batches, heads, real_pair
-from pipelines.docs.result_lines import RESULTS, interval, lines, source, table
+from pipelines.docs.result_lines import RESULTS, computed, interval, lines, source, table
 
 TAUS = (1.5, 2.0, 2.5)
 NGRAMS = "+ngrams"
@@ -196,7 +196,7 @@ def decoding() -> str:
     sizes: dict[str, list[str]] = {}  # of the runs, which may differ, by how large they were
     for key in shown:
         run, sort = latest[key]["configuration"], kind(*key[:2])
-        told = f"{run['prompts']} prompts a set, up to {run['max_new_tokens']} new tokens, {run['threads']} threads"
+        told = f"{run['prompts']} prompts a set, up to {run['max_new_tokens']} new tokens, {computed(run)}"
         sizes.setdefault(told, []).extend([sort] * (sort not in sizes.get(told, ())))
     told = "; ".join(f"{' and '.join(kinds)}: " * (len(sizes) > 1) + size for size, kinds in sizes.items())
     note = source(found[-1], told, "95 % intervals by prompt")
@@ -216,7 +216,7 @@ def decoding_in_brief() -> str:
         rows.append((way, f"{figures['tokens_per_second']:.0f}", ratio, same))
     run = found[-1]["configuration"]
     told = f"{run['prompts']} prompts of each of three sets, up to {run['max_new_tokens']} new tokens, T = 0"
-    note = source(found[-1], told, f"{run['threads']} threads")
+    note = source(found[-1], told, computed(run))
     return table(("way to decode", "tokens/s", "/ transformers", "same text"), rows, note)
 
 
@@ -259,7 +259,7 @@ def breakdown() -> str:
     rows.append(("a round, without", *(f"{one['unwatched']:.2f}" for one in figures)))
     rows.append(("tokens a round", *(f"{one['tau'] + 1:.2f}" for one in figures)))
     run = found[-1]["configuration"]
-    told = f"{run['prompts']} prompts, T = {run['temperature']:g}, {run['threads']} threads"
+    told = f"{run['prompts']} prompts, T = {run['temperature']:g}, {computed(run)}"
     return table(("milliseconds", *(f"`{one['policy']}`" for one in figures)), rows, source(found[-1], told))
 
 
@@ -269,7 +269,7 @@ def forwards() -> str:
     sizes = zip(found[0]["figures"]["rows"], *(line["figures"]["milliseconds"] for line in found), strict=True)
     rows = [(str(size), *(f"{layers:.1f} + {head:.1f}" for layers, head in ways)) for size, *ways in sizes]
     run = found[-1]["configuration"]
-    told = f"{run['prefix']} tokens of prefix, medians of {run['repeats']}, {run['threads']} threads"
+    told = f"{run['prefix']} tokens of prefix, medians of {run['repeats']}, {computed(run)}"
     return table(("rows", *(line["figures"]["way"] for line in found)), rows, source(found[-1], told))
 
 
