@@ -309,11 +309,14 @@ def parallel() -> str:
             shown = ("" if row is None else interval(Interval(*row["ratio"])) for row in there)
             rows.append([where, f"{tau:g}", *("" if gamma is None else f"{gamma:.1f}" for gamma in gammas), *shown])
             where = ""
-    first = lines("gain-parallel.jsonl")[0]
-    told = f"{first['figures']['prompts']} prompts a set, {first['configuration']['max_new_tokens']} new tokens"
+    runs = {line["configuration"]["temperature"]: line for line in lines("gain-parallel.jsonl")}
+    notes = []
+    for temperature, line in runs.items():
+        size = f"{line['figures']['prompts']} prompts a set, {line['configuration']['max_new_tokens']} new tokens"
+        notes.append(source(line, f"T = {temperature:g}: {size}", "95 % intervals by prompt"))
     columns = ("texts", "tau", "`+fit`", "marginals", "`+bigrams`", "`+hydra`", "`eagle`", "`+fit+ngrams`")
     columns += ("fit / marginals", "fit / bigrams", "fit / hydra", "fit / `eagle`", "fit, n-grams / all training-free")
-    return table(columns, rows, source(first, told, "95 % intervals by prompt"))
+    return table(columns, rows, "\n".join(notes))
 
 
 def vllm_acceptance() -> str:
