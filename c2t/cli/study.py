@@ -85,8 +85,9 @@ def sweep(
         max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, limit=limit, rule=rule
     )
     wanted = _taus(taus)
-    make = partial(shared.load, pair, target, draft, device, dtype, device_map, trust_remote_code)
-    loaded = make()
+    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+    same = str(loaded.target.model.dtype).removeprefix("torch.")  # on Ray's machines, whose processors may differ
+    make = partial(shared.load, pair, target, draft, device, same, device_map, trust_remote_code)
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
     if grid == sweeping.DEFAULT_GRID:

@@ -52,7 +52,7 @@ NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
 BIGRAMS, FIT, HYDRA = FITS = ("+bigrams", "+fit", "+hydra")
 TAPS = "+taps="  # behind an EAGLE-3 head's name, before FITS: the layers whose inputs it reads, as 2,18,33
 _MIB = 2**20
-Type = torch.dtype | str
+Dtype = torch.dtype | str
 USUAL = "usual"  # dtype of a target that `usual_dtype` chooses; "auto" is transformers' word for the checkpoint's
 
 HeadDraft = EagleDraft | MedusaDraft | PublishedMedusaDraft | BlockDraft
@@ -105,12 +105,12 @@ def load_pair(
     the text's n-grams (`c2t.models.ngrams`); "+fit", "+bigrams" or "+hydra" before that conditions a parallel draft on
     the path, by a file that comes with it (`c2t.models.conditioned`, `c2t.models.hydra`); "+taps=2,18,33" before that
     names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it clearly. dtype:
-    by default the checkpoint's; on a CPU what `usual_dtype` says, if the draft has an EAGLE-1/2 layer, which the
-    kernels run too, else float32. device_map: spreads a large target over devices as in transformers.
-    trust_remote_code: run the Python code that comes with the files of target and draft, which are refused without it
-    if they ask for that. tensor_parallel: split the target over the processes of torchrun
-    (`c2t.models.tensor_parallel`); each has a whole draft. The target of smollm2 is converted from its package the
-    first time. Warns of a head that was trained for other weights of the target.
+    by default the checkpoint's; on a CPU, without device_map, what `usual_dtype` says if the draft has an EAGLE-1/2
+    layer, else float32. device_map: spreads a large target over devices as in transformers. trust_remote_code: run the
+    Python code that comes with the files of target and draft, which are refused without it if they ask for that.
+    tensor_parallel: split the target over the processes of torchrun (`c2t.models.tensor_parallel`); each has a whole
+    draft. The target of smollm2 is converted from its package the first time. Warns of a head that was trained for
+    other weights of the target.
     Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
@@ -127,7 +127,7 @@ def load_pair(
     draft_place, kind = _draft_place(pair, draft)
     folder = fetch(draft_place)
     kind = kind or kind_of(folder)
-    types: tuple[Type, Type] = (dtype, dtype) if dtype else ("auto", "auto")  # of target and draft LM
+    types: tuple[Dtype, Dtype] = (dtype, dtype) if dtype else ("auto", "auto")  # of target and draft LM
     if dtype is None and device.type == "cpu" and device_map is None:
         packed = kind == "head" and not is_published(folder) and has_eagle_layer(folder) and not tensor_parallel
         types = USUAL if packed else torch.float32, torch.float32
@@ -372,7 +372,7 @@ def _device(name: str | torch.device) -> torch.device:
 def _load_target(
     place: str,
     device: torch.device,
-    dtype: Type,
+    dtype: Dtype,
     device_map: str | dict | None,
     trust_remote_code: bool,
     tensor_parallel: bool = False,
@@ -404,7 +404,7 @@ def _load_target(
         raise InputError(f"{place}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again")
     if tensor_parallel:
         gather_shared(model)
-    if dtype == USUAL and not PackedLlama.serves(model):
+    if (dtype, kind) == (USUAL, torch.bfloat16) and not PackedLlama.serves(model):
         model = model.float()  # torch is slower in bf16, and rounds a tree and plain decoding apart
     if model.dtype == torch.bfloat16 and device.type == "cpu" and not has_bf16():
         how = "torch imitates it slowly: float32 is faster here"

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from c2t.harvest.harvest import HarvestSettings
@@ -39,7 +40,11 @@ def main(
     """Compare scores for a draft that is surer, or less sure, of itself than it should be."""
     prompts = spread([p for path in default_prompts("tiny", "harvest") for p in read_prompts(path)], limit)
     settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=TEMPERATURE)
-    condition, build, pair = Condition(draft, TEMPERATURE), build / "harvest", load_pair("tiny", draft=draft)
+    condition, build, pair = (
+        Condition(draft, TEMPERATURE),
+        build / "harvest",
+        load_pair("tiny", draft=draft, dtype=torch.float32),
+    )
     before = read_nodes(harvested(condition, prompts, settings, build))
     for scale in map(float, scales.split(",")):
         folder = kept(f"{draft}-x{scale:g}", partial(scaled, pair, scale), prompts, settings, build)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import torch
 import typer
 
 from c2t.harvest.harvest import HarvestSettings, harvest
@@ -29,7 +30,9 @@ class Condition(NamedTuple):
 
 def harvested(condition: Condition, prompts: Sequence[Prompt], settings: HarvestSettings, build: Path) -> Path:
     """Return the folder of this condition's full trees, which are harvested if it is not complete yet."""
-    return kept(condition.draft, lambda: load_pair("tiny", draft=condition.draft), prompts, settings, build)
+    return kept(
+        condition.draft, lambda: load_pair("tiny", draft=condition.draft, dtype=torch.float32), prompts, settings, build
+    )
 
 
 def kept(

@@ -13,6 +13,7 @@ import shutil
 from functools import partial
 from typing import Annotated
 
+import torch
 import typer
 
 from c2t.harvest.harvest import HarvestSettings
@@ -43,7 +44,7 @@ def make_head(minutes: float) -> None:
 
 def of_code(scale: float) -> Pair:
     """Return the target with the head of code, its logits multiplied."""
-    return scaled(load_pair(RECIPE.name), scale)
+    return scaled(load_pair(RECIPE.name, dtype=torch.float32), scale)
 
 
 def main(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 
 from c2t.classifier import TreeClassifier
@@ -94,7 +95,7 @@ def main(
             for number, draft in enumerate(DRAFTS):
                 tell(number, len(DRAFTS), draft)
                 try:
-                    pair = load_pair(draft=draft)
+                    pair = load_pair(draft=draft, dtype=torch.float32)
                 except InputError as error:
                     terminal.say(f"{draft} is left out: {error}", error=True)
                     continue

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import torch
 import typer
 from jaxtyping import Float
 
@@ -99,7 +100,7 @@ def first_turns(prompts: Sequence[Prompt]) -> list[Prompt]:
 
 def trees(draft: str, temperature: float, prompts: Sequence[Prompt], max_new_tokens: int, folder: Path) -> Nodes:
     """Return the nodes of a draft's full trees along the target's texts to these prompts."""
-    pair, sampling = load_pair(PAIR, draft=draft), Sampling(temperature)
+    pair, sampling = load_pair(PAIR, draft=draft, dtype=torch.float32), Sampling(temperature)
     ids = encode(pair, prompts, max_new_tokens, sampling).ids
     policy = Eagle2(K, LEVELS, None, M=1000)
     file = folder / f"{draft}-T{temperature:g}-{len(prompts)}x{max_new_tokens}.npz"

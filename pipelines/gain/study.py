@@ -126,7 +126,7 @@ def judged(
     """Return the number of trees of the draft alone, and all scores on its harvest and on that with n-grams. mixed:
     scores by models that saw other prompts of the same domain."""
     with torch.no_grad():
-        texts = read_texts(load_pair("tiny"), prompts, settings)
+        texts = read_texts(load_pair("tiny", dtype=torch.float32), prompts, settings)
     found: dict[str, list[Point]] = {}
     alone = harvested(condition, prompts, settings, build)
     for ngrams, names in (

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from c2t.models.pairs import load_pair
@@ -27,7 +28,7 @@ def main(
         Path | None, typer.Option(help="File.", show_default="checkpoints/local/PAIR/acceptance.json")
     ] = None,
 ) -> None:
-    loaded = load_pair(pair, draft=draft)
+    loaded = load_pair(pair, draft=draft, dtype=torch.float32)
     prompts = [prompt for path in default_prompts(loaded.name, "harvest") for prompt in read_prompts(path)]
     for target_temperature in temperature:
         sampling = Sampling(target_temperature, top_p=top_p)

@@ -7,6 +7,7 @@ c2t bench --pair smollm2 --draft medusa --policies static:accuracies=checkpoints
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from c2t.models.pairs import load_pair
@@ -31,7 +32,7 @@ def main(
     ] = None,
 ) -> None:
     """Measure a draft's accuracies by depth and rank and store them."""
-    loaded = load_pair(pair, draft=draft)
+    loaded = load_pair(pair, draft=draft, dtype=torch.float32)
     prompts = [prompt for path in default_prompts(loaded.name, "harvest") for prompt in read_prompts(path)]
     sampling = Sampling(temperature)
     ids = encode(loaded, spread(prompts, limit), max_new_tokens, sampling).ids

@@ -71,7 +71,7 @@ def measure(pairs: dict[str, Pair], path: Path, category: str, temperature: floa
 def report(target: Path, prompts: Path, limit: int) -> list[dict[str, Any]]:
     """Return a line per domain, category and temperature of the text, with every draft that is there."""
     there = [name for name, (part, _) in DRAFTS.items() if (target.parent / part).is_dir()]
-    pairs = {name: load_pair("tiny", draft=name) for name in there}
+    pairs = {name: load_pair("tiny", draft=name, dtype=torch.float32) for name in there}
     cases = [
         (path, c, t) for path in sorted(prompts.glob("*.jsonl")) for c in ("known", "heldout") for t in TEMPERATURES
     ]

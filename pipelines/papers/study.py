@@ -233,17 +233,20 @@ class Study:
 
 
 def study(device: str | None = None, dtype: str | None = None, **settings: Any) -> Study:
-    """Return a study of a pair by name; `settings` as in Settings."""
+    """Return a study of a pair by name; `settings` as in Settings. On a CPU in float32 unless `dtype` says otherwise:
+    studies of several drafts read the same texts."""
     chosen = Settings(**settings)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    kind = getattr(torch, dtype) if dtype else None
+    usual = torch.float32 if place.type == "cpu" else None
+    kind = getattr(torch, dtype) if dtype else usual
     return Study(load_pair(chosen.pair, draft=chosen.draft, device=place, dtype=kind), chosen)
 
 
 def relative(study: Study, name: str, draft: str | None = None) -> Study:
     """Return the same study of another pair, or of the same one with another draft. A pair that comes with other
     prompts is studied on its own ones."""
-    loaded = load_pair(name, draft=draft, device=study.pair.target.device)
+    target = study.pair.target
+    loaded = load_pair(name, draft=draft, device=target.device, dtype=target.model.dtype)
     changed = replace(study.settings, pair=name, draft=draft)
     own, others = (checkpoints.prompts_of(_source_of_prompts(pair), "bench") for pair in (name, study.settings.pair))
     if own and own != others:

@@ -1,5 +1,7 @@
 """The layer in C computes what transformers' layer does, for each token the same bits whatever else is computed."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -190,11 +192,35 @@ def test_the_dtype_of_the_weights_chooses_the_arithmetic(pays: bool, monkeypatch
     assert Kind.of(weight[:, 1:].bfloat16()) == Kind.HALVES  # an odd number of inputs makes no pairs
 
 
+@pytest.mark.parametrize(
+    ("seconds", "pays"), [({Kind.HALVES: 2, Kind.PAIRS: 1}, True), ({Kind.HALVES: 1, Kind.PAIRS: 2}, False)]
+)
+def test_products_in_bf16_pay_where_they_are_faster(seconds: dict, pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    class Kernels:
+        def has_pairs(self) -> bool:
+            return True
+
+        def lanes(self) -> int:
+            return 16
+
+        def linear(self, matrix: Any, *_arguments: int) -> None:
+            clock[0] += seconds[matrix.kind]
+
+    monkeypatch.setattr(llama_layer, "kernels", Kernels)
+    monkeypatch.setattr(llama_layer.time, "perf_counter", lambda: clock[0])
+    assert llama_layer.bf16_products_pay.__wrapped__() == pays
+
+
 def test_products_in_bf16_are_not_tried_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = llama_layer.bf16_products_pay.__wrapped__()
-    assert found in ((True, False) if Kind.PAIRS in KINDS else (False,))
-    monkeypatch.setattr(llama_layer, "kernels", lambda: None)
-    assert llama_layer.bf16_products_pay.__wrapped__() is False
+    class Kernels:
+        def has_pairs(self) -> bool:
+            return False
+
+    for without in (Kernels, lambda: None):  # a linear layer that is tried would fail
+        monkeypatch.setattr(llama_layer, "kernels", without)
+        assert llama_layer.bf16_products_pay.__wrapped__() is False
 
 
 def test_weights_that_bf16_holds_give_the_bits_of_float32() -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPT2Config, LlamaConfig, PreTrainedConfig
+from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, PreTrainedConfig
 
+from c2t.kernels.llama_layer import kernels
 from c2t.models import pairs, usual_dtype
 from c2t.models.pairs import load_pair
 from tests.toys import language_model
@@ -30,10 +31,29 @@ def test_bf16_where_it_is_stored_and_pays(
     assert usual_dtype.usual_dtype(str(tmp_path)) == wanted
 
 
+def test_a_quantised_model_is_loaded_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
+    config = LlamaConfig(**LLAMA, vocab_size=61, dtype=torch.bfloat16, quantization_config={"quant_method": "fp8"})
+    config.save_pretrained(tmp_path)
+    assert usual_dtype.usual_dtype(str(tmp_path)) == torch.float32
+
+    def refuse(model: torch.nn.Module) -> None:
+        raise ValueError("`.float()` is not supported for quantized models")
+
+    monkeypatch.setattr(pairs, "usual_dtype", lambda *_: torch.float32)
+    monkeypatch.setattr(pairs.PackedLlama, "serves", lambda model: False)
+    monkeypatch.setattr(LlamaForCausalLM, "float", refuse)
+    assert load_pair("tiny").target.model.dtype == torch.float32
+
+
+@pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
+def test_a_model_that_the_kernels_run_is_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
+    assert load_pair("tiny").target.model.dtype == torch.bfloat16
+
+
 def test_a_model_that_the_kernels_do_not_run_is_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
-    if pairs.PackedLlama.serves(load_pair("tiny", dtype=torch.bfloat16).target.model):
-        assert load_pair("tiny").target.model.dtype == torch.bfloat16
     monkeypatch.setattr(pairs.PackedLlama, "serves", lambda model: False)
     assert load_pair("tiny").target.model.dtype == torch.float32
     assert load_pair("tiny", dtype=torch.bfloat16).target.model.dtype == torch.bfloat16
