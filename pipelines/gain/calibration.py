@@ -40,11 +40,8 @@ def main(
     """Compare scores for a draft that is surer, or less sure, of itself than it should be."""
     prompts = spread([p for path in default_prompts("tiny", "harvest") for p in read_prompts(path)], limit)
     settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=TEMPERATURE)
-    condition, build, pair = (
-        Condition(draft, TEMPERATURE),
-        build / "harvest",
-        load_pair("tiny", draft=draft, dtype=torch.float32),
-    )
+    condition, build = Condition(draft, TEMPERATURE), build / "harvest"
+    pair = load_pair("tiny", draft=draft, dtype=torch.float32)
     before = read_nodes(harvested(condition, prompts, settings, build))
     for scale in map(float, scales.split(",")):
         folder = kept(f"{draft}-x{scale:g}", partial(scaled, pair, scale), prompts, settings, build)

@@ -1,6 +1,7 @@
 """Harvests of full trees, made where they are missing and kept; an interrupted one is continued."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -30,9 +31,8 @@ class Condition(NamedTuple):
 
 def harvested(condition: Condition, prompts: Sequence[Prompt], settings: HarvestSettings, build: Path) -> Path:
     """Return the folder of this condition's full trees, which are harvested if it is not complete yet."""
-    return kept(
-        condition.draft, lambda: load_pair("tiny", draft=condition.draft, dtype=torch.float32), prompts, settings, build
-    )
+    make = partial(load_pair, "tiny", draft=condition.draft, dtype=torch.float32)
+    return kept(condition.draft, make, prompts, settings, build)
 
 
 def kept(

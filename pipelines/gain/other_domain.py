@@ -63,7 +63,8 @@ def main(
         f"logits x {scale:g}": kept(f"{RECIPE.name}-x{scale:g}", partial(of_code, scale), prompts, settings, build)
         for scale in SCALES
     }
-    folders["head of all domains"] = kept("eagle", partial(load_pair, "tiny"), prompts, settings, build)
+    usual = partial(load_pair, "tiny", dtype=torch.float32)
+    folders["head of all domains"] = kept("eagle", usual, prompts, settings, build)
     nodes = read_nodes(folders["logits x 1"])
     found = {name: cuts(nodes, name, score) for name, score in scores(nodes, (*RIVALS, *MAIN))}
     for draft, folder in folders.items():
