@@ -32,10 +32,8 @@ SEEN = 32  # prompts, from all files and categories alike, of which the shortest
 
 def key(pair: Pair) -> dict[str, Any]:
     """Return everything that a forward's cost depends on: the device, the pair with its draft, and the dtype."""
-    weight = pair.target.embed_tokens.weight
     parts = {part: source[1] for part, source in pair.sources.items()}
-    dtype = str(weight.dtype).removeprefix("torch.")
-    return {"device": device_name(weight.device), "pair": pair.name, **parts, "dtype": dtype}
+    return {"device": device_name(pair.target.device), "pair": pair.name, **parts, "dtype": pair.dtype}
 
 
 def device_name(device: torch.device) -> str:

@@ -74,6 +74,11 @@ class Pair:
     template: str
     sources: dict[str, tuple[str, str]]
 
+    @property
+    def dtype(self) -> str:
+        """Name of the target's data type, as the command line has it."""
+        return str(self.target.embed_tokens.weight.dtype).removeprefix("torch.")
+
 
 @dataclass(frozen=True)
 class Provenance:

@@ -229,6 +229,5 @@ def configuration(
     pair: Pair, settings: BenchSettings, prompts: Sequence[str | Path], classifier: str
 ) -> dict[str, Any]:
     """Return the configuration of a bench, for its result line."""
-    dtype = str(pair.target.embed_tokens.weight.dtype).removeprefix("torch.")
-    about = {"pair": pair.name, "sources": pair.sources, "classifier": classifier, "dtype": dtype}
+    about = {"pair": pair.name, "sources": pair.sources, "classifier": classifier, "dtype": pair.dtype}
     return {**about, "prompts": [Path(path).name for path in prompts], **asdict(settings)}

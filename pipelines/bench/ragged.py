@@ -16,7 +16,7 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.tree import Tree
 from pipelines import terminal
-from pipelines.bench.lines import Json, append
+from pipelines.bench.lines import Json, append, computed
 from pipelines.options import PairName
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 30, 38, 47)  # of the target's trees
@@ -94,7 +94,7 @@ def main(
     names = ["forward", "mixed", "all of the mean size", "all of the largest", "mixed / mean"]
     terminal.table(f"ms over {len(SIZES)} rows behind {PREFIX} tokens", names, rows)
     settings = {"pair": loaded.name, "sources": loaded.sources, "prefix": PREFIX, "repeats": repeats}
-    append(json, "bench ragged", found, settings | {"threads": torch.get_num_threads()})
+    append(json, "bench ragged", found, settings | computed(loaded))
 
 
 def ratio(row: dict) -> str:

@@ -24,7 +24,6 @@ from typing import Annotated, Any, NamedTuple
 import httpx
 import numpy as np
 import psutil
-import torch
 import typer
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -37,7 +36,7 @@ from c2t.progress import working
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.storage.paths import DEFAULT_PAIR
 from pipelines import terminal
-from pipelines.bench.lines import Json, append
+from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import PolicyText, policy_of
 from pipelines.options import PairName
 
@@ -339,7 +338,7 @@ def main(
         raise SystemExit("\n".join([f"{len(bad)} things were wrong:", *bad[:20]]))
     configuration = {"pair": loaded.name, "sources": loaded.sources, "requests": requests, "at_once": at_once}
     configuration |= {"rate": rate, "max_new_tokens": new_tokens, "cancelled": cancelled, "malformed": malformed}
-    append(json, "bench serve", found, configuration | {"threads": torch.get_num_threads()})
+    append(json, "bench serve", found, configuration | computed(loaded))
 
 
 def warm_up(address: str, load: Load) -> None:

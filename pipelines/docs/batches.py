@@ -105,7 +105,7 @@ def serving() -> str:
     columns += ("MiB at begin, middle, end", "tau", "gamma", "texts equal to those alone")
     told = f"{run['requests']} requests, Poisson arrivals at {run['rate']:g} a second, {run['at_once']} at once, up to "
     told += f"{run['max_new_tokens']} new tokens, {run['cancelled']:.0%} cancelled, {run['malformed']:.0%} malformed "
-    told += f"and refused; {run['threads']} threads"
+    told += f"and refused; {computed(run)}"
     return table(columns, rows, source(found[-1], told))
 
 
@@ -125,5 +125,5 @@ def ragged() -> str:
         "first / second",
     )
     run = found[-1]["configuration"]
-    told = f"16 rows behind {run['prefix']} tokens, medians of {run['repeats']}, {run['threads']} threads"
+    told = f"16 rows behind {run['prefix']} tokens, medians of {run['repeats']}, {computed(run)}"
     return table(columns, rows, source(found[-1], told))

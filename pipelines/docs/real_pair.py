@@ -33,8 +33,14 @@ def conclusions() -> str:
             where = ""
     run = next(iter(found.values()))["configuration"]
     told = f"T = {run['temperature']:g}, draft `eagle`, up to {run['max_new_tokens']} new tokens"
-    last = list(found.values())[-1]
-    return table(("report", "conclusion", "figures", "verdict"), rows, source(last, told), figures="---|")
+    places: dict[str, list[str]] = {}
+    for name, line in found.items():
+        places.setdefault(line["hardware"], []).append(name)
+    notes = []
+    for names in places.values():
+        which = f"{', '.join(names)}: " * (len(places) > 1)
+        notes.append(source(found[names[-1]], which + told))
+    return table(("report", "conclusion", "figures", "verdict"), rows, "\n".join(notes), figures="---|")
 
 
 def prompts_of(name: str, run: dict[str, Any]) -> str:

@@ -86,6 +86,18 @@ class Prefix:
         return torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
 
 
+def exact_output(
+    layer: LlamaDecoderLayer, x: Tensor, positions: Tensor, mask: Tensor, buffer: Tensor, prefix: int
+) -> Tensor:
+    """transformers' outputs in float64."""
+    return layer.double()(
+        x.double(),
+        attention_mask=torch.where(mask, 0.0, -torch.inf)[:, None].double(),
+        position_embeddings=tuple(part.double() for part in rotary()(x, positions)),
+        past_key_values=Prefix(buffer, prefix),
+    )
+
+
 @pytest.mark.parametrize(("bias", "read"), [(False, True), (True, True), (False, False)])
 @pytest.mark.parametrize(("rows", "n", "prefix"), [(1, 1, 0), (1, 1, 37), (2, 5, 16), (1, 14, 3), (3, 33, 50)])
 @torch.inference_mode()
@@ -93,12 +105,7 @@ def test_outputs_are_those_of_transformers(rows: int, n: int, prefix: int, bias:
     layer = layer_of(bias=bias, read=read)
     x, positions, mask, buffer = inputs(rows, n, prefix)
     found = packed_output(PackedLayers([layer], HEADS, KV_HEADS, DIM), x, positions, mask, buffer.clone())
-    exact = layer.double()(
-        x.double(),
-        attention_mask=torch.where(mask, 0.0, -torch.inf)[:, None].double(),
-        position_embeddings=tuple(part.double() for part in rotary()(x, positions)),
-        past_key_values=Prefix(buffer, prefix),
-    )
+    exact = exact_output(layer, x, positions, mask, buffer, prefix)
     assert_within(found, exact, LAYER * exact.abs().max())
 
 
@@ -156,12 +163,7 @@ def test_products_in_bf16_differ_by_the_rounding_of_inputs(
     layer = layer_as(Kind.PAIRS, monkeypatch, read)
     x, positions, mask, buffer = inputs(rows, n, prefix)
     found = packed_output(PackedLayers([layer], HEADS, KV_HEADS, DIM), x, positions, mask, buffer.clone())
-    exact = layer.double()(
-        x.double(),
-        attention_mask=torch.where(mask, 0.0, -torch.inf)[:, None].double(),
-        position_embeddings=tuple(part.double() for part in rotary()(x, positions)),
-        past_key_values=Prefix(buffer, prefix),
-    )
+    exact = exact_output(layer, x, positions, mask, buffer, prefix)
     # bf16 has 8 bits: an input is off by 2^-9 of itself at most, and a sum of many by less than that on average.
     off = (found - exact).abs().mean() / exact.abs().mean()
     assert 2**-14 < off < 2**-8
@@ -193,7 +195,12 @@ def test_the_dtype_of_the_weights_chooses_the_arithmetic(pays: bool, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("seconds", "pays"), [({Kind.HALVES: 2, Kind.PAIRS: 1}, True), ({Kind.HALVES: 1, Kind.PAIRS: 2}, False)]
+    ("seconds", "pays"),
+    [
+        ({Kind.HALVES: 2, Kind.PAIRS: 1}, True),
+        ({Kind.HALVES: 1, Kind.PAIRS: 2}, False),
+        ({Kind.HALVES: 1, Kind.PAIRS: 1}, False),
+    ],
 )
 def test_products_in_bf16_pay_where_they_are_faster(seconds: dict, pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
