@@ -4,6 +4,7 @@ Row r owns the slots [0, lengths[r]). Forwards append at [length, length + pendi
 of the longest row. Then `keep` moves the accepted part to each row's own end, or `drop` forgets it.
 """
 
+from functools import lru_cache
 from itertools import product
 
 import torch
@@ -80,9 +81,13 @@ class KVCache:
 
     def firsts(self, rows: int) -> Int[Tensor, " B"]:
         """Return each row's first slot in its first head, counted from the buffer's."""
+        return _multiples(self.step, rows, self.lengths.device)
+
+    @property
+    def step(self) -> int:
+        """Slots of a row in all heads."""
         heads, capacity = self.buffers[0].shape[2:4]
-        step = heads * capacity
-        return torch.arange(0, rows * step, step, device=self.lengths.device)
+        return heads * capacity
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
@@ -141,6 +146,12 @@ class KVCache:
                 new[:, :, :, : old.shape[3]] = old
             self.buffers[layer] = new
         return self.buffers[layer]
+
+
+@lru_cache(maxsize=64)
+def _multiples(step: int, count: int, device: torch.device) -> Int[Tensor, " n"]:
+    with torch.inference_mode(False):  # kept for whoever comes next
+        return torch.arange(0, count * step, step, device=device)
 
 
 class StaticKVCache(KVCache):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from c2t import display
 from c2t.kernels import nodes as kernels
-from c2t.kernels.nodes import Blocks
+from c2t.kernels.nodes import Blocks, Limits
 
 Kind = TypeVar("Kind", bound="Nodes")
 
@@ -147,6 +147,21 @@ class Tree(Nodes):
         capped = self.capped if isinstance(capped, int) and capped == 0 else self.capped + capped
         return Tree.of(kernels.join(self.blocks, nodes.blocks), capped=capped, drawn=drawn)
 
+    def admit(
+        self,
+        candidates: Nodes,
+        score: Float[Tensor, "B n"],
+        joins: Bool[Tensor, "B n"],
+        expand: Bool[Tensor, "B n"] | None,
+        limits: Limits,
+    ) -> tuple["Tree", Int[Tensor, "B m"], bool]:
+        """Return the tree with the best by score of those candidates that join, their slots where they are to be
+        expanded (-1: not), and whether any is. expand: which of them a policy expands (None: all)."""
+        found = kernels.admit(candidates.blocks, score, joins, expand, self.alive, limits)
+        taken = kernels.take(candidates.blocks._replace(score=score.contiguous()), found.places)
+        grown = self.extend(Nodes.of(taken._replace(alive=found.fits.contiguous())), found.capped)
+        return grown, found.frontier, found.going
+
     def drawing(self, slots: Int[Tensor, "B F"], log_probs: Float[Tensor, "B F V"], independent: bool) -> "Tree":
         """Return the tree with these distributions noted as those that the children of `slots` (-1: none) are drawn
         from."""
@@ -171,6 +186,8 @@ class Tree(Nodes):
 
     def packed(self) -> "Tree":
         """Return the tree with alive slots first, in creation order, without the tail that is dead in every row."""
+        if self.alive.all():
+            return self
         order = torch.sort(self.alive, dim=1, descending=True, stable=True).indices
         return self.select(order[:, : int(self.alive.sum(1).max())])
 
@@ -242,12 +259,7 @@ def best(
     """Return the places of the `count` best alive nodes: by score, then joint probability, then creation order; dead
     ones last.
 
-    The sorts are stable, because equal values are common where a draft is certain, and an unstable top-k would then
-    keep a child and drop its parent.
+    Of equal values, which are common where a draft is certain, the first is the best: else a child could be kept and
+    its parent dropped.
     """
-    masked = torch.where(alive, score, float("-inf"))
-    if score is log_joint:
-        return torch.sort(masked, dim=1, descending=True, stable=True).indices[:, :count]
-    order = torch.sort(log_joint, dim=1, descending=True, stable=True).indices
-    by_score = torch.sort(masked.gather(1, order), dim=1, descending=True, stable=True).indices
-    return order.gather(1, by_score[:, :count])
+    return kernels.best(score, None if score is log_joint else log_joint, alive, count)

@@ -44,7 +44,8 @@ typedef struct {
 typedef struct {
     float *const *keys;
     long values, head;
-    const int64_t *place; /* slot of each new token */
+    const int64_t *place; /* slot of each new token, and so many behind it */
+    long behind;
 } cache;
 
 /* Cosines and sines of `known` positions, for half of a head's dimensions, and the position of each token. */
@@ -217,7 +218,7 @@ static void turn(const layer *l, float *qkv, const rotations *t, long rows, floa
             float *from = qkv + (r * heads + h) * dim, *to = from;
             if (h >= l->heads) {
                 long head = (h - l->heads) % l->kv_heads;
-                to = keys + (h < l->heads + l->kv_heads ? 0 : c->values) + head * c->head + c->place[r] * dim;
+                to = keys + (h < l->heads + l->kv_heads ? 0 : c->values) + head * c->head + (c->place[r] + c->behind) * dim;
             }
             for (long i = 0; i < half; i += W) {
                 vector a = AT(from + i), b = AT(from + half + i);
@@ -388,6 +389,29 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
 void linear(const matrix *m, const void *x, long rows, float *y, int threads) {
 #pragma omp parallel num_threads(threads)
     project(m, x, rows, y);
+}
+
+/* y (rows, outputs) = [embedding of each token | its feature] m' + bias, as an EAGLE head's fc reads them. table: `known`
+   embeddings of half as many numbers as m has inputs, in bf16 if `halves`, else in float32. room: rows * inputs floats.
+   Returns 1 if a token has no embedding. */
+int linear_of_both(const matrix *m, const void *table, long known, int halves, const int64_t *token,
+                   const float *features, long rows, float *room, float *y, int threads) {
+    long width = m->inputs / 2;
+    for (long r = 0; r < rows; r++)
+        if (token[r] < 0 || token[r] >= known) return 1;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (long r = 0; r < rows; r++)
+            for (long i = 0; i < width; i += W) {
+                long at = token[r] * width + i, to = r * m->inputs + i;
+                vector number = halves ? widened((const uint16_t *)table + at) : READ((const float *)table + at);
+                put(room, to, number, m->kind);
+                put(room, to + width, READ(features + r * width + i), m->kind);
+            }
+        project(m, room, rows, y);
+    }
+    return 0;
 }
 
 void rms_norm(const float *x, const float *weight, float epsilon, long rows, long width, float *y, int threads) {

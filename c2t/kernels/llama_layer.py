@@ -39,7 +39,7 @@ class _Layer(ctypes.Structure):
 
 
 class _Cache(ctypes.Structure):
-    _fields_ = [("keys", _POINTER), ("values", _LONG), ("head", _LONG), ("place", _POINTER)]
+    _fields_ = [("keys", _POINTER), ("values", _LONG), ("head", _LONG), ("place", _POINTER), ("behind", _LONG)]
 
 
 class _Rotations(ctypes.Structure):
@@ -60,6 +60,9 @@ def kernels() -> ctypes.CDLL | None:
             *(layer, _LONG, _POINTER, of(_Rotations), _LONG, of(_Cache), of(_Sight), _POINTER, _POINTER, _INT),
         )
         found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _INT)
+        found.linear_of_both.argtypes = (
+            *(matrix, _POINTER, _LONG, _INT, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT),
+        )
         found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
         found.lanes.restype = found.has_pairs.restype = _LONG
     return found
@@ -131,6 +134,27 @@ class PackedMatrix:
         return out if self.outputs == self.struct.outputs else out[..., : self.outputs]
 
 
+class PackedFc:
+    """The fc of an EAGLE head, which reads a token's embedding and a feature side by side."""
+
+    def __init__(self, linear: nn.Linear):
+        self.matrix = PackedMatrix(linear.weight, linear.bias)
+
+    def __call__(
+        self, table: Float[Tensor, "V H"], tokens: Int[Tensor, " R"], features: Float[Tensor, "R H"]
+    ) -> Float[Tensor, "R O"]:
+        """Return the outputs in float32. table: the embeddings, in bf16 or float32; IndexError for a token that has
+        none."""
+        tokens, features = tokens.contiguous(), features.float().contiguous()
+        rows, struct = len(tokens), self.matrix.struct
+        out, room = torch.empty(rows, struct.outputs), torch.empty(rows, struct.inputs)
+        embeddings = table.data_ptr(), len(table), table.dtype == torch.bfloat16
+        given, made = (tokens.data_ptr(), features.data_ptr()), (room.data_ptr(), out.data_ptr())
+        if kernels().linear_of_both(struct, *embeddings, *given, rows, *made, torch.get_num_threads()):
+            raise IndexError(f"a token that is not among the {len(table)} known ones")
+        return out
+
+
 class Sight(NamedTuple):
     """Slots of the cache that each of R tokens sees: prefix[r] ones, at most `longest`, from first[r] on, and of the m
     slots behind these the ones in the mask, at least one in all. Tokens with the same first slot are of one text, have
@@ -199,14 +223,15 @@ class PackedLayers:
         places: Int[Tensor, " R"],
         sight: Sight,
         tapped: dict[int, Tensor | None],
+        behind: int = 0,
     ) -> None:
         """Replace R states by the last layer's outputs.
 
         turns: cosines and sines of all positions below P, for half of a head's dimensions; IndexError for a state that
-        stands at none of these. buffers: keys and values of
-        each layer, to which the states' own are written, each at its place. Places and `sight` count slots from a
-        buffer's first one, in its first head. The inputs of the layers that are keys of `tapped` become its values,
-        (1, R, H); the number of layers stands for the outputs.
+        stands at none of these. buffers: keys and values of each layer, to which the states' own are written, each
+        `behind` slots behind its place. Places and `sight` count slots from a buffer's first one, in its first head.
+        The inputs of the layers that are keys of `tapped` become its values, (1, R, H); the number of layers stands for
+        the outputs.
         """
         strides, threads = buffers[0].stride(), torch.get_num_threads()
         assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, *turns, buffers[0]))
@@ -218,7 +243,7 @@ class PackedLayers:
         for number in tapped:
             tapped[number] = tap = torch.empty_like(x[None])
             taps[number] = tap.data_ptr()
-        cache = _Cache(ctypes.addressof(buffers.addresses), strides[0], strides[-3], places.data_ptr())
+        cache = _Cache(ctypes.addressof(buffers.addresses), strides[0], strides[-3], places.data_ptr(), behind)
         told = [each.contiguous() for each in sight[:3]]
         slots = told[2].shape[1]
         seen = _Sight(*(each.data_ptr() for each in told), slots, sight.longest)

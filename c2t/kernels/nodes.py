@@ -15,7 +15,7 @@ from torch import Tensor
 
 from c2t.kernels.compiled import library
 
-_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
+_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 
 
 class Blocks(NamedTuple):
@@ -38,6 +38,17 @@ class Blocks(NamedTuple):
         )
 
 
+class Admitted(NamedTuple):
+    """A level's candidates that join their trees: their places, whether a row has that many, and their slots where they
+    are to be expanded (-1: not). capped: what only limits keep out. going: whether any is to be expanded."""
+
+    places: Int[Tensor, "B m"]
+    fits: Bool[Tensor, "B m"]
+    frontier: Int[Tensor, "B m"]
+    capped: Int[Tensor, " B"]
+    going: bool
+
+
 class _Nodes(ctypes.Structure):
     _fields_ = [*((name, _POINTER) for name in Blocks._fields), ("rows", _LONG), ("slots", _LONG)]
 
@@ -48,9 +59,14 @@ def compiled() -> ctypes.CDLL | None:
     found = library(Path(__file__).with_suffix(".c"))
     if found is not None:
         nodes = ctypes.POINTER(_Nodes)
-        found.take.argtypes = (nodes, _POINTER, ctypes.c_int, nodes)
+        found.take.argtypes = (nodes, _POINTER, _INT, nodes)
         found.join.argtypes, found.join.restype = (nodes, nodes, nodes), None
         found.children.argtypes = (nodes, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _POINTER, nodes)
+        found.best.argtypes, found.best.restype = (*[_POINTER] * 3, *[_LONG] * 3, _POINTER), None
+        found.admit.argtypes = (
+            *[_POINTER] * 5, _LONG, _LONG, _POINTER, *[_LONG] * 3, _INT, _LONG, *[_POINTER] * 6
+        )  # fmt: skip
+        found.admit.restype = _LONG
         found.ancestors.argtypes, found.ancestors.restype = (_POINTER, _LONG, _LONG, _POINTER), None
     return found
 
@@ -132,6 +148,98 @@ def ancestors(parent: Int[Tensor, "B n"], depth: Int[Tensor, "B n"]) -> Bool[Ten
     for _ in range(int(depth.max()) + 1):
         line.append(parent.gather(1, line[-1]))
     return reach.scatter(2, torch.stack(line, 2), True)
+
+
+def best(
+    score: Float[Tensor, "B n"], second: Float[Tensor, "B n"] | None, alive: Bool[Tensor, "B n"], count: int
+) -> Int[Tensor, "B m"]:
+    """Return the places of the `count` best nodes, fewer if there are fewer: by score, where dead ones have -inf, then
+    by `second` if there is one, then by place."""
+    given = [each for each in (score, second) if each is not None]
+    on_cpu = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in given)
+    if not on_cpu or compiled() is None:
+        return _torch_best(score, second, alive, count)
+    (rows, n), count = score.shape, min(count, score.shape[1])
+    score, alive, places = score.contiguous(), alive.contiguous(), alive.new_empty(rows, count, dtype=torch.int64)
+    second = None if second is None else second.contiguous()
+    others = (None if second is None else second.data_ptr(), alive.data_ptr())
+    compiled().best(score.data_ptr(), *others, rows, n, count, places.data_ptr())
+    return places
+
+
+def _torch_best(score: Tensor, second: Tensor | None, alive: Tensor, count: int) -> Int[Tensor, "B m"]:
+    """Do `best` by stable sorts."""
+    masked = torch.where(alive, score, float("-inf"))
+    if second is None:
+        return torch.sort(masked, dim=1, descending=True, stable=True).indices[:, :count]
+    order = torch.sort(second, dim=1, descending=True, stable=True).indices
+    by_score = torch.sort(masked.gather(1, order), dim=1, descending=True, stable=True).indices
+    return order.gather(1, by_score[:, :count])
+
+
+class Limits(NamedTuple):
+    """width: candidates of a level that join at most. most: nodes of a tree, root included. strict: `width` is a limit
+    too, so what it keeps out is counted."""
+
+    width: int
+    most: int
+    strict: bool
+
+
+def admit(
+    candidates: Blocks,
+    score: Float[Tensor, "B n"],
+    joins: Bool[Tensor, "B n"],
+    expand: Bool[Tensor, "B n"] | None,
+    grown: Bool[Tensor, "B s"],
+    limits: Limits,
+) -> Admitted:
+    """Return which candidates join the trees, the best first. joins, expand: those that a policy lets join, and those
+    among them that it expands (None: all). grown: alive nodes of the trees so far."""
+    joint = candidates.real[1]
+    if score.data_ptr() == joint.data_ptr():
+        score = joint
+    if not _served(candidates) or score.dtype != torch.float32:
+        return _torch_admit(candidates, score, joint, joins, expand, grown, limits)
+    (rows, n), slots = score.shape, grown.shape[1]
+    wide = min(limits.width, n)
+    given = [each.contiguous() for each in (score, joint, joins, candidates.alive)]
+    expand, grown = None if expand is None else expand.contiguous(), grown.contiguous()
+    numbers, usable = grown.new_empty(2, rows, wide, dtype=torch.int64), grown.new_empty(rows, n)
+    fits, capped, going = grown.new_empty(rows, wide), numbers.new_empty(rows), _INT()
+    places, frontier = numbers
+    used = compiled().admit(
+        *(each.data_ptr() for each in given), expand if expand is None else expand.data_ptr(), rows, n,
+        grown.data_ptr(), slots, *limits, wide,
+        *(each.data_ptr() for each in (usable, places, fits, frontier, capped)), ctypes.byref(going),
+    )  # fmt: skip
+    return Admitted(places[:, :used], fits[:, :used], frontier[:, :used], capped, bool(going))
+
+
+def _torch_admit(
+    candidates: Blocks,
+    score: Tensor,
+    joint: Tensor,
+    joins: Tensor,
+    expand: Tensor | None,
+    grown: Tensor,
+    limits: Limits,
+) -> Admitted:
+    usable = joins & candidates.alive & (joint > float("-inf"))
+    survivors = usable.sum(1)
+    wanted = survivors.clamp(max=limits.width)
+    # By row, not by slot: what a row keeps must not depend on the rows beside it.
+    room = limits.most - grown.sum(1)
+    count = torch.minimum(wanted, room)
+    places = best(score, None if score is joint else joint, usable, int(count.max()))
+    place = torch.arange(places.shape[1], device=places.device)
+    fits = place < count[:, None]
+    goes = fits & (count < room)[:, None]
+    if expand is not None:
+        goes = goes & expand.gather(1, places)
+    frontier = torch.where(goes, grown.shape[1] + place, -1)
+    capped = (survivors if limits.strict else wanted) - count
+    return Admitted(places, fits, frontier, capped, bool(goes.any()))
 
 
 def _served(*nodes: Blocks) -> bool:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
+from c2t.kernels.entries import Columns, Entries, descend, follow
 from c2t.kv_cache import KVCache
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.ragged import Ragged, whole
@@ -21,8 +22,7 @@ class DraftSession(ABC):
     over the prefix. An entry sees the prefix, its ancestors among the entries, and itself.
 
     passes: for each row, the draft forwards of the current round that it took part in, the one over the prefix
-    included. vocabulary: tokens that `_logits` gives, None for all. entries, hidden, sight: of the round's entries the
-    slots (-1: none), the states, and the places of the cache that each one sees.
+    included. vocabulary: tokens that `_logits` gives, None for all. entries, hidden: of the round, and their states.
     """
 
     def __init__(self, layers: int, vocabulary: DraftVocabulary | None = None):
@@ -55,21 +55,22 @@ class DraftSession(ABC):
     def _observe(self, tokens: Tensor, features: Tensor, count: Tensor) -> None:
         """Run committed tokens through the draft and make the last real one of each row the root's entry."""
         self.cache.drop()
-        steps = torch.arange(tokens.shape[1], device=tokens.device)
+        rows, steps = tokens.shape
         lengths = self.cache.lengths if self.cache.lengths is not None else torch.zeros_like(count)
-        causal = (steps[:, None] >= steps).expand(len(tokens), -1, -1)
-        rows = Ragged.of(steps < count[:, None])
-        hidden = self._forward(tokens, features, lengths[:, None] + steps, self._mask(causal), rows)
-        self.cache.keep(steps.expand_as(tokens), count)
+        positions, sight, real = follow(lengths, self.cache.length, count, steps)
+        step = torch.arange(steps, device=tokens.device)
+        full = real == tokens.numel()
+        places = whole(rows, steps, tokens.device) if full else Ragged.of(step < count[:, None])
+        hidden = self._forward(tokens, features, positions, sight, places)
+        self.cache.keep(step.expand_as(tokens), count)
         self.observed = hidden
-        self._begin(hidden.gather(1, (count - 1)[:, None, None].expand(-1, 1, hidden.shape[2])))
+        self._begin(hidden[:, -1:] if full else hidden[torch.arange(rows, device=count.device), count - 1][:, None])
 
     def _begin(self, root: Float[Tensor, "B 1 H"]) -> None:
         """Start a new round, in which the root is the only entry."""
         rows, device = len(root), root.device
-        self.entries = torch.zeros(rows, 1, dtype=torch.long, device=device)
+        self.entries = Entries(torch.zeros(rows, 1, dtype=torch.long, device=device), self.cache.visible()[:, None])
         self.hidden = root
-        self.sight = self.cache.visible()[:, None]
         self.passes = torch.zeros(rows, dtype=torch.long, device=device)
         self.expanded = False
         self.latest: NextTokenDistributions | None = None
@@ -85,25 +86,17 @@ class DraftSession(ABC):
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
-        first = not self.expanded
-        self.expanded = True
-        used = slots >= 0
-        slots = slots.clamp(min=0)
-        self.passes = self.passes + (used & tree.alive.gather(1, slots)).any(1)
-        if first:
+        if not self.expanded:
             assert slots.shape[1] == 1, "the root is expanded first, alone"
+            self.expanded, used = True, slots >= 0
+            self.passes = self.passes + (used & tree.alive[:, :1])[:, 0]
             return self._rows(self.hidden, computed(used))
-        parent = (tree.parent.gather(1, slots)[..., None] == self.entries[:, None]).int().argmax(-1)[..., None]
-        features = self.hidden.gather(1, parent.expand(-1, -1, self.hidden.shape[2]))
-        # What the parents see, and the new entries themselves, which no older one sees.
-        known = torch.cat([self.sight, self.sight.gather(1, parent.expand(-1, -1, self.sight.shape[2]))], 1)
-        first_new, entry = self.sight.shape[1], torch.arange(known.shape[1], device=slots.device)
-        itself = entry[:, None] == entry[first_new:]
-        self.sight = torch.cat([known, itself.expand(len(slots), -1, -1)], 2)
-        self.entries = torch.cat([self.entries, torch.where(used, slots, -1)], 1)
-        positions = self.cache.lengths[:, None] + tree.depth.gather(1, slots)  # a child of the root comes next
-        rows = computed(used)
-        hidden = self._forward(tree.token.gather(1, slots), features, positions, self.sight[:, first_new:], rows)
+        columns = Columns(tree.token, tree.parent, tree.depth, tree.alive)
+        self.entries, level = descend(self.entries, self.hidden, columns, slots, self.cache.lengths)
+        self.passes = self.passes + level.asked
+        rows = whole(*slots.shape, slots.device) if level.used == slots.numel() else computed(slots >= 0)
+        sight = self.entries.sight[:, -slots.shape[1] :]
+        hidden = self._forward(level.tokens, level.features, level.positions, sight, rows)
         self.hidden = torch.cat([self.hidden, hidden], 1)
         return self._rows(hidden, rows)
 
@@ -135,14 +128,6 @@ class DraftSession(ABC):
         if self.latest is not None:
             self.log_norms.append(self.latest.log_norm)
             self.latest = None
-
-    def _mask(self, pending: Bool[Tensor, "B F e"]) -> Bool[Tensor, "B F t"]:
-        """Return the attention mask of F queries: each sees its row's prefix, and those of the e pending slots that
-        `pending` marks."""
-        if self.cache.lengths is None:
-            return pending
-        prefix = self.cache.visible()[:, None].expand(-1, pending.shape[1], -1)
-        return torch.cat([prefix, pending], 2)
 
 
 @DraftSession.register  # it wraps a session, so that it serves any draft

@@ -4,6 +4,7 @@ transformers' modules keep the weights; these are snapshots of them for decoding
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,12 +12,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from c2t.kernels.layer_buffers import LayerBuffers
-from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, Sight, packable
+from c2t.kernels.llama_layer import PackedFc, PackedLayers, PackedNorm, Sight, packable
 from c2t.kv_cache import KVCache
 from c2t.kv_pool import KVPool
 from c2t.models.eagle import EagleHead
 from c2t.models.rotations import Rotations
-from c2t.ragged import Ragged
+from c2t.ragged import Ragged, whole
 
 
 class Decoder:
@@ -35,18 +36,18 @@ class Decoder:
 
     def __call__(
         self,
-        states: Float[Tensor, "R H"],
+        x: Float[Tensor, "R H"],
         positions: Int[Tensor, " R"],
         places: Int[Tensor, " R"],
         sight: Sight,
         buffers: LayerBuffers,
         tapped: dict[int, Tensor | None],
         end: int,
+        behind: int = 0,
     ) -> Float[Tensor, "R H"]:
-        """Append R tokens to the cache and return the last layer's outputs in float32; see `PackedLayers` for what the
-        arguments mean. end: more than any of the positions."""
-        x = states.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
-        self.layers(x, self.rotations.below(end), positions, buffers, places, sight, tapped)
+        """Append R tokens to the cache, replace their states by the last layer's outputs, and return these; see
+        `PackedLayers` for what the arguments mean. end: more than any of the positions."""
+        self.layers(x, self.rotations.below(end), positions, buffers, places, sight, tapped, behind)
         return x
 
 
@@ -78,8 +79,8 @@ class PackedLlama:
         committed slots, and of the row's n new ones those in the mask."""
         cache.append(rows)
         sight = Sight(cache.first[rows.row], cache.lengths[rows.row], mask, cache.longest)
-        embedded, layers = self.embed_tokens(tokens), self.decoder.layers
-        buffers = cache.layers(embedded.new_empty(0, dtype=torch.float32), layers.kv_heads, layers.dim)
+        embedded, layers = self.embed_tokens(tokens).float(), self.decoder.layers
+        buffers = cache.layers(embedded, layers.kv_heads, layers.dim)
         end = cache.longest + max(rows.spans)
         return self.norm(self.decoder(embedded, positions, cache.places, sight, buffers, tapped, end))
 
@@ -90,10 +91,14 @@ class PackedEagle:
     @staticmethod
     def serves(head: nn.Module) -> bool:
         """Return True for an EAGLE-1/2 head on a CPU, in bf16 or float32, whose dimensions the kernels can run."""
-        return isinstance(head, EagleHead) and Decoder.serves(head.layers, head.rotary)
+        if not isinstance(head, EagleHead) or not Decoder.serves(head.layers, head.rotary):
+            return False
+        table = head.embed_tokens.weight  # the target's own
+        known = table.device.type == "cpu" and table.dtype in (torch.float32, torch.bfloat16)
+        return known and table.is_contiguous() and type(head.embed_tokens) is nn.Embedding
 
     def __init__(self, head: EagleHead):
-        self.embed_tokens, self.fc = head.embed_tokens, PackedMatrix(head.fc.weight, head.fc.bias)
+        self.embed_tokens, self.fc = head.embed_tokens, PackedFc(head.fc)
         self.decoder = Decoder(head.layers, head.rotary)
 
     def __call__(
@@ -107,13 +112,26 @@ class PackedEagle:
     ) -> Float[Tensor, "B n H"]:
         """See `EagleHead.forward`; only the slots in `rows` are computed."""
         tokens, features, positions, mask = map(rows.take, (tokens, features, positions, mask))
-        joined = self.fc(torch.cat([self.embed_tokens(tokens).float(), features.float()], -1))
+        joined = self.fc(self.embed_tokens.weight, tokens, features)
         batch, new = rows.place.shape
         layers = self.decoder.layers
         for number in range(len(layers)):
             _, begin = cache.append(number, joined, batch, layers.kv_heads, new, layers.dim)
-        first = cache.firsts(batch)[rows.row]
-        sight = Sight(first, torch.zeros_like(first), mask, 0)
-        places = first + begin + rows.slot
+        first, none, places = slots_of_all(batch, new, cache.step) if rows.full else slots_of(rows, cache.step)
+        sight = Sight(first, none, mask, 0)
         end = cache.get_seq_length()  # of the longest row
-        return rows.back(self.decoder(joined, positions, places, sight, cache.buffers, {}, end))
+        return rows.back(self.decoder(joined, positions, places, sight, cache.buffers, {}, end, begin))
+
+
+def slots_of(rows: Ragged, step: int) -> tuple[Int[Tensor, " S"], Int[Tensor, " S"], Int[Tensor, " S"]]:
+    """Return of each token its row's first slot, a zero, and its own slot if the first one's tokens begin there. step:
+    slots of a row in all heads."""
+    first = rows.row * step
+    return first, torch.zeros_like(first), first + rows.slot
+
+
+@lru_cache(maxsize=256)
+def slots_of_all(batch: int, new: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return `slots_of` a batch whose slots are all real."""
+    with torch.inference_mode(False):  # kept for whoever comes next
+        return slots_of(whole(batch, new, torch.device("cpu")), step)

@@ -87,5 +87,4 @@ class Eagle2:
 def rerank(tree: Tree, count: int) -> Tree:
     """Keep the `count` most probable nodes by joint probability, root included; ties prefer the shallower, so that the
     result is connected (EAGLE-2, section 4.2; upstream's unstable top-k can drop a parent and keep its child)."""
-    order = torch.sort(tree.log_joint.masked_fill(~tree.alive, float("-inf")), dim=1, descending=True, stable=True)
-    return tree.select(order.indices[:, :count].sort(dim=1).values)
+    return tree.select(best(tree.log_joint, tree.log_joint, tree.alive, count).sort(dim=1).values)

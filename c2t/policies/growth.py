@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from c2t.kernels.nodes import Limits
 from c2t.kernels.select import Network, SelectLimits
 from c2t.protocols import Draft, Root
-from c2t.tree import Nodes, Tree, best
+from c2t.tree import Nodes, Tree
 
 Branching = Callable[[Float[Tensor, "..."]], Int[Tensor, "..."]]  # entropies -> numbers of children
 
@@ -63,27 +64,13 @@ def grow(
     M: entropy over the M most probable tokens (None: all; 0: not computed). strict: `width` is a cap, so what it cuts
     off is counted; False where being among the `width` best is the policy's own rule.
     """
-    tree = Tree.root(root.token)
+    tree, limits = Tree.root(root.token), Limits(width, max_nodes, strict)
     frontier = torch.zeros_like(root.token)[:, None]
     for _ in range(levels):
         rows = draft.expand(tree, frontier)
         children = tree.children(frontier, *rows.topk_entropy(K, M))
-        score, alive, expand = select(children, tree.score.gather(1, children.parent))
-        alive = alive & children.alive & (children.log_joint > float("-inf"))
-        survivors = alive.sum(1)
-        wanted = survivors.clamp(max=width)
-        # By row, not by slot: what a row keeps must not depend on the rows beside it.
-        room = max_nodes - tree.sizes
-        count = torch.minimum(wanted, room)
-        kept = best(score, children.log_joint, alive, int(count.max()))
-        places = torch.arange(kept.shape[1], device=kept.device)
-        fits = places < count[:, None]
-        going = fits & (count < room)[:, None]
-        if expand is not None:
-            going = going & expand.gather(1, kept)
-        frontier = torch.where(going, tree.size + places, -1)
-        capped = (survivors if strict else wanted) - count
-        tree = tree.extend(children.take(kept).scored(score.gather(1, kept), fits), capped)
-        if not going.any():
+        chosen = select(children, tree.score.gather(1, children.parent))
+        tree, frontier, going = tree.admit(children, *chosen, limits)
+        if not going:
             break
     return tree.packed()

@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 
 from c2t.kernels import llama_layer
 from c2t.kernels.layer_buffers import LayerBuffers
-from c2t.kernels.llama_layer import Kind, PackedLayers, PackedMatrix, PackedNorm, Sight, kernels, packable
+from c2t.kernels.llama_layer import Kind, PackedFc, PackedLayers, PackedMatrix, PackedNorm, Sight, kernels, packable
 from c2t.models.rotations import Rotations
 from tests.rounding import assert_within, dot_bound, growth
 
@@ -253,3 +253,20 @@ def test_what_the_kernels_cannot_run_is_left_to_torch() -> None:
     assert not packable(layer_of().double(), DIM)
     layer.mlp.down_proj = nn.Sequential(layer.mlp.down_proj)
     assert not packable(layer, DIM)
+
+
+@pytest.mark.parametrize("table_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
+def test_fc_reads_embedding_and_feature_side_by_side(weight_dtype: torch.dtype, table_dtype: torch.dtype) -> None:
+    """The same bits as the matrix on both, put side by side by torch."""
+    generator = torch.Generator().manual_seed(7)
+    linear = nn.Linear(2 * HIDDEN, HIDDEN)
+    linear.weight.data = torch.randn(HIDDEN, 2 * HIDDEN, generator=generator).to(weight_dtype)
+    linear.bias.data = torch.randn(HIDDEN, generator=generator).to(weight_dtype)
+    table = torch.randn(9, HIDDEN, generator=generator).to(table_dtype)
+    tokens, features = torch.tensor([8, 0, 3, 3, 5]), torch.randn(5, HIDDEN, generator=generator)
+    found = PackedFc(linear)(table, tokens, features)
+    assert found.equal(PackedMatrix(linear.weight, linear.bias)(torch.cat([table[tokens].float(), features], -1)))
+    for outside in (-1, 9):
+        with pytest.raises(IndexError, match="9 known"):
+            PackedFc(linear)(table, torch.tensor([0, outside]), features[:2])

@@ -85,3 +85,43 @@ def test_ancestors(tree: Tree) -> None:
         patch.setattr(nodes, "compiled", lambda: None)
         expected = nodes.ancestors(tree.parent, tree.depth)
     assert nodes.ancestors(tree.parent, tree.depth).equal(expected)
+
+
+def levels_of(random: torch.Generator, rows: int, n: int) -> Blocks:
+    """Return candidates with few different numbers, so that many are equal; some impossible, some dead."""
+    real = torch.randint(-3, 1, (4, rows, n), generator=random).float()
+    real[torch.rand(real.shape, generator=random) < 0.1] = -math.inf
+    alive = torch.rand(rows, n, generator=random) < 0.8
+    return Blocks(torch.zeros(4, rows, n, dtype=torch.long), real, real[1], alive)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 3), st.integers(0, 9), st.integers(0, 12), st.integers(0, 2**31))
+def test_best(rows: int, n: int, count: int, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    blocks = levels_of(random, rows, n)
+    for second in (None, blocks.real[1]):
+        found = nodes.best(blocks.real[0], second, blocks.alive, count)
+        wide = None if second is None else second.double()
+        assert found.equal(nodes.best(blocks.real[0].double(), wide, blocks.alive, count))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    *(st.integers(1, 3), st.integers(0, 9), st.integers(1, 6), st.integers(1, 12), st.booleans(), st.booleans()),
+    *(st.booleans(), st.integers(0, 2**31)),
+)
+def test_admit(rows: int, n: int, width: int, most: int, strict: bool, by_joint: bool, some: bool, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    blocks = levels_of(random, rows, n)
+    score = blocks.real[1] if by_joint else blocks.real[0]
+    joins = torch.rand(rows, n, generator=random) < 0.7
+    expand = torch.rand(rows, n, generator=random) < 0.5 if some else None
+    grown = torch.rand(rows, 4, generator=random) < 0.5
+    grown &= grown.cumsum(1) <= most  # no tree is larger than it may be
+    found = nodes.admit(blocks, score, joins, expand, grown, nodes.Limits(width, most, strict))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodes, "compiled", lambda: None)
+        expected = nodes.admit(blocks, score, joins, expand, grown, nodes.Limits(width, most, strict))
+    for name, mine, theirs in zip(found._fields, found, expected, strict=True):
+        assert mine.equal(theirs) if isinstance(mine, torch.Tensor) else mine == theirs, name

@@ -1,0 +1,76 @@
+/* Entries of a draft's round: the slots of its trees that were expanded, and what each of them sees; see entries.py. */
+
+#include <stdint.h>
+#include <string.h>
+
+/* (rows, slots) each. */
+typedef struct {
+    const int64_t *token, *parent, *depth;
+    const uint8_t *alive;
+    long rows, slots;
+} nodes;
+
+/* slot: (rows, count), -1 for none; sight: (rows, count, places). */
+typedef struct {
+    int64_t *slot;
+    uint8_t *sight;
+    long count, places;
+} entries;
+
+/* Of the new entries: (rows, count), and their parents' states, (rows, count, width). asked: (rows). */
+typedef struct {
+    int64_t *token, *position;
+    float *features;
+    uint8_t *asked;
+    long count, width;
+} level;
+
+/* Append a level's slots (rows, new->count) to the known entries, whose states are `hidden`. Returns how many of the
+   slots are not -1, or -1 if one is outside of the tree. */
+long descend(const nodes *tree, const int64_t *slots, const int64_t *lengths, const entries *known, const float *hidden,
+             const entries *all, const level *new) {
+    long used = 0, F = new->count, E = known->count, width = new->width;
+    for (long i = 0; i < tree->rows * F; i++)
+        if (slots[i] >= tree->slots) return -1;
+    memset(all->sight, 0, tree->rows * all->count * all->places);
+    for (long r = 0; r < tree->rows; r++) {
+        const uint8_t *seen = known->sight + r * E * known->places;
+        uint8_t *sees = all->sight + r * all->count * all->places;
+        int64_t *slot = all->slot + r * all->count;
+        memcpy(slot, known->slot + r * E, E * sizeof *slot);
+        for (long e = 0; e < E; e++) memcpy(sees + e * all->places, seen + e * known->places, known->places);
+        new->asked[r] = 0;
+        for (long f = 0, i = r * F; f < F; f++, i++) {
+            long at = r * tree->slots + (slots[i] < 0 ? 0 : slots[i]), parent = 0;
+            for (long e = E; e-- > 0;)
+                if (slot[e] == tree->parent[at]) parent = e;
+            slot[E + f] = slots[i] < 0 ? -1 : slots[i];
+            used += slots[i] >= 0;
+            new->asked[r] |= slots[i] >= 0 && tree->alive[at];
+            new->token[i] = tree->token[at];
+            new->position[i] = lengths[r] + tree->depth[at]; /* a child of the root comes next */
+            memcpy(new->features + i * width, hidden + (r * E + parent) * width, width * sizeof *hidden);
+            uint8_t *line = sees + (E + f) * all->places;
+            memcpy(line, seen + parent * known->places, known->places);
+            line[known->places + f] = 1;
+        }
+    }
+    return used;
+}
+
+/* Positions (rows, steps) of text behind a prefix, of which row r owns lengths[r] of `prefix` places, and what each step
+   sees of prefix and text: sight (rows, steps, prefix + steps). Returns how many steps are real, below count[r]. */
+long follow(const int64_t *lengths, const int64_t *count, long rows, long steps, long prefix, int64_t *position,
+            uint8_t *sight) {
+    long real = 0, places = prefix + steps;
+    memset(sight, 0, rows * steps * places);
+    for (long r = 0; r < rows; r++)
+        for (long i = 0; i < steps; i++) {
+            uint8_t *line = sight + (r * steps + i) * places;
+            position[r * steps + i] = lengths[r] + i;
+            memset(line, 1, lengths[r]);
+            memset(line + prefix, 1, i + 1);
+            real += i < count[r];
+        }
+    return real;
+}

@@ -1,0 +1,149 @@
+"""Entries of a draft's round, the slots of its trees that were expanded: what each of them sees, and the text before
+them. In C on a CPU, in torch elsewhere: between two small forwards every operation of torch finds its code cold.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.kernels.compiled import library
+
+_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
+
+
+class Columns(NamedTuple):
+    """Columns of a tree that entries are made from."""
+
+    token: Int[Tensor, "B n"]
+    parent: Int[Tensor, "B n"]
+    depth: Int[Tensor, "B n"]
+    alive: Bool[Tensor, "B n"]
+
+
+class Entries(NamedTuple):
+    """slots: of the trees, -1 for none. sight: the places of the cache that each entry sees: of the prefix, and of the
+    entries, which have one place each behind it."""
+
+    slots: Int[Tensor, "B E"]
+    sight: Bool[Tensor, "B E t"]
+
+
+class Level(NamedTuple):
+    """New entries: their tokens, their parents' states, their positions. asked: rows that have one which is alive.
+    used: how many are not -1."""
+
+    tokens: Int[Tensor, "B F"]
+    features: Float[Tensor, "B F H"]
+    positions: Int[Tensor, "B F"]
+    asked: Bool[Tensor, " B"]
+    used: int
+
+
+class Following(NamedTuple):
+    """Steps of text behind a prefix: positions, what each sees of prefix and text, and how many are real."""
+
+    positions: Int[Tensor, "B n"]
+    sight: Bool[Tensor, "B n t"]
+    real: int
+
+
+class _Nodes(ctypes.Structure):
+    _fields_ = [*((name, _POINTER) for name in Columns._fields), ("rows", _LONG), ("slots", _LONG)]
+
+
+class _Entries(ctypes.Structure):
+    _fields_ = [("slot", _POINTER), ("sight", _POINTER), ("count", _LONG), ("places", _LONG)]
+
+
+class _Level(ctypes.Structure):
+    _fields_ = [
+        *((name, _POINTER) for name in ("token", "position", "features", "asked")),
+        *((name, _LONG) for name in ("count", "width")),
+    ]
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled functions, None where they cannot be had."""
+    found = library(Path(__file__).with_suffix(".c"))
+    if found is not None:
+        of, entries = ctypes.POINTER, ctypes.POINTER(_Entries)
+        found.descend.argtypes = (of(_Nodes), _POINTER, _POINTER, entries, _POINTER, entries, of(_Level))
+        found.follow.argtypes = (_POINTER, _POINTER, *[_LONG] * 3, _POINTER, _POINTER)
+        found.descend.restype = found.follow.restype = _LONG
+    return found
+
+
+def descend(
+    known: Entries,
+    hidden: Float[Tensor, "B E H"],
+    tree: Columns,
+    slots: Int[Tensor, "B F"],
+    lengths: Int[Tensor, " B"],
+) -> tuple[Entries, Level]:
+    """Return the entries with a level's slots behind them (-1: none), whose parents are among the known ones, and the
+    new ones. hidden: states of the known entries. lengths: tokens of the prefix that the draft has read."""
+    if hidden.dtype != torch.float32 or hidden.device.type != "cpu" or compiled() is None:
+        return _torch_descend(known, hidden, tree, slots, lengths)
+    (rows, E, places), F, H = known.sight.shape, slots.shape[1], hidden.shape[2]
+    own = [each.contiguous() for each in (*tree, slots, *known, hidden)]
+    columns, (at, *before, states) = own[: len(tree)], own[len(tree) :]
+    found = Entries(slots.new_empty(rows, E + F), known.sight.new_empty(rows, E + F, places + F))
+    new = slots.new_empty(2, rows, F), hidden.new_empty(rows, F, H), known.sight.new_empty(rows)
+    (tokens, positions), features, asked = new
+    used = compiled().descend(
+        _Nodes(*(column.data_ptr() for column in columns), *tree.token.shape),
+        at.data_ptr(),
+        lengths.data_ptr(),
+        _Entries(*(each.data_ptr() for each in before), E, places),
+        states.data_ptr(),
+        _Entries(*(each.data_ptr() for each in found), E + F, places + F),
+        _Level(*(each.data_ptr() for each in (tokens, positions, features, asked)), F, H),
+    )
+    if used < 0:
+        raise IndexError(f"a slot outside of the tree's {tree.token.shape[1]}")
+    return found, Level(tokens, features, positions, asked, used)
+
+
+def _torch_descend(
+    known: Entries, hidden: Tensor, tree: Columns, slots: Tensor, lengths: Tensor
+) -> tuple[Entries, Level]:
+    used, slots = slots >= 0, slots.clamp(min=0)
+    parent = (tree.parent.gather(1, slots)[..., None] == known.slots[:, None]).int().argmax(-1)[..., None]
+    features = hidden.gather(1, parent.expand(-1, -1, hidden.shape[2]))
+    # What the parents see, and the new entries themselves, which no older one sees.
+    seen = torch.cat([known.sight, known.sight.gather(1, parent.expand(-1, -1, known.sight.shape[2]))], 1)
+    entry = torch.arange(seen.shape[1], device=slots.device)
+    itself = entry[:, None] == entry[known.sight.shape[1] :]
+    sight = torch.cat([seen, itself.expand(len(slots), -1, -1)], 2)
+    found = Entries(torch.cat([known.slots, torch.where(used, slots, -1)], 1), sight)
+    asked = (used & tree.alive.gather(1, slots)).any(1)
+    positions = lengths[:, None] + tree.depth.gather(1, slots)  # a child of the root comes next
+    count = used.numel() if used.is_cuda else int(used.sum())  # to count on CUDA waits for the device
+    return found, Level(tree.token.gather(1, slots), features, positions, asked, count)
+
+
+def follow(lengths: Int[Tensor, " B"], prefix: int, count: Int[Tensor, " B"], steps: int) -> Following:
+    """Return `steps` tokens of text behind each row's prefix of lengths[r] of `prefix` places; count[r] are real."""
+    rows = len(count)
+    if count.device.type != "cpu" or compiled() is None:
+        return _torch_follow(lengths, prefix, count, steps)
+    positions = count.new_empty(rows, steps)
+    sight = count.new_empty(rows, steps, prefix + steps, dtype=torch.bool)
+    lengths, count = lengths.contiguous(), count.contiguous()
+    out = positions.data_ptr(), sight.data_ptr()
+    real = compiled().follow(lengths.data_ptr(), count.data_ptr(), rows, steps, prefix, *out)
+    return Following(positions, sight, real)
+
+
+def _torch_follow(lengths: Tensor, prefix: int, count: Tensor, steps: int) -> Following:
+    step, place = (torch.arange(many, device=count.device) for many in (steps, prefix))
+    causal = (step[:, None] >= step).expand(len(count), -1, -1)
+    owned = (place < lengths[:, None])[:, None].expand(-1, steps, -1)
+    real = int(count.clamp(max=steps).sum())
+    return Following(lengths[:, None] + step, torch.cat([owned, causal], 2), real)
