@@ -81,7 +81,9 @@ class KVCache:
 
     def firsts(self, rows: int) -> Int[Tensor, " B"]:
         """Return each row's first slot in its first head, counted from the buffer's."""
-        return _multiples(self.step, rows, self.lengths.device)
+        if self.lengths.device.type == "cpu":
+            return _multiples(self.step, rows)
+        return self.step * torch.arange(rows, device=self.lengths.device)  # not cached: a CUDA graph may hold it
 
     @property
     def step(self) -> int:
@@ -149,9 +151,9 @@ class KVCache:
 
 
 @lru_cache(maxsize=64)
-def _multiples(step: int, count: int, device: torch.device) -> Int[Tensor, " n"]:
+def _multiples(step: int, count: int) -> Int[Tensor, " n"]:
     with torch.inference_mode(False):  # kept for whoever comes next
-        return torch.arange(0, count * step, step, device=device)
+        return step * torch.arange(count)
 
 
 class StaticKVCache(KVCache):

@@ -1,5 +1,5 @@
 """Entries of a draft's round, the slots of its trees that were expanded: what each of them sees, and the text before
-them. In C on a CPU, in torch elsewhere: between two small forwards every operation of torch finds its code cold.
+them. In C for float32 on a CPU, in torch elsewhere: after a forward every operation of torch finds its code cold.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ class Entries(NamedTuple):
 
 class Level(NamedTuple):
     """New entries: their tokens, their parents' states, their positions. asked: rows that have one which is alive.
-    used: how many are not -1."""
+    used: how many are to be computed: those that are not -1, on CUDA all."""
 
     tokens: Int[Tensor, "B F"]
     features: Float[Tensor, "B F H"]
@@ -87,19 +87,21 @@ def descend(
     lengths: Int[Tensor, " B"],
 ) -> tuple[Entries, Level]:
     """Return the entries with a level's slots behind them (-1: none), whose parents are among the known ones, and the
-    new ones. hidden: states of the known entries. lengths: tokens of the prefix that the draft has read."""
+    new ones. hidden: states of the known entries. lengths: tokens of the prefix that the draft has read. IndexError for
+    a slot outside of the tree (elsewhere than in C, torch's own error)."""
     if hidden.dtype != torch.float32 or hidden.device.type != "cpu" or compiled() is None:
         return _torch_descend(known, hidden, tree, slots, lengths)
     (rows, E, places), F, H = known.sight.shape, slots.shape[1], hidden.shape[2]
-    own = [each.contiguous() for each in (*tree, slots, *known, hidden)]
-    columns, (at, *before, states) = own[: len(tree)], own[len(tree) :]
+    assert slots.dtype == lengths.dtype == torch.int64
+    own = [each.contiguous() for each in (*tree, slots, lengths, *known, hidden)]
+    columns, (at, read, *before, states) = own[: len(tree)], own[len(tree) :]
     found = Entries(slots.new_empty(rows, E + F), known.sight.new_empty(rows, E + F, places + F))
     new = slots.new_empty(2, rows, F), hidden.new_empty(rows, F, H), known.sight.new_empty(rows)
     (tokens, positions), features, asked = new
     used = compiled().descend(
         _Nodes(*(column.data_ptr() for column in columns), *tree.token.shape),
         at.data_ptr(),
-        lengths.data_ptr(),
+        read.data_ptr(),
         _Entries(*(each.data_ptr() for each in before), E, places),
         states.data_ptr(),
         _Entries(*(each.data_ptr() for each in found), E + F, places + F),
@@ -129,15 +131,19 @@ def _torch_descend(
 
 
 def follow(lengths: Int[Tensor, " B"], prefix: int, count: Int[Tensor, " B"], steps: int) -> Following:
-    """Return `steps` tokens of text behind each row's prefix of lengths[r] of `prefix` places; count[r] are real."""
+    """Return positions and sight of `steps` tokens of text behind each row's prefix, which owns lengths[r] of `prefix`
+    places; count[r] of them are real. IndexError if a row owns more places than there are."""
     rows = len(count)
     if count.device.type != "cpu" or compiled() is None:
         return _torch_follow(lengths, prefix, count, steps)
     positions = count.new_empty(rows, steps)
     sight = count.new_empty(rows, steps, prefix + steps, dtype=torch.bool)
     lengths, count = lengths.contiguous(), count.contiguous()
+    assert lengths.dtype == count.dtype == torch.int64
     out = positions.data_ptr(), sight.data_ptr()
     real = compiled().follow(lengths.data_ptr(), count.data_ptr(), rows, steps, prefix, *out)
+    if real < 0:
+        raise IndexError(f"a row whose prefix is longer than the {prefix} places of all")
     return Following(positions, sight, real)
 
 

@@ -44,7 +44,7 @@ typedef struct {
 typedef struct {
     float *const *keys;
     long values, head;
-    const int64_t *place; /* slot of each new token, and so many behind it */
+    const int64_t *place; /* of each new token: its slot is place + behind */
     long behind;
 } cache;
 

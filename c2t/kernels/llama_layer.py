@@ -147,6 +147,9 @@ class PackedFc:
         none."""
         tokens, features = tokens.contiguous(), features.float().contiguous()
         rows, struct = len(tokens), self.matrix.struct
+        assert tokens.dtype == torch.int64
+        assert 2 * table.shape[1] == 2 * features.shape[1] == struct.inputs
+        assert table.is_contiguous()
         out, room = torch.empty(rows, struct.outputs), torch.empty(rows, struct.inputs)
         embeddings = table.data_ptr(), len(table), table.dtype == torch.bfloat16
         given, made = (tokens.data_ptr(), features.data_ptr()), (room.data_ptr(), out.data_ptr())

@@ -94,7 +94,8 @@ void ancestors(const int64_t *parent, long rows, long slots, uint8_t *reach) {
 
 /* Places of the `count` best of n nodes of each row: by score, where dead ones have -inf, then by `second` unless it is
    NULL, then by place. */
-void best(const float *score, const float *second, const uint8_t *alive, long rows, long n, long count, int64_t *place) {
+static void the_best(const float *score, const float *second, const uint8_t *alive, long rows, long n, long count,
+                     int64_t *place) {
     for (long r = 0; r < rows; r++, score += n, second += second ? n : 0, alive += n, place += count)
         for (long i = 0, kept = 0; i < n; i++) {
             float own = alive[i] ? score[i] : -__builtin_inff();
@@ -110,10 +111,14 @@ void best(const float *score, const float *second, const uint8_t *alive, long ro
         }
 }
 
+void best(const float *score, const float *second, const uint8_t *alive, long rows, long n, long count, int64_t *place) {
+    the_best(score, second, alive, rows, n, count, place);
+}
+
 /* Which candidates of a level join the trees, whose nodes are `grown` (rows, slots), at most `most` with these.
    Those that join, are alive and not impossible are taken in the order of `best`, `width` of them at most; of these those
    that are to be expanded (all if NULL) go on, unless the tree is full. strict: `width` is a limit like `most`, and what
-   limits keep out is counted in `capped`. usable: room for n bytes. place, fits, frontier: (rows, wide). Returns how many
+   limits keep out is counted in `capped`. usable: room for rows * n bytes. place, fits, frontier: (rows, wide). Returns how many
    columns of these are in use; going: whether any node goes on. */
 long admit(const float *score, const float *joint, const uint8_t *joins, const uint8_t *alive, const uint8_t *expand,
            long rows, long n, const uint8_t *grown, long slots, long width, long most, int strict, long wide,
@@ -122,7 +127,8 @@ long admit(const float *score, const float *joint, const uint8_t *joins, const u
     long used = 0;
     for (long r = 0; r < rows; r++) {
         long survivors = 0;
-        for (long i = r * n; i < (r + 1) * n; i++) survivors += usable[i] = joins[i] && alive[i] && joint[i] > -__builtin_inff();
+        for (long i = r * n; i < (r + 1) * n; i++) 
+            survivors += usable[i] = joins[i] && alive[i] && joint[i] > -__builtin_inff();
         room[r] = most;
         for (long s = r * slots; s < (r + 1) * slots; s++) room[r] -= grown[s];
         long wanted = survivors < width ? survivors : width;
@@ -133,7 +139,7 @@ long admit(const float *score, const float *joint, const uint8_t *joins, const u
     *going = 0;
     for (long r = 0; r < rows; r++) {
         int64_t *at = place + r * wide;
-        best(score + r * n, score == joint ? 0 : joint + r * n, usable + r * n, 1, n, used, at);
+        the_best(score + r * n, score == joint ? 0 : joint + r * n, usable + r * n, 1, n, used, at);
         for (long i = 0; i < used; i++) {
             int fit = i < count[r], goes = fit && count[r] < room[r] && (!expand || expand[r * n + at[i]]);
             fits[r * wide + i] = fit;

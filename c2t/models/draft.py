@@ -22,7 +22,7 @@ class DraftSession(ABC):
     over the prefix. An entry sees the prefix, its ancestors among the entries, and itself.
 
     passes: for each row, the draft forwards of the current round that it took part in, the one over the prefix
-    included. vocabulary: tokens that `_logits` gives, None for all. entries, hidden: of the round, and their states.
+    included. vocabulary: tokens that `_logits` gives, None for all. entries: the round's own. hidden: their states.
     """
 
     def __init__(self, layers: int, vocabulary: DraftVocabulary | None = None):
@@ -91,11 +91,11 @@ class DraftSession(ABC):
             self.expanded, used = True, slots >= 0
             self.passes = self.passes + (used & tree.alive[:, :1])[:, 0]
             return self._rows(self.hidden, computed(used))
-        columns = Columns(tree.token, tree.parent, tree.depth, tree.alive)
-        self.entries, level = descend(self.entries, self.hidden, columns, slots, self.cache.lengths)
+        known, columns = self.entries, Columns(tree.token, tree.parent, tree.depth, tree.alive)
+        self.entries, level = descend(known, self.hidden, columns, slots, self.cache.lengths)
         self.passes = self.passes + level.asked
         rows = whole(*slots.shape, slots.device) if level.used == slots.numel() else computed(slots >= 0)
-        sight = self.entries.sight[:, -slots.shape[1] :]
+        sight = self.entries.sight[:, known.slots.shape[1] :]
         hidden = self._forward(level.tokens, level.features, level.positions, sight, rows)
         self.hidden = torch.cat([self.hidden, hidden], 1)
         return self._rows(hidden, rows)

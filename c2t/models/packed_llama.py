@@ -93,9 +93,11 @@ class PackedEagle:
         """Return True for an EAGLE-1/2 head on a CPU, in bf16 or float32, whose dimensions the kernels can run."""
         if not isinstance(head, EagleHead) or not Decoder.serves(head.layers, head.rotary):
             return False
-        table = head.embed_tokens.weight  # the target's own
+        if type(head.embed_tokens) is not nn.Embedding:  # the target's own
+            return False
+        table = head.embed_tokens.weight
         known = table.device.type == "cpu" and table.dtype in (torch.float32, torch.bfloat16)
-        return known and table.is_contiguous() and type(head.embed_tokens) is nn.Embedding
+        return known and table.is_contiguous()
 
     def __init__(self, head: EagleHead):
         self.embed_tokens, self.fc = head.embed_tokens, PackedFc(head.fc)
@@ -124,13 +126,13 @@ class PackedEagle:
 
 
 def slots_of(rows: Ragged, step: int) -> tuple[Int[Tensor, " S"], Int[Tensor, " S"], Int[Tensor, " S"]]:
-    """Return of each token its row's first slot, a zero, and its own slot if the first one's tokens begin there. step:
-    slots of a row in all heads."""
+    """Return for each token its row's first slot, a zero, and its own slot, as if the row's tokens began at the first
+    one. step: slots of a row in all heads."""
     first = rows.row * step
     return first, torch.zeros_like(first), first + rows.slot
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def slots_of_all(batch: int, new: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return `slots_of` a batch whose slots are all real."""
     with torch.inference_mode(False):  # kept for whoever comes next
