@@ -73,11 +73,13 @@ def _sources(found: list[dict[str, Any]]) -> Iterator[str]:
     pairs = {line["configuration"]["pair"]: line for line in found}
     for pair, line in pairs.items():
         run, runs = line["configuration"], [each["configuration"] for each in found]
+        commits = dict.fromkeys(each["commit"] for each in found if each["configuration"]["pair"] == pair)
         how = f"{run.get('texts')} texts"
         if "timed" in run:
             sizes = sorted({each["timed"] for each in runs if each["pair"] == pair})
             how = f"{' or '.join(map(str, sizes))} prompts a size, {computed(run)}"
-        yield source(line, f"{pair}: {how}, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}")
+        how = f"{pair}: {how}, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
+        yield source({**line, "commit": ", ".join(commits)}, how)
 
 
 def serving() -> str:
