@@ -118,8 +118,8 @@ void best(const float *score, const float *second, const uint8_t *alive, long ro
 /* Which candidates of a level join the trees, whose nodes are `grown` (rows, slots), at most `most` with these.
    Those that join, are alive and not impossible are taken in the order of `best`, `width` of them at most; of these those
    that are to be expanded (all if NULL) go on, unless the tree is full. strict: `width` is a limit like `most`, and what
-   limits keep out is counted in `capped`. usable: room for rows * n bytes. place, fits, frontier: (rows, wide). Returns how many
-   columns of these are in use; going: whether any node goes on. */
+   limits keep out is counted in `capped`. usable: room for rows * n bytes. place, fits, frontier: (rows, wide). Returns
+   how many columns of these are in use; going: whether any node goes on. */
 long admit(const float *score, const float *joint, const uint8_t *joins, const uint8_t *alive, const uint8_t *expand,
            long rows, long n, const uint8_t *grown, long slots, long width, long most, int strict, long wide,
            uint8_t *usable, int64_t *place, uint8_t *fits, int64_t *frontier, int64_t *capped, int *going) {
@@ -127,7 +127,7 @@ long admit(const float *score, const float *joint, const uint8_t *joins, const u
     long used = 0;
     for (long r = 0; r < rows; r++) {
         long survivors = 0;
-        for (long i = r * n; i < (r + 1) * n; i++) 
+        for (long i = r * n; i < (r + 1) * n; i++)
             survivors += usable[i] = joins[i] && alive[i] && joint[i] > -__builtin_inff();
         room[r] = most;
         for (long s = r * slots; s < (r + 1) * slots; s++) room[r] -= grown[s];
