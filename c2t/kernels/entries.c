@@ -59,8 +59,8 @@ long descend(const nodes *tree, const int64_t *slots, const int64_t *lengths, co
 }
 
 /* Positions (rows, steps) of text behind a prefix, of which row r owns lengths[r] of `prefix` places, and what each step
-   sees of prefix and text: sight (rows, steps, prefix + steps). Returns how many steps are real, below count[r], or -1 if a row owns more than
-   there is. */
+   sees of prefix and text: sight (rows, steps, prefix + steps). Returns how many steps are real, below count[r], or -1
+   if a row owns more than there is. */
 long follow(const int64_t *lengths, const int64_t *count, long rows, long steps, long prefix, int64_t *position,
             uint8_t *sight) {
     long real = 0, places = prefix + steps;
