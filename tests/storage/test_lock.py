@@ -8,7 +8,7 @@ import pytest
 from c2t.errors import InputError
 from c2t.storage.atomic import new_folder
 from c2t.storage.lock import locked
-from tests.hostile.test_kills import KILLED
+from tests.hostile.strikes import KILLED
 
 
 def test_the_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
