@@ -5,6 +5,7 @@ what it would be alone, whatever was decoded beside it.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from c2t.decoding import (
     check_rule,
     cut,
     draft_session,
+    pace_of,
     speculate,
 )
 from c2t.errors import InputError, at_least_one
@@ -244,6 +246,7 @@ class BatchDecoder:
 
     def _play(self, arrived: list[Request]) -> None:
         """Play one round over the running requests and those that have just arrived."""
+        start = time.perf_counter()
         if self._running:
             self._running.observe()
         if arrived and (new := self._prefill(arrived)):
@@ -254,6 +257,10 @@ class BatchDecoder:
                 self._running = new
         if running := self._running:
             step, running.committed = speculate(running.draft, self.policy, running.verifier)
+            if pace := pace_of(self.policy):
+                if arrived:
+                    pace.interrupted()
+                pace.took(step, start)
             self.last, self._running = step, self._hand_out(running, step)
 
     def _prefill(self, arrived: list[Request]) -> Running | None:

@@ -24,6 +24,7 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.models.pairs import Pair, load_pair, usual_policy
 from c2t.models.target import Target
 from c2t.policies.budget import Budget
+from c2t.policies.pace import Pace
 from c2t.policies.plain import Plain
 from c2t.policies.spec import parse
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
@@ -286,4 +287,4 @@ def with_budget(pair: Pair, policy: Policy, budget: int | str | Path) -> Budget:
     if isinstance(budget, Integral):
         return Budget(policy, int(budget))
     Budget(policy, nodes=1)  # which refuses a policy before anything is measured for it
-    return Budget(policy, costs=costs_of(pair, policy, None if budget == "auto" else budget))
+    return Budget(policy, costs=costs_of(pair, policy, None if budget == "auto" else budget), pace=Pace())

@@ -24,6 +24,7 @@ from c2t.models.target import TargetSession
 from c2t.policies.budget import Budget
 from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.mcsd_plus import Forks
+from c2t.policies.pace import Pace
 from c2t.protocols import Draft, RecordingDraft, Root
 from c2t.sampling import Sampling
 from c2t.target_sampler import Processors, TargetSampler
@@ -90,6 +91,11 @@ def speculate(
     return Step(rows, position, tree, verdict.accepted, new.tokens[:, 1:], new.count, draft.passes, extra), new
 
 
+def pace_of(policy: "Policy") -> Pace | None:
+    """Return what rounds of the policy are to be timed for, None if nothing asks for their seconds."""
+    return policy.pace if isinstance(policy, Budget) else None
+
+
 def generate(
     target: "TargetModel",
     drafter: "DraftModel | None",
@@ -115,7 +121,9 @@ def generate(
         rule=rule,
         keep_logits="logits" in record,
     )
-    return decode(verifier, drafter, policy, [name for name in record if name != "logits"])
+    steps = decode(verifier, drafter, policy, [name for name in record if name != "logits"])
+    pace = pace_of(policy)
+    return pace.watch(steps) if pace else steps
 
 
 class TargetVerifier:

@@ -1,8 +1,8 @@
 """One budget of verified tokens for all requests of a batch, spent on the nodes that are most likely accepted."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +13,18 @@ from c2t.kernels.paying import Guesses, confidences, most_confident
 from c2t.policies.around import Around
 from c2t.policies.c2t import C2T
 from c2t.policies.limits import Size
+from c2t.policies.pace import HOPELESS, Pace
 from c2t.policies.paying_levels import Enough, PayingLevels
-from c2t.policies.round_costs import RoundCosts, RowCosts, drafting_pays
+from c2t.policies.round_costs import DOUBT, Promise, RoundCosts, RowCosts, promise
 from c2t.protocols import Draft, Root
 from c2t.tree import Tree
+
+
+class Known(NamedTuple):
+    """Costs and promise of rounds of some number of rows."""
+
+    costs: RowCosts
+    promised: Promise
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,8 @@ class Budget(Around):
 
     nodes: tokens verified in a round at most, of all rows together, roots included; every row keeps its root. costs:
     of rounds on this machine. With them a level is drafted only if it pays (see `PayingLevels`), none at all where that
-    does not pay for so many rows, and as many nodes are verified as promise most tokens per second.
+    does not pay for so many rows, and as many nodes are verified as promise most tokens per second. pace: of the rounds
+    that were played, which then decides for so many rows instead of the costs; see `Pace`.
 
     Which tokens are verified depends on drafts and committed text only, so the target's law is kept. A row's tree
     depends on the rows beside it; its text does not.
@@ -34,6 +43,7 @@ class Budget(Around):
     policy: Any
     nodes: int | None = None
     costs: RoundCosts | None = None
+    pace: Pace | None = field(default=None, compare=False, repr=False)
 
     proposal = "ranked"
     exact = True
@@ -93,13 +103,16 @@ class Budget(Around):
         return confidences(self.guesses(tree))
 
     def _for_rows(self, rows: int) -> RowCosts | None:
-        """Return the costs of rounds of so many rows, None if drafting does not pay for them; looked up where known."""
+        """Return the costs of rounds of so many rows, None if this round does not draft."""
         if rows not in self._known:
-            self._known[rows] = RowCosts(self.costs, rows) if drafting_pays(self.costs, rows) else None
-        return self._known[rows]
+            self._known[rows] = Known(RowCosts(self.costs, rows), promise(self.costs, rows))
+        known = self._known[rows]
+        if self.pace is None or known.promised.gain < 1 / HOPELESS:
+            return known.costs if known.promised.gain > 1 + DOUBT else None
+        return known.costs if self.pace.drafts(rows, known.promised) else None
 
     @cached_property
-    def _known(self) -> dict[int, RowCosts | None]:
+    def _known(self) -> dict[int, Known]:
         return {}
 
 

@@ -148,18 +148,31 @@ class RoundCosts(NamedTuple):
             raise InputError("a profile needs shares between 0 and 1")
 
 
-def drafting_pays(costs: RoundCosts, rows: int) -> bool:
-    """Return True if the profile promises DOUBT more tokens per second than plain decoding for so many rows, with the
-    best number of levels, and as many nodes verified as pay."""
+class Promise(NamedTuple):
+    """Promise of rounds with trees. tokens: that a round adds to a row, on average; slower: its seconds over those of
+    a round of plain decoding."""
+
+    tokens: float
+    slower: float
+
+    @property
+    def gain(self) -> float:
+        """Tokens per second over those of plain decoding."""
+        return self.tokens / self.slower
+
+
+def promise(costs: RoundCosts, rows: int) -> Promise:
+    """Return the promise of the profile for so many rows, with the number of levels and of verified nodes that promise
+    most."""
     profile = costs.profile
     nodes = np.array(profile.nodes)
-    plain = 1 / costs.seconds(rows, (), np.array([rows]))[0]
+    plain = costs.seconds(rows, (), np.array([rows]))[0]
+    promises = []
     for levels, accepted in enumerate(profile.accepted, 1):
         widths = [rows * width for width in profile.widths[:levels]]
-        rates = (1 + np.array(accepted)) / costs.seconds(rows, widths, rows * (1 + nodes))
-        if rates.max() > (1 + DOUBT) * plain:
-            return True
-    return False
+        slower = costs.seconds(rows, widths, rows * (1 + nodes)) / plain
+        promises += map(Promise, (1 + np.array(accepted)).tolist(), slower.tolist())
+    return max(promises, key=lambda each: each.gain)
 
 
 class RowCosts:

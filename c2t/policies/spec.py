@@ -11,6 +11,7 @@ from c2t.policies import POLICIES
 from c2t.policies.budget import Budget
 from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.medusa_tree import Accuracies
+from c2t.policies.pace import Pace
 from c2t.policies.round_costs import RoundCosts
 
 # What a brief description always names; other settings only where they are not the default.
@@ -118,7 +119,7 @@ def _budget(settings: str, spent_on: Any, costs: Callable[..., RoundCosts] | Non
     if not costs:
         raise InputError("budget needs nodes: budget:nodes=64; without them it takes costs measured on this machine")
     Budget(spent_on, nodes=1)  # which refuses a policy before anything is measured for it
-    return Budget(spent_on, nodes, costs(spent_on, *values.values()))
+    return Budget(spent_on, nodes, costs(spent_on, *values.values()), Pace())
 
 
 def _value(policy: str, field: Field, text: str) -> Any:

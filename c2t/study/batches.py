@@ -19,6 +19,7 @@ from c2t.study.evaluate import encode
 from c2t.study.interval import Figures, Interval, Sums, bootstrap
 
 WARM_UP_TOKENS = 4
+SLICE = 0.1  # seconds of a turn: long beside what a change of policy costs, short beside a machine's busy moments
 MOST_ROWS = 4096  # of a batch
 DEFAULT_POLICIES = "plain,eagle2:N=8,levels=3,K=4,eagle2:N=26,threshold:threshold=0.1,c2t,budget"
 
@@ -118,37 +119,57 @@ def grouped(ids: Sequence[Sequence[int]], batch: int, groups: int) -> list[Group
 def race(
     pair: Pair, policies: Sequence[Policy], groups: Sequence[Group], settings: RunSettings
 ) -> Iterator[tuple[int, Run]]:
-    """Decode every batch with every policy; yield the policy's number and its run. All are warm before the first."""
+    """Decode every batch with every policy; yield the policy's number and its run. All are warm before the first.
+
+    The policies take turns of SLICE seconds in each batch, so that what else a machine does meets all of them.
+    """
     for policy in policies:
         alone = Group(groups[0].ids[:1], groups[0].numbers[:1])
-        write(pair, policy, alone, replace(settings, max_new_tokens=WARM_UP_TOKENS))
+        Writing(pair, policy, alone, replace(settings, max_new_tokens=WARM_UP_TOKENS)).go_on(float("inf"))
     order = list(range(len(policies)))
     shuffled = np.random.default_rng(0)
     for group in groups:
         shuffled.shuffle(order)
-        for number in order:
-            yield number, write(pair, policies[number], group, settings)
+        going = {number: Writing(pair, policies[number], group, settings) for number in order}
+        while going:
+            for number, writing in list(going.items()):
+                run = writing.go_on(SLICE)
+                if run:
+                    del going[number]
+                    yield number, run
 
 
-def write(pair: Pair, policy: Policy, group: Group, settings: RunSettings) -> Run:
-    """Continue a batch of prompts by max_new_tokens each, against the clock."""
-    trace = Trace(len(group.ids))
-    steps = generate(
-        pair.target,
-        pair.draft,
-        policy,
-        group.ids,
-        max_new_tokens=settings.max_new_tokens,
-        sampling=settings.sampling,
-        sequences=group.numbers,
-    )
-    trace.add(next(steps))
-    start = now(pair.target.device)
-    for step in steps:
-        trace.add(step)
-    seconds = now(pair.target.device) - start
-    trace.finish([settings.max_new_tokens] * len(group.ids))
-    return Run(len(group.ids) * (settings.max_new_tokens - 1), seconds, total(trace.statistics))
+class Writing:
+    """A batch of prompts that a policy continues by max_new_tokens each, against the clock, a few rounds at a time."""
+
+    def __init__(self, pair: Pair, policy: Policy, group: Group, settings: RunSettings):
+        self.device, self.rows, self.new_tokens = pair.target.device, len(group.ids), settings.max_new_tokens
+        self.trace, self.seconds = Trace(self.rows), 0.0
+        self.steps = generate(
+            pair.target,
+            pair.draft,
+            policy,
+            group.ids,
+            max_new_tokens=settings.max_new_tokens,
+            sampling=settings.sampling,
+            sequences=group.numbers,
+        )
+        self.trace.add(next(self.steps))  # the prompts' own forward, which is not timed
+
+    def go_on(self, seconds: float) -> Run | None:
+        """Play rounds for so many seconds, at least one; return the run if it has ended."""
+        start = now(self.device)
+        spent = 0.0
+        while spent < seconds:
+            step = next(self.steps, None)
+            spent = now(self.device) - start
+            if step is None:
+                self.trace.finish([self.new_tokens] * self.rows)
+                self.seconds += spent
+                return Run(self.rows * (self.new_tokens - 1), self.seconds, total(self.trace.statistics))
+            self.trace.add(step)
+        self.seconds += spent
+        return None
 
 
 def speed(batch: int, policy: Policy, runs: Sequence[Run], plain: Sequence[Run]) -> Speed:

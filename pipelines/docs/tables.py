@@ -16,6 +16,7 @@ from pipelines.docs.result_lines import RESULTS, computed, interval, lines, sour
 TAUS = (1.5, 2.0, 2.5)
 NGRAMS = "+ngrams"
 CONDITIONAL = "conditional: network, own 5"  # the inputs of `c2t train --model c2t-conditional`
+MADE = ("classifier", "acceptance", "pace")  # settings made of the pair or by runs: no text gives them
 ALONE, KNOWING = "the best untrained tree", "the best untrained tree, n-grams known"  # what ratios are taken over
 
 
@@ -288,7 +289,7 @@ def settings(policy: type) -> str:
     def text(value: Any) -> str:
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "__name__", value))
 
-    given = [(field.name, field.default) for field in fields(policy) if field.name not in ("classifier", "acceptance")]
+    given = [(field.name, field.default) for field in fields(policy) if field.name not in MADE]
     return ", ".join(f"`{name}`" if default is MISSING else f"`{name}={text(default)}`" for name, default in given)
 
 

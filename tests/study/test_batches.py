@@ -12,7 +12,7 @@ from c2t.policies import Budget, Eagle2, Plain
 from c2t.prompts import Prompt
 from c2t.statistics import Statistics
 from c2t.study import batches
-from c2t.study.batches import BatchSettings, Run, Speed, best_rival, figures, grouped, measure, speed
+from c2t.study.batches import BatchSettings, Run, Speed, Writing, best_rival, figures, grouped, measure, race, speed
 from c2t.study.interval import Interval
 from c2t.study.plots import plot_batches
 from tests.every_policy import toy_costs
@@ -48,14 +48,19 @@ def test_a_speed_is_over_the_same_batches() -> None:
 
 def test_every_policy_runs_on_every_batch(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple] = []
-    real = batches.write
 
-    def watched(pair, policy, group, settings):
-        run = real(pair, policy, group, settings)
-        seen.append((type(policy).__name__, tuple(map(tuple, group.ids)), settings.max_new_tokens, run))
-        return run
+    class Watched(Writing):
+        def __init__(self, pair, policy, group, settings):
+            super().__init__(pair, policy, group, settings)
+            self.what = type(policy).__name__, tuple(map(tuple, group.ids)), settings.max_new_tokens
 
-    monkeypatch.setattr(batches, "write", watched)
+        def go_on(self, seconds):
+            run = super().go_on(seconds)
+            if run:
+                seen.append((*self.what, run))
+            return run
+
+    monkeypatch.setattr(batches, "Writing", Watched)
     eagle2 = Eagle2(K=3, levels=2, N=6)
     told: list[tuple] = []
     found = measure(
@@ -77,6 +82,24 @@ def test_every_policy_runs_on_every_batch(small_pair: Pair, monkeypatch: pytest.
     assert "budget over the fastest other policy: " in reports.batches_remarks(found, SETTINGS)
     assert "4 of 1, 2 of 4" in reports.batches_remarks(found, SETTINGS)
     assert json.loads(json.dumps(figures(found[1])))["gamma"] == found[1].total.gamma
+
+
+def test_policies_take_turns_within_a_batch(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[int] = []
+
+    class Watched(Writing):
+        def go_on(self, seconds):
+            turns.append(id(self))
+            return super().go_on(seconds)
+
+    monkeypatch.setattr(batches, "Writing", Watched)
+    monkeypatch.setattr(batches, "SLICE", 1e-9)
+    ids = [small_pair.tokenizer(turn)["input_ids"] for turn in TURNS[:2]]
+    runs = dict(race(small_pair, [Plain(), Eagle2(K=3, levels=2, N=6)], grouped(ids, 2, 1), SETTINGS))
+    first, second = turns[2:4]  # behind a turn of each to get warm
+    assert turns[2:6] == [first, second, first, second]
+    assert {number: run.new for number, run in runs.items()} == {0: 10, 1: 10}
+    assert all(run.seconds > 0 and run.statistics.new_tokens == 12 for run in runs.values())
 
 
 def test_the_budget_is_held_against_the_best_of_all_others() -> None:

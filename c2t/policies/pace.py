@@ -1,0 +1,124 @@
+"""Choice between drafting and plain decoding by the clock: what rounds really take corrects what costs promise."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from c2t.policies.round_costs import DOUBT, Promise
+
+TRIAL = 5  # rounds of the other way, whose median is compared with that of as many rounds before them
+TRIALS_COST = 0.005  # of the time, at most
+SHORTEST = 25  # rounds between two trials at least
+HOPELESS = 1.5  # promises were seen to be wrong by 1.4, so what promises less than 1 / HOPELESS is never tried
+PROMISED = 16  # rounds that the promised tokens count as
+MEMORY = 64  # rounds that the mean of the tokens goes back
+TRIALS = 4  # that the mean of the seconds goes back
+
+
+@dataclass(eq=False)
+class Ways:
+    """Rounds of some number of rows, with trees and without, as far as they are known.
+
+    slower: seconds of a round with trees over those of one without; tokens: that a round with trees adds to a row; both
+    as promised, until the clock has been asked. left: rounds up to the next trial of the way that is not taken.
+    """
+
+    promise: Promise
+    drafting: bool = field(init=False)
+    trying: bool = False
+    left: int = field(init=False)
+    trials: int = 0
+    rounds: int = PROMISED
+
+    def __post_init__(self):
+        self.tokens, self.slower = self.promise
+        self.drafting = self.promise.gain > 1 + DOUBT
+        self.left = self._pause()
+        self.seconds: dict[bool, deque[float]] = {way: deque(maxlen=TRIAL) for way in (True, False)}
+
+    @property
+    def now(self) -> bool:
+        """True if the coming round has trees."""
+        return self.drafting != self.trying
+
+    def add(self, seconds: float, tokens: float) -> None:
+        """Take in a round of the way `now`, which added so many tokens to a row."""
+        way = self.now
+        self.seconds[way].append(seconds)
+        if way:
+            self.rounds = min(self.rounds + 1, MEMORY)
+            self.tokens += (tokens - self.tokens) / self.rounds
+        if not self.trying:
+            self.left -= 1
+            if self.left <= 0 and len(self.seconds[way]) == TRIAL:
+                self.trying = True
+                self.seconds[not way].clear()
+        elif len(self.seconds[way]) == TRIAL:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        self.trials = min(self.trials + 1, TRIALS)
+        slower = median(self.seconds[True]) / median(self.seconds[False])
+        self.slower += (slower - self.slower) / self.trials  # the first one replaces what was promised
+        self.trying, self.drafting = False, self.tokens > self.slower
+        self.left = self._pause()
+
+    def _pause(self) -> int:
+        """Return how many rounds to play before the next trial, so that trials cost TRIALS_COST of the time."""
+        gain = self.tokens / self.slower
+        loss = 1 - min(gain, 1 / gain)
+        return max(SHORTEST, int(TRIAL * loss / TRIALS_COST))
+
+
+class Pace:
+    """Memory of what rounds of a budget took, by the number of rows: it says whether the next one drafts.
+
+    Every so often a few rounds go the other way, so that both are known from the same minute of the machine. Which
+    tokens are verified then depends on the clock, and still not on what the target is about to say, so the text's law
+    is kept. Rounds that nobody times, such as replayed ones, change nothing.
+    """
+
+    def __init__(self) -> None:
+        self._ways: dict[int, Ways] = {}
+        self._asked: Ways | None = None  # of the round that is being played
+        self._before: tuple[Ways, bool] | None = None  # and of the round before
+
+    def drafts(self, rows: int, promise: Promise) -> bool:
+        """Return True if a round of so many rows should draft."""
+        ways = self._ways.get(rows)
+        if ways is None:
+            ways = self._ways[rows] = Ways(promise)
+        self._asked = ways
+        return ways.now
+
+    def took(self, step: Any, start: float) -> None:
+        """Take in a round that began at `start` of `time.perf_counter`, and has just ended.
+
+        Only rounds count that went the way of the round before, with as many rows: others also read what the draft has
+        not seen, or found caches cold.
+        """
+        ways, self._asked = self._asked, None
+        if ways is None:
+            return
+        tokens = int(step.count.sum())  # which waits for the device
+        seconds = time.perf_counter() - start
+        before, self._before = self._before, (ways, ways.now)
+        if before == (ways, ways.now):
+            ways.add(seconds, tokens / len(step.rows))
+
+    def interrupted(self) -> None:
+        """Note that the coming round is not to be compared with those before it."""
+        self._before = None
+
+    def watch(self, steps: Iterator[Any]) -> Iterator[Any]:
+        """Yield the Steps of a decoding and time their rounds, without the time that the reader spends on them."""
+        self.interrupted()
+        start = time.perf_counter()
+        for step in steps:
+            if self._asked:
+                self.took(step, start)
+            yield step
+            start = time.perf_counter()

@@ -1,0 +1,170 @@
+"""Real rounds decide whether a budget drafts, and the text stays what it is."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from c2t.batching import BatchDecoder
+from c2t.decoding import generate
+from c2t.models.pairs import Pair
+from c2t.policies import Budget, Eagle2, Plain, pace
+from c2t.policies.pace import HOPELESS, Pace
+from c2t.policies.round_costs import Promise
+from c2t.policies.spec import parse
+from c2t.replay.lockstep import replay, write_continuations
+from c2t.sampling import Sampling
+from tests.every_policy import toy_costs
+from tests.small_pair import TURNS
+from tests.toys import PROMPTS, emitted, toy_drafts, toy_target
+
+ROWS = 8
+
+
+class Machine:
+    """A clock, and rounds that take what they are told to, some of them much longer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, slower: Callable[[int], float], tokens: float):
+        self.time, self.slower, self.tokens = 0.0, slower, tokens
+        self.random = np.random.default_rng(5)
+        monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=lambda: self.time))
+
+    def play(self, subject: Pace, promised: Promise, rounds: int, load: Callable[[int], float] = lambda _: 1.0):
+        """Play rounds; return the ways that they went and the tokens of a row per second, in units of plain ones."""
+        ways, won, spent = [], 0.0, 0.0
+        for number in range(rounds):
+            start, way = self.time, subject.drafts(ROWS, promised)
+            count = self.random.binomial(2, (self.tokens - 1) / 2, ROWS) + 1 if way else np.ones(ROWS)
+            seconds = (self.slower(number) if way else 1.0) * self.random.normal(1.0, 0.05)
+            seconds *= 4 if self.random.random() < 0.03 else 1  # the machine does something else
+            self.time += seconds * load(number)
+            subject.took(SimpleNamespace(rows=[0] * ROWS, count=torch.tensor(count)), start)
+            ways.append(way)
+            won, spent = won + count.mean(), spent + seconds
+        return ways, won / spent * 1.09  # what a plain round takes on average
+
+
+@pytest.mark.parametrize(
+    ("promised", "slower", "ends"),
+    [
+        (Promise(1.6, 1.25), 1.25, True),  # as promised
+        (Promise(1.6, 1.25), 1.9, False),
+        (Promise(1.6, 1.9), 1.9, False),
+        (Promise(1.6, 1.9), 1.25, True),
+    ],
+)
+def test_ends_up_going_the_faster_way(
+    monkeypatch: pytest.MonkeyPatch, promised: Promise, slower: float, ends: bool
+) -> None:
+    machine = Machine(monkeypatch, lambda _: slower, tokens=1.6)
+    subject = Pace()
+    machine.play(subject, promised, 600)
+    ways, rate = machine.play(subject, promised, 2000)
+    assert np.mean([way == ends for way in ways]) > 0.95
+    assert rate > 0.97 * max(1.0, 1.6 / slower)
+
+
+def test_a_machine_that_changes_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, lambda number: 1.25 if number < 1000 else 1.9, tokens=1.6)
+    ways, _ = machine.play(Pace(), Promise(1.6, 1.25), 3000)
+    assert np.mean(ways[:1000]) > 0.95
+    assert np.mean(ways[2000:]) < 0.1
+
+
+def test_a_load_that_slows_all_rounds_alike_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trial compares rounds of the same minute."""
+    machine = Machine(monkeypatch, lambda _: 1.25, tokens=1.6)
+    ways, _ = machine.play(Pace(), Promise(1.6, 1.25), 3000, load=lambda number: 3.0 if number // 300 % 2 else 1.0)
+    assert np.mean(ways) > 0.95
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.4])
+def test_trials_cost_little(monkeypatch: pytest.MonkeyPatch, slower: float) -> None:
+    """The less the other way promises, the more seldom it is tried."""
+    ways, _ = Machine(monkeypatch, lambda _: slower, tokens=1.6).play(Pace(), Promise(1.6, slower), 5000)
+    lost = (1 - np.mean(ways)) * (1 - slower / 1.6)
+    assert 0 < lost < 0.01
+
+
+def test_rounds_after_a_change_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the first ones nor those with other rows than the round before: they do more than others."""
+    monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=lambda: 1.0))
+    subject, promised = Pace(), Promise(1.6, 1.2)
+    for number in range(60):
+        rows = 4 + number % 2
+        subject.drafts(rows, promised)
+        subject.took(SimpleNamespace(rows=[0] * rows, count=torch.ones(rows)), 0.0)
+    assert [len(ways.seconds[True]) for ways in subject._ways.values()] == [0, 0]
+    subject.drafts(5, promised)
+    subject.took(SimpleNamespace(rows=[0] * 5, count=torch.ones(5)), 0.0)
+    assert [len(ways.seconds[True]) for ways in subject._ways.values()] == [0, 1]
+
+
+def restless(monkeypatch: pytest.MonkeyPatch) -> Budget:
+    """A budget whose rounds go now one way and now the other."""
+    monkeypatch.setattr(pace, "TRIAL", 2)
+    monkeypatch.setattr(pace, "SHORTEST", 2)
+    monkeypatch.setattr(pace, "TRIALS_COST", 100.0)
+    return Budget(Eagle2(K=3, levels=2, N=None), costs=toy_costs(2, a_token=0.01), pace=Pace())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_text_is_plain_decodings(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+    settings = {"max_new_tokens": 24, "sampling": Sampling(temperature=temperature, seed=2)}
+    plain = emitted(list(generate(toy_target(), None, Plain(), PROMPTS, **settings)), 4)
+    steps = list(generate(toy_target(), toy_drafts()["perturbed"], restless(monkeypatch), PROMPTS, **settings))
+    assert [text[:24] for text in emitted(steps, 4)] == [text[:24] for text in plain]
+    drafted = [bool(step.draft_passes.any()) for step in steps[1:]]
+    assert {True, False} == set(drafted)
+
+
+def test_requests_that_come_and_go_have_the_text_that_they_have_alone(
+    monkeypatch: pytest.MonkeyPatch, small_pair: Pair
+) -> None:
+    prompts = [small_pair.tokenizer(turn)["input_ids"] for turn in TURNS]
+    settings = {"max_new_tokens": 16, "sampling": Sampling(temperature=0.0), "eos": small_pair.target.eos}
+    alone = [
+        emitted(list(generate(small_pair.target, None, Plain(), [prompt], **settings)), 1)[0][:16] for prompt in prompts
+    ]
+    batch = BatchDecoder(small_pair, restless(monkeypatch), max_rows=3)
+    requests, drafted = [], set()
+    for prompt in prompts:
+        requests.append(batch.submit(prompt, 16))
+        batch.step()
+        drafted.add(bool(batch.last.draft_passes.any()))
+    while batch.step():
+        drafted.add(bool(batch.last.draft_passes.any()))
+    for request, text in zip(requests, alone, strict=True):
+        assert request.tokens == text[: len(request.tokens)]
+        assert request.finish == "stop" or len(request.tokens) == 16
+    assert drafted == {True, False}
+
+
+def test_replay_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = restless(monkeypatch)
+    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=20, beyond=3, sampling=Sampling())
+    steps = list(replay(toy_drafts()["perturbed"], policy, texts))
+    assert all(step.draft_passes.any() for step in steps[1:])
+
+
+def test_what_is_hopeless_is_never_tried() -> None:
+    costs = toy_costs(2, a_level=2.0)
+    asked = Pace()
+    budget = Budget(Eagle2(K=3, levels=2, N=None), costs=costs, pace=asked)
+    steps = list(
+        generate(toy_target(), toy_drafts()["perturbed"], budget, PROMPTS, max_new_tokens=80, sampling=Sampling())
+    )
+    assert not any(step.draft_passes.any() for step in steps)
+    assert not asked._ways
+    assert HOPELESS > 1
+
+
+def no_network(*_: str) -> None:
+    raise AssertionError("no network is asked for")
+
+
+def test_budgets_by_measured_costs_keep_pace() -> None:
+    assert parse("budget:of=eagle2:levels=6,N=none", no_network, costs=lambda *_: toy_costs(6)).pace is not None
+    assert parse("budget:nodes=8,of=eagle2:N=none", no_network).pace is None
