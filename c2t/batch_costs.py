@@ -4,7 +4,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from itertools import product
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,18 +22,19 @@ from c2t.sampling import Sampling
 from c2t.tree import Nodes, Tree
 
 TEXTS = 16  # that the yield is measured on
-ROWS = 8  # of them are decoded against the clock; rows of the largest batches in which forwards are timed
+ROWS = (8, 16)  # of them are decoded together against the clock
 NEW_TOKENS = 32  # of each of these texts
 ALONE = 3  # of them are decoded one by one against the clock
-TIMED_TOKENS = 16  # of each where all are decoded together against the clock
-REPEATS = 3  # of each forward; the fastest counts: what else the machine does only adds to it
+TIMED_TOKENS = 16  # of each of these
+FEW = 2  # rows of the forwards that are timed alone
+REPEATS = 6  # of each forward
 # Tokens of all rows at which forwards are timed, on both sides of the tile sizes of the CPU kernel (14 rows) and of a
 # GPU (16, 32, ...), where the cost steps up.
 VERIFIED = (1, 2, 4, 6, 8, 14, 15, 16, 28, 32, 33, 48, 64, 96, 128)
 DRAFTED = (1, 2, 4, 8, 14, 16, 24, 32, 48, 64, 96)
 BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
 NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
-UNDISTURBED = 0.25  # quantile of the rounds' seconds that counts, for the same reason
+UNDISTURBED = 0.25  # quantile of repeated measurements that counts
 TYPICAL = 4  # tokens a row of the rounds that the rest is fitted on
 PER_GROUP = 16  # accepted nodes of which a share is made
 LENGTHS = ("levels", "length")  # settings that say how deep a policy drafts
@@ -45,6 +46,14 @@ class Family(NamedTuple):
 
     parent: float
     children: Float[np.ndarray, " k"]
+
+
+class Round(NamedTuple):
+    """A real round. widths: tokens of all rows in each draft forward; verified: in the target's, roots included."""
+
+    rows: int
+    widths: tuple[int, ...]
+    verified: int
 
 
 class Excess(NamedTuple):
@@ -67,23 +76,30 @@ def measure(
     """Return the costs of rounds on this machine, and the yield of a ranked policy's trees on the first TEXTS of these
     prompts.
 
-    The texts are greedy. All sizes take turns, so that a drifting machine treats all alike.
+    The texts are greedy. Forwards and real rounds take turns, `repeats` times, so that a machine whose speed drifts
+    treats all alike: what a round takes beyond its forwards is a small difference of the two.
     """
     texts = write_continuations(
         pair.target, prompts[:TEXTS], max_new_tokens=NEW_TOKENS, beyond=policy.levels + 1, sampling=Sampling()
     )
     found = profile(pair, policy, texts)
-    verify, draft = curves(pair, texts[:ROWS], repeats, clock)
-    forwards = RoundCosts(verify, draft, Rest(), found)
+    forwards = Forwards(Bench(pair, texts[:FEW], clock))
+    forwards.time()
     # For one row the levels of real rounds: those that pay have few nodes to expand, and cost less than all would.
-    usual: list[Any] = [Plain(), Budget(policy, costs=forwards)]
-    alone = excesses(pair, usual, [[prompt] for prompt in prompts[:ALONE]], NEW_TOKENS, forwards, clock)
+    usual = [Plain(), Budget(policy, costs=forwards.costs(found))]
+    alone = [RealRounds(pair, one, [[prompt] for prompt in prompts[:ALONE]], NEW_TOKENS, clock) for one in usual]
     # For many rows, for which drafting may not pay, every level, so that their costs are known.
-    many = prompts[:ROWS]
-    forced: list[Any] = [Plain(), *eager(policy, found, TYPICAL * len(many))]
-    together = excesses(pair, forced, [many], TIMED_TOKENS, forwards, clock)
-    rest = fit([*alone, *together])
-    return RoundCosts(verify, draft, rest, found)
+    together = [
+        RealRounds(pair, one, [prompts[:rows]], TIMED_TOKENS, clock)
+        for rows in ROWS
+        for one in (Plain(), *eager(policy, found, TYPICAL * rows))
+    ]
+    for _ in range(repeats):
+        forwards.time()
+        for rounds in (*alone, *together):
+            rounds.go_on(-(-ALONE * NEW_TOKENS // repeats))
+    costs = forwards.costs(found)
+    return costs._replace(rest=fit([excess for rounds in (*alone, *together) for excess in rounds.excesses(costs)]))
 
 
 def profile(pair: Pair, policy: Policy, texts: Sequence[Continuation]) -> Profile:
@@ -178,21 +194,28 @@ def calibrate(confidence: Float[np.ndarray, " n"], accepted: Bool[np.ndarray, " 
     return Calibration(confidences, shares)
 
 
-def curves(pair: Pair, texts: Sequence[Continuation], repeats: int, clock: Clock) -> tuple[Curve, Curve]:
-    """Return the seconds of the target's and of the draft's forwards over so many tokens of all rows."""
-    bench = Bench(pair, texts, clock)
-    spent: dict[tuple[str, int], list[float]] = {}
-    for _ in range(repeats):
+class Forwards:
+    """Seconds of the target's and of the draft's forwards over so many tokens of FEW rows; more rows cost what real
+    rounds of them take beyond that."""
+
+    def __init__(self, bench: "Bench"):
+        self.bench = bench
+        self.seconds: dict[tuple[str, int], list[float]] = {}
+
+    def time(self) -> None:
+        """Time every forward once."""
         for kind, totals in (("verify", VERIFIED), ("draft", DRAFTED)):
             for total in totals:
-                rows = rows_of(total, len(texts))
-                seconds = getattr(bench, kind)(total // rows, rows)
-                spent.setdefault((kind, total), []).append(seconds)
-    verify, draft = (
-        Curve(totals, envelope([min(spent[kind, total]) for total in totals]))
-        for kind, totals in (("verify", VERIFIED), ("draft", DRAFTED))
-    )
-    return verify, draft
+                rows = rows_of(total, len(self.bench.root))
+                self.seconds.setdefault((kind, total), []).append(getattr(self.bench, kind)(total // rows, rows))
+
+    def costs(self, found: Profile) -> RoundCosts:
+        """Return costs of rounds that take no time beyond their forwards."""
+        verify, draft = (
+            Curve(totals, envelope([undisturbed(self.seconds[kind, total]) for total in totals]))
+            for kind, totals in (("verify", VERIFIED), ("draft", DRAFTED))
+        )
+        return RoundCosts(verify, draft, Rest(), found)
 
 
 def envelope(seconds: Sequence[float]) -> tuple[float, ...]:
@@ -262,18 +285,23 @@ def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
     return Tree.root(root).extend(Nodes(token=token, **whole, **floats, alive=torch.ones_like(token, dtype=torch.bool)))
 
 
-def excesses(
-    pair: Pair,
-    policies: Sequence[Any],
-    batches: Sequence[Sequence[Sequence[int]]],
-    new_tokens: int,
-    forwards: RoundCosts,
-    clock: Clock,
-) -> Iterator[Excess]:
-    """Yield the seconds beyond the forwards of real rounds: of every policy, by the number of rows and draft forwards.
-    The first round, in which the draft reads the prompts, is left out."""
-    for policy in policies:
-        groups: dict[tuple[int, int], list[float]] = {}
+class RealRounds:
+    """Rounds of a policy that decodes batches one after the other, against the clock."""
+
+    def __init__(
+        self, pair: Pair, policy: Any, batches: Sequence[Sequence[Sequence[int]]], new_tokens: int, clock: Clock
+    ):
+        self.timed: list[tuple[Round, float]] = []
+        self.steps = self._decode(pair, policy, batches, new_tokens, clock)
+
+    def go_on(self, rounds: int) -> None:
+        """Play so many rounds more, or as many as are left."""
+        self.timed += islice(self.steps, rounds)
+
+    def _decode(
+        self, pair: Pair, policy: Any, batches: Sequence[Sequence[Sequence[int]]], new_tokens: int, clock: Clock
+    ) -> Iterator[tuple[Round, float]]:
+        """Yield rounds with their seconds, but for each batch's first one, in which the draft reads the prompts."""
         for prompts in batches:
             steps = generate(
                 pair.target,
@@ -284,16 +312,25 @@ def excesses(
                 sampling=Sampling(),
                 record=("slots",) if policy.levels else (),
             )
-            timed = list(ticking(steps, pair.target.device, clock))
-            for step, seconds in timed[2:]:
+            for step, seconds in islice(ticking(steps, pair.target.device, clock), 2, None):
                 slots = step.extra["draft"].slots if "draft" in step.extra else []
-                widths = [int((level >= 0).sum()) for level in slots]
-                verified = np.array([int(step.tree.sizes.sum())])
-                spent = seconds - float(forwards.seconds(len(step.rows), widths, verified)[0])
+                widths = tuple(int((level >= 0).sum()) for level in slots)
                 if len(step.rows) == len(prompts):
-                    groups.setdefault((len(step.rows), len(widths)), []).append(spent)
+                    yield Round(len(prompts), widths, int(step.tree.sizes.sum())), seconds
+
+    def excesses(self, forwards: RoundCosts) -> Iterator[Excess]:
+        """Yield the seconds beyond the forwards, by the number of rows and draft forwards."""
+        groups: dict[tuple[int, int], list[float]] = {}
+        for (rows, widths, verified), seconds in self.timed:
+            spent = seconds - float(forwards.seconds(rows, widths, np.array([verified]))[0])
+            groups.setdefault((rows, len(widths)), []).append(spent)
         for (rows, levels), excess in groups.items():
-            yield Excess(rows, levels, len(excess), float(np.quantile(excess, UNDISTURBED)))
+            yield Excess(rows, levels, len(excess), undisturbed(excess))
+
+
+def undisturbed(seconds: Sequence[float]) -> float:
+    """Return the quantile UNDISTURBED of repeated measurements: what else a machine does only adds to them."""
+    return float(np.quantile(seconds, UNDISTURBED))
 
 
 def eager(policy: Any, found: Profile, nodes: int) -> Iterator[Budget]:

@@ -3,22 +3,20 @@
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from c2t.policies.round_costs import DOUBT, Promise
+from c2t.policies.round_costs import Promise
 
+EDGE = 0.1  # by which trees must be ahead: rounds do not show that a draft reads prompts, and that rows end apart
 TRIAL = 5  # rounds of the other way, whose median is compared with that of as many rounds before them
-TRIALS_COST = 0.005  # of the time, at most
-SHORTEST = 25  # rounds between two trials at least
+SHORTEST, LONGEST = 50, 800  # rounds before the first trial, and later: each pause is twice as long as the last one
 HOPELESS = 1.5  # promises were seen to be wrong by 1.4, so what promises less than 1 / HOPELESS is never tried
 PROMISED = 16  # rounds that the promised tokens count as
 MEMORY = 64  # rounds that the mean of the tokens goes back
-TRIALS = 4  # that the mean of the seconds goes back
+TRIALS = 2  # that the mean of the seconds goes back
 
 
-@dataclass(eq=False)
 class Ways:
     """Rounds of some number of rows, with trees and without, as far as they are known.
 
@@ -26,17 +24,11 @@ class Ways:
     as promised, until the clock has been asked. left: rounds up to the next trial of the way that is not taken.
     """
 
-    promise: Promise
-    drafting: bool = field(init=False)
-    trying: bool = False
-    left: int = field(init=False)
-    trials: int = 0
-    rounds: int = PROMISED
-
-    def __post_init__(self):
-        self.tokens, self.slower = self.promise
-        self.drafting = self.promise.gain > 1 + DOUBT
-        self.left = self._pause()
+    def __init__(self, promise: Promise):
+        self.tokens, self.slower = promise
+        self.drafting, self.trying = promise.gain > 1 + EDGE, False
+        self.rounds, self.trials = PROMISED, 0
+        self.pause = self.left = SHORTEST
         self.seconds: dict[bool, deque[float]] = {way: deque(maxlen=TRIAL) for way in (True, False)}
 
     @property
@@ -60,17 +52,12 @@ class Ways:
             self._conclude()
 
     def _conclude(self) -> None:
-        self.trials = min(self.trials + 1, TRIALS)
+        """End a trial: its rounds and those before it say how much slower trees are, and so which way to go."""
+        self.trials += 1
         slower = median(self.seconds[True]) / median(self.seconds[False])
-        self.slower += (slower - self.slower) / self.trials  # the first one replaces what was promised
-        self.trying, self.drafting = False, self.tokens > self.slower
-        self.left = self._pause()
-
-    def _pause(self) -> int:
-        """Return how many rounds to play before the next trial, so that trials cost TRIALS_COST of the time."""
-        gain = self.tokens / self.slower
-        loss = 1 - min(gain, 1 / gain)
-        return max(SHORTEST, int(TRIAL * loss / TRIALS_COST))
+        self.slower += (slower - self.slower) / min(self.trials, TRIALS)  # the first one replaces what was promised
+        self.trying, self.drafting = False, self.tokens / self.slower > 1 + EDGE
+        self.pause = self.left = min(2 * self.pause, LONGEST)
 
 
 class Pace:
