@@ -48,8 +48,8 @@ def decode(
     and `TargetVerifier`. Without a drafter only the plain policy works.
     """
     with torch.inference_mode():  # never around a yield: what the caller does between two rounds is its own
-        draft = draft_session(drafter, policy)
         step, committed = verifier.prefill()  # the prompt, and the first root, which no tree has guessed
+        draft = draft_session(drafter, policy, len(step.rows))
     while True:
         yield step
         going = verifier.unfinished(step)
@@ -64,9 +64,9 @@ def decode(
             step, committed = speculate(draft, policy, verifier, record)
 
 
-def draft_session(drafter: "DraftModel | None", policy: "Policy") -> DraftSession | WrappedSession | NoDraft:
-    """Return a new session of the draft, or a stand-in where nothing is drafted."""
-    if drafter is None or not policy.levels:
+def draft_session(drafter: "DraftModel | None", policy: "Policy", rows: int) -> DraftSession | WrappedSession | NoDraft:
+    """Return a new session of the draft for at most so many rows, or a stand-in where nothing is drafted."""
+    if drafter is None or not policy.levels or (isinstance(policy, Budget) and policy.never_drafts(rows)):
         return NoDraft()
     session = drafter.session()
     if isinstance(policy, Budget) and isinstance(session, DraftSession):  # it may guess nothing for many rounds

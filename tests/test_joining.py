@@ -23,7 +23,7 @@ class Run:
     """A batch that is stepped by hand. rounds: of each prompt, by its sequence, the tree and the tokens of each."""
 
     def __init__(self, target: TargetModel, draft: DraftModel | None, policy: Policy, sequences: list[int], samplings):
-        self.policy, self.draft = policy, draft_session(draft, policy)
+        self.policy, self.draft = policy, draft_session(draft, policy, 8)
         self.verifier = TargetVerifier(
             target,
             policy,

@@ -102,14 +102,22 @@ class Budget(Around):
         """Return the probability that each drafted node is accepted, see `c2t.kernels.paying.confidences`."""
         return confidences(self.guesses(tree))
 
+    def never_drafts(self, rows: int) -> bool:
+        """Return True if no round of at most so many rows can draft: the draft then need not follow the text."""
+        least = 1 + DOUBT if self.pace is None else 1 / HOPELESS
+        return self.costs is not None and all(self._of(each).promised.gain < least for each in range(1, rows + 1))
+
     def _for_rows(self, rows: int) -> RowCosts | None:
         """Return the costs of rounds of so many rows, None if this round does not draft."""
+        costs, promised = self._of(rows)
+        if self.pace is None or promised.gain < 1 / HOPELESS:
+            return costs if promised.gain > 1 + DOUBT else None
+        return costs if self.pace.drafts(rows, promised) else None
+
+    def _of(self, rows: int) -> Known:
         if rows not in self._known:
             self._known[rows] = Known(RowCosts(self.costs, rows), promise(self.costs, rows))
-        known = self._known[rows]
-        if self.pace is None or known.promised.gain < 1 / HOPELESS:
-            return known.costs if known.promised.gain > 1 + DOUBT else None
-        return known.costs if self.pace.drafts(rows, known.promised) else None
+        return self._known[rows]
 
     @cached_property
     def _known(self) -> dict[int, Known]:

@@ -8,7 +8,10 @@ from typing import Any
 
 from c2t.policies.round_costs import Promise
 
-EDGE = 0.1  # by which trees must be ahead: rounds do not show that a draft reads prompts, and that rows end apart
+EDGE = 0.05  # by which trees must be ahead: rounds do not show that a draft reads prompts
+# The same where no row takes the place of one that has ended: with trees the rows of a batch end further apart. With 16
+# texts of one length, rounds 1.09 times as good as plain ones were 0.97 in all; 1.2 were 1.05 with 8 texts.
+EDGE_OF_A_BATCH = 0.15
 TRIAL = 5  # rounds of the other way, whose median is compared with that of as many rounds before them
 SHORTEST, LONGEST = 50, 800  # rounds before the first trial, and later: each pause is twice as long as the last one
 HOPELESS = 1.5  # promises were seen to be wrong by 1.4, so what promises less than 1 / HOPELESS is never tried
@@ -26,19 +29,19 @@ class Ways:
 
     def __init__(self, promise: Promise):
         self.tokens, self.slower = promise
-        self.drafting, self.trying = promise.gain > 1 + EDGE, False
+        self.drafting = self.trying = False
         self.rounds, self.trials = PROMISED, 0
         self.pause = self.left = SHORTEST
         self.seconds: dict[bool, deque[float]] = {way: deque(maxlen=TRIAL) for way in (True, False)}
 
-    @property
-    def now(self) -> bool:
-        """True if the coming round has trees."""
+    def draft(self, edge: float) -> bool:
+        """Return True if the coming round has trees, which must be ahead by so much."""
+        if not self.trying:
+            self.drafting = self.tokens / self.slower > 1 + edge
         return self.drafting != self.trying
 
-    def add(self, seconds: float, tokens: float) -> None:
-        """Take in a round of the way `now`, which added so many tokens to a row."""
-        way = self.now
+    def add(self, way: bool, seconds: float, tokens: float) -> None:
+        """Take in a round with trees (True) or without, which added so many tokens to a row."""
         self.seconds[way].append(seconds)
         if way:
             self.rounds = min(self.rounds + 1, MEMORY)
@@ -56,7 +59,7 @@ class Ways:
         self.trials += 1
         slower = median(self.seconds[True]) / median(self.seconds[False])
         self.slower += (slower - self.slower) / min(self.trials, TRIALS)  # the first one replaces what was promised
-        self.trying, self.drafting = False, self.tokens / self.slower > 1 + EDGE
+        self.trying = False
         self.pause = self.left = min(2 * self.pause, LONGEST)
 
 
@@ -69,17 +72,18 @@ class Pace:
     """
 
     def __init__(self) -> None:
+        self.edge = EDGE
         self._ways: dict[int, Ways] = {}
-        self._asked: Ways | None = None  # of the round that is being played
-        self._before: tuple[Ways, bool] | None = None  # and of the round before
+        self._asked: tuple[Ways, bool] | None = None  # the round that is being played, and the way that it goes
+        self._before: tuple[Ways, bool] | None = None  # the round before
 
     def drafts(self, rows: int, promise: Promise) -> bool:
         """Return True if a round of so many rows should draft."""
         ways = self._ways.get(rows)
         if ways is None:
             ways = self._ways[rows] = Ways(promise)
-        self._asked = ways
-        return ways.now
+        self._asked = ways, ways.draft(self.edge)
+        return self._asked[1]
 
     def took(self, step: Any, start: float) -> None:
         """Take in a round that began at `start` of `time.perf_counter`, and has just ended.
@@ -87,21 +91,23 @@ class Pace:
         Only rounds count that went the way of the round before, with as many rows: others also read what the draft has
         not seen, or found caches cold.
         """
-        ways, self._asked = self._asked, None
-        if ways is None:
+        asked, self._asked = self._asked, None
+        if asked is None:
             return
         tokens = int(step.count.sum())  # which waits for the device
         seconds = time.perf_counter() - start
-        before, self._before = self._before, (ways, ways.now)
-        if before == (ways, ways.now):
-            ways.add(seconds, tokens / len(step.rows))
+        if self._before == asked:
+            ways, way = asked
+            ways.add(way, seconds, tokens / len(step.rows))
+        self._before = asked
 
     def interrupted(self) -> None:
         """Note that the coming round is not to be compared with those before it."""
         self._before = None
 
     def watch(self, steps: Iterator[Any]) -> Iterator[Any]:
-        """Yield the Steps of a decoding and time their rounds, without the time that the reader spends on them."""
+        """Yield the Steps of a batch of texts and time their rounds, without what the reader does in between."""
+        self.edge = EDGE_OF_A_BATCH
         self.interrupted()
         start = time.perf_counter()
         for step in steps:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from c2t.study.evaluate import encode
 from c2t.study.interval import Figures, Interval, Sums, bootstrap
 
 WARM_UP_TOKENS = 4
-SLICE = 0.1  # seconds of a turn: long beside what a change of policy costs, short beside a machine's busy moments
+TURN = 8  # rounds that a policy plays before the next one does: enough to be warm, too few for a machine to change
 MOST_ROWS = 4096  # of a batch
 DEFAULT_POLICIES = "plain,eagle2:N=8,levels=3,K=4,eagle2:N=26,threshold:threshold=0.1,c2t,budget"
 
@@ -121,11 +122,11 @@ def race(
 ) -> Iterator[tuple[int, Run]]:
     """Decode every batch with every policy; yield the policy's number and its run. All are warm before the first.
 
-    The policies take turns of SLICE seconds in each batch, so that what else a machine does meets all of them.
+    The policies take turns of TURN rounds in each batch, so that what else a machine does meets all of them.
     """
     for policy in policies:
         alone = Group(groups[0].ids[:1], groups[0].numbers[:1])
-        Writing(pair, policy, alone, replace(settings, max_new_tokens=WARM_UP_TOKENS)).go_on(float("inf"))
+        Writing(pair, policy, alone, replace(settings, max_new_tokens=WARM_UP_TOKENS)).go_on(WARM_UP_TOKENS)
     order = list(range(len(policies)))
     shuffled = np.random.default_rng(0)
     for group in groups:
@@ -133,7 +134,7 @@ def race(
         going = {number: Writing(pair, policies[number], group, settings) for number in order}
         while going:
             for number, writing in list(going.items()):
-                run = writing.go_on(SLICE)
+                run = writing.go_on(TURN)
                 if run:
                     del going[number]
                     yield number, run
@@ -156,20 +157,17 @@ class Writing:
         )
         self.trace.add(next(self.steps))  # the prompts' own forward, which is not timed
 
-    def go_on(self, seconds: float) -> Run | None:
-        """Play rounds for so many seconds, at least one; return the run if it has ended."""
+    def go_on(self, rounds: int) -> Run | None:
+        """Play at most so many rounds; return the run if it has ended."""
         start = now(self.device)
-        spent = 0.0
-        while spent < seconds:
-            step = next(self.steps, None)
-            spent = now(self.device) - start
-            if step is None:
-                self.trace.finish([self.new_tokens] * self.rows)
-                self.seconds += spent
-                return Run(self.rows * (self.new_tokens - 1), self.seconds, total(self.trace.statistics))
+        played = list(islice(self.steps, rounds))
+        self.seconds += now(self.device) - start
+        for step in played:
             self.trace.add(step)
-        self.seconds += spent
-        return None
+        if len(played) == rounds:
+            return None
+        self.trace.finish([self.new_tokens] * self.rows)
+        return Run(self.rows * (self.new_tokens - 1), self.seconds, total(self.trace.statistics))
 
 
 def speed(batch: int, policy: Policy, runs: Sequence[Run], plain: Sequence[Run]) -> Speed:

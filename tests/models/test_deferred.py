@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from c2t.decoding import generate
+from c2t.decoding import draft_session, generate
 from c2t.models.deferred import DeferredSession, Observed, joined
-from c2t.models.draft import DraftSession
+from c2t.models.draft import DraftSession, NoDraft
 from c2t.models.ngrams import NgramDraft
 from c2t.policies import Budget, Eagle2, Plain
+from c2t.policies.pace import Pace
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
@@ -116,7 +117,12 @@ def test_the_draft_sees_nothing_where_nothing_is_guessed() -> None:
         def select(self, rows):
             pass
 
+    paced = Budget(INNER, costs=toy_costs(2, a_token=0.15, a_level=0.01), pace=Pace())
+    assert isinstance(draft_session(Unread(), switching(), 4), DeferredSession), "it drafts for one row"
+    assert isinstance(draft_session(Unread(), paced, 4), DeferredSession)
     dear = Budget(INNER, costs=toy_costs(2, a_level=100.0))
+    assert isinstance(draft_session(Unread(), dear, 4), NoDraft)
+    assert isinstance(draft_session(Unread(), Budget(INNER, nodes=4), 4), DeferredSession)
     steps = list(generate(toy_target(), Unread(), dear, PROMPTS, max_new_tokens=6, sampling=SAMPLING))
     plain = list(generate(toy_target(), None, Plain(), PROMPTS, max_new_tokens=6, sampling=SAMPLING))
     assert emitted(steps, 4) == emitted(plain, 4)

@@ -80,6 +80,15 @@ def test_a_load_that_slows_all_rounds_alike_changes_nothing(monkeypatch: pytest.
     assert np.mean(ways) > 0.95
 
 
+def test_a_fixed_batch_asks_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With trees its rows end further apart, which no round shows."""
+    machine, promised = Machine(monkeypatch, lambda _: 1.45, tokens=1.6), Promise(1.6, 1.45)
+    assert all(machine.play(Pace(), promised, 40)[0])
+    subject = Pace()
+    assert list(subject.watch(iter([]))) == []
+    assert not any(machine.play(subject, promised, 40)[0])
+
+
 def test_trials_become_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, subject = Machine(monkeypatch, lambda _: 1.0, tokens=1.6), Pace()
     first, _ = machine.play(subject, Promise(1.6, 1.0), 100)

@@ -54,8 +54,8 @@ def test_every_policy_runs_on_every_batch(small_pair: Pair, monkeypatch: pytest.
             super().__init__(pair, policy, group, settings)
             self.what = type(policy).__name__, tuple(map(tuple, group.ids)), settings.max_new_tokens
 
-        def go_on(self, seconds):
-            run = super().go_on(seconds)
+        def go_on(self, rounds):
+            run = super().go_on(rounds)
             if run:
                 seen.append((*self.what, run))
             return run
@@ -88,12 +88,12 @@ def test_policies_take_turns_within_a_batch(small_pair: Pair, monkeypatch: pytes
     turns: list[int] = []
 
     class Watched(Writing):
-        def go_on(self, seconds):
+        def go_on(self, rounds):
             turns.append(id(self))
-            return super().go_on(seconds)
+            return super().go_on(rounds)
 
     monkeypatch.setattr(batches, "Writing", Watched)
-    monkeypatch.setattr(batches, "SLICE", 1e-9)
+    monkeypatch.setattr(batches, "TURN", 1)
     ids = [small_pair.tokenizer(turn)["input_ids"] for turn in TURNS[:2]]
     runs = dict(race(small_pair, [Plain(), Eagle2(K=3, levels=2, N=6)], grouped(ids, 2, 1), SETTINGS))
     first, second = turns[2:4]  # behind a turn of each to get warm
