@@ -34,7 +34,7 @@ from pipelines.options import Draft, PairName
 
 COMMAND, MODEL_COMMAND = "bench batches", "bench batches model"
 SIZES, MODEL_SIZES = "1,2,4,8,16,32", "1,2,4,8,16,32,64,128,256"
-CHOICE_PROMPTS, CHOICE_TOKENS = 24, 32  # prompts that settings are chosen on, in two batches at least; their new tokens
+CHOICE_PROMPTS, CHOICE_TOKENS = 48, 32  # prompts that settings are chosen on, in two batches at least; their new tokens
 # What competes; of several settings the fastest one, which is searched anew for every batch size.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "plain": ("plain",),
@@ -55,7 +55,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "budget": (
         *("budget", "budget:of=eagle2:N=none,K=4,levels=4", "budget:of=eagle2:N=none,K=10,levels=6"),
         *("budget:of=threshold:threshold=0.1,K=6,W=6,levels=3", "budget:of=c2t:beta=0.3,K=6,W=6,levels=3"),
-        "budget:of=chain:length=2",
+        *("budget:of=eagle2:K=4,levels=3,N=8", "budget:of=chain:length=2"),
     ),
 }
 Field = dict[str, list[Policy]]
