@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import islice, product
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +27,8 @@ ROWS = (8, 16)  # of them are decoded together against the clock
 NEW_TOKENS = 32  # of each of these texts
 ALONE = 3  # of them are decoded one by one against the clock
 TIMED_TOKENS = 16  # of each of these
-FEW = 2  # rows of the forwards that are timed alone
 REPEATS = 6  # of each forward
+WARM = 2  # of these before the first round, which is drafted by what they took
 # Tokens of all rows at which forwards are timed, on both sides of the tile sizes of the CPU kernel (14 rows) and of a
 # GPU (16, 32, ...), where the cost steps up.
 VERIFIED = (1, 2, 4, 6, 8, 14, 15, 16, 28, 32, 33, 48, 64, 96, 128)
@@ -35,6 +36,7 @@ DRAFTED = (1, 2, 4, 8, 14, 16, 24, 32, 48, 64, 96)
 BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
 NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
 UNDISTURBED = 0.25  # quantile of repeated measurements that counts
+TOKENS_OF_A_ROUND = 2  # of a row, about, with trees
 TYPICAL = 4  # tokens a row of the rounds that the rest is fitted on
 PER_GROUP = 16  # accepted nodes of which a share is made
 LENGTHS = ("levels", "length")  # settings that say how deep a policy drafts
@@ -83,21 +85,24 @@ def measure(
         pair.target, prompts[:TEXTS], max_new_tokens=NEW_TOKENS, beyond=policy.levels + 1, sampling=Sampling()
     )
     found = profile(pair, policy, texts)
-    forwards = Forwards(Bench(pair, texts[:FEW], clock))
-    forwards.time()
+    forwards = Forwards(Bench(pair, texts[:1], clock))
+    for _ in range(WARM):
+        forwards.time()
     # For one row the levels of real rounds: those that pay have few nodes to expand, and cost less than all would.
     usual = [Plain(), Budget(policy, costs=forwards.costs(found))]
-    alone = [RealRounds(pair, one, [[prompt] for prompt in prompts[:ALONE]], NEW_TOKENS, clock) for one in usual]
+    alone = [
+        RealRounds(pair, one, [[prompt] for prompt in prompts[:ALONE]], NEW_TOKENS, repeats, clock) for one in usual
+    ]
     # For many rows, for which drafting may not pay, every level, so that their costs are known.
     together = [
-        RealRounds(pair, one, [prompts[:rows]], TIMED_TOKENS, clock)
+        RealRounds(pair, one, [prompts[:rows]], TIMED_TOKENS, repeats, clock)
         for rows in ROWS
         for one in (Plain(), *eager(policy, found, TYPICAL * rows))
     ]
     for _ in range(repeats):
         forwards.time()
         for rounds in (*alone, *together):
-            rounds.go_on(-(-ALONE * NEW_TOKENS // repeats))
+            rounds.go_on()
     costs = forwards.costs(found)
     return costs._replace(rest=fit([excess for rounds in (*alone, *together) for excess in rounds.excesses(costs)]))
 
@@ -195,7 +200,7 @@ def calibrate(confidence: Float[np.ndarray, " n"], accepted: Bool[np.ndarray, " 
 
 
 class Forwards:
-    """Seconds of the target's and of the draft's forwards over so many tokens of FEW rows; more rows cost what real
+    """Seconds of the target's and of the draft's forwards over so many tokens of one row; more rows cost what real
     rounds of them take beyond that."""
 
     def __init__(self, bench: "Bench"):
@@ -206,8 +211,7 @@ class Forwards:
         """Time every forward once."""
         for kind, totals in (("verify", VERIFIED), ("draft", DRAFTED)):
             for total in totals:
-                rows = rows_of(total, len(self.bench.root))
-                self.seconds.setdefault((kind, total), []).append(getattr(self.bench, kind)(total // rows, rows))
+                self.seconds.setdefault((kind, total), []).append(getattr(self.bench, kind)(total))
 
     def costs(self, found: Profile) -> RoundCosts:
         """Return costs of rounds that take no time beyond their forwards."""
@@ -222,11 +226,6 @@ def envelope(seconds: Sequence[float]) -> tuple[float, ...]:
     """Return for each size the least seconds of it and of all larger ones: a forward over fewer tokens takes no longer,
     and where it did the machine was busy."""
     return tuple(map(float, np.minimum.accumulate(np.array(seconds)[::-1])[::-1]))
-
-
-def rows_of(total: int, most: int) -> int:
-    """Return the largest number of rows, up to `most`, that share so many tokens evenly."""
-    return max(rows for rows in range(1, most + 1) if total % rows == 0)
 
 
 class Bench:
@@ -245,21 +244,21 @@ class Bench:
         self.drafted.observe(tokens[:1, : middle + 1], texts[0].features[None, :middle], self.lengths[:1])
 
     @torch.inference_mode()
-    def verify(self, size: int, rows: int | None = None) -> float:
-        """Return the target's seconds over trees of `size` tokens in the first rows (default: in all)."""
+    def verify(self, size: int) -> float:
+        """Return the target's seconds over trees of `size` tokens."""
         session = copy.copy(self.session)
         session.cache = session.cache.copy()  # which grows and moves rows without a change to the texts' own
-        session.select(torch.arange(rows or len(self.root), device=self.root.device))
-        tree = regular(self.root[:rows], size, BRANCHING)
+        session.select(torch.arange(len(self.root), device=self.root.device))
+        tree = regular(self.root, size, BRANCHING)
         start = self._now()
         session.verify(tree)
         return self._now() - start
 
     @torch.inference_mode()
-    def draft(self, width: int, rows: int | None = None) -> float:
-        """Return the draft's seconds over a level of `width` tokens under the root of so many rows (default: of all),
-        behind the first text in each of them."""
-        tree = regular(self.root[:rows], width + 1, width)
+    def draft(self, width: int) -> float:
+        """Return the draft's seconds over a level of `width` tokens under the root, behind the first text in each
+        row."""
+        tree = regular(self.root, width + 1, width)
         session = self.drafted.fork(torch.zeros(len(tree.token), dtype=torch.long, device=self.root.device))
         slots = torch.arange(width + 1, device=self.root.device).expand(len(tree.token), -1)
         session.expand(tree, slots[:, :1])
@@ -286,17 +285,25 @@ def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
 
 
 class RealRounds:
-    """Rounds of a policy that decodes batches one after the other, against the clock."""
+    """Rounds of a policy that decodes batches one after the other, against the clock, in about `turns` turns."""
 
     def __init__(
-        self, pair: Pair, policy: Any, batches: Sequence[Sequence[Sequence[int]]], new_tokens: int, clock: Clock
+        self,
+        pair: Pair,
+        policy: Any,
+        batches: Sequence[Sequence[Sequence[int]]],
+        new_tokens: int,
+        turns: int,
+        clock: Clock,
     ):
         self.timed: list[tuple[Round, float]] = []
+        rounds = len(batches) * new_tokens / (TOKENS_OF_A_ROUND if policy.levels else 1)
+        self.a_turn = ceil(rounds / turns)
         self.steps = self._decode(pair, policy, batches, new_tokens, clock)
 
-    def go_on(self, rounds: int) -> None:
-        """Play so many rounds more, or as many as are left."""
-        self.timed += islice(self.steps, rounds)
+    def go_on(self) -> None:
+        """Play the rounds of a turn, or as many as are left."""
+        self.timed += islice(self.steps, self.a_turn)
 
     def _decode(
         self, pair: Pair, policy: Any, batches: Sequence[Sequence[Sequence[int]]], new_tokens: int, clock: Clock

@@ -5,7 +5,6 @@ what it would be alone, whatever was decoded beside it.
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -131,6 +130,7 @@ class BatchDecoder:
         check_policy(policy, pair.target.config.vocab_size, pair.target.max_positions)
         if policy.proposal == "target-initialised":
             raise InputError(f"{type(policy).__name__} decodes fixed batches only; use generate, or another policy")
+        self.pace = pace_of(policy, max_rows)
         self.last: Step | None = None  # the round of the last step, for who counts what rounds cost and yield
         self._queue: deque[Request] = deque()
         self._running: Running | None = None
@@ -246,7 +246,6 @@ class BatchDecoder:
 
     def _play(self, arrived: list[Request]) -> None:
         """Play one round over the running requests and those that have just arrived."""
-        start = time.perf_counter()
         if self._running:
             self._running.observe()
         if arrived and (new := self._prefill(arrived)):
@@ -256,11 +255,10 @@ class BatchDecoder:
             else:
                 self._running = new
         if running := self._running:
+            start = self.pace.begin() if self.pace else 0.0
             step, running.committed = speculate(running.draft, self.policy, running.verifier)
-            if pace := pace_of(self.policy):
-                if arrived:
-                    pace.interrupted()
-                pace.took(step, start)
+            if self.pace:
+                self.pace.end(step, start, usual=not arrived)
             self.last, self._running = step, self._hand_out(running, step)
 
     def _prefill(self, arrived: list[Request]) -> Running | None:

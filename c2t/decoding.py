@@ -91,9 +91,9 @@ def speculate(
     return Step(rows, position, tree, verdict.accepted, new.tokens[:, 1:], new.count, draft.passes, extra), new
 
 
-def pace_of(policy: "Policy") -> Pace | None:
-    """Return what rounds of the policy are to be timed for, None if nothing asks for their seconds."""
-    return policy.pace if isinstance(policy, Budget) else None
+def pace_of(policy: "Policy", rows: int) -> Pace | None:
+    """Return what rounds of at most so many rows are to be timed for, None if nothing asks for their seconds."""
+    return policy.pace if isinstance(policy, Budget) and not policy.never_drafts(rows) else None
 
 
 def generate(
@@ -122,8 +122,8 @@ def generate(
         keep_logits="logits" in record,
     )
     steps = decode(verifier, drafter, policy, [name for name in record if name != "logits"])
-    pace = pace_of(policy)
-    return pace.watch(steps) if pace else steps
+    pace = pace_of(policy, len(prompts))
+    return pace.watch(steps, len(prompts)) if pace else steps
 
 
 class TargetVerifier:

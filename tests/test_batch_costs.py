@@ -20,7 +20,6 @@ from c2t.batch_costs import (
     measure,
     profile,
     promise,
-    rows_of,
 )
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
@@ -121,11 +120,6 @@ def profile_of(texts, policy):
 
 def test_a_busy_moment_does_not_bend_a_curve() -> None:
     assert envelope([1.0, 5.0, 2.0, 3.0, 9.0, 4.0]) == (1.0, 2.0, 2.0, 3.0, 4.0, 4.0)
-
-
-def test_tokens_are_shared_evenly_by_as_many_rows_as_there_are() -> None:
-    assert [rows_of(total, 8) for total in (1, 2, 7, 8, 9, 15, 29, 256)] == [1, 2, 7, 8, 3, 5, 1, 8]
-    assert rows_of(256, 3) == 2
 
 
 def test_the_rest_is_fitted_without_negative_parts() -> None:

@@ -15,7 +15,7 @@ from c2t.policies.c2t import C2T
 from c2t.policies.limits import Size
 from c2t.policies.pace import HOPELESS, Pace
 from c2t.policies.paying_levels import Enough, PayingLevels
-from c2t.policies.round_costs import DOUBT, Promise, RoundCosts, RowCosts, promise
+from c2t.policies.round_costs import DOUBT, Promise, RoundCosts, RowCosts, best_promise
 from c2t.protocols import Draft, Root
 from c2t.tree import Tree
 
@@ -36,8 +36,8 @@ class Budget(Around):
     does not pay for so many rows, and as many nodes are verified as promise most tokens per second. pace: of the rounds
     that were played, which then decides for so many rows instead of the costs; see `Pace`.
 
-    Which tokens are verified depends on drafts and committed text only, so the target's law is kept. A row's tree
-    depends on the rows beside it; its text does not.
+    Which tokens are verified depends on drafts, committed text and, with a pace, the clock, so the target's law is
+    kept. A row's tree depends on the rows beside it; its text does not.
     """
 
     policy: Any
@@ -116,7 +116,7 @@ class Budget(Around):
 
     def _of(self, rows: int) -> Known:
         if rows not in self._known:
-            self._known[rows] = Known(RowCosts(self.costs, rows), promise(self.costs, rows))
+            self._known[rows] = Known(RowCosts(self.costs, rows), best_promise(self.costs, rows))
         return self._known[rows]
 
     @cached_property

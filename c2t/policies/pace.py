@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from c2t.policies.round_costs import Promise
+from c2t.policies.round_costs import DOUBT, Promise
 
-EDGE = 0.05  # by which trees must be ahead: rounds do not show that a draft reads prompts
-# The same where no row takes the place of one that has ended: with trees the rows of a batch end further apart. With 16
-# texts of one length, rounds 1.09 times as good as plain ones were 0.97 in all; 1.2 were 1.05 with 8 texts.
-EDGE_OF_A_BATCH = 0.15
+# By how much trees must be ahead where no row takes the place of one that has ended: the draft reads the prompts, and
+# with trees the rows end further apart, which no round shows. With 16 texts of one length, rounds 1.09 times as good as
+# plain ones were 0.97 in all; 1.2 were 1.05 with 8 texts.
+DOUBT_OF_A_BATCH = 0.15
 TRIAL = 5  # rounds of the other way, whose median is compared with that of as many rounds before them
-SHORTEST, LONGEST = 50, 800  # rounds before the first trial, and later: each pause is twice as long as the last one
+PATIENCE = 4 * TRIAL  # rounds that a trial may take: one round in which a request arrives does not count
+SHORTEST, LONGEST = 50, 800  # rounds before the first trial, and in the end
+LONGER = 4  # times the last pause: a trial pulls the rows of a batch apart, so an early one costs 5 % of that batch
 HOPELESS = 1.5  # promises were seen to be wrong by 1.4, so what promises less than 1 / HOPELESS is never tried
 PROMISED = 16  # rounds that the promised tokens count as
 MEMORY = 64  # rounds that the mean of the tokens goes back
@@ -24,43 +26,56 @@ class Ways:
     """Rounds of some number of rows, with trees and without, as far as they are known.
 
     slower: seconds of a round with trees over those of one without; tokens: that a round with trees adds to a row; both
-    as promised, until the clock has been asked. left: rounds up to the next trial of the way that is not taken.
+    as promised, until the clock has been asked. left: rounds up to the next trial of the way that is not taken; tried:
+    rounds of the present trial, None where there is none.
     """
 
     def __init__(self, promise: Promise):
         self.tokens, self.slower = promise
-        self.drafting = self.trying = False
+        self.drafting = False
         self.rounds, self.trials = PROMISED, 0
         self.pause = self.left = SHORTEST
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the rounds that a trial would compare, and the trial itself: others are to be compared."""
+        self.tried: int | None = None
         self.seconds: dict[bool, deque[float]] = {way: deque(maxlen=TRIAL) for way in (True, False)}
 
-    def draft(self, edge: float) -> bool:
+    def draft(self, doubt: float) -> bool:
         """Return True if the coming round has trees, which must be ahead by so much."""
-        if not self.trying:
-            self.drafting = self.tokens / self.slower > 1 + edge
-        return self.drafting != self.trying
+        if self.tried is None:
+            drafting = self.tokens / self.slower > 1 + doubt
+            if drafting != self.drafting:
+                self.drafting = drafting
+                self.forget()
+        else:
+            self.tried += 1
+            if self.tried > PATIENCE:
+                self._rest()
+        return self.drafting if self.tried is None else not self.drafting
 
     def add(self, way: bool, seconds: float, tokens: float) -> None:
         """Take in a round with trees (True) or without, which added so many tokens to a row."""
-        self.seconds[way].append(seconds)
+        mine, base = self.seconds[way], self.seconds[self.drafting]
+        mine.append(seconds)
         if way:
             self.rounds = min(self.rounds + 1, MEMORY)
             self.tokens += (tokens - self.tokens) / self.rounds
-        if not self.trying:
+        if self.tried is None:
             self.left -= 1
-            if self.left <= 0 and len(self.seconds[way]) == TRIAL:
-                self.trying = True
-                self.seconds[not way].clear()
-        elif len(self.seconds[way]) == TRIAL:
-            self._conclude()
+            if self.left <= 0 and len(base) == TRIAL:
+                self.tried = 0
+        elif mine is not base and len(mine) == TRIAL:
+            self.trials += 1
+            slower = median(self.seconds[True]) / median(self.seconds[False])
+            self.slower += (slower - self.slower) / min(self.trials, TRIALS)  # the first one replaces what was promised
+            self._rest()
 
-    def _conclude(self) -> None:
-        """End a trial: its rounds and those before it say how much slower trees are, and so which way to go."""
-        self.trials += 1
-        slower = median(self.seconds[True]) / median(self.seconds[False])
-        self.slower += (slower - self.slower) / min(self.trials, TRIALS)  # the first one replaces what was promised
-        self.trying = False
-        self.pause = self.left = min(2 * self.pause, LONGEST)
+    def _rest(self) -> None:
+        """End a trial; the next one compares other rounds."""
+        self.pause = self.left = min(LONGER * self.pause, LONGEST)
+        self.forget()
 
 
 class Pace:
@@ -68,50 +83,57 @@ class Pace:
 
     Every so often a few rounds go the other way, so that both are known from the same minute of the machine. Which
     tokens are verified then depends on the clock, and still not on what the target is about to say, so the text's law
-    is kept. Rounds that nobody times, such as replayed ones, change nothing.
+    is kept. Rounds that nobody times, such as replayed ones, go by the promise, and change nothing. For one thread.
     """
 
     def __init__(self) -> None:
-        self.edge = EDGE
         self._ways: dict[int, Ways] = {}
-        self._asked: tuple[Ways, bool] | None = None  # the round that is being played, and the way that it goes
+        self._doubt: float | None = None  # of the round that is being timed
+        self._asked: tuple[Ways, bool] | None = None  # that round, and the way that it goes
         self._before: tuple[Ways, bool] | None = None  # the round before
 
     def drafts(self, rows: int, promise: Promise) -> bool:
         """Return True if a round of so many rows should draft."""
-        ways = self._ways.get(rows)
-        if ways is None:
-            ways = self._ways[rows] = Ways(promise)
-        self._asked = ways, ways.draft(self.edge)
+        if self._doubt is None:
+            return promise.gain > 1 + DOUBT
+        if rows not in self._ways:
+            self._ways[rows] = Ways(promise)
+        ways = self._ways[rows]
+        self._asked = ways, ways.draft(self._doubt)
         return self._asked[1]
 
-    def took(self, step: Any, start: float) -> None:
-        """Take in a round that began at `start` of `time.perf_counter`, and has just ended.
+    def begin(self, doubt: float = DOUBT) -> float:
+        """Note that a timed round begins; return the time."""
+        self._doubt, self._asked = doubt, None
+        return time.perf_counter()
+
+    def end(self, step: Any, start: float, usual: bool = True) -> None:
+        """Note that the round that began at `start` has ended. usual: no request arrived in it.
 
         Only rounds count that went the way of the round before, with as many rows: others also read what the draft has
         not seen, or found caches cold.
         """
-        asked, self._asked = self._asked, None
-        if asked is None:
-            return
-        tokens = int(step.count.sum())  # which waits for the device
-        seconds = time.perf_counter() - start
-        if self._before == asked:
-            ways, way = asked
-            ways.add(way, seconds, tokens / len(step.rows))
+        asked, self._doubt = self._asked, None
+        if asked is not None:
+            tokens = int(step.count.sum())  # which waits for the device
+            seconds = time.perf_counter() - start
+            if usual and self._before == asked:
+                ways, way = asked
+                ways.add(way, seconds, tokens / len(step.rows))
         self._before = asked
 
-    def interrupted(self) -> None:
-        """Note that the coming round is not to be compared with those before it."""
+    def watch(self, steps: Iterator[Any], rows: int) -> Iterator[Any]:
+        """Yield the Steps of so many texts, which begin together, and time their rounds, without what the reader does
+        in between."""
+        doubt = DOUBT_OF_A_BATCH if rows > 1 else DOUBT
         self._before = None
-
-    def watch(self, steps: Iterator[Any]) -> Iterator[Any]:
-        """Yield the Steps of a batch of texts and time their rounds, without what the reader does in between."""
-        self.edge = EDGE_OF_A_BATCH
-        self.interrupted()
-        start = time.perf_counter()
-        for step in steps:
-            if self._asked:
-                self.took(step, start)
-            yield step
-            start = time.perf_counter()
+        for ways in self._ways.values():
+            ways.forget()
+        try:
+            start = self.begin(doubt)
+            for step in steps:
+                self.end(step, start)
+                yield step
+                start = self.begin(doubt)
+        finally:
+            self._doubt = None

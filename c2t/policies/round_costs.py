@@ -161,7 +161,7 @@ class Promise(NamedTuple):
         return self.tokens / self.slower
 
 
-def promise(costs: RoundCosts, rows: int) -> Promise:
+def best_promise(costs: RoundCosts, rows: int) -> Promise:
     """Return the promise of the profile for so many rows, with the number of levels and of verified nodes that promise
     most."""
     profile = costs.profile

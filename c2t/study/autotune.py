@@ -3,13 +3,14 @@ costs turn them into seconds, and a few prompts decoded against the clock check 
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
 
 from c2t.decoding import Policy
 from c2t.errors import InputError, at_least_one
 from c2t.models.pairs import NGRAMS, Pair, with_ngrams
+from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe, tried_by
 from c2t.prompts import Prompt, spread
@@ -128,6 +129,8 @@ def tune(
     """
     if not any(isinstance(policy, Plain) for policy in policies):
         policies = [Plain(), *policies]
+    # Rounds against the clock check those replayed, so both go by the costs alone.
+    policies = [replace(policy, pace=None) if isinstance(policy, Budget) else policy for policy in policies]
     for policy in policies:
         if policy.proposal == "sampled" or not policy.exact:
             raise InputError(f"{describe(policy, brief=True)} cannot be replayed, so not tuned; give ranked policies")

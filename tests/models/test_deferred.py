@@ -117,12 +117,22 @@ def test_the_draft_sees_nothing_where_nothing_is_guessed() -> None:
         def select(self, rows):
             pass
 
-    paced = Budget(INNER, costs=toy_costs(2, a_token=0.15, a_level=0.01), pace=Pace())
-    assert isinstance(draft_session(Unread(), switching(), 4), DeferredSession), "it drafts for one row"
-    assert isinstance(draft_session(Unread(), paced, 4), DeferredSession)
-    dear = Budget(INNER, costs=toy_costs(2, a_level=100.0))
-    assert isinstance(draft_session(Unread(), dear, 4), NoDraft)
-    assert isinstance(draft_session(Unread(), Budget(INNER, nodes=4), 4), DeferredSession)
-    steps = list(generate(toy_target(), Unread(), dear, PROMPTS, max_new_tokens=6, sampling=SAMPLING))
+    late = switching()  # all rows go on to the end, so never
+    steps = list(generate(toy_target(), Unread(), late, PROMPTS, max_new_tokens=6, sampling=SAMPLING))
     plain = list(generate(toy_target(), None, Plain(), PROMPTS, max_new_tokens=6, sampling=SAMPLING))
     assert emitted(steps, 4) == emitted(plain, 4)
+
+
+@pytest.mark.parametrize(
+    ("budget", "follows"),
+    [
+        (Budget(INNER, nodes=4), True),
+        (Budget(INNER, costs=toy_costs(2, a_token=0.15, a_level=0.01)), True),  # for one row
+        (Budget(INNER, costs=toy_costs(2, a_level=0.6)), False),
+        (Budget(INNER, costs=toy_costs(2, a_level=0.6), pace=Pace()), True),  # which may try
+        (Budget(INNER, costs=toy_costs(2, a_level=100.0), pace=Pace()), False),
+    ],
+)
+def test_a_draft_follows_the_text_only_if_it_may_be_asked(budget: Budget, follows: bool) -> None:
+    session = draft_session(toy_drafts()["perturbed"], budget, 4)
+    assert isinstance(session, DeferredSession if follows else NoDraft)

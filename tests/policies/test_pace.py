@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from c2t.batching import BatchDecoder
-from c2t.decoding import generate
+from c2t.decoding import generate, pace_of
 from c2t.models.pairs import Pair
 from c2t.policies import Budget, Eagle2, Plain, pace
-from c2t.policies.pace import HOPELESS, Pace
+from c2t.policies.pace import Pace
 from c2t.policies.round_costs import Promise
 from c2t.policies.spec import parse
 from c2t.replay.lockstep import replay, write_continuations
@@ -31,16 +31,24 @@ class Machine:
         self.random = np.random.default_rng(5)
         monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=lambda: self.time))
 
-    def play(self, subject: Pace, promised: Promise, rounds: int, load: Callable[[int], float] = lambda _: 1.0):
+    def play(
+        self,
+        subject: Pace,
+        promised: Promise,
+        rounds: int,
+        load: Callable[[int], float] = lambda _: 1.0,
+        usual: Callable[[int], bool] = lambda _: True,
+    ):
         """Play rounds; return the ways that they went and the tokens of a row per second, in units of plain ones."""
         ways, won, spent = [], 0.0, 0.0
         for number in range(rounds):
-            start, way = self.time, subject.drafts(ROWS, promised)
+            start = subject.begin()
+            way = subject.drafts(ROWS, promised)
             count = self.random.binomial(2, (self.tokens - 1) / 2, ROWS) + 1 if way else np.ones(ROWS)
             seconds = (self.slower(number) if way else 1.0) * self.random.normal(1.0, 0.05)
             seconds *= 4 if self.random.random() < 0.03 else 1  # the machine does something else
             self.time += seconds * load(number)
-            subject.took(SimpleNamespace(rows=[0] * ROWS, count=torch.tensor(count)), start)
+            subject.end(SimpleNamespace(rows=[0] * ROWS, count=torch.tensor(count)), start, usual(number))
             ways.append(way)
             won, spent = won + count.mean(), spent + seconds
         return ways, won / spent * 1.09  # what a plain round takes on average
@@ -80,13 +88,22 @@ def test_a_load_that_slows_all_rounds_alike_changes_nothing(monkeypatch: pytest.
     assert np.mean(ways) > 0.95
 
 
-def test_a_fixed_batch_asks_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rows", "drafts"), [(1, True), (2, False)])
+def test_a_fixed_batch_asks_for_more(rows: int, drafts: bool) -> None:
     """With trees its rows end further apart, which no round shows."""
-    machine, promised = Machine(monkeypatch, lambda _: 1.45, tokens=1.6), Promise(1.6, 1.45)
-    assert all(machine.play(Pace(), promised, 40)[0])
-    subject = Pace()
-    assert list(subject.watch(iter([]))) == []
-    assert not any(machine.play(subject, promised, 40)[0])
+    subject, promised = Pace(), Promise(1.6, 1.45)
+    step = SimpleNamespace(rows=[0] * rows, count=torch.full((rows,), 2))
+    found = [subject.drafts(rows, promised) for _ in subject.watch(iter([step] * 5), rows)]
+    assert found == [True] * 5, "the reader's time is not the round's: nobody times what it asks for"
+    asked = []
+
+    def steps():
+        for _ in range(5):
+            asked.append(subject.drafts(rows, promised))
+            yield step
+
+    assert list(subject.watch(steps(), rows)) == [step] * 5
+    assert asked == [drafts] * 5
 
 
 def test_trials_become_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,17 +114,28 @@ def test_trials_become_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.99 < np.mean(later) < 1
 
 
-def test_rounds_after_a_change_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the first ones nor those with other rows than the round before: they do more than others."""
-    monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=lambda: 1.0))
+def test_a_trial_that_learns_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests begin to arrive in every round, just when the other way is tried."""
+    machine = Machine(monkeypatch, lambda _: 1.0, tokens=1.6)
+    calm = pace.SHORTEST + 2
+    ways, _ = machine.play(Pace(), Promise(1.6, 1.0), 1000, usual=lambda number: number < calm)
+    assert 0 < ways.count(False) <= pace.PATIENCE
+    assert all(ways[-100:])
+
+
+def test_rounds_after_a_change_are_not_counted() -> None:
+    """Neither the first one nor those with other rows than the round before: they do more than others."""
     subject, promised = Pace(), Promise(1.6, 1.2)
-    for number in range(60):
-        rows = 4 + number % 2
+
+    def play(rows: int) -> None:
+        start = subject.begin()
         subject.drafts(rows, promised)
-        subject.took(SimpleNamespace(rows=[0] * rows, count=torch.ones(rows)), 0.0)
+        subject.end(SimpleNamespace(rows=[0] * rows, count=torch.ones(rows)), start)
+
+    for number in range(60):
+        play(4 + number % 2)
     assert [len(ways.seconds[True]) for ways in subject._ways.values()] == [0, 0]
-    subject.drafts(5, promised)
-    subject.took(SimpleNamespace(rows=[0] * 5, count=torch.ones(5)), 0.0)
+    play(5)
     assert [len(ways.seconds[True]) for ways in subject._ways.values()] == [0, 1]
 
 
@@ -150,11 +178,22 @@ def test_requests_that_come_and_go_have_the_text_that_they_have_alone(
     assert drafted == {True, False}
 
 
-def test_replay_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_goes_by_the_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the middle of a trial, and it leaves that as it was."""
     policy = restless(monkeypatch)
+    settings = {"max_new_tokens": 24, "sampling": Sampling()}
+    drafts = toy_drafts()["perturbed"]
     texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=20, beyond=3, sampling=Sampling())
-    steps = list(replay(toy_drafts()["perturbed"], policy, texts))
-    assert all(step.draft_passes.any() for step in steps[1:])
+    for step in generate(toy_target(), drafts, policy, PROMPTS, **settings):
+        if step.tree is None or step.draft_passes.any():
+            continue
+        before = {rows: dict(vars(ways)) for rows, ways in policy.pace._ways.items()}
+        replayed = list(replay(drafts, policy, texts))
+        assert all(each.draft_passes.any() for each in replayed[1:])
+        assert {rows: dict(vars(ways)) for rows, ways in policy.pace._ways.items()} == before
+        break
+    else:
+        raise AssertionError("no trial")
 
 
 def test_what_is_hopeless_is_never_tried() -> None:
@@ -166,7 +205,7 @@ def test_what_is_hopeless_is_never_tried() -> None:
     )
     assert not any(step.draft_passes.any() for step in steps)
     assert not asked._ways
-    assert HOPELESS > 1
+    assert pace_of(budget, len(PROMPTS)) is None
 
 
 def no_network(*_: str) -> None:
