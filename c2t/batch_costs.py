@@ -31,7 +31,7 @@ REPEATS = 6  # of each forward
 WARM = 2  # of these before the first round, which is drafted by what they took
 # Tokens of all rows at which forwards are timed, on both sides of the tile sizes of the CPU kernel (14 rows) and of a
 # GPU (16, 32, ...), where the cost steps up.
-VERIFIED = (1, 2, 4, 6, 8, 14, 15, 16, 28, 32, 33, 48, 64, 96, 128)
+VERIFIED = (1, 2, 4, 6, 8, 14, 15, 16, 28, 29, 32, 33, 42, 43, 48, 56, 57, 64, 96, 128)
 DRAFTED = (1, 2, 4, 8, 14, 16, 24, 32, 48, 64, 96)
 BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
 NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
