@@ -35,11 +35,15 @@ class Ways:
         self.drafting = False
         self.rounds, self.trials = PROMISED, 0
         self.pause = self.left = SHORTEST
+        self.tried: int | None = None
         self.forget()
 
     def forget(self) -> None:
-        """Drop the rounds that a trial would compare, and the trial itself: others are to be compared."""
-        self.tried: int | None = None
+        """Drop the rounds that a trial would compare. One that runs has ended, with or without a result: if it went on
+        with the next text, short texts would go the wrong way again and again."""
+        if self.tried is not None:
+            self.pause = self.left = min(LONGER * self.pause, LONGEST)
+        self.tried = None
         self.seconds: dict[bool, deque[float]] = {way: deque(maxlen=TRIAL) for way in (True, False)}
 
     def draft(self, doubt: float) -> bool:
@@ -52,7 +56,7 @@ class Ways:
         else:
             self.tried += 1
             if self.tried > PATIENCE:
-                self._rest()
+                self.forget()
         return self.drafting if self.tried is None else not self.drafting
 
     def add(self, way: bool, seconds: float, tokens: float) -> None:
@@ -70,12 +74,7 @@ class Ways:
             self.trials += 1
             slower = median(self.seconds[True]) / median(self.seconds[False])
             self.slower += (slower - self.slower) / min(self.trials, TRIALS)  # the first one replaces what was promised
-            self._rest()
-
-    def _rest(self) -> None:
-        """End a trial; the next one compares other rounds."""
-        self.pause = self.left = min(LONGER * self.pause, LONGEST)
-        self.forget()
+            self.forget()
 
 
 class Pace:

@@ -123,6 +123,21 @@ def test_a_trial_that_learns_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(ways[-100:])
 
 
+def test_short_texts_seldom_go_the_wrong_way() -> None:
+    """They end before a trial does, and the next one does not begin it again."""
+    subject, promised, ways = Pace(), Promise(1.6, 1.0), []
+    step = SimpleNamespace(rows=[0], count=torch.full((1,), 2))
+
+    def steps():
+        for _ in range(9):
+            ways.append(subject.drafts(1, promised))
+            yield step
+
+    for _ in range(200):
+        assert len(list(subject.watch(steps(), 1))) == 9
+    assert 0 < ways.count(False) < 0.02 * len(ways)
+
+
 def test_rounds_after_a_change_are_not_counted() -> None:
     """Neither the first one nor those with other rows than the round before: they do more than others."""
     subject, promised = Pace(), Promise(1.6, 1.2)
