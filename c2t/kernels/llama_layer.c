@@ -1,17 +1,21 @@
 /* Llama's decoder layers for the few rows of a tree, or of a prompt, on a CPU.
 
    Weights are float32 or bf16, all sums are float32. Products are float32, too, or, where the processor has an
-   instruction for it and the caller asks, those of bf16 weights and inputs rounded to bf16: twice as many at a time.
+   instruction for it and the caller asks, those of bf16 weights and inputs rounded to bf16: twice as many at a time, or
+   in tiles (Intel's AMX) some thirty times as many, so that a tree's rows cost next to nothing beside the weights' way
+   from memory.
 
    Whatever is computed for a row does not depend on how many rows there are, on the slots that it does not see, nor on
    the number of threads: every sum runs over the same numbers in the same order. So a token's logits in a tree equal
    those of plain decoding bit for bit.
 
    Every matrix is stored in panels of 2 W output columns (see `PackedMatrix` in llama_layer.py). While a panel's column
-   vectors pass through the registers once, up to MAX_ROWS rows take them along: that many cost little more than one.
+   vectors pass through the registers once, up to 14 rows (6 without AVX-512, 32 in tiles) take them along: that many cost
+   little more than one.
 
    Compiled for the machine that it runs on, by compiled.py. */
 
+#include "tiles.h"
 #include "vectors.h"
 
 #include <omp.h>
@@ -19,12 +23,12 @@
 #include <immintrin.h>
 #endif
 
-#define MAX_ROWS (W == 16 ? 14 : 6)
+#define VECTOR_ROWS (W == 16 ? 14 : 6)
 
 typedef float pair[2 * W];
 
-/* Weights in float32; in bf16; in bf16 for products in bf16. */
-enum { FLOATS, HALVES, PAIRS };
+/* Weights in float32; in bf16; in bf16 for products in bf16; the same for products of tiles. */
+enum { FLOATS, HALVES, PAIRS, TILES };
 
 typedef struct {
     const void *panels;
@@ -71,18 +75,18 @@ typedef struct {
 } ahead;
 
 /* One pass over a panel: `rows` rows of inputs, EACH of them a word, against 2 W columns. */
-#define TILE(NAME, ROWS, EACH, STEP, LOAD, ADD)                                                                   \
-    static void NAME##ROWS(const void *panel, const void *inputs, long count, ahead next, pair *y) {              \
+#define PASS(NAME, COUNT, EACH, STEP, LOAD, ADD)                                                                  \
+    static void NAME##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {              \
         const uint32_t *w = panel, *x = inputs;                                                                   \
-        vector sum[ROWS][2];                                                                                      \
-        for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = (vector){0};                                       \
+        vector sum[COUNT][2];                                                                                     \
+        for (int r = 0; r < COUNT; r++) sum[r][0] = sum[r][1] = (vector){0};                                      \
         for (long k = 0, width = count / EACH; k < width; k++, w += STEP) {                                       \
             __builtin_prefetch(next.words, 0, 2), next.words += next.step;                                        \
             vector left, right;                                                                                   \
             LOAD;                                                                                                 \
-            _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; r++) { ADD(x[r * width + k]); }                    \
+            _Pragma("GCC unroll 16") for (int r = 0; r < COUNT; r++) { ADD(x[r * width + k]); }                   \
         }                                                                                                         \
-        for (int r = 0; r < ROWS; r++) AT(y[r]) = sum[r][0], AT(y[r] + W) = sum[r][1];                            \
+        for (int r = 0; r < COUNT; r++) AT(y[r]) = sum[r][0], AT(y[r] + W) = sum[r][1];                           \
     }
 
 #define MULTIPLY(word)                                                                                            \
@@ -105,19 +109,19 @@ typedef struct {
 #define TWO                                                                                                       \
     __builtin_prefetch(next.words - next.step + W, 0, 2);                                                         \
     FLOAT
-#define TILES(ROWS)                                                                                               \
-    TILE(floats_, ROWS, 1, 2 * W, FLOAT, MULTIPLY) TILE(halves_, ROWS, 1, W, SPREAD, MULTIPLY)                    \
-    TILE(pairs_, ROWS, 2, 2 * W, TWO, MULTIPLY_TWO)
+#define PASSES(COUNT)                                                                                             \
+    PASS(floats_, COUNT, 1, 2 * W, FLOAT, MULTIPLY) PASS(halves_, COUNT, 1, W, SPREAD, MULTIPLY)                    \
+    PASS(pairs_, COUNT, 2, 2 * W, TWO, MULTIPLY_TWO)
 #define LISTS {LIST(floats_), LIST(halves_), LIST(pairs_)}
 #else
-#define TILES(ROWS)                                                                                               \
-    TILE(floats_, ROWS, 1, 2 * W, FLOAT, MULTIPLY) TILE(halves_, ROWS, 1, W, SPREAD, MULTIPLY)
+#define PASSES(COUNT)                                                                                             \
+    PASS(floats_, COUNT, 1, 2 * W, FLOAT, MULTIPLY) PASS(halves_, COUNT, 1, W, SPREAD, MULTIPLY)
 #define LISTS {LIST(floats_), LIST(halves_)}
 #endif
 
-TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
+PASSES(1) PASSES(2) PASSES(3) PASSES(4) PASSES(5) PASSES(6)
 #if W == 16
-TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12) TILES(13) TILES(14)
+PASSES(7) PASSES(8) PASSES(9) PASSES(10) PASSES(11) PASSES(12) PASSES(13) PASSES(14)
 #define LIST(NAME)                                                                                                \
     { 0, NAME##1, NAME##2, NAME##3, NAME##4, NAME##5, NAME##6, NAME##7, NAME##8, NAME##9, NAME##10, NAME##11,     \
       NAME##12, NAME##13, NAME##14 }
@@ -125,16 +129,16 @@ TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12) TILES(13) TILES(14)
 #define LIST(NAME) { 0, NAME##1, NAME##2, NAME##3, NAME##4, NAME##5, NAME##6 }
 #endif
 
-typedef void (*tile)(const void *, const void *, long, ahead, pair *);
-static const tile TILE_OF[][MAX_ROWS + 1] = LISTS;
+typedef void (*pass)(const void *, const void *, long, ahead, pair *);
+static const pass PASS_OF[][VECTOR_ROWS + 1] = LISTS;
 
 /* Inputs of a matrix stand as its kind wants them: `place` of the i-th, and `put` W of them there. */
-static inline void *place(void *inputs, long i, long kind) { return (char *)inputs + i * (kind == PAIRS ? 2 : 4); }
+static inline void *place(void *inputs, long i, long kind) { return (char *)inputs + i * (kind >= PAIRS ? 2 : 4); }
 
 static inline void put(void *inputs, long i, vector numbers, long kind) {
 #ifdef __AVX512BF16__
-    if (kind == PAIRS) {
-        _mm256_storeu_si256(place(inputs, i, PAIRS), (__m256i)_mm512_cvtneps_pbh((__m512)numbers));
+    if (kind >= PAIRS) {
+        _mm256_storeu_si256(place(inputs, i, kind), (__m256i)_mm512_cvtneps_pbh((__m512)numbers));
         return;
     }
 #endif
@@ -143,27 +147,37 @@ static inline void put(void *inputs, long i, vector numbers, long kind) {
 
 /* y[r] = columns 2 W p and on of x[r] m' + bias, for the rows of one of several parts, from number `from` on. */
 static void multiply(const matrix *m, long p, const void *x, long from, long rows, long part, long parts, pair *y) {
-    long step = m->kind == HALVES ? W : 2 * W, words = m->inputs / (m->kind == PAIRS ? 2 : 1) * step;
+    long step = m->kind == HALVES ? W : 2 * W, words = m->inputs / (m->kind >= PAIRS ? 2 : 1) * step;
     const uint32_t *panel = (const uint32_t *)m->panels + p * words;
     ahead near = {panel + 96 * W, step}, next = {panel + words * (parts + part) / parts, (step + parts - 1) / parts};
+    ahead soon = parts == 1 ? near : next;
     const void *first = place((void *)x, from * m->inputs, m->kind);
-    TILE_OF[m->kind][rows](panel, first, m->inputs, parts == 1 ? near : next, y);
+#ifdef HAS_TILES
+    if (m->kind == TILES)
+        multiply_tiles(panel, first, m->inputs, rows, soon.words, soon.step, y);
+    else
+#endif
+        PASS_OF[m->kind][rows](panel, first, m->inputs, soon, y);
     if (m->bias)
         for (long r = 0; r < rows; r++)
             for (long i = 0; i < 2 * W; i++) y[r][i] += m->bias[p * 2 * W + i];
 }
 
 /* Rows in parts of nearly equal size, the panel of part after part still being in the cache. */
-#define PARTS(rows) (((rows) + MAX_ROWS - 1) / MAX_ROWS)
+static inline long parts_of(const matrix *m, long rows) {
+    long most = m->kind == TILES ? MAX_ROWS : VECTOR_ROWS;
+    return (rows + most - 1) / most;
+}
 #define FOR_PANELS_AND_PARTS(m, rows)                                                                             \
+    long parts = parts_of(m, rows);                                                                               \
     _Pragma("omp for schedule(static)") for (long p = 0; p < (m)->outputs / (2 * W); p++)                         \
-        for (long part = 0, from = 0, to; part < PARTS(rows); part++, from = to)                                  \
-            if (to = (part + 1) * (rows) / PARTS(rows), 1)
+        for (long part = 0, from = 0, to; part < parts; part++, from = to)                                        \
+            if (to = (part + 1) * (rows) / parts, 1)
 
 static void project(const matrix *m, const void *x, long rows, float *y) {
     pair columns[MAX_ROWS];
     FOR_PANELS_AND_PARTS(m, rows) {
-        multiply(m, p, x, from, to - from, part, PARTS(rows), columns);
+        multiply(m, p, x, from, to - from, part, parts, columns);
         for (long r = from; r < to; r++) {
             float *place = y + r * m->outputs + p * 2 * W;
             AT(place) = AT(columns[r - from]), AT(place + W) = AT(columns[r - from] + W);
@@ -174,7 +188,7 @@ static void project(const matrix *m, const void *x, long rows, float *y) {
 static void project_and_add(const matrix *m, const void *x, long rows, float *y) {
     pair columns[MAX_ROWS];
     FOR_PANELS_AND_PARTS(m, rows) {
-        multiply(m, p, x, from, to - from, part, PARTS(rows), columns);
+        multiply(m, p, x, from, to - from, part, parts, columns);
         for (long r = from; r < to; r++) {
             float *place = y + r * m->outputs + p * 2 * W;
             AT(place) += AT(columns[r - from]), AT(place + W) += AT(columns[r - from] + W);
@@ -186,8 +200,8 @@ static void project_and_add(const matrix *m, const void *x, long rows, float *y)
 static void gate_and_up(const layer *l, const void *x, long rows, void *y) {
     pair gate[MAX_ROWS], up[MAX_ROWS];
     FOR_PANELS_AND_PARTS(&l->gate, rows) {
-        multiply(&l->gate, p, x, from, to - from, part, PARTS(rows), gate);
-        multiply(&l->up, p, x, from, to - from, part, PARTS(rows), up);
+        multiply(&l->gate, p, x, from, to - from, part, parts, gate);
+        multiply(&l->up, p, x, from, to - from, part, parts, up);
         for (long r = from; r < to; r++)
             for (long i = 0; i < 2 * W; i += W) {
                 vector g = AT(gate[r - from] + i);
@@ -381,6 +395,7 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
             project_and_add(&l->down, joined, rows, x);
         }
         if (taps[count]) copy(x, rows, hidden, taps[count], FLOATS);
+        release_tiles();
     }
     return 0;
 }
@@ -388,7 +403,10 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
 /* x: the matrix' inputs, as its kind wants them. */
 void linear(const matrix *m, const void *x, long rows, float *y, int threads) {
 #pragma omp parallel num_threads(threads)
-    project(m, x, rows, y);
+    {
+        project(m, x, rows, y);
+        release_tiles();
+    }
 }
 
 /* y (rows, outputs) = [embedding of each token | its feature] m' + bias, as an EAGLE head's fc reads them. table: `known`
@@ -410,6 +428,7 @@ int linear_of_both(const matrix *m, const void *table, long known, int halves, c
                 put(room, to + width, READ(features + r * width + i), m->kind);
             }
         project(m, room, rows, y);
+        release_tiles();
     }
     return 0;
 }
@@ -422,5 +441,8 @@ void rms_norm(const float *x, const float *weight, float epsilon, long rows, lon
 /* Floats of a vector, for the layout of panels. */
 long lanes(void) { return W; }
 
-/* Whether there are products in bf16 here. */
-long has_pairs(void) { return sizeof TILE_OF / sizeof *TILE_OF > PAIRS; }
+/* The best kind of matrix that works here. */
+long best_kind(void) {
+    long of_vectors = sizeof PASS_OF / sizeof *PASS_OF - 1;
+    return of_vectors == PAIRS && may_use_tiles() ? TILES : of_vectors;
+}

@@ -64,7 +64,7 @@ def kernels() -> ctypes.CDLL | None:
             *(matrix, _POINTER, _LONG, _INT, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT),
         )
         found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
-        found.lanes.restype = found.has_pairs.restype = _LONG
+        found.lanes.restype = found.best_kind.restype = _LONG
     return found
 
 
@@ -75,34 +75,46 @@ def panel() -> int:
 
 class Kind(IntEnum):
     """How a matrix is stored and multiplied, see llama_layer.c. HALVES are bf16 weights that are multiplied in float32,
-    PAIRS such that are multiplied with inputs rounded to bf16, two at a time."""
+    PAIRS such that are multiplied with inputs rounded to bf16, two at a time, TILES the same, 32 inputs at a time."""
 
-    FLOATS, HALVES, PAIRS = range(3)
+    FLOATS, HALVES, PAIRS, TILES = range(4)
+
+    @property
+    def inputs(self) -> int:
+        """Return what a matrix' number of inputs must be a multiple of."""
+        return {Kind.PAIRS: 2, Kind.TILES: 32}.get(self, 1)
 
     @classmethod
     def of(cls, weight: Float[Tensor, "O I"]) -> "Kind":
         """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16."""
         if weight.dtype == torch.bfloat16:
-            return cls.PAIRS if weight.shape[1] % 2 == 0 and bf16_products_pay() else cls.HALVES
+            fast = fastest_in_bf16()
+            return fast if weight.shape[1] % fast.inputs == 0 else cls.HALVES
         return cls.HALVES if bool((weight.bfloat16() == weight).all()) else cls.FLOATS
 
 
-@cache
 def bf16_products_pay() -> bool:
-    """Return True if this processor has instructions for products in bf16, and multiplies faster by them than in
-    float32: some do twice as fast, others at half the rate, and no flag tells which. One core tries it, in a
+    """Return True if this processor multiplies in bf16 faster than in float32."""
+    return fastest_in_bf16() > Kind.HALVES
+
+
+@cache
+def fastest_in_bf16() -> Kind:
+    """Return how this processor multiplies bf16 weights fastest. Its instructions for two products at a time are twice
+    as fast as float32's on some and half as fast on others, and no flag tells which. One core tries it, in a
     millisecond; others' work would not let several keep step."""
-    if kernels() is None or not kernels().has_pairs():
-        return False
+    if kernels() is None:
+        return Kind.HALVES
     weight, rows, out = torch.zeros(256, 512, dtype=torch.bfloat16), torch.zeros(14, 512), torch.empty(14, 256)
-    ways = {kind: PackedMatrix(weight, kind=kind) for kind in (Kind.HALVES, Kind.PAIRS)}
+    ways = {kind: PackedMatrix(weight, kind=kind) for kind in Kind if Kind.HALVES <= kind <= kernels().best_kind()}
     seconds = dict.fromkeys(ways, float("inf"))
     for _ in range(20):  # the fastest run counts: what else the machine does only adds to it
         for kind, matrix in ways.items():
             start = time.perf_counter()
             kernels().linear(matrix.struct, rows.data_ptr(), len(rows), out.data_ptr(), 1)  # zeros in any kind
             seconds[kind] = min(seconds[kind], time.perf_counter() - start)
-    return MARGIN * seconds[Kind.PAIRS] < seconds[Kind.HALVES]
+    fastest = min(seconds, key=seconds.__getitem__)
+    return fastest if MARGIN * seconds[fastest] < seconds[Kind.HALVES] else Kind.HALVES
 
 
 class PackedMatrix:
@@ -116,7 +128,7 @@ class PackedMatrix:
         padded = -(-self.outputs // width) * width
         half = self.kind != Kind.FLOATS
         rows = nn.functional.pad(weight.bfloat16() if half else weight.float(), (0, 0, 0, padded - self.outputs))
-        if self.kind == Kind.PAIRS:  # two numbers of a column share a word
+        if self.kind >= Kind.PAIRS:  # two numbers of a column share a word
             columns = rows.view(-1, width, inputs // 2, 2).transpose(1, 2)
         else:  # HALVES: the numbers of columns i and i + lanes share a word; FLOATS: one vector after the other
             columns = rows.view(-1, 2, width // 2, inputs).permute(0, 3, *((2, 1) if half else (1, 2)))
@@ -127,7 +139,7 @@ class PackedMatrix:
 
     def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
         """Return x W' + b in float32."""
-        inputs = x.to(torch.bfloat16 if self.kind == Kind.PAIRS else torch.float32).contiguous()
+        inputs = x.to(torch.bfloat16 if self.kind >= Kind.PAIRS else torch.float32).contiguous()
         out = torch.empty(*x.shape[:-1], self.struct.outputs)
         rows = x.numel() // self.struct.inputs
         kernels().linear(self.struct, inputs.data_ptr(), rows, out.data_ptr(), torch.get_num_threads())

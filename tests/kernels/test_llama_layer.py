@@ -16,9 +16,9 @@ from tests.rounding import assert_within, dot_bound, growth
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
-KINDS = [Kind.FLOATS, Kind.HALVES]
-if kernels() is not None and kernels().has_pairs():  # not every processor has products in bf16
-    KINDS.append(Kind.PAIRS)
+BEST = Kind.HALVES if kernels() is None else kernels().best_kind()  # not every processor has products in bf16
+KINDS = [kind for kind in Kind if kind <= BEST]
+PRODUCTS_IN_BF16 = [kind for kind in KINDS if kind > Kind.HALVES]
 HIDDEN, HEADS, KV_HEADS, DIM, INNER = 96, 6, 2, 32, 160
 # A layer passes some 500 roundings in sequence, and enlarges errors at most 20-fold: its weights are of order 1/10.
 LAYER = 20 * growth(500)
@@ -120,7 +120,7 @@ def test_a_position_beyond_the_table_of_rotations_is_refused() -> None:
 
 def layer_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> LlamaDecoderLayer:
     """A layer that is packed so; whether products in bf16 pay here does not count."""
-    monkeypatch.setattr(llama_layer, "bf16_products_pay", lambda: kind == Kind.PAIRS)
+    monkeypatch.setattr(llama_layer, "fastest_in_bf16", lambda: kind)
     layer = layer_of(read=read)
     if kind == Kind.FLOATS:  # weights that bf16 cannot hold
         for parameter in layer.parameters():
@@ -153,14 +153,15 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(
             assert torch.equal(found[0, 0], together[row, place])
 
 
-@pytest.mark.skipif(Kind.PAIRS not in KINDS, reason="this processor has no products in bf16")
+@pytest.mark.skipif(not PRODUCTS_IN_BF16, reason="this processor has no products in bf16")
+@pytest.mark.parametrize("kind", PRODUCTS_IN_BF16)
 @pytest.mark.parametrize("read", [True, False])
 @pytest.mark.parametrize(("rows", "n", "prefix"), [(1, 1, 37), (2, 5, 16), (3, 33, 50)])
 @torch.inference_mode()
 def test_products_in_bf16_differ_by_the_rounding_of_inputs(
-    rows: int, n: int, prefix: int, read: bool, monkeypatch: pytest.MonkeyPatch
+    rows: int, n: int, prefix: int, read: bool, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer = layer_as(Kind.PAIRS, monkeypatch, read)
+    layer = layer_as(kind, monkeypatch, read)
     x, positions, mask, buffer = inputs(rows, n, prefix)
     found = packed_output(PackedLayers([layer], HEADS, KV_HEADS, DIM), x, positions, mask, buffer.clone())
     exact = exact_output(layer, x, positions, mask, buffer, prefix)
@@ -169,13 +170,13 @@ def test_products_in_bf16_differ_by_the_rounding_of_inputs(
     assert 2**-14 < off < 2**-8
 
 
-@pytest.mark.parametrize("shape", [(1, 96), (14, 96), (15, 96), (61, 96), (2, 5, 96), (0, 96)])
+@pytest.mark.parametrize("shape", [(1, 96), (14, 96), (16, 96), (32, 96), (61, 96), (2, 5, 96), (0, 96)])
 @pytest.mark.parametrize("outputs", [1, 32, 70])
 @pytest.mark.parametrize("kind", KINDS)
 def test_matrices_of_any_number_of_outputs(shape: tuple[int, ...], outputs: int, kind: Kind) -> None:
     weight, bias, x = torch.randn(outputs, 96), torch.randn(outputs), torch.randn(shape)
     weight = weight if kind == Kind.FLOATS else weight.bfloat16()
-    rounded = x.bfloat16().float() if kind == Kind.PAIRS else x
+    rounded = x.bfloat16().float() if kind > Kind.HALVES else x
     exact = rounded.double() @ weight.double().T
     bound = dot_bound(rounded, weight.T)
     assert_within(PackedMatrix(weight, kind=kind)(x), exact, bound)
@@ -184,50 +185,51 @@ def test_matrices_of_any_number_of_outputs(shape: tuple[int, ...], outputs: int,
     assert_within(found, exact + bias, bound + growth(2) * (exact + bias).abs())
 
 
-@pytest.mark.parametrize("pays", [True, False])
-def test_the_dtype_of_the_weights_chooses_the_arithmetic(pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_layer, "bf16_products_pay", lambda: pays)
+@pytest.mark.parametrize("fastest", [Kind.HALVES, Kind.PAIRS, Kind.TILES])
+def test_the_dtype_of_the_weights_chooses_the_arithmetic(fastest: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_layer, "fastest_in_bf16", lambda: fastest)
     weight = torch.randn(40, 64)
     assert Kind.of(weight) == Kind.FLOATS
     assert Kind.of(weight.bfloat16().float()) == Kind.HALVES
-    assert Kind.of(weight.bfloat16()) == (Kind.PAIRS if pays else Kind.HALVES)
+    assert Kind.of(weight.bfloat16()) == fastest
+    assert Kind.of(weight[:, 2:].bfloat16()) == (Kind.PAIRS if fastest == Kind.PAIRS else Kind.HALVES)
     assert Kind.of(weight[:, 1:].bfloat16()) == Kind.HALVES  # an odd number of inputs makes no pairs
 
 
 @pytest.mark.parametrize(
-    ("seconds", "pays"),
+    ("seconds", "fastest"),
     [
-        ({Kind.HALVES: 2, Kind.PAIRS: 1}, True),
-        ({Kind.HALVES: 1, Kind.PAIRS: 2}, False),
-        ({Kind.HALVES: 1, Kind.PAIRS: 1}, False),
+        ([2, 1], Kind.PAIRS),
+        ([1, 2], Kind.HALVES),
+        ([1, 1], Kind.HALVES),
+        ([6, 7, 1], Kind.TILES),
+        ([6, 3, 4], Kind.PAIRS),
+        ([1], Kind.HALVES),
     ],
 )
-def test_products_in_bf16_pay_where_they_are_faster(seconds: dict, pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_in_bf16_are_used_where_they_are_faster(
+    seconds: list[int], fastest: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = [0.0]
 
     class Kernels:
-        def has_pairs(self) -> bool:
-            return True
+        def best_kind(self) -> int:
+            return Kind.HALVES + len(seconds) - 1
 
         def lanes(self) -> int:
             return 16
 
         def linear(self, matrix: Any, *_arguments: int) -> None:
-            clock[0] += seconds[matrix.kind]
+            clock[0] += seconds[matrix.kind - Kind.HALVES]
 
     monkeypatch.setattr(llama_layer, "kernels", Kernels)
     monkeypatch.setattr(llama_layer.time, "perf_counter", lambda: clock[0])
-    assert llama_layer.bf16_products_pay.__wrapped__() == pays
+    assert llama_layer.fastest_in_bf16.__wrapped__() == fastest
 
 
-def test_products_in_bf16_are_not_tried_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Kernels:
-        def has_pairs(self) -> bool:
-            return False
-
-    for without in (Kernels, lambda: None):  # a linear layer that is tried would fail
-        monkeypatch.setattr(llama_layer, "kernels", without)
-        assert llama_layer.bf16_products_pay.__wrapped__() is False
+def test_without_kernels_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_layer, "kernels", lambda: None)
+    assert llama_layer.fastest_in_bf16.__wrapped__() == Kind.HALVES
 
 
 def test_weights_that_bf16_holds_give_the_bits_of_float32() -> None:
