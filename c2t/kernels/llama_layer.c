@@ -15,10 +15,12 @@
 
    Compiled for the machine that it runs on, by compiled.py. */
 
+#include "llama_layer.h"
 #include "tiles.h"
 #include "vectors.h"
 
 #include <omp.h>
+#include <string.h>
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
@@ -29,43 +31,6 @@ typedef float pair[2 * W];
 
 /* Weights in float32; in bf16; in bf16 for products in bf16; the same for products of tiles. */
 enum { FLOATS, HALVES, PAIRS, TILES };
-
-typedef struct {
-    const void *panels;
-    const float *bias; /* or NULL */
-    long inputs, outputs;
-    long kind;
-} matrix;
-
-typedef struct {
-    matrix qkv, out, gate, up, down;
-    const float *read_norm, *norm; /* weights; read_norm is NULL in a layer that reads its input as it is */
-    long heads, kv_heads, dim;
-    float epsilon;
-} layer;
-
-/* Keys of each layer, and its values so many floats behind them: slot s of head h begins at h * head + s * dim. */
-typedef struct {
-    float *const *keys;
-    long values, head;
-    const int64_t *place; /* of each new token: its slot is place + behind */
-    long behind;
-} cache;
-
-/* Cosines and sines of `known` positions, for half of a head's dimensions, and the position of each token. */
-typedef struct {
-    const float *cosine, *sine;
-    const int64_t *position;
-    long known;
-} rotations;
-
-/* What the tokens see: prefix[r] slots from first[r] on, and of the `slots` behind these the ones in the mask, (rows,
-   slots) bytes. The rows of a text, whose first slots are the same, stand one after the other. */
-typedef struct {
-    const int64_t *first, *prefix;
-    const uint8_t *mask;
-    long slots, longest; /* longest: prefix */
-} sight;
 
 /* Words to be fetched meanwhile, `step` with each number of a row: a little ahead of those in use, or, when the panel has
    been fetched because it serves several parts, the next panel's, a share in the time of each part. */
@@ -359,9 +324,16 @@ static void attention(const layer *l, const float *qkv, const float *keys, long 
 }
 
 static void copy(const float *x, long rows, long width, void *y, long kind) {
+    long whole = width / W * W, left = width - whole;
 #pragma omp for schedule(static)
-    for (long r = 0; r < rows; r++)
-        for (long i = 0; i < width; i += W) put(y, r * width + i, READ(x + r * width + i), kind);
+    for (long r = 0; r < rows; r++) {
+        for (long i = 0; i < whole; i += W) put(y, r * width + i, READ(x + r * width + i), kind);
+        if (!left) continue;
+        float last[W] = {0}, as_put[W]; /* a whole vector would run into the next row */
+        memcpy(last, x + r * width + whole, left * sizeof *last);
+        put(as_put, 0, AT(last), kind);
+        memcpy(place(y, r * width + whole, kind), as_put, (char *)place(as_put, left, kind) - (char *)as_put);
+    }
 }
 
 /* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
@@ -400,11 +372,12 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
     return 0;
 }
 
-/* x: the matrix' inputs, as its kind wants them. */
-void linear(const matrix *m, const void *x, long rows, float *y, int threads) {
+/* y (rows, outputs) = x (rows, inputs) m' + bias. room: rows * inputs floats. */
+void linear(const matrix *m, const float *x, long rows, float *room, float *y, int threads) {
 #pragma omp parallel num_threads(threads)
     {
-        project(m, x, rows, y);
+        copy(x, rows, m->inputs, room, m->kind);
+        project(m, room, rows, y);
         release_tiles();
     }
 }

@@ -25,13 +25,15 @@ MARGIN = 1.2  # products in bf16 must be so many times as fast: where they are, 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 
 
-class _Matrix(ctypes.Structure):
+class Matrix(ctypes.Structure):
+    """A packed matrix as functions in C read it."""
+
     _fields_ = [("panels", _POINTER), ("bias", _POINTER), ("inputs", _LONG), ("outputs", _LONG), ("kind", _LONG)]
 
 
 class _Layer(ctypes.Structure):
     _fields_ = [
-        *((name, _Matrix) for name in ("qkv", "out", "gate", "up", "down")),
+        *((name, Matrix) for name in ("qkv", "out", "gate", "up", "down")),
         *((name, _POINTER) for name in ("read_norm", "norm")),
         *((name, _LONG) for name in ("heads", "kv_heads", "dim")),
         ("epsilon", ctypes.c_float),
@@ -55,11 +57,11 @@ def kernels() -> ctypes.CDLL | None:
     """Return the compiled functions, None where they cannot be had."""
     found = library(Path(__file__).with_suffix(".c"))
     if found is not None:
-        layer, matrix, of = ctypes.POINTER(_Layer), ctypes.POINTER(_Matrix), ctypes.POINTER
+        layer, matrix, of = ctypes.POINTER(_Layer), ctypes.POINTER(Matrix), ctypes.POINTER
         found.llama_layers.argtypes = (
             *(layer, _LONG, _POINTER, of(_Rotations), _LONG, of(_Cache), of(_Sight), _POINTER, _POINTER, _INT),
         )
-        found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _INT)
+        found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _POINTER, _INT)
         found.linear_of_both.argtypes = (
             *(matrix, _POINTER, _LONG, _INT, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT),
         )
@@ -106,12 +108,13 @@ def fastest_in_bf16() -> Kind:
     if kernels() is None:
         return Kind.HALVES
     weight, rows, out = torch.zeros(256, 512, dtype=torch.bfloat16), torch.zeros(14, 512), torch.empty(14, 256)
+    room = torch.empty_like(rows)
     ways = {kind: PackedMatrix(weight, kind=kind) for kind in Kind if Kind.HALVES <= kind <= kernels().best_kind()}
     seconds = dict.fromkeys(ways, float("inf"))
     for _ in range(20):  # the fastest run counts: what else the machine does only adds to it
         for kind, matrix in ways.items():
             start = time.perf_counter()
-            kernels().linear(matrix.struct, rows.data_ptr(), len(rows), out.data_ptr(), 1)  # zeros in any kind
+            kernels().linear(matrix.struct, rows.data_ptr(), len(rows), room.data_ptr(), out.data_ptr(), 1)
             seconds[kind] = min(seconds[kind], time.perf_counter() - start)
     fastest = min(seconds, key=seconds.__getitem__)
     return fastest if MARGIN * seconds[fastest] < seconds[Kind.HALVES] else Kind.HALVES
@@ -135,14 +138,14 @@ class PackedMatrix:
         self._panels = columns.contiguous()
         self._bias = None if bias is None else nn.functional.pad(bias.detach().float(), (0, padded - self.outputs))
         bias_at = None if self._bias is None else self._bias.data_ptr()
-        self.struct = _Matrix(self._panels.data_ptr(), bias_at, inputs, padded, self.kind)
+        self.struct = Matrix(self._panels.data_ptr(), bias_at, inputs, padded, self.kind)
 
     def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
         """Return x W' + b in float32."""
-        inputs = x.to(torch.bfloat16 if self.kind >= Kind.PAIRS else torch.float32).contiguous()
-        out = torch.empty(*x.shape[:-1], self.struct.outputs)
-        rows = x.numel() // self.struct.inputs
-        kernels().linear(self.struct, inputs.data_ptr(), rows, out.data_ptr(), torch.get_num_threads())
+        x, out = x.float().contiguous(), torch.empty(*x.shape[:-1], self.struct.outputs)
+        rows, room = x.numel() // self.struct.inputs, torch.empty_like(x)
+        made = room.data_ptr(), out.data_ptr()
+        kernels().linear(self.struct, x.data_ptr(), rows, *made, torch.get_num_threads())
         return out if self.outputs == self.struct.outputs else out[..., : self.outputs]
 
 
@@ -196,7 +199,10 @@ class PackedNorm:
 
 
 class PackedLayers:
-    """Decoder layers of one shape, of modules with Llama's parts; without an input norm where that is `nn.Identity`."""
+    """Decoder layers of one shape, of modules with Llama's parts; without an input norm where that is `nn.Identity`.
+
+    width: floats of room that a state needs.
+    """
 
     def __init__(self, layers: Iterable[nn.Module], heads: int, kv_heads: int, dim: int):
         self.heads, self.kv_heads, self.dim = heads, kv_heads, dim
@@ -204,10 +210,15 @@ class PackedLayers:
         structs = [self._packed(layer) for layer in layers]
         self._structs = (_Layer * len(structs))(*structs)
         inner = structs[0].gate.outputs
-        self._width = structs[0].out.outputs + max((heads + 2 * kv_heads) * dim, inner) + heads * dim
+        self.width = structs[0].out.outputs + max((heads + 2 * kv_heads) * dim, inner) + heads * dim
 
     def __len__(self) -> int:
         return len(self._structs)
+
+    @property
+    def address(self) -> int:
+        """Return where functions in C find the layers."""
+        return ctypes.addressof(self._structs)
 
     def _packed(self, layer: nn.Module) -> _Layer:
         attention, mlp = _parts(layer)
@@ -263,7 +274,7 @@ class PackedLayers:
         slots = told[2].shape[1]
         seen = _Sight(*(each.data_ptr() for each in told), slots, sight.longest)
         lanes = panel() // 2
-        room = torch.empty(len(x) * self._width + threads * lanes * (sight.longest + slots + lanes))
+        room = torch.empty(len(x) * self.width + threads * lanes * (sight.longest + slots + lanes))
         turned = _Rotations(*(each.data_ptr() for each in (*turns, positions)), len(turns[0]))
         stack = (self._structs, len(self), x.data_ptr(), turned, len(x))
         if kernels().llama_layers(*stack, cache, seen, room.data_ptr(), ctypes.addressof(taps), threads):

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from c2t.kernels.draft_phase import Layered, Raised
 from c2t.models.draft import DraftSession, WrappedSession
-from c2t.protocols import NextTokenDistributions
+from c2t.protocols import NextTokenDistributions, Root
 from c2t.tree import Tree
 
 
@@ -42,6 +43,11 @@ class DeferredSession(WrappedSession):
         """See `c2t.protocols.Draft.expand`."""
         self._catch_up()
         return self.draft.expand(tree, slots)
+
+    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Tree | None:
+        """See `DraftSession.grow_by`."""
+        self._catch_up()
+        return self.draft.grow_by(plan, root, raised)
 
     def fork(self, back: Int[Tensor, " B"]) -> WrappedSession:
         """See `DraftSession.fork`."""

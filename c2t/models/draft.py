@@ -8,9 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
+from c2t.kernels.draft_phase import Layered, Raised
 from c2t.kernels.entries import Columns, Entries, descend, follow
 from c2t.kv_cache import KVCache
-from c2t.protocols import DraftVocabulary, NextTokenDistributions
+from c2t.protocols import DraftVocabulary, NextTokenDistributions, Root
 from c2t.ragged import Ragged, whole
 from c2t.tree import Tree
 
@@ -99,6 +100,11 @@ class DraftSession(ABC):
         hidden = self._forward(level.tokens, level.features, level.positions, sight, rows)
         self.hidden = torch.cat([self.hidden, hidden], 1)
         return self._rows(hidden, rows)
+
+    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Tree | None:
+        """Return the trees that a policy with this plan grows by `expand`, where the draft makes them all at once; None
+        where it does not, and has done nothing."""
+        return None
 
     def refuse_nan(self) -> None:
         """Raise InputError if a distribution of this round was NaN. Called once a round, because it waits for the

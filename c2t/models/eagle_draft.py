@@ -2,17 +2,21 @@
 
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from c2t.kernels.draft_phase import DraftPhase, Layered, Raised, Texts, serves
+from c2t.kernels.draft_phase import Head as PhaseHead
 from c2t.kernels.tree_attention import grouped_attention
-from c2t.models.draft import DraftSession
+from c2t.models.draft import DraftSession, refuse_nan
 from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
 from c2t.models.packed_llama import PackedEagle
 from c2t.models.projection import Projection, version_of
-from c2t.protocols import DraftVocabulary
+from c2t.protocols import DraftVocabulary, Root
 from c2t.ragged import Ragged
+from c2t.tree import Tree
 
 
 class EagleDraft:
@@ -63,6 +67,36 @@ class EagleSession(DraftSession):
         self.draft, self.packed = draft, draft.packed
         self.fused = None if self.packed else draft.fused
         self.dtype = next(draft.head.parameters()).dtype
+        self._phase: DraftPhase | None = None
+
+    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Tree | None:
+        """See `DraftSession.grow_by`: in one call where the head is packed. raised: n-grams that it is mixed with."""
+        phase = self._phase_of(plan)
+        if phase is None:
+            return None
+        rows, layers = len(root.token), self.packed.decoder.layers
+        for number in range(len(layers)):  # slots of the trees
+            self.cache.append(number, self.hidden, rows, layers.kv_heads, phase.entries, layers.dim)
+        places = self.cache.length
+        turns = self.packed.decoder.rotations.below(places + plan.levels + 1)
+        text = Texts(
+            root.token, self.hidden[:, 0], self.cache.lengths, self.cache.buffers, places, self.cache.step, turns
+        )
+        grown = phase(text, raised, lambda: refuse_nan(torch.ones((), dtype=torch.bool)))
+        self.expanded, self.passes = True, grown.passes
+        return Tree.of(grown.blocks, capped=grown.capped)
+
+    def _phase_of(self, plan: Layered) -> DraftPhase | None:
+        """Return the phase of this plan, None where there is none: it is made again for another plan."""
+        if type(self) is not EagleSession or self.packed is None or torch.is_grad_enabled():
+            return None
+        if self._phase is None or self._phase.plan != plan:
+            lm_head = self.draft.lm_head.packed()
+            tokens = self.vocabulary and self.vocabulary.tokens
+            head = lm_head and PhaseHead(*self.packed.parts, lm_head, tokens)
+            fits = head is not None and serves(head) and lm_head.outputs >= plan.K
+            self._phase = DraftPhase(head, plan) if fits else None
+        return self._phase
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`; each feature is paired with the token after it, so the prompt's first token is

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
+from c2t.kernels.draft_phase import Layered, Raised
 from c2t.kernels.ngrams import LONGEST, SHORTEST, Paths, mix, raise_followers, serves
 from c2t.models.block import BlockDraft
 from c2t.models.conditioned import ConditionedDraft
@@ -21,7 +22,7 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.models.hydra import HydraDraft
 from c2t.models.medusa import MedusaDraft
 from c2t.models.published_medusa import PublishedMedusaDraft
-from c2t.protocols import NextTokenDistributions
+from c2t.protocols import NextTokenDistributions, Root
 from c2t.ragged import whole
 from c2t.tree import Tree
 
@@ -97,6 +98,13 @@ class NgramSession(WrappedSession):
             return mix(paths, slots, tokens, log_probs, self.prior_weights)
 
         return rows.rescored(PLAUSIBLE, mixed)
+
+    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Tree | None:
+        """See `DraftSession.grow_by`."""
+        if raised is not None:  # the draft of this session's is mixed already
+            return None
+        own = Raised(self.text, self.lengths.contiguous(), PLAUSIBLE, self.prior_weights)
+        return self.draft.grow_by(plan, root, own)
 
     def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
         """See `DraftSession.fork`."""

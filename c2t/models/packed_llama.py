@@ -103,6 +103,11 @@ class PackedEagle:
         self.embed_tokens, self.fc = head.embed_tokens, PackedFc(head.fc)
         self.decoder = Decoder(head.layers, head.rotary)
 
+    @property
+    def parts(self) -> tuple[PackedFc, PackedLayers, Tensor]:
+        """Return what joins token and feature, the layers, and the embeddings."""
+        return self.fc, self.decoder.layers, self.embed_tokens.weight
+
     def __call__(
         self,
         features: Float[Tensor, "B n H"],

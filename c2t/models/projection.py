@@ -51,6 +51,15 @@ class Projection:
         kind = packing_of(self.linear)
         if kind is None or x.is_cuda or x.dtype != torch.float32 or self._learns(x):
             return self.linear(x)
+        return self.copy(kind)(x)
+
+    def packed(self) -> PackedMatrix | None:
+        """Return the copy for c2t's own kernel, None where a layer has none."""
+        copy = self.copy(PackedMatrix) if packing_of(self.linear) is PackedMatrix else None
+        return copy if isinstance(copy, PackedMatrix) else None
+
+    def copy(self, kind: type[PackedMatrix] | type[OneDNNMatrix]) -> PackedMatrix | OneDNNMatrix:
+        """Return the packed copy of the weights as they are now."""
         weight: Tensor = self.linear.weight
         if self._look is None or self._look.data_ptr() != weight.data_ptr():
             self._look = look_at(weight)
@@ -58,7 +67,7 @@ class Projection:
         if copy is None or copy[0] != version:
             copy = version, kind(weight, self.linear.bias)
             _COPIES[self.linear] = copy
-        return copy[1](x)
+        return copy[1]
 
     def _learns(self, x: Tensor) -> bool:
         weight: Tensor = self.linear.weight

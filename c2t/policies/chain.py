@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from c2t.errors import at_least_one, probability
-from c2t.policies.growth import LevelSelection, grow
+from c2t.kernels.select import SelectLimits
+from c2t.policies.growth import LevelSelection, StaticPlan, at_once, grow
 from c2t.policies.limits import Size, check_size
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -46,6 +47,10 @@ class Chain:
     draft_length = levels  # what alpha is a share of
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
+        plan = StaticPlan(K=1, width=1, levels=self.length, M=0, limits=SelectLimits(threshold=0.0))
+        if (tree := at_once(draft, root, plan)) is not None:
+            return tree
+
         def everyone(children: Nodes, _parent_score: Tensor) -> LevelSelection:
             return LevelSelection(children.log_joint, torch.ones_like(children.alive))
 

@@ -7,7 +7,7 @@ import torch
 
 from c2t.errors import InputError, at_least_one, from_zero
 from c2t.kernels.select import SelectLimits
-from c2t.policies.growth import StaticPlan
+from c2t.policies.growth import StaticPlan, at_once
 from c2t.policies.limits import Size, check_size, expanded
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -63,6 +63,8 @@ class Eagle2:
         return Size(min(self.N or 1 + candidates, 1 + candidates), candidates)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
+        if self._planned and (tree := at_once(draft, root, self.plan())) is not None:
+            return tree
         tree = Tree.root(root.token)
         frontier = torch.zeros_like(root.token)[:, None]
         for _ in range(self.levels):
@@ -78,10 +80,14 @@ class Eagle2:
 
     def plan(self) -> StaticPlan:
         """Return the policy as numbers (see `StaticPlan`); InputError for the full tree and the ablations."""
-        if self.N is None or not self.reranked or self.expand != "value":
+        if not self._planned:
             raise InputError("Eagle2: CUDA graphs need a number N, expand=value and reranked=true")
         slots = 1 + self.K * self.levels
         return StaticPlan(self.K, self.K, self.levels, self.M, SelectLimits(0.0, slots), reranked=self.N)
+
+    @property
+    def _planned(self) -> bool:
+        return self.N is not None and self.reranked and self.expand == "value"
 
 
 def rerank(tree: Tree, count: int) -> Tree:

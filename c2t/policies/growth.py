@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from c2t.kernels.draft_phase import Layered
 from c2t.kernels.nodes import Limits
 from c2t.kernels.select import Network, SelectLimits
 from c2t.protocols import Draft, Root
@@ -44,6 +45,15 @@ class LevelSelection(NamedTuple):
 
 
 Select = Callable[[Nodes, Float[Tensor, "B n"]], LevelSelection]
+
+
+def at_once(draft: Draft, root: Root, plan: StaticPlan) -> Tree | None:
+    """Return the trees of a plan that ranks by joint probability, where the draft grows them by itself, in fewer steps
+    (`c2t.kernels.draft_phase`); None elsewhere."""
+    grow_by = getattr(draft, "grow_by", None)
+    if grow_by is None or plan.network is not None or plan.branching is not None or plan.M != 0:
+        return None
+    return grow_by(Layered(plan.K, plan.width, plan.levels, plan.reranked or 0, *plan.limits), root)
 
 
 def grow(

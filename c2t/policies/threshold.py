@@ -6,7 +6,7 @@ from torch import Tensor
 
 from c2t.errors import at_least_one, probability
 from c2t.kernels.select import SelectLimits
-from c2t.policies.growth import LevelSelection, StaticPlan, grow
+from c2t.policies.growth import LevelSelection, StaticPlan, at_once, grow
 from c2t.policies.limits import Size, check_size, grown
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -45,6 +45,9 @@ class JointThreshold:
         return grown(self.K, self.W or self.max_width, self.levels, self.max_nodes)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
+        if (tree := at_once(draft, root, self.plan())) is not None:
+            return tree
+
         def probable(children: Nodes, _parent_score: Tensor) -> LevelSelection:
             return LevelSelection(children.log_joint, children.log_joint.exp() >= self.threshold)
 

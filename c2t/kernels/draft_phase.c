@@ -1,0 +1,278 @@
+/* The draft phase of a round in one call: a layered policy that ranks by joint probability, on an EAGLE-1/2 head; see
+   draft_phase.py. What computes is in other libraries (llama_layer.c, rows.c, ngrams.c), whose functions are given. */
+
+#include "best.h"
+#include "llama_layer.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct {
+    int (*linear_of_both)(const matrix *, const void *, long, int, const int64_t *, const float *, long, float *,
+                          float *, int);
+    int (*llama_layers)(const layer *, long, float *, const rotations *, long, const cache *, const sight *, float *,
+                        float *const *, int);
+    void (*linear)(const matrix *, const float *, long, float *, float *, int);
+    void (*rank_rows)(const float *, long, long, long, long, int64_t *, float *, float *, float *, int);
+    int (*raise_followers)(const int64_t *, long, long, const int64_t *, const int64_t *, const int64_t *, long,
+                           const int64_t *, const int64_t *, long, float *, long, const int64_t *, long,
+                           const double *, long, long);
+} functions;
+
+/* See `StaticPlan`. reranked: 0 if candidates join by threshold. */
+typedef struct {
+    long K, width, levels, reranked, most, strict;
+    float threshold;
+} plan;
+
+/* table: embeddings of `known` tokens. ids: the tokens that are drafted from, NULL for all. room: floats that the layers
+   need for a state, and for each slot that it sees, `lanes` for each thread. */
+typedef struct {
+    matrix fc, lm_head;
+    const layer *layers;
+    long count;
+    const void *table;
+    long known, halves;
+    const int64_t *ids;
+    long vocabulary, hidden, room, lanes;
+} head;
+
+/* The rows' roots: tokens, states (rows, hidden), tokens before each. The cache has `places` of the text, and of row r its
+   first slot at r * step. */
+typedef struct {
+    long rows;
+    const int64_t *root, *lengths;
+    const float *hidden;
+    float *const *keys;
+    long values, head, step, places;
+    const float *cosine, *sine;
+    long known;
+} text;
+
+/* What raises the logits, see ngrams.c; kinds: 0 for nothing. */
+typedef struct {
+    const int64_t *text;
+    long stride, longest;
+    const int64_t *lengths;
+    long plausible;
+    const double *prior;
+    long shortest, kinds;
+} ngrams;
+
+/* Columns (rows, slots) of the trees; count: nodes of each. column: of the cache, behind the text, for a node that was
+   expanded. */
+typedef struct {
+    int64_t *token, *parent, *depth, *rank, *column, *count;
+    float *log_prob, *log_joint, *most;
+    long slots;
+} nodes;
+
+/* Nodes that are expanded together, row after row: of row r those from begin[r] to begin[r + 1]. */
+typedef struct {
+    int64_t *row, *slot, *begin;
+} frontier;
+
+/* Everything that a phase needs room for. states: (rows, entries, hidden), the root's first. joint, usable, place: of a
+   row's candidates. */
+typedef struct {
+    nodes tree;
+    frontier now, next;
+    float *states, *features, *x, *inner, *logits, *log_prob, *none, *log_norm, *joint;
+    int64_t *token, *position, *place, *first, *prefix, *top, *chosen, *kept, *put;
+    uint8_t *mask, *usable, *stays;
+    long entries, wide, candidates;
+} rooms;
+
+static void *take(char **room, long size) {
+    char *taken = *room;
+    *room = taken + (size + 63) / 64 * 64;
+    return taken;
+}
+
+static long most_of(long a, long b) { return a > b ? a : b; }
+
+/* Lay out the rooms from `room` on; return the byte behind them. */
+static char *lay_out(const plan *p, const head *h, const text *t, int threads, char *room, rooms *m) {
+    long width = most_of(p->width, 1), rows = t->rows, wide = rows * width;
+    m->candidates = width * p->K, m->wide = wide, m->entries = 1 + width * (p->levels - 1);
+    m->tree.slots = 1 + p->levels * (p->reranked ? m->candidates : width);
+    long cells = rows * m->tree.slots, places = t->places + m->entries, whole = sizeof(int64_t), real = sizeof(float);
+    int64_t **columns[] = {&m->tree.token, &m->tree.parent, &m->tree.depth, &m->tree.rank, &m->tree.column};
+    for (int c = 0; c < 5; c++) *columns[c] = take(&room, cells * whole);
+    float **numbers[] = {&m->tree.log_prob, &m->tree.log_joint, &m->tree.most};
+    for (int c = 0; c < 3; c++) *numbers[c] = take(&room, cells * real);
+    m->tree.count = take(&room, rows * whole);
+    frontier *both[] = {&m->now, &m->next};
+    for (int f = 0; f < 2; f++) {
+        both[f]->row = take(&room, wide * whole), both[f]->slot = take(&room, wide * whole);
+        both[f]->begin = take(&room, (rows + 1) * whole);
+    }
+    int64_t **of_each[] = {&m->token, &m->position, &m->place, &m->first, &m->prefix};
+    for (int c = 0; c < 5; c++) *of_each[c] = take(&room, wide * whole);
+    m->states = take(&room, rows * m->entries * h->hidden * real);
+    m->features = take(&room, wide * h->hidden * real), m->x = take(&room, wide * h->hidden * real);
+    long inner = most_of(wide * most_of(h->room, 2 * h->hidden) + threads * h->lanes * (places + h->lanes), 1);
+    m->inner = take(&room, inner * real);
+    m->logits = take(&room, wide * h->vocabulary * real);
+    m->top = take(&room, wide * p->K * whole), m->log_prob = take(&room, wide * p->K * real);
+    m->none = take(&room, wide * real), m->log_norm = take(&room, wide * real);
+    m->joint = take(&room, m->candidates * real), m->usable = take(&room, m->candidates);
+    m->chosen = take(&room, m->candidates * whole);
+    m->kept = take(&room, m->tree.slots * whole), m->put = take(&room, m->tree.slots * whole);
+    m->stays = take(&room, 2 * m->tree.slots);
+    m->mask = take(&room, wide * places);
+    return room;
+}
+
+/* Bytes of room that a phase needs. */
+long room_of(const plan *p, const head *h, const text *t, int threads) {
+    rooms m;
+    return lay_out(p, h, t, threads, (char *)0, &m) - (char *)0;
+}
+
+/* Append candidate `which` of those below the frontier's nodes of row r. */
+static void append(const plan *p, const head *h, const rooms *m, long r, long which) {
+    const nodes *t = &m->tree;
+    long from = m->now.begin[r] + which / p->K, rank = which % p->K, above = r * t->slots + m->now.slot[from];
+    long at = r * t->slots + t->count[r]++;
+    int64_t place = m->top[from * p->K + rank];
+    t->token[at] = h->ids ? h->ids[place] : place;
+    t->parent[at] = m->now.slot[from], t->depth[at] = t->depth[above] + 1, t->rank[at] = rank;
+    t->log_prob[at] = m->log_prob[from * p->K + rank], t->log_joint[at] = m->joint[which];
+    t->most[at] = m->log_prob[from * p->K];
+}
+
+/* Let row r's candidates join, and its next frontier begin at number `from`; return where that ends. capped: what only
+   limits keep out. */
+static long join_row(const plan *p, const head *h, const rooms *m, long r, long from, int64_t *capped) {
+    long begin = m->now.begin[r], n = (m->now.begin[r + 1] - begin) * p->K, grown = m->tree.count[r];
+    long survivors = 0;
+    for (long i = 0; i < n; i++) {
+        long above = r * m->tree.slots + m->now.slot[begin + i / p->K];
+        m->joint[i] = m->tree.log_joint[above] + m->log_prob[begin * p->K + i];
+        m->usable[i] = p->reranked || (expf(m->joint[i]) >= p->threshold && m->joint[i] > -INFINITY);
+        survivors += m->usable[i];
+    }
+    long wanted = survivors < p->width ? survivors : p->width;
+    long space = p->reranked ? wanted + 1 : p->most - grown, count = wanted < space ? wanted : space;
+    *capped += p->reranked ? 0 : (p->strict ? survivors : wanted) - count;
+    the_best(m->joint, 0, m->usable, 1, n, count, m->chosen);
+    for (long i = 0; i < (p->reranked ? n : count); i++) append(p, h, m, r, p->reranked ? i : m->chosen[i]);
+    for (long i = 0; i < count && count < space; i++, from++)
+        m->next.row[from] = r, m->next.slot[from] = grown + (p->reranked ? m->chosen[i] : i);
+    return from;
+}
+
+/* Run the draft over the frontier, whose nodes take the cache's columns from `column` on, to its logits. Returns the column
+   behind them, or -1. */
+static long expand(const functions *f, const head *h, const text *t, const rooms *m, long column, int threads) {
+    const nodes *tree = &m->tree;
+    long many = m->now.begin[t->rows], size = h->hidden * sizeof(float), widest = 0;
+    for (long r = 0; r < t->rows; r++) widest = most_of(widest, m->now.begin[r + 1] - m->now.begin[r]);
+    long places = t->places + column + widest;
+    memset(m->mask, 0, many * places);
+    for (long i = 0; i < many; i++) {
+        long r = m->now.row[i], number = i - m->now.begin[r], at = r * tree->slots + m->now.slot[i];
+        long above = r * tree->slots + tree->parent[at];
+        tree->column[at] = column + number;
+        m->token[i] = tree->token[at], m->position[i] = t->lengths[r] + tree->depth[at];
+        m->first[i] = r * t->step, m->place[i] = m->first[i] + number, m->prefix[i] = 0;
+        memcpy(m->features + i * h->hidden, m->states + (r * m->entries + 1 + tree->column[above]) * h->hidden, size);
+        uint8_t *sees = m->mask + i * places;
+        memset(sees, 1, t->lengths[r]);
+        for (long a = at; tree->column[a] >= 0; a = r * tree->slots + tree->parent[a]) sees[t->places + tree->column[a]] = 1;
+    }
+    rotations turns = {t->cosine, t->sine, m->position, t->known};
+    cache keys = {t->keys, t->values, t->head, m->place, t->places + column};
+    sight seen = {m->first, m->prefix, m->mask, places, 0};
+    float *taps[h->count + 1];
+    memset(taps, 0, sizeof taps);
+    if (f->linear_of_both(&h->fc, h->table, h->known, h->halves, m->token, m->features, many, m->inner, m->x, threads))
+        return -1;
+    if (f->llama_layers(h->layers, h->count, m->x, &turns, many, &keys, &seen, m->inner, taps, threads)) return -1;
+    for (long i = 0; i < many; i++) {
+        long r = m->now.row[i], entry = 1 + column + i - m->now.begin[r];
+        memcpy(m->states + (r * m->entries + entry) * h->hidden, m->x + i * h->hidden, size);
+    }
+    f->linear(&h->lm_head, m->x, many, m->inner, m->logits, threads);
+    return column + widest;
+}
+
+/* Which nodes of row r are left, in the order of their slots. */
+static long keep(const plan *p, const rooms *m, long r) {
+    const float *joint = m->tree.log_joint + r * m->tree.slots;
+    long count = m->tree.count[r], kept = 0;
+    uint8_t *stays = m->stays, *alive = stays + m->tree.slots;
+    memset(stays, !p->reranked || count <= p->reranked, count);
+    if (p->reranked && count > p->reranked) {
+        memset(alive, 1, count);
+        the_best(joint, 0, alive, 1, count, p->reranked, m->kept);
+        for (long i = 0; i < p->reranked; i++) stays[m->kept[i]] = 1;
+    }
+    for (long s = 0; s < count; s++)
+        if (stays[s]) m->kept[kept++] = s;
+    return kept;
+}
+
+/* Write row r's tree, of `count` nodes, into columns of n slots (see nodes.c); what is left of them is dead. */
+static void write_row(const rooms *m, const text *t, long r, long count, long n, int64_t *whole, float *real,
+                      float *score, uint8_t *alive) {
+    const nodes *from = &m->tree;
+    const int64_t *columns[] = {from->token, from->parent, from->depth, from->rank};
+    const float *numbers[] = {from->log_prob, from->log_joint, 0, from->most};
+    for (long i = 0; i < count; i++) m->put[m->kept[i]] = i;
+    for (long i = 0, out = r * n; i < n; i++, out++) {
+        long at = i < count ? r * from->slots + m->kept[i] : r * from->slots;
+        for (int c = 0; c < 4; c++) whole[c * t->rows * n + out] = i < count ? columns[c][at] : 0;
+        if (i && i < count) whole[t->rows * n + out] = m->put[from->parent[at]];
+        for (int c = 0; c < 4; c++) real[c * t->rows * n + out] = numbers[c] ? i < count ? numbers[c][at] : -INFINITY : NAN;
+        score[out] = !i ? 1 : i < count ? from->log_joint[at] : -INFINITY;
+        alive[out] = i < count;
+    }
+}
+
+/* whole, real: (4, rows, n); score, alive: (rows, n), for the n that is returned, at most `most`. capped, passes: (rows).
+   room: of `room_of` bytes. Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a
+   distribution that is NaN. */
+long draft_phase(const functions *f, const plan *p, const head *h, const text *t, const ngrams *g, char *room,
+                 int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
+                 int threads) {
+    rooms m;
+    lay_out(p, h, t, threads, room, &m);
+    const nodes *tree = &m.tree;
+    for (long r = 0; r < t->rows; r++) {
+        long at = r * tree->slots;
+        tree->count[r] = 1, capped[r] = passes[r] = 0;
+        tree->token[at] = t->root[r], tree->parent[at] = tree->depth[at] = tree->column[at] = -1, tree->rank[at] = 0;
+        tree->log_prob[at] = tree->log_joint[at] = tree->most[at] = 0;
+        m.now.row[r] = m.now.begin[r] = r, m.now.slot[r] = 0;
+        memcpy(m.states + r * m.entries * h->hidden, t->hidden + r * h->hidden, h->hidden * sizeof(float));
+    }
+    m.now.begin[t->rows] = t->rows;
+    f->linear(&h->lm_head, t->hidden, t->rows, m.inner, m.logits, threads);
+    for (long level = 0, column = 0;; level++) {
+        long many = m.now.begin[t->rows];
+        if (g->kinds && f->raise_followers(g->text, g->stride, g->longest, g->lengths, tree->token, tree->parent,
+                                           tree->slots, m.now.row, m.now.slot, many, m.logits, h->vocabulary, h->ids,
+                                           g->plausible, g->prior, g->shortest, g->kinds))
+            return -2;
+        f->rank_rows(m.logits, many, h->vocabulary, p->K, 0, m.top, m.log_prob, m.none, m.log_norm, threads);
+        for (long i = 0; i < many; i++)
+            if (m.log_norm[i] != m.log_norm[i]) return -3;
+        long next = 0;
+        for (long r = 0; r < t->rows; r++) {
+            passes[r] += m.now.begin[r + 1] > m.now.begin[r];
+            m.next.begin[r] = next;
+            next = join_row(p, h, &m, r, next, capped + r);
+        }
+        m.next.begin[t->rows] = next;
+        if (!next || level == p->levels - 1) break;
+        frontier last = m.now;
+        m.now = m.next, m.next = last;
+        if ((column = expand(f, h, t, &m, column, threads)) < 0) return -1;
+    }
+    long n = 0;
+    for (long r = 0; r < t->rows; r++) n = most_of(n, p->reranked && tree->count[r] > p->reranked ? p->reranked : tree->count[r]);
+    for (long r = 0; r < t->rows; r++) write_row(&m, t, r, keep(p, &m, r), n, whole, real, score, alive);
+    return n;
+}

@@ -1,0 +1,217 @@
+"""A round's draft phase in one call: a layered policy that ranks by joint probability, on an EAGLE-1/2 head on a CPU.
+
+Level by level (`c2t.policies.growth`, `c2t.policies.eagle2`) it takes a dozen calls a level, and after a target's
+forward the code of each is cold: of a round of four levels that was 2 ms in 18 (`docs/LOG.md`). The same functions in C
+compute here, so the trees are the same.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.kernels import llama_layer, ngrams, rows
+from c2t.kernels.compiled import library
+from c2t.kernels.layer_buffers import LayerBuffers
+from c2t.kernels.llama_layer import PackedFc, PackedLayers, PackedMatrix
+from c2t.kernels.nodes import Blocks
+
+_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead of a size
+
+
+class Layered(NamedTuple):
+    """A policy as numbers: K candidates per frontier node, of which the `width` best of a level are expanded.
+
+    reranked: the tree is the so many most probable of all candidates, root included (EAGLE-2). 0: candidates join whose
+    joint probability is at least `threshold`, the `width` best of a level, as long as a tree has at most max_nodes;
+    strict: what `width` keeps out is counted, too.
+    """
+
+    K: int
+    width: int
+    levels: int
+    reranked: int = 0
+    threshold: float = 0.0
+    max_nodes: int = 1024
+    strict: bool = False
+
+
+class Head(NamedTuple):
+    """Parts of a head: what joins token and feature, its layers, the embeddings, the LM head, and the tokens that this
+    one is of, in rising order (None: all)."""
+
+    fc: PackedFc
+    layers: PackedLayers
+    table: Float[Tensor, "V H"]
+    lm_head: PackedMatrix
+    tokens: Int[Tensor, " v"] | None
+
+
+class Texts(NamedTuple):
+    """Texts that B trees grow under: root tokens, the draft's states behind them, and the texts before them, whose keys and
+    values are in the first slots of `buffers`; there is room for those of the trees (`DraftPhase.entries`) behind them.
+
+    places: slots of the longest text. step: slots of a row in all heads. turns: cosines and sines of all positions.
+    """
+
+    root: Int[Tensor, " B"]
+    hidden: Float[Tensor, "B H"]
+    lengths: Int[Tensor, " B"]
+    buffers: LayerBuffers
+    places: int
+    step: int
+    turns: tuple[Float[Tensor, "P h"], Float[Tensor, "P h"]]
+
+
+class Raised(NamedTuple):
+    """N-grams that the draft is mixed with; see `c2t.kernels.ngrams`."""
+
+    text: Int[Tensor, "B L"]
+    lengths: Int[Tensor, " B"]
+    plausible: int
+    prior_weights: Sequence[float]
+
+
+class Grown(NamedTuple):
+    """The trees' columns; for each row the nodes that only a limit kept out, and the draft's forwards."""
+
+    blocks: Blocks
+    capped: Int[Tensor, " B"]
+    passes: Int[Tensor, " B"]
+
+
+class _Functions(ctypes.Structure):
+    _fields_ = [(name, _POINTER) for name in ("linear_of_both", "layers", "linear", "rank_rows", "raise_followers")]
+
+
+class _Plan(ctypes.Structure):
+    _fields_ = [
+        *((name, _LONG) for name in ("K", "width", "levels", "reranked", "most", "strict")),
+        ("threshold", ctypes.c_float),
+    ]
+
+
+class _Head(ctypes.Structure):
+    _fields_ = [
+        *((name, llama_layer.Matrix) for name in ("fc", "lm_head")),
+        ("layers", _POINTER),
+        ("count", _LONG),
+        ("table", _POINTER),
+        *((name, _LONG) for name in ("known", "halves")),
+        ("ids", _POINTER),
+        *((name, _LONG) for name in ("vocabulary", "hidden", "room", "lanes")),
+    ]
+
+
+class _Text(ctypes.Structure):
+    _fields_ = [
+        ("rows", _LONG),
+        *((name, _POINTER) for name in ("root", "lengths", "hidden", "keys")),
+        *((name, _LONG) for name in ("values", "head", "step", "places")),
+        *((name, _POINTER) for name in ("cosine", "sine")),
+        ("known", _LONG),
+    ]
+
+
+class _Ngrams(ctypes.Structure):
+    _fields_ = [
+        ("text", _POINTER),
+        *((name, _LONG) for name in ("stride", "longest")),
+        ("lengths", _POINTER),
+        ("plausible", _LONG),
+        ("prior", ctypes.POINTER(ctypes.c_double)),
+        *((name, _LONG) for name in ("shortest", "kinds")),
+    ]
+
+
+@cache
+def compiled() -> tuple[ctypes.CDLL, _Functions] | None:
+    """Return the compiled function and those that it calls, None where one of them cannot be had."""
+    found = library(Path(__file__).with_suffix(".c"))
+    layers, ranking, mixing = llama_layer.kernels(), rows.compiled(), ngrams.compiled()
+    if found is None or layers is None or ranking is None or mixing is None:
+        return None
+    of = ctypes.POINTER
+    of_all = (of(_Plan), of(_Head), of(_Text))
+    found.room_of.argtypes, found.room_of.restype = (*of_all, _INT), _LONG
+    found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), *[_POINTER] * 7, _INT)
+    found.draft_phase.restype = _LONG
+    called = layers.linear_of_both, layers.llama_layers, layers.linear, ranking.rank_rows, mixing.raise_followers
+    return found, _Functions(*(ctypes.cast(function, _POINTER) for function in called))
+
+
+def serves(head: Head) -> bool:
+    """Return True if a phase can run on this head: on a CPU with a compiler, and with an LM head of whole panels."""
+    return compiled() is not None and head.lm_head.outputs == head.lm_head.struct.outputs
+
+
+class DraftPhase:
+    """A layered policy on a head, for one generation at a time: it keeps its room from round to round."""
+
+    def __init__(self, head: Head, plan: Layered):
+        self.head, self.plan = head, plan
+        self.entries = plan.width * (plan.levels - 1)  # slots of the cache that a row's tree takes
+        self._room = torch.empty(0, dtype=torch.uint8)
+        K, width, levels, reranked, threshold, most, strict = plan
+        self._plan = _Plan(K, width, levels, reranked, most, strict, threshold)
+        fc, layers, table, lm_head, tokens = head
+        self._head = _Head(
+            *(fc.matrix.struct, lm_head.struct, layers.address, len(layers)),
+            *(table.data_ptr(), len(table), table.dtype == torch.bfloat16),
+            *(None if tokens is None else tokens.data_ptr(), lm_head.outputs),
+            *(table.shape[1], layers.width, llama_layer.panel() // 2),
+        )
+
+    def __call__(self, text: Texts, raised: Raised | None, refuse_nan: Callable[[], None]) -> Grown:
+        """Return the trees. refuse_nan(): is called, and raises, if a distribution of the draft is NaN. IndexError for
+        a token that has no embedding."""
+        root, hidden, lengths, buffers, places, step, (cosine, sine) = text
+        root, hidden, lengths = root.contiguous(), hidden.contiguous(), lengths.contiguous()
+        assert hidden.dtype == buffers[0].dtype == torch.float32
+        assert root.dtype == lengths.dtype == torch.int64
+        assert buffers.alike
+        strides, count, threads = buffers[0].stride(), len(root), torch.get_num_threads()
+        of_text = _Text(
+            *(count, root.data_ptr(), lengths.data_ptr(), hidden.data_ptr(), ctypes.addressof(buffers.addresses)),
+            *(strides[0], strides[-3], step, places, cosine.data_ptr(), sine.data_ptr(), len(cosine)),
+        )
+        function, called = compiled()
+        needed = function.room_of(self._plan, self._head, of_text, threads)
+        if needed > len(self._room):
+            self._room = torch.empty(2 * needed, dtype=torch.uint8)
+        size, reranked = self._most(), self.plan.reranked
+        size = min(size, reranked) if reranked else size
+        whole, real = torch.empty(4 * count * size, dtype=torch.int64), torch.empty(4 * count * size)
+        score, alive = torch.empty(count * size), torch.empty(count * size, dtype=torch.bool)
+        capped, passes = torch.empty(2, count, dtype=torch.int64)
+        made = (each.data_ptr() for each in (self._room, whole, real, score, alive, capped, passes))
+        n = function.draft_phase(called, self._plan, self._head, of_text, _ngrams(raised), *made, threads)
+        if n == UNKNOWN:
+            raise IndexError(f"a token that is not among the {len(self.head.table)} known ones")
+        if n == NO_MEMORY:
+            raise MemoryError("no memory to count what follows in a text")
+        if n == NAN:
+            refuse_nan()
+        whole, real = (each[: 4 * count * n].view(4, count, n) for each in (whole, real))
+        score, alive = (each[: count * n].view(count, n) for each in (score, alive))
+        return Grown(Blocks(whole, real, score, alive), capped, passes)
+
+    def _most(self) -> int:
+        """Return the nodes of a tree at most, before it is reranked."""
+        K, width, levels, reranked, *_ = self.plan
+        return 1 + levels * width * (K if reranked else 1)
+
+
+def _ngrams(raised: Raised | None) -> _Ngrams:
+    if raised is None:
+        return _Ngrams()
+    text, lengths, plausible, weights = raised
+    prior = (ctypes.c_double * len(weights))(*weights)
+    of_text = text.data_ptr(), text.stride(0), text.shape[1], lengths.data_ptr()
+    return _Ngrams(*of_text, plausible, prior, ngrams.SHORTEST, len(weights))

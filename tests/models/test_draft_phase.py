@@ -1,0 +1,126 @@
+"""A draft phase in one call grows the trees that a policy grows level by level, to the bit."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from c2t.decoding import Committed, TargetVerifier, draft_session
+from c2t.errors import InputError
+from c2t.kernels.draft_phase import compiled
+from c2t.models.eagle_draft import EagleSession
+from c2t.models.ngrams import NgramSession
+from c2t.models.pairs import Pair, load_pair, with_ngrams
+from c2t.policies.chain import Chain
+from c2t.policies.eagle2 import Eagle2
+from c2t.policies.threshold import JointThreshold
+from c2t.protocols import NextTokenDistributions
+from c2t.sampling import Sampling
+from c2t.tree import COLUMNS, Tree
+
+pytestmark = pytest.mark.skipif(compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+
+TEXTS = ("The quick brown fox jumps. The quick brown fox", "def add(a, b):\n    return a + b\n\ndef add(a", "Once")
+POLICIES = {
+    "few": Eagle2(K=4, levels=3, N=8),
+    "many": Eagle2(K=10, levels=6, N=60),
+    "one level": Eagle2(K=3, levels=1, N=4),
+    "everything": Eagle2(K=2, levels=2, N=100),
+    "threshold": JointThreshold(threshold=0.02),
+    "narrow": JointThreshold(threshold=0.001, K=6, W=3, levels=5),
+    "limits": JointThreshold(threshold=0.001, W=None, max_width=9, max_nodes=30),
+    "nothing": JointThreshold(threshold=1.0),
+    "chain": Chain(length=4),
+}
+
+
+def inner(draft: EagleSession | NgramSession) -> EagleSession:
+    return draft.draft if isinstance(draft, NgramSession) else draft
+
+
+class LevelByLevel(NamedTuple):
+    """Draft that can only expand."""
+
+    draft: object
+
+    def expand(self, tree: Tree, slots: Tensor) -> NextTokenDistributions:
+        return self.draft.expand(tree, slots)
+
+
+@pytest.fixture(scope="module", params=["head", "n-grams"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    tiny = load_pair("tiny")
+    return with_ngrams(tiny) if request.param == "n-grams" else tiny
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@torch.inference_mode()
+def test_trees_are_those_of_level_by_level(name: str, pair: Pair) -> None:
+    policy = POLICIES[name]
+    prompts = [pair.tokenizer(text).input_ids for text in TEXTS]
+    verifier = TargetVerifier(pair.target, policy, prompts, max_new_tokens=64, sampling=Sampling(0.0))
+    _, committed = verifier.prefill()
+    at_once, by_level = (draft_session(pair.draft, policy, len(prompts)) for _ in range(2))
+    for number in range(6):
+        if number == 3:  # rows end, and others change their places
+            going = torch.tensor([2, 0])
+            committed = committed.select(going)
+            for state in (at_once, by_level, verifier):
+                state.select(going)
+        tree = check_round(policy, verifier, committed, at_once, by_level)
+        committed = verifier.verify(tree).committed
+
+
+def check_round(policy, verifier: TargetVerifier, committed: Committed, at_once, by_level) -> Tree:
+    for draft in (at_once, by_level):
+        draft.observe(*committed)
+    root = verifier.root()
+    found, expected = policy(at_once, root), policy(LevelByLevel(by_level), root)
+    assert inner(at_once)._phase is not None, "it was grown level by level"
+    assert torch.equal(found.alive, expected.alive)
+    for column in COLUMNS:
+        assert_same(getattr(found, column)[found.alive], getattr(expected, column)[found.alive])
+    assert torch.equal(found.ancestors()[found.alive], expected.ancestors()[found.alive])
+    assert torch.equal(found.capped, expected.capped)
+    assert torch.equal(at_once.passes, by_level.passes)
+    return found
+
+
+def assert_same(found: Tensor, expected: Tensor) -> None:
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def observed(pair: Pair):
+    """Return a session that has observed a prompt, and its root."""
+    policy = Chain()
+    ids = pair.tokenizer(TEXTS[0]).input_ids
+    verifier = TargetVerifier(pair.target, policy, [ids], max_new_tokens=8, sampling=Sampling(0.0))
+    _, committed = verifier.prefill()
+    draft = draft_session(pair.draft, policy, 1)
+    draft.observe(*committed)
+    return draft, verifier.root()
+
+
+@torch.inference_mode()
+def test_distributions_that_are_nan_are_refused(pair: Pair) -> None:
+    draft, root = observed(pair)
+    inner(draft).hidden.fill_(float("nan"))
+    with pytest.raises(InputError, match="NaN"):
+        Chain()(draft, root)
+
+
+@torch.inference_mode()
+def test_more_candidates_than_tokens_are_refused_as_ever(pair: Pair) -> None:
+    draft, root = observed(pair)
+    vocabulary = inner(draft).draft.lm_head.linear.out_features
+    with pytest.raises(InputError, match="choose a smaller K"):
+        Eagle2(K=vocabulary + 1, levels=1)(draft, root)
+
+
+def test_where_gradients_are_recorded_it_grows_level_by_level(pair: Pair) -> None:
+    with torch.inference_mode():
+        draft, root = observed(pair)
+    Chain()(draft, root)
+    assert inner(draft)._phase is None
