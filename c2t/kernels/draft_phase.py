@@ -54,8 +54,9 @@ class Head(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Texts that B trees grow under: root tokens, the draft's states behind them, and the texts before them, whose keys and
-    values are in the first slots of `buffers`; there is room for those of the trees (`DraftPhase.entries`) behind them.
+    """Texts that B trees grow under: root tokens, the draft's states behind them, and the lengths of the texts before
+    them. Their keys and values are in the first slots of `buffers`, with room behind them for those of the trees
+    (`DraftPhase.entries`).
 
     places: slots of the longest text. step: slots of a row in all heads. turns: cosines and sines of all positions.
     """
