@@ -10,6 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from c2t.errors import InputError
+from c2t.kernels.draft_phase import Layered
 from c2t.kernels.rows import rank
 from c2t.ragged import Ragged
 from c2t.tree import Tree
@@ -159,6 +160,14 @@ class Draft(Protocol):
         ...
 
 
+class Grown(NamedTuple):
+    """Trees that a draft has grown by itself, and the slots that each level of theirs was drafted from, as they were
+    numbered then; -1 fills rows that have fewer."""
+
+    tree: Tree
+    slots: Sequence[Int[Tensor, "B F"]]
+
+
 class RecordingDraft:
     """Draft of a round that keeps the slots it expanded and parts of the distributions.
 
@@ -179,6 +188,13 @@ class RecordingDraft:
         for name, values in self.values.items():
             values.append(READ[name](rows))
         return rows
+
+    def grow_by(self, plan: Layered, root: Root) -> Grown | None:
+        """See `c2t.models.draft.DraftSession.grow_by`; None where parts of the distributions are kept."""
+        grow_by = getattr(self.draft, "grow_by", None)
+        grown = grow_by(plan, root) if grow_by and not self.values else None
+        self.slots += grown.slots if grown else ()
+        return grown
 
     def after(self, slots: Int[Tensor, "B n"], name: str) -> Float[Tensor, "B n k"]:
         """Return what was kept under `name` at these expanded slots."""

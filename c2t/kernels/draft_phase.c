@@ -231,12 +231,12 @@ static void write_row(const rooms *m, const text *t, long r, long count, long n,
     }
 }
 
-/* whole, real: (4, rows, n); score, alive: (rows, n), for the n that is returned, at most `most`. capped, passes: (rows).
-   room: of `room_of` bytes. Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a
+/* whole, real: (4, rows, n); score, alive: (rows, n), for the n that is returned. capped, passes: (rows). expanded: (levels,
+   rows, width), the slots that each level drafted from as they were numbered then, -1 at first. room: of `room_of` bytes. Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a
    distribution that is NaN. */
 long draft_phase(const functions *f, const plan *p, const head *h, const text *t, const ngrams *g, char *room,
                  int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
-                 int threads) {
+                 int64_t *expanded, int threads) {
     rooms m;
     lay_out(p, h, t, threads, room, &m);
     const nodes *tree = &m.tree;
@@ -261,7 +261,9 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
             if (m.log_norm[i] != m.log_norm[i]) return -3;
         long next = 0;
         for (long r = 0; r < t->rows; r++) {
-            passes[r] += m.now.begin[r + 1] > m.now.begin[r];
+            long begin = m.now.begin[r], wide = m.now.begin[r + 1] - begin;
+            passes[r] += wide > 0;
+            memcpy(expanded + (level * t->rows + r) * p->width, m.now.slot + begin, wide * sizeof *expanded);
             m.next.begin[r] = next;
             next = join_row(p, h, &m, r, next, capped + r);
         }

@@ -79,12 +79,14 @@ class Raised(NamedTuple):
     prior_weights: Sequence[float]
 
 
-class Grown(NamedTuple):
-    """The trees' columns; for each row the nodes that only a limit kept out, and the draft's forwards."""
+class GrownColumns(NamedTuple):
+    """The trees' columns; for each row the nodes that only a limit kept out, and the draft's forwards. slots: those
+    that each level drafted from, as they were numbered then; -1 fills rows that have fewer."""
 
     blocks: Blocks
     capped: Int[Tensor, " B"]
     passes: Int[Tensor, " B"]
+    slots: Int[Tensor, "L B F"]
 
 
 class _Functions(ctypes.Structure):
@@ -141,7 +143,7 @@ def compiled() -> tuple[ctypes.CDLL, _Functions] | None:
     of = ctypes.POINTER
     of_all = (of(_Plan), of(_Head), of(_Text))
     found.room_of.argtypes, found.room_of.restype = (*of_all, _INT), _LONG
-    found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), *[_POINTER] * 7, _INT)
+    found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), *[_POINTER] * 8, _INT)
     found.draft_phase.restype = _LONG
     called = layers.linear_of_both, layers.llama_layers, layers.linear, ranking.rank_rows, mixing.raise_followers
     return found, _Functions(*(ctypes.cast(function, _POINTER) for function in called))
@@ -169,7 +171,7 @@ class DraftPhase:
             *(table.shape[1], layers.width, llama_layer.panel() // 2),
         )
 
-    def __call__(self, text: Texts, raised: Raised | None, refuse_nan: Callable[[], None]) -> Grown:
+    def __call__(self, text: Texts, raised: Raised | None, refuse_nan: Callable[[], None]) -> GrownColumns:
         """Return the trees. refuse_nan(): is called, and raises, if a distribution of the draft is NaN. IndexError for
         a token that has no embedding."""
         root, hidden, lengths, buffers, places, step, (cosine, sine) = text
@@ -191,7 +193,8 @@ class DraftPhase:
         whole, real = torch.empty(4 * count * size, dtype=torch.int64), torch.empty(4 * count * size)
         score, alive = torch.empty(count * size), torch.empty(count * size, dtype=torch.bool)
         capped, passes = torch.empty(2, count, dtype=torch.int64)
-        made = (each.data_ptr() for each in (self._room, whole, real, score, alive, capped, passes))
+        slots = torch.full((self.plan.levels, count, self.plan.width), -1)
+        made = (each.data_ptr() for each in (self._room, whole, real, score, alive, capped, passes, slots))
         n = function.draft_phase(called, self._plan, self._head, of_text, _ngrams(raised), *made, threads)
         if n == UNKNOWN:
             raise IndexError(f"a token that is not among the {len(self.head.table)} known ones")
@@ -201,7 +204,7 @@ class DraftPhase:
             refuse_nan()
         whole, real = (each[: 4 * count * n].view(4, count, n) for each in (whole, real))
         score, alive = (each[: count * n].view(count, n) for each in (score, alive))
-        return Grown(Blocks(whole, real, score, alive), capped, passes)
+        return GrownColumns(Blocks(whole, real, score, alive), capped, passes, slots[: int(passes.max())])
 
     def _most(self) -> int:
         """Return the nodes of a tree at most, before it is reranked."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from c2t.kernels.draft_phase import Layered, Raised
 from c2t.models.draft import DraftSession, WrappedSession
-from c2t.protocols import NextTokenDistributions, Root
+from c2t.protocols import Grown, NextTokenDistributions, Root
 from c2t.tree import Tree
 
 
@@ -44,7 +44,7 @@ class DeferredSession(WrappedSession):
         self._catch_up()
         return self.draft.expand(tree, slots)
 
-    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Tree | None:
+    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Grown | None:
         """See `DraftSession.grow_by`."""
         self._catch_up()
         return self.draft.grow_by(plan, root, raised)

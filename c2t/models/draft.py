@@ -11,7 +11,7 @@ from c2t.errors import InputError
 from c2t.kernels.draft_phase import Layered, Raised
 from c2t.kernels.entries import Columns, Entries, descend, follow
 from c2t.kv_cache import KVCache
-from c2t.protocols import DraftVocabulary, NextTokenDistributions, Root
+from c2t.protocols import DraftVocabulary, Grown, NextTokenDistributions, Root
 from c2t.ragged import Ragged, whole
 from c2t.tree import Tree
 
@@ -101,7 +101,7 @@ class DraftSession(ABC):
         self.hidden = torch.cat([self.hidden, hidden], 1)
         return self._rows(hidden, rows)
 
-    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Tree | None:
+    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Grown | None:
         """Return the trees that a policy with this plan grows by `expand`, where the draft makes them all at once; None
         where it does not, and has done nothing."""
         return None

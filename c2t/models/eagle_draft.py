@@ -14,7 +14,7 @@ from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
 from c2t.models.packed_llama import PackedEagle
 from c2t.models.projection import Projection, version_of
-from c2t.protocols import DraftVocabulary, Root
+from c2t.protocols import DraftVocabulary, Grown, Root
 from c2t.ragged import Ragged
 from c2t.tree import Tree
 
@@ -69,7 +69,7 @@ class EagleSession(DraftSession):
         self.dtype = next(draft.head.parameters()).dtype
         self._phase: DraftPhase | None = None
 
-    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Tree | None:
+    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Grown | None:
         """See `DraftSession.grow_by`: in one call where the head is packed. raised: n-grams that it is mixed with."""
         phase = self._phase_of(plan)
         if phase is None:
@@ -84,7 +84,7 @@ class EagleSession(DraftSession):
         )
         grown = phase(text, raised, lambda: refuse_nan(torch.ones((), dtype=torch.bool)))
         self.expanded, self.passes = True, grown.passes
-        return Tree.of(grown.blocks, capped=grown.capped)
+        return Grown(Tree.of(grown.blocks, capped=grown.capped), grown.slots)
 
     def _phase_of(self, plan: Layered) -> DraftPhase | None:
         """Return the phase of this plan, None where there is none: it is made again for another plan."""

@@ -22,7 +22,7 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.models.hydra import HydraDraft
 from c2t.models.medusa import MedusaDraft
 from c2t.models.published_medusa import PublishedMedusaDraft
-from c2t.protocols import NextTokenDistributions, Root
+from c2t.protocols import Grown, NextTokenDistributions, Root
 from c2t.ragged import whole
 from c2t.tree import Tree
 
@@ -99,7 +99,7 @@ class NgramSession(WrappedSession):
 
         return rows.rescored(PLAUSIBLE, mixed)
 
-    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Tree | None:
+    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Grown | None:
         """See `DraftSession.grow_by`."""
         if raised is not None:  # the draft of this session's is mixed already
             return None

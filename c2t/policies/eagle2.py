@@ -45,7 +45,7 @@ class Eagle2:
     )
     tune = (
         *("N=8,levels=1", "N=8,levels=2", "N=16,levels=3", "N=26,levels=4", "N=26", "N=60"),
-        *("K=4,N=6,levels=2", "K=4,N=8,levels=3", "K=4,N=14,levels=3"),
+        *("K=4,N=6,levels=2", "K=4,N=8,levels=3", "K=4,N=14,levels=3", "K=6,N=14,levels=4", "K=8,N=16,levels=5"),
     )
 
     def __post_init__(self):

@@ -53,7 +53,8 @@ def at_once(draft: Draft, root: Root, plan: StaticPlan) -> Tree | None:
     grow_by = getattr(draft, "grow_by", None)
     if grow_by is None or plan.network is not None or plan.branching is not None or plan.M != 0:
         return None
-    return grow_by(Layered(plan.K, plan.width, plan.levels, plan.reranked or 0, *plan.limits), root)
+    grown = grow_by(Layered(plan.K, plan.width, plan.levels, plan.reranked or 0, *plan.limits), root)
+    return grown and grown.tree
 
 
 def grow(

@@ -31,6 +31,7 @@ class JointThreshold:
     tune = (
         *("threshold=0.05", "threshold=0.02"),
         *("threshold=0.1,K=6,W=6,levels=2", "threshold=0.1,K=6,W=6,levels=3", "threshold=0.05,K=6,W=6,levels=3"),
+        *("threshold=0.05,K=6,W=6,levels=5", "threshold=0.03,K=8,W=8,levels=5", "threshold=0.03,K=8,W=8,levels=7"),
     )
 
     def __post_init__(self):

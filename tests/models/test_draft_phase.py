@@ -15,7 +15,7 @@ from c2t.models.pairs import Pair, load_pair, with_ngrams
 from c2t.policies.chain import Chain
 from c2t.policies.eagle2 import Eagle2
 from c2t.policies.threshold import JointThreshold
-from c2t.protocols import NextTokenDistributions
+from c2t.protocols import NextTokenDistributions, RecordingDraft
 from c2t.sampling import Sampling
 from c2t.tree import COLUMNS, Tree
 
@@ -76,7 +76,10 @@ def check_round(policy, verifier: TargetVerifier, committed: Committed, at_once,
     for draft in (at_once, by_level):
         draft.observe(*committed)
     root = verifier.root()
-    found, expected = policy(at_once, root), policy(LevelByLevel(by_level), root)
+    recorded = RecordingDraft(at_once), RecordingDraft(LevelByLevel(by_level))
+    found, expected = (policy(draft, root) for draft in recorded)
+    widths = [[(slots >= 0).sum(1).tolist() for slots in draft.slots] for draft in recorded]
+    assert widths[0] == widths[1]
     assert inner(at_once)._phase is not None, "it was grown level by level"
     assert torch.equal(found.alive, expected.alive)
     for column in COLUMNS:
