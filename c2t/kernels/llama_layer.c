@@ -213,12 +213,13 @@ static void turn(const layer *l, float *qkv, const rotations *t, long rows, floa
 }
 
 /* Queries of tokens of one text, with one key-value head, at most W: where they are, where their outputs go (inputs of a
-   matrix of this kind), and which of the slots behind the prefix they see. */
+   matrix of this kind), and which of the slots behind the prefix they see. first: this thread may not have met the head's
+   keys and values before. */
 typedef struct {
     const float *from[W];
     void *to[W];
     const uint8_t *mask[W];
-    long count, kind;
+    long count, kind, first;
 } queries;
 
 /* Means of the values of `slots` slots, by the weights of some queries from q on: the sums run over the slots one by one,
@@ -255,6 +256,11 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
     long stride = (seen + W - 1) / W * W;
 
     for (long j = 0; j < seen; j += W) {
+        /* The processor itself fetches ahead within a page of 4 kB only: W slots of 64 numbers. */
+        for (long i = 0; of->first && i < W * dim; i += 16) {
+            __builtin_prefetch(keys + (j + W) * dim + i, 0, 2);
+            __builtin_prefetch(values + j * dim + i, 0, 2);
+        }
         const float *key[W];
         for (int i = 0; i < W; i++) key[i] = keys + (j + i < seen ? j + i : seen - 1) * dim;
         for (long q = 0; q < of->count; q++) {
@@ -283,7 +289,7 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
     }
     long q = 0;
     for (; q + W / 2 <= of->count; q += W / 2) mix(of, q, W / 2, weights, stride, values, seen, dim);
-    for (; q + W / 4 <= of->count; q += W / 4) mix(of, q, W / 4, weights, stride, values, seen, dim);
+    for (; q + W / 4 <= of->count && of->count - q != 6; q += W / 4) mix(of, q, W / 4, weights, stride, values, seen, dim);
     for (; q + 3 <= of->count; q += 3) mix(of, q, 3, weights, stride, values, seen, dim);
     for (; q < of->count; q++) mix(of, q, 1, weights, stride, values, seen, dim);
 }
@@ -309,7 +315,7 @@ static void attention(const layer *l, const float *qkv, const float *keys, long 
         for (long part = 0; part < parts; part++)
             for (long h = 0; h < l->kv_heads; h++) {
                 if (item++ % threads != mine) continue;
-                queries of = {.count = 0, .kind = l->out.kind};
+                queries of = {.count = 0, .kind = l->out.kind, .first = part < threads};
                 for (long q = part * all / parts; q < (part + 1) * all / parts; q++) {
                     long r = from + q / group, head = h * group + q % group;
                     of.from[of.count] = qkv + (r * heads + head) * dim;
