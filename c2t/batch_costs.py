@@ -1,6 +1,7 @@
 """Measurement of what a round of a batch costs on this machine, and of what a policy's drafts win on a pair."""
 
 import copy
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -14,10 +15,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.decoding import Policy, Step, generate, pad
+from c2t.kernels.draft_phase import Layered
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
 from c2t.policies.round_costs import Calibration, Children, Curve, Profile, Rest, RoundCosts, counts
+from c2t.protocols import Root
 from c2t.replay.lockstep import Continuation, replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Nodes, Tree
@@ -85,7 +88,7 @@ def measure(
         pair.target, prompts[:TEXTS], max_new_tokens=NEW_TOKENS, beyond=policy.levels + 1, sampling=Sampling()
     )
     found = profile(pair, policy, texts)
-    forwards = Forwards(Bench(pair, texts[:1], clock))
+    forwards = Forwards(Bench(pair, texts[:1], clock, at_once=getattr(policy, "layered", None) is not None))
     for _ in range(WARM):
         forwards.time()
     # For one row the levels of real rounds: those that pay have few nodes to expand, and cost less than all would.
@@ -229,10 +232,11 @@ def envelope(seconds: Sequence[float]) -> tuple[float, ...]:
 
 
 class Bench:
-    """Forwards against the clock, behind the first half of each text."""
+    """Forwards against the clock, behind the first half of each text. at_once: the draft's are those of trees that it
+    grows by itself, where it can."""
 
-    def __init__(self, pair: Pair, texts: Sequence[Continuation], clock: Clock):
-        self.clock = clock
+    def __init__(self, pair: Pair, texts: Sequence[Continuation], clock: Clock, at_once: bool = False):
+        self.clock, self.at_once = clock, at_once
         device = pair.target.device
         tokens, _ = pad([text.tokens.tolist() for text in texts], device)
         self.lengths = torch.tensor([(text.prompt + text.end) // 2 for text in texts], device=device)
@@ -258,12 +262,25 @@ class Bench:
     def draft(self, width: int) -> float:
         """Return the draft's seconds over a level of `width` tokens under the root, behind the first text in each
         row."""
+        one, two = (self._phase(width, levels) if self.at_once else None for levels in (1, 2))
+        if one is not None and two is not None:
+            return max(two - one, sys.float_info.min)
         tree = regular(self.root, width + 1, width)
         session = self.drafted.fork(torch.zeros(len(tree.token), dtype=torch.long, device=self.root.device))
         slots = torch.arange(width + 1, device=self.root.device).expand(len(tree.token), -1)
         session.expand(tree, slots[:, :1])
         start = self._now()
         session.expand(tree, slots[:, 1:])
+        return self._now() - start
+
+    def _phase(self, width: int, levels: int) -> float | None:
+        """Return the seconds of trees that are drafted at once, None where the draft does not."""
+        session, root = self.drafted.fork(torch.zeros_like(self.lengths)), Root(self.root, None)
+        plan = Layered(width, width, levels)
+        if session.grow_by(plan, root) is None:  # the second time it has its room
+            return None
+        start = self._now()
+        session.grow_by(plan, root)
         return self._now() - start
 
     def _now(self) -> float:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.kernels.draft_phase import Layered
+from c2t.kernels.draft_phase import Layered, Spending
 from c2t.kernels.rows import rank
 from c2t.ragged import Ragged
 from c2t.tree import Tree
@@ -189,10 +189,10 @@ class RecordingDraft:
             values.append(READ[name](rows))
         return rows
 
-    def grow_by(self, plan: Layered, root: Root) -> Grown | None:
+    def grow_by(self, plan: Layered, root: Root, spending: Spending | None = None) -> Grown | None:
         """See `c2t.models.draft.DraftSession.grow_by`; None where parts of the distributions are kept."""
         grow_by = getattr(self.draft, "grow_by", None)
-        grown = grow_by(plan, root) if grow_by and not self.values else None
+        grown = grow_by(plan, root, spending) if grow_by and not self.values else None
         self.slots += grown.slots if grown else ()
         return grown
 

@@ -3,6 +3,7 @@
 
 #include "best.h"
 #include "llama_layer.h"
+#include "paying.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,6 +18,8 @@ typedef struct {
     int (*raise_followers)(const int64_t *, long, long, const int64_t *, const int64_t *, const int64_t *, long,
                            const int64_t *, const int64_t *, long, float *, long, const int64_t *, long,
                            const double *, long, long);
+    int (*decide)(const Yields *, long, long, const void *, int, int, const uint8_t *, const int64_t *, const int64_t *,
+                  long, double, long, uint8_t *, uint8_t *, int64_t *, int64_t *);
 } functions;
 
 /* See `StaticPlan`. reranked: 0 if candidates join by threshold. */
@@ -59,6 +62,13 @@ typedef struct {
     long shortest, kinds;
 } ngrams;
 
+/* What a budget goes by, see paying.py: seconds of a round with trees but for its forwards; yields: NULL without one. */
+typedef struct {
+    const Yields *yields;
+    double start;
+    long most;
+} spending;
+
 /* Columns (rows, slots) of the trees; count: nodes of each. column: of the cache, behind the text, for a node that was
    expanded. */
 typedef struct {
@@ -72,14 +82,14 @@ typedef struct {
     int64_t *row, *slot, *begin;
 } frontier;
 
-/* Everything that a phase needs room for. states: (rows, entries, hidden), the root's first. joint, usable, place: of a
-   row's candidates. */
+/* Everything that a phase needs room for. states: (rows, entries, hidden), the root's first. joint, usable, chosen: of a
+   row's candidates. stays: which nodes of all rows are left; asked, pays, left, places: for a budget's decisions. */
 typedef struct {
     nodes tree;
     frontier now, next;
     float *states, *features, *x, *inner, *logits, *log_prob, *none, *log_norm, *joint;
-    int64_t *token, *position, *place, *first, *prefix, *top, *chosen, *kept, *put;
-    uint8_t *mask, *usable, *stays;
+    int64_t *token, *position, *place, *first, *prefix, *top, *chosen, *kept, *put, *asked, *places;
+    uint8_t *mask, *usable, *stays, *left, *pays;
     long entries, wide, candidates;
 } rooms;
 
@@ -119,7 +129,8 @@ static char *lay_out(const plan *p, const head *h, const text *t, int threads, c
     m->joint = take(&room, m->candidates * real), m->usable = take(&room, m->candidates);
     m->chosen = take(&room, m->candidates * whole);
     m->kept = take(&room, m->tree.slots * whole), m->put = take(&room, m->tree.slots * whole);
-    m->stays = take(&room, 2 * m->tree.slots);
+    m->stays = take(&room, cells), m->left = take(&room, cells), m->places = take(&room, cells * whole);
+    m->asked = take(&room, wide * whole), m->pays = take(&room, wide);
     m->mask = take(&room, wide * places);
     return room;
 }
@@ -198,45 +209,75 @@ static long expand(const functions *f, const head *h, const text *t, const rooms
     return column + widest;
 }
 
-/* Which nodes of row r are left, in the order of their slots. */
-static long keep(const plan *p, const rooms *m, long r) {
-    const float *joint = m->tree.log_joint + r * m->tree.slots;
-    long count = m->tree.count[r], kept = 0;
-    uint8_t *stays = m->stays, *alive = stays + m->tree.slots;
-    memset(stays, !p->reranked || count <= p->reranked, count);
-    if (p->reranked && count > p->reranked) {
-        memset(alive, 1, count);
-        the_best(joint, 0, alive, 1, count, p->reranked, m->kept);
-        for (long i = 0; i < p->reranked; i++) stays[m->kept[i]] = 1;
+/* Say that all nodes are left. */
+static void keep_all(long rows, const rooms *m) {
+    for (long r = 0; r < rows; r++) {
+        uint8_t *stays = m->stays + r * m->tree.slots;
+        memset(stays, 0, m->tree.slots), memset(stays, 1, m->tree.count[r]);
     }
-    for (long s = 0; s < count; s++)
-        if (stays[s]) m->kept[kept++] = s;
-    return kept;
 }
 
-/* Write row r's tree, of `count` nodes, into columns of n slots (see nodes.c); what is left of them is dead. */
-static void write_row(const rooms *m, const text *t, long r, long count, long n, int64_t *whole, float *real,
-                      float *score, uint8_t *alive) {
+/* Say which nodes are left when all levels are drafted: all, or the most probable ones. */
+static void rerank(const plan *p, long rows, const rooms *m) {
+    keep_all(rows, m);
+    for (long r = 0; r < rows; r++) {
+        long at = r * m->tree.slots, count = m->tree.count[r];
+        if (!p->reranked || count <= p->reranked) continue;
+        the_best(m->tree.log_joint + at, 0, m->stays + at, 1, count, p->reranked, m->kept);
+        memset(m->stays + at, 0, count);
+        for (long i = 0; i < p->reranked; i++) m->stays[at + m->kept[i]] = 1;
+    }
+}
+
+/* Let a budget decide about the nodes that are left: which of the next frontier to expand, if it has any, and which to
+   verify (`left`) if that is none. Returns how many to expand, or -1 without memory. */
+static long decide(const functions *f, const spending *s, long rows, const rooms *m, double spent) {
+    long widest = 0;
+    int64_t found[2];
+    for (long r = 0; r < rows; r++) widest = most_of(widest, m->next.begin[r + 1] - m->next.begin[r]);
+    for (long r = 0; r < rows; r++)
+        for (long i = 0; i < widest; i++) {
+            long at = m->next.begin[r] + i;
+            m->asked[r * widest + i] = at < m->next.begin[r + 1] ? m->next.slot[at] : -1;
+        }
+    if (f->decide(s->yields, rows, m->tree.slots, m->tree.log_joint, 1, 0, m->stays, m->tree.parent, m->asked, widest, spent,
+                  s->most, m->pays, m->left, m->places, found))
+        return -1;
+    long many = 0;
+    for (long r = 0, at = 0; r < rows; r++) {
+        long end = m->next.begin[r + 1];
+        m->next.begin[r] = many;
+        for (long i = 0; at < end; at++, i++)
+            if (m->pays[r * widest + i]) m->next.row[many] = r, m->next.slot[many++] = m->next.slot[at];
+    }
+    return m->next.begin[rows] = many;
+}
+
+/* Write what is left of row r's nodes into columns of n slots (see nodes.c); the rest of these is dead. */
+static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole, float *real, float *score,
+                      uint8_t *alive) {
     const nodes *from = &m->tree;
     const int64_t *columns[] = {from->token, from->parent, from->depth, from->rank};
     const float *numbers[] = {from->log_prob, from->log_joint, 0, from->most};
-    for (long i = 0; i < count; i++) m->put[m->kept[i]] = i;
+    long count = 0, begin = r * from->slots;
+    for (long s = 0; s < from->count[r]; s++)
+        if (m->left[begin + s]) m->put[s] = count, m->kept[count++] = s;
     for (long i = 0, out = r * n; i < n; i++, out++) {
-        long at = i < count ? r * from->slots + m->kept[i] : r * from->slots;
-        for (int c = 0; c < 4; c++) whole[c * t->rows * n + out] = i < count ? columns[c][at] : 0;
-        if (i && i < count) whole[t->rows * n + out] = m->put[from->parent[at]];
-        for (int c = 0; c < 4; c++) real[c * t->rows * n + out] = numbers[c] ? i < count ? numbers[c][at] : -INFINITY : NAN;
+        long at = begin + (i < count ? m->kept[i] : 0);
+        for (int c = 0; c < 4; c++) whole[c * rows * n + out] = i < count ? columns[c][at] : 0;
+        if (i && i < count) whole[rows * n + out] = m->put[from->parent[at]];
+        for (int c = 0; c < 4; c++) real[c * rows * n + out] = numbers[c] ? i < count ? numbers[c][at] : -INFINITY : NAN;
         score[out] = !i ? 1 : i < count ? from->log_joint[at] : -INFINITY;
         alive[out] = i < count;
     }
 }
 
 /* whole, real: (4, rows, n); score, alive: (rows, n), for the n that is returned. capped, passes: (rows). expanded: (levels,
-   rows, width), the slots that each level drafted from as they were numbered then, -1 at first. room: of `room_of` bytes. Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a
-   distribution that is NaN. */
-long draft_phase(const functions *f, const plan *p, const head *h, const text *t, const ngrams *g, char *room,
-                 int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
-                 int64_t *expanded, int threads) {
+   rows, width), the slots that each level drafted from as they were numbered then, -1 at first. room: of `room_of` bytes.
+   Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a distribution that is NaN. */
+long draft_phase(const functions *f, const plan *p, const head *h, const text *t, const ngrams *g, const spending *s,
+                 char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped,
+                 int64_t *passes, int64_t *expanded, int threads) {
     rooms m;
     lay_out(p, h, t, threads, room, &m);
     const nodes *tree = &m.tree;
@@ -250,6 +291,7 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
     }
     m.now.begin[t->rows] = t->rows;
     f->linear(&h->lm_head, t->hidden, t->rows, m.inner, m.logits, threads);
+    double spent = s->start;
     for (long level = 0, column = 0;; level++) {
         long many = m.now.begin[t->rows];
         if (g->kinds && f->raise_followers(g->text, g->stride, g->longest, g->lengths, tree->token, tree->parent,
@@ -268,13 +310,25 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
             next = join_row(p, h, &m, r, next, capped + r);
         }
         m.next.begin[t->rows] = next;
-        if (!next || level == p->levels - 1) break;
+        if (level == p->levels - 1) next = 0;
+        if (!next) memset(m.next.begin, 0, (t->rows + 1) * sizeof *m.next.begin);
+        next ? keep_all(t->rows, &m) : rerank(p, t->rows, &m);
+        if (s->yields) {
+            spent += s->yields->draft[many];
+            if ((next = decide(f, s, t->rows, &m, spent)) < 0) return -2;
+        }
+        if (!next) break;
         frontier last = m.now;
         m.now = m.next, m.next = last;
         if ((column = expand(f, h, t, &m, column, threads)) < 0) return -1;
     }
+    if (!s->yields) m.left = m.stays;
     long n = 0;
-    for (long r = 0; r < t->rows; r++) n = most_of(n, p->reranked && tree->count[r] > p->reranked ? p->reranked : tree->count[r]);
-    for (long r = 0; r < t->rows; r++) write_row(&m, t, r, keep(p, &m, r), n, whole, real, score, alive);
+    for (long r = 0; r < t->rows; r++) {
+        long count = 0;
+        for (long i = 0; i < tree->count[r]; i++) count += m.left[r * tree->slots + i];
+        n = most_of(n, count);
+    }
+    for (long r = 0; r < t->rows; r++) write_row(&m, t->rows, r, n, whole, real, score, alive);
     return n;
 }

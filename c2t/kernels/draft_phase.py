@@ -15,11 +15,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels import llama_layer, ngrams, rows
+from c2t.kernels import llama_layer, ngrams, paying, rows
 from c2t.kernels.compiled import library
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.llama_layer import PackedFc, PackedLayers, PackedMatrix
 from c2t.kernels.nodes import Blocks
+from c2t.kernels.paying import Yields, YieldsInC
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead of a size
@@ -79,6 +80,18 @@ class Raised(NamedTuple):
     prior_weights: Sequence[float]
 
 
+class Spending(NamedTuple):
+    """Costs of a round, by which a budget decides after every level (`c2t.kernels.paying`).
+
+    start: seconds of a round with trees but for its forwards. yields(drafted, width): arrays for trees of so many slots
+    in all and levels of at most so many. most: nodes to verify, None for any number.
+    """
+
+    start: float
+    yields: Callable[[int, int], Yields]
+    most: int | None
+
+
 class GrownColumns(NamedTuple):
     """The trees' columns; for each row the nodes that only a limit kept out, and the draft's forwards. slots: those
     that each level drafted from, as they were numbered then; -1 fills rows that have fewer."""
@@ -90,7 +103,13 @@ class GrownColumns(NamedTuple):
 
 
 class _Functions(ctypes.Structure):
-    _fields_ = [(name, _POINTER) for name in ("linear_of_both", "layers", "linear", "rank_rows", "raise_followers")]
+    _fields_ = [
+        (name, _POINTER) for name in ("linear_of_both", "layers", "linear", "rank_rows", "raise_followers", "decide")
+    ]
+
+
+class _Spending(ctypes.Structure):
+    _fields_ = [("yields", ctypes.POINTER(YieldsInC)), ("start", ctypes.c_double), ("most", _LONG)]
 
 
 class _Plan(ctypes.Structure):
@@ -137,15 +156,16 @@ class _Ngrams(ctypes.Structure):
 def compiled() -> tuple[ctypes.CDLL, _Functions] | None:
     """Return the compiled function and those that it calls, None where one of them cannot be had."""
     found = library(Path(__file__).with_suffix(".c"))
-    layers, ranking, mixing = llama_layer.kernels(), rows.compiled(), ngrams.compiled()
-    if found is None or layers is None or ranking is None or mixing is None:
+    layers, ranking, mixing, budgets = llama_layer.kernels(), rows.compiled(), ngrams.compiled(), paying.compiled()
+    if found is None or layers is None or ranking is None or mixing is None or budgets is None:
         return None
     of = ctypes.POINTER
     of_all = (of(_Plan), of(_Head), of(_Text))
     found.room_of.argtypes, found.room_of.restype = (*of_all, _INT), _LONG
-    found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), *[_POINTER] * 8, _INT)
+    found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), of(_Spending), *[_POINTER] * 8, _INT)
     found.draft_phase.restype = _LONG
-    called = layers.linear_of_both, layers.llama_layers, layers.linear, ranking.rank_rows, mixing.raise_followers
+    called = (layers.linear_of_both, layers.llama_layers, layers.linear)
+    called += (ranking.rank_rows, mixing.raise_followers, budgets.decide)
     return found, _Functions(*(ctypes.cast(function, _POINTER) for function in called))
 
 
@@ -171,9 +191,14 @@ class DraftPhase:
             *(table.shape[1], layers.width, llama_layer.panel() // 2),
         )
 
-    def __call__(self, text: Texts, raised: Raised | None, refuse_nan: Callable[[], None]) -> GrownColumns:
-        """Return the trees. refuse_nan(): is called, and raises, if a distribution of the draft is NaN. IndexError for
-        a token that has no embedding."""
+    def __call__(
+        self, text: Texts, raised: Raised | None, spending: Spending | None, refuse_nan: Callable[[], None]
+    ) -> GrownColumns:
+        """Return the trees, with a budget those of their nodes that it verifies.
+
+        refuse_nan() is called, and raises, if a distribution of the draft is NaN. IndexError for a token that has no
+        embedding, and for positions beyond `turns`.
+        """
         root, hidden, lengths, buffers, places, step, (cosine, sine) = text
         root, hidden, lengths = root.contiguous(), hidden.contiguous(), lengths.contiguous()
         assert hidden.dtype == buffers[0].dtype == torch.float32
@@ -189,15 +214,17 @@ class DraftPhase:
         if needed > len(self._room):
             self._room = torch.empty(2 * needed, dtype=torch.uint8)
         size, reranked = self._most(), self.plan.reranked
-        size = min(size, reranked) if reranked else size
+        size = min(size, reranked) if reranked and spending is None else size
         whole, real = torch.empty(4 * count * size, dtype=torch.int64), torch.empty(4 * count * size)
         score, alive = torch.empty(count * size), torch.empty(count * size, dtype=torch.bool)
         capped, passes = torch.empty(2, count, dtype=torch.int64)
         slots = torch.full((self.plan.levels, count, self.plan.width), -1)
         made = (each.data_ptr() for each in (self._room, whole, real, score, alive, capped, passes, slots))
-        n = function.draft_phase(called, self._plan, self._head, of_text, _ngrams(raised), *made, threads)
+        n = function.draft_phase(
+            called, self._plan, self._head, of_text, _ngrams(raised), self._spending(spending, count), *made, threads
+        )
         if n == UNKNOWN:
-            raise IndexError(f"a token that is not among the {len(self.head.table)} known ones")
+            raise IndexError(f"a token or a position beyond the {len(self.head.table)} and {len(cosine)} known ones")
         if n == NO_MEMORY:
             raise MemoryError("no memory to count what follows in a text")
         if n == NAN:
@@ -205,6 +232,13 @@ class DraftPhase:
         whole, real = (each[: 4 * count * n].view(4, count, n) for each in (whole, real))
         score, alive = (each[: count * n].view(count, n) for each in (score, alive))
         return GrownColumns(Blocks(whole, real, score, alive), capped, passes, slots[: int(passes.max())])
+
+    def _spending(self, spending: Spending | None, rows: int) -> _Spending:
+        if spending is None:
+            return _Spending()
+        start, yields, most = spending
+        arrays = yields(rows * self._most(), rows * self.plan.width)
+        return _Spending(ctypes.pointer(arrays.in_c), start, paying.UNBOUNDED if most is None else most)
 
     def _most(self) -> int:
         """Return the nodes of a tree at most, before it is reranked."""

@@ -1,17 +1,10 @@
 /* One decision of a budget: which nodes to expand, and which to verify if none is; see paying.py. */
 
+#include "paying.h"
+
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct {
-    const double *sure, *accepted; /* calibration: confidences, and the shares of nodes that were accepted */
-    long calibrated;
-    const double *parents, *promised; /* confidences of expanded nodes, and the shares of their children */
-    long known, children;
-    const double *verify, *draft; /* seconds by the number of tokens of all rows */
-} Yields;
 
 typedef struct {
     double confidence;

@@ -38,13 +38,13 @@ class Yields:
     draft: Float[np.ndarray, " d"]
 
     @cached_property
-    def in_c(self) -> "_Yields":
+    def in_c(self) -> "YieldsInC":
         """The same for the C function."""
         sure, accepted, parents, promised, verify, draft = (
             each.ctypes.data
             for each in (self.sure, self.accepted, self.parents, self.promised, self.verify, self.draft)
         )
-        return _Yields(sure, accepted, len(self.sure), parents, promised, *self.promised.shape, verify, draft)
+        return YieldsInC(sure, accepted, len(self.sure), parents, promised, *self.promised.shape, verify, draft)
 
 
 class Guesses(NamedTuple):
@@ -183,13 +183,13 @@ def compiled() -> ctypes.CDLL | None:
     if made is not None:
         pointer, size, flag = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
         made.decide.argtypes = (
-            *(ctypes.POINTER(_Yields), size, size, pointer, flag, flag, pointer, pointer, pointer, size),
+            *(ctypes.POINTER(YieldsInC), size, size, pointer, flag, flag, pointer, pointer, pointer, size),
             *(ctypes.c_double, size, pointer, pointer, pointer, pointer),
         )
     return made
 
 
-class _Yields(ctypes.Structure):
+class YieldsInC(ctypes.Structure):
     """`Yields` in C."""
 
     _fields_ = (

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels.draft_phase import Layered, Raised
+from c2t.kernels.draft_phase import Layered, Raised, Spending
 from c2t.models.draft import DraftSession, WrappedSession
 from c2t.protocols import Grown, NextTokenDistributions, Root
 from c2t.tree import Tree
@@ -44,10 +44,12 @@ class DeferredSession(WrappedSession):
         self._catch_up()
         return self.draft.expand(tree, slots)
 
-    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Grown | None:
+    def grow_by(
+        self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
+    ) -> Grown | None:
         """See `DraftSession.grow_by`."""
         self._catch_up()
-        return self.draft.grow_by(plan, root, raised)
+        return self.draft.grow_by(plan, root, spending, raised)
 
     def fork(self, back: Int[Tensor, " B"]) -> WrappedSession:
         """See `DraftSession.fork`."""

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.kernels.draft_phase import Layered, Raised
+from c2t.kernels.draft_phase import Layered, Raised, Spending
 from c2t.kernels.entries import Columns, Entries, descend, follow
 from c2t.kv_cache import KVCache
 from c2t.protocols import DraftVocabulary, Grown, NextTokenDistributions, Root
@@ -101,9 +101,12 @@ class DraftSession(ABC):
         self.hidden = torch.cat([self.hidden, hidden], 1)
         return self._rows(hidden, rows)
 
-    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Grown | None:
+    def grow_by(
+        self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
+    ) -> Grown | None:
         """Return the trees that a policy with this plan grows by `expand`, where the draft makes them all at once; None
-        where it does not, and has done nothing."""
+        where it does not, and has done nothing. spending: a budget's, which decides about every level. raised: n-grams
+        that the draft is mixed with."""
         return None
 
     def refuse_nan(self) -> None:

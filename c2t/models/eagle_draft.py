@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from c2t.kernels.draft_phase import DraftPhase, Layered, Raised, Texts, serves
+from c2t.kernels.draft_phase import DraftPhase, Layered, Raised, Spending, Texts, serves
 from c2t.kernels.draft_phase import Head as PhaseHead
 from c2t.kernels.tree_attention import grouped_attention
 from c2t.models.draft import DraftSession, refuse_nan
@@ -69,8 +69,10 @@ class EagleSession(DraftSession):
         self.dtype = next(draft.head.parameters()).dtype
         self._phase: DraftPhase | None = None
 
-    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Grown | None:
-        """See `DraftSession.grow_by`: in one call where the head is packed. raised: n-grams that it is mixed with."""
+    def grow_by(
+        self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
+    ) -> Grown | None:
+        """See `DraftSession.grow_by`: in one call where the head is packed."""
         phase = self._phase_of(plan)
         if phase is None:
             return None
@@ -82,7 +84,7 @@ class EagleSession(DraftSession):
         text = Texts(
             root.token, self.hidden[:, 0], self.cache.lengths, self.cache.buffers, places, self.cache.step, turns
         )
-        grown = phase(text, raised, lambda: refuse_nan(torch.ones((), dtype=torch.bool)))
+        grown = phase(text, raised, spending, lambda: refuse_nan(torch.ones((), dtype=torch.bool)))
         self.expanded, self.passes = True, grown.passes
         return Grown(Tree.of(grown.blocks, capped=grown.capped), grown.slots)
 

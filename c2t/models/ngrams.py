@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.kernels.draft_phase import Layered, Raised
+from c2t.kernels.draft_phase import Layered, Raised, Spending
 from c2t.kernels.ngrams import LONGEST, SHORTEST, Paths, mix, raise_followers, serves
 from c2t.models.block import BlockDraft
 from c2t.models.conditioned import ConditionedDraft
@@ -99,12 +99,14 @@ class NgramSession(WrappedSession):
 
         return rows.rescored(PLAUSIBLE, mixed)
 
-    def grow_by(self, plan: Layered, root: Root, raised: Raised | None = None) -> Grown | None:
+    def grow_by(
+        self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
+    ) -> Grown | None:
         """See `DraftSession.grow_by`."""
         if raised is not None:  # the draft of this session's is mixed already
             return None
         own = Raised(self.text, self.lengths.contiguous(), PLAUSIBLE, self.prior_weights)
-        return self.draft.grow_by(plan, root, own)
+        return self.draft.grow_by(plan, root, spending, own)
 
     def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
         """See `DraftSession.fork`."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from c2t.errors import at_least_one, probability
-from c2t.kernels.select import SelectLimits
-from c2t.policies.growth import LevelSelection, StaticPlan, at_once, grow
+from c2t.kernels.draft_phase import Layered
+from c2t.policies.growth import LevelSelection, at_once, grow
 from c2t.policies.limits import Size, check_size
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -47,14 +47,18 @@ class Chain:
     draft_length = levels  # what alpha is a share of
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        plan = StaticPlan(K=1, width=1, levels=self.length, M=0, limits=SelectLimits(threshold=0.0))
-        if (tree := at_once(draft, root, plan)) is not None:
+        if (tree := at_once(draft, root, self.layered)) is not None:
             return tree
 
         def everyone(children: Nodes, _parent_score: Tensor) -> LevelSelection:
             return LevelSelection(children.log_joint, torch.ones_like(children.alive))
 
         return grow(draft, root, everyone, K=1, levels=self.length, width=1)
+
+    @property
+    def layered(self) -> Layered:
+        """Return the policy as numbers."""
+        return Layered(K=1, width=1, levels=self.length)
 
 
 @dataclass(frozen=True)

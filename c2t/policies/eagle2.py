@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 
 from c2t.errors import InputError, at_least_one, from_zero
+from c2t.kernels.draft_phase import Layered
 from c2t.kernels.select import SelectLimits
 from c2t.policies.growth import StaticPlan, at_once
 from c2t.policies.limits import Size, check_size, expanded
@@ -63,7 +64,7 @@ class Eagle2:
         return Size(min(self.N or 1 + candidates, 1 + candidates), candidates)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        if self._planned and (tree := at_once(draft, root, self.plan())) is not None:
+        if (tree := at_once(draft, root, self.layered)) is not None:
             return tree
         tree = Tree.root(root.token)
         frontier = torch.zeros_like(root.token)[:, None]
@@ -80,14 +81,17 @@ class Eagle2:
 
     def plan(self) -> StaticPlan:
         """Return the policy as numbers (see `StaticPlan`); InputError for the full tree and the ablations."""
-        if not self._planned:
+        if self.N is None or not self.reranked or self.expand != "value":
             raise InputError("Eagle2: CUDA graphs need a number N, expand=value and reranked=true")
         slots = 1 + self.K * self.levels
         return StaticPlan(self.K, self.K, self.levels, self.M, SelectLimits(0.0, slots), reranked=self.N)
 
     @property
-    def _planned(self) -> bool:
-        return self.N is not None and self.reranked and self.expand == "value"
+    def layered(self) -> Layered | None:
+        """Return the policy as numbers; None for the ablations, and where entropies are asked for."""
+        if not self.reranked or self.expand != "value" or self.M != 0:
+            return None
+        return Layered(self.K, self.K, self.levels, reranked=self.size.tokens)
 
 
 def rerank(tree: Tree, count: int) -> Tree:

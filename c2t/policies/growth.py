@@ -47,13 +47,11 @@ class LevelSelection(NamedTuple):
 Select = Callable[[Nodes, Float[Tensor, "B n"]], LevelSelection]
 
 
-def at_once(draft: Draft, root: Root, plan: StaticPlan) -> Tree | None:
-    """Return the trees of a plan that ranks by joint probability, where the draft grows them by itself, in fewer steps
-    (`c2t.kernels.draft_phase`); None elsewhere."""
+def at_once(draft: Draft, root: Root, layered: Layered | None) -> Tree | None:
+    """Return the trees of a policy, where the draft grows them by itself, in fewer steps (`c2t.kernels.draft_phase`);
+    None elsewhere. layered: the policy as numbers, None if they do not say it."""
     grow_by = getattr(draft, "grow_by", None)
-    if grow_by is None or plan.network is not None or plan.branching is not None or plan.M != 0:
-        return None
-    grown = grow_by(Layered(plan.K, plan.width, plan.levels, plan.reranked or 0, *plan.limits), root)
+    grown = grow_by(layered, root) if grow_by and layered else None
     return grown and grown.tree
 
 

@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from c2t.kernels.draft_phase import Layered, Spending
 from c2t.kernels.paying import Decision, Guesses, decide
 from c2t.policies.round_costs import RowCosts
-from c2t.protocols import Draft, NextTokenDistributions
+from c2t.protocols import Draft, Grown, NextTokenDistributions, Root
 from c2t.tree import Tree
 
 
@@ -33,13 +34,17 @@ class PayingLevels:
     def __init__(self, draft: Draft, costs: RowCosts, guesses: Callable[[Tree], Guesses], most: int | None = None):
         self.draft, self.costs, self.guesses, self.most = draft, costs, guesses, most
         self.spent = 0.0  # seconds of the round up to here
+        self.decided = False
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `Draft.expand`; raises `Enough`. The root is always expanded."""
         if not self.spent:
             self.spent = self.costs.start + self.costs.level(len(slots))
             return self.draft.expand(tree, slots)
-        found = self._decide(tree, slots)
+        possible = tree.log_joint.gather(1, slots.clamp(min=0)) > float(
+            "-inf"
+        )  # children of what was not expanded are not
+        found = self._decide(tree, torch.where(possible, slots, -1))
         if not found.width:
             raise Enough(kept(tree, found))
         self.spent += self.costs.level(found.width)
@@ -47,8 +52,19 @@ class PayingLevels:
             return self.draft.expand(tree, slots)
         return Narrowed(self.draft.expand(tree, torch.where(found.expand, slots, -1)), found.expand)
 
+    def grow_by(self, plan: Layered, root: Root) -> Grown | None:
+        """See `c2t.models.draft.DraftSession.grow_by`: the draft decides as `expand` and `finish` do."""
+        grow_by = getattr(self.draft, "grow_by", None)
+        if grow_by is None:
+            return None
+        grown = grow_by(plan, root, Spending(self.costs.start, self.costs.yields, self.most))
+        self.decided = grown is not None
+        return grown
+
     def finish(self, tree: Tree) -> Tree:
         """Return what to verify of a tree that the policy has finished."""
+        if self.decided:
+            return tree
         return kept(tree, self._decide(tree, tree.parent[:, :0]))
 
     def _decide(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Decision:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from c2t.errors import at_least_one, probability
+from c2t.kernels.draft_phase import Layered
 from c2t.kernels.select import SelectLimits
 from c2t.policies.growth import LevelSelection, StaticPlan, at_once, grow
 from c2t.policies.limits import Size, check_size, grown
@@ -46,7 +47,7 @@ class JointThreshold:
         return grown(self.K, self.W or self.max_width, self.levels, self.max_nodes)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        if (tree := at_once(draft, root, self.plan())) is not None:
+        if (tree := at_once(draft, root, self.layered)) is not None:
             return tree
 
         def probable(children: Nodes, _parent_score: Tensor) -> LevelSelection:
@@ -62,6 +63,12 @@ class JointThreshold:
             max_nodes=self.max_nodes,
             strict=self.W is None,
         )
+
+    @property
+    def layered(self) -> Layered:
+        """Return the policy as numbers."""
+        limits = self.threshold, self.max_nodes, self.W is None
+        return Layered(self.K, self.W or self.max_width, self.levels, 0, *limits)
 
     def plan(self) -> StaticPlan:
         """Return the policy as numbers; see `StaticPlan`."""

@@ -9,11 +9,13 @@ from torch import Tensor
 from c2t.decoding import Committed, TargetVerifier, draft_session
 from c2t.errors import InputError
 from c2t.kernels.draft_phase import compiled
+from c2t.models.draft import WrappedSession
 from c2t.models.eagle_draft import EagleSession
-from c2t.models.ngrams import NgramSession
 from c2t.models.pairs import Pair, load_pair, with_ngrams
+from c2t.policies.budget import Budget
 from c2t.policies.chain import Chain
 from c2t.policies.eagle2 import Eagle2
+from c2t.policies.round_costs import Children, Curve, Profile, Rest, RoundCosts
 from c2t.policies.threshold import JointThreshold
 from c2t.protocols import NextTokenDistributions, RecordingDraft
 from c2t.sampling import Sampling
@@ -22,6 +24,17 @@ from c2t.tree import COLUMNS, Tree
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
 
 TEXTS = ("The quick brown fox jumps. The quick brown fox", "def add(a, b):\n    return a + b\n\ndef add(a", "Once")
+# A round of plain decoding takes 1, and a token more 0.05: some levels pay, and some nodes.
+VERIFY = Curve((1, 2, 200), (1.0, 1.05, 12.0))
+YIELDS = Profile(
+    (1.0,) * 3, (0.0, 4.0), ((0.0, 0.6), (0.0, 0.9), (0.0, 1.0)), Children((0.0, 1.0), ((0.0, 0.0), (0.7, 0.2)))
+)
+
+
+def costs(a_level: float) -> RoundCosts:
+    return RoundCosts(VERIFY, Curve((1, 30), (a_level, 2 * a_level)), Rest(a_round=0.1, a_level=0.01), YIELDS)
+
+
 POLICIES = {
     "few": Eagle2(K=4, levels=3, N=8),
     "many": Eagle2(K=10, levels=6, N=60),
@@ -32,11 +45,17 @@ POLICIES = {
     "limits": JointThreshold(threshold=0.001, W=None, max_width=9, max_nodes=30),
     "nothing": JointThreshold(threshold=1.0),
     "chain": Chain(length=4),
+    "the whole tree": Eagle2(K=3, levels=3, N=None),
+    "budget of a whole tree": Budget(Eagle2(K=4, levels=3, N=None), costs=costs(0.02)),
+    "budget": Budget(JointThreshold(threshold=0.01, K=6, W=6, levels=3), costs=costs(0.02)),
+    "budget that seldom pays": Budget(JointThreshold(threshold=0.01, K=6, W=6, levels=3), costs=costs(0.12)),
+    "budget, reranked": Budget(Eagle2(K=5, levels=3, N=9), costs=costs(0.02)),
+    "budget of nodes and costs": Budget(Eagle2(K=5, levels=3, N=40), nodes=14, costs=costs(0.01)),
 }
 
 
-def inner(draft: EagleSession | NgramSession) -> EagleSession:
-    return draft.draft if isinstance(draft, NgramSession) else draft
+def inner(draft: EagleSession | WrappedSession) -> EagleSession:
+    return draft if isinstance(draft, EagleSession) else inner(draft.draft)
 
 
 class LevelByLevel(NamedTuple):
