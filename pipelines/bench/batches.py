@@ -41,10 +41,12 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "EAGLE-2": (
         *("eagle2:K=4,levels=1,N=3", "eagle2:K=4,levels=1,N=5", "eagle2:K=4,levels=2,N=4", "eagle2:K=4,levels=2,N=8"),
         *("eagle2:K=4,levels=3,N=8", "eagle2:K=4,levels=3,N=14", "eagle2:levels=4,N=26", "eagle2:levels=6,N=60"),
+        "eagle2:K=6,levels=4,N=14",
     ),
     "untrained": (
         *("chain:length=1", "chain:length=2", "threshold:threshold=0.5,K=6,W=6,levels=2"),
         *("threshold:threshold=0.3,K=6,W=6,levels=3", "threshold:threshold=0.1,K=6,W=6,levels=3", "caddtree:K=6"),
+        *("threshold:threshold=0.05,K=6,W=6,levels=5", "threshold:threshold=0.03,K=8,W=8,levels=5"),
     ),
     "C2T": (
         *("c2t:beta=0.7,K=6,W=6,levels=2", "c2t:beta=0.5,K=6,W=6,levels=2", "c2t:beta=0.5,K=6,W=6,levels=3"),
@@ -56,6 +58,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         *("budget", "budget:of=eagle2:N=none,K=4,levels=4", "budget:of=eagle2:N=none,K=10,levels=6"),
         *("budget:of=threshold:threshold=0.1,K=6,W=6,levels=3", "budget:of=c2t:beta=0.3,K=6,W=6,levels=3"),
         *("budget:of=eagle2:K=4,levels=3,N=8", "budget:of=chain:length=2"),
+        "budget:of=threshold:threshold=0.03,K=8,W=8,levels=5",
     ),
 }
 Field = dict[str, list[Policy]]
