@@ -17,7 +17,7 @@ from c2t.policies.chain import Chain
 from c2t.policies.eagle2 import Eagle2
 from c2t.policies.round_costs import Children, Curve, Profile, Rest, RoundCosts
 from c2t.policies.threshold import JointThreshold
-from c2t.protocols import NextTokenDistributions, RecordingDraft
+from c2t.protocols import NextTokenDistributions, RecordingDraft, Root
 from c2t.sampling import Sampling
 from c2t.tree import COLUMNS, Tree
 
@@ -123,6 +123,19 @@ def observed(pair: Pair):
     draft = draft_session(pair.draft, policy, 1)
     draft.observe(*committed)
     return draft, verifier.root()
+
+
+@pytest.mark.parametrize("name", ["one level", "few"])
+@torch.inference_mode()
+def test_forks_grow_the_trees_of_their_places(name: str, pair: Pair) -> None:
+    draft, root = observed(pair)
+    back = torch.tensor([0, 3, 1])
+    forks = draft.fork(back), draft.fork(back)
+    roots = Root(root.token.expand(3), None)
+    found, expected = POLICIES[name](forks[0], roots), POLICIES[name](LevelByLevel(forks[1]), roots)
+    assert inner(forks[0])._phase is not None
+    for column in COLUMNS:
+        assert_same(getattr(found, column), getattr(expected, column))
 
 
 @torch.inference_mode()
