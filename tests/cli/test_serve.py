@@ -25,7 +25,7 @@ SIMPLE = ["serve", "--pair", "tiny", "--policy", "chain:length=3"]
     ("pair", "classifier", "policy"),
     [
         ("tiny", None, "budget"),
-        ("smollm2", None, "budget:of=threshold:threshold=0.1,K=6,W=6,levels=3"),  # what the pair names
+        ("smollm2", None, "budget:of=threshold:threshold=0.05,K=6,W=6,levels=3"),  # what the pair names
         ("smollm2", "its-classifier", "budget"),
         ("of-mine", "its-classifier", "c2t"),  # no prompts come with it to measure costs on
         ("of-mine", None, "threshold:threshold=0.1"),
