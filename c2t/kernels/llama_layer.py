@@ -2,8 +2,8 @@
 
 What it computes for a token does not depend on which other tokens are in the same forward, so a verified tree and plain
 decoding give the same logits bit for bit. A matrix is stored in panels of 2 x `lanes` output columns, in which one pass
-serves up to 14 rows: on two cores 14 rows cost 1.6 of one (`python -m pipelines.bench forward`). The twin in torch is
-transformers' `LlamaDecoderLayer`.
+serves up to 14 rows, or 32 in the tiles of processors that have them (`python -m pipelines.bench forward`). The twin in
+torch is transformers' `LlamaDecoderLayer`.
 """
 
 import ctypes
