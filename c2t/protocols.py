@@ -3,7 +3,7 @@ grows. Policies never see a model."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -168,6 +168,13 @@ class Grown(NamedTuple):
     slots: Sequence[Int[Tensor, "B F"]]
 
 
+def grown_by(draft: Any, *arguments: Any) -> Grown | None:
+    """Return what a draft grows by itself, see `c2t.models.draft.DraftSession.grow_by` for the arguments; None from
+    drafts that cannot."""
+    grow_by = getattr(draft, "grow_by", None)
+    return grow_by and grow_by(*arguments)
+
+
 class RecordingDraft:
     """Draft of a round that keeps the slots it expanded and parts of the distributions.
 
@@ -191,8 +198,7 @@ class RecordingDraft:
 
     def grow_by(self, plan: Layered, root: Root, spending: Spending | None = None) -> Grown | None:
         """See `c2t.models.draft.DraftSession.grow_by`; None where parts of the distributions are kept."""
-        grow_by = getattr(self.draft, "grow_by", None)
-        grown = grow_by(plan, root, spending) if grow_by and not self.values else None
+        grown = None if self.values else grown_by(self.draft, plan, root, spending)
         self.slots += grown.slots if grown else ()
         return grown
 

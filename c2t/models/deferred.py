@@ -8,7 +8,7 @@ from torch import Tensor
 
 from c2t.kernels.draft_phase import Layered, Raised, Spending
 from c2t.models.draft import DraftSession, WrappedSession
-from c2t.protocols import Grown, NextTokenDistributions, Root
+from c2t.protocols import Grown, NextTokenDistributions, Root, grown_by
 from c2t.tree import Tree
 
 
@@ -49,7 +49,7 @@ class DeferredSession(WrappedSession):
     ) -> Grown | None:
         """See `DraftSession.grow_by`."""
         self._catch_up()
-        return self.draft.grow_by(plan, root, spending, raised)
+        return grown_by(self.draft, plan, root, spending, raised)
 
     def fork(self, back: Int[Tensor, " B"]) -> WrappedSession:
         """See `DraftSession.fork`."""

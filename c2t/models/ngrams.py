@@ -22,7 +22,7 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.models.hydra import HydraDraft
 from c2t.models.medusa import MedusaDraft
 from c2t.models.published_medusa import PublishedMedusaDraft
-from c2t.protocols import Grown, NextTokenDistributions, Root
+from c2t.protocols import Grown, NextTokenDistributions, Root, grown_by
 from c2t.ragged import whole
 from c2t.tree import Tree
 
@@ -106,7 +106,7 @@ class NgramSession(WrappedSession):
         if raised is not None:  # the draft of this session's is mixed already
             return None
         own = Raised(self.text, self.lengths.contiguous(), PLAUSIBLE, self.prior_weights)
-        return self.draft.grow_by(plan, root, spending, own)
+        return grown_by(self.draft, plan, root, spending, own)
 
     def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
         """See `DraftSession.fork`."""

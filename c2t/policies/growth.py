@@ -11,7 +11,7 @@ from torch import Tensor
 from c2t.kernels.draft_phase import Layered
 from c2t.kernels.nodes import Limits
 from c2t.kernels.select import Network, SelectLimits
-from c2t.protocols import Draft, Root
+from c2t.protocols import Draft, Root, grown_by
 from c2t.tree import Nodes, Tree
 
 Branching = Callable[[Float[Tensor, "..."]], Int[Tensor, "..."]]  # entropies -> numbers of children
@@ -50,8 +50,7 @@ Select = Callable[[Nodes, Float[Tensor, "B n"]], LevelSelection]
 def at_once(draft: Draft, root: Root, layered: Layered | None) -> Tree | None:
     """Return the trees of a policy, where the draft grows them by itself, in fewer steps (`c2t.kernels.draft_phase`);
     None elsewhere. layered: the policy as numbers, None if they do not say it."""
-    grow_by = getattr(draft, "grow_by", None)
-    grown = grow_by(layered, root) if grow_by and layered else None
+    grown = layered and grown_by(draft, layered, root)
     return grown and grown.tree
 
 

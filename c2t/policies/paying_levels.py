@@ -10,7 +10,7 @@ from torch import Tensor
 from c2t.kernels.draft_phase import Layered, Spending
 from c2t.kernels.paying import Decision, Guesses, decide
 from c2t.policies.round_costs import RowCosts
-from c2t.protocols import Draft, Grown, NextTokenDistributions, Root
+from c2t.protocols import Draft, Grown, NextTokenDistributions, Root, grown_by
 from c2t.tree import Tree
 
 
@@ -54,10 +54,7 @@ class PayingLevels:
 
     def grow_by(self, plan: Layered, root: Root) -> Grown | None:
         """See `c2t.models.draft.DraftSession.grow_by`: the draft decides as `expand` and `finish` do."""
-        grow_by = getattr(self.draft, "grow_by", None)
-        if grow_by is None:
-            return None
-        grown = grow_by(plan, root, Spending(self.costs.start, self.costs.yields, self.most))
+        grown = grown_by(self.draft, plan, root, Spending(self.costs.start, self.costs.yields, self.most))
         self.decided = grown is not None
         return grown
 

@@ -294,7 +294,7 @@ def test_a_fingerprint_of_weights_does_not_change_with_the_config(pair_folder: P
 def test_a_pair_names_how_its_trees_are_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("C2T_HOME", raising=False)
     assert describe(parse(usual_policy("smollm2"), TreeClassifier.from_pretrained)) == describe(
-        JointThreshold(0.1, K=6, W=6, levels=3)
+        JointThreshold(0.05, K=6, W=6, levels=3)
     )
     assert usual_policy("tiny") is None
     assert usual_policy(str(tmp_path)) is None  # a folder is no name
