@@ -103,6 +103,8 @@ class TimedDraft:
 class TimedSession:
     """Session of a TimedDraft; attributes that are not defined here are the inner session's."""
 
+    grow_by = None  # in one call no stage could be told from another
+
     def __init__(self, session: DraftSession, clock: Clock):
         self._session, self._clock = session, clock
 

@@ -90,7 +90,7 @@ typedef struct {
     float *states, *features, *x, *inner, *logits, *log_prob, *none, *log_norm, *joint;
     int64_t *token, *position, *place, *first, *prefix, *top, *chosen, *kept, *put, *asked, *places;
     uint8_t *mask, *usable, *stays, *left, *pays;
-    long entries, wide, candidates;
+    long entries, candidates;
 } rooms;
 
 static void *take(char **room, long size) {
@@ -104,7 +104,7 @@ static long most_of(long a, long b) { return a > b ? a : b; }
 /* Lay out the rooms from `room` on; return the byte behind them. */
 static char *lay_out(const plan *p, const head *h, const text *t, int threads, char *room, rooms *m) {
     long width = most_of(p->width, 1), rows = t->rows, wide = rows * width;
-    m->candidates = width * p->K, m->wide = wide, m->entries = 1 + width * (p->levels - 1);
+    m->candidates = width * p->K, m->entries = 1 + width * (p->levels - 1);
     m->tree.slots = 1 + p->levels * (p->reranked ? m->candidates : width);
     long cells = rows * m->tree.slots, places = t->places + m->entries, whole = sizeof(int64_t), real = sizeof(float);
     int64_t **columns[] = {&m->tree.token, &m->tree.parent, &m->tree.depth, &m->tree.rank, &m->tree.column};

@@ -2,7 +2,8 @@
 
 Level by level (`c2t.policies.growth`, `c2t.policies.eagle2`) it takes a dozen calls a level, and after a target's
 forward the code of each is cold: of a round of four levels that was 2 ms in 18 (`docs/LOG.md`). The same functions in C
-compute here, so the trees are the same.
+compute here, so the trees are the same, but for a candidate within an ulp of the threshold, or as confident as another
+row's.
 """
 
 import ctypes
@@ -23,6 +24,7 @@ from c2t.kernels.nodes import Blocks
 from c2t.kernels.paying import Yields, YieldsInC
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+MOST = 10_000  # candidates of a level
 UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead of a size
 
 
@@ -169,9 +171,11 @@ def compiled() -> tuple[ctypes.CDLL, _Functions] | None:
     return found, _Functions(*(ctypes.cast(function, _POINTER) for function in called))
 
 
-def serves(head: Head) -> bool:
-    """Return True if a phase can run on this head: on a CPU with a compiler, and with an LM head of whole panels."""
-    return compiled() is not None and head.lm_head.outputs == head.lm_head.struct.outputs
+def serves(head: Head, plan: Layered) -> bool:
+    """Return True if a phase of this plan can run on this head: on a CPU with a compiler, with an LM head of whole
+    panels, and with no more than MOST candidates a level, for which there is room."""
+    whole = head.lm_head.outputs == head.lm_head.struct.outputs
+    return compiled() is not None and whole and plan.width * plan.K <= MOST
 
 
 class DraftPhase:
@@ -209,14 +213,17 @@ class DraftPhase:
             *(count, root.data_ptr(), lengths.data_ptr(), hidden.data_ptr(), ctypes.addressof(buffers.addresses)),
             *(strides[0], strides[-3], step, places, cosine.data_ptr(), sine.data_ptr(), len(cosine)),
         )
+        self._head.table = self.head.table.data_ptr()
         function, called = compiled()
         needed = function.room_of(self._plan, self._head, of_text, threads)
         if needed > len(self._room):
             self._room = torch.empty(2 * needed, dtype=torch.uint8)
         size, reranked = self._most(), self.plan.reranked
         size = min(size, reranked) if reranked and spending is None else size
-        whole, real = torch.empty(4 * count * size, dtype=torch.int64), torch.empty(4 * count * size)
-        score, alive = torch.empty(count * size), torch.empty(count * size, dtype=torch.bool)
+        whole, alive = (
+            torch.empty(many * count * size, dtype=kind) for many, kind in ((4, torch.int64), (1, torch.bool))
+        )
+        real, score = (torch.empty(many * count * size, dtype=torch.float32) for many in (4, 1))
         capped, passes = torch.empty(2, count, dtype=torch.int64)
         slots = torch.full((self.plan.levels, count, self.plan.width), -1)
         made = (each.data_ptr() for each in (self._room, whole, real, score, alive, capped, passes, slots))
@@ -238,7 +245,9 @@ class DraftPhase:
             return _Spending()
         start, yields, most = spending
         arrays = yields(rows * self._most(), rows * self.plan.width)
-        return _Spending(ctypes.pointer(arrays.in_c), start, paying.UNBOUNDED if most is None else most)
+        found = _Spending(ctypes.pointer(arrays.in_c), start, paying.UNBOUNDED if most is None else most)
+        found.arrays = arrays  # which it points into
+        return found
 
     def _most(self) -> int:
         """Return the nodes of a tree at most, before it is reranked."""

@@ -77,6 +77,7 @@ class EagleSession(DraftSession):
         if phase is None:
             return None
         rows, layers = len(root.token), self.packed.decoder.layers
+        self.cache.drop()
         for number in range(len(layers)):  # slots of the trees
             self.cache.append(number, self.hidden, rows, layers.kv_heads, phase.entries, layers.dim)
         places = self.cache.length
@@ -92,11 +93,11 @@ class EagleSession(DraftSession):
         """Return the phase of this plan, None where there is none: it is made again for another plan."""
         if type(self) is not EagleSession or self.packed is None or torch.is_grad_enabled():
             return None
-        if self._phase is None or self._phase.plan != plan:
-            lm_head = self.draft.lm_head.packed()
+        lm_head = self.draft.lm_head.packed()  # a new copy where its weights have changed
+        if self._phase is None or self._phase.plan != plan or self._phase.head.lm_head is not lm_head:
             tokens = self.vocabulary and self.vocabulary.tokens
             head = lm_head and PhaseHead(*self.packed.parts, lm_head, tokens)
-            fits = head is not None and serves(head) and lm_head.outputs >= plan.K
+            fits = head is not None and serves(head, plan) and lm_head.outputs >= plan.K
             self._phase = DraftPhase(head, plan) if fits else None
         return self._phase
 

@@ -57,7 +57,7 @@ class Chain:
 
     @property
     def layered(self) -> Layered:
-        """Return the policy as numbers."""
+        """Return the policy as numbers for `c2t.kernels.draft_phase`."""
         return Layered(K=1, width=1, levels=self.length)
 
 

@@ -88,7 +88,8 @@ class Eagle2:
 
     @property
     def layered(self) -> Layered | None:
-        """Return the policy as numbers; None for the ablations, and where entropies are asked for."""
+        """Return the policy as numbers for `c2t.kernels.draft_phase`; None for the ablations, and where entropies are
+        asked for."""
         if not self.reranked or self.expand != "value" or self.M != 0:
             return None
         return Layered(self.K, self.K, self.levels, reranked=self.size.tokens)

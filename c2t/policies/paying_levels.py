@@ -1,5 +1,6 @@
 """Drafting only what pays: a level is drafted if with it a tree promises more tokens per second than without."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -41,9 +42,8 @@ class PayingLevels:
         if not self.spent:
             self.spent = self.costs.start + self.costs.level(len(slots))
             return self.draft.expand(tree, slots)
-        possible = tree.log_joint.gather(1, slots.clamp(min=0)) > float(
-            "-inf"
-        )  # children of what was not expanded are not
+        # Candidates without probability stand for nodes that were not expanded.
+        possible = tree.log_joint.gather(1, slots.clamp(min=0)) > -math.inf
         found = self._decide(tree, torch.where(possible, slots, -1))
         if not found.width:
             raise Enough(kept(tree, found))

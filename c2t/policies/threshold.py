@@ -66,7 +66,7 @@ class JointThreshold:
 
     @property
     def layered(self) -> Layered:
-        """Return the policy as numbers."""
+        """Return the policy as numbers for `c2t.kernels.draft_phase`."""
         limits = self.threshold, self.max_nodes, self.W is None
         return Layered(self.K, self.W or self.max_width, self.levels, 0, *limits)
 

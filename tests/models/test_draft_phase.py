@@ -139,6 +139,29 @@ def test_forks_grow_the_trees_of_their_places(name: str, pair: Pair) -> None:
 
 
 @torch.inference_mode()
+def test_the_lm_head_is_the_one_of_now(pair: Pair) -> None:
+    """As level by level: what a draft guesses may change with its weights, in the middle of a text."""
+    draft, root = observed(pair)
+    Chain()(draft, root)
+    before, weight = inner(draft)._phase, inner(draft).draft.lm_head.linear.weight
+    kept = weight.detach().clone()
+    try:
+        weight.data.mul_(2)
+        Chain()(draft, root)
+        assert inner(draft)._phase is not before
+    finally:
+        weight.data.copy_(kept)
+
+
+@torch.inference_mode()
+def test_too_many_candidates_are_drafted_level_by_level(pair: Pair) -> None:
+    """For these there would be no room."""
+    draft, root = observed(pair)
+    JointThreshold(K=15, W=None, max_width=10**6, levels=2)(draft, root)
+    assert inner(draft)._phase is None
+
+
+@torch.inference_mode()
 def test_distributions_that_are_nan_are_refused(pair: Pair) -> None:
     draft, root = observed(pair)
     inner(draft).hidden.fill_(float("nan"))
