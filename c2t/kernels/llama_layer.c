@@ -2,7 +2,7 @@
 
    Weights are float32 or bf16, all sums are float32. Products are float32, too, or, where the processor has an
    instruction for it and the caller asks, those of bf16 weights and inputs rounded to bf16: twice as many at a time, or
-   in tiles (Intel's AMX) some thirty times as many, so that a tree's rows cost next to nothing beside the weights' way
+   in tiles (Intel's AMX) many times more, so that a tree's rows cost next to nothing beside the weights' way
    from memory.
 
    Whatever is computed for a row does not depend on how many rows there are, on the slots that it does not see, nor on
