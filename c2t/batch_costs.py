@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.decoding import Policy, Step, generate, pad
-from c2t.kernels.draft_phase import Layered
+from c2t.kernels.layered import Layered
+from c2t.kernels.select import SelectLimits
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
@@ -89,7 +90,7 @@ def measure(
         pair.target, prompts[:TEXTS], max_new_tokens=NEW_TOKENS, beyond=policy.levels + 1, sampling=Sampling()
     )
     found = profile(pair, policy, texts)
-    forwards = Forwards(Bench(pair, texts[:1], clock, at_once=getattr(policy, "layered", None) is not None))
+    forwards = Forwards(Bench(pair, texts[:1], clock, getattr(policy, "layered", None)))
     for _ in range(WARM):
         forwards.time()
     # For one row the levels of real rounds: those that pay have few nodes to expand, and cost less than all would.
@@ -233,11 +234,11 @@ def envelope(seconds: Sequence[float]) -> tuple[float, ...]:
 
 
 class Bench:
-    """Forwards against the clock, behind the first half of each text. at_once: the draft's are those of trees that it
-    grows by itself, where it can."""
+    """Forwards against the clock, behind the first half of each text. layered: a policy as numbers, whose trees the
+    draft grows by itself, where it can."""
 
-    def __init__(self, pair: Pair, texts: Sequence[Continuation], clock: Clock, at_once: bool = False):
-        self.clock, self.at_once = clock, at_once
+    def __init__(self, pair: Pair, texts: Sequence[Continuation], clock: Clock, layered: Layered | None = None):
+        self.clock, self.layered = clock, layered
         device = pair.target.device
         tokens, _ = pad([text.tokens.tolist() for text in texts], device)
         self.lengths = torch.tensor([(text.prompt + text.end) // 2 for text in texts], device=device)
@@ -263,7 +264,7 @@ class Bench:
     def draft(self, width: int) -> float:
         """Return the draft's seconds over a level of `width` tokens under the root, behind the first text in each
         row."""
-        if self.at_once and (one := self._phase(width, 1)) is not None:
+        if self.layered is not None and (one := self._phase(width, 1)) is not None:
             return max(self._phase(width, 2) - one, sys.float_info.min)
         tree = regular(self.root, width + 1, width)
         session = self.drafted.fork(torch.zeros(len(tree.token), dtype=torch.long, device=self.root.device))
@@ -277,7 +278,7 @@ class Bench:
         """Return the seconds of trees that are drafted at once, the least of some: a difference of two is wanted, from
         which others' work would not only add. None where the draft does not."""
         session, root = self.drafted.fork(torch.zeros_like(self.lengths)), Root(self.root, None)
-        plan = Layered(width, width, levels)
+        plan = self.layered._replace(K=width, width=width, levels=levels, limits=SelectLimits(0.0), reranked=None)
         seconds = []
         for _ in range(1 + OF_A_PHASE):  # the first time it makes its room
             start = self._now()

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from c2t.errors import InputError, counted, one_line
-from c2t.kernels.features import FEATURES, WIDE
+from c2t.kernels.features import FEATURES, WIDE, Column
+from c2t.kernels.network import Network, confidence, serves
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import CLOSED, Positive, Share, check_fields, from_json, read_file
 from c2t.storage.checksum import checksum
@@ -130,6 +131,8 @@ class TreeClassifier(
         self.hidden = nn.Linear(config.inputs, config.hidden)
         self.further = nn.ModuleList(nn.Linear(config.hidden, config.hidden) for _ in range(config.layers - 2))
         self.output = nn.Linear(config.hidden, 1)
+        # As it was last asked for, and where its weights were; these tensors keep their memory from others.
+        self._network_at: tuple[list[int], Network | None] | None = None
 
     def __repr__(self) -> str:
         config = self.config
@@ -144,8 +147,11 @@ class TreeClassifier(
         calibrated: return the probability that the node is accepted (with the label CONDITIONAL: if its parent is), by
         correcting for the negatives that were left out in training.
         """
-        logits = self.logits(features(nodes, self.config.features))
-        return self.calibrate(logits) if calibrated else torch.sigmoid(logits)
+        if calibrated:
+            return self.calibrate(self.logits(features(nodes, self.config.features)))
+        if (network := self.network) is not None and not torch.is_grad_enabled() and serves(network, nodes):
+            return confidence(network, nodes)
+        return torch.sigmoid(self.logits(features(nodes, self.config.features)))
 
     def calibrate(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Return the probabilities of scores, corrected for the negatives that were left out in training."""
@@ -157,6 +163,33 @@ class TreeClassifier(
         for layer in self.further:
             x = torch.relu(layer(x))
         return self.output(x).squeeze(-1)
+
+    @property
+    def network(self) -> Network | None:
+        """The classifier as kernels read it; None for one that they cannot: of more layers, or with inputs that are
+        made of a column otherwise than by `Column`."""
+        first, second = self.hidden, self.output
+        places = [each.data_ptr() for each in (first.weight, first.bias, second.weight, second.bias)]
+        if self._network_at is None or self._network_at[0] != places:
+            self._network_at = places, self._as_network()
+        return self._network_at[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy is made of: not the addresses of these weights."""
+        return {**vars(self), "_network_at": None}
+
+    def _as_network(self) -> Network | None:
+        columns = [FEATURES[name] for name in self.config.features]
+        if self.config.layers != 2 or not all(isinstance(column, Column) for column in columns):
+            return None
+        return Network(
+            features=tuple(columns),
+            hidden_weight=self.hidden.weight.detach(),
+            hidden_bias=self.hidden.bias.detach(),
+            output_weight=self.output.weight.detach()[0],
+            output_bias=self.output.bias.detach(),
+            conditional=self.config.label == CONDITIONAL,
+        )
 
     @classmethod
     def from_pretrained(

@@ -14,7 +14,7 @@ import torch
 from c2t import display
 from c2t.batching import BatchDecoder, Request
 from c2t.classifier import TreeClassifier
-from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
+from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, plan_of
 from c2t.cuda_graphs.target import StaticTarget
 from c2t.decoding import DraftModel, Policy, Step, check_policy, cut, generate
 from c2t.errors import InputError
@@ -234,10 +234,9 @@ class SpeculativeDecoder:
         capacity = self.graph_tokens + self.policy.levels + 2  # the last round may run past the end
         draft, policy = None, self.policy
         if not isinstance(policy, Plain):
-            if not hasattr(policy, "plan") or not isinstance(self.pair.draft, EagleDraft):
-                served = "EAGLE-1/2 heads with eagle2, c2t, threshold and entropy, without n-grams"
-                raise InputError(f"CUDA graphs serve {served}; use graph_tokens = 0")
-            draft = StaticDraft(self.pair.draft, policy.plan(), rows, capacity)
+            if not isinstance(self.pair.draft, EagleDraft):
+                raise InputError("CUDA graphs serve EAGLE-1/2 heads, without n-grams; use graph_tokens = 0")
+            draft = StaticDraft(self.pair.draft, plan_of(policy), rows, capacity)
             policy = StaticPolicy(policy)
         return Parts(StaticTarget(self.pair.target, rows, capacity), draft, policy)
 

@@ -10,7 +10,8 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.kernels.draft_phase import Layered, Spending
+from c2t.kernels.draft_phase import Spending
+from c2t.kernels.layered import Layered
 from c2t.kernels.rows import rank
 from c2t.ragged import Ragged
 from c2t.tree import Tree

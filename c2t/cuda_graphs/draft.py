@@ -22,6 +22,7 @@ from torch import Tensor
 from c2t.cuda_graphs.candidates import candidates
 from c2t.cuda_graphs.graph import Flags, Graph
 from c2t.errors import InputError
+from c2t.kernels.layered import Layered
 from c2t.kernels.rows import TopK, rank
 from c2t.kernels.select import select
 from c2t.kernels.static_tree import StaticTree
@@ -31,7 +32,6 @@ from c2t.kv_cache import StaticKVCache
 from c2t.models.draft import DraftSession, refuse_nan
 from c2t.models.eagle_draft import EagleDraft, EagleSession
 from c2t.policies.eagle2 import rerank
-from c2t.policies.growth import StaticPlan
 from c2t.protocols import Root
 from c2t.tree import COLUMNS, Tree
 
@@ -40,7 +40,7 @@ class StaticDraft:
     """DraftModel for `StaticPolicy`, for at most `rows` rows and texts of at most `capacity` tokens. All generations
     use the same memory, so only one runs at a time. InputError for heads without a fused form."""
 
-    def __init__(self, draft: EagleDraft, plan: StaticPlan, rows: int, capacity: int):
+    def __init__(self, draft: EagleDraft, plan: Layered, rows: int, capacity: int):
         if draft.fused is None:
             raise InputError("CUDA graphs need an EAGLE-1/2 head with plain or scaled positions")
         self.draft, self.plan, self.rows, self.capacity = draft, plan, rows, capacity
@@ -51,11 +51,20 @@ class StaticDraft:
         return StaticSession(self)
 
 
+def plan_of(policy) -> Layered:
+    """Return a policy as numbers; InputError where they do not say it."""
+    plan = getattr(policy, "layered", None)
+    if plan is None:
+        served = "eagle2 (not its ablations), chain, threshold, c2t with a classifier of two layers on a node's columns"
+        raise InputError(f"CUDA graphs serve {served}, and entropy without leaf_above; use graph_tokens = 0")
+    return plan
+
+
 class StaticPolicy:
     """Layered policy whose whole plan the draft runs by itself."""
 
     def __init__(self, policy):
-        self.plan: StaticPlan = policy.plan()
+        self.plan = plan_of(policy)
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 
     def __call__(self, draft: "StaticSession", root: Root) -> Tree:

@@ -1,8 +1,10 @@
-/* The draft phase of a round in one call: a layered policy that ranks by joint probability, on an EAGLE-1/2 head; see
-   draft_phase.py. What computes is in other libraries (llama_layer.c, rows.c, ngrams.c), whose functions are given. */
+/* The draft phase of a round in one call: a layered policy, which ranks by a classifier or by joint probability, on an
+   EAGLE-1/2 head; see draft_phase.py. What computes is in other libraries (llama_layer.c, rows.c, ngrams.c, network.c),
+   whose functions are given. */
 
 #include "best.h"
 #include "llama_layer.h"
+#include "network.h"
 #include "paying.h"
 
 #include <math.h>
@@ -20,11 +22,17 @@ typedef struct {
                            const double *, long, long);
     int (*decide)(const Yields *, long, long, const void *, int, int, const uint8_t *, const int64_t *, const int64_t *,
                   long, double, long, uint8_t *, uint8_t *, int64_t *, int64_t *);
+    void (*confidences)(const network *, const void *const *, long, float *);
 } functions;
 
-/* See `StaticPlan`. reranked: 0 if candidates join by threshold. */
+enum { LOG_JOINT, ENTROPY, LOG_PROB, MAX_LOG_PROB, DEPTH, RANK, COLUMNS };
+
+/* See `Layered`. reranked: 0 if candidates join by threshold. entropy: see rank_rows. trust: NULL for the joint probability;
+   inputs: its columns. */
 typedef struct {
-    long K, width, levels, reranked, most, strict;
+    long K, width, levels, reranked, most, strict, entropy;
+    const network *trust;
+    const int64_t *inputs;
     float threshold;
 } plan;
 
@@ -73,7 +81,7 @@ typedef struct {
    expanded. */
 typedef struct {
     int64_t *token, *parent, *depth, *rank, *column, *count;
-    float *log_prob, *log_joint, *most;
+    float *log_prob, *log_joint, *entropy, *most, *score;
     long slots;
 } nodes;
 
@@ -82,12 +90,13 @@ typedef struct {
     int64_t *row, *slot, *begin;
 } frontier;
 
-/* Everything that a phase needs room for. states: (rows, entries, hidden), the root's first. joint, usable, chosen: of a
-   row's candidates. stays: which nodes of all rows are left; asked, pays, left, places: for a budget's decisions. */
+/* Everything that a phase needs room for. states: (rows, entries, hidden), the root's first. joint, score, usable, chosen,
+   and the columns that a classifier reads: of a row's candidates. stays: which nodes of all rows are left; asked, pays, left, places: for a budget's decisions. */
 typedef struct {
     nodes tree;
     frontier now, next;
-    float *states, *features, *x, *inner, *logits, *log_prob, *none, *log_norm, *joint;
+    float *states, *features, *x, *inner, *logits, *log_prob, *entropy, *log_norm, *joint, *score, *entropies, *mosts;
+    int64_t *depths, *ranks;
     int64_t *token, *position, *place, *first, *prefix, *top, *chosen, *kept, *put, *asked, *places;
     uint8_t *mask, *usable, *stays, *left, *pays;
     long entries, candidates;
@@ -109,8 +118,8 @@ static char *lay_out(const plan *p, const head *h, const text *t, int threads, c
     long cells = rows * m->tree.slots, places = t->places + m->entries, whole = sizeof(int64_t), real = sizeof(float);
     int64_t **columns[] = {&m->tree.token, &m->tree.parent, &m->tree.depth, &m->tree.rank, &m->tree.column};
     for (int c = 0; c < 5; c++) *columns[c] = take(&room, cells * whole);
-    float **numbers[] = {&m->tree.log_prob, &m->tree.log_joint, &m->tree.most};
-    for (int c = 0; c < 3; c++) *numbers[c] = take(&room, cells * real);
+    float **numbers[] = {&m->tree.log_prob, &m->tree.log_joint, &m->tree.entropy, &m->tree.most, &m->tree.score};
+    for (int c = 0; c < 5; c++) *numbers[c] = take(&room, cells * real);
     m->tree.count = take(&room, rows * whole);
     frontier *both[] = {&m->now, &m->next};
     for (int f = 0; f < 2; f++) {
@@ -125,8 +134,11 @@ static char *lay_out(const plan *p, const head *h, const text *t, int threads, c
     m->inner = take(&room, inner * real);
     m->logits = take(&room, wide * h->vocabulary * real);
     m->top = take(&room, wide * p->K * whole), m->log_prob = take(&room, wide * p->K * real);
-    m->none = take(&room, wide * real), m->log_norm = take(&room, wide * real);
-    m->joint = take(&room, m->candidates * real), m->usable = take(&room, m->candidates);
+    m->entropy = take(&room, wide * real), m->log_norm = take(&room, wide * real);
+    float **of_candidates[] = {&m->joint, &m->score, &m->entropies, &m->mosts};
+    for (int c = 0; c < 4; c++) *of_candidates[c] = take(&room, m->candidates * real);
+    m->depths = take(&room, m->candidates * whole), m->ranks = take(&room, m->candidates * whole);
+    m->usable = take(&room, m->candidates);
     m->chosen = take(&room, m->candidates * whole);
     m->kept = take(&room, m->tree.slots * whole), m->put = take(&room, m->tree.slots * whole);
     m->stays = take(&room, cells), m->left = take(&room, cells), m->places = take(&room, cells * whole);
@@ -150,24 +162,48 @@ static void append(const plan *p, const head *h, const rooms *m, long r, long wh
     t->token[at] = h->ids ? h->ids[place] : place;
     t->parent[at] = m->now.slot[from], t->depth[at] = t->depth[above] + 1, t->rank[at] = rank;
     t->log_prob[at] = m->log_prob[from * p->K + rank], t->log_joint[at] = m->joint[which];
-    t->most[at] = m->log_prob[from * p->K];
+    t->entropy[at] = m->entropy[from], t->most[at] = m->log_prob[from * p->K], t->score[at] = m->score[which];
+}
+
+/* Score row r's n candidates: the classifier's confidence, else the log of the joint probability. */
+static void score_row(const functions *f, const plan *p, const rooms *m, long r, long n) {
+    long begin = m->now.begin[r];
+    const int64_t *above = m->now.slot + begin;
+    const nodes *t = &m->tree;
+    for (long i = 0; i < n; i++)
+        m->joint[i] = t->log_joint[r * t->slots + above[i / p->K]] + m->log_prob[begin * p->K + i];
+    if (!p->trust) {
+        memcpy(m->score, m->joint, n * sizeof *m->score);
+        return;
+    }
+    for (long i = 0; i < n; i++) {
+        long from = i / p->K;
+        m->entropies[i] = m->entropy[begin + from], m->mosts[i] = m->log_prob[(begin + from) * p->K];
+        m->depths[i] = t->depth[r * t->slots + above[from]] + 1, m->ranks[i] = i % p->K;
+    }
+    const void *columns[COLUMNS], *inputs[p->trust->inputs];
+    columns[LOG_JOINT] = m->joint, columns[ENTROPY] = m->entropies, columns[LOG_PROB] = m->log_prob + begin * p->K;
+    columns[MAX_LOG_PROB] = m->mosts, columns[DEPTH] = m->depths, columns[RANK] = m->ranks;
+    for (long i = 0; i < p->trust->inputs; i++) inputs[i] = columns[p->inputs[i]];
+    f->confidences(p->trust, inputs, n, m->score);
+    for (long i = 0; i < n && p->trust->conditional; i++) m->score[i] *= t->score[r * t->slots + above[i / p->K]];
 }
 
 /* Let row r's candidates join, and its next frontier begin at number `from`; return where that ends. capped: what only
    limits keep out. */
-static long join_row(const plan *p, const head *h, const rooms *m, long r, long from, int64_t *capped) {
-    long begin = m->now.begin[r], n = (m->now.begin[r + 1] - begin) * p->K, grown = m->tree.count[r];
-    long survivors = 0;
+static long join_row(const functions *f, const plan *p, const head *h, const rooms *m, long r, long from,
+                     int64_t *capped) {
+    long n = (m->now.begin[r + 1] - m->now.begin[r]) * p->K, grown = m->tree.count[r], survivors = 0;
+    score_row(f, p, m, r, n);
     for (long i = 0; i < n; i++) {
-        long above = r * m->tree.slots + m->now.slot[begin + i / p->K];
-        m->joint[i] = m->tree.log_joint[above] + m->log_prob[begin * p->K + i];
-        m->usable[i] = p->reranked || (expf(m->joint[i]) >= p->threshold && m->joint[i] > -INFINITY);
+        float confidence = p->trust ? m->score[i] : expf(m->joint[i]);
+        m->usable[i] = p->reranked || (confidence >= p->threshold && m->joint[i] > -INFINITY);
         survivors += m->usable[i];
     }
     long wanted = survivors < p->width ? survivors : p->width;
     long space = p->reranked ? wanted + 1 : p->most - grown, count = wanted < space ? wanted : space;
     *capped += p->reranked ? 0 : (p->strict ? survivors : wanted) - count;
-    the_best(m->joint, 0, m->usable, 1, n, count, m->chosen);
+    the_best(m->score, p->trust ? m->joint : 0, m->usable, 1, n, count, m->chosen);
     for (long i = 0; i < (p->reranked ? n : count); i++) append(p, h, m, r, p->reranked ? i : m->chosen[i]);
     for (long i = 0; i < count && count < space; i++, from++)
         m->next.row[from] = r, m->next.slot[from] = grown + (p->reranked ? m->chosen[i] : i);
@@ -231,7 +267,8 @@ static void rerank(const plan *p, long rows, const rooms *m) {
 
 /* Let a budget decide about the nodes that are left: which of the next frontier to expand, if it has any, and which to
    verify (`left`) if that is none. Returns how many to expand, or -1 without memory. */
-static long decide(const functions *f, const spending *s, long rows, const rooms *m, double spent) {
+static long decide(const functions *f, const plan *p, const spending *s, long rows, const rooms *m, double spent) {
+    const float *confidence = p->trust ? m->tree.score : m->tree.log_joint;
     long widest = 0;
     int64_t found[2];
     for (long r = 0; r < rows; r++) widest = most_of(widest, m->next.begin[r + 1] - m->next.begin[r]);
@@ -240,8 +277,8 @@ static long decide(const functions *f, const spending *s, long rows, const rooms
             long at = m->next.begin[r] + i;
             m->asked[r * widest + i] = at < m->next.begin[r + 1] ? m->next.slot[at] : -1;
         }
-    if (f->decide(s->yields, rows, m->tree.slots, m->tree.log_joint, 1, 0, m->stays, m->tree.parent, m->asked, widest, spent,
-                  s->most, m->pays, m->left, m->places, found))
+    if (f->decide(s->yields, rows, m->tree.slots, confidence, !p->trust, 0, m->stays, m->tree.parent, m->asked, widest,
+                  spent, s->most, m->pays, m->left, m->places, found))
         return -1;
     long many = 0;
     for (long r = 0, at = 0; r < rows; r++) {
@@ -258,7 +295,7 @@ static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole,
                       uint8_t *alive) {
     const nodes *from = &m->tree;
     const int64_t *columns[] = {from->token, from->parent, from->depth, from->rank};
-    const float *numbers[] = {from->log_prob, from->log_joint, 0, from->most};
+    const float *numbers[] = {from->log_prob, from->log_joint, from->entropy, from->most};
     long count = 0, begin = r * from->slots;
     for (long s = 0; s < from->count[r]; s++)
         if (m->left[begin + s]) m->put[s] = count, m->kept[count++] = s;
@@ -266,8 +303,8 @@ static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole,
         long at = begin + (i < count ? m->kept[i] : 0);
         for (int c = 0; c < 4; c++) whole[c * rows * n + out] = i < count ? columns[c][at] : 0;
         if (i && i < count) whole[rows * n + out] = m->put[from->parent[at]];
-        for (int c = 0; c < 4; c++) real[c * rows * n + out] = numbers[c] ? i < count ? numbers[c][at] : -INFINITY : NAN;
-        score[out] = !i ? 1 : i < count ? from->log_joint[at] : -INFINITY;
+        for (int c = 0; c < 4; c++) real[c * rows * n + out] = i < count ? numbers[c][at] : -INFINITY;
+        score[out] = i < count ? from->score[at] : -INFINITY;
         alive[out] = i < count;
     }
 }
@@ -285,7 +322,7 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
         long at = r * tree->slots;
         tree->count[r] = 1, capped[r] = passes[r] = 0;
         tree->token[at] = t->root[r], tree->parent[at] = tree->depth[at] = tree->column[at] = -1, tree->rank[at] = 0;
-        tree->log_prob[at] = tree->log_joint[at] = tree->most[at] = 0;
+        tree->log_prob[at] = tree->log_joint[at] = tree->most[at] = 0, tree->entropy[at] = NAN, tree->score[at] = 1;
         m.now.row[r] = m.now.begin[r] = r, m.now.slot[r] = 0;
         memcpy(m.states + r * m.entries * h->hidden, t->hidden + r * h->hidden, h->hidden * sizeof(float));
     }
@@ -298,7 +335,8 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
                                            tree->slots, m.now.row, m.now.slot, many, m.logits, h->vocabulary, h->ids,
                                            g->plausible, g->prior, g->shortest, g->kinds))
             return -2;
-        f->rank_rows(m.logits, many, h->vocabulary, p->K, 0, m.top, m.log_prob, m.none, m.log_norm, threads);
+        f->rank_rows(m.logits, many, h->vocabulary, p->K, p->entropy, m.top, m.log_prob, m.entropy, m.log_norm,
+                     threads);
         for (long i = 0; i < many; i++)
             if (m.log_norm[i] != m.log_norm[i]) return -3;
         long next = 0;
@@ -307,7 +345,7 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
             passes[r] += wide > 0;
             memcpy(expanded + (level * t->rows + r) * p->width, m.now.slot + begin, wide * sizeof *expanded);
             m.next.begin[r] = next;
-            next = join_row(p, h, &m, r, next, capped + r);
+            next = join_row(f, p, h, &m, r, next, capped + r);
         }
         m.next.begin[t->rows] = next;
         if (level == p->levels - 1) next = 0;
@@ -315,7 +353,7 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
         next ? keep_all(t->rows, &m) : rerank(p, t->rows, &m);
         if (s->yields) {
             spent += s->yields->draft[many];
-            if ((next = decide(f, s, t->rows, &m, spent)) < 0) return -2;
+            if ((next = decide(f, p, s, t->rows, &m, spent)) < 0) return -2;
         }
         if (!next) break;
         frontier last = m.now;

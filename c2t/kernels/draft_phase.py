@@ -1,4 +1,4 @@
-"""A round's draft phase in one call: a layered policy that ranks by joint probability, on an EAGLE-1/2 head on a CPU.
+"""A round's draft phase in one call: a layered policy on an EAGLE-1/2 head on a CPU.
 
 Level by level (`c2t.policies.growth`, `c2t.policies.eagle2`) it takes a dozen calls a level, and after a target's
 forward the code of each is cold: of a round of four levels that was 2 ms in 18 (`docs/LOG.md`). The same functions in C
@@ -16,33 +16,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels import llama_layer, ngrams, paying, rows
+from c2t.kernels import llama_layer, network, ngrams, paying, rows
 from c2t.kernels.compiled import library
 from c2t.kernels.layer_buffers import LayerBuffers
+from c2t.kernels.layered import Layered
 from c2t.kernels.llama_layer import PackedFc, PackedLayers, PackedMatrix
+from c2t.kernels.network import NetworkInC
 from c2t.kernels.nodes import Blocks
 from c2t.kernels.paying import Yields, YieldsInC
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+COLUMNS = ("log_joint", "entropy", "log_prob", "max_log_prob", "depth", "rank")  # that a classifier may read
 MOST = 10_000  # candidates of a level
 UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead of a size
-
-
-class Layered(NamedTuple):
-    """A policy as numbers: K candidates per frontier node, of which the `width` best of a level are expanded.
-
-    reranked: the tree is the so many most probable of all candidates, root included (EAGLE-2). 0: candidates join whose
-    joint probability is at least `threshold`, the `width` best of a level, as long as a tree has at most max_nodes;
-    strict: what `width` keeps out is counted, too.
-    """
-
-    K: int
-    width: int
-    levels: int
-    reranked: int = 0
-    threshold: float = 0.0
-    max_nodes: int = 1024
-    strict: bool = False
 
 
 class Head(NamedTuple):
@@ -106,7 +92,8 @@ class GrownColumns(NamedTuple):
 
 class _Functions(ctypes.Structure):
     _fields_ = [
-        (name, _POINTER) for name in ("linear_of_both", "layers", "linear", "rank_rows", "raise_followers", "decide")
+        (name, _POINTER)
+        for name in ("linear_of_both", "layers", "linear", "rank_rows", "raise_followers", "decide", "confidences")
     ]
 
 
@@ -116,7 +103,9 @@ class _Spending(ctypes.Structure):
 
 class _Plan(ctypes.Structure):
     _fields_ = [
-        *((name, _LONG) for name in ("K", "width", "levels", "reranked", "most", "strict")),
+        *((name, _LONG) for name in ("K", "width", "levels", "reranked", "most", "strict", "entropy")),
+        ("trust", ctypes.POINTER(NetworkInC)),
+        ("inputs", _POINTER),
         ("threshold", ctypes.c_float),
     ]
 
@@ -158,24 +147,27 @@ class _Ngrams(ctypes.Structure):
 def compiled() -> tuple[ctypes.CDLL, _Functions] | None:
     """Return the compiled function and those that it calls, None where one of them cannot be had."""
     found = library(Path(__file__).with_suffix(".c"))
-    layers, ranking, mixing, budgets = llama_layer.kernels(), rows.compiled(), ngrams.compiled(), paying.compiled()
-    if found is None or layers is None or ranking is None or mixing is None or budgets is None:
+    parts = [llama_layer.kernels(), *(part.compiled() for part in (rows, ngrams, paying, network))]
+    if found is None or None in parts:
         return None
+    layers, ranking, mixing, budgets, trusting = parts
     of = ctypes.POINTER
     of_all = (of(_Plan), of(_Head), of(_Text))
     found.room_of.argtypes, found.room_of.restype = (*of_all, _INT), _LONG
     found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), of(_Spending), *[_POINTER] * 8, _INT)
     found.draft_phase.restype = _LONG
     called = (layers.linear_of_both, layers.llama_layers, layers.linear)
-    called += (ranking.rank_rows, mixing.raise_followers, budgets.decide)
+    called += (ranking.rank_rows, mixing.raise_followers, budgets.decide, trusting.confidences)
     return found, _Functions(*(ctypes.cast(function, _POINTER) for function in called))
 
 
 def serves(head: Head, plan: Layered) -> bool:
     """Return True if a phase of this plan can run on this head: on a CPU with a compiler, with an LM head of whole
-    panels, and with no more than MOST candidates a level, for which there is room."""
+    panels, a classifier that C can read, as many children of every node, and no more than MOST candidates a level, for
+    which there is room."""
     whole = head.lm_head.outputs == head.lm_head.struct.outputs
-    return compiled() is not None and whole and plan.width * plan.K <= MOST
+    read = plan.network is None or plan.network.in_c is not None
+    return compiled() is not None and whole and read and plan.branching is None and plan.width * plan.K <= MOST
 
 
 class DraftPhase:
@@ -185,9 +177,8 @@ class DraftPhase:
         self.head, self.plan = head, plan
         self.entries = plan.width * (plan.levels - 1)  # slots of the cache that a row's tree takes
         self._room = torch.empty(0, dtype=torch.uint8)
-        K, width, levels, reranked, threshold, most, strict = plan
-        self._plan = _Plan(K, width, levels, reranked, most, strict, threshold)
         fc, layers, table, lm_head, tokens = head
+        self._plan = _plan(plan, lm_head.outputs)
         self._head = _Head(
             *(fc.matrix.struct, lm_head.struct, layers.address, len(layers)),
             *(table.data_ptr(), len(table), table.dtype == torch.bfloat16),
@@ -251,8 +242,21 @@ class DraftPhase:
 
     def _most(self) -> int:
         """Return the nodes of a tree at most, before it is reranked."""
-        K, width, levels, reranked, *_ = self.plan
-        return 1 + levels * width * (K if reranked else 1)
+        plan = self.plan
+        return 1 + plan.levels * plan.width * (plan.K if plan.reranked else 1)
+
+
+def _plan(plan: Layered, vocabulary: int) -> _Plan:
+    entropy = -1 if plan.M is None or vocabulary <= plan.M else plan.M
+    threshold, most, strict = plan.limits
+    numbers = plan.K, plan.width, plan.levels, plan.reranked or 0, most, strict, entropy
+    if plan.network is None:
+        return _Plan(*numbers, None, None, threshold)
+    read = [COLUMNS.index(feature.name) for feature in plan.network.features]
+    inputs = (ctypes.c_int64 * len(read))(*read)
+    found = _Plan(*numbers, ctypes.pointer(plan.network.in_c), ctypes.addressof(inputs), threshold)
+    found.read = inputs  # which it points into
+    return found
 
 
 def _ngrams(raised: Raised | None) -> _Ngrams:

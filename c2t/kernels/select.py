@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from c2t.kernels.features import Column
+from c2t.kernels.network import Network
 from c2t.kernels.rows import TopK, triton
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_mask import WORD
@@ -25,18 +25,6 @@ if triton is not None:
     from c2t.kernels.rows import order_of, value_of
 
 COLUMNS = ("log_joint", "entropy", "depth", "log_prob", "max_log_prob", "rank")  # of a candidate, in the kernel
-
-
-class Network(NamedTuple):
-    """Weights of a classifier with one hidden layer, over F features that are columns of a candidate. conditional: a
-    candidate's score is its own confidence times its parent's score."""
-
-    features: tuple[Column, ...]
-    hidden_weight: Float[Tensor, "H F"]
-    hidden_bias: Float[Tensor, " H"]
-    output_weight: Float[Tensor, " H"]
-    output_bias: Float[Tensor, " 1"]
-    conditional: bool = False
 
 
 class SelectLimits(NamedTuple):
@@ -132,7 +120,7 @@ def triton_select(
     if not rows:
         return
     size, width = triton.next_power_of_2(F * K), triton.next_power_of_2(len(level))
-    weights = (tree.log_joint,) * 4 if network is None else network[1:5]
+    weights = (tree.log_joint,) * 4 if network is None else network.weights
     _select[(rows,)](
         *tree, *(column.contiguous() for column in drafted[:3]), *weights,
         frontier.start, level.start, limits.threshold, limits.max_nodes,

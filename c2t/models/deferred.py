@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels.draft_phase import Layered, Raised, Spending
+from c2t.kernels.draft_phase import Raised, Spending
+from c2t.kernels.layered import Layered
 from c2t.models.draft import DraftSession, WrappedSession
 from c2t.protocols import Grown, NextTokenDistributions, Root, grown_by
 from c2t.tree import Tree

@@ -8,8 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.kernels.draft_phase import Layered, Raised, Spending
+from c2t.kernels.draft_phase import Raised, Spending
 from c2t.kernels.entries import Columns, Entries, descend, follow
+from c2t.kernels.layered import Layered
 from c2t.kv_cache import KVCache
 from c2t.protocols import DraftVocabulary, Grown, NextTokenDistributions, Root
 from c2t.ragged import Ragged, whole

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from c2t.kernels.draft_phase import DraftPhase, Layered, Raised, Spending, Texts, serves
+from c2t.kernels.draft_phase import DraftPhase, Raised, Spending, Texts, serves
 from c2t.kernels.draft_phase import Head as PhaseHead
+from c2t.kernels.layered import Layered
 from c2t.kernels.tree_attention import grouped_attention
 from c2t.models.draft import DraftSession, refuse_nan
 from c2t.models.eagle import Head

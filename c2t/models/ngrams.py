@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.kernels.draft_phase import Layered, Raised, Spending
+from c2t.kernels.draft_phase import Raised, Spending
+from c2t.kernels.layered import Layered
 from c2t.kernels.ngrams import LONGEST, SHORTEST, Paths, mix, raise_followers, serves
 from c2t.models.block import BlockDraft
 from c2t.models.conditioned import ConditionedDraft

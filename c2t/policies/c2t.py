@@ -8,9 +8,10 @@ from torch import Tensor
 
 from c2t.classifier import CONDITIONAL, TreeClassifier
 from c2t.errors import InputError, at_least_one, from_zero
-from c2t.kernels.features import FEATURES, WIDE, Column
-from c2t.kernels.select import Network, SelectLimits
-from c2t.policies.growth import LevelSelection, StaticPlan, grow
+from c2t.kernels.features import WIDE
+from c2t.kernels.layered import Layered
+from c2t.kernels.select import SelectLimits
+from c2t.policies.growth import LevelSelection, at_once, grow
 from c2t.policies.limits import Size, check_size, grown
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -73,6 +74,9 @@ class C2T:
         return grown(self.K, self.W or self.max_width, self.levels, self.max_nodes)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
+        if (tree := at_once(draft, root, self.layered)) is not None:
+            return tree
+
         def confident(children: Nodes, parent_score: Tensor) -> LevelSelection:
             confidence = self.confidence(children, parent_score)
             return LevelSelection(confidence, confidence >= self.beta)
@@ -94,22 +98,13 @@ class C2T:
         confidence = self.classifier(children)
         return confidence * parent_score if self.classifier.config.label == CONDITIONAL else confidence
 
-    def plan(self) -> StaticPlan:
-        """Return the policy as numbers (see `StaticPlan`); InputError for a classifier that the kernel lacks."""
-        features = [FEATURES[name] for name in self.classifier.config.features]
-        if self.classifier.config.layers != 2 or not all(isinstance(feature, Column) for feature in features):
-            raise InputError("C2T: CUDA graphs need a classifier of two layers on a node's columns")
-        first, second = self.classifier.hidden, self.classifier.output
-        network = Network(
-            features=tuple(features),
-            hidden_weight=first.weight.detach(),
-            hidden_bias=first.bias.detach(),
-            output_weight=second.weight[0].detach(),
-            output_bias=second.bias.detach(),
-            conditional=self.classifier.config.label == CONDITIONAL,
-        )
+    @property
+    def layered(self) -> Layered | None:
+        """Return the policy as numbers; None for a classifier that is no `Network`."""
+        if (network := self.classifier.network) is None:
+            return None
         limits = SelectLimits(self.beta, self.max_nodes, strict=self.W is None)
-        return StaticPlan(self.K, self.W or self.max_width, self.levels, self._entropy_over, limits, network)
+        return Layered(self.K, self.W or self.max_width, self.levels, limits, self._entropy_over, network)
 
     @property
     def _entropy_over(self) -> int | None:

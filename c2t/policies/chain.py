@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from c2t.errors import at_least_one, probability
-from c2t.kernels.draft_phase import Layered
+from c2t.kernels.layered import Layered
 from c2t.policies.growth import LevelSelection, at_once, grow
 from c2t.policies.limits import Size, check_size
 from c2t.protocols import Draft, Root
@@ -57,7 +57,7 @@ class Chain:
 
     @property
     def layered(self) -> Layered:
-        """Return the policy as numbers for `c2t.kernels.draft_phase`."""
+        """Return the policy as numbers."""
         return Layered(K=1, width=1, levels=self.length)
 
 

@@ -5,10 +5,9 @@ from typing import Literal
 
 import torch
 
-from c2t.errors import InputError, at_least_one, from_zero
-from c2t.kernels.draft_phase import Layered
-from c2t.kernels.select import SelectLimits
-from c2t.policies.growth import StaticPlan, at_once
+from c2t.errors import at_least_one, from_zero
+from c2t.kernels.layered import Layered
+from c2t.policies.growth import at_once
 from c2t.policies.limits import Size, check_size, expanded
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -79,20 +78,12 @@ class Eagle2:
             tree = tree.extend(children)
         return rerank(tree, self.N) if self.reranked and self.N else tree
 
-    def plan(self) -> StaticPlan:
-        """Return the policy as numbers (see `StaticPlan`); InputError for the full tree and the ablations."""
-        if self.N is None or not self.reranked or self.expand != "value":
-            raise InputError("Eagle2: CUDA graphs need a number N, expand=value and reranked=true")
-        slots = 1 + self.K * self.levels
-        return StaticPlan(self.K, self.K, self.levels, self.M, SelectLimits(0.0, slots), reranked=self.N)
-
     @property
     def layered(self) -> Layered | None:
-        """Return the policy as numbers for `c2t.kernels.draft_phase`; None for the ablations, and where entropies are
-        asked for."""
-        if not self.reranked or self.expand != "value" or self.M != 0:
+        """Return the policy as numbers; None for the ablations."""
+        if not self.reranked or self.expand != "value":
             return None
-        return Layered(self.K, self.K, self.levels, reranked=self.size.tokens)
+        return Layered(self.K, self.K, self.levels, M=self.M, reranked=self.size.tokens)
 
 
 def rerank(tree: Tree, count: int) -> Tree:

@@ -8,8 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError, at_least_one
+from c2t.kernels.layered import Branching, Layered
 from c2t.kernels.select import SelectLimits
-from c2t.policies.growth import Branching, LevelSelection, StaticPlan, grow
+from c2t.policies.growth import LevelSelection, grow
 from c2t.policies.limits import Size, check_size, grown
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -104,12 +105,13 @@ class EntropyTree:
             max_nodes=self.max_nodes,
         )
 
-    def plan(self) -> StaticPlan:
-        """Return the policy as numbers (see `StaticPlan`); InputError where some nodes are leaves."""
+    @property
+    def layered(self) -> Layered | None:
+        """Return the policy as numbers; None where some nodes are leaves."""
         if self.leaf_above != float("inf"):
-            raise InputError("EntropyTree: CUDA graphs expand every node; leave leaf_above out")
+            return None
         limits = SelectLimits(0.0, self.max_nodes, strict=True)
-        return StaticPlan(self.K, self.max_width, self.levels, None, limits, branching=self._branching)
+        return Layered(self.K, self.max_width, self.levels, limits, M=None, branching=self._branching)
 
     @property
     def _branching(self) -> Branching:

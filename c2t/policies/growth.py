@@ -5,34 +5,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from c2t.kernels.draft_phase import Layered
+from c2t.kernels.layered import Layered
 from c2t.kernels.nodes import Limits
-from c2t.kernels.select import Network, SelectLimits
 from c2t.protocols import Draft, Root, grown_by
 from c2t.tree import Nodes, Tree
-
-Branching = Callable[[Float[Tensor, "..."]], Int[Tensor, "..."]]  # entropies -> numbers of children
-
-
-class StaticPlan(NamedTuple):
-    """A layered policy as numbers, from which `c2t.cuda_graphs.draft` makes a draft phase of fixed shapes.
-
-    K candidates per frontier node; the `width` best of a level, among those within `limits`, are expanded. M: as in
-    `grow`. network: whose confidence ranks them (None: the joint probability). branching: how many of the K candidates
-    there are. reranked: the tree is the so many most probable of all candidates, root included (EAGLE-2).
-    """
-
-    K: int
-    width: int
-    levels: int
-    M: int | None
-    limits: SelectLimits
-    network: Network | None = None
-    branching: Branching | None = None
-    reranked: int | None = None
 
 
 class LevelSelection(NamedTuple):

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from c2t.errors import at_least_one, probability
-from c2t.kernels.draft_phase import Layered
+from c2t.kernels.layered import Layered
 from c2t.kernels.select import SelectLimits
-from c2t.policies.growth import LevelSelection, StaticPlan, at_once, grow
+from c2t.policies.growth import LevelSelection, at_once, grow
 from c2t.policies.limits import Size, check_size, grown
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -66,11 +66,6 @@ class JointThreshold:
 
     @property
     def layered(self) -> Layered:
-        """Return the policy as numbers for `c2t.kernels.draft_phase`."""
-        limits = self.threshold, self.max_nodes, self.W is None
-        return Layered(self.K, self.W or self.max_width, self.levels, 0, *limits)
-
-    def plan(self) -> StaticPlan:
-        """Return the policy as numbers; see `StaticPlan`."""
+        """Return the policy as numbers."""
         limits = SelectLimits(self.threshold, self.max_nodes, strict=self.W is None)
-        return StaticPlan(self.K, self.W or self.max_width, self.levels, 0, limits)
+        return Layered(self.K, self.W or self.max_width, self.levels, limits)

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from c2t.kernels.compact import torch_compact, triton_compact
 from c2t.kernels.features import FEATURES
+from c2t.kernels.network import Network
 from c2t.kernels.rows import TopK, triton, triton_rank
-from c2t.kernels.select import Network, SelectLimits, torch_select, triton_select
+from c2t.kernels.select import SelectLimits, torch_select, triton_select
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.torch_rows import torch_entropy, torch_log_norm, torch_top
 from c2t.kernels.tree_attention import torch_attention, triton_attention

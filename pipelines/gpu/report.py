@@ -14,13 +14,14 @@ from pathlib import Path
 import torch
 
 from c2t.cuda_graphs.graph import Graph
+from c2t.kernels.layered import Layered
+from c2t.kernels.network import Network
 from c2t.kernels.rows import rank
-from c2t.kernels.select import Network, SelectLimits, select
+from c2t.kernels.select import SelectLimits, select
 from c2t.kernels.static_tree import StaticTree
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.target import Target
 from c2t.policies import C2T, Eagle2
-from c2t.policies.growth import StaticPlan
 from c2t.storage.provenance import hardware
 from c2t.storage.results import append_line, result_line
 from pipelines.gpu.lines import Line, draw, verdicts
@@ -102,20 +103,20 @@ class Report:
         head -= draft.head.embed_tokens.weight.nbytes
         keys = 2 * prefix * self.shapes.hidden * self.shapes.dtype.itemsize
         level = (head + project + keys) / self.bytes_a_ms
-        same = C2T(classifier_until(9, self.device), K=10, W=10).plan()
-        for name, plan in {"EAGLE-2, K=10": Eagle2(N=60).plan(), "C2T, K=W=10": same}.items():
+        same = C2T(classifier_until(9, self.device), K=10, W=10).layered
+        for name, plan in {"EAGLE-2, K=10": Eagle2(N=60).layered, "C2T, K=W=10": same}.items():
             phase = phase_of(draft, plan, 1, prefix)
             phase.grow(phase.root)
             yield Line("draft", f"{name}: one level, prefix {prefix}", self.timed(phase.levels[1]), level)
             yield from self.parts(name, plan, draft)
-        plans = {"EAGLE-2, K=10, 6 levels": Eagle2(N=60).plan()}
+        plans = {"EAGLE-2, K=10, 6 levels": Eagle2(N=60).layered}
         for depth in (2, 5, 9):
-            plan = C2T(classifier_until(depth, self.device)).plan()
+            plan = C2T(classifier_until(depth, self.device)).layered
             plans[f"C2T, K=W=15, alive for {depth + 1} of 10 levels"] = plan
         for (name, plan), rows in ((item, rows) for item in plans.items() for rows in (1, 4, 16)):
             yield self.whole(name, plan, draft, rows, prefix, level)
 
-    def whole(self, name: str, plan: StaticPlan, draft: EagleDraft, rows: int, prefix: int, level: float) -> Line:
+    def whole(self, name: str, plan: Layered, draft: EagleDraft, rows: int, prefix: int, level: float) -> Line:
         """Measure a round's whole draft phase: reading the committed tokens, all levels, reranking."""
         phase = phase_of(draft, plan, rows, prefix)
         count = torch.full((rows,), 2, device=self.device)
@@ -133,7 +134,7 @@ class Report:
         what = f"{name}: whole phase, {rows} rows, prefix {prefix}"
         return Line("draft", what, self.timed(run), passes * (level + more))
 
-    def parts(self, name: str, plan: StaticPlan, draft: EagleDraft) -> Iterator[Line]:
+    def parts(self, name: str, plan: Layered, draft: EagleDraft) -> Iterator[Line]:
         """Measure the parts of a level: LM head, rank and select."""
         vocabulary, width = self.shapes.vocabulary, plan.width
         hidden = torch.randn(1, width, self.shapes.hidden, device=self.device, dtype=self.shapes.dtype)

@@ -5,8 +5,9 @@ import torch
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.kernels.features import FEATURES, Column
+from c2t.kernels.network import Network
 from c2t.kernels.rows import TopK, rank, triton
-from c2t.kernels.select import Network, SelectLimits, select, torch_select, triton_select
+from c2t.kernels.select import SelectLimits, select, torch_select, triton_select
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_mask import ancestor_bits
 from c2t.policies.c2t import C2T

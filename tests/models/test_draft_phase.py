@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
 from c2t.decoding import Committed, TargetVerifier, draft_session
 from c2t.errors import InputError
 from c2t.kernels.draft_phase import compiled
@@ -13,6 +14,7 @@ from c2t.models.draft import WrappedSession
 from c2t.models.eagle_draft import EagleSession
 from c2t.models.pairs import Pair, load_pair, with_ngrams
 from c2t.policies.budget import Budget
+from c2t.policies.c2t import C2T
 from c2t.policies.chain import Chain
 from c2t.policies.eagle2 import Eagle2
 from c2t.policies.round_costs import Children, Curve, Profile, Rest, RoundCosts
@@ -35,6 +37,16 @@ def costs(a_level: float) -> RoundCosts:
     return RoundCosts(VERIFY, Curve((1, 30), (a_level, 2 * a_level)), Rest(a_round=0.1, a_level=0.01), YIELDS)
 
 
+def conditional() -> TreeClassifier:
+    """Of every column of a node that a classifier can read."""
+    names = ("log_prob", "log_max_prob", "rank", "entropy", "depth", "log_joint", "joint_prob")
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        made = TreeClassifier(ClassifierConfig(features=names, hidden=5, label=CONDITIONAL, M=50))
+    return made.requires_grad_(False)
+
+
+PAPERS = TreeClassifier.from_pretrained("tiny")
 POLICIES = {
     "few": Eagle2(K=4, levels=3, N=8),
     "many": Eagle2(K=10, levels=6, N=60),
@@ -46,6 +58,15 @@ POLICIES = {
     "nothing": JointThreshold(threshold=1.0),
     "chain": Chain(length=4),
     "the whole tree": Eagle2(K=3, levels=3, N=None),
+    "with entropies": Eagle2(K=3, levels=3, N=9, M=20),
+    "with all entropies": Eagle2(K=3, levels=2, N=6, M=None),
+    "classifier": C2T(PAPERS),
+    "classifier that trusts": C2T(PAPERS, beta=0.05, K=6, W=6, levels=4),
+    "classifier, limits": C2T(PAPERS, beta=0.05, W=None, max_width=9, max_nodes=30),
+    "classifier, chain": C2T(PAPERS, beta=0.2, K=1, W=1),
+    "conditional": C2T(conditional(), beta=0.2, K=6, W=5, levels=4),
+    "budget of a classifier": Budget(C2T(PAPERS, beta=0.05, K=6, W=6, levels=3), costs=costs(0.02)),
+    "budget of a conditional one": Budget(C2T(conditional(), beta=0.05, K=5, W=5, levels=3), costs=costs(0.02)),
     "budget of a whole tree": Budget(Eagle2(K=4, levels=3, N=None), costs=costs(0.02)),
     "budget": Budget(JointThreshold(threshold=0.01, K=6, W=6, levels=3), costs=costs(0.02)),
     "budget that seldom pays": Budget(JointThreshold(threshold=0.01, K=6, W=6, levels=3), costs=costs(0.12)),
@@ -136,6 +157,28 @@ def test_forks_grow_the_trees_of_their_places(name: str, pair: Pair) -> None:
     assert inner(forks[0])._phase is not None
     for column in COLUMNS:
         assert_same(getattr(found, column), getattr(expected, column))
+
+
+@torch.inference_mode()
+def test_the_classifier_is_the_one_of_now(pair: Pair) -> None:
+    """Weights that were replaced are not those that the phase knows."""
+    draft, root = observed(pair)
+    classifier = conditional()
+    policy = C2T(classifier, beta=0.3, K=4, W=4, levels=3)
+    policy(draft, root)
+    before = inner(draft)._phase
+    classifier.output.bias.data = torch.full_like(classifier.output.bias, -50.0)
+    assert policy(draft.fork(torch.tensor([0])), root).size == 1, "it trusts nothing now"
+    classifier.double()
+    assert policy(draft.fork(torch.tensor([0])), root).size == 1
+    assert before is not None
+
+
+@torch.inference_mode()
+def test_a_classifier_of_three_layers_is_asked_after_every_level(pair: Pair) -> None:
+    draft, root = observed(pair)
+    C2T(TreeClassifier(ClassifierConfig(layers=3)), beta=0.1, K=3, W=3, levels=2)(draft, root)
+    assert inner(draft)._phase is None
 
 
 @torch.inference_mode()

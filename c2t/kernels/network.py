@@ -1,0 +1,99 @@
+"""A classifier with one hidden layer as the kernels read it, and its confidence in nodes, in C on a CPU (C2T, section
+4.1).
+
+Between two forwards the code of torch's operations is cold, and to classify a level's candidates takes a dozen of them.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from c2t.kernels.compiled import library
+from c2t.kernels.features import Column
+
+_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
+WHOLE = ("depth", "rank")  # columns of integers
+
+
+class NetworkInC(ctypes.Structure):
+    """`Network` in C."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("whole", "exps")),
+        *((name, _LONG) for name in ("inputs", "units")),
+        *((name, _POINTER) for name in ("hidden_weight", "hidden_bias", "output_weight", "output_bias")),
+        ("conditional", _LONG),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Weights of a classifier with one hidden layer, over F features that are columns of a candidate. conditional: a
+    candidate's score is its own confidence times its parent's score."""
+
+    features: tuple[Column, ...]
+    hidden_weight: Float[Tensor, "H F"]
+    hidden_bias: Float[Tensor, " H"]
+    output_weight: Float[Tensor, " H"]
+    output_bias: Float[Tensor, " 1"]
+    conditional: bool = False
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """Weights and biases of both layers."""
+        return self.hidden_weight, self.hidden_bias, self.output_weight, self.output_bias
+
+    @cached_property
+    def in_c(self) -> NetworkInC | None:
+        """The same for functions in C, which reads the weights where they are; None where it cannot: elsewhere than on
+        a CPU, in another type than float32, or without a compiler."""
+        plain = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in self.weights)
+        if not plain or not all(each.is_contiguous() for each in self.weights) or compiled() is None:
+            return None
+        whole, exps = (
+            bytes(flags) for flags in ([f.name in WHOLE for f in self.features], [f.exp for f in self.features])
+        )
+        found = NetworkInC(
+            *(ctypes.cast(flags, _POINTER) for flags in (whole, exps)),
+            *(len(self.features), len(self.hidden_bias)),
+            *(each.data_ptr() for each in self.weights),
+            self.conditional,
+        )
+        found.flags = whole, exps  # which it points into
+        return found
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled function, None where it cannot be had."""
+    found = library(Path(__file__).with_suffix(".c"))
+    if found is not None:
+        found.confidences.argtypes = (ctypes.POINTER(NetworkInC), ctypes.POINTER(_POINTER), _LONG, _POINTER)
+        found.confidences.restype = None
+    return found
+
+
+def serves(network: Network, nodes: Any) -> bool:
+    """Return True if `confidence` can read these nodes: a Tree's or Nodes' columns, on a CPU, in float32."""
+    columns = ((feature.name, getattr(nodes, feature.name)) for feature in network.features)
+    return network.in_c is not None and all(
+        isinstance(column, Tensor)
+        and column.device.type == "cpu"
+        and column.dtype == (torch.int64 if name in WHOLE else torch.float32)
+        for name, column in columns
+    )
+
+
+def confidence(network: Network, nodes: Any) -> Float[Tensor, "..."]:
+    """Return each node's confidence in (0, 1) in C; a node's is the same among any others."""
+    columns = [getattr(nodes, feature.name).contiguous() for feature in network.features]
+    found = torch.empty(columns[0].shape)
+    pointers = (_POINTER * len(columns))(*(column.data_ptr() for column in columns))
+    compiled().confidences(network.in_c, pointers, found.numel(), found.data_ptr())
+    return found

@@ -1,0 +1,97 @@
+"""The classifier's confidence in C is torch's."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
+from c2t.kernels import network
+from c2t.tree import Nodes
+
+pytestmark = pytest.mark.skipif(network.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+
+NAMES = ("joint_prob", "entropy", "depth", "log_joint", "log_prob", "log_max_prob", "rank")
+
+
+def classifier(hidden: int = 48, names: tuple[str, ...] = NAMES, **settings) -> TreeClassifier:
+    with torch.random.fork_rng():
+        torch.manual_seed(hidden)
+        made = TreeClassifier(ClassifierConfig(features=names, hidden=hidden, **settings))
+    return made.requires_grad_(False)
+
+
+def nodes(rows: int, count: int, seed: int = 0) -> Nodes:
+    generator = torch.Generator().manual_seed(seed)
+    real = -5 * torch.rand(4, rows, count, generator=generator)
+    whole = torch.randint(0, 9, (4, rows, count), generator=generator)
+    token, parent, depth, rank = whole
+    log_prob, log_joint, entropy, most = real
+    alive = torch.ones(rows, count, dtype=torch.bool)
+    return Nodes(token, parent, depth, rank, log_prob, log_joint, -entropy, most, log_joint, alive)
+
+
+def in_torch(model: TreeClassifier, of: Nodes) -> torch.Tensor:
+    with torch.enable_grad():  # where kernels are not used
+        return model(of)
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES[:3], ("rank",), ("log_max_prob", "depth")])
+@pytest.mark.parametrize("count", [1, 7, 16, 225])
+@torch.no_grad()
+def test_confidences_are_those_of_torch(names: tuple[str, ...], count: int) -> None:
+    model, some = classifier(names=names), nodes(3, count)
+    assert network.serves(model.network, some)
+    found, expected = model(some), in_torch(model, some)
+    assert found.shape == expected.shape == (3, count)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_a_node_has_the_same_confidence_among_any_others() -> None:
+    model, some = classifier(), nodes(2, 50)
+    together = model(some)
+    for row, place in ((0, 0), (0, 49), (1, 17)):
+        alone = Nodes(**{name: column[row : row + 1, place : place + 1] for name, column in some.columns().items()})
+        assert model(alone).item() == together[row, place].item()
+
+
+@torch.no_grad()
+def test_a_node_without_an_input_has_no_confidence() -> None:
+    some = nodes(1, 20)
+    some.entropy[0, 3] = float("nan")
+    assert classifier()(some).isnan().nonzero().tolist() == [[0, 3]]
+
+
+@torch.no_grad()
+def test_what_c_cannot_read_is_left_to_torch() -> None:
+    some = nodes(1, 4)
+    wide = Nodes(**{name: c.double() if c.is_floating_point() else c for name, c in some.columns().items()})
+    assert not network.serves(classifier().network, wide)
+    assert not network.serves(classifier().double().network, some)
+    assert classifier(layers=3).network is None
+    assert classifier(names=("max_prob_logit",)).network is None
+    for model, of in ((classifier(), wide), (classifier().double(), some), (classifier(layers=3), some)):
+        torch.testing.assert_close(model(of), in_torch(model, of), check_dtype=False)
+
+
+@torch.no_grad()
+def test_a_copy_reads_its_own_weights() -> None:
+    model, some = classifier(), nodes(1, 5)
+    model(some)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301 - made here
+        other.output.bias.data.add_(1.0)
+        assert (other(some) > model(some)).all()
+        assert other.network is not model.network
+
+
+def test_a_network_is_the_same_until_its_weights_are_replaced() -> None:
+    model = classifier(label=CONDITIONAL)
+    before = model.network
+    assert before.conditional
+    assert model.network is before
+    model.hidden.weight.data.mul_(2)  # in place, as training does
+    assert model.network is before
+    model.output.bias.data = torch.ones(1)
+    assert model.network is not before
