@@ -16,6 +16,7 @@ from torch import Tensor
 
 from c2t.decoding import Policy, Step, generate, pad
 from c2t.kernels.layered import Layered
+from c2t.kernels.llama_layer import edges
 from c2t.kernels.select import SelectLimits
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
@@ -27,17 +28,16 @@ from c2t.sampling import Sampling
 from c2t.tree import Nodes, Tree
 
 TEXTS = 16  # that the yield is measured on
-ROWS = (8, 16)  # of them are decoded together against the clock
+ROWS = (4, 16)  # of them are decoded together against the clock
 NEW_TOKENS = 32  # of each of these texts
 ALONE = 3  # of them are decoded one by one against the clock
 TIMED_TOKENS = 16  # of each of these
 REPEATS = 6  # of each forward
 OF_A_PHASE = 3  # of a draft phase, of each measurement
 WARM = 2  # of these before the first round, which is drafted by what they took
-# Tokens of all rows at which forwards are timed, on both sides of the tile sizes of the CPU kernel (14 rows) and of a
-# GPU (16, 32, ...), where the cost steps up.
-VERIFIED = (1, 2, 4, 6, 8, 14, 15, 16, 28, 29, 32, 33, 42, 43, 48, 56, 57, 64, 96, 128)
-DRAFTED = (1, 2, 4, 8, 14, 16, 24, 32, 48, 64, 96)
+# Tokens of all rows at which forwards are timed: few, and where the cost steps up.
+VERIFIED = tuple(sorted({1, 2, 4, 8, 64, 96, 128} | edges(50)))
+DRAFTED = tuple(sorted({1, 2, 4, 8, 24, 32, 48, 64, 96} | edges(20)))
 BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
 NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
 UNDISTURBED = 0.25  # quantile of repeated measurements that counts

@@ -104,13 +104,13 @@ class Budget(Around):
 
     def never_drafts(self, rows: int) -> bool:
         """Return True if no round of at most so many rows can draft: the draft then need not follow the text."""
-        least = 1 + DOUBT if self.pace is None else 1 / HOPELESS
+        least = 1 + DOUBT if self.pace is None else HOPELESS
         return self.costs is not None and all(self._of(each).promised.gain < least for each in range(1, rows + 1))
 
     def _for_rows(self, rows: int) -> RowCosts | None:
         """Return the costs of rounds of so many rows, None if this round does not draft."""
         costs, promised = self._of(rows)
-        if self.pace is None or promised.gain < 1 / HOPELESS:
+        if self.pace is None or promised.gain < HOPELESS:
             return costs if promised.gain > 1 + DOUBT else None
         return costs if self.pace.drafts(rows, promised) else None
 

@@ -16,7 +16,9 @@ TRIAL = 5  # rounds of the other way, whose median is compared with that of as m
 PATIENCE = 4 * TRIAL  # rounds that a trial may take: one round in which a request arrives does not count
 SHORTEST, LONGEST = 50, 800  # rounds before the first trial, and in the end
 LONGER = 4  # times the last pause: a trial pulls the rows of a batch apart, which costs that batch its last rounds
-HOPELESS = 1.5  # promises were seen to be wrong by 1.4, so what promises less than 1 / HOPELESS is never tried
+# Trees that promise less than this, in tokens per second of plain decoding, are never tried: promises were seen to be too
+# high by up to 1.4, since they are of texts that a draft may know, and never too low.
+HOPELESS = 1.0
 PROMISED = 16  # rounds that the promised tokens count as
 MEMORY = 64  # rounds that the mean of the tokens goes back
 TRIALS = 2  # that the mean of the seconds goes back

@@ -9,15 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from c2t.batch_costs import Bench
+from c2t.kernels.llama_layer import edges
 from c2t.models.pairs import Pair
 from c2t.policies.round_costs import Curve
 from c2t.replay.lockstep import Continuation
 from c2t.study.rounds import Round
 
-# Sizes at which forwards are measured, on both sides of the tile sizes of a GPU (16, 32, ...) and of the CPU kernel (14
-# rows), where the cost steps up.
-VERIFIED = (1, 2, 4, 8, 12, 14, 15, 16, 17, 24, 28, 29, 32, 33, 48, 64, 65, 80, 96, 128, 129, 160, 192, 256)
-WIDTHS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 15, 16, 20, 24, 32, 48, 64)
+# Sizes at which forwards are measured: few, and where the cost steps up.
+VERIFIED = tuple(sorted({1, 2, 4, 8, 64, 65, 80, 96, 128, 129, 160, 192, 256} | edges(50)))
+WIDTHS = tuple(sorted({1, 2, 3, 4, 8, 10, 24, 32, 48, 64} | edges(20)))
 
 
 class Overhead(NamedTuple):
