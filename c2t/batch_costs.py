@@ -35,7 +35,7 @@ TIMED_TOKENS = 16  # of each of these
 REPEATS = 6  # of each forward
 OF_A_PHASE = 3  # of a draft phase, of each measurement
 WARM = 2  # of these before the first round, which is drafted by what they took
-# Tokens of all rows at which forwards are timed: few, and where the cost steps up.
+# Tokens of all rows at which forwards are timed: some, and those on both sides of a step in the cost.
 VERIFIED = tuple(sorted({1, 2, 4, 8, 64, 96, 128} | edges(50)))
 DRAFTED = tuple(sorted({1, 2, 4, 8, 24, 32, 48, 64, 96} | edges(20)))
 BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from c2t.errors import InputError, counted, one_line
 from c2t.kernels.features import FEATURES, WIDE, Column
-from c2t.kernels.network import Network, confidence, serves
+from c2t.kernels.network import COLUMNS, Network, confidence, serves
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import CLOSED, Positive, Share, check_fields, from_json, read_file
 from c2t.storage.checksum import checksum
@@ -124,6 +124,8 @@ class TreeClassifier(
     """
 
     name = "unnamed"
+    # As it was last asked for, and the settings and places of weights that it is of; it keeps these places from others.
+    _known_network: tuple[tuple[ClassifierConfig, list[int]], Network] | None = None
 
     def __init__(self, config: ClassifierConfig = ClassifierConfig()):
         super().__init__()
@@ -131,8 +133,6 @@ class TreeClassifier(
         self.hidden = nn.Linear(config.inputs, config.hidden)
         self.further = nn.ModuleList(nn.Linear(config.hidden, config.hidden) for _ in range(config.layers - 2))
         self.output = nn.Linear(config.hidden, 1)
-        # As it was last asked for, and where its weights were; these tensors keep their memory from others.
-        self._network_at: tuple[list[int], Network | None] | None = None
 
     def __repr__(self) -> str:
         config = self.config
@@ -149,7 +149,7 @@ class TreeClassifier(
         """
         if calibrated:
             return self.calibrate(self.logits(features(nodes, self.config.features)))
-        if (network := self.network) is not None and not torch.is_grad_enabled() and serves(network, nodes):
+        if not torch.is_grad_enabled() and (network := self.network) is not None and serves(network, nodes):
             return confidence(network, nodes)
         return torch.sigmoid(self.logits(features(nodes, self.config.features)))
 
@@ -166,22 +166,22 @@ class TreeClassifier(
 
     @property
     def network(self) -> Network | None:
-        """The classifier as kernels read it; None for one that they cannot: of more layers, or with inputs that are
-        made of a column otherwise than by `Column`."""
-        first, second = self.hidden, self.output
-        places = [each.data_ptr() for each in (first.weight, first.bias, second.weight, second.bias)]
-        if self._network_at is None or self._network_at[0] != places:
-            self._network_at = places, self._as_network()
-        return self._network_at[1]
+        """The classifier as kernels read it; None for one that they cannot: of more layers, with other modules in their
+        place, or with inputs that are no `Column` of COLUMNS."""
+        layers, columns = (self.hidden, self.output), [FEATURES[name] for name in self.config.features]
+        own = type(self) is TreeClassifier and all(type(layer) is nn.Linear for layer in layers)
+        if not own or self.config.layers != 2 or not all(map(_readable, columns)):
+            return None
+        now = self.config, [each.data_ptr() for layer in layers for each in (layer.weight, layer.bias)]
+        if self._known_network is None or self._known_network[0] != now:
+            self._known_network = now, self._as_network(columns)
+        return self._known_network[1]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy is made of: not the addresses of these weights."""
-        return {**vars(self), "_network_at": None}
+        return {**vars(self), "_known_network": None}
 
-    def _as_network(self) -> Network | None:
-        columns = [FEATURES[name] for name in self.config.features]
-        if self.config.layers != 2 or not all(isinstance(column, Column) for column in columns):
-            return None
+    def _as_network(self, columns: Sequence[Any]) -> Network:
         return Network(
             features=tuple(columns),
             hidden_weight=self.hidden.weight.detach(),
@@ -233,6 +233,10 @@ class TreeClassifier(
             conditional=config.label == CONDITIONAL,
             policy="C2T" if set(config.features).isdisjoint(WIDE) else "MCSDPlus",
         )
+
+
+def _readable(feature: Any) -> bool:
+    return isinstance(feature, Column) and feature.name in COLUMNS
 
 
 @dataclass(frozen=True)

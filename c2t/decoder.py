@@ -15,7 +15,7 @@ from c2t import display
 from c2t.batching import BatchDecoder, Request
 from c2t.classifier import TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, plan_of
-from c2t.cuda_graphs.target import StaticTarget
+from c2t.cuda_graphs.target import SIZES, StaticTarget
 from c2t.decoding import DraftModel, Policy, Step, check_policy, cut, generate
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of
@@ -234,6 +234,9 @@ class SpeculativeDecoder:
         capacity = self.graph_tokens + self.policy.levels + 2  # the last round may run past the end
         draft, policy = None, self.policy
         if not isinstance(policy, Plain):
+            if policy.size.tokens > SIZES[-1]:
+                most = f"trees of at most {SIZES[-1]:,} tokens, and this policy's may have {policy.size.tokens:,}"
+                raise InputError(f"CUDA graphs verify {most}; use graph_tokens = 0")
             if not isinstance(self.pair.draft, EagleDraft):
                 raise InputError("CUDA graphs serve EAGLE-1/2 heads, without n-grams; use graph_tokens = 0")
             draft = StaticDraft(self.pair.draft, plan_of(policy), rows, capacity)

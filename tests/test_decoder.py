@@ -286,7 +286,11 @@ def test_graphs_refuse_what_they_do_not_serve(home: Path, tmp_path: Path) -> Non
     model = language_model(LlamaConfig(**{**SIZES, "head_dim": 16}))
     save_language_model(tmp_path / "target", model)
     parts = {"target": tmp_path / "target", "draft": home / "checkpoints" / "toy" / "draft", "graph_tokens": 40}
-    with pytest.raises(InputError, match="CUDA graphs serve eagle2 .*, c2t with a classifier of two layers"):
+    with pytest.raises(InputError, match=r"CUDA graphs serve eagle2 .*, c2t with a classifier of two layers"):
         SpeculativeDecoder.from_pretrained(**parts, policy=Sequoia(acceptance=(0.5,), N=8))
+    with pytest.raises(InputError, match="trees of at most 1,024 tokens, and this policy's may have 1,111"):
+        SpeculativeDecoder.from_pretrained(**parts, policy=Eagle2(levels=12, N=None))
+    with pytest.raises(InputError, match="CUDA graphs serve EAGLE-1/2 heads, without n-grams"):
+        SpeculativeDecoder.from_pretrained(**parts | {"draft": f"{parts['draft']}+ngrams"}, policy=Eagle2(N=8))
     with pytest.raises(InputError, match="graph_tokens = -1 must be a whole number, 0 for no graphs"):
         SpeculativeDecoder.from_pretrained(**parts | {"graph_tokens": -1}, policy=Plain())

@@ -25,13 +25,13 @@ typedef struct {
     void (*confidences)(const network *, const void *const *, long, float *);
 } functions;
 
-enum { LOG_JOINT, ENTROPY, LOG_PROB, MAX_LOG_PROB, DEPTH, RANK, COLUMNS };
+enum { LOG_JOINT, ENTROPY, DEPTH, LOG_PROB, MAX_LOG_PROB, RANK, COLUMNS }; /* as network.py has them */
 
-/* See `Layered`. reranked: 0 if candidates join by threshold. entropy: see rank_rows. trust: NULL for the joint probability;
-   inputs: its columns. */
+/* See `Layered`. reranked: 0 if candidates join by threshold. entropy: m of rank_rows. network: NULL for the joint
+   probability; inputs: its columns. */
 typedef struct {
     long K, width, levels, reranked, most, strict, entropy;
-    const network *trust;
+    const network *network;
     const int64_t *inputs;
     float threshold;
 } plan;
@@ -95,7 +95,8 @@ typedef struct {
 typedef struct {
     nodes tree;
     frontier now, next;
-    float *states, *features, *x, *inner, *logits, *log_prob, *entropy, *log_norm, *joint, *score, *entropies, *mosts;
+    float *states, *features, *x, *inner, *logits, *log_prob, *entropy, *log_norm;
+    float *joint, *score, *entropies, *mosts;
     int64_t *depths, *ranks;
     int64_t *token, *position, *place, *first, *prefix, *top, *chosen, *kept, *put, *asked, *places;
     uint8_t *mask, *usable, *stays, *left, *pays;
@@ -172,7 +173,7 @@ static void score_row(const functions *f, const plan *p, const rooms *m, long r,
     const nodes *t = &m->tree;
     for (long i = 0; i < n; i++)
         m->joint[i] = t->log_joint[r * t->slots + above[i / p->K]] + m->log_prob[begin * p->K + i];
-    if (!p->trust) {
+    if (!p->network) {
         memcpy(m->score, m->joint, n * sizeof *m->score);
         return;
     }
@@ -181,12 +182,12 @@ static void score_row(const functions *f, const plan *p, const rooms *m, long r,
         m->entropies[i] = m->entropy[begin + from], m->mosts[i] = m->log_prob[(begin + from) * p->K];
         m->depths[i] = t->depth[r * t->slots + above[from]] + 1, m->ranks[i] = i % p->K;
     }
-    const void *columns[COLUMNS], *inputs[p->trust->inputs];
+    const void *columns[COLUMNS], *inputs[p->network->inputs];
     columns[LOG_JOINT] = m->joint, columns[ENTROPY] = m->entropies, columns[LOG_PROB] = m->log_prob + begin * p->K;
     columns[MAX_LOG_PROB] = m->mosts, columns[DEPTH] = m->depths, columns[RANK] = m->ranks;
-    for (long i = 0; i < p->trust->inputs; i++) inputs[i] = columns[p->inputs[i]];
-    f->confidences(p->trust, inputs, n, m->score);
-    for (long i = 0; i < n && p->trust->conditional; i++) m->score[i] *= t->score[r * t->slots + above[i / p->K]];
+    for (long i = 0; i < p->network->inputs; i++) inputs[i] = columns[p->inputs[i]];
+    f->confidences(p->network, inputs, n, m->score);
+    for (long i = 0; i < n && p->network->conditional; i++) m->score[i] *= t->score[r * t->slots + above[i / p->K]];
 }
 
 /* Let row r's candidates join, and its next frontier begin at number `from`; return where that ends. capped: what only
@@ -196,14 +197,14 @@ static long join_row(const functions *f, const plan *p, const head *h, const roo
     long n = (m->now.begin[r + 1] - m->now.begin[r]) * p->K, grown = m->tree.count[r], survivors = 0;
     score_row(f, p, m, r, n);
     for (long i = 0; i < n; i++) {
-        float confidence = p->trust ? m->score[i] : expf(m->joint[i]);
+        float confidence = p->network ? m->score[i] : expf(m->joint[i]);
         m->usable[i] = p->reranked || (confidence >= p->threshold && m->joint[i] > -INFINITY);
         survivors += m->usable[i];
     }
     long wanted = survivors < p->width ? survivors : p->width;
     long space = p->reranked ? wanted + 1 : p->most - grown, count = wanted < space ? wanted : space;
     *capped += p->reranked ? 0 : (p->strict ? survivors : wanted) - count;
-    the_best(m->score, p->trust ? m->joint : 0, m->usable, 1, n, count, m->chosen);
+    the_best(m->score, p->network ? m->joint : 0, m->usable, 1, n, count, m->chosen);
     for (long i = 0; i < (p->reranked ? n : count); i++) append(p, h, m, r, p->reranked ? i : m->chosen[i]);
     for (long i = 0; i < count && count < space; i++, from++)
         m->next.row[from] = r, m->next.slot[from] = grown + (p->reranked ? m->chosen[i] : i);
@@ -268,7 +269,7 @@ static void rerank(const plan *p, long rows, const rooms *m) {
 /* Let a budget decide about the nodes that are left: which of the next frontier to expand, if it has any, and which to
    verify (`left`) if that is none. Returns how many to expand, or -1 without memory. */
 static long decide(const functions *f, const plan *p, const spending *s, long rows, const rooms *m, double spent) {
-    const float *confidence = p->trust ? m->tree.score : m->tree.log_joint;
+    const float *confidence = p->network ? m->tree.score : m->tree.log_joint;
     long widest = 0;
     int64_t found[2];
     for (long r = 0; r < rows; r++) widest = most_of(widest, m->next.begin[r + 1] - m->next.begin[r]);
@@ -277,7 +278,7 @@ static long decide(const functions *f, const plan *p, const spending *s, long ro
             long at = m->next.begin[r] + i;
             m->asked[r * widest + i] = at < m->next.begin[r + 1] ? m->next.slot[at] : -1;
         }
-    if (f->decide(s->yields, rows, m->tree.slots, confidence, !p->trust, 0, m->stays, m->tree.parent, m->asked, widest,
+    if (f->decide(s->yields, rows, m->tree.slots, confidence, !p->network, 0, m->stays, m->tree.parent, m->asked, widest,
                   spent, s->most, m->pays, m->left, m->places, found))
         return -1;
     long many = 0;

@@ -21,12 +21,11 @@ from c2t.kernels.compiled import library
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.layered import Layered
 from c2t.kernels.llama_layer import PackedFc, PackedLayers, PackedMatrix
-from c2t.kernels.network import NetworkInC
+from c2t.kernels.network import COLUMNS, NetworkInC
 from c2t.kernels.nodes import Blocks
 from c2t.kernels.paying import Yields, YieldsInC
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
-COLUMNS = ("log_joint", "entropy", "log_prob", "max_log_prob", "depth", "rank")  # that a classifier may read
 MOST = 10_000  # candidates of a level
 UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead of a size
 
@@ -104,7 +103,7 @@ class _Spending(ctypes.Structure):
 class _Plan(ctypes.Structure):
     _fields_ = [
         *((name, _LONG) for name in ("K", "width", "levels", "reranked", "most", "strict", "entropy")),
-        ("trust", ctypes.POINTER(NetworkInC)),
+        ("network", ctypes.POINTER(NetworkInC)),
         ("inputs", _POINTER),
         ("threshold", ctypes.c_float),
     ]
@@ -150,21 +149,21 @@ def compiled() -> tuple[ctypes.CDLL, _Functions] | None:
     parts = [llama_layer.kernels(), *(part.compiled() for part in (rows, ngrams, paying, network))]
     if found is None or None in parts:
         return None
-    layers, ranking, mixing, budgets, trusting = parts
+    layers, ranking, mixing, budgets, classifying = parts
     of = ctypes.POINTER
     of_all = (of(_Plan), of(_Head), of(_Text))
     found.room_of.argtypes, found.room_of.restype = (*of_all, _INT), _LONG
     found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), of(_Spending), *[_POINTER] * 8, _INT)
     found.draft_phase.restype = _LONG
     called = (layers.linear_of_both, layers.llama_layers, layers.linear)
-    called += (ranking.rank_rows, mixing.raise_followers, budgets.decide, trusting.confidences)
+    called += (ranking.rank_rows, mixing.raise_followers, budgets.decide, classifying.confidences)
     return found, _Functions(*(ctypes.cast(function, _POINTER) for function in called))
 
 
 def serves(head: Head, plan: Layered) -> bool:
     """Return True if a phase of this plan can run on this head: on a CPU with a compiler, with an LM head of whole
-    panels, a classifier that C can read, as many children of every node, and no more than MOST candidates a level, for
-    which there is room."""
+    panels, a classifier that C can read, the same number of children for every node, and no more than MOST candidates a
+    level, for which there is room."""
     whole = head.lm_head.outputs == head.lm_head.struct.outputs
     read = plan.network is None or plan.network.in_c is not None
     return compiled() is not None and whole and read and plan.branching is None and plan.width * plan.K <= MOST

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from c2t.kernels.compiled import library
 from c2t.kernels.layer_buffers import LayerBuffers
 
-TOGETHER = (6, 14, 16)  # inputs that meet a panel at once: with AVX2, with AVX-512, in a tile (a GPU's, too)
+# Inputs behind whose multiples a forward's cost steps up: so many meet a panel at once with AVX2 and with AVX-512, and
+# 16 are the height of a tile (a GPU's, too).
+STEPS = (6, 14, 16)
 MARGIN = 1.2  # products in bf16 must be so many times as fast: where they are, they are nearly twice as fast
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 
@@ -72,9 +74,8 @@ def kernels() -> ctypes.CDLL | None:
 
 
 def edges(most: int) -> set[int]:
-    """Return the numbers of inputs up to `most` on both sides of a step in the cost of a forward: multiples of those
-    that meet a panel at once, and one more."""
-    multiples = (whole for step in TOGETHER for whole in range(step, most + 1, step))
+    """Return the numbers of inputs up to `most` on both sides of the steps in a forward's cost, on any machine."""
+    multiples = (whole for step in STEPS for whole in range(step, most + 1, step))
     return {edge for whole in multiples for edge in (whole, whole + 1) if edge <= most}
 
 

@@ -18,7 +18,8 @@ from c2t.kernels.compiled import library
 from c2t.kernels.features import Column
 
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
-WHOLE = ("depth", "rank")  # columns of integers
+COLUMNS = ("log_joint", "entropy", "depth", "log_prob", "max_log_prob", "rank")  # that a kernel can read
+WHOLE = ("depth", "rank")  # of these, those of integers
 
 
 class NetworkInC(ctypes.Structure):
@@ -80,20 +81,23 @@ def compiled() -> ctypes.CDLL | None:
 
 
 def serves(network: Network, nodes: Any) -> bool:
-    """Return True if `confidence` can read these nodes: a Tree's or Nodes' columns, on a CPU, in float32."""
-    columns = ((feature.name, getattr(nodes, feature.name)) for feature in network.features)
-    return network.in_c is not None and all(
+    """Return True if `confidence` can read these nodes: columns of one shape, on a CPU, in float32 and int64."""
+    if network.in_c is None:
+        return False
+    columns = {feature.name: getattr(nodes, feature.name) for feature in network.features}
+    plain = all(
         isinstance(column, Tensor)
         and column.device.type == "cpu"
         and column.dtype == (torch.int64 if name in WHOLE else torch.float32)
-        for name, column in columns
+        for name, column in columns.items()
     )
+    return plain and len({column.shape for column in columns.values()}) == 1
 
 
 def confidence(network: Network, nodes: Any) -> Float[Tensor, "..."]:
     """Return each node's confidence in (0, 1) in C; a node's is the same among any others."""
     columns = [getattr(nodes, feature.name).contiguous() for feature in network.features]
-    found = torch.empty(columns[0].shape)
+    found = torch.empty(columns[0].shape, dtype=torch.float32, device="cpu")
     pointers = (_POINTER * len(columns))(*(column.data_ptr() for column in columns))
     compiled().confidences(network.in_c, pointers, found.numel(), found.data_ptr())
     return found

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from c2t.kernels.network import Network
+from c2t.kernels.network import COLUMNS, Network
 from c2t.kernels.rows import TopK, triton
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_mask import WORD
@@ -23,8 +23,6 @@ if triton is not None:
     import triton.language as tl
 
     from c2t.kernels.rows import order_of, value_of
-
-COLUMNS = ("log_joint", "entropy", "depth", "log_prob", "max_log_prob", "rank")  # of a candidate, in the kernel
 
 
 class SelectLimits(NamedTuple):

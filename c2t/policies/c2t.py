@@ -100,8 +100,8 @@ class C2T:
 
     @property
     def layered(self) -> Layered | None:
-        """Return the policy as numbers; None for a classifier that is no `Network`."""
-        if (network := self.classifier.network) is None:
+        """Return the policy as numbers; None for a classifier that is no `Network`, and for other confidences."""
+        if (network := self.classifier.network) is None or type(self).confidence is not C2T.confidence:
             return None
         limits = SelectLimits(self.beta, self.max_nodes, strict=self.W is None)
         return Layered(self.K, self.W or self.max_width, self.levels, limits, self._entropy_over, network)

@@ -7,6 +7,7 @@ import torch
 
 from c2t.errors import at_least_one, from_zero
 from c2t.kernels.layered import Layered
+from c2t.kernels.select import SelectLimits
 from c2t.policies.growth import at_once
 from c2t.policies.limits import Size, check_size, expanded
 from c2t.protocols import Draft, Root
@@ -83,7 +84,8 @@ class Eagle2:
         """Return the policy as numbers; None for the ablations."""
         if not self.reranked or self.expand != "value":
             return None
-        return Layered(self.K, self.K, self.levels, M=self.M, reranked=self.size.tokens)
+        limits = SelectLimits(0.0, 1 + self.K * self.levels)  # all that are expanded
+        return Layered(self.K, self.K, self.levels, limits, self.M, reranked=self.size.tokens)
 
 
 def rerank(tree: Tree, count: int) -> Tree:

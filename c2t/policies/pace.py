@@ -1,5 +1,6 @@
 """Choice between drafting and plain decoding by the clock: what rounds really take corrects what costs promise."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -8,16 +9,16 @@ from typing import Any
 
 from c2t.policies.round_costs import DOUBT, Promise
 
-# By how much trees must be ahead where no row takes the place of one that has ended: the draft reads the prompts, and
-# with trees the rows end further apart, which no round shows. With 16 texts of one length, rounds 1.09 times as good as
-# plain ones were 0.97 in all; 1.2 were 1.05 with 8 texts.
-DOUBT_OF_A_BATCH = 0.15
+# By how much more trees must be ahead, for every doubling of the rows, where no row takes the place of one that has
+# ended: with trees the rows end further apart, which no round shows. With 16 texts of one length, rounds 1.09 times as
+# good as plain ones were 0.97 in all; 1.2 were 1.05 with 8 texts, and with 2 texts 1.1 are worth having.
+DOUBT_OF_ENDS = 0.025
 TRIAL = 5  # rounds of the other way, whose median is compared with that of as many rounds before them
 PATIENCE = 4 * TRIAL  # rounds that a trial may take: one round in which a request arrives does not count
 SHORTEST, LONGEST = 50, 800  # rounds before the first trial, and in the end
 LONGER = 4  # times the last pause: a trial pulls the rows of a batch apart, which costs that batch its last rounds
-# Trees that promise less than this, in tokens per second of plain decoding, are never tried: promises were seen to be too
-# high by up to 1.4, since they are of texts that a draft may know, and never too low.
+# Trees whose promised tokens per second are less than so many times plain decoding's are never tried: promises were
+# seen to be too high by up to 1.4, since they are of texts that a draft may know, and never too low.
 HOPELESS = 1.0
 PROMISED = 16  # rounds that the promised tokens count as
 MEMORY = 64  # rounds that the mean of the tokens goes back
@@ -126,7 +127,7 @@ class Pace:
     def watch(self, steps: Iterator[Any], rows: int) -> Iterator[Any]:
         """Yield the Steps of so many texts, which begin together, and time their rounds, without what the reader does
         in between."""
-        doubt = DOUBT_OF_A_BATCH if rows > 1 else DOUBT
+        doubt = DOUBT + DOUBT_OF_ENDS * math.log2(max(rows, 1))
         self._before = None
         for ways in self._ways.values():
             ways.forget()

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.draft_phase import Layered, Spending
+from c2t.kernels.draft_phase import Spending
+from c2t.kernels.layered import Layered
 from c2t.kernels.paying import Decision, Guesses, decide
 from c2t.policies.round_costs import RowCosts
 from c2t.protocols import Draft, Grown, NextTokenDistributions, Root, grown_by

@@ -54,6 +54,13 @@ class Group(NamedTuple):
     numbers: Sequence[int]
 
 
+class Entrant(NamedTuple):
+    """A pair and the policy that it is decoded with, in a race."""
+
+    pair: Pair
+    policy: Policy
+
+
 class Run(NamedTuple):
     """One batch by one policy. new: tokens after the first of each prompt; seconds: from the first tokens to the last,
     so without the prompts' own forward."""
@@ -97,7 +104,7 @@ def measure(
     for batch in settings.batches:
         groups = grouped(ids, batch, settings.groups(batch))
         runs: list[list[Run]] = [[] for _ in policies]
-        for number, run in race(pair, policies, groups, settings):
+        for number, run in race([Entrant(pair, policy) for policy in policies], groups, settings):
             runs[number].append(run)
             done += 1
             progress(done, of, f"batches of {batch}")
@@ -118,25 +125,24 @@ def grouped(ids: Sequence[Sequence[int]], batch: int, groups: int) -> list[Group
     return [Group([ids[number % len(ids)] for number in each], each) for each in numbers]
 
 
-def race(
-    pair: Pair, policies: Sequence[Policy], groups: Sequence[Group], settings: RunSettings
-) -> Iterator[tuple[int, Run]]:
-    """Decode every batch with every policy; yield the policy's number and its run. All are warm before the first.
+def race(entrants: Sequence[Entrant], groups: Sequence[Group], settings: RunSettings) -> Iterator[tuple[int, Run]]:
+    """Decode every batch with every entrant; yield the entrant's number and its run. All are warm before the first.
 
-    On a CPU the policies take turns of TURN rounds in each batch, so that what else the machine does meets all of them;
-    as many at once as have AT_ONCE rows together, because each has caches of its own. On CUDA one follows the other.
+    On a CPU they take turns of TURN rounds in each batch, so that what else the machine does meets all of them; as many
+    at once as have AT_ONCE rows together, because each has caches of its own. On CUDA one follows the other.
     """
-    for policy in policies:
+    for entrant in entrants:
         alone = Group(groups[0].ids[:1], groups[0].numbers[:1])
-        Writing(pair, policy, alone, replace(settings, max_new_tokens=WARM_UP_TOKENS)).go_on(WARM_UP_TOKENS)
-    order = list(range(len(policies)))
+        Writing(entrant, alone, replace(settings, max_new_tokens=WARM_UP_TOKENS)).go_on(WARM_UP_TOKENS)
+    order = list(range(len(entrants)))
     shuffled = np.random.default_rng(0)
     for group in groups:
         shuffled.shuffle(order)
-        together = max(1, AT_ONCE // len(group.ids)) if pair.target.device.type == "cpu" else 1
+        on_a_cpu = entrants[0].pair.target.device.type == "cpu"
+        together = max(1, AT_ONCE // len(group.ids)) if on_a_cpu else 1
         for first in range(0, len(order), together):
             some = order[first : first + together]
-            going = {number: Writing(pair, policies[number], group, settings) for number in some}
+            going = {number: Writing(entrants[number], group, settings) for number in some}
             while going:
                 for number, writing in list(going.items()):
                     run = writing.go_on(TURN)
@@ -146,9 +152,11 @@ def race(
 
 
 class Writing:
-    """A batch of prompts that a policy continues by max_new_tokens each, against the clock, a few rounds at a time."""
+    """A batch of prompts that an entrant continues by max_new_tokens each, against the clock, a few rounds at a
+    time."""
 
-    def __init__(self, pair: Pair, policy: Policy, group: Group, settings: RunSettings):
+    def __init__(self, entrant: Entrant, group: Group, settings: RunSettings):
+        pair, policy = entrant
         self.device, self.rows, self.new_tokens = pair.target.device, len(group.ids), settings.max_new_tokens
         self.trace, self.seconds = Trace(self.rows), 0.0
         self.steps = generate(

@@ -15,7 +15,7 @@ from c2t.policies.round_costs import Curve
 from c2t.replay.lockstep import Continuation
 from c2t.study.rounds import Round
 
-# Sizes at which forwards are measured: few, and where the cost steps up.
+# Sizes at which forwards are measured: some, and those on both sides of a step in the cost.
 VERIFIED = tuple(sorted({1, 2, 4, 8, 64, 65, 80, 96, 128, 129, 160, 192, 256} | edges(50)))
 WIDTHS = tuple(sorted({1, 2, 3, 4, 8, 10, 24, 32, 48, 64} | edges(20)))
 

@@ -1,9 +1,21 @@
-"""Commands that measure speed: python -m pipelines.bench decoding|batches|breakdown|forward|ragged|..."""
+"""Commands that measure speed: python -m pipelines.bench decoding|batches|parallel|breakdown|forward|..."""
 
 import typer
 
 from pipelines import terminal
-from pipelines.bench import attention, batches, breakdown, decoding, draft, forward, ragged, replay, serve, training
+from pipelines.bench import (
+    attention,
+    batches,
+    breakdown,
+    decoding,
+    draft,
+    forward,
+    parallel,
+    ragged,
+    replay,
+    serve,
+    training,
+)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 app.command("decoding")(decoding.main)
@@ -14,6 +26,7 @@ app.command("ragged")(ragged.main)
 app.command("attention")(attention.main)
 app.command("replay")(replay.main)
 app.command("draft")(draft.main)
+app.command("parallel")(parallel.main)
 app.command("training")(training.main)
 app.command("serve")(serve.main)
 

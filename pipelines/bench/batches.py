@@ -24,7 +24,17 @@ from c2t.policies.spec import parse
 from c2t.progress import working
 from c2t.prompts import Prompt, default_prompts, read_prompts
 from c2t.storage.paths import DEFAULT_PAIR
-from c2t.study.batches import BatchSettings, Group, Speed, figures, first_turns, grouped, race, speed
+from c2t.study.batches import (
+    BatchSettings,
+    Entrant,
+    Group,
+    Speed,
+    figures,
+    first_turns,
+    grouped,
+    race,
+    speed,
+)
 from c2t.study.evaluate import continuations
 from pipelines import terminal
 from pipelines.bench import roofline
@@ -62,6 +72,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
 }
 Field = dict[str, list[Policy]]
+Entrants = dict[str, list[Entrant]]  # of each family, or of each draft
 
 
 def field_of(pair: Pair, costs: Callable[..., Any]) -> Field:
@@ -70,23 +81,23 @@ def field_of(pair: Pair, costs: Callable[..., Any]) -> Field:
     return {name: [parse(spec, network, costs=costs) for spec in specs] for name, specs in FAMILIES.items()}
 
 
-def fastest(pair: Pair, field: Field, groups: Sequence[Group], settings: BatchSettings) -> dict[str, Policy]:
-    """Return the fastest policy of each family on these batches."""
-    rivals = [policy for policies in field.values() if len(policies) > 1 for policy in policies]
+def fastest(field: Entrants, groups: Sequence[Group], settings: BatchSettings) -> dict[str, Entrant]:
+    """Return the fastest one of each name on these batches."""
+    rivals = [one for several in field.values() if len(several) > 1 for one in several]
     spent = dict.fromkeys(range(len(rivals)), 0.0)
-    for number, run in race(pair, rivals, groups, replace(settings, max_new_tokens=CHOICE_TOKENS)):
+    for number, run in race(rivals, groups, replace(settings, max_new_tokens=CHOICE_TOKENS)):
         spent[number] += run.seconds
-    seconds = {id(policy): spent[number] for number, policy in enumerate(rivals)}
-    return {name: min(policies, key=lambda each: seconds.get(id(each), 0.0)) for name, policies in field.items()}
+    seconds = {id(one): spent[number] for number, one in enumerate(rivals)}
+    return {name: min(several, key=lambda each: seconds.get(id(each), 0.0)) for name, several in field.items()}
 
 
-def judged(pair: Pair, chosen: dict[str, Policy], groups: Sequence[Group], settings: BatchSettings) -> dict[str, Speed]:
-    """Return the speed of each family's policy, all in turn on the same batches."""
+def judged(chosen: dict[str, Entrant], groups: Sequence[Group], settings: BatchSettings) -> dict[str, Speed]:
+    """Return the speed of each, all in turn on the same batches; one of them is called "plain"."""
     runs: dict[str, list] = {name: [] for name in chosen}
-    for number, run in race(pair, list(chosen.values()), groups, settings):
+    for number, run in race(list(chosen.values()), groups, settings):
         runs[list(chosen)[number]].append(run)
     batch = len(groups[0].ids)
-    return {name: speed(batch, chosen[name], each, runs["plain"]) for name, each in runs.items()}
+    return {name: speed(batch, chosen[name].policy, each, runs["plain"]) for name, each in runs.items()}
 
 
 def known(file: Path | None, command: str, configuration: dict[str, Any]) -> set[int]:
@@ -134,14 +145,17 @@ def main(
     if model:
         modelled(loaded, judging, choosing, settings, missing, texts, configuration, json)
         return
-    field = field_of(loaded, partial(costs_of, loaded))
+    field = {
+        name: [Entrant(loaded, policy) for policy in policies]
+        for name, policies in field_of(loaded, partial(costs_of, loaded)).items()
+    }
     most = max((settings.groups(size) * size for size in missing), default=0)
     with working("batches", "batch sizes") as tell:
         for done, size in enumerate(missing):
             tell(done, len(missing), f"{size} prompts together")
             mine, others = (shorter(loaded, prompts, most, settings) for prompts in (judging, choosing))
-            chosen = fastest(loaded, field, grouped(others, size, max(2, CHOICE_PROMPTS // size)), settings)
-            found = judged(loaded, chosen, grouped(mine, size, settings.groups(size)), settings)
+            chosen = fastest(field, grouped(others, size, max(2, CHOICE_PROMPTS // size)), settings)
+            found = judged(chosen, grouped(mine, size, settings.groups(size)), settings)
             rows = [{"contender": name, **figures(row)} for name, row in found.items()]
             show(f"batch {size}", rows)
             append(json, command, rows, configuration)

@@ -1,6 +1,6 @@
 """Tables of batches and of serving: milliseconds, tokens/s over the batch size, and the load test of the server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,14 @@ from c2t.study.batches import Speed
 from c2t.study.interval import Interval
 from pipelines.docs.result_lines import RESULTS, computed, interval, lines, source, table
 
+WHOLE = "bfloat16"  # the type whose run is shown row by row
+BUDGET = "budget"
+
 
 def batches() -> str:
-    """Return the table of tokens/s over the batch size, and its figures; a line in its place before the run is made."""
+    """Return the table of tokens/s over the batch size, and its figures."""
     found = _over_batches(
-        "batches.jsonl",
+        [line for line in _measured() if line["configuration"]["dtype"] == WHOLE],
         lambda figures: (figures["contender"], f"{figures['tokens_per_second'][0]:.0f}"),
         lambda figures: interval(Interval(*figures["against_plain"])),
     )
@@ -25,8 +28,10 @@ def batch_speeds() -> dict[str, list[Speed]]:
     """Return the measured speeds over the batch size of each pair, named by what competed; the last line of each
     counts."""
     found: dict[str, dict[tuple[int, str], Speed]] = {}
-    for line in lines("batches.jsonl") if (RESULTS / "batches.jsonl").exists() else ():
+    for line in _measured():
         figures, pair = line["figures"], line["configuration"]["pair"]
+        if line["configuration"]["dtype"] != WHOLE:
+            continue
         rate, ratio = (Interval(*figures[name]) for name in ("tokens_per_second", "against_plain"))
         who = figures["contender"]
         found.setdefault(pair, {})[figures["batch"], who] = Speed(
@@ -43,20 +48,51 @@ def batch_figure(pair: str) -> Path:
 def batches_by_a_model() -> str:
     """Return the same by the model of an H200."""
     return _over_batches(
-        "batches-model.jsonl",
+        lines("batches-model.jsonl"),
         lambda figures: (f"{figures['target']}, {figures['contender']}", f"{figures['tokens_per_second']:.0f}"),
         lambda figures: f"{figures['against_plain']:.2f}",
     )
 
 
+def budgets() -> str:
+    """Return the table of the budget's speed over that of others, by the batch size, of every pair in every type."""
+    speeds: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
+    last: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in _measured():
+        figures, run = line["figures"], line["configuration"]
+        which = run["pair"], run["dtype"]
+        here = speeds.setdefault(which, {}).setdefault(figures["batch"], {})
+        here[figures["contender"]], last[which] = figures["tokens_per_second"][0], line
+    sizes = sorted({size for by_size in speeds.values() for size in by_size})
+    rivals: dict[str, Callable[[dict[str, float]], float]] = {
+        "plain decoding": lambda here: here["plain"],
+        "EAGLE-2 at its best N": lambda here: here["EAGLE-2"],
+        "the best of all others": lambda here: max(speed for name, speed in here.items() if name != BUDGET),
+    }
+
+    def ratio(here: dict[str, float] | None, rival: Callable[[dict[str, float]], float]) -> str:
+        return f"{here[BUDGET] / rival(here):.2f}" if here else ""
+
+    rows = [
+        (f"{pair}, {dtype}", over, *(ratio(by_size.get(size), rival) for size in sizes))
+        for (pair, dtype), by_size in speeds.items()
+        for over, rival in rivals.items()
+    ]
+    told = "\n".join(source(line, f"{pair}, {dtype}") for (pair, dtype), line in last.items())
+    return table(("pair", "the budget over", *map(str, sizes)), rows, told)
+
+
+def _measured() -> list[dict[str, Any]]:
+    return list(lines("batches.jsonl"))
+
+
 def _over_batches(
-    name: str, cells: Callable[[dict[str, Any]], tuple[str, str]], ratio: Callable[[dict[str, Any]], str]
+    found: Sequence[dict[str, Any]],
+    cells: Callable[[dict[str, Any]], tuple[str, str]],
+    ratio: Callable[[dict[str, Any]], str],
 ) -> str:
-    if not (RESULTS / name).exists():
-        return "\nNot measured yet.\n"
     latest = {
-        (line["configuration"]["pair"], line["figures"]["batch"], cells(line["figures"])[0]): line
-        for line in lines(name)
+        (line["configuration"]["pair"], line["figures"]["batch"], cells(line["figures"])[0]): line for line in found
     }
     rows = []
     for (pair, batch, who), line in latest.items():

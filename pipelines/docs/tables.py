@@ -364,6 +364,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "decoding": decoding,
     "decoding-in-brief": decoding_in_brief,
     "batches": batches.batches,
+    "budgets": batches.budgets,
     "batches-model": batches.batches_by_a_model,
     "breakdown": breakdown,
     "forwards": forwards,

@@ -6,7 +6,7 @@ import torch
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, plan_of
 from c2t.errors import InputError
-from c2t.policies import C2T, Eagle2, EntropyTree, JointThreshold, Plain
+from c2t.policies import C2T, Chain, Eagle2, EntropyTree, JointThreshold, Plain
 from c2t.sampling import Sampling
 from tests.marks import slow_except
 from tests.rounding import assert_same_column
@@ -19,6 +19,9 @@ POLICIES = {
     "c2t-conditional": C2T(toy_classifier(label="accepted_given_parent"), beta=0.1, K=4, W=5, levels=5),
     "c2t-naive": C2T(toy_classifier(), beta=0.45, K=3, W=None, levels=3, max_width=6),
     "threshold": JointThreshold(0.01, K=4, W=4, levels=6),
+    "chain": Chain(4),
+    "eagle2, all its candidates": Eagle2(K=3, levels=3, N=None),
+    "eagle2 with entropies": Eagle2(K=3, levels=3, N=8, M=5),
     "entropy": EntropyTree(K=3, levels=3, max_width=5),
 }
 

@@ -272,3 +272,10 @@ def test_fc_reads_embedding_and_feature_side_by_side(weight_dtype: torch.dtype, 
     for outside in (-1, 9):
         with pytest.raises(IndexError, match="9 known"):
             PackedFc(linear)(table, torch.tensor([0, outside]), features[:2])
+
+
+def test_both_sides_of_every_step_are_known() -> None:
+    found = llama_layer.edges(33)
+    assert {6, 7, 12, 13, 14, 15, 16, 17, 28, 29, 32, 33} <= found
+    assert max(found) == 33
+    assert not found & {1, 8, 22, 34}

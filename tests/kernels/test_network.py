@@ -2,13 +2,17 @@
 
 import copy
 import pickle
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
-from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
+from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier, features
 from c2t.kernels import network
 from c2t.tree import Nodes
+from tests.rounding import assert_within, confidence_bound
 
 pytestmark = pytest.mark.skipif(network.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
 
@@ -43,9 +47,10 @@ def in_torch(model: TreeClassifier, of: Nodes) -> torch.Tensor:
 def test_confidences_are_those_of_torch(names: tuple[str, ...], count: int) -> None:
     model, some = classifier(names=names), nodes(3, count)
     assert network.serves(model.network, some)
-    found, expected = model(some), in_torch(model, some)
-    assert found.shape == expected.shape == (3, count)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    x = features(some, names)
+    found, exact = model(some), torch.sigmoid(copy.deepcopy(model).double().logits(x.double()))
+    assert found.shape == (3, count)
+    assert_within(found, exact, confidence_bound(model, x), "confidence")
 
 
 @torch.no_grad()
@@ -74,6 +79,36 @@ def test_what_c_cannot_read_is_left_to_torch() -> None:
     assert classifier(names=("max_prob_logit",)).network is None
     for model, of in ((classifier(), wide), (classifier().double(), some), (classifier(layers=3), some)):
         torch.testing.assert_close(model(of), in_torch(model, of), check_dtype=False)
+
+
+@torch.no_grad()
+def test_columns_of_several_shapes_are_refused_as_ever() -> None:
+    some = nodes(1, 4)
+    broken = SimpleNamespace(log_joint=some.log_joint, entropy=some.entropy[0], depth=some.depth)
+    with pytest.raises(RuntimeError):
+        classifier(names=NAMES[:3])(broken)
+
+
+@torch.no_grad()
+def test_torchs_defaults_do_not_matter() -> None:
+    model, some = classifier(), nodes(2, 9)
+    expected = model(some)
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert model(some).equal(expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@torch.no_grad()
+def test_other_layers_and_settings_are_not_those_it_knows() -> None:
+    model, some = classifier(), nodes(1, 4)
+    model(some)
+    model.config = replace(model.config, label=CONDITIONAL)
+    assert model.network.conditional
+    model.output = nn.Sequential(model.output, nn.Identity())
+    assert model.network is None
+    assert model(some).shape == (1, 4)
 
 
 @torch.no_grad()

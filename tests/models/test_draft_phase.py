@@ -64,6 +64,8 @@ POLICIES = {
     "classifier that trusts": C2T(PAPERS, beta=0.05, K=6, W=6, levels=4),
     "classifier, limits": C2T(PAPERS, beta=0.05, W=None, max_width=9, max_nodes=30),
     "classifier, chain": C2T(PAPERS, beta=0.2, K=1, W=1),
+    "classifier of all entropies": C2T(PAPERS, beta=0.1, K=4, W=4, levels=3, M=None),
+    "conditional, limits": C2T(conditional(), beta=0.05, K=6, W=None, max_width=5, max_nodes=12, levels=4),
     "conditional": C2T(conditional(), beta=0.2, K=6, W=5, levels=4),
     "budget of a classifier": Budget(C2T(PAPERS, beta=0.05, K=6, W=6, levels=3), costs=costs(0.02)),
     "budget of a conditional one": Budget(C2T(conditional(), beta=0.05, K=5, W=5, levels=3), costs=costs(0.02)),
@@ -102,6 +104,7 @@ def test_trees_are_those_of_level_by_level(name: str, pair: Pair) -> None:
     verifier = TargetVerifier(pair.target, policy, prompts, max_new_tokens=64, sampling=Sampling(0.0))
     _, committed = verifier.prefill()
     at_once, by_level = (draft_session(pair.draft, policy, len(prompts)) for _ in range(2))
+    drafted = 0
     for number in range(6):
         if number == 3:  # rows end, and others change their places
             going = torch.tensor([2, 0])
@@ -109,7 +112,9 @@ def test_trees_are_those_of_level_by_level(name: str, pair: Pair) -> None:
             for state in (at_once, by_level, verifier):
                 state.select(going)
         tree = check_round(policy, verifier, committed, at_once, by_level)
+        drafted += tree.size - 1
         committed = verifier.verify(tree).committed
+    assert (drafted > 0) == (name != "nothing")
 
 
 def check_round(policy, verifier: TargetVerifier, committed: Committed, at_once, by_level) -> Tree:
@@ -165,13 +170,20 @@ def test_the_classifier_is_the_one_of_now(pair: Pair) -> None:
     draft, root = observed(pair)
     classifier = conditional()
     policy = C2T(classifier, beta=0.3, K=4, W=4, levels=3)
-    policy(draft, root)
-    before = inner(draft)._phase
+
+    def size() -> int:
+        return policy(draft.fork(torch.tensor([0])), root).size
+
+    assert size() > 1
+    classifier.output.bias.data.fill_(-50.0)
+    assert size() == 1, "it trusts nothing now"
+    classifier.output.bias.data.fill_(50.0)
+    assert size() > 1, "weights that change in place are read where they are"
     classifier.output.bias.data = torch.full_like(classifier.output.bias, -50.0)
-    assert policy(draft.fork(torch.tensor([0])), root).size == 1, "it trusts nothing now"
+    assert size() == 1
     classifier.double()
-    assert policy(draft.fork(torch.tensor([0])), root).size == 1
-    assert before is not None
+    classifier.output.bias.data.fill_(50.0)
+    assert size() > 1
 
 
 @torch.inference_mode()

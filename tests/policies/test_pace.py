@@ -12,7 +12,7 @@ from c2t.decoding import generate, pace_of
 from c2t.models.pairs import Pair
 from c2t.policies import Budget, Eagle2, Plain, pace
 from c2t.policies.pace import Pace
-from c2t.policies.round_costs import Promise
+from c2t.policies.round_costs import DOUBT, Promise, best_promise
 from c2t.policies.spec import parse
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
@@ -88,7 +88,7 @@ def test_a_load_that_slows_all_rounds_alike_changes_nothing(monkeypatch: pytest.
     assert np.mean(ways) > 0.95
 
 
-@pytest.mark.parametrize(("rows", "drafts"), [(1, True), (2, False)])
+@pytest.mark.parametrize(("rows", "drafts"), [(1, True), (2, True), (16, False)])
 def test_a_fixed_batch_asks_for_more(rows: int, drafts: bool) -> None:
     """With trees its rows end further apart, which no round shows."""
     subject, promised = Pace(), Promise(1.6, 1.45)
@@ -211,16 +211,20 @@ def test_replay_goes_by_the_costs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("no trial")
 
 
-def test_what_is_hopeless_is_never_tried() -> None:
-    costs = toy_costs(2, a_level=2.0)
+@pytest.mark.parametrize(("a_level", "tried"), [(2.0, False), (0.3, False), (0.15, True)])
+def test_what_is_hopeless_is_never_tried(a_level: float, tried: bool) -> None:
+    costs = toy_costs(2, a_level=a_level)
+    promised = best_promise(costs, len(PROMPTS)).gain
+    assert (promised > 1) == tried
+    assert promised < 1 + DOUBT, "the costs alone would draft"
     asked = Pace()
     budget = Budget(Eagle2(K=3, levels=2, N=None), costs=costs, pace=asked)
     steps = list(
         generate(toy_target(), toy_drafts()["perturbed"], budget, PROMPTS, max_new_tokens=80, sampling=Sampling())
     )
-    assert not any(step.draft_passes.any() for step in steps)
-    assert not asked._ways
-    assert pace_of(budget, len(PROMPTS)) is None
+    assert any(step.draft_passes.any() for step in steps) == tried
+    assert bool(asked._ways) == tried
+    assert (pace_of(budget, len(PROMPTS)) is None) == (best_promise(costs, 1).gain < 1)
 
 
 def no_network(*_: str) -> None:

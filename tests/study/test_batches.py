@@ -12,7 +12,19 @@ from c2t.policies import Budget, Eagle2, Plain
 from c2t.prompts import Prompt
 from c2t.statistics import Statistics
 from c2t.study import batches
-from c2t.study.batches import BatchSettings, Run, Speed, Writing, best_rival, figures, grouped, measure, race, speed
+from c2t.study.batches import (
+    BatchSettings,
+    Entrant,
+    Run,
+    Speed,
+    Writing,
+    best_rival,
+    figures,
+    grouped,
+    measure,
+    race,
+    speed,
+)
 from c2t.study.interval import Interval
 from c2t.study.plots import plot_batches
 from tests.every_policy import toy_costs
@@ -50,9 +62,9 @@ def test_every_policy_runs_on_every_batch(small_pair: Pair, monkeypatch: pytest.
     seen: list[tuple] = []
 
     class Watched(Writing):
-        def __init__(self, pair, policy, group, settings):
-            super().__init__(pair, policy, group, settings)
-            self.what = type(policy).__name__, tuple(map(tuple, group.ids)), settings.max_new_tokens
+        def __init__(self, entrant, group, settings):
+            super().__init__(entrant, group, settings)
+            self.what = type(entrant.policy).__name__, tuple(map(tuple, group.ids)), settings.max_new_tokens
 
         def go_on(self, rounds):
             run = super().go_on(rounds)
@@ -95,7 +107,8 @@ def test_policies_take_turns_within_a_batch(small_pair: Pair, monkeypatch: pytes
     monkeypatch.setattr(batches, "Writing", Watched)
     monkeypatch.setattr(batches, "TURN", 1)
     ids = [small_pair.tokenizer(turn)["input_ids"] for turn in TURNS[:2]]
-    runs = dict(race(small_pair, [Plain(), Eagle2(K=3, levels=2, N=6)], grouped(ids, 2, 1), SETTINGS))
+    entrants = [Entrant(small_pair, policy) for policy in (Plain(), Eagle2(K=3, levels=2, N=6))]
+    runs = dict(race(entrants, grouped(ids, 2, 1), SETTINGS))
     first, second = turns[2:4]  # behind a turn of each to get warm
     assert turns[2:6] == [first, second, first, second]
     assert {number: run.new for number, run in runs.items()} == {0: 10, 1: 10}

@@ -9,7 +9,7 @@ from c2t.models.pairs import Pair
 from c2t.policies import Budget, Chain, Eagle2, Plain
 from c2t.policies.round_costs import Children, Profile
 from c2t.storage.results import append_line, result_line
-from c2t.study.batches import BatchSettings, grouped
+from c2t.study.batches import BatchSettings, Entrant, grouped
 from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
 from pipelines.bench import batches
@@ -35,10 +35,11 @@ def test_the_fastest_of_each_family_is_judged(small_pair: Pair, monkeypatch: pyt
     ids = [small_pair.tokenizer(turn).input_ids for turn in TURNS[:4]]
     field = small_field()
     monkeypatch.setattr(batches, "CHOICE_TOKENS", 4)
-    chosen = fastest(small_pair, field, grouped(ids, 2, 1), SETTINGS)
+    entrants = {name: [Entrant(small_pair, policy) for policy in policies] for name, policies in field.items()}
+    chosen = fastest(entrants, grouped(ids, 2, 1), SETTINGS)
     assert list(chosen) == list(field)
-    assert all(policy in field[name] for name, policy in chosen.items())
-    found = judged(small_pair, chosen, grouped(ids, 2, 2), SETTINGS)
+    assert all(one.policy in field[name] for name, one in chosen.items())
+    found = judged(chosen, grouped(ids, 2, 2), SETTINGS)
     assert found["plain"].against_plain.estimate == 1
     assert {row.batch for row in found.values()} == {2}
     assert found["EAGLE-2"].total.new_tokens == found["budget"].total.new_tokens == 2 * 2 * 6
