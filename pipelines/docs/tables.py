@@ -320,6 +320,20 @@ def parallel() -> str:
     return table(columns, rows, "\n".join(notes))
 
 
+def parallel_speed() -> str:
+    """Return the tokens/s of parallel drafts and of an autoregressive one, each with its fastest tree."""
+    found, rows = lines("parallel.jsonl"), []
+    for line in found:
+        figures = line["figures"]
+        counts = (f"{figures[name]:.2f}" for name in ("tau", "gamma", "draft_passes"))
+        speed, ratio = f"{figures['tokens_per_second'][0]:.0f}", interval(Interval(*figures["against_plain"]))
+        rows.append((f"`{figures['contender']}`", f"`{figures['label']}`", speed, ratio, *counts))
+    run = found[-1]["configuration"]
+    told = f"{run['prompts']} prompts of each of {len(run['sets'])} sets, {run['max_new_tokens']} new tokens"
+    note = source(found[-1], f"{told}, T = {run['temperature']:g}, one at a time; {computed(run)}")
+    return table(("draft", "its fastest tree", "tokens/s", "/ plain", "tau", "gamma", "draft passes"), rows, note)
+
+
 def vllm_acceptance() -> str:
     """Return the table of acceptance estimators of vLLM's adaptive verification, at equal budgets."""
     found, rows, seen = lines("vllm-acceptance.jsonl"), [], set()
@@ -353,6 +367,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "calibration": calibration,
     "ngrams": ngrams,
     "parallel": parallel,
+    "parallel-speed": parallel_speed,
     "tried": tried,
     "paper-conclusions": real_pair.conclusions,
     "real-pair": real_pair.trees,

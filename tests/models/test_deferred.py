@@ -128,9 +128,9 @@ def test_the_draft_sees_nothing_where_nothing_is_guessed() -> None:
     [
         (Budget(INNER, nodes=4), True),
         (Budget(INNER, costs=toy_costs(2, a_token=0.15, a_level=0.01)), True),  # for one row
-        (Budget(INNER, costs=toy_costs(2, a_level=0.6)), False),
-        (Budget(INNER, costs=toy_costs(2, a_level=0.6), pace=Pace()), True),  # which may try
-        (Budget(INNER, costs=toy_costs(2, a_level=100.0), pace=Pace()), False),
+        (Budget(INNER, costs=toy_costs(2, a_level=0.37)), False),  # it promises 3 % more than plain decoding at best
+        (Budget(INNER, costs=toy_costs(2, a_level=0.37), pace=Pace()), True),  # which may try
+        (Budget(INNER, costs=toy_costs(2, a_level=0.5), pace=Pace()), False),
     ],
 )
 def test_a_draft_follows_the_text_only_if_it_may_be_asked(budget: Budget, follows: bool) -> None:
