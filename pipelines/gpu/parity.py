@@ -1,6 +1,7 @@
 """Every kernel against its torch twin on fresh random inputs, before anything is timed."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ def rank_differences(device: torch.device, dtype: torch.dtype, vocabulary: int) 
 
 def select_differences(device: torch.device) -> Iterator[float]:
     """Yield the differences of the columns of trees grown by `select`."""
-    for network in (None, network_of(device), network_of(device)._replace(conditional=True)):
+    for network in (None, network_of(device), replace(network_of(device), conditional=True)):
         drafts = [drafted(device, 1), drafted(device, 5)]
         trees = [grown(step, drafts, network) for step in (triton_select, torch_select)]
         for column, expected in zip(*trees, strict=True):
