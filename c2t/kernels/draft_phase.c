@@ -91,7 +91,8 @@ typedef struct {
 } frontier;
 
 /* Everything that a phase needs room for. states: (rows, entries, hidden), the root's first. joint, score, usable, chosen,
-   and the columns that a classifier reads: of a row's candidates. stays: which nodes of all rows are left; asked, pays, left, places: for a budget's decisions. */
+   and the columns that a classifier reads: of a row's candidates. stays: which nodes of all rows are left; asked, pays,
+   left, places: for a budget's decisions. */
 typedef struct {
     nodes tree;
     frontier now, next;

@@ -16,7 +16,7 @@ BUDGET = "budget"
 def batches() -> str:
     """Return the table of tokens/s over the batch size, and its figures."""
     found = _over_batches(
-        [line for line in _measured() if line["configuration"]["dtype"] == WHOLE],
+        [line for line in lines("batches.jsonl") if line["configuration"]["dtype"] == WHOLE],
         lambda figures: (figures["contender"], f"{figures['tokens_per_second'][0]:.0f}"),
         lambda figures: interval(Interval(*figures["against_plain"])),
     )
@@ -28,7 +28,7 @@ def batch_speeds() -> dict[str, list[Speed]]:
     """Return the measured speeds over the batch size of each pair, named by what competed; the last line of each
     counts."""
     found: dict[str, dict[tuple[int, str], Speed]] = {}
-    for line in _measured():
+    for line in lines("batches.jsonl"):
         figures, pair = line["figures"], line["configuration"]["pair"]
         if line["configuration"]["dtype"] != WHOLE:
             continue
@@ -58,7 +58,7 @@ def budgets() -> str:
     """Return the table of the budget's speed over that of others, by the batch size, of every pair in every type."""
     speeds: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     last: dict[tuple[str, str], dict[str, Any]] = {}
-    for line in _measured():
+    for line in lines("batches.jsonl"):
         figures, run = line["figures"], line["configuration"]
         which = run["pair"], run["dtype"]
         here = speeds.setdefault(which, {}).setdefault(figures["batch"], {})
@@ -80,10 +80,6 @@ def budgets() -> str:
     ]
     told = "\n".join(source(line, f"{pair}, {dtype}") for (pair, dtype), line in last.items())
     return table(("pair", "the budget over", *map(str, sizes)), rows, told)
-
-
-def _measured() -> list[dict[str, Any]]:
-    return list(lines("batches.jsonl"))
 
 
 def _over_batches(
