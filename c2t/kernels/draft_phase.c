@@ -54,7 +54,7 @@ typedef struct {
     long rows;
     const int64_t *root, *lengths;
     const float *hidden;
-    float *const *keys;
+    void *const *keys;
     long values, head, step, places;
     const float *cosine, *sine;
     long known;
@@ -232,7 +232,7 @@ static long expand(const functions *f, const head *h, const text *t, const rooms
         for (long a = at; tree->column[a] >= 0; a = r * tree->slots + tree->parent[a]) sees[t->places + tree->column[a]] = 1;
     }
     rotations turns = {t->cosine, t->sine, m->position, t->known};
-    cache keys = {t->keys, t->values, t->head, m->place, t->places + column};
+    cache keys = {t->keys, t->values, t->head, m->place, t->places + column, 0};
     sight seen = {m->first, m->prefix, m->mask, places, 0};
     float *taps[h->count + 1];
     memset(taps, 0, sizeof taps);

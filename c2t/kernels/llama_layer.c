@@ -189,15 +189,18 @@ static void normalise(const float *x, const float *weight, float epsilon, long r
 }
 
 /* Turn queries (in place) and keys, and put keys and values into the cache. cosine, sine: (rows, dim / 2). */
-static void turn(const layer *l, float *qkv, const rotations *t, long rows, float *keys, const cache *c) {
+static void turn(const layer *l, float *qkv, const rotations *t, long rows, void *keys, const cache *c) {
     long dim = l->dim, half = dim / 2, heads = l->heads + 2 * l->kv_heads;
 #pragma omp for schedule(static)
     for (long r = 0; r < rows; r++)
         for (long h = 0; h < heads; h++) {
-            float *from = qkv + (r * heads + h) * dim, *to = from;
+            float *from = qkv + (r * heads + h) * dim;
+            void *to = from;
+            long kind = FLOATS;
             if (h >= l->heads) {
-                long head = (h - l->heads) % l->kv_heads;
-                to = keys + (h < l->heads + l->kv_heads ? 0 : c->values) + head * c->head + (c->place[r] + c->behind) * dim;
+                long head = (h - l->heads) % l->kv_heads, slot = head * c->head + (c->place[r] + c->behind) * dim;
+                kind = c->halves ? PAIRS : FLOATS;
+                to = place(keys, (h < l->heads + l->kv_heads ? 0 : c->values) + slot, kind);
             }
             for (long i = 0; i < half; i += W) {
                 vector a = AT(from + i), b = AT(from + half + i);
@@ -207,7 +210,7 @@ static void turn(const layer *l, float *qkv, const rotations *t, long rows, floa
                     a = a * cos - b * sin;
                     b = b * cos + old * sin;
                 }
-                AT(to + i) = a, AT(to + half + i) = b;
+                put(to, i, a, kind), put(to, half + i, b, kind);
             }
         }
 }
@@ -222,17 +225,42 @@ typedef struct {
     long count, kind, first;
 } queries;
 
+/* Where the i-th number of the cache is, and W numbers from there on. */
+static inline const void *slot(const void *numbers, long i, const int kind) { return place((void *)numbers, i, kind); }
+
+static inline vector number(const void *numbers, long i, const int kind) {
+    return kind == PAIRS ? widened((const uint16_t *)numbers + i) : READ((const float *)numbers + i);
+}
+
+/* Products of a query and W keys, both in float32 or both in bf16. */
+static inline __attribute__((always_inline)) vector products(const void *query, const void *const *key, long dim,
+                                                             const int kind) {
+    vector product[W];
+    _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) {
+        product[i] = (vector){0};
+#ifdef __AVX512BF16__
+        for (long d = 0; kind == PAIRS && d < dim; d += 2 * W) {
+            __m512bh two = (__m512bh)READ((const uint16_t *)query + d);
+            product[i] = (vector)_mm512_dpbf16_ps((__m512)product[i], (__m512bh)READ((const uint16_t *)key[i] + d), two);
+        }
+#endif
+        for (long d = 0; kind == FLOATS && d < dim; d += W)
+            product[i] += READ((const float *)query + d) * READ((const float *)key[i] + d);
+    }
+    return totals(product);
+}
+
 /* Means of the values of `slots` slots, by the weights of some queries from q on: the sums run over the slots one by one,
    so that one without weight changes nothing, wherever it stands. */
 static inline __attribute__((always_inline)) void mix(const queries *of, long q, const int some, const float *weights,
-                                                      long stride, const float *values, long slots, long dim) {
+                                                      long stride, const void *values, long slots, long dim,
+                                                      const int kind) {
     const vector ones = (vector){0} + 1.0f;
     vector whole[W / 2] = {{0}};
     for (long d = 0; d < dim; d += 2 * W) {
         vector sum[W / 2][2] = {{{0}}};
         for (long j = 0; j < slots; j++) {
-            const float *value = values + j * dim + d;
-            vector left = READ(value), right = READ(value + W);
+            vector left = number(values, j * dim + d, kind), right = number(values, j * dim + d + W, kind);
             _Pragma("GCC unroll 8") for (int i = 0; i < some; i++) {
                 float weight = weights[(q + i) * stride + j];
                 sum[i][0] += weight * left, sum[i][1] += weight * right;
@@ -244,34 +272,33 @@ static inline __attribute__((always_inline)) void mix(const queries *of, long q,
     }
 }
 
-/* Attention of some queries over `prefix` slots that all of them see, and the `slots` behind these that their masks say;
+/* Attention of some queries, rounded as the keys are, over `prefix` slots that all of them see, and the `slots` behind these that their masks say;
    each sees at least one. What the others hold counts 0 times, so it must be finite: zeros, or an older token's.
    weights: for each query room for the number of slots rounded up to W. */
-static inline __attribute__((always_inline)) void attend_to(const queries *of, const float *keys, const float *values,
-                                                            long prefix, long slots, long dim, float *weights) {
+static inline __attribute__((always_inline)) void attend_to(const queries *of, const void *keys, const void *values,
+                                                            long prefix, long slots, long dim, const int kind,
+                                                            float *weights) {
     long seen = prefix;
     for (long q = 0; q < of->count; q++)
         for (long s = slots; s > seen - prefix; s--)
             if (of->mask[q][s - 1]) seen = prefix + s;
     long stride = (seen + W - 1) / W * W;
+    const void *from[W];
+    uint16_t rounded[kind == PAIRS ? W * dim : 1];
+    for (long q = 0; q < of->count; q++) {
+        from[q] = kind == PAIRS ? (const void *)(rounded + q * dim) : of->from[q];
+        for (long d = 0; kind == PAIRS && d < dim; d += W) put(rounded, q * dim + d, READ(of->from[q] + d), kind);
+    }
 
     for (long j = 0; j < seen; j += W) {
         /* The processor itself fetches ahead within a page of 4 kB only: W slots of 64 numbers. */
-        for (long i = 0; of->first && i < W * dim; i += 16) {
-            __builtin_prefetch(keys + (j + W) * dim + i, 0, 2);
-            __builtin_prefetch(values + j * dim + i, 0, 2);
+        for (long i = 0; of->first && i < W * dim; i += kind == PAIRS ? 32 : 16) {
+            __builtin_prefetch(slot(keys, (j + W) * dim + i, kind), 0, 2);
+            __builtin_prefetch(slot(values, j * dim + i, kind), 0, 2);
         }
-        const float *key[W];
-        for (int i = 0; i < W; i++) key[i] = keys + (j + i < seen ? j + i : seen - 1) * dim;
-        for (long q = 0; q < of->count; q++) {
-            const float *query = of->from[q];
-            vector product[W];
-            _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) {
-                product[i] = READ(query) * READ(key[i]);
-                for (long d = W; d < dim; d += W) product[i] += READ(query + d) * READ(key[i] + d);
-            }
-            AT(weights + q * stride + j) = totals(product);
-        }
+        const void *key[W];
+        for (int i = 0; i < W; i++) key[i] = slot(keys, (j + i < seen ? j + i : seen - 1) * dim, kind);
+        for (long q = 0; q < of->count; q++) AT(weights + q * stride + j) = products(from[q], key, dim, kind);
     }
     float scale = 1.0f / __builtin_sqrtf(dim);
     for (long q = 0; q < of->count; q++) {
@@ -288,24 +315,24 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
         }
     }
     long q = 0;
-    for (; q + W / 2 <= of->count; q += W / 2) mix(of, q, W / 2, weights, stride, values, seen, dim);
-    for (; q + W / 4 <= of->count && of->count - q != 6; q += W / 4) mix(of, q, W / 4, weights, stride, values, seen, dim);
-    for (; q + 3 <= of->count; q += 3) mix(of, q, 3, weights, stride, values, seen, dim);
-    for (; q < of->count; q++) mix(of, q, 1, weights, stride, values, seen, dim);
+#define MIX(COUNT) mix(of, q, COUNT, weights, stride, values, seen, dim, kind)
+    for (; q + W / 2 <= of->count; q += W / 2) MIX(W / 2);
+    for (; q + W / 4 <= of->count && of->count - q != 6; q += W / 4) MIX(W / 4);
+    for (; q + 3 <= of->count; q += 3) MIX(3);
+    for (; q < of->count; q++) MIX(1);
 }
 
-static void attend(const queries *of, const float *keys, const float *values, long prefix, long slots, long dim,
-                   float *weights) {
-    if (dim == 64) /* known to the compiler, its loops are straight */
-        attend_to(of, keys, values, prefix, slots, 64, weights);
-    else if (dim == 128)
-        attend_to(of, keys, values, prefix, slots, 128, weights);
+static void attend(const queries *of, const void *keys, const void *values, long prefix, long slots, long dim,
+                   long halves, float *weights) {
+#define ATTEND(DIM, KIND) attend_to(of, keys, values, prefix, slots, DIM, KIND, weights)
+    if (halves) /* known to the compiler, its loops are straight; so are those of the usual dimensions */
+        dim == 64 ? ATTEND(64, PAIRS) : dim == 128 ? ATTEND(128, PAIRS) : ATTEND(dim, PAIRS);
     else
-        attend_to(of, keys, values, prefix, slots, dim, weights);
+        dim == 64 ? ATTEND(64, FLOATS) : dim == 128 ? ATTEND(128, FLOATS) : ATTEND(dim, FLOATS);
 }
 
 /* Attention of all tokens, whose queries are in qkv; y: (rows, heads dim), the inputs of `out`. */
-static void attention(const layer *l, const float *qkv, const float *keys, long rows, const cache *c, const sight *s,
+static void attention(const layer *l, const float *qkv, const void *keys, long rows, const cache *c, const sight *s,
                       float *weights, void *y) {
     long group = l->heads / l->kv_heads, heads = l->heads + 2 * l->kv_heads, dim = l->dim;
     long mine = omp_get_thread_num(), threads = omp_get_num_threads(), item = 0;
@@ -322,8 +349,9 @@ static void attention(const layer *l, const float *qkv, const float *keys, long 
                     of.to[of.count] = place(y, (r * l->heads + head) * dim, of.kind);
                     of.mask[of.count++] = s->mask + r * s->slots;
                 }
-                const float *key = keys + h * c->head + s->first[from] * dim;
-                attend(&of, key, key + c->values, s->prefix[from], s->slots, dim, weights);
+                long at = h * c->head + s->first[from] * dim, kind = c->halves ? PAIRS : FLOATS;
+                const void *key = slot(keys, at, kind), *value = slot(keys, at + c->values, kind);
+                attend(&of, key, value, s->prefix[from], s->slots, dim, c->halves, weights);
             }
     }
 #pragma omp barrier
@@ -358,7 +386,8 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
     {
         float *mine = rooms + omp_get_thread_num() * (s->longest + s->slots + W) * W;
         for (const layer *l = layers; l < layers + count; l++) {
-            float *keys = c->keys[l - layers], *tap = taps[l - layers];
+            void *keys = c->keys[l - layers];
+            float *tap = taps[l - layers];
             if (tap) copy(x, rows, hidden, tap, FLOATS);
             if (l->read_norm)
                 normalise(x, l->read_norm, l->epsilon, rows, hidden, normal, l->qkv.kind);

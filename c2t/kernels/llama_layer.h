@@ -17,12 +17,13 @@ typedef struct {
     float epsilon;
 } layer;
 
-/* Keys of each layer, and its values so many floats behind them: slot s of head h begins at h * head + s * dim. */
+/* Keys of each layer, and its values so many numbers behind them: slot s of head h begins at h * head + s * dim. */
 typedef struct {
-    float *const *keys;
+    void *const *keys;
     long values, head;
     const int64_t *place; /* of each new token: its slot is place + behind */
     long behind;
+    long halves; /* the numbers are bf16, which needs instructions for that; else float32 */
 } cache;
 
 /* Cosines and sines of `known` positions, for half of a head's dimensions, and the position of each token. */

@@ -44,7 +44,8 @@ class _Layer(ctypes.Structure):
 
 
 class _Cache(ctypes.Structure):
-    _fields_ = [("keys", _POINTER), ("values", _LONG), ("head", _LONG), ("place", _POINTER), ("behind", _LONG)]
+    _fields_ = [("keys", _POINTER), ("values", _LONG), ("head", _LONG), ("place", _POINTER)]
+    _fields_ += [("behind", _LONG), ("halves", _LONG)]
 
 
 class _Rotations(ctypes.Structure):
@@ -151,7 +152,8 @@ class PackedMatrix:
 
     def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
         """Return x W' + b in float32."""
-        x, out = x.float().contiguous(), torch.empty(*x.shape[:-1], self.struct.outputs)
+        x = x.float().contiguous()
+        out = x.new_empty(*x.shape[:-1], self.struct.outputs)
         rows, room = x.numel() // self.struct.inputs, torch.empty_like(x)
         made = room.data_ptr(), out.data_ptr()
         kernels().linear(self.struct, x.data_ptr(), rows, *made, torch.get_num_threads())
@@ -174,7 +176,7 @@ class PackedFc:
         assert tokens.dtype == torch.int64
         assert 2 * table.shape[1] == 2 * features.shape[1] == struct.inputs
         assert table.is_contiguous()
-        out, room = torch.empty(rows, struct.outputs), torch.empty(rows, struct.inputs)
+        out, room = features.new_empty(rows, struct.outputs), features.new_empty(rows, struct.inputs)
         embeddings = table.data_ptr(), len(table), table.dtype == torch.bfloat16
         given, made = (tokens.data_ptr(), features.data_ptr()), (room.data_ptr(), out.data_ptr())
         if kernels().linear_of_both(struct, *embeddings, *given, rows, *made, torch.get_num_threads()):
@@ -225,6 +227,11 @@ class PackedLayers:
         return len(self._structs)
 
     @property
+    def cached(self) -> torch.dtype:
+        """Return the dtype of keys and values that goes with the layers' products."""
+        return torch.bfloat16 if self._structs[0].qkv.kind >= Kind.PAIRS else torch.float32
+
+    @property
     def address(self) -> int:
         """Return where functions in C find the layers."""
         return ctypes.addressof(self._structs)
@@ -269,8 +276,10 @@ class PackedLayers:
         the outputs.
         """
         strides, threads = buffers[0].stride(), torch.get_num_threads()
-        assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, *turns, buffers[0]))
+        assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, *turns))
         assert buffers.alike
+        halves = buffers[0].dtype == torch.bfloat16
+        assert kernels().best_kind() >= Kind.PAIRS if halves else buffers[0].dtype == torch.float32
         assert places.is_contiguous()
         positions = positions.contiguous()
         assert len(buffers) == len(self)
@@ -278,12 +287,12 @@ class PackedLayers:
         for number in tapped:
             tapped[number] = tap = torch.empty_like(x[None])
             taps[number] = tap.data_ptr()
-        cache = _Cache(ctypes.addressof(buffers.addresses), strides[0], strides[-3], places.data_ptr(), behind)
+        cache = _Cache(ctypes.addressof(buffers.addresses), strides[0], strides[-3], places.data_ptr(), behind, halves)
         told = [each.contiguous() for each in sight[:3]]
         slots = told[2].shape[1]
         seen = _Sight(*(each.data_ptr() for each in told), slots, sight.longest)
         lanes = panel() // 2
-        room = torch.empty(len(x) * self.width + threads * lanes * (sight.longest + slots + lanes))
+        room = x.new_empty(len(x) * self.width + threads * lanes * (sight.longest + slots + lanes))
         turned = _Rotations(*(each.data_ptr() for each in (*turns, positions)), len(turns[0]))
         stack = (self._structs, len(self), x.data_ptr(), turned, len(x))
         if kernels().llama_layers(*stack, cache, seen, room.data_ptr(), ctypes.addressof(taps), threads):

@@ -80,7 +80,7 @@ class PackedLlama:
         cache.append(rows)
         sight = Sight(cache.first[rows.row], cache.lengths[rows.row], mask, cache.longest)
         embedded, layers = self.embed_tokens(tokens).float(), self.decoder.layers
-        buffers = cache.layers(embedded, layers.kv_heads, layers.dim)
+        buffers = cache.layers(embedded.new_empty(0, dtype=layers.cached), layers.kv_heads, layers.dim)
         end = cache.longest + max(rows.spans)
         return self.norm(self.decoder(embedded, positions, cache.places, sight, buffers, tapped, end))
 

@@ -16,7 +16,7 @@ class Rotations:
 
     def __init__(self, rotary: nn.Module, dim: int):
         self._rotary, self._half = rotary, dim // 2
-        self.cosine = self.sine = torch.zeros(0, self._half, device=rotary.inv_freq.device)
+        self.cosine = self.sine = torch.zeros(0, self._half, dtype=torch.float32, device=rotary.inv_freq.device)
 
     def below(self, positions: int) -> tuple[Float[Tensor, "P h"], Float[Tensor, "P h"]]:
         """Return cosines and sines of at least so many positions, for half of a head's dimensions: the other half turns
@@ -29,5 +29,6 @@ class Rotations:
         if positions <= len(self.cosine):
             return
         places = torch.arange(max(positions, 2 * len(self.cosine), 1024), device=self.cosine.device)
-        cosine, sine = self._rotary(torch.zeros(1, device=places.device), places[None])
+        like = torch.zeros(1, dtype=torch.float32, device=places.device)
+        cosine, sine = self._rotary(like, places[None])
         self.cosine, self.sine = cosine[0, :, : self._half].contiguous(), sine[0, :, : self._half].contiguous()

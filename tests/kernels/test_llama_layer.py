@@ -19,6 +19,8 @@ pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, o
 BEST = Kind.HALVES if kernels() is None else kernels().best_kind()  # not every processor has products in bf16
 KINDS = [kind for kind in Kind if kind <= BEST]
 PRODUCTS_IN_BF16 = [kind for kind in KINDS if kind > Kind.HALVES]
+# What a matrix is, and the dtype of the keys and values beside it.
+CACHED = [(kind, torch.float32) for kind in KINDS] + [(kind, torch.bfloat16) for kind in PRODUCTS_IN_BF16]
 HIDDEN, HEADS, KV_HEADS, DIM, INNER = 96, 6, 2, 32, 160
 # A layer passes some 500 roundings in sequence, and enlarges errors at most 20-fold: its weights are of order 1/10.
 LAYER = 20 * growth(500)
@@ -109,6 +111,21 @@ def test_outputs_are_those_of_transformers(rows: int, n: int, prefix: int, bias:
     assert_within(found, exact, LAYER * exact.abs().max())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_keys_and_values_are_kept_in_the_dtype_of_the_products(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a layer appends is what it computes with float32 buffers, rounded; others' bytes stay as they are."""
+    packed = PackedLayers([layer_as(kind, monkeypatch)], HEADS, KV_HEADS, DIM)
+    x, positions, mask, buffer = inputs(2, 5, 16)
+    exact = buffer.clone()
+    packed_output(packed, x, positions, mask, exact)
+    assert packed.cached == (torch.bfloat16 if kind in PRODUCTS_IN_BF16 else torch.float32)
+    found = buffer.to(packed.cached, copy=True)
+    packed_output(packed, x, positions, mask, found)
+    assert not torch.equal(exact, buffer)
+    assert torch.equal(found, exact.to(packed.cached))
+
+
 @torch.inference_mode()
 def test_a_position_beyond_the_table_of_rotations_is_refused() -> None:
     """A kernel would read whatever stands behind it."""
@@ -128,16 +145,17 @@ def layer_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> 
     return layer if kind == Kind.FLOATS else layer.bfloat16()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "cached"), CACHED)
 @pytest.mark.parametrize("read", [True, False])
 @torch.inference_mode()
 def test_a_token_gets_the_same_bits_alone_and_among_others(
-    kind: Kind, read: bool, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, cached: torch.dtype, read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other tokens, rows of the batch, slots that it does not see, and the number of threads change nothing."""
     packed = PackedLayers([layer_as(kind, monkeypatch, read)], HEADS, KV_HEADS, DIM)
     assert {matrix.kind for matrix in packed._kept if isinstance(matrix, PackedMatrix)} == {kind}
     x, positions, mask, buffer = inputs(2, 31, 40)
+    buffer = buffer.to(cached)
     together = packed_output(packed, x, positions, mask, buffer)
     for row, place in [(0, 0), (1, 7), (0, 13), (1, 30)]:
         seen = mask[row, place].nonzero()[:, 0]
@@ -155,14 +173,16 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(
 
 @pytest.mark.skipif(not PRODUCTS_IN_BF16, reason="this processor has no products in bf16")
 @pytest.mark.parametrize("kind", PRODUCTS_IN_BF16)
+@pytest.mark.parametrize("cached", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("read", [True, False])
 @pytest.mark.parametrize(("rows", "n", "prefix"), [(1, 1, 37), (2, 5, 16), (3, 33, 50)])
 @torch.inference_mode()
 def test_products_in_bf16_differ_by_the_rounding_of_inputs(
-    rows: int, n: int, prefix: int, read: bool, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    rows: int, n: int, prefix: int, read: bool, cached: torch.dtype, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = layer_as(kind, monkeypatch, read)
     x, positions, mask, buffer = inputs(rows, n, prefix)
+    buffer = buffer.to(cached)
     found = packed_output(PackedLayers([layer], HEADS, KV_HEADS, DIM), x, positions, mask, buffer.clone())
     exact = exact_output(layer, x, positions, mask, buffer, prefix)
     # bf16 has 8 bits: an input is off by 2^-9 of itself at most, and a sum of many by less than that on average.
@@ -230,6 +250,21 @@ def test_products_in_bf16_are_used_where_they_are_faster(
 def test_without_kernels_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_layer, "kernels", lambda: None)
     assert llama_layer.fastest_in_bf16.__wrapped__() == Kind.HALVES
+
+
+def test_the_default_dtype_of_torch_changes_nothing() -> None:
+    """Functions in C write float32, whatever else a program computes in."""
+    layer, given = layer_of(), inputs(2, 5, 16)
+    wanted = packed_output(PackedLayers([layer], HEADS, KV_HEADS, DIM), *given)
+    torch.set_default_dtype(torch.float64)
+    try:
+        packed = PackedLayers([layer], HEADS, KV_HEADS, DIM)
+        matrix = PackedMatrix(layer.self_attn.q_proj.weight)
+        assert torch.equal(packed_output(packed, *given), wanted)
+        assert matrix(given[0]).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(matrix(given[0]), PackedMatrix(layer.self_attn.q_proj.weight)(given[0]))
 
 
 def test_weights_that_bf16_holds_give_the_bits_of_float32() -> None:
