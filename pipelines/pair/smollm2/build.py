@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from c2t.errors import InputError
+from c2t.models.eagle import Head
+from c2t.models.eagle_checkpoint import load_head
 from c2t.models.gguf_target import install
 from c2t.models.medusa import MedusaHead
 from c2t.models.pairs import DRAFTS
 from c2t.storage import paths
-from pipelines.pair.smollm2 import rounds
+from pipelines.pair.smollm2 import earlier, rounds
 from pipelines.pair.smollm2.block import new_block, train_block
 from pipelines.pair.smollm2.card import write_card
 from pipelines.pair.smollm2.fit import count_pairs, train_fit
@@ -28,9 +30,9 @@ from pipelines.pair.smollm2.hydra import train_hydra
 from pipelines.pair.smollm2.shards import Text
 from pipelines.pair.smollm2.texts import count_written, write_bench, write_until
 
-WRITTEN = 2_000_000  # tokens
+WRITTEN = 2_500_000  # tokens
 # Positions learned from at the end of each round.
-ROUNDS = tuple(int(1e6 * millions) for millions in (1, 2, 3, 4.5, 6, 8, 10, 12, 18, 24))
+ROUNDS = tuple(int(1e6 * millions) for millions in (1, 2, 3, 4.5, 6, 8, 10, 12, 16, 20, 24))
 
 
 class Places(NamedTuple):
@@ -54,8 +56,9 @@ def target_folder() -> Path:
 
 
 def texts_stage(places: Places) -> None:
-    """Write the target's own texts."""
-    write_until(WRITTEN, places.prompts(), places.work / "texts")
+    """Write the target's own texts, with those that the pair has learned from already."""
+    before = earlier.begin(places.work, places.out)
+    write_until(WRITTEN - before.written, places.prompts(), places.work / "texts", before.shards)
 
 
 def bench_stage(places: Places) -> None:
@@ -74,19 +77,33 @@ def read_target(texts: list[Text]) -> tuple[LlamaForCausalLM, Int[Tensor, " v"]]
 
 
 def head_stage(name: str, places: Places) -> None:
-    """Train the head of this name on the texts that are there."""
+    """Train the head of this name on the texts that are there; it goes on from its checkpoint, or from the pair's."""
     recipe, source, folder = HEADS[name], places.work / "texts", places.work / HEADS[name].part
+    before = earlier.begin(places.work, places.out)
     target, tokens = read_target(rounds.training_texts(source))
+    if not rounds.rounds(folder):
+        rounds.keep(before.rounds.get(recipe.part, []), folder)
     lm_head = target.lm_head.weight.to(places.device)
     for positions in ROUNDS:
         if positions <= rounds.round_begin(folder):
             continue
-        head = recipe.make(target, tokens, places.work).to(places.device)
+        head = recipe.make(target, tokens, places.work)
+        if recipe.part in before.rounds and not (folder / "state.pt").exists():
+            take_weights(head, places.out / recipe.part, target)
+        head.to(places.device)
         rounds.train_until(positions, head, recipe, lm_head, source, folder)
         save_draft(head, places.out / recipe.part, tokens)
-        written = count_written(source)
+        written = before.written + count_written(source)
         rounds.finish_round(head, recipe, lm_head, written, positions, source, places.work / "bench", folder)
         write_card(places.out, places.work)
+
+
+def take_weights(head: Head, stored: Path, target: LlamaForCausalLM) -> None:
+    """Give a head the weights that it learns, as they are stored in the pair."""
+    there = load_head(stored, target.get_input_embeddings(), target.lm_head)
+    for name, weight in head.named_parameters():
+        if weight.requires_grad and not name.startswith("embed_tokens"):
+            weight.data.copy_(there.get_parameter(name))
 
 
 class Medusa(NamedTuple):

@@ -11,7 +11,7 @@ from c2t.errors import InputError
 from c2t.models.conditioned import CANDIDATES
 from c2t.models.gguf_target import home
 from c2t.models.pairs import weights_fingerprint
-from pipelines.pair.smollm2 import losses, texts
+from pipelines.pair.smollm2 import earlier, losses, texts
 from pipelines.pair.smollm2.fit import EPOCHS
 from pipelines.pair.smollm2.heads import FREQUENT, HEADS, MEDUSA_HEADS
 from pipelines.pair.smollm2.questions import RUN
@@ -60,7 +60,8 @@ over the {frequent:,} tokens that the target wrote most often (upstream: all pos
 in bf16 where that is the faster dtype, else in float32.
 
 - `draft`: upstream's EAGLE-1 loss, 1.0 SmoothL1 on the features + {entropy} soft cross-entropy; features with
-  upstream's uniform noise ({noise} x 512 / length wide). `fc` starts as half of the feature passed on.
+  upstream's uniform noise ({noise} x 512 / length wide). `fc` starts as half of the feature passed on. From 12,000,000
+  positions on in {eagle_levels} unrolled levels with weights {deeper}^k, the deeper ones on its own predictions (HASS).
 - `draft_eagle3`: soft cross-entropy over its own tokens in {levels} unrolled steps with weights {deeper}^k (upstream:
   7 steps), at positions whose next token is one of them.
 - `draft_medusa`: soft cross-entropy at all {depths} depths with weights {deeper}^k. Its layer is that of `draft` and
@@ -142,7 +143,9 @@ def write_card(out: Path, work: Path) -> None:
     there = [recipe for recipe in HEADS.values() if rounds(work / recipe.part)]
     if not there:
         raise InputError(f"{work}: no head has finished a round; train one with --stage eagle")
-    answers, tokens = count_texts(work / "texts")
+    before = earlier.begin(work, out)
+    found = count_texts(work / "texts")
+    answers, tokens = (Counter(old) + new for old, new in zip((before.answers, before.tokens), found, strict=True))
     asked = json.loads((work / "texts" / "questions.json").read_text())
     card = CARD.format(
         heads="\n".join(
@@ -162,6 +165,7 @@ def write_card(out: Path, work: Path) -> None:
         entropy=losses.ENTROPY,
         noise=losses.NOISE,
         levels=losses.LEVELS,
+        eagle_levels=losses.EAGLE_LEVELS,
         deeper=losses.DEEPER,
         depths=MEDUSA_HEADS + 1,
         epochs=EPOCHS,
@@ -172,7 +176,8 @@ def write_card(out: Path, work: Path) -> None:
     )
     (out / "README.md").write_text(card)
     made = {recipe.part: rounds(work / recipe.part) for recipe in there}
-    record = {"questions": asked, "answers": answers, "tokens": tokens, "rounds": made}
+    shards = texts.next_shard(work / "texts", before.shards)
+    record = {"questions": asked, "shards": shards, "answers": answers, "tokens": tokens, "rounds": made}
     record["target_weights"] = weights_fingerprint(home())  # what `load_pair` compares with the target it loads
     record["policy"] = POLICY
     (out / "provenance.json").write_text(json.dumps(record, indent=1) + "\n")

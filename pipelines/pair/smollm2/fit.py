@@ -53,7 +53,7 @@ def new_fit(head: MedusaHead, embedding: nn.Embedding, tokens: Int[Tensor, " v"]
 def guesses(head: MedusaHead, rows: Rows, lm_head: Float[Tensor, "v H"], tokens: Int[Tensor, " v"]) -> Guess:
     """Return the head's candidates at every depth but the first, which is the layer's own, on a random share of the
     judged positions, behind the true path."""
-    states = eagle_states(head, rows, 0.0)
+    states = next(eagle_states(head, rows))
     row, slot = rows.judged.nonzero(as_tuple=True)  # the root stands at slot + 1
     last = torch.zeros(len(rows.ids), dtype=torch.long, device=slot.device).scatter_reduce(0, row, slot, "amax")
     parts: list[tuple[Tensor, ...]] = []

@@ -111,7 +111,7 @@ HEADS = {
         "features",
         new_eagle,
         eagle_losses,
-        lambda head, rows: eagle_states(head, rows, 0.0),
+        lambda head, rows: next(eagle_states(head, rows)),
     ),
     "eagle3": HeadRecipe(
         "draft_eagle3",
@@ -128,7 +128,7 @@ HEADS = {
         "features",
         new_medusa,
         medusa_losses,
-        lambda head, rows: head.at(eagle_states(head, rows, 0.0), 1),
+        lambda head, rows: head.at(next(eagle_states(head, rows)), 1),
         ahead=1,
     ),
 }

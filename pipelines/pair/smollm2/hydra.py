@@ -33,7 +33,7 @@ def cross_entropy(
     """Return the cross-entropy of the true tokens behind true paths, at every depth but the first, on a random share of
     the judged positions. A token that the head does not name has no part in it."""
     with torch.no_grad():
-        states = eagle_states(head, rows, 0.0)
+        states = next(eagle_states(head, rows))
     row, slot = rows.judged.nonzero(as_tuple=True)  # the root stands at slot + 1
     last = torch.zeros(len(rows.ids), dtype=torch.long, device=slot.device).scatter_reduce(0, row, slot, "amax")
     chosen = some_of(len(slot), slot.device)

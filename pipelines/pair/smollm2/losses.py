@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
 
-from c2t.models.eagle import EagleHead
+from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.medusa import MedusaHead
 from pipelines.pair.smollm2.shards import Rows
@@ -23,6 +23,7 @@ from pipelines.pair.train_head import noisy
 NOISE = 0.2  # upstream's
 ENTROPY = 0.1  # upstream's weight of the cross-entropy beside SmoothL1 on the features
 DEEPER = 0.8  # a depth's weight in that of the one above: upstream's of EAGLE-3 and of Medusa
+EAGLE_LEVELS = 2  # unrolled steps of EAGLE-1; upstream's is 1, HASS's are 3
 LEVELS = 3  # unrolled steps of EAGLE-3; upstream's are 7
 JUDGED = 0.3  # share of the judged slots whose logits are compared
 
@@ -34,42 +35,72 @@ class Losses(NamedTuple):
     shown: dict[str, Float[Tensor, ""]]
 
 
-def eagle_states(head: EagleHead, rows: Rows, noise: float) -> Float[Tensor, "m H"]:
-    """Return the head's predictions at the judged slots; the others are keys and values only, and do not go through the
-    MLP, which is most of the head."""
-    inputs = noisy(rows.inputs[:, :-1], noise)
-    hidden = head.fc(torch.cat([head.embed_tokens(rows.ids[:, 1:-1]), inputs], -1))
+def eagle_states(head: EagleHead, rows: Rows, noise: float = 0.0, levels: int = 1) -> Iterator[Float[Tensor, "m H"]]:
+    """Yield the head's predictions at the judged slots, level by level; deeper levels read those of the level above, as
+    in drafting (HASS, harmonized context alignment). The other slots are keys and values only, and do not go through
+    the MLP, which is most of the head."""
     layer = head.layers[0]
-    attended, _ = layer.self_attn(hidden, position_embeddings=head.rotation(hidden, None), attention_mask=None)
-    hidden = (hidden + attended)[rows.judged]
-    return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+    chains = Chains(head, layer.self_attn, rows, levels)
+    state = noisy(rows.inputs[:, :-1], noise)
+    for level in range(levels):
+        hidden = head.fc(torch.cat([chains.embedded(level), state], -1))
+        hidden = (hidden + chains.attended(level, hidden))[rows.judged]
+        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        yield hidden
+        state = chains.deeper(hidden)
 
 
 def eagle3_states(head: Eagle3Head, rows: Rows, levels: int) -> Iterator[Float[Tensor, "m H"]]:
     """Yield the head's outputs at the judged slots, level by level; deeper levels read those of the level above, as
-    in drafting. Slot j of level i stands at position j + i, knows token j + i + 1, and sees the true slots up to j and
-    its own chain of slots j."""
-    layer, attention = head.midlayer, head.midlayer.self_attn
-    slots = torch.arange(rows.judged.shape[1], device=rows.ids.device)
-    ids = F.pad(rows.ids, (0, levels))  # chains run past a text's end, where nothing is judged
+    in drafting."""
+    layer = head.midlayer
+    chains = Chains(head, layer.self_attn, rows, levels)
     state = head.fc(rows.inputs[:, :-1])
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
     for level in range(levels):
-        embedded = head.embed_tokens(ids[:, slots + level + 1]).to(state.dtype)
+        embedded = chains.embedded(level).to(state.dtype)
         read = torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(state)], -1)
+        hidden = (state + chains.attended(level, read))[rows.judged]
+        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        yield hidden
+        state = chains.deeper(hidden)
+
+
+class Chains:
+    """What unrolled levels of a head see: slot j of level i stands at position j + i, knows token j + i + 1, and sees
+    the true slots up to j and its own chain of slots j."""
+
+    def __init__(self, head: Head, attention: nn.Module, rows: Rows, levels: int):
+        self.head, self.attention, self.judged = head, attention, rows.judged
+        self.ids = F.pad(rows.ids, (0, levels))  # chains run past a text's end, where nothing is judged
+        self.slots = torch.arange(rows.judged.shape[1], device=rows.ids.device)
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def embedded(self, level: int) -> Float[Tensor, "B n H"]:
+        """Return the embeddings of the tokens that the level knows."""
+        return self.head.embed_tokens(self.ids[:, self.slots + level + 1])
+
+    def attended(self, level: int, read: Float[Tensor, "B n _"]) -> Float[Tensor, "B n H"]:
+        """Return what the attention adds to a level's slots, after the levels before it."""
+        attention = self.attention
         query, key, value = (
             project(read).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
             for project in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
-        query, key = apply_rotary_pos_emb(query, key, *head.rotation(state, (slots + level).expand(len(ids), -1)))
-        keys.append(repeat_kv(key, attention.num_key_value_groups))
-        values.append(repeat_kv(value, attention.num_key_value_groups))
-        seen = attend(query * attention.scaling, keys, values)
-        hidden = (state + attention.o_proj(seen.transpose(1, 2).flatten(2)))[rows.judged]
-        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        yield hidden
-        state = torch.zeros_like(state).index_put((rows.judged,), hidden.to(state.dtype))
+        places = (self.slots + level).expand(len(read), -1)
+        query, key = apply_rotary_pos_emb(query, key, *self.head.rotation(read, places))
+        self.keys.append(repeat_kv(key, attention.num_key_value_groups))
+        self.values.append(repeat_kv(value, attention.num_key_value_groups))
+        if level == 0:
+            seen = F.scaled_dot_product_attention(query, self.keys[0], self.values[0], is_causal=True)
+        else:
+            seen = attend(query * attention.scaling, self.keys, self.values)
+        return attention.o_proj(seen.transpose(1, 2).flatten(2))
+
+    def deeper(self, hidden: Float[Tensor, "m H"]) -> Float[Tensor, "B n H"]:
+        """Return the states that the next level reads, zero where nothing is judged."""
+        state = hidden.new_zeros(*self.judged.shape, hidden.shape[-1])
+        return state.index_put((self.judged,), hidden)
 
 
 def attend(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Float[Tensor, "B h n D"]:
@@ -121,19 +152,24 @@ def some_of(count: int, device: torch.device) -> Tensor:
 
 
 def eagle_losses(head: EagleHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:
-    """Return upstream's loss, SmoothL1 on the features + ENTROPY x soft cross-entropy of the logits, on a random share
-    of the positions."""
-    guess, true = eagle_states(head, rows, NOISE), rows.features[:, 1:][rows.judged]
-    compared = by_depth([guess], lambda hidden: hidden @ lm_head.T, lm_head, rows, some_of(len(true), true.device))
-    regression = F.smooth_l1_loss(guess.float(), true)
-    return Losses(regression + ENTROPY * compared.total, {"smooth_l1": regression.detach()} | compared.shown)
+    """Return upstream's loss, SmoothL1 on the features + ENTROPY x soft cross-entropy of the logits on a random share
+    of the positions, at every unrolled level."""
+    states, true = list(eagle_states(head, rows, NOISE, EAGLE_LEVELS)), rows.features[:, 1:][rows.judged]
+    compared = by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, some_of(len(true), true.device))
+    place, regression, shown = place_in_text(rows), true.new_zeros(()), {}
+    for depth, guess in enumerate(states):
+        there = (place >= depth).nonzero()[:, 0]
+        apart = F.smooth_l1_loss(guess[there - depth].float(), true[there])
+        regression = regression + DEEPER**depth * apart
+        shown[f"smooth_l1_{depth}" if depth else "smooth_l1"] = apart.detach()
+    return Losses(regression + ENTROPY * compared.total, shown | compared.shown)
 
 
 def medusa_losses(head: MedusaHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:
     """Return Medusa's loss, soft cross-entropy at every depth, on a random share of the positions. The layer does not
     learn: it is the EAGLE-1 head's, whose own depth 0 would suffer."""
     with torch.no_grad():
-        guess = eagle_states(head, rows, 0.0)
+        guess = next(eagle_states(head, rows))
     states = [head.at(guess, depth) for depth in range(len(head.heads) + 1)]
     return by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, some_of(len(guess), guess.device))
 

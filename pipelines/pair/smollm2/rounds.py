@@ -88,8 +88,8 @@ def train_until(
     run = Progress(head, [optimiser], folder, CHECKPOINT)
     if not all(head.get_parameter(name).equal(p) for name, p in given.items()):
         raise InputError(f"{folder}: the layer that it shares has been trained further; move it away to begin anew")
-    learned = seen_before(folder, run.step)
     begin = round_begin(folder)
+    learned = max(begin, seen_before(folder, run.step))
     batches: list[list[Text]] = []
     recent: list[dict[str, float]] = []
     while learned < positions:
@@ -136,6 +136,12 @@ def rounds(folder: Path) -> list[dict]:
     """Return the records of the rounds that are finished."""
     path = folder / "rounds.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def keep(records: list[dict], folder: Path) -> None:
+    """Write the records of rounds that were finished before this folder was made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def round_begin(folder: Path) -> int:

@@ -20,11 +20,13 @@ from c2t.decoding import pad
 from c2t.models.eagle3 import default_taps
 from c2t.models.gguf_target import END, install
 from c2t.models.target import Target, TargetSession
+from c2t.models.usual_dtype import usual_dtype
 from c2t.storage import paths
 from pipelines.pair.smollm2.questions import BENCH, Left, first_turns, questions
 
 BATCH = 64
-SOURCES = ("gsm8k", "code", "invented", "instructions")
+# Invented turns are nearest to what people ask, and have no end.
+SOURCES = ("gsm8k", "invented", "code", "instructions", "invented")
 TEMPERATURES = (0.0, 0.7, 1.0)
 QUESTION_TOKENS = 256  # at most, template included
 ANSWER_TOKENS = 200  # at most; longer answers are cut
@@ -49,7 +51,7 @@ class Texts(NamedTuple):
 def load_target() -> tuple[Target, PreTrainedTokenizerBase]:
     """Return the target with EAGLE-3's layers tapped, and its tokenizer."""
     place = install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, trust_remote_code=False)
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=usual_dtype(str(place)), trust_remote_code=False)
     target = Target(model.requires_grad_(False))
     target.tap(default_taps(target.config.num_hidden_layers))
     return target, AutoTokenizer.from_pretrained(place, trust_remote_code=False)
@@ -184,6 +186,11 @@ def written(path: Path) -> int:
         return int((file.get_tensor("lengths") - file.get_tensor("questions")).sum())
 
 
+def next_shard(folder: Path, first: int) -> int:
+    """Return the number after that of the last shard in a folder; `first` if there is none."""
+    return max((int(path.stem) + 1 for path in folder.glob("*.safetensors")), default=first)
+
+
 def count_written(folder: Path) -> int:
     """Return how many tokens the target wrote in all shards of a folder."""
     return sum(written(path) for path in folder.glob("*.safetensors"))
@@ -204,10 +211,11 @@ def write_bench(data: Path, out: Path) -> None:
         print(f"{name}: {len(asked)} texts, {len(texts.ids)} positions", flush=True)
 
 
-def write_until(tokens: int, data: Path, out: Path, part: int = 0, parts: int = 1) -> int:
-    """Write shards until the target has written so many tokens in all; return how many it has.
+def write_until(tokens: int, data: Path, out: Path, first: int = 0, part: int = 0, parts: int = 1) -> int:
+    """Write shards from number `first` on until the target has written so many tokens in the folder's shards; return
+    how many it has.
 
-    part, parts: this process writes the shards whose number modulo `parts` is `part`; others write the rest.
+    part, parts: of every `parts` shards this process writes the one at place `part`; others write the rest.
     """
     out.mkdir(parents=True, exist_ok=True)
     if (total := count_written(out)) >= tokens:
@@ -215,7 +223,7 @@ def write_until(tokens: int, data: Path, out: Path, part: int = 0, parts: int = 
     target, tokenizer = load_target()
     known, gone, left = questions(data)
     (out / "questions.json").write_text(json.dumps({"kept": {n: len(t) for n, t in known.items()}, "gone": gone}))
-    for number in count(part, parts):
+    for number in count(first + part, parts):
         path, shard = out / f"{number:05d}.safetensors", shard_of(number)
         if path.exists():
             continue

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from c2t.models.hydra import HydraHead
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.target import Target
 from pipelines.pair import train_head
-from pipelines.pair.smollm2 import block, build, fit, heads, hydra, losses, rounds, shards, texts
+from pipelines.pair.smollm2 import block, build, earlier, fit, heads, hydra, losses, rounds, shards, texts
 from pipelines.pair.smollm2.questions import RUN, Left, code_tasks, functions
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -67,9 +67,9 @@ def test_writing_stops_when_few_go_on(target: Target) -> None:
 
 
 def test_shards_take_turns_and_greedy_questions_are_asked_once() -> None:
-    made = [texts.shard_of(number) for number in range(24)]
-    assert len({shard[:2] for shard in made[:12]}) == 12
-    assert [shard.turn for shard in made] == [0] * 12 + [1] * 12
+    made = [texts.shard_of(number) for number in range(30)]
+    assert {shard[:2] for shard in made[:15]} == set(product(texts.SOURCES, texts.TEMPERATURES))
+    assert [shard.turn for shard in made] == [0] * 15 + [1] * 15
     known = {"code": [str(number) for number in range(100)]}
     turns = [texts.asked_in(texts.Shard("code", 0.0, turn), known) for turn in range(3)]
     assert turns[0] + turns[1] == known["code"]
@@ -173,7 +173,7 @@ def test_padding_changes_no_loss(name: str, target: Target, tmp_path: Path, monk
 def test_answers_are_predicted_as_by_the_whole_head(target: Target, tmp_path: Path) -> None:
     head, rows = new_head("eagle", target, tmp_path), shards.rows_of(some_texts(), "features", questions=False)
     whole = head(rows.inputs[:, :-1], rows.ids[:, 1:-1])
-    torch.testing.assert_close(losses.eagle_states(head, rows, 0.0), whole[rows.judged])
+    torch.testing.assert_close(next(losses.eagle_states(head, rows)), whole[rows.judged])
 
 
 def test_unrolled_levels_are_those_under_one_mask(target: Target, tmp_path: Path) -> None:
@@ -183,6 +183,24 @@ def test_unrolled_levels_are_those_under_one_mask(target: Target, tmp_path: Path
     whole = train_head.unrolled(head, head.fc(rows.inputs[:, :-1]), ids, levels)
     for ours, theirs in zip(losses.eagle3_states(head, rows, levels), whole, strict=True):
         torch.testing.assert_close(ours, theirs[rows.judged])
+
+
+def test_unrolled_levels_of_eagle_are_those_of_drafting(target: Target, tmp_path: Path) -> None:
+    """A session drafts the true path, level after level, from the true states before it."""
+    head, rows, levels = (
+        new_head("eagle", target, tmp_path),
+        shards.rows_of(some_texts(), "features", questions=False),
+        3,
+    )
+    states = list(losses.eagle_states(head, rows, levels=levels))
+    row, slot = rows.judged.nonzero(as_tuple=True)
+    for at, (r, j) in enumerate(zip(row.tolist(), slot.tolist(), strict=True)):
+        ids = F.pad(rows.ids[r : r + 1], (0, levels))
+        read = rows.inputs[r : r + 1, : j + 1]
+        for level in range(levels):
+            whole = head(read, ids[:, 1 : read.shape[1] + 1])
+            torch.testing.assert_close(states[level][at], whole[0, -1])
+            read = torch.cat([read, whole[:, -1:]], 1)
 
 
 def test_deeper_guesses_come_from_earlier_positions(target: Target) -> None:
@@ -266,6 +284,50 @@ def test_a_head_learns_resumes_and_is_saved_with_a_card(
     card = (tmp_path / "README.md").read_text()
     assert f"| 20,000 {figures}" in card
     assert f"`{recipe.part}/`" in card
+
+
+def test_a_head_goes_on_from_the_pair_where_its_texts_are_gone(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new work folder begins with the stored weights, counts on, and asks other questions."""
+    loaded, work, out = in_float32(target), tmp_path / "work", tmp_path / "pair"
+    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
+    monkeypatch.setattr(build, "target_folder", lambda: None)
+    monkeypatch.setattr(rounds, "FREQUENT", 40)
+    monkeypatch.setattr(rounds, "LEARNING_RATE", 0.0)
+    head = new_head("eagle", target, tmp_path)
+    heads.save_draft(head, out / "draft", torch.arange(40))
+    record = {"written": 1000, "positions": 10_000, "heldout": {"code": 0.5}, "bench": {"gsm8k": 0.5}}
+    known = {"shards": 7, "answers": {"code": 96}, "tokens": {"code": 1000}, "rounds": {"draft": [record]}}
+    (out / "provenance.json").write_text(json.dumps(known))
+    begun = earlier.begin(work, out)
+    assert (begun.shards, begun.written, begun.rounds) == (7, 1000, {"draft": [record]})
+    asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(96)]
+    for folder, source in (("texts", "code"), ("bench", "gsm8k")):
+        (work / folder).mkdir()
+        texts.save(
+            texts.write(target, asked, 0.0, 24, 0),
+            texts.Shard(source, 0.0, 0),
+            1.0,
+            work / folder / "00008.safetensors",
+        )
+    (work / "texts" / "questions.json").write_text(json.dumps({"kept": {"code": 96}, "gone": {"code": 0}}))
+    places = build.Places(work, None, out, torch.device("cpu"))
+    for _ in range(2):  # the second time everything is finished, and the pair's record is its own
+        monkeypatch.setattr(build, "ROUNDS", (10_000, 11_000))
+        build.STAGES["eagle"](places)
+        found = json.loads((out / "provenance.json").read_text())
+        new = texts.count_written(work / "texts")
+        assert found["shards"] == 9
+        assert found["answers"] == {"code": 96 + 96}
+        assert found["tokens"] == {"code": 1000 + new}
+        first, second = found["rounds"]["draft"]
+        assert first == record
+        assert (second["written"], second["positions"]) == (1000 + new, 11_000)
+    saved = load_head(out / "draft", loaded.model.embed_tokens, loaded.lm_head)
+    assert torch.equal(saved.fc.weight, head.fc.weight.bfloat16().float())  # nothing was learned at a rate of 0
+    log = (work / "draft" / "log.csv").read_text().splitlines()
+    assert 0 < int(float(log[-1].split(",")[2])) - 11_000 < 1000
 
 
 @pytest.mark.slow

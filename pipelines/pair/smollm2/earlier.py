@@ -1,0 +1,41 @@
+"""What a pair has learned already when a work folder begins: its heads go on from their stored weights, and new texts
+answer other questions."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from c2t.storage.checked import OPEN, from_json, read_file
+
+FILE = "earlier.json"
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """shards: number of the first one that is not written yet. answers, tokens: of the texts in those before, by
+    source. rounds: the finished ones of each head, by its folder."""
+
+    __pydantic_config__ = OPEN
+
+    shards: int = 0
+    answers: dict[str, int] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    rounds: dict[str, list[dict]] = field(default_factory=dict)
+
+    @property
+    def written(self) -> int:
+        """Return how many tokens the target wrote in texts that are gone."""
+        return sum(self.tokens.values())
+
+
+def begin(work: Path, out: Path) -> Earlier:
+    """Return what the pair in `out` had learned when this work folder began, which is kept there, since a round
+    changes the pair. A folder that has texts but no such file began with no pair."""
+    path, provenance = work / FILE, out / "provenance.json"
+    if path.exists():
+        return from_json(Earlier, read_file(path), path)
+    known = provenance.exists() and not (work / "texts").exists()
+    found = from_json(Earlier, read_file(provenance), provenance) if known else Earlier()
+    work.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(found), indent=1) + "\n")
+    return found
