@@ -1,5 +1,5 @@
-"""What a pair has learned already when a work folder begins: its heads go on from their stored weights, and new texts
-answer other questions."""
+"""The start of a work folder from what a pair has learned already: its heads go on from their stored weights, and new
+texts answer other questions."""
 
 import json
 from dataclasses import asdict, dataclass, field
