@@ -272,9 +272,9 @@ static inline __attribute__((always_inline)) void mix(const queries *of, long q,
     }
 }
 
-/* Attention of some queries, rounded as the keys are, over `prefix` slots that all of them see, and the `slots` behind these that their masks say;
-   each sees at least one. What the others hold counts 0 times, so it must be finite: zeros, or an older token's.
-   weights: for each query room for the number of slots rounded up to W. */
+/* Attention of some queries, rounded as the keys are, over `prefix` slots that all of them see, and the `slots` behind
+   these that their masks say; each sees at least one. What the others hold counts 0 times, so it must be finite: zeros,
+   or an older token's. weights: for each query room for the number of slots rounded up to W. */
 static inline __attribute__((always_inline)) void attend_to(const queries *of, const void *keys, const void *values,
                                                             long prefix, long slots, long dim, const int kind,
                                                             float *weights) {
