@@ -66,8 +66,8 @@ def eagle3_states(head: Eagle3Head, rows: Rows, levels: int) -> Iterator[Float[T
 
 
 class Chains:
-    """Inputs of a head's unrolled levels: slot j of level i stands at position j + i, knows token j + i + 1, and sees the
-    true slots up to j and its own chain of slots j."""
+    """Inputs of a head's unrolled levels: slot j of level i stands at position j + i, knows token j + i + 1, and sees
+    the true slots up to j and its own chain of slots j."""
 
     def __init__(self, head: Head, attention: nn.Module, rows: Rows, levels: int):
         self.head, self.attention, self.judged = head, attention, rows.judged
