@@ -229,7 +229,12 @@ typedef struct {
 static inline const void *slot(const void *numbers, long i, const int kind) { return place((void *)numbers, i, kind); }
 
 static inline vector number(const void *numbers, long i, const int kind) {
-    return kind == PAIRS ? widened((const uint16_t *)numbers + i) : READ((const float *)numbers + i);
+    return kind >= PAIRS ? widened((const uint16_t *)numbers + i) : READ((const float *)numbers + i);
+}
+
+/* The processor itself fetches ahead within a page of 4 kB only: `count` slots of 64 numbers. */
+static inline void fetch(const void *numbers, long from, long count, const int kind) {
+    for (long i = 0; i < count; i += kind >= PAIRS ? 32 : 16) __builtin_prefetch(slot(numbers, from + i, kind), 0, 2);
 }
 
 /* Products of a query and W keys, both in float32 or both in bf16. */
@@ -249,6 +254,38 @@ static inline __attribute__((always_inline)) vector products(const void *query, 
     }
     return totals(product);
 }
+
+/* Scores of some queries, `from` their numbers, over `seen` slots: weights (queries, stride). */
+static inline __attribute__((always_inline)) void score(const queries *of, const void *const *from, const void *keys,
+                                                        const void *values, long seen, long dim, const int kind,
+                                                        float *weights, long stride) {
+    for (long j = 0; j < seen; j += W) {
+        if (of->first) fetch(keys, (j + W) * dim, W * dim, kind), fetch(values, j * dim, W * dim, kind);
+        const void *key[W];
+        for (int i = 0; i < W; i++) key[i] = slot(keys, (j + i < seen ? j + i : seen - 1) * dim, kind);
+        for (long q = 0; q < of->count; q++) AT(weights + q * stride + j) = products(from[q], key, dim, kind);
+    }
+}
+
+#ifdef HAS_TILES
+/* The same in tiles. They score keys by queries; what is kept is queries by keys. */
+static inline void score_in_tiles(const queries *of, const void *const *from, const void *keys, const void *values,
+                                  long seen, long dim, float *weights, long stride) {
+    uint32_t words[dim / 2][W];
+    for (long q = 0; q < W; q++)
+        for (long d = 0; d < dim / 2; d++) words[d][q] = q < of->count ? ((const uint32_t *)from[q])[d] : 0;
+    for (long j = 0, rows; j < seen; j += rows) {
+        rows = seen - j < MAX_ROWS ? seen - j : MAX_ROWS;
+        if (of->first) fetch(keys, (j + rows) * dim, MAX_ROWS * dim, TILES), fetch(values, j * dim, rows * dim, TILES);
+        vector scores[MAX_ROWS];
+        score_tiles(words, slot(keys, j * dim, TILES), dim, rows, (float (*)[W])scores);
+        for (long half = 0; half < rows; half += W) {
+            transpose(scores + half);
+            for (long q = 0; q < of->count; q++) AT(weights + q * stride + j + half) = scores[half + q];
+        }
+    }
+}
+#endif
 
 /* Means of the values of `slots` slots, by the weights of some queries from q on: the sums run over the slots one by one,
    so that one without weight changes nothing, wherever it stands. */
@@ -284,22 +321,17 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
             if (of->mask[q][s - 1]) seen = prefix + s;
     long stride = (seen + W - 1) / W * W;
     const void *from[W];
-    uint16_t rounded[kind == PAIRS ? W * dim : 1];
+    uint16_t rounded[kind >= PAIRS ? W * dim : 1];
     for (long q = 0; q < of->count; q++) {
-        from[q] = kind == PAIRS ? (const void *)(rounded + q * dim) : of->from[q];
-        for (long d = 0; kind == PAIRS && d < dim; d += W) put(rounded, q * dim + d, READ(of->from[q] + d), kind);
+        from[q] = kind >= PAIRS ? (const void *)(rounded + q * dim) : of->from[q];
+        for (long d = 0; kind >= PAIRS && d < dim; d += W) put(rounded, q * dim + d, READ(of->from[q] + d), kind);
     }
-
-    for (long j = 0; j < seen; j += W) {
-        /* The processor itself fetches ahead within a page of 4 kB only: W slots of 64 numbers. */
-        for (long i = 0; of->first && i < W * dim; i += kind == PAIRS ? 32 : 16) {
-            __builtin_prefetch(slot(keys, (j + W) * dim + i, kind), 0, 2);
-            __builtin_prefetch(slot(values, j * dim + i, kind), 0, 2);
-        }
-        const void *key[W];
-        for (int i = 0; i < W; i++) key[i] = slot(keys, (j + i < seen ? j + i : seen - 1) * dim, kind);
-        for (long q = 0; q < of->count; q++) AT(weights + q * stride + j) = products(from[q], key, dim, kind);
-    }
+#ifdef HAS_TILES
+    if (kind == TILES)
+        score_in_tiles(of, from, keys, values, seen, dim, weights, stride);
+    else
+#endif
+        score(of, from, keys, values, seen, dim, kind, weights, stride);
     float scale = 1.0f / __builtin_sqrtf(dim);
     for (long q = 0; q < of->count; q++) {
         float *own = weights + q * stride;
@@ -322,19 +354,23 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
     for (; q < of->count; q++) MIX(1);
 }
 
-static void attend(const queries *of, const void *keys, const void *values, long prefix, long slots, long dim,
-                   long halves, float *weights) {
+static void attend(const queries *of, const void *keys, const void *values, long prefix, long slots, long dim, long kind,
+                   float *weights) {
 #define ATTEND(DIM, KIND) attend_to(of, keys, values, prefix, slots, DIM, KIND, weights)
-    if (halves) /* known to the compiler, its loops are straight; so are those of the usual dimensions */
-        dim == 64 ? ATTEND(64, PAIRS) : dim == 128 ? ATTEND(128, PAIRS) : ATTEND(dim, PAIRS);
+#define ATTEND_IN(KIND) dim == 64 ? ATTEND(64, KIND) : dim == 128 ? ATTEND(128, KIND) : ATTEND(dim, KIND)
+    if (kind == TILES) /* known to the compiler, its loops are straight; so are those of the usual dimensions */
+        ATTEND_IN(TILES);
+    else if (kind == PAIRS)
+        ATTEND_IN(PAIRS);
     else
-        dim == 64 ? ATTEND(64, FLOATS) : dim == 128 ? ATTEND(128, FLOATS) : ATTEND(dim, FLOATS);
+        ATTEND_IN(FLOATS);
 }
 
 /* Attention of all tokens, whose queries are in qkv; y: (rows, heads dim), the inputs of `out`. */
 static void attention(const layer *l, const float *qkv, const void *keys, long rows, const cache *c, const sight *s,
                       float *weights, void *y) {
     long group = l->heads / l->kv_heads, heads = l->heads + 2 * l->kv_heads, dim = l->dim;
+    long kind = !c->halves ? FLOATS : l->qkv.kind == TILES ? TILES : PAIRS;
     long mine = omp_get_thread_num(), threads = omp_get_num_threads(), item = 0;
     for (long from = 0, to; from < rows; from = to) {
         for (to = from + 1; to < rows && s->first[to] == s->first[from]; to++) {}
@@ -349,9 +385,9 @@ static void attention(const layer *l, const float *qkv, const void *keys, long r
                     of.to[of.count] = place(y, (r * l->heads + head) * dim, of.kind);
                     of.mask[of.count++] = s->mask + r * s->slots;
                 }
-                long at = h * c->head + s->first[from] * dim, kind = c->halves ? PAIRS : FLOATS;
+                long at = h * c->head + s->first[from] * dim;
                 const void *key = slot(keys, at, kind), *value = slot(keys, at + c->values, kind);
-                attend(&of, key, value, s->prefix[from], s->slots, dim, c->halves, weights);
+                attend(&of, key, value, s->prefix[from], s->slots, dim, kind, weights);
             }
     }
 #pragma omp barrier

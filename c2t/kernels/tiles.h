@@ -76,6 +76,25 @@ static void multiply_tiles(const void *weights, const void *inputs, long count, 
     _tile_stored(RIGHT_BELOW, y[HIGH] + 16, 128);
 }
 
+/* y = keys queries' for up to MAX_ROWS keys of `dim` numbers, a multiple of 32, and 16 queries, of which `queries` has for
+   each two dimensions a word of each. */
+static void score_tiles(const void *queries, const void *keys, long dim, long rows, float (*y)[16]) {
+    const char *q = queries, *x = keys, *below = x + HIGH * 2 * dim;
+    if (shaped != rows) shape(rows);
+    _tile_zero(LEFT);
+    _tile_zero(LEFT_BELOW);
+    for (long k = 0; k < dim; k += 32, q += 16 * 64, x += 64, below += 64) {
+        _tile_loadd(WEIGHTS_LEFT, q, 64);
+        _tile_loadd(ROWS, x, 2 * dim);
+        _tile_dpbf16ps(LEFT, ROWS, WEIGHTS_LEFT);
+        if (rows <= HIGH) continue;
+        _tile_loadd(ROWS_BELOW, below, 2 * dim);
+        _tile_dpbf16ps(LEFT_BELOW, ROWS_BELOW, WEIGHTS_LEFT);
+    }
+    _tile_stored(LEFT, y[0], 64);
+    if (rows > HIGH) _tile_stored(LEFT_BELOW, y[HIGH], 64);
+}
+
 /* Leave this thread's tiles as others (torch) expect to find them. */
 static void release_tiles(void) {
     if (shaped) _tile_release();

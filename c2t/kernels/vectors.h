@@ -51,6 +51,24 @@ static inline __attribute__((always_inline)) vector totals(vector *v) {
     return BESIDE(v[0], v[1], one, 1);
 }
 
+#if W == 16
+/* Rows i and i + s of 16: lanes that stand across the diagonal of a square of 2 s change places. */
+#define LOWER(l, s) ((l) & (s) ? 16 + (l) - (s) : (l))
+#define UPPER(l, s) ((l) & (s) ? 16 + (l) : (l) + (s))
+#define FOUR_OF(OF, l, s) OF(l, s), OF(l + 1, s), OF(l + 2, s), OF(l + 3, s)
+#define ALL_OF(OF, s) {FOUR_OF(OF, 0, s), FOUR_OF(OF, 4, s), FOUR_OF(OF, 8, s), FOUR_OF(OF, 12, s)}
+#define EXCHANGE(s)                                                                                               \
+    for (int i = 0; i < 16; i++)                                                                                  \
+        if (!(i & s)) {                                                                                           \
+            const integers lower = ALL_OF(LOWER, s), upper = ALL_OF(UPPER, s);                                      \
+            vector a = v[i], b = v[i + s];                                                                        \
+            v[i] = __builtin_shuffle(a, b, lower), v[i + s] = __builtin_shuffle(a, b, upper);                     \
+        }
+
+/* Turn the columns of 16 vectors into vectors, in place. */
+static inline __attribute__((always_inline)) void transpose(vector *v) { EXCHANGE(8) EXCHANGE(4) EXCHANGE(2) EXCHANGE(1) }
+#endif
+
 static inline float greatest(vector v) {
     float lanes[W];
     AT(lanes) = v;
