@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from c2t import C2T, SpeculativeDecoder, TreeClassifier
 from c2t.models.pairs import load_pair
@@ -39,7 +40,7 @@ def test_a_changed_number_and_a_typed_one_are_noticed() -> None:
 
 
 def test_the_picture_is_a_real_round() -> None:
-    pair = load_pair("tiny")
+    pair = load_pair("tiny", dtype=torch.float32)
     policy = C2T(TreeClassifier.from_pretrained("tiny"), beta=tree.BETA, K=tree.K, levels=tree.LEVELS)
     found = tree.rounds(SpeculativeDecoder(pair, tree.RecordingPolicy(policy)), tree.PROMPT)
     output = SpeculativeDecoder(pair, policy).generate(tree.PROMPT, max_new_tokens=64)

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from typer.testing import CliRunner
 
 from c2t.cli.app import app
 from c2t.decoder import SpeculativeDecoder
+from c2t.kernels import llama_layer
+from c2t.kernels.llama_layer import Kind
+from c2t.models.eagle_draft import EagleDraft
 from c2t.models.gguf_target import not_there
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies.threshold import JointThreshold
@@ -77,3 +81,18 @@ def test_the_prompts_of_bench_are_not_those_of_the_harvest() -> None:
     assert {prompt.category for prompt in bench} == {prompt.category for prompt in harvest}
     assert {tuple(p.turns) for p in bench}.isdisjoint(tuple(p.turns) for p in harvest)
     assert min(len(bench), len(harvest) // 4) > 50
+
+
+@pytest.mark.skipif(Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes")
+@torch.inference_mode()
+def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: True)
+    rounded = replace(pair, draft=EagleDraft(pair.draft.head, pair.target.lm_head, rounded=True))
+    assert rounded.draft.packed.fc.matrix.kind == Kind.BYTES
+    asked = [prompt.turns[0] for file in default_prompts("smollm2", "bench") for prompt in read_prompts(file)[:4]]
+    outputs = [SpeculativeDecoder(one, JointThreshold(0.05)).generate(asked, 48) for one in (pair, rounded)]
+    assert outputs[1].sequences == outputs[0].sequences
+    accepted = [sum(sum(each.accepted) for each in output.statistics) for output in outputs]
+    assert abs(accepted[1] / accepted[0] - 1) < 0.05

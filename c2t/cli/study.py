@@ -86,8 +86,9 @@ def sweep(
     )
     wanted = _taus(taus)
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
-    # The same dtype on Ray's machines, whose processors may differ.
+    # The same arithmetic on Ray's machines, whose processors may differ.
     make = partial(shared.load, pair, target, draft, device, loaded.dtype, device_map, trust_remote_code)
+    loaded = loaded if ray is None else make()
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
     if grid == sweeping.DEFAULT_GRID:

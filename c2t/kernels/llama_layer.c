@@ -3,7 +3,8 @@
    Weights are float32 or bf16, all sums are float32. Products are float32, too, or, where the processor has an
    instruction for it and the caller asks, those of bf16 weights and inputs rounded to bf16: twice as many at a time, or
    in tiles (Intel's AMX) many times more, so that a tree's rows cost next to nothing beside the weights' way
-   from memory.
+   from memory. A draft's weights may be rounded to bytes, and its inputs with them: half the memory and four times as many
+   products at a time, for guesses that are checked anyway.
 
    Whatever is computed for a row does not depend on how many rows there are, on the slots that it does not see, nor on
    the number of threads: every sum runs over the same numbers in the same order. So a token's logits in a tree equal
@@ -21,16 +22,20 @@
 
 #include <omp.h>
 #include <string.h>
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 #include <immintrin.h>
+#endif
+#if W == 16 && defined(__AVX512VNNI__)
+#define HAS_BYTES
 #endif
 
 #define VECTOR_ROWS (W == 16 ? 14 : 6)
+#define BYTES_ROWS 8 /* of more the compiler keeps sums in memory */
 
 typedef float pair[2 * W];
 
-/* Weights in float32; in bf16; in bf16 for products in bf16; the same for products of tiles. */
-enum { FLOATS, HALVES, PAIRS, TILES };
+/* Weights in bytes; in float32; in bf16; in bf16 for products in bf16; the same for products of tiles. */
+enum { BYTES, FLOATS, HALVES, PAIRS, TILES };
 
 /* Words to be fetched meanwhile, `step` with each number of a row: a little ahead of those in use, or, when the panel has
    been fetched because it serves several parts, the next panel's, a share in the time of each part. */
@@ -74,15 +79,57 @@ typedef struct {
 #define TWO                                                                                                       \
     __builtin_prefetch(next.words - next.step + W, 0, 2);                                                         \
     FLOAT
+#define PASSES_OF_PAIRS(COUNT) PASS(pairs_, COUNT, 2, 2 * W, TWO, MULTIPLY_TWO)
+#define LISTS {LIST_OF_BYTES, LIST(floats_), LIST(halves_), LIST(pairs_)}
+#else
+#define PASSES_OF_PAIRS(COUNT)
+#define LISTS {LIST_OF_BYTES, LIST(floats_), LIST(halves_)}
+#endif
+
+/* For products of bytes, a word of weights holds a column's for four inputs, each 128 more than it is, since the
+   instruction takes them without sign. It sums whole numbers, which every order leaves the same. The inputs of a row have
+   a scale for each BLOCK of them (see `round_to_bytes`). */
+#define BLOCK 64
+typedef struct {
+    float scale;
+    int32_t start; /* of the sum: what the 128s will add to it is taken off before */
+} block;
+
+#ifdef HAS_BYTES
+#define PASS_OF_BYTES(COUNT)                                                                                      \
+    static void bytes_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {            \
+        const uint32_t *w = panel, *x = inputs;                                                                   \
+        for (int r = 0; r < COUNT; r++) AT(y[r]) = AT(y[r] + W) = (vector){0};                                    \
+        for (long b = 0; b < count / BLOCK; b++, x += BLOCK / 4) {                                                \
+            const block *of = (const block *)((const char *)inputs + count) + b;                                  \
+            const long apart = count * sizeof(float) / sizeof *of;                                                \
+            __m512i sum[COUNT][2];                                                                                \
+            for (int r = 0; r < COUNT; r++) sum[r][0] = sum[r][1] = _mm512_set1_epi32(of[r * apart].start);       \
+            for (int k = 0; k < BLOCK / 4; k++, w += 2 * W) {                                                     \
+                __builtin_prefetch(next.words, 0, 2), __builtin_prefetch(next.words + W, 0, 2);                   \
+                next.words += next.step;                                                                          \
+                __m512i left = _mm512_loadu_si512(w), right = _mm512_loadu_si512(w + W);                          \
+                _Pragma("GCC unroll 16") for (int r = 0; r < COUNT; r++) {                                        \
+                    __m512i four = _mm512_set1_epi32(x[r * count + k]);                                           \
+                    sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], left, four);                                       \
+                    sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], right, four);                                      \
+                }                                                                                                 \
+            }                                                                                                     \
+            for (int r = 0; r < COUNT; r++)                                                                       \
+                for (int side = 0; side < 2; side++)                                                              \
+                    AT(y[r] + side * W) += (vector)_mm512_cvtepi32_ps(sum[r][side]) * of[r * apart].scale;        \
+        }                                                                                                         \
+    }
+PASS_OF_BYTES(1) PASS_OF_BYTES(2) PASS_OF_BYTES(3) PASS_OF_BYTES(4)
+PASS_OF_BYTES(5) PASS_OF_BYTES(6) PASS_OF_BYTES(7) PASS_OF_BYTES(8)
+#define LIST_OF_BYTES {0, bytes_1, bytes_2, bytes_3, bytes_4, bytes_5, bytes_6, bytes_7, bytes_8}
+#else
+#define LIST_OF_BYTES {0}
+#endif
+
 #define PASSES(COUNT)                                                                                             \
     PASS(floats_, COUNT, 1, 2 * W, FLOAT, MULTIPLY) PASS(halves_, COUNT, 1, W, SPREAD, MULTIPLY)                    \
-    PASS(pairs_, COUNT, 2, 2 * W, TWO, MULTIPLY_TWO)
-#define LISTS {LIST(floats_), LIST(halves_), LIST(pairs_)}
-#else
-#define PASSES(COUNT)                                                                                             \
-    PASS(floats_, COUNT, 1, 2 * W, FLOAT, MULTIPLY) PASS(halves_, COUNT, 1, W, SPREAD, MULTIPLY)
-#define LISTS {LIST(floats_), LIST(halves_)}
-#endif
+    PASSES_OF_PAIRS(COUNT)
 
 PASSES(1) PASSES(2) PASSES(3) PASSES(4) PASSES(5) PASSES(6)
 #if W == 16
@@ -97,7 +144,8 @@ PASSES(7) PASSES(8) PASSES(9) PASSES(10) PASSES(11) PASSES(12) PASSES(13) PASSES
 typedef void (*pass)(const void *, const void *, long, ahead, pair *);
 static const pass PASS_OF[][VECTOR_ROWS + 1] = LISTS;
 
-/* Inputs of a matrix stand as its kind wants them: `place` of the i-th, and `put` W of them there. */
+/* Inputs of a matrix stand as its kind wants them: `place` of the i-th, and `put` W of them there. For bytes they are put
+   as floats, and a whole row is rounded then. */
 static inline void *place(void *inputs, long i, long kind) { return (char *)inputs + i * (kind >= PAIRS ? 2 : 4); }
 
 static inline void put(void *inputs, long i, vector numbers, long kind) {
@@ -110,9 +158,35 @@ static inline void put(void *inputs, long i, vector numbers, long kind) {
     AT(place(inputs, i, kind)) = numbers;
 }
 
+/* Round a row of floats to bytes, in its own place: the bytes, then each block's scale. */
+static void round_to_bytes(void *row, long count) {
+#ifdef HAS_BYTES
+    block blocks[count / BLOCK];
+    for (long b = 0; b < count / BLOCK; b++) {
+        vector x[BLOCK / W], peaks = {0}, zeros = {0};
+        for (int i = 0; i < BLOCK / W; i++) {
+            x[i] = READ((float *)row + b * BLOCK + i * W);
+            vector size = choose(x[i] < 0.0f, -x[i], x[i]);
+            peaks = choose(size > peaks, size, peaks), zeros += x[i] * 0.0f;
+        }
+        float peak = greatest(peaks), to_byte = peak > 0 ? 127.0f / peak : 0;
+        __m512i sum = _mm512_setzero_si512();
+        for (int i = 0; i < BLOCK / W; i++) {
+            __m512i whole = _mm512_cvtps_epi32((__m512)(x[i] * to_byte));
+            sum = _mm512_add_epi32(sum, whole);
+            _mm_storeu_si128((__m128i *)((char *)row + b * BLOCK + i * W), _mm512_cvtsepi32_epi8(whole));
+        }
+        /* what is no number makes the scale none */
+        blocks[b] = (block){peak / 127.0f + total(zeros), -128 * _mm512_reduce_add_epi32(sum)};
+    }
+    memcpy((char *)row + count, blocks, sizeof blocks);
+#endif
+}
+
 /* y[r] = columns 2 W p and on of x[r] m' + bias, for the rows of one of several parts, from number `from` on. */
 static void multiply(const matrix *m, long p, const void *x, long from, long rows, long part, long parts, pair *y) {
-    long step = m->kind == HALVES ? W : 2 * W, words = m->inputs / (m->kind >= PAIRS ? 2 : 1) * step;
+    const long together[] = {[BYTES] = 4, [FLOATS] = 1, [HALVES] = 1, [PAIRS] = 2, [TILES] = 2};
+    long step = m->kind == HALVES ? W : 2 * W, words = m->inputs / together[m->kind] * step;
     const uint32_t *panel = (const uint32_t *)m->panels + p * words;
     ahead near = {panel + 96 * W, step}, next = {panel + words * (parts + part) / parts, (step + parts - 1) / parts};
     ahead soon = parts == 1 ? near : next;
@@ -123,6 +197,9 @@ static void multiply(const matrix *m, long p, const void *x, long from, long row
     else
 #endif
         PASS_OF[m->kind][rows](panel, first, m->inputs, soon, y);
+    if (m->kind == BYTES)
+        for (long r = 0; r < rows; r++)
+            for (long i = 0; i < 2 * W; i += W) AT(y[r] + i) *= READ(m->scales + p * 2 * W + i);
     if (m->bias)
         for (long r = 0; r < rows; r++)
             for (long i = 0; i < 2 * W; i++) y[r][i] += m->bias[p * 2 * W + i];
@@ -130,7 +207,7 @@ static void multiply(const matrix *m, long p, const void *x, long from, long row
 
 /* Rows in parts of nearly equal size, the panel of part after part still being in the cache. */
 static inline long parts_of(const matrix *m, long rows) {
-    long most = m->kind == TILES ? MAX_ROWS : VECTOR_ROWS;
+    long most = m->kind == TILES ? MAX_ROWS : m->kind == BYTES ? BYTES_ROWS : VECTOR_ROWS;
     return (rows + most - 1) / most;
 }
 #define FOR_PANELS_AND_PARTS(m, rows)                                                                             \
@@ -185,7 +262,15 @@ static void normalise(const float *x, const float *weight, float epsilon, long r
         for (long i = 0; i < width; i += W) squares += READ(from + i) * READ(from + i);
         float scale = 1.0f / __builtin_sqrtf(total(squares) / width + epsilon);
         for (long i = 0; i < width; i += W) put(y, r * width + i, READ(from + i) * scale * READ(weight + i), kind);
+        if (kind == BYTES) round_to_bytes(place(y, r * width, kind), width);
     }
+}
+
+/* Round inputs that several threads have put. */
+static void round_rows(const matrix *m, void *x, long rows) {
+    if (m->kind != BYTES) return;
+#pragma omp for schedule(static)
+    for (long r = 0; r < rows; r++) round_to_bytes(place(x, r * m->inputs, BYTES), m->inputs);
 }
 
 /* Turn queries (in place) and keys, and put keys and values into the cache. cosine, sine: (rows, dim / 2). */
@@ -398,6 +483,7 @@ static void copy(const float *x, long rows, long width, void *y, long kind) {
 #pragma omp for schedule(static)
     for (long r = 0; r < rows; r++) {
         for (long i = 0; i < whole; i += W) put(y, r * width + i, READ(x + r * width + i), kind);
+        if (kind == BYTES) round_to_bytes(place(y, r * width, kind), width);
         if (!left) continue;
         float last[W] = {0}, as_put[W]; /* a whole vector would run into the next row */
         memcpy(last, x + r * width + whole, left * sizeof *last);
@@ -432,9 +518,11 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
             project(&l->qkv, normal, rows, joined);
             turn(l, joined, t, rows, keys, c);
             attention(l, joined, keys, rows, c, s, mine, attended);
+            round_rows(&l->out, attended, rows);
             project_and_add(&l->out, attended, rows, x);
             normalise(x, l->norm, l->epsilon, rows, hidden, normal, l->gate.kind);
             gate_and_up(l, normal, rows, joined);
+            round_rows(&l->down, joined, rows);
             project_and_add(&l->down, joined, rows, x);
         }
         if (taps[count]) copy(x, rows, hidden, taps[count], FLOATS);
@@ -464,13 +552,15 @@ int linear_of_both(const matrix *m, const void *table, long known, int halves, c
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
-        for (long r = 0; r < rows; r++)
+        for (long r = 0; r < rows; r++) {
             for (long i = 0; i < width; i += W) {
                 long at = token[r] * width + i, to = r * m->inputs + i;
                 vector number = halves ? widened((const uint16_t *)table + at) : READ((const float *)table + at);
                 put(room, to, number, m->kind);
                 put(room, to + width, READ(features + r * width + i), m->kind);
             }
+            if (m->kind == BYTES) round_to_bytes(place(room, r * m->inputs, BYTES), m->inputs);
+        }
         project(m, room, rows, y);
         release_tiles();
     }
@@ -490,3 +580,6 @@ long best_kind(void) {
     long of_vectors = sizeof PASS_OF / sizeof *PASS_OF - 1;
     return of_vectors == PAIRS && may_use_tiles() ? TILES : of_vectors;
 }
+
+/* 1 if matrices of bytes work here. */
+int has_bytes(void) { return PASS_OF[BYTES][1] != 0; }

@@ -6,6 +6,7 @@
 typedef struct {
     const void *panels;
     const float *bias; /* or NULL */
+    const float *scales; /* of the columns, of bytes; else NULL */
     long inputs, outputs;
     long kind;
 } matrix;

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
 from c2t.kernels.compiled import library
@@ -24,6 +24,7 @@ from c2t.kernels.layer_buffers import LayerBuffers
 # Inputs behind whose multiples a forward's cost steps up: so many meet a panel at once with AVX2 and with AVX-512, and
 # 16 are the height of a tile (a GPU's, too).
 STEPS = (6, 14, 16)
+BLOCK = 64  # inputs that share a scale where they are rounded to bytes
 MARGIN = 1.2  # products in bf16 must be so many times as fast: where they are, they are nearly twice as fast
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 
@@ -31,7 +32,10 @@ _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 class Matrix(ctypes.Structure):
     """A packed matrix as functions in C read it."""
 
-    _fields_ = [("panels", _POINTER), ("bias", _POINTER), ("inputs", _LONG), ("outputs", _LONG), ("kind", _LONG)]
+    _fields_ = [
+        *((name, _POINTER) for name in ("panels", "bias", "scales")),
+        *((name, _LONG) for name in ("inputs", "outputs", "kind")),
+    ]
 
 
 class _Layer(ctypes.Structure):
@@ -71,6 +75,7 @@ def kernels() -> ctypes.CDLL | None:
         )
         found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
         found.lanes.restype = found.best_kind.restype = _LONG
+        found.has_bytes.restype = _INT
     return found
 
 
@@ -87,18 +92,28 @@ def panel() -> int:
 
 class Kind(IntEnum):
     """How a matrix is stored and multiplied, see llama_layer.c. HALVES are bf16 weights that are multiplied in float32,
-    PAIRS such that are multiplied with inputs rounded to bf16, two at a time, TILES the same, 32 inputs at a time."""
+    PAIRS such that are multiplied with inputs rounded to bf16, two at a time, TILES the same, 32 inputs at a time.
+    BYTES are weights rounded to 8 bits, each output's with a scale, that are multiplied with inputs rounded alike, each
+    64 of them with a scale."""
 
-    FLOATS, HALVES, PAIRS, TILES = range(4)
+    BYTES, FLOATS, HALVES, PAIRS, TILES = range(5)
 
     @property
     def inputs(self) -> int:
         """Return what a matrix' number of inputs must be a multiple of."""
-        return {Kind.PAIRS: 2, Kind.TILES: 32}.get(self, 1)
+        return {Kind.BYTES: BLOCK, Kind.PAIRS: 2, Kind.TILES: 32}.get(self, 1)
+
+    @property
+    def together(self) -> int:
+        """Return how many inputs of a product share a word."""
+        return {Kind.BYTES: 4, Kind.PAIRS: 2, Kind.TILES: 2}.get(self, 1)
 
     @classmethod
-    def of(cls, weight: Float[Tensor, "O I"]) -> "Kind":
-        """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16."""
+    def of(cls, weight: Float[Tensor, "O I"], rounded: bool = False) -> "Kind":
+        """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16. rounded: bytes will
+        do, where they are faster."""
+        if rounded and bytes_pay() and weight.shape[1] % cls.BYTES.inputs == 0:
+            return cls.BYTES
         if weight.dtype == torch.bfloat16:
             fast = fastest_in_bf16()
             return fast if weight.shape[1] % fast.inputs == 0 else cls.HALVES
@@ -110,16 +125,33 @@ def bf16_products_pay() -> bool:
     return fastest_in_bf16() > Kind.HALVES
 
 
-@cache
+def bytes_pay() -> bool:
+    """Return True if this processor multiplies matrices of bytes faster than any others."""
+    return fastest_of(tuple(kind for kind in works() if kind != Kind.FLOATS)) == Kind.BYTES
+
+
 def fastest_in_bf16() -> Kind:
-    """Return how this processor multiplies bf16 weights fastest. Its instructions for two products at a time are twice
-    as fast as float32's on some and half as fast on others, and no flag tells which. One core tries it, in a
-    millisecond; others' work would not let several keep step."""
+    """Return how this processor multiplies bf16 weights fastest."""
+    return fastest_of(tuple(kind for kind in works() if kind >= Kind.HALVES))
+
+
+def works() -> list[Kind]:
+    """Return the kinds of matrices that the kernels have on this processor."""
     if kernels() is None:
-        return Kind.HALVES
+        return [Kind.HALVES]
+    return [kind for kind in Kind if kind <= kernels().best_kind() and (kind > Kind.BYTES or kernels().has_bytes())]
+
+
+@cache
+def fastest_of(kinds: tuple[Kind, ...]) -> Kind:
+    """Return which of these kinds, HALVES among them, this processor multiplies fastest. Its instructions for two
+    products in bf16 at a time are twice as fast as float32's on some and half as fast on others, and no flag tells
+    which. One core tries it, in a millisecond; others' work would not let several keep step."""
+    if len(kinds) == 1:
+        return kinds[0]
     weight, rows, out = torch.zeros(256, 512, dtype=torch.bfloat16), torch.zeros(14, 512), torch.empty(14, 256)
     room = torch.empty_like(rows)
-    ways = {kind: PackedMatrix(weight, kind=kind) for kind in Kind if Kind.HALVES <= kind <= kernels().best_kind()}
+    ways = {kind: PackedMatrix(weight, kind=kind) for kind in kinds}
     seconds = dict.fromkeys(ways, float("inf"))
     for _ in range(20):  # the fastest run counts: what else the machine does only adds to it
         for kind, matrix in ways.items():
@@ -139,16 +171,19 @@ class PackedMatrix:
         self.outputs, inputs = weight.shape
         width = panel()
         padded = -(-self.outputs // width) * width
-        half = self.kind != Kind.FLOATS
+        half = self.kind >= Kind.HALVES
         rows = nn.functional.pad(weight.bfloat16() if half else weight.float(), (0, 0, 0, padded - self.outputs))
-        if self.kind >= Kind.PAIRS:  # two numbers of a column share a word
-            columns = rows.view(-1, width, inputs // 2, 2).transpose(1, 2)
+        self._scales = None
+        if self.kind == Kind.BYTES:
+            rows, self._scales = to_bytes(rows)
+        if (together := self.kind.together) > 1:  # so many numbers of a column share a word
+            columns = rows.view(-1, width, inputs // together, together).transpose(1, 2)
         else:  # HALVES: the numbers of columns i and i + lanes share a word; FLOATS: one vector after the other
             columns = rows.view(-1, 2, width // 2, inputs).permute(0, 3, *((2, 1) if half else (1, 2)))
         self._panels = columns.contiguous()
         self._bias = None if bias is None else nn.functional.pad(bias.detach().float(), (0, padded - self.outputs))
-        bias_at = None if self._bias is None else self._bias.data_ptr()
-        self.struct = Matrix(self._panels.data_ptr(), bias_at, inputs, padded, self.kind)
+        beside = (None if each is None else each.data_ptr() for each in (self._bias, self._scales))
+        self.struct = Matrix(self._panels.data_ptr(), *beside, inputs, padded, self.kind)
 
     def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
         """Return x W' + b in float32."""
@@ -160,11 +195,18 @@ class PackedMatrix:
         return out if self.outputs == self.struct.outputs else out[..., : self.outputs]
 
 
-class PackedFc:
-    """The fc of an EAGLE head, which reads a token's embedding and a feature side by side."""
+def to_bytes(weight: Float[Tensor, "O I"]) -> tuple[UInt8[Tensor, "O I"], Float[Tensor, " O"]]:
+    """Return a matrix rounded to 8 bits, each number 128 more than it is, and the scale of each row."""
+    scales = weight.abs().amax(1) / 127
+    whole = (weight / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round()
+    return (whole + 128).to(torch.uint8), scales
 
-    def __init__(self, linear: nn.Linear):
-        self.matrix = PackedMatrix(linear.weight, linear.bias)
+
+class PackedFc:
+    """The fc of an EAGLE head, which reads a token's embedding and a feature side by side. rounded: see `Kind.of`."""
+
+    def __init__(self, linear: nn.Linear, rounded: bool = False):
+        self.matrix = PackedMatrix(linear.weight, linear.bias, Kind.of(linear.weight, rounded))
 
     def __call__(
         self, table: Float[Tensor, "V H"], tokens: Int[Tensor, " R"], features: Float[Tensor, "R H"]
@@ -212,11 +254,11 @@ class PackedNorm:
 class PackedLayers:
     """Decoder layers of one shape, of modules with Llama's parts; without an input norm where that is `nn.Identity`.
 
-    width: floats of room that a state needs.
+    rounded: see `Kind.of`. width: floats of room that a state needs.
     """
 
-    def __init__(self, layers: Iterable[nn.Module], heads: int, kv_heads: int, dim: int):
-        self.heads, self.kv_heads, self.dim = heads, kv_heads, dim
+    def __init__(self, layers: Iterable[nn.Module], heads: int, kv_heads: int, dim: int, rounded: bool = False):
+        self.heads, self.kv_heads, self.dim, self.rounded = heads, kv_heads, dim, rounded
         self._kept: list[Any] = []  # what the structures point to
         structs = [self._packed(layer) for layer in layers]
         self._structs = (_Layer * len(structs))(*structs)
@@ -240,12 +282,11 @@ class PackedLayers:
         attention, mlp = _parts(layer)
         reading = (attention.q_proj, attention.k_proj, attention.v_proj)
         biased = reading[0].bias is not None
-        qkv = PackedMatrix(
-            torch.cat([linear.weight for linear in reading]),
-            torch.cat([linear.bias for linear in reading]) if biased else None,
-        )
+        joined = torch.cat([linear.weight for linear in reading])
+        weights = [(joined, torch.cat([linear.bias for linear in reading]) if biased else None)]
         others = (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
-        matrices = [qkv, *(PackedMatrix(linear.weight, linear.bias) for linear in others)]
+        weights += [(linear.weight, linear.bias) for linear in others]
+        matrices = [PackedMatrix(weight, bias, Kind.of(weight, self.rounded)) for weight, bias in weights]
         read = None if isinstance(layer.input_layernorm, nn.Identity) else PackedNorm(layer.input_layernorm)
         norm = PackedNorm(layer.post_attention_layernorm)
         self._kept += [*matrices, read, norm]

@@ -22,12 +22,16 @@ from c2t.tree import Tree
 
 class EagleDraft:
     """Draft made of a head and the target's LM head, with one session per generation. EAGLE-1/2 heads run in their
-    packed form on a CPU, in their fused form elsewhere, others as the modules they are."""
+    packed form on a CPU, in their fused form elsewhere, others as the modules they are.
 
-    def __init__(self, head: Head, lm_head: nn.Module):
-        self.head, self.lm_head, self.vocabulary = head, Projection(lm_head), None
+    rounded: the packed form may round weights and inputs to 8 bits, where the processor is faster so: it guesses all
+    but the same, and what it guesses is verified.
+    """
+
+    def __init__(self, head: Head, lm_head: nn.Module, rounded: bool = False):
+        self.head, self.rounded, self.vocabulary = head, rounded, None
+        self.lm_head = Projection(lm_head if head.tokens is None else rows_of(lm_head, head.tokens), rounded)
         if head.tokens is not None:
-            self.lm_head = Projection(rows_of(lm_head, head.tokens))
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
         self._forms: dict[type, tuple[list, Any]] = {}
 
@@ -42,20 +46,20 @@ class EagleDraft:
     @property
     def packed(self) -> PackedEagle | None:
         """The head's packed form; None if it has none."""
-        return self._form(PackedEagle)
+        return self._form(PackedEagle, self.rounded)
 
     @property
     def fused(self) -> FusedEagle | None:
         """The head's fused form; None if it has none."""
         return self._form(FusedEagle)
 
-    def _form(self, kind: type[PackedEagle] | type[FusedEagle]) -> Any:
+    def _form(self, kind: type[PackedEagle] | type[FusedEagle], *settings: bool) -> Any:
         """Return the head in a form for decoding, made again when its weights have changed."""
         if not kind.serves(self.head):
             return None
         version = [version_of(weight) for weight in self.head.parameters()]
         if self._forms.get(kind, (None,))[0] != version:
-            self._forms[kind] = version, kind(self.head)
+            self._forms[kind] = version, kind(self.head, *settings)
         return self._forms[kind][1]
 
 

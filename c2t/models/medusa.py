@@ -46,10 +46,11 @@ class MedusaHead(EagleHead):
 
 
 class MedusaDraft:
-    """Draft made of a Medusa-style head and the target's LM head, with one session per generation."""
+    """Draft made of a Medusa-style head and the target's LM head, with one session per generation. rounded: layer and
+    LM head, see `EagleDraft`."""
 
-    def __init__(self, head: MedusaHead, lm_head: nn.Module):
-        self.head, self.layer = head, EagleDraft(head, lm_head)
+    def __init__(self, head: MedusaHead, lm_head: nn.Module, rounded: bool = False):
+        self.head, self.layer = head, EagleDraft(head, lm_head, rounded)
 
     @property
     def hidden_size(self) -> int:

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError, one_line
+from c2t.kernels.llama_layer import bytes_pay
 from c2t.models import gguf_target
 from c2t.models.bigrams import Bigrams
 from c2t.models.block import BlockDraft, BlockHead
@@ -51,6 +52,7 @@ NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
 # Behind a draft's name, before NGRAMS: what conditions it on the path.
 BIGRAMS, FIT, HYDRA = FITS = ("+bigrams", "+fit", "+hydra")
 TAPS = "+taps="  # behind an EAGLE-3 head's name, before FITS: the layers whose inputs it reads, as 2,18,33
+ROUNDED = "+bytes"  # behind the fingerprint of a head that is rounded to 8 bits when it is loaded
 _MIB = 2**20
 Dtype = torch.dtype | str
 USUAL = "usual"  # dtype of a target that `usual_dtype` chooses; "auto" is transformers' word for the checkpoint's
@@ -111,11 +113,11 @@ def load_pair(
     the path, by a file that comes with it (`c2t.models.conditioned`, `c2t.models.hydra`); "+taps=2,18,33" before that
     names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it clearly. dtype:
     by default the checkpoint's; on a CPU, without device_map, what `usual_dtype` says if the draft has an EAGLE-1/2
-    layer, else float32. device_map: spreads a large target over devices as in transformers. trust_remote_code: run the
-    Python code that comes with the files of target and draft, which are refused without it if they ask for that.
-    tensor_parallel: split the target over the processes of torchrun (`c2t.models.tensor_parallel`); each has a whole
-    draft. The target of smollm2 is converted from its package the first time. Warns of a head that was trained for
-    other weights of the target.
+    layer, which is rounded to 8 bits then where that is faster, else float32. device_map: spreads a large target over
+    devices as in transformers. trust_remote_code: run the Python code that comes with the files of target and draft,
+    which are refused without it if they ask for that. tensor_parallel: split the target over the processes of torchrun
+    (`c2t.models.tensor_parallel`); each has a whole draft. The target of smollm2 is converted from its package the
+    first time. Warns of a head that was trained for other weights of the target.
     Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     if pair is None and target is None:
@@ -133,13 +135,14 @@ def load_pair(
     folder = fetch(draft_place)
     kind = kind or kind_of(folder)
     types: tuple[Dtype, Dtype] = (dtype, dtype) if dtype else ("auto", "auto")  # of target and draft LM
+    rounded = False
     if dtype is None and device.type == "cpu" and device_map is None:
         packed = kind == "head" and not is_published(folder) and has_eagle_layer(folder) and not tensor_parallel
-        types = USUAL if packed else torch.float32, torch.float32
+        types, rounded = (USUAL if packed else torch.float32, torch.float32), packed and bytes_pay()
     target_model = _load_target(target_place, device, types[0], device_map, trust_remote_code, tensor_parallel)
     tokenizer = _load_tokenizer(target_place, target_model, trust_remote_code)
     if kind == "head":
-        loaded = _head_draft(folder, target_model, taps)
+        loaded = _head_draft(folder, target_model, taps, rounded)
         _check_trained_for(folder, Path(target_place))
     elif taps is not None:
         raise _no_taps(folder)
@@ -150,7 +153,7 @@ def load_pair(
     sources = {
         # A Hub checkpoint is known by its commit: its files may be there twice, and in part only.
         "target": (target_place, getattr(target_model.config, "_commit_hash", None) or fingerprint(Path(target_place))),
-        "draft": (str(draft_place), fingerprint(folder)),
+        "draft": (str(draft_place), fingerprint(folder) + ROUNDED * rounded),
     }
     if taps is not None:
         sources["draft"] = tuple(f"{source}{TAPS}{','.join(map(str, taps))}" for source in sources["draft"])
@@ -211,9 +214,9 @@ def _no_taps(folder: Path) -> InputError:
     return InputError(f"{folder}: a language model drafts without taps; leave {TAPS} out")
 
 
-def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = None) -> HeadDraft:
-    """Load a head for this target, and tap the layers that it reads; `taps` as in `load_head`. InputError for another
-    target's head."""
+def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = None, rounded: bool = False) -> HeadDraft:
+    """Load a head for this target, and tap the layers that it reads; `taps` as in `load_head`, `rounded` as in
+    `EagleDraft`. InputError for another target's head."""
     if is_published(folder):
         if taps is not None:
             raise InputError(f"{folder}: Medusa's heads read the last layer; leave {TAPS} out")
@@ -223,8 +226,9 @@ def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = Non
     head = load_head(folder, target.embed_tokens, target.lm_head, taps).requires_grad_(False)
     target.embed_tokens.requires_grad_(learns)  # the head shares it, but it is the target's
     target.tap(head.taps(target.config.num_hidden_layers))
-    kinds = {MedusaHead: MedusaDraft, BlockHead: BlockDraft}
-    return kinds.get(type(head), EagleDraft)(head, target.lm_head)
+    if isinstance(head, BlockHead):
+        return BlockDraft(head, target.lm_head)
+    return (MedusaDraft if isinstance(head, MedusaHead) else EagleDraft)(head, target.lm_head, rounded)
 
 
 def _conditioned(draft: HeadDraft | DraftLM, fit: str, folder: Path, target: Target) -> ConditionedDraft | HydraDraft:

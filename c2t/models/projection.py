@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from c2t.kernels.llama_layer import PackedMatrix, kernels
+from c2t.kernels.llama_layer import Kind, PackedMatrix, kernels
 
 ROWS = 16  # oneDNN's order is chosen for so many rows; other numbers work as well
 
@@ -33,18 +33,20 @@ class OneDNNMatrix:
 Version = tuple[int, int, tuple[float, ...]]
 LOOKED_AT = 16  # values of a weight that are a part of its version
 
-_COPIES: WeakKeyDictionary[nn.Module, tuple[Version, PackedMatrix | OneDNNMatrix]] = WeakKeyDictionary()
+# By layer, and whether they are rounded.
+_COPIES: WeakKeyDictionary[nn.Module, dict[bool, tuple[Version, PackedMatrix | OneDNNMatrix]]] = WeakKeyDictionary()
 
 
 class Projection:
     """Function that computes `linear`, for float32 rows on a CPU from a packed copy of its weights.
 
     The copy is made at the first call that can use it, once for all projections of a layer, and again when the weights
-    have changed. Where gradients are recorded, on other devices and in other dtypes `linear` itself is called.
+    have changed. Where gradients are recorded, on other devices and in other dtypes `linear` itself is called. rounded:
+    c2t's own copy may be in 8 bits (`Kind.of`).
     """
 
-    def __init__(self, linear: nn.Module):
-        self.linear = linear
+    def __init__(self, linear: nn.Module, rounded: bool = False):
+        self.linear, self.rounded = linear, rounded
         self._look: Tensor | None = None
 
     def __call__(self, x: Float[Tensor, "*R F"]) -> Float[Tensor, "*R V"]:
@@ -63,10 +65,11 @@ class Projection:
         weight: Tensor = self.linear.weight
         if self._look is None or self._look.data_ptr() != weight.data_ptr():
             self._look = look_at(weight)
-        version, copy = version_of(weight, self._look), _COPIES.get(self.linear)
+        version, copies = version_of(weight, self._look), _COPIES.setdefault(self.linear, {})
+        copy = copies.get(self.rounded)
         if copy is None or copy[0] != version:
-            copy = version, kind(weight, self.linear.bias)
-            _COPIES[self.linear] = copy
+            packing = (Kind.of(weight, self.rounded),) if kind is PackedMatrix else ()
+            copy = copies[self.rounded] = version, kind(weight, self.linear.bias, *packing)
         return copy[1]
 
     def _learns(self, x: Tensor) -> bool:

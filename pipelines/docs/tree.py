@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -184,7 +185,7 @@ def svg(one: Round, names: dict[int, str]) -> str:
 
 def draw(out: Path) -> Round:
     """Decode, choose the round and write its picture; return the round."""
-    pair = load_pair("tiny")
+    pair = load_pair("tiny", dtype=torch.float32)
     policy = RecordingPolicy(C2T(TreeClassifier.from_pretrained("tiny"), beta=BETA, K=K, levels=LEVELS))
     one = drawn(rounds(SpeculativeDecoder(pair, policy), PROMPT))
     tokens = {one.root, *(token for path in one.drafted for token in path)}

@@ -10,29 +10,41 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 
 from c2t.kernels import llama_layer
 from c2t.kernels.layer_buffers import LayerBuffers
-from c2t.kernels.llama_layer import Kind, PackedFc, PackedLayers, PackedMatrix, PackedNorm, Sight, kernels, packable
+from c2t.kernels.llama_layer import (
+    BLOCK,
+    Kind,
+    PackedFc,
+    PackedLayers,
+    PackedMatrix,
+    PackedNorm,
+    Sight,
+    kernels,
+    packable,
+    to_bytes,
+)
 from c2t.models.rotations import Rotations
 from tests.rounding import assert_within, dot_bound, growth
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
-BEST = Kind.HALVES if kernels() is None else kernels().best_kind()  # not every processor has products in bf16
-KINDS = [kind for kind in Kind if kind <= BEST]
+KINDS = llama_layer.works()  # not every processor has products in bf16, or of bytes
 PRODUCTS_IN_BF16 = [kind for kind in KINDS if kind > Kind.HALVES]
 # What a matrix is, and the dtype of the keys and values beside it.
 CACHED = [(kind, torch.float32) for kind in KINDS] + [(kind, torch.bfloat16) for kind in PRODUCTS_IN_BF16]
+needs_bytes = pytest.mark.skipif(Kind.BYTES not in KINDS, reason="this processor has no products of bytes")
 HIDDEN, HEADS, KV_HEADS, DIM, INNER = 96, 6, 2, 32, 160
+WIDE, WIDE_INNER = 192, 256  # whole blocks of inputs, for bytes
 # A layer passes some 500 roundings in sequence, and enlarges errors at most 20-fold: its weights are of order 1/10.
 LAYER = 20 * growth(500)
 
 
-def layer_of(seed: int = 0, bias: bool = False, read: bool = True) -> LlamaDecoderLayer:
+def layer_of(seed: int = 0, bias: bool = False, read: bool = True, wide: bool = False) -> LlamaDecoderLayer:
     config = LlamaConfig(
-        hidden_size=HIDDEN,
+        hidden_size=WIDE if wide else HIDDEN,
         num_attention_heads=HEADS,
         num_key_value_heads=KV_HEADS,
         head_dim=DIM,
-        intermediate_size=INNER,
+        intermediate_size=WIDE_INNER if wide else INNER,
         attention_bias=bias,
         attn_implementation="eager",
     )
@@ -46,12 +58,12 @@ def layer_of(seed: int = 0, bias: bool = False, read: bool = True) -> LlamaDecod
     return layer.requires_grad_(False).eval()
 
 
-def inputs(rows: int, n: int, prefix: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def inputs(rows: int, n: int, prefix: int, wide: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """States, positions, a mask in which every query sees itself, and a buffer with a prefix."""
     generator = torch.Generator().manual_seed(rows + n + prefix)
     mask = torch.rand(rows, n, prefix + n, generator=generator) < 0.7
     mask[:, :, prefix:] = torch.eye(n, dtype=torch.bool) | (mask[:, :, prefix:] & torch.ones(n, n).tril().bool())
-    states = torch.randn(rows, n, HIDDEN, generator=generator)
+    states = torch.randn(rows, n, WIDE if wide else HIDDEN, generator=generator)
     positions = torch.randint(0, 500, (rows, n), generator=generator)
     return states, positions, mask, torch.randn(2, rows, KV_HEADS, prefix + n + 3, DIM, generator=generator)
 
@@ -115,8 +127,8 @@ def test_outputs_are_those_of_transformers(rows: int, n: int, prefix: int, bias:
 @torch.inference_mode()
 def test_keys_and_values_are_kept_in_the_dtype_of_the_products(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a layer appends is what it computes with float32 buffers, rounded; others' bytes stay as they are."""
-    packed = PackedLayers([layer_as(kind, monkeypatch)], HEADS, KV_HEADS, DIM)
-    x, positions, mask, buffer = inputs(2, 5, 16)
+    packed = packed_as(kind, monkeypatch)
+    x, positions, mask, buffer = inputs(2, 5, 16, kind == Kind.BYTES)
     exact = buffer.clone()
     packed_output(packed, x, positions, mask, exact)
     assert packed.cached == (torch.bfloat16 if kind in PRODUCTS_IN_BF16 else torch.float32)
@@ -136,13 +148,18 @@ def test_a_position_beyond_the_table_of_rotations_is_refused() -> None:
 
 
 def layer_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> LlamaDecoderLayer:
-    """A layer that is packed so; whether products in bf16 pay here does not count."""
+    """A layer that is packed so; whether that pays here does not count."""
     monkeypatch.setattr(llama_layer, "fastest_in_bf16", lambda: kind)
-    layer = layer_of(read=read)
+    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: kind == Kind.BYTES)
+    layer = layer_of(read=read, wide=kind == Kind.BYTES)
     if kind == Kind.FLOATS:  # weights that bf16 cannot hold
         for parameter in layer.parameters():
             parameter.data = parameter.data * (1 + 2**-12)
     return layer if kind == Kind.FLOATS else layer.bfloat16()
+
+
+def packed_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> PackedLayers:
+    return PackedLayers([layer_as(kind, monkeypatch, read)], HEADS, KV_HEADS, DIM, rounded=True)
 
 
 @pytest.mark.parametrize(("kind", "cached"), CACHED)
@@ -152,9 +169,9 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(
     kind: Kind, cached: torch.dtype, read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other tokens, rows of the batch, slots that it does not see, and the number of threads change nothing."""
-    packed = PackedLayers([layer_as(kind, monkeypatch, read)], HEADS, KV_HEADS, DIM)
+    packed = packed_as(kind, monkeypatch, read)
     assert {matrix.kind for matrix in packed._kept if isinstance(matrix, PackedMatrix)} == {kind}
-    x, positions, mask, buffer = inputs(2, 31, 40)
+    x, positions, mask, buffer = inputs(2, 31, 40, kind == Kind.BYTES)
     buffer = buffer.to(cached)
     together = packed_output(packed, x, positions, mask, buffer)
     for row, place in [(0, 0), (1, 7), (0, 13), (1, 30)]:
@@ -190,9 +207,69 @@ def test_products_in_bf16_differ_by_the_rounding_of_inputs(
     assert 2**-14 < off < 2**-8
 
 
+@needs_bytes
+@pytest.mark.parametrize("read", [True, False])
+@torch.inference_mode()
+def test_products_of_bytes_differ_by_the_rounding_of_both(read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, layer = packed_as(Kind.BYTES, monkeypatch, read), layer_as(Kind.BYTES, monkeypatch, read)
+    x, positions, mask, buffer = inputs(2, 5, 16, wide=True)
+    found = packed_output(packed, x, positions, mask, buffer.clone())
+    exact = exact_output(layer, x, positions, mask, buffer, 16)
+    # A number is off by at most 1/254 of the largest in its block or column, so by 1 % of the usual one's size, and the
+    # four matrices are one behind the other.
+    off = (found - exact).abs().mean() / exact.abs().mean()
+    assert 2**-12 < off < 2**-4
+
+
+def in_bytes(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The product in float64 of what float32 rounds weights and inputs to, and the same of their sizes."""
+    rows, scales = to_bytes(weight)
+    blocks = x.unflatten(-1, (-1, BLOCK))
+    peaks = blocks.abs().amax(-1, keepdim=True)
+    whole = (blocks * (127 / peaks)).round().nan_to_num() * (peaks / 127).double()
+    columns = (rows.double() - 128) * scales.double()[:, None]
+    return whole.flatten(-2) @ columns.T, whole.flatten(-2).abs() @ columns.T.abs()
+
+
+@needs_bytes
+@pytest.mark.parametrize("rows", [1, 8, 9, 30, 0])
+@pytest.mark.parametrize(("outputs", "width"), [(1, 64), (32, 192), (70, 576)])
+def test_matrices_of_bytes(rows: int, outputs: int, width: int) -> None:
+    """Sums of whole numbers are exact: what differs is a product, a scale and a sum for every block."""
+    generator = torch.Generator().manual_seed(rows + width)
+    weight, bias, x = (torch.randn(shape, generator=generator) for shape in ((outputs, width), outputs, (rows, width)))
+    weight[0] = 0
+    x[: rows // 2, :BLOCK] = 0
+    exact, size = in_bytes(weight, x)
+    bound = growth(width // BLOCK + 3) * size
+    assert_within(PackedMatrix(weight, kind=Kind.BYTES)(x), exact, bound)
+    found = PackedMatrix(weight, bias, Kind.BYTES)(x)
+    assert_within(found, exact + bias, bound + growth(1) * (exact + bias).abs())
+
+
+@needs_bytes
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_bytes_do_not_hide_what_is_no_number(wrong: float) -> None:
+    """A draft's NaN is refused by its logits."""
+    x = torch.randn(3, 128)
+    x[1, 100] = wrong
+    found = PackedMatrix(torch.randn(40, 128), kind=Kind.BYTES)(x)
+    assert found[1].isnan().all()
+    assert found[[0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_only_what_may_be_rounded_is(pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: pays)
+    weight = torch.randn(40, 128)
+    assert Kind.of(weight) == Kind.FLOATS
+    assert Kind.of(weight, rounded=True) == (Kind.BYTES if pays else Kind.FLOATS)
+    assert Kind.of(weight[:, 1:], rounded=True) == Kind.FLOATS  # no whole blocks
+
+
 @pytest.mark.parametrize("shape", [(1, 96), (14, 96), (16, 96), (32, 96), (61, 96), (2, 5, 96), (0, 96)])
 @pytest.mark.parametrize("outputs", [1, 32, 70])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != Kind.BYTES])
 def test_matrices_of_any_number_of_outputs(shape: tuple[int, ...], outputs: int, kind: Kind) -> None:
     weight, bias, x = torch.randn(outputs, 96), torch.randn(outputs), torch.randn(shape)
     weight = weight if kind == Kind.FLOATS else weight.bfloat16()
@@ -216,6 +293,28 @@ def test_the_dtype_of_the_weights_chooses_the_arithmetic(fastest: Kind, monkeypa
     assert Kind.of(weight[:, 1:].bfloat16()) == Kind.HALVES  # an odd number of inputs makes no pairs
 
 
+def on_a_processor(seconds: dict[Kind, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let products take so long, of the kinds that the processor has, and nothing of that be known before."""
+    clock = [0.0]
+
+    class Kernels:
+        def best_kind(self) -> int:
+            return max(seconds)
+
+        def has_bytes(self) -> bool:
+            return Kind.BYTES in seconds
+
+        def lanes(self) -> int:
+            return 16
+
+        def linear(self, matrix: Any, *_arguments: int) -> None:
+            clock[0] += seconds[Kind(matrix.kind)]
+
+    monkeypatch.setattr(llama_layer, "kernels", Kernels)
+    monkeypatch.setattr(llama_layer, "fastest_of", llama_layer.fastest_of.__wrapped__)
+    monkeypatch.setattr(llama_layer.time, "perf_counter", lambda: clock[0])
+
+
 @pytest.mark.parametrize(
     ("seconds", "fastest"),
     [
@@ -230,26 +329,31 @@ def test_the_dtype_of_the_weights_chooses_the_arithmetic(fastest: Kind, monkeypa
 def test_products_in_bf16_are_used_where_they_are_faster(
     seconds: list[int], fastest: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = [0.0]
+    on_a_processor({Kind(Kind.HALVES + number): each for number, each in enumerate(seconds)}, monkeypatch)
+    assert llama_layer.fastest_in_bf16() == fastest
 
-    class Kernels:
-        def best_kind(self) -> int:
-            return Kind.HALVES + len(seconds) - 1
 
-        def lanes(self) -> int:
-            return 16
-
-        def linear(self, matrix: Any, *_arguments: int) -> None:
-            clock[0] += seconds[matrix.kind - Kind.HALVES]
-
-    monkeypatch.setattr(llama_layer, "kernels", Kernels)
-    monkeypatch.setattr(llama_layer.time, "perf_counter", lambda: clock[0])
-    assert llama_layer.fastest_in_bf16.__wrapped__() == fastest
+@pytest.mark.parametrize(
+    ("seconds", "pay"),
+    [
+        ({Kind.HALVES: 3, Kind.BYTES: 1}, True),
+        ({Kind.HALVES: 3, Kind.PAIRS: 2, Kind.BYTES: 1}, True),
+        ({Kind.HALVES: 12, Kind.BYTES: 11}, False),  # not by enough
+        ({Kind.HALVES: 9, Kind.PAIRS: 8, Kind.TILES: 1, Kind.BYTES: 3}, False),
+        ({Kind.HALVES: 3, Kind.PAIRS: 1}, False),
+    ],
+)
+def test_bytes_are_used_where_they_are_the_fastest(
+    seconds: dict[Kind, int], pay: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_processor(seconds, monkeypatch)
+    assert llama_layer.bytes_pay() == pay
 
 
 def test_without_kernels_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_layer, "kernels", lambda: None)
-    assert llama_layer.fastest_in_bf16.__wrapped__() == Kind.HALVES
+    assert llama_layer.fastest_in_bf16() == Kind.HALVES
+    assert not llama_layer.bytes_pay()
 
 
 def test_the_default_dtype_of_torch_changes_nothing() -> None:
@@ -294,16 +398,22 @@ def test_what_the_kernels_cannot_run_is_left_to_torch() -> None:
 
 @pytest.mark.parametrize("table_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
-def test_fc_reads_embedding_and_feature_side_by_side(weight_dtype: torch.dtype, table_dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("rounded", [False, pytest.param(True, marks=needs_bytes)])
+def test_fc_reads_embedding_and_feature_side_by_side(
+    weight_dtype: torch.dtype, table_dtype: torch.dtype, rounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same bits as the matrix on both, put side by side by torch."""
+    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: True)
     generator = torch.Generator().manual_seed(7)
     linear = nn.Linear(2 * HIDDEN, HIDDEN)
     linear.weight.data = torch.randn(HIDDEN, 2 * HIDDEN, generator=generator).to(weight_dtype)
     linear.bias.data = torch.randn(HIDDEN, generator=generator).to(weight_dtype)
     table = torch.randn(9, HIDDEN, generator=generator).to(table_dtype)
     tokens, features = torch.tensor([8, 0, 3, 3, 5]), torch.randn(5, HIDDEN, generator=generator)
-    found = PackedFc(linear)(table, tokens, features)
-    assert found.equal(PackedMatrix(linear.weight, linear.bias)(torch.cat([table[tokens].float(), features], -1)))
+    found = PackedFc(linear, rounded)(table, tokens, features)
+    alone = PackedMatrix(linear.weight, linear.bias, Kind.of(linear.weight, rounded))
+    assert (alone.kind == Kind.BYTES) == rounded
+    assert found.equal(alone(torch.cat([table[tokens].float(), features], -1)))
     for outside in (-1, 9):
         with pytest.raises(IndexError, match="9 known"):
             PackedFc(linear)(table, torch.tensor([0, outside]), features[:2])

@@ -1,5 +1,6 @@
 """A draft phase in one call grows the trees that a policy grows level by level, to the bit."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -9,9 +10,11 @@ from torch import Tensor
 from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
 from c2t.decoding import Committed, TargetVerifier, draft_session
 from c2t.errors import InputError
+from c2t.kernels import llama_layer
 from c2t.kernels.draft_phase import compiled
+from c2t.kernels.llama_layer import Kind
 from c2t.models.draft import WrappedSession
-from c2t.models.eagle_draft import EagleSession
+from c2t.models.eagle_draft import EagleDraft, EagleSession
 from c2t.models.pairs import Pair, load_pair, with_ngrams
 from c2t.policies.budget import Budget
 from c2t.policies.c2t import C2T
@@ -25,6 +28,9 @@ from c2t.tree import COLUMNS, Tree
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
 
+needs_bytes = pytest.mark.skipif(
+    Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes"
+)
 TEXTS = ("The quick brown fox jumps. The quick brown fox", "def add(a, b):\n    return a + b\n\ndef add(a", "Once")
 # A round of plain decoding takes 1, and a token more 0.05: some levels pay, and some nodes.
 VERIFY = Curve((1, 2, 200), (1.0, 1.05, 12.0))
@@ -90,9 +96,15 @@ class LevelByLevel(NamedTuple):
         return self.draft.expand(tree, slots)
 
 
-@pytest.fixture(scope="module", params=["head", "n-grams"])
+@pytest.fixture(scope="module", params=["head", "n-grams", pytest.param("bytes", marks=needs_bytes)])
 def pair(request: pytest.FixtureRequest) -> Pair:
-    tiny = load_pair("tiny")
+    tiny = load_pair("tiny", dtype=torch.float32)
+    if request.param == "bytes":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(llama_layer, "bytes_pay", lambda: True)
+            tiny = replace(tiny, draft=EagleDraft(tiny.draft.head, tiny.target.lm_head, rounded=True))
+            packed = tiny.draft.packed.fc.matrix, tiny.draft.lm_head.packed()
+        assert {matrix.kind for matrix in packed} == {Kind.BYTES}
     return with_ngrams(tiny) if request.param == "n-grams" else tiny
 
 

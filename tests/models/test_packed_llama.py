@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, Qwen2Config
 
-from c2t.kernels.llama_layer import kernels
+from c2t.kernels import llama_layer
+from c2t.kernels.llama_layer import Kind, kernels
 from c2t.models import packed_llama
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle3 import Eagle3Head
@@ -135,6 +136,29 @@ def test_the_head_computes_what_its_module_does() -> None:
         assert_within(session.observed[row, :length], wanted[row, :length], NETWORK * wanted.abs().max())
 
 
+@pytest.mark.skipif(Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes")
+@torch.inference_mode()
+def test_a_rounded_head_is_nearly_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its matrices are in bytes, and so is its copy of the LM head; the target's own is not."""
+    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: True)
+    sizes = {**SIZES, "intermediate_size": 128, "num_hidden_layers": 1}
+    head = randomise(EagleHead(LlamaConfig(**sizes)), 1, spread=0.1).float().eval()
+    target = Target(language_model(LlamaConfig(**SIZES)).float())
+    head.embed_tokens = target.embed_tokens
+    tokens, features = prompts()[0], torch.randn(2, 18, 64)
+    states = []
+    for rounded in (False, True):
+        draft = EagleDraft(head, target.lm_head, rounded)
+        session = draft.session()
+        session.observe(tokens, features, torch.tensor([18, 18]))
+        states.append(session.observed)
+        kinds = {draft.packed.fc.matrix.kind, draft.lm_head.packed().kind}
+        assert (kinds == {Kind.BYTES}) == rounded
+    assert target.packed.decoder.layers.cached == torch.float32
+    off = (states[1] - states[0]).abs().mean() / states[0].abs().mean()
+    assert 2**-12 < off < 2**-4
+
+
 @torch.no_grad()
 def test_changed_weights_are_packed_anew() -> None:
     target = Target(language_model(LlamaConfig(**SIZES)).float())
@@ -169,8 +193,13 @@ def test_without_the_kernels_transformers_runs(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "medusa"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_greedy_text_is_the_targets_for_every_head(kind: str, dtype: torch.dtype) -> None:
-    """Heads without a packed form read the packed target's features in their own dtype."""
+@pytest.mark.parametrize("rounded", [False, True])
+def test_greedy_text_is_the_targets_for_every_head(
+    kind: str, dtype: torch.dtype, rounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads without a packed form read the packed target's features in their own dtype; those with one may be in
+    bytes."""
+    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: Kind.BYTES in llama_layer.works())
     config = LlamaConfig(**{**SIZES, "num_hidden_layers": 7})
     narrow = LlamaConfig(**{**SIZES, "num_hidden_layers": 1})
     target = Target(language_model(config).to(dtype).requires_grad_(False))
@@ -183,7 +212,7 @@ def test_greedy_text_is_the_targets_for_every_head(kind: str, dtype: torch.dtype
     head = randomise(head, seed=1, spread=0.3).to(dtype).requires_grad_(False).eval()
     head.embed_tokens = target.embed_tokens
     target.tap(head.taps(7))
-    draft = MedusaDraft(head, target.lm_head) if kind == "medusa" else EagleDraft(head, target.lm_head)
+    draft = (MedusaDraft if kind == "medusa" else EagleDraft)(head, target.lm_head, rounded)
     plain, _ = run(target, None, Plain(), PROMPTS, new=16)
     assert target.session().packed is not None
     assert run(target, draft, Eagle2(K=3, levels=3, N=10), PROMPTS, new=16)[0] == plain

@@ -37,7 +37,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pair_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pair on a processor that heads are not rounded for."""
     monkeypatch.setenv("C2T_HOME", str(home))
+    monkeypatch.setattr(pairs, "bytes_pay", lambda: False)
     return home / "checkpoints" / "toy"
 
 
@@ -55,6 +57,17 @@ def test_a_name_brings_its_drafts(draft: str | None, part: str, kind: type, pair
     if kind is EagleDraft:
         assert pair.draft.head.embed_tokens is pair.target.embed_tokens
         assert pair.draft.lm_head.linear is pair.target.lm_head
+
+
+@pytest.mark.parametrize(("pays", "dtype"), [(True, None), (True, torch.float32), (False, None)])
+def test_a_head_is_rounded_where_that_pays_and_nobody_names_a_dtype(
+    pays: bool, dtype: torch.dtype | None, pair_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fingerprint says so, since costs and results are kept by it."""
+    monkeypatch.setattr(pairs, "bytes_pay", lambda: pays)
+    pair, rounded = load_pair("toy", dtype=dtype), pays and dtype is None
+    assert pair.draft.rounded == rounded
+    assert pair.sources["draft"][1] == fingerprint(pair_folder / "draft") + "+bytes" * rounded
 
 
 def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> None:
