@@ -32,8 +32,7 @@ SEEN = 32  # prompts, from all files and categories alike, of which the shortest
 
 def key(pair: Pair) -> dict[str, Any]:
     """Return everything that a forward's cost depends on: the device, the pair with its draft, and the dtype."""
-    parts = {part: source[1] for part, source in pair.sources.items()}
-    return {"device": device_name(pair.target.device), "pair": pair.name, **parts, "dtype": pair.dtype}
+    return {"device": device_name(pair.target.device), "pair": pair.name, **pair.marks, "dtype": pair.dtype}
 
 
 def device_name(device: torch.device) -> str:

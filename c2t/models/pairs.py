@@ -81,6 +81,11 @@ class Pair:
         """Name of the target's data type, as the command line has it."""
         return str(self.target.embed_tokens.weight.dtype).removeprefix("torch.")
 
+    @property
+    def marks(self) -> dict[str, str]:
+        """Part -> fingerprint or commit: what results of the pair hang on."""
+        return {part: mark for part, (_, mark) in self.sources.items()}
+
 
 @dataclass(frozen=True)
 class Provenance:

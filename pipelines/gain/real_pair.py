@@ -20,7 +20,7 @@ import torch
 import typer
 from jaxtyping import Float
 
-from c2t.models.pairs import load_pair
+from c2t.models.pairs import Pair, load_pair
 from c2t.policies import Eagle2
 from c2t.prompts import Prompt, default_prompts
 from c2t.sampling import Sampling
@@ -79,11 +79,12 @@ def main(
     done = [json.loads(line)["configuration"] for line in written]
     for temperature in map(float, temperatures.split(",")):
         for draft in drafts.split(","):
+            loaded = load_pair(PAIR, draft=draft, dtype=torch.float32)
             run = {"draft": draft, "temperature": temperature, "prompts": len(asked), "learned_from": len(known)}
-            run |= {"max_new_tokens": max_new_tokens, "pair": PAIR}
+            run |= {"max_new_tokens": max_new_tokens, "pair": PAIR, "sources": loaded.marks}
             if run not in done:
                 nodes, source = (
-                    trees(draft, temperature, chosen, max_new_tokens, build / f"{PAIR}-{name}")
+                    trees(loaded, temperature, chosen, max_new_tokens, build / f"{PAIR}-{name}")
                     for name, chosen in (("judged", asked), ("learned", known))
                 )
                 rows = judged(families(nodes, source))
@@ -98,12 +99,13 @@ def first_turns(prompts: Sequence[Prompt]) -> list[Prompt]:
     return [prompt._replace(turns=prompt.turns[:1]) for prompt in prompts]
 
 
-def trees(draft: str, temperature: float, prompts: Sequence[Prompt], max_new_tokens: int, folder: Path) -> Nodes:
-    """Return the nodes of a draft's full trees along the target's texts to these prompts."""
-    pair, sampling = load_pair(PAIR, draft=draft, dtype=torch.float32), Sampling(temperature)
+def trees(pair: Pair, temperature: float, prompts: Sequence[Prompt], max_new_tokens: int, folder: Path) -> Nodes:
+    """Return the nodes of the draft's full trees along the target's texts to these prompts; those of other weights are
+    others."""
+    sampling = Sampling(temperature)
     ids = encode(pair, prompts, max_new_tokens, sampling).ids
     policy = Eagle2(K, LEVELS, None, M=1000)
-    file = folder / f"{draft}-T{temperature:g}-{len(prompts)}x{max_new_tokens}.npz"
+    file = folder / f"{'-'.join(pair.marks.values())}-T{temperature:g}-{len(prompts)}x{max_new_tokens}.npz"
     return recorded(pair, ids, policy, max_new_tokens, sampling, file)
 
 
