@@ -1,14 +1,14 @@
-"""Study of when a learned tree gains, two studies of drafts that are not calibrated, one of parallel drafts, and one of
-a real pair.
+"""Study of when a learned tree gains, two studies of drafts that are not calibrated, one of parallel drafts, one of
+what their conditions learn from served texts, and one of a real pair.
 
 python -m pipelines.gain [OPTIONS]
-python -m pipelines.gain calibration|other-domain|parallel|real-pair [OPTIONS]
+python -m pipelines.gain calibration|other-domain|parallel|real-pair|served [OPTIONS]
 """
 
 import typer
 
 from pipelines import terminal
-from pipelines.gain import calibration, other_domain, parallel, real_pair, study
+from pipelines.gain import calibration, other_domain, parallel, real_pair, served, study
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.callback(invoke_without_command=True)(study.main)
@@ -16,6 +16,7 @@ app.command("calibration")(calibration.main)
 app.command("other-domain")(other_domain.main)
 app.command("parallel")(parallel.main)
 app.command("real-pair")(real_pair.main)
+app.command("served")(served.main)
 
 if __name__ == "__main__":
     with terminal.errors_in_one_line("pipelines.gain"):
