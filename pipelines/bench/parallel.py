@@ -51,7 +51,9 @@ def entrants(name: str) -> Entrants:
     dtype = load_pair(name, draft=DRAFTS[0]).target.embed_tokens.weight.dtype
     for draft in DRAFTS:
         try:
-            pair = load_pair(name, draft=draft, dtype=dtype)
+            pair = load_pair(name, draft=draft)  # as whoever names no dtype has it
+            if pair.target.embed_tokens.weight.dtype != dtype:
+                pair = load_pair(name, draft=draft, dtype=dtype)
         except InputError as error:
             terminal.say(f"{draft} is left out: {error}", error=True)
             continue
