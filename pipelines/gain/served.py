@@ -1,5 +1,5 @@
-"""What conditions learn from texts that were served: counts of pairs and the fit of a parallel draft, before and after
-the target's answers to other prompts of the same set, as tokens verified at equal tau.
+"""Learn from texts that were served: counts of pairs and the fit of a parallel draft, before and after the target's
+answers to other prompts of the same set, compared by the tokens verified at equal tau.
 
     python -m pipelines.gain served --data FOLDER [--prompts 40] [--temperature 0]
 
