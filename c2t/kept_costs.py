@@ -32,7 +32,7 @@ SEEN = 32  # prompts, from all files and categories alike, of which the shortest
 
 def key(pair: Pair) -> dict[str, Any]:
     """Return everything that a forward's cost depends on: the device, the pair with its draft, and the dtype."""
-    return {"device": device_name(pair.target.device), "pair": pair.name, **pair.marks, "dtype": pair.dtype}
+    return {"device": device_name(pair.target.device), "pair": pair.name, **pair.marks, "dtype": pair.arithmetic}
 
 
 def device_name(device: torch.device) -> str:

@@ -201,7 +201,7 @@ def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
         "sources": pair.sources,
         "policy": {"eagle2": "eagle2, full tree"}.get(settings.policy, settings.policy),
         **fixed,
-        "dtype": pair.dtype,
+        "dtype": pair.arithmetic,
         "prompts": checksum([prompt._asdict() for prompt in prompts])[:16],
         "environment": varying,
     }

@@ -52,7 +52,6 @@ NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
 # Behind a draft's name, before NGRAMS: what conditions it on the path.
 BIGRAMS, FIT, HYDRA = FITS = ("+bigrams", "+fit", "+hydra")
 TAPS = "+taps="  # behind an EAGLE-3 head's name, before FITS: the layers whose inputs it reads, as 2,18,33
-ROUNDED = "+bytes"  # behind the fingerprint of a head that is rounded to 8 bits when it is loaded
 _MIB = 2**20
 Dtype = torch.dtype | str
 USUAL = "usual"  # dtype of a target that `usual_dtype` chooses; "auto" is transformers' word for the checkpoint's
@@ -66,7 +65,8 @@ class Pair:
     """Target, its draft, the tokenizer of both, and their names.
 
     template: the chat template that the target was trained with: a published one's name, "chat" for the tokenizer's
-    own, "" for plain text. sources: part -> (path or Hub id, fingerprint or commit).
+    own, "" for plain text. sources: part -> (path or Hub id, fingerprint or commit). rounded: the draft's head is
+    computed in 8 bits.
     """
 
     name: str
@@ -75,6 +75,12 @@ class Pair:
     tokenizer: PreTrainedTokenizerBase
     template: str
     sources: dict[str, tuple[str, str]]
+    rounded: bool = False
+
+    @property
+    def arithmetic(self) -> str:
+        """Name of the data type that the pair is computed in: what costs and results hang on besides `sources`."""
+        return self.dtype + ", head in 8 bits" * self.rounded
 
     @property
     def dtype(self) -> str:
@@ -158,7 +164,7 @@ def load_pair(
     sources = {
         # A Hub checkpoint is known by its commit: its files may be there twice, and in part only.
         "target": (target_place, getattr(target_model.config, "_commit_hash", None) or fingerprint(Path(target_place))),
-        "draft": (str(draft_place), fingerprint(folder) + ROUNDED * rounded),
+        "draft": (str(draft_place), fingerprint(folder)),
     }
     if taps is not None:
         sources["draft"] = tuple(f"{source}{TAPS}{','.join(map(str, taps))}" for source in sources["draft"])
@@ -167,7 +173,7 @@ def load_pair(
         sources["draft"] = tuple(f"{source}{fit}" for source in sources["draft"])
     name = pair or Path(target_place).name
     template = published.template if published else "chat" * bool(tokenizer.chat_template)
-    found = Pair(name, target_model, loaded, tokenizer, template, sources)
+    found = Pair(name, target_model, loaded, tokenizer, template, sources, rounded)
     return found if prior_weight is None else with_ngrams(found, prior_weight)
 
 

@@ -229,5 +229,5 @@ def configuration(
     pair: Pair, settings: BenchSettings, prompts: Sequence[str | Path], classifier: str
 ) -> dict[str, Any]:
     """Return the configuration of a bench, for its result line."""
-    about = {"pair": pair.name, "sources": pair.sources, "classifier": classifier, "dtype": pair.dtype}
+    about = {"pair": pair.name, "sources": pair.sources, "classifier": classifier, "dtype": pair.arithmetic}
     return {**about, "prompts": [Path(path).name for path in prompts], **asdict(settings)}

@@ -249,7 +249,7 @@ def _condition(pair: Pair, chosen: Sequence[Prompt], encoded: Encoded, settings:
         target=pair.sources["target"][1],
         draft=pair.sources["draft"][1],
         draft_name=Path(pair.sources["draft"][0]).name,
-        dtype=pair.dtype,
+        dtype=pair.arithmetic,
         temperature=settings.temperature,
         seed=settings.seed,
         max_new_tokens=settings.max_new_tokens,

@@ -24,7 +24,7 @@ Json = Annotated[
 
 def computed(pair: Pair) -> dict[str, Any]:
     """Return what a result line says of how a pair was computed."""
-    return {"threads": torch.get_num_threads(), "dtype": pair.dtype}
+    return {"threads": torch.get_num_threads(), "dtype": pair.arithmetic}
 
 
 def append(place: Path | None, command: str, rows: Iterable[dict[str, Any]], configuration: dict[str, Any]) -> None:

@@ -320,6 +320,29 @@ def parallel() -> str:
     return table(columns, rows, "\n".join(notes))
 
 
+def served() -> str:
+    """Return what conditions learned from served texts: gamma at equal tau over that before, and over each other's."""
+    bigrams, fit, eagle = (f"{name}, served" for name in ("medusa+bigrams", "medusa+fit", "eagle+bigrams"))
+    ratios = ((bigrams, "medusa+bigrams"), (fit, "medusa+fit"), (fit, bigrams), ("eagle+bigrams", "eagle"))
+    ratios += ((eagle, "eagle"),)
+    rows, notes = [], {}
+    for line in lines("gain-served.jsonl"):
+        run = line["configuration"]
+        where = f"{run['set']}, T = {run['temperature']:g} ({run['served']} served)"
+        found = {(row["draft"], row["rival"], row["tau"]): Interval(*row["ratio"]) for row in line["figures"]["rows"]}
+        for tau in sorted({tau for _, _, tau in found}):
+            shown = [found.get((*names, tau)) for names in ratios]
+            if all(one is None or one.estimate is None for one in shown):
+                continue
+            rows.append((where, f"{tau:g}", *("" if one is None else interval(one) for one in shown)))
+            where = ""
+        size = f"{line['figures']['prompts']} prompts a set, {run['max_new_tokens']} new tokens"
+        notes[run["temperature"]] = source(line, f"T = {run['temperature']:g}: {size}", "95 % intervals by prompt")
+    columns = ("texts", "tau", "`+bigrams`, served / before", "`+fit`, served / before", "`+fit` / `+bigrams`, served")
+    columns += ("`eagle+bigrams` / `eagle`", "the same, served")
+    return table(columns, rows, "\n".join(notes.values()))
+
+
 def parallel_speed() -> str:
     """Return the tokens/s of parallel drafts and of an autoregressive one, each with its fastest tree."""
     found, rows = lines("parallel.jsonl"), []
@@ -367,6 +390,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "calibration": calibration,
     "ngrams": ngrams,
     "parallel": parallel,
+    "served": served,
     "parallel-speed": parallel_speed,
     "tried": tried,
     "paper-conclusions": real_pair.conclusions,

@@ -17,7 +17,7 @@ from c2t.models import gguf_target, pairs
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import fingerprint, kind_of, load_pair, usual_policy, weights_fingerprint
+from c2t.models.pairs import fingerprint, kind_of, load_pair, usual_policy, weights_fingerprint, with_ngrams
 from c2t.policies import JointThreshold
 from c2t.policies.spec import describe, parse
 from tests.eagle_reference import CONFIG, head_state, write_head
@@ -63,11 +63,12 @@ def test_a_name_brings_its_drafts(draft: str | None, part: str, kind: type, pair
 def test_a_head_is_rounded_where_that_pays_and_nobody_names_a_dtype(
     pays: bool, dtype: torch.dtype | None, pair_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its fingerprint says so, since costs and results are kept by it."""
+    """What it is computed in says so, since costs and results are kept by that."""
     monkeypatch.setattr(pairs, "bytes_pay", lambda: pays)
     pair, rounded = load_pair("toy", dtype=dtype), pays and dtype is None
-    assert pair.draft.rounded == rounded
-    assert pair.sources["draft"][1] == fingerprint(pair_folder / "draft") + "+bytes" * rounded
+    assert pair.draft.rounded == pair.rounded == with_ngrams(pair).rounded == rounded
+    assert pair.arithmetic == ("float32, head in 8 bits" if rounded else "float32")
+    assert pair.sources["draft"][1] == fingerprint(pair_folder / "draft")  # the weights are the same
 
 
 def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> None:
