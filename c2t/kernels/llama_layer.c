@@ -177,7 +177,7 @@ static void round_to_bytes(void *row, long count) {
             _mm_storeu_si128((__m128i *)((char *)row + b * BLOCK + i * W), _mm512_cvtsepi32_epi8(whole));
         }
         /* what is no number makes the scale none */
-        blocks[b] = (block){peak / 127.0f + total(zeros), -128 * _mm512_reduce_add_epi32(sum)};
+        blocks[b] = (block){peak / 127.0f + total(zeros), -128u * (uint32_t)_mm512_reduce_add_epi32(sum)};
     }
     memcpy((char *)row + count, blocks, sizeof blocks);
 #endif

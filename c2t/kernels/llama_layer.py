@@ -25,6 +25,8 @@ from c2t.kernels.layer_buffers import LayerBuffers
 # 16 are the height of a tile (a GPU's, too).
 STEPS = (6, 14, 16)
 BLOCK = 64  # inputs that share a scale where they are rounded to bytes
+ZERO = 128  # a weight's byte that stands for 0
+AT_ONCE = 4096  # rows that are rounded together, since float32 takes four times the room
 MARGIN = 1.2  # products in bf16 must be so many times as fast: where they are, they are nearly twice as fast
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 
@@ -112,7 +114,7 @@ class Kind(IntEnum):
     def of(cls, weight: Float[Tensor, "O I"], rounded: bool = False) -> "Kind":
         """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16. rounded: bytes will
         do, where they are faster."""
-        if rounded and bytes_pay() and weight.shape[1] % cls.BYTES.inputs == 0:
+        if rounded and rounds(weight.shape[1]):
             return cls.BYTES
         if weight.dtype == torch.bfloat16:
             fast = fastest_in_bf16()
@@ -126,8 +128,15 @@ def bf16_products_pay() -> bool:
 
 
 def bytes_pay() -> bool:
-    """Return True if this processor multiplies matrices of bytes faster than any others."""
-    return fastest_of(tuple(kind for kind in works() if kind != Kind.FLOATS)) == Kind.BYTES
+    """Return True if this processor multiplies matrices of bytes faster than any others. One with tiles does not: many
+    rows are dearer in bytes there."""
+    kinds = works()
+    return Kind.TILES not in kinds and fastest_of(tuple(kind for kind in kinds if kind != Kind.FLOATS)) == Kind.BYTES
+
+
+def rounds(inputs: int) -> bool:
+    """Return True if a matrix of so many inputs can be in bytes, and is the faster so on this processor."""
+    return inputs % Kind.BYTES.inputs == 0 and bytes_pay()
 
 
 def fastest_in_bf16() -> Kind:
@@ -171,11 +180,13 @@ class PackedMatrix:
         self.outputs, inputs = weight.shape
         width = panel()
         padded = -(-self.outputs // width) * width
-        half = self.kind >= Kind.HALVES
-        rows = nn.functional.pad(weight.bfloat16() if half else weight.float(), (0, 0, 0, padded - self.outputs))
+        half, more = self.kind >= Kind.HALVES, (0, 0, 0, padded - self.outputs)
         self._scales = None
         if self.kind == Kind.BYTES:
-            rows, self._scales = to_bytes(rows)
+            rows, scales = to_bytes(weight)
+            rows, self._scales = nn.functional.pad(rows, more, value=ZERO), nn.functional.pad(scales, more[2:])
+        else:
+            rows = nn.functional.pad(weight.bfloat16() if half else weight.float(), more)
         if (together := self.kind.together) > 1:  # so many numbers of a column share a word
             columns = rows.view(-1, width, inputs // together, together).transpose(1, 2)
         else:  # HALVES: the numbers of columns i and i + lanes share a word; FLOATS: one vector after the other
@@ -196,10 +207,14 @@ class PackedMatrix:
 
 
 def to_bytes(weight: Float[Tensor, "O I"]) -> tuple[UInt8[Tensor, "O I"], Float[Tensor, " O"]]:
-    """Return a matrix rounded to 8 bits, each number 128 more than it is, and the scale of each row."""
-    scales = weight.abs().amax(1) / 127
-    whole = (weight / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round()
-    return (whole + 128).to(torch.uint8), scales
+    """Return a matrix rounded to 8 bits, each number ZERO more than it is, and the scale of each row."""
+    rows, scales = torch.empty(weight.shape, dtype=torch.uint8), torch.empty(len(weight))
+    for begin in range(0, len(weight), AT_ONCE):
+        some = slice(begin, begin + AT_ONCE)
+        part = weight[some].float()
+        scales[some] = part.abs().amax(1) / 127
+        rows[some] = (part / scales[some].clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round() + ZERO
+    return rows, scales
 
 
 class PackedFc:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError, one_line
-from c2t.kernels.llama_layer import bytes_pay
+from c2t.kernels.llama_layer import rounds
 from c2t.models import gguf_target
 from c2t.models.bigrams import Bigrams
 from c2t.models.block import BlockDraft, BlockHead
@@ -146,12 +146,13 @@ def load_pair(
     folder = fetch(draft_place)
     kind = kind or kind_of(folder)
     types: tuple[Dtype, Dtype] = (dtype, dtype) if dtype else ("auto", "auto")  # of target and draft LM
-    rounded = False
+    packed = False  # as an EAGLE layer, in what is usual here
     if dtype is None and device.type == "cpu" and device_map is None:
         packed = kind == "head" and not is_published(folder) and has_eagle_layer(folder) and not tensor_parallel
-        types, rounded = (USUAL if packed else torch.float32, torch.float32), packed and bytes_pay()
+        types = USUAL if packed else torch.float32, torch.float32
     target_model = _load_target(target_place, device, types[0], device_map, trust_remote_code, tensor_parallel)
     tokenizer = _load_tokenizer(target_place, target_model, trust_remote_code)
+    rounded = packed and rounds(target_model.embed_tokens.weight.shape[1])
     if kind == "head":
         loaded = _head_draft(folder, target_model, taps, rounded)
         _check_trained_for(folder, Path(target_place))

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from c2t.kernels.llama_layer import Kind, PackedMatrix, kernels
+from c2t.kernels.llama_layer import Kind, PackedMatrix, kernels, rounds
 
 ROWS = 16  # oneDNN's order is chosen for so many rows; other numbers work as well
 
@@ -46,7 +46,8 @@ class Projection:
     """
 
     def __init__(self, linear: nn.Module, rounded: bool = False):
-        self.linear, self.rounded = linear, rounded
+        weight: Tensor = linear.weight
+        self.linear, self.rounded = linear, rounded and rounds(weight.shape[1])
         self._look: Tensor | None = None
 
     def __call__(self, x: Float[Tensor, "*R F"]) -> Float[Tensor, "*R V"]:

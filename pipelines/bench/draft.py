@@ -66,7 +66,7 @@ def main(
 ) -> None:
     """Compare what a draft phase costs with the same written in stock torch and transformers layers."""
     torch.set_num_threads(threads)
-    pair = load_pair("tiny")
+    pair = load_pair("tiny", dtype=torch.float32)
     texts = texts_of(pair)
     print(f"{hardware()}, {threads} thread(s), {len(texts)} texts, milliseconds a draft phase")
     print(f"{'policy':28} {'modules':>8} {'c2t':>8}  c2t / modules, +ngrams / c2t (quartiles of the rounds' ratios)")

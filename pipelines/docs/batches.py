@@ -9,14 +9,14 @@ from c2t.study.batches import Speed
 from c2t.study.interval import Interval
 from pipelines.docs.result_lines import RESULTS, computed, interval, lines, source, table
 
-WHOLE = "bfloat16"  # the type whose run is shown row by row
+WHOLE = "bfloat16"  # the target's type whose run is shown row by row
 BUDGET = "budget"
 
 
 def batches() -> str:
     """Return the table of tokens/s over the batch size, and its figures."""
     found = _over_batches(
-        [line for line in lines("batches.jsonl") if line["configuration"]["dtype"] == WHOLE],
+        [line for line in lines("batches.jsonl") if line["configuration"]["dtype"].startswith(WHOLE)],
         lambda figures: (figures["contender"], f"{figures['tokens_per_second'][0]:.0f}"),
         lambda figures: interval(Interval(*figures["against_plain"])),
     )
@@ -30,7 +30,7 @@ def batch_speeds() -> dict[str, list[Speed]]:
     found: dict[str, dict[tuple[int, str], Speed]] = {}
     for line in lines("batches.jsonl"):
         figures, pair = line["figures"], line["configuration"]["pair"]
-        if line["configuration"]["dtype"] != WHOLE:
+        if not line["configuration"]["dtype"].startswith(WHOLE):
             continue
         rate, ratio = (Interval(*figures[name]) for name in ("tokens_per_second", "against_plain"))
         who = figures["contender"]

@@ -19,6 +19,7 @@ import torch
 import typer
 
 from c2t.classifier import TreeClassifier
+from c2t.errors import InputError
 from c2t.models.bigrams import Bigrams
 from c2t.models.conditioned import ConditionedDraft, Fit
 from c2t.models.learned_fit import LearnedFit
@@ -68,15 +69,18 @@ def main(
         every = [prompt._replace(turns=prompt.turns[:1]) for prompt in read_prompts(data / name / "question.jsonl")]
         judged = spread(every, prompts)
         others = [prompt for prompt in every if prompt not in judged]
+        if len(others) < CHOOSING:
+            raise InputError(f"{len(every)} prompts of {name} leave {len(others)} to be served; judge on fewer")
         served = Served(pairs[MARGINALS], answers(pairs[MARGINALS], others, settings))
         weight, counts = served.counted(bigrams)
         epochs, learned = served.learned(fit)
         mark = f"{SERVED} {len(others)}x{max_new_tokens}"
+        counted = f"{BIGRAMS} of {pairs[MARGINALS].marks['draft']}"  # the counts are that draft's
         conditioned = {
             MARGINALS + BIGRAMS + SERVED: with_fit(pairs[MARGINALS], counts, BIGRAMS + mark),
             MARGINALS + FIT + SERVED: with_fit(pairs[MARGINALS], learned, FIT + mark),
-            AUTOREGRESSIVE + BIGRAMS: with_fit(pairs[AUTOREGRESSIVE], bigrams, BIGRAMS),
-            AUTOREGRESSIVE + BIGRAMS + SERVED: with_fit(pairs[AUTOREGRESSIVE], counts, BIGRAMS + mark),
+            AUTOREGRESSIVE + BIGRAMS: with_fit(pairs[AUTOREGRESSIVE], bigrams, counted),
+            AUTOREGRESSIVE + BIGRAMS + SERVED: with_fit(pairs[AUTOREGRESSIVE], counts, counted + mark),
         }
         found: list[Point] = []
         with working(name, "drafts") as tell:
@@ -86,7 +90,8 @@ def main(
                 found += [point._replace(family=family) for point in swept.points]
         rows = ratios(found)
         show(f"{name}, T = {temperature:g}, a served pair counts {weight}, the fit learned {epochs} epochs", rows)
-        run = {"set": name, "grid": GRID, "served": len(others), "sources": pairs[MARGINALS].marks, **vars(settings)}
+        sources = {draft: pair.marks for draft, pair in pairs.items()}
+        run = {"set": name, "grid": GRID, "served": len(others), "sources": sources, **vars(settings)}
         figures = {"prompts": len(judged), "weight": weight, "epochs": epochs, "rows": rows}
         append_line(out, result_line("gain served", figures, run))
 
@@ -94,13 +99,13 @@ def main(
 def answers(pair: Pair, prompts: Sequence[Prompt], settings: SweepSettings) -> list[Text]:
     """Return the target's texts to these prompts, with its states."""
     torch.manual_seed(settings.seed)
-    asked = encode(pair, prompts, settings.max_new_tokens, settings.sampling).ids
+    asked, encoded = encode(pair, prompts, settings.max_new_tokens, settings.sampling)[:2]
     texts = write(pair.target, asked, settings.temperature, settings.max_new_tokens, few=0)
     lengths, questions = texts.lengths.tolist(), texts.questions.tolist()
     parts = zip(*(each.split(lengths) for each in (texts.ids.int(), texts.features, texts.taps)), strict=True)
     return [
         Text(ids, question, states[:-1], taps[:-1], prompt.file, settings.temperature)
-        for (ids, states, taps), question, prompt in zip(parts, questions, prompts, strict=True)
+        for (ids, states, taps), question, prompt in zip(parts, questions, encoded, strict=True)
     ]
 
 
@@ -137,15 +142,15 @@ class Served(NamedTuple):
 
     def _epochs(self, fit: LearnedFit, texts: Sequence[Text]) -> Iterator[LearnedFit]:
         """Yield the fit after each epoch of the texts."""
-        learned = copy.deepcopy(fit).requires_grad_(True)
-        learned.embed = fit.embed
+        shared = {id(fit.embed[0]): fit.embed[0]}  # the target's embedding
+        learned = copy.deepcopy(fit, shared).requires_grad_(True)
         optimiser = torch.optim.AdamW(learned.parameters(), lr=LEARNING_RATE)
         for number in range(EPOCHS):
             for guess in self._guesses(texts, number):
                 optimiser.zero_grad()
                 cross_entropy(learned, guess).backward()
                 optimiser.step()
-            yield copy.deepcopy(learned).requires_grad_(False)
+            yield copy.deepcopy(learned, dict(shared)).requires_grad_(False)
 
     def _guesses(self, texts: Sequence[Text], seed: int) -> Iterator[Guess]:
         """Yield the draft's candidates behind the texts' paths, at positions drawn with this seed."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import torch
 import typer
 from sklearn.metrics import average_precision_score
 
@@ -57,7 +58,7 @@ CHOICES = {
 
 def recommended_beta(name: str, classifier: TreeClassifier) -> float:
     """Return the largest of BETAS with at least the tau of the pair's goal, on harvest prompts."""
-    pair, choice = load_pair(name), CHOICES[name]
+    pair, choice = load_pair(name, dtype=torch.float32), CHOICES[name]
     prompts = spread([p for path in default_prompts(name, "harvest") for p in read_prompts(path)], TEXTS)
     ids = SpeculativeDecoder(pair, Plain()).encode([prompt.turns[0] for prompt in prompts])
     sampling = Sampling(choice.temperature)

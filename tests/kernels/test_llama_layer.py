@@ -226,7 +226,8 @@ def in_bytes(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     rows, scales = to_bytes(weight)
     blocks = x.unflatten(-1, (-1, BLOCK))
     peaks = blocks.abs().amax(-1, keepdim=True)
-    whole = (blocks * (127 / peaks)).round().nan_to_num() * (peaks / 127).double()
+    to_byte = torch.full_like(peaks, 127) / peaks  # of a number and a tensor torch takes the reciprocal
+    whole = (blocks * to_byte).round().nan_to_num() * (peaks / 127).double()
     columns = (rows.double() - 128) * scales.double()[:, None]
     return whole.flatten(-2) @ columns.T, whole.flatten(-2).abs() @ columns.T.abs()
 

@@ -20,6 +20,7 @@ from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import fingerprint, kind_of, load_pair, usual_policy, weights_fingerprint, with_ngrams
 from c2t.policies import JointThreshold
 from c2t.policies.spec import describe, parse
+from c2t.study.acceptance import lookup
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, SIZES, language_model, save_language_model
 
@@ -39,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pair on a processor that heads are not rounded for."""
     monkeypatch.setenv("C2T_HOME", str(home))
-    monkeypatch.setattr(pairs, "bytes_pay", lambda: False)
+    monkeypatch.setattr(pairs, "rounds", lambda inputs: False)
     return home / "checkpoints" / "toy"
 
 
@@ -64,7 +65,7 @@ def test_a_head_is_rounded_where_that_pays_and_nobody_names_a_dtype(
     pays: bool, dtype: torch.dtype | None, pair_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it is computed in says so, since costs and results are kept by that."""
-    monkeypatch.setattr(pairs, "bytes_pay", lambda: pays)
+    monkeypatch.setattr(pairs, "rounds", lambda inputs: pays)
     pair, rounded = load_pair("toy", dtype=dtype), pays and dtype is None
     assert pair.draft.rounded == pair.rounded == with_ngrams(pair).rounded == rounded
     assert pair.arithmetic == ("float32, head in 8 bits" if rounded else "float32")
@@ -76,6 +77,16 @@ def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> Non
     assert isinstance(parts.draft, DraftLM)
     other = load_pair("toy", draft=str(pair_folder / "draft_distilled"))
     assert other.draft.head.fc.weight.equal(load_pair("toy", draft="distilled").draft.head.fc.weight)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_the_rates_that_come_with_tiny_are_those_of_its_head_in_any_arithmetic(
+    rounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "rounds", lambda inputs: rounded)
+    tiny = load_pair("tiny")
+    assert tiny.rounded == rounded
+    assert sum(lookup(tiny, 0.4)(0.6)) > 0.1
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,14 @@ def test_outputs_are_the_layers(shape: tuple[int, ...], dtype: torch.dtype, bias
     assert_is_the_layers(found, linear, x)
 
 
+def test_what_cannot_be_rounded_shares_the_copy() -> None:
+    """A matrix of 40 inputs has no whole blocks of them."""
+    linear, x = nn.Linear(40, 32), torch.randn(2, 40)
+    with torch.no_grad():
+        assert Projection(linear)(x).equal(Projection(linear, rounded=True)(x))
+    assert len(projection._COPIES.get(linear, {0: None})) == 1
+
+
 @pytest.mark.usefixtures("_packing")
 def test_weights_are_packed_once_and_again_when_they_change() -> None:
     linear, x = nn.Linear(8, 4), torch.randn(2, 8)
