@@ -25,7 +25,8 @@ def conclusions() -> str:
     for name, line in found.items():
         where = f"`{name}` ({prompts_of(name, line['configuration'])})"
         for one in line["figures"]["conclusions"]:
-            figures = ", ".join(filter(None, (interval(Interval(*figure)) for figure in one["figures"])))
+            every = (interval(Interval(*figure)) for figure in one["figures"])
+            figures = ", ".join(dict.fromkeys(filter(None, every)))  # of two limits of one figure it stands there twice
             verdict, needed = one["verdict"], one["more"]
             if needed is not None:
                 verdict += f": about {needed_prompts(needed * line['configuration']['limit'])} prompts would decide it"
