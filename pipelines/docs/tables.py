@@ -306,7 +306,11 @@ def parallel() -> str:
             there = [found.get((draft, rival, tau)) for draft, rival in ratios]
             if all(row is None or row["ratio"][0] is None for row in there):
                 continue
-            gammas = [there[0]["gamma"], *(row and row["rival_gamma"] for row in there[:-1]), there[-1]["gamma"]]
+            own = [
+                next((row["gamma"] for (name, _, at), row in found.items() if (name, at) == (draft, tau)), None)
+                for draft in (fit, copying)
+            ]
+            gammas = [own[0], *(row and row["rival_gamma"] for row in there[:-1]), own[1]]
             shown = ("" if row is None else interval(Interval(*row["ratio"])) for row in there)
             rows.append([where, f"{tau:g}", *("" if gamma is None else f"{gamma:.1f}" for gamma in gammas), *shown])
             where = ""

@@ -196,14 +196,17 @@ def ratios(points: Sequence[Point], subject: str) -> list[dict[str, Any]]:
         if several := there.intersection(families):
             found = compare([point for point in points if point.family in {subject, *several}], subject, TAUS).ratios
             best = found[RIVALS_TOGETHER] if len(several) > 1 else found[several.pop()]
-            rows += [row(subject, name, ratio) for ratio in best]
+            rows += as_rows(subject, name, best)
     return rows
 
 
-def row(subject: str, rival: str, ratio: Ratio) -> dict[str, Any]:
-    """Return a ratio as a row of a result line."""
-    shown = {"gamma": ratio.gamma, "rival_gamma": ratio.rival_gamma, "ratio": list(ratio.ratio)}
-    return {"draft": subject, "rival": rival, "tau": ratio.tau, **shown}
+def as_rows(subject: str, rival: str, ratios: Iterable[Ratio]) -> list[dict[str, Any]]:
+    """Return ratios as rows of a result line, without those at which neither side reaches the tau."""
+    return [
+        {"draft": subject, "rival": rival, **one._asdict(), "ratio": list(one.ratio)}
+        for one in ratios
+        if one.gamma is not None or one.rival_gamma is not None
+    ]
 
 
 def show(title: str, rows: Iterable[dict[str, Any]]) -> None:

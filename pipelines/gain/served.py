@@ -32,7 +32,7 @@ from c2t.study.evaluate import encode
 from c2t.study.pareto import compare
 from c2t.study.points import Point
 from c2t.study.sweep import SweepSettings, candidates, sweep
-from pipelines.gain.parallel import AUTOREGRESSIVE, GRID, MARGINALS, POINTS, SETS, TAUS, row, show
+from pipelines.gain.parallel import AUTOREGRESSIVE, GRID, MARGINALS, POINTS, SETS, TAUS, as_rows, show
 from pipelines.pair.smollm2.fit import Guess, cross_entropy, guesses
 from pipelines.pair.smollm2.rounds import ROWS
 from pipelines.pair.smollm2.shards import Text, epoch, rows_of
@@ -184,5 +184,5 @@ def ratios(points: Sequence[Point]) -> list[dict[str, Any]]:
     for subject, rivals in SUBJECTS.items():
         for rival in rivals:
             found = compare([point for point in points if point.family in (subject, rival)], subject, TAUS)
-            rows += [row(subject, rival, ratio) for ratio in found.ratios[rival]]
+            rows += as_rows(subject, rival, found.ratios[rival])
     return rows
