@@ -46,8 +46,7 @@ class Projection:
     """
 
     def __init__(self, linear: nn.Module, rounded: bool = False):
-        weight: Tensor = linear.weight
-        self.linear, self.rounded = linear, rounded and rounds(weight.shape[1])
+        self.linear, self.rounded = linear, rounded and rounds(linear.get_parameter("weight").shape[1])
         self._look: Tensor | None = None
 
     def __call__(self, x: Float[Tensor, "*R F"]) -> Float[Tensor, "*R V"]:
