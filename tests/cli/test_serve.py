@@ -76,7 +76,8 @@ def test_serves_until_ctrl_c_which_lets_running_requests_end(home: Path) -> None
             assert line.endswith("serves tiny with chain:length=3; Ctrl-C ends it\n")
             address = line.split()[0].replace(EVERYWHERE, "127.0.0.1") + "/completions"
             assert httpx.post(address, json={**REQUEST, "n": 2}).status_code == 400
-            with httpx.stream("POST", address, json={**REQUEST, "max_tokens": 300, "stream": True}) as answer:
+            asked = {**REQUEST, "max_tokens": 300, "stream": True}
+            with httpx.stream("POST", address, json=asked, timeout=60) as answer:  # a busy machine is slow
                 lines = answer.iter_lines()
                 assert next(lines).startswith("data: {")
                 running.send_signal(signal.SIGINT)

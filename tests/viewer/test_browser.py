@@ -70,7 +70,7 @@ def opened(browser: Any) -> Iterator[Open]:
 
 @pytest.fixture(scope="module")
 def tiny() -> Pair:
-    return load_pair("tiny")
+    return load_pair("tiny", dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
