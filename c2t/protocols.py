@@ -31,10 +31,39 @@ class Root(NamedTuple):
 
 
 class DraftVocabulary(NamedTuple):
-    """The part of the target's vocabulary that a draft has: ids in rising order, out of `size` in all."""
+    """The part of the target's vocabulary that a draft has: ids in rising order, out of `size` in all.
+
+    own: tokens of each row's text that are not among them (`c2t.models.own_tokens`), whose logits stand behind the
+    others; -1, with a logit of -inf, where a text has fewer. None: no text has any.
+    """
 
     tokens: Int[Tensor, " v"]
     size: int
+    own: Int[Tensor, "B E"] | None = None
+
+    def ids(self, place: Int[Tensor, "*S K"], row: Int[Tensor, " S"] | None) -> Int[Tensor, "*S K"]:
+        """Return the tokens whose logits stand at these places. row: of each distribution, if rows have own tokens."""
+        if self.own is None:
+            return self.tokens[place]
+        common = len(self.tokens)
+        own = self.own[row].gather(1, (place - common).clamp(min=0))
+        return torch.where(place < common, self.tokens[place.clamp(max=common - 1)], own)
+
+    def places(self, ids: Int[Tensor, "*S K"], row: Int[Tensor, " S"] | None) -> Int[Tensor, "*S K"]:
+        """Return where the logits of tokens stand, all of which the draft has."""
+        place = torch.searchsorted(self.tokens, ids)
+        if self.own is None:
+            return place
+        same = ids[..., None] == self.own[row][:, None]
+        return torch.where(same.any(-1), len(self.tokens) + same.int().argmax(-1), place)
+
+    def spread(self, logits: Float[Tensor, "*S v"], row: Int[Tensor, " S"] | None) -> Float[Tensor, "*S V"]:
+        """Return logits of the whole vocabulary; -inf for tokens that the draft does not have."""
+        full, common = logits.new_full((*logits.shape[:-1], self.size), float("-inf")), len(self.tokens)
+        full[..., self.tokens] = logits[..., :common]
+        if self.own is None:
+            return full
+        return full.scatter_reduce(1, self.own[row].clamp(min=0), logits[:, common:], "amax")
 
 
 class NextTokenDistributions:
@@ -63,6 +92,15 @@ class NextTokenDistributions:
     def _at_slots(self, values: Shaped[Tensor, "*S"]) -> Shaped[Tensor, "B F ..."]:
         return values if self.rows is None else self.rows.back(values)
 
+    @property
+    def _row(self) -> Int[Tensor, " S"] | None:
+        return None if self.rows is None else self.rows.row
+
+    @property
+    def _size(self) -> int:
+        """Tokens that every row's distributions have."""
+        return self._drafted.shape[-1] if self.vocabulary is None else len(self.vocabulary.tokens)
+
     @cached_property
     def drafted(self) -> Float[Tensor, "*S v"]:
         """Logits of the draft's vocabulary, of the slots `rows`, as float32 or float64."""
@@ -80,11 +118,8 @@ class NextTokenDistributions:
     @cached_property
     def logits(self) -> Float[Tensor, "B F V"]:
         """Logits of the whole vocabulary, as float32 or float64; -inf for tokens that the draft does not have."""
-        if self.vocabulary is None:
-            return self._at_slots(self.drafted)
-        full = self.drafted.new_full((*self.drafted.shape[:-1], self.vocabulary.size), float("-inf"))
-        full[..., self.vocabulary.tokens] = self.drafted
-        return self._at_slots(full)
+        drafted, vocabulary = self.drafted, self.vocabulary
+        return self._at_slots(drafted if vocabulary is None else vocabulary.spread(drafted, self._row))
 
     @property
     def log_norm(self) -> Float[Tensor, "B F 1"]:
@@ -113,15 +148,14 @@ class NextTokenDistributions:
     ) -> tuple[Int[Tensor, "B F K"], Float[Tensor, "B F K"], Float[Tensor, "B F"]]:
         """Return `top(k)` and `entropy(m)` together, which on a GPU is one pass over the vocabulary; InputError as in
         `top`."""
-        vocabulary = self._drafted.shape[-1]
-        if k > vocabulary:
-            raise InputError(f"K = {k} is more than the draft's vocabulary of {vocabulary} tokens; choose a smaller K")
+        if k > self._size:
+            raise InputError(f"K = {k} is more than the draft's vocabulary of {self._size} tokens; choose a smaller K")
         if self._drafted.is_cuda:
             token, log_prob, entropy, _ = rank(self._drafted, k, m)
         else:
             # The log-norm is found on the way; by itself it costs a pass over the vocabulary.
             token, log_prob, entropy, self._norm = rank(self.drafted, k, m, vars(self).get("_norm"))
-        token = token if self.vocabulary is None else self.vocabulary.tokens[token]
+        token = token if self.vocabulary is None else self.vocabulary.ids(token, self._row)
         return self._at_slots(token), self._at_slots(log_prob), self._at_slots(entropy)
 
     def log_sums(self, powers: Sequence[float]) -> Float[Tensor, "B F n"]:
@@ -133,11 +167,11 @@ class NextTokenDistributions:
     def rescored(self, k: int, score: "Rescore") -> "NextTokenDistributions":
         """Return these distributions with other scores for the k most probable tokens (fewer, if the draft has fewer):
         score(tokens, log_probs), which also says by what log-factor the probabilities of all others change."""
-        tokens, log_probs = self.top(min(k, self._drafted.shape[-1]))
+        tokens, log_probs = self.top(min(k, self._size))
         scores, factor = score(tokens, log_probs)
         if self.rows is not None:
             tokens, scores, factor = map(self.rows.take, (tokens, scores, factor))
-        place = tokens if self.vocabulary is None else torch.searchsorted(self.vocabulary.tokens, tokens)
+        place = tokens if self.vocabulary is None else self.vocabulary.places(tokens, self._row)
         logits = (self.drafted - (self._norm[..., None] - factor)).scatter(-1, place, scores.to(self.drafted))
         return NextTokenDistributions(logits, self.hidden, self.vocabulary, self.rows)
 

@@ -15,11 +15,13 @@ typedef struct {
                           float *, int);
     int (*llama_layers)(const layer *, long, float *, const rotations *, long, const cache *, const sight *, float *,
                         float *const *, int);
-    void (*linear)(const matrix *, const float *, long, float *, float *, int);
+    void (*linear)(const matrix *, const float *, long, float *, float *, long, int);
+    void (*add_own_tokens)(const float *, const int64_t *, long, long, const void *, long, const int64_t *, long, float *,
+                           long, int);
     void (*rank_rows)(const float *, long, long, long, long, int64_t *, float *, float *, float *, int);
     int (*raise_followers)(const int64_t *, long, long, const int64_t *, const int64_t *, const int64_t *, long,
-                           const int64_t *, const int64_t *, long, float *, long, const int64_t *, long,
-                           const double *, long, long);
+                           const int64_t *, const int64_t *, long, float *, long, const int64_t *, const int64_t *,
+                           long, long, const double *, long, long);
     int (*decide)(const Yields *, long, long, const void *, int, int, const uint8_t *, const int64_t *, const int64_t *,
                   long, double, long, uint8_t *, uint8_t *, int64_t *, int64_t *);
     void (*confidences)(const network *, const void *const *, long, float *);
@@ -37,7 +39,8 @@ typedef struct {
 } plan;
 
 /* table: embeddings of `known` tokens. ids: the tokens that are drafted from, NULL for all. room: floats that the layers
-   need for a state, and for each slot that it sees, `lanes` for each thread. */
+   need for a state, and for each slot that it sees, `lanes` for each thread. all: LM head of all tokens, NULL where no
+   text has tokens of its own. */
 typedef struct {
     matrix fc, lm_head;
     const layer *layers;
@@ -46,10 +49,12 @@ typedef struct {
     long known, halves;
     const int64_t *ids;
     long vocabulary, hidden, room, lanes;
+    const void *all;
+    long all_halves;
 } head;
 
 /* The rows' roots: tokens, states (rows, hidden), tokens before each. The cache has `places` of the text, and of row r its
-   first slot at r * step. */
+   first slot at r * step. own: ids of tokens that only these texts have, (rows, more), -1 for none. */
 typedef struct {
     long rows;
     const int64_t *root, *lengths;
@@ -58,6 +63,8 @@ typedef struct {
     long values, head, step, places;
     const float *cosine, *sine;
     long known;
+    const int64_t *own;
+    long more;
 } text;
 
 /* What raises the logits, see ngrams.c; kinds: 0 for nothing. */
@@ -134,7 +141,7 @@ static char *lay_out(const plan *p, const head *h, const text *t, int threads, c
     m->features = take(&room, wide * h->hidden * real), m->x = take(&room, wide * h->hidden * real);
     long inner = most_of(wide * most_of(h->room, 2 * h->hidden) + threads * h->lanes * (places + h->lanes), 1);
     m->inner = take(&room, inner * real);
-    m->logits = take(&room, wide * h->vocabulary * real);
+    m->logits = take(&room, wide * (h->vocabulary + t->more) * real);
     m->top = take(&room, wide * p->K * whole), m->log_prob = take(&room, wide * p->K * real);
     m->entropy = take(&room, wide * real), m->log_norm = take(&room, wide * real);
     float **of_candidates[] = {&m->joint, &m->score, &m->entropies, &m->mosts};
@@ -156,12 +163,12 @@ long room_of(const plan *p, const head *h, const text *t, int threads) {
 }
 
 /* Append candidate `which` of those below the frontier's nodes of row r. */
-static void append(const plan *p, const head *h, const rooms *m, long r, long which) {
+static void append(const plan *p, const head *h, const text *of, const rooms *m, long r, long which) {
     const nodes *t = &m->tree;
     long from = m->now.begin[r] + which / p->K, rank = which % p->K, above = r * t->slots + m->now.slot[from];
     long at = r * t->slots + t->count[r]++;
-    int64_t place = m->top[from * p->K + rank];
-    t->token[at] = h->ids ? h->ids[place] : place;
+    int64_t place = m->top[from * p->K + rank], beyond = place - h->vocabulary;
+    t->token[at] = beyond >= 0 ? of->own[r * of->more + beyond] : h->ids ? h->ids[place] : place;
     t->parent[at] = m->now.slot[from], t->depth[at] = t->depth[above] + 1, t->rank[at] = rank;
     t->log_prob[at] = m->log_prob[from * p->K + rank], t->log_joint[at] = m->joint[which];
     t->entropy[at] = m->entropy[from], t->most[at] = m->log_prob[from * p->K], t->score[at] = m->score[which];
@@ -193,8 +200,8 @@ static void score_row(const functions *f, const plan *p, const rooms *m, long r,
 
 /* Let row r's candidates join, and its next frontier begin at number `from`; return where that ends. capped: what only
    limits keep out. */
-static long join_row(const functions *f, const plan *p, const head *h, const rooms *m, long r, long from,
-                     int64_t *capped) {
+static long join_row(const functions *f, const plan *p, const head *h, const text *t, const rooms *m, long r,
+                     long from, int64_t *capped) {
     long n = (m->now.begin[r + 1] - m->now.begin[r]) * p->K, grown = m->tree.count[r], survivors = 0;
     score_row(f, p, m, r, n);
     for (long i = 0; i < n; i++) {
@@ -206,10 +213,20 @@ static long join_row(const functions *f, const plan *p, const head *h, const roo
     long space = p->reranked ? wanted + 1 : p->most - grown, count = wanted < space ? wanted : space;
     *capped += p->reranked ? 0 : (p->strict ? survivors : wanted) - count;
     the_best(m->score, p->network ? m->joint : 0, m->usable, 1, n, count, m->chosen);
-    for (long i = 0; i < (p->reranked ? n : count); i++) append(p, h, m, r, p->reranked ? i : m->chosen[i]);
+    for (long i = 0; i < (p->reranked ? n : count); i++) append(p, h, t, m, r, p->reranked ? i : m->chosen[i]);
     for (long i = 0; i < count && count < space; i++, from++)
         m->next.row[from] = r, m->next.slot[from] = grown + (p->reranked ? m->chosen[i] : i);
     return from;
+}
+
+/* Logits after states of the frontier: of the vocabulary, then of the texts' own tokens. */
+static void read_logits(const functions *f, const head *h, const text *t, const rooms *m, const float *states,
+                        int threads) {
+    long many = m->now.begin[t->rows];
+    f->linear(&h->lm_head, states, many, m->inner, m->logits, h->vocabulary + t->more, threads);
+    if (t->more)
+        f->add_own_tokens(states, m->now.row, many, h->hidden, h->all, h->all_halves, t->own, t->more, m->logits,
+                          h->vocabulary, threads);
 }
 
 /* Run the draft over the frontier, whose nodes take the cache's columns from `column` on, to its logits. Returns the column
@@ -243,7 +260,7 @@ static long expand(const functions *f, const head *h, const text *t, const rooms
         long r = m->now.row[i], entry = 1 + column + i - m->now.begin[r];
         memcpy(m->states + (r * m->entries + entry) * h->hidden, m->x + i * h->hidden, size);
     }
-    f->linear(&h->lm_head, m->x, many, m->inner, m->logits, threads);
+    read_logits(f, h, t, m, m->x, threads);
     return column + widest;
 }
 
@@ -329,15 +346,15 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
         memcpy(m.states + r * m.entries * h->hidden, t->hidden + r * h->hidden, h->hidden * sizeof(float));
     }
     m.now.begin[t->rows] = t->rows;
-    f->linear(&h->lm_head, t->hidden, t->rows, m.inner, m.logits, threads);
+    read_logits(f, h, t, &m, t->hidden, threads);
     double spent = s->start;
     for (long level = 0, column = 0;; level++) {
         long many = m.now.begin[t->rows];
         if (g->kinds && f->raise_followers(g->text, g->stride, g->longest, g->lengths, tree->token, tree->parent,
                                            tree->slots, m.now.row, m.now.slot, many, m.logits, h->vocabulary, h->ids,
-                                           g->plausible, g->prior, g->shortest, g->kinds))
+                                           t->own, t->more, g->plausible, g->prior, g->shortest, g->kinds))
             return -2;
-        f->rank_rows(m.logits, many, h->vocabulary, p->K, p->entropy, m.top, m.log_prob, m.entropy, m.log_norm,
+        f->rank_rows(m.logits, many, h->vocabulary + t->more, p->K, p->entropy, m.top, m.log_prob, m.entropy, m.log_norm,
                      threads);
         for (long i = 0; i < many; i++)
             if (m.log_norm[i] != m.log_norm[i]) return -3;
@@ -347,7 +364,7 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
             passes[r] += wide > 0;
             memcpy(expanded + (level * t->rows + r) * p->width, m.now.slot + begin, wide * sizeof *expanded);
             m.next.begin[r] = next;
-            next = join_row(f, p, h, &m, r, next, capped + r);
+            next = join_row(f, p, h, t, &m, r, next, capped + r);
         }
         m.next.begin[t->rows] = next;
         if (level == p->levels - 1) next = 0;

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels import llama_layer, network, ngrams, paying, rows
+from c2t.kernels import llama_layer, network, ngrams, own_tokens, paying, rows
 from c2t.kernels.compiled import library
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.layered import Layered
@@ -31,14 +31,15 @@ UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead o
 
 
 class Head(NamedTuple):
-    """Parts of a head: what joins token and feature, its layers, the embeddings, the LM head, and the tokens that this
-    one is of, in rising order (None: all)."""
+    """Parts of a head: what joins token and feature, its layers, the embeddings, the LM head, the tokens that this one
+    is of, in rising order (None: all), and the LM head of all tokens (None: no text has tokens of its own)."""
 
     fc: PackedFc
     layers: PackedLayers
     table: Float[Tensor, "V H"]
     lm_head: PackedMatrix
     tokens: Int[Tensor, " v"] | None
+    all_rows: Float[Tensor, "V H"] | None
 
 
 class Texts(NamedTuple):
@@ -47,6 +48,7 @@ class Texts(NamedTuple):
     (`DraftPhase.entries`).
 
     places: slots of the longest text. step: slots of a row in all heads. turns: cosines and sines of all positions.
+    own: tokens of each text that the head's vocabulary lacks, -1 for none.
     """
 
     root: Int[Tensor, " B"]
@@ -56,6 +58,7 @@ class Texts(NamedTuple):
     places: int
     step: int
     turns: tuple[Float[Tensor, "P h"], Float[Tensor, "P h"]]
+    own: Int[Tensor, "B E"]
 
 
 class Raised(NamedTuple):
@@ -91,8 +94,8 @@ class GrownColumns(NamedTuple):
 
 class _Functions(ctypes.Structure):
     _fields_ = [
-        (name, _POINTER)
-        for name in ("linear_of_both", "layers", "linear", "rank_rows", "raise_followers", "decide", "confidences")
+        *((name, _POINTER) for name in ("linear_of_both", "layers", "linear", "own_tokens")),
+        *((name, _POINTER) for name in ("rank_rows", "raise_followers", "decide", "confidences")),
     ]
 
 
@@ -118,6 +121,8 @@ class _Head(ctypes.Structure):
         *((name, _LONG) for name in ("known", "halves")),
         ("ids", _POINTER),
         *((name, _LONG) for name in ("vocabulary", "hidden", "room", "lanes")),
+        ("all", _POINTER),
+        ("all_halves", _LONG),
     ]
 
 
@@ -128,6 +133,8 @@ class _Text(ctypes.Structure):
         *((name, _LONG) for name in ("values", "head", "step", "places")),
         *((name, _POINTER) for name in ("cosine", "sine")),
         ("known", _LONG),
+        ("own", _POINTER),
+        ("more", _LONG),
     ]
 
 
@@ -146,27 +153,29 @@ class _Ngrams(ctypes.Structure):
 def compiled() -> tuple[ctypes.CDLL, _Functions] | None:
     """Return the compiled function and those that it calls, None where one of them cannot be had."""
     found = library(Path(__file__).with_suffix(".c"))
-    parts = [llama_layer.kernels(), *(part.compiled() for part in (rows, ngrams, paying, network))]
+    parts = [llama_layer.kernels(), *(part.compiled() for part in (own_tokens, rows, ngrams, paying, network))]
     if found is None or None in parts:
         return None
-    layers, ranking, mixing, budgets, classifying = parts
+    layers, naming, ranking, mixing, budgets, classifying = parts
     of = ctypes.POINTER
     of_all = (of(_Plan), of(_Head), of(_Text))
     found.room_of.argtypes, found.room_of.restype = (*of_all, _INT), _LONG
     found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), of(_Spending), *[_POINTER] * 8, _INT)
     found.draft_phase.restype = _LONG
-    called = (layers.linear_of_both, layers.llama_layers, layers.linear)
+    called = (layers.linear_of_both, layers.llama_layers, layers.linear, naming.add_own_tokens)
     called += (ranking.rank_rows, mixing.raise_followers, budgets.decide, classifying.confidences)
     return found, _Functions(*(ctypes.cast(function, _POINTER) for function in called))
 
 
 def serves(head: Head, plan: Layered) -> bool:
     """Return True if a phase of this plan can run on this head: on a CPU with a compiler, with an LM head of whole
-    panels, a classifier that C can read, the same number of children for every node, and no more than MOST candidates a
-    level, for which there is room."""
+    panels, rows of all tokens and a classifier that C can read, the same number of children for every node, and no more
+    than MOST candidates a level, for which there is room."""
     whole = head.lm_head.outputs == head.lm_head.struct.outputs
+    named = head.all_rows is None or own_tokens.serves(head.all_rows)
     read = plan.network is None or plan.network.in_c is not None
-    return compiled() is not None and whole and read and plan.branching is None and plan.width * plan.K <= MOST
+    fits = plan.branching is None and plan.width * plan.K <= MOST
+    return compiled() is not None and whole and named and read and fits
 
 
 class DraftPhase:
@@ -176,13 +185,14 @@ class DraftPhase:
         self.head, self.plan = head, plan
         self.entries = plan.width * (plan.levels - 1)  # slots of the cache that a row's tree takes
         self._room = torch.empty(0, dtype=torch.uint8)
-        fc, layers, table, lm_head, tokens = head
+        fc, layers, table, lm_head, tokens, all_rows = head
         self._plan = _plan(plan, lm_head.outputs)
         self._head = _Head(
             *(fc.matrix.struct, lm_head.struct, layers.address, len(layers)),
             *(table.data_ptr(), len(table), table.dtype == torch.bfloat16),
             *(None if tokens is None else tokens.data_ptr(), lm_head.outputs),
             *(table.shape[1], layers.width, llama_layer.panel() // 2),
+            *((None, 0) if all_rows is None else (all_rows.data_ptr(), all_rows.dtype == torch.bfloat16)),
         )
 
     def __call__(
@@ -193,7 +203,7 @@ class DraftPhase:
         refuse_nan() is called, and raises, if a distribution of the draft is NaN. IndexError for a token that has no
         embedding, and for positions beyond `turns`.
         """
-        root, hidden, lengths, buffers, places, step, (cosine, sine) = text
+        root, hidden, lengths, buffers, places, step, (cosine, sine), own = text
         root, hidden, lengths = root.contiguous(), hidden.contiguous(), lengths.contiguous()
         assert hidden.dtype == buffers[0].dtype == torch.float32
         assert root.dtype == lengths.dtype == torch.int64
@@ -202,6 +212,7 @@ class DraftPhase:
         of_text = _Text(
             *(count, root.data_ptr(), lengths.data_ptr(), hidden.data_ptr(), ctypes.addressof(buffers.addresses)),
             *(strides[0], strides[-3], step, places, cosine.data_ptr(), sine.data_ptr(), len(cosine)),
+            *(own.data_ptr(), own.shape[1]),
         )
         self._head.table = self.head.table.data_ptr()
         function, called = compiled()

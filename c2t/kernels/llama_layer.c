@@ -216,12 +216,12 @@ static inline long parts_of(const matrix *m, long rows) {
         for (long part = 0, from = 0, to; part < parts; part++, from = to)                                        \
             if (to = (part + 1) * (rows) / parts, 1)
 
-static void project(const matrix *m, const void *x, long rows, float *y) {
+static void project(const matrix *m, const void *x, long rows, float *y, long stride) {
     pair columns[MAX_ROWS];
     FOR_PANELS_AND_PARTS(m, rows) {
         multiply(m, p, x, from, to - from, part, parts, columns);
         for (long r = from; r < to; r++) {
-            float *place = y + r * m->outputs + p * 2 * W;
+            float *place = y + r * stride + p * 2 * W;
             AT(place) = AT(columns[r - from]), AT(place + W) = AT(columns[r - from] + W);
         }
     }
@@ -515,7 +515,7 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
                 normalise(x, l->read_norm, l->epsilon, rows, hidden, normal, l->qkv.kind);
             else
                 copy(x, rows, hidden, normal, l->qkv.kind);
-            project(&l->qkv, normal, rows, joined);
+            project(&l->qkv, normal, rows, joined, l->qkv.outputs);
             turn(l, joined, t, rows, keys, c);
             attention(l, joined, keys, rows, c, s, mine, attended);
             round_rows(&l->out, attended, rows);
@@ -531,12 +531,12 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
     return 0;
 }
 
-/* y (rows, outputs) = x (rows, inputs) m' + bias. room: rows * inputs floats. */
-void linear(const matrix *m, const float *x, long rows, float *room, float *y, int threads) {
+/* y = x (rows, inputs) m' + bias, `stride` floats from one row to the next. room: rows * inputs floats. */
+void linear(const matrix *m, const float *x, long rows, float *room, float *y, long stride, int threads) {
 #pragma omp parallel num_threads(threads)
     {
         copy(x, rows, m->inputs, room, m->kind);
-        project(m, room, rows, y);
+        project(m, room, rows, y, stride);
         release_tiles();
     }
 }
@@ -561,7 +561,7 @@ int linear_of_both(const matrix *m, const void *table, long known, int halves, c
             }
             if (m->kind == BYTES) round_to_bytes(place(room, r * m->inputs, BYTES), m->inputs);
         }
-        project(m, room, rows, y);
+        project(m, room, rows, y, m->outputs);
         release_tiles();
     }
     return 0;

@@ -71,7 +71,7 @@ def kernels() -> ctypes.CDLL | None:
         found.llama_layers.argtypes = (
             *(layer, _LONG, _POINTER, of(_Rotations), _LONG, of(_Cache), of(_Sight), _POINTER, _POINTER, _INT),
         )
-        found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _POINTER, _INT)
+        found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _INT)
         found.linear_of_both.argtypes = (
             *(matrix, _POINTER, _LONG, _INT, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT),
         )
@@ -165,7 +165,7 @@ def fastest_of(kinds: tuple[Kind, ...]) -> Kind:
     for _ in range(20):  # the fastest run counts: what else the machine does only adds to it
         for kind, matrix in ways.items():
             start = time.perf_counter()
-            kernels().linear(matrix.struct, rows.data_ptr(), len(rows), room.data_ptr(), out.data_ptr(), 1)
+            kernels().linear(matrix.struct, rows.data_ptr(), len(rows), room.data_ptr(), out.data_ptr(), len(weight), 1)
             seconds[kind] = min(seconds[kind], time.perf_counter() - start)
     fastest = min(seconds, key=seconds.__getitem__)
     return fastest if MARGIN * seconds[fastest] < seconds[Kind.HALVES] else Kind.HALVES
@@ -201,7 +201,7 @@ class PackedMatrix:
         x = x.float().contiguous()
         out = x.new_empty(*x.shape[:-1], self.struct.outputs)
         rows, room = x.numel() // self.struct.inputs, torch.empty_like(x)
-        made = room.data_ptr(), out.data_ptr()
+        made = room.data_ptr(), out.data_ptr(), self.struct.outputs
         kernels().linear(self.struct, x.data_ptr(), rows, *made, torch.get_num_threads())
         return out if self.outputs == self.struct.outputs else out[..., : self.outputs]
 

@@ -39,37 +39,46 @@ static long count_followers(const int64_t *text, long length, const int64_t *con
     return followers;
 }
 
-/* The place of a token in ascending ids, -1 if it is not there. */
-static long place_of(int64_t token, const int64_t *ids, long count) {
-    if (!ids) return token;
-    long low = 0, high = count;
+/* Tokens that logits are of: `count` in rising order, NULL for all, then the `own` of each text (-1: none). */
+typedef struct {
+    const int64_t *common, *of_text;
+    long count, own;
+} vocabulary;
+
+/* The place of a token, -1 if text r has none for it. */
+static long place_of(int64_t token, const vocabulary *v, long r) {
+    if (!v->common) return token;
+    for (long i = 0; i < v->own; i++)
+        if (v->of_text[r * v->own + i] == token) return v->count + i;
+    const int64_t *ids = v->common;
+    long low = 0, high = v->count;
     while (low < high) {
         long middle = (low + high) / 2;
         if (ids[middle] < token) low = middle + 1;
         else high = middle;
     }
-    return low < count && ids[low] == token ? low : -1;
+    return low < v->count && ids[low] == token ? low : -1;
 }
 
 /* How many logits come before this one: greater ones, and equal ones of lower id. */
-static long before(const float *x, long vocabulary, long place) {
+static long before(const float *x, long size, long place) {
     int count = 0;
     for (long i = 0; i < place; i++) count += x[i] >= x[place];
-    for (long i = place + 1; i < vocabulary; i++) count += x[i] > x[place];
+    for (long i = place + 1; i < size; i++) count += x[i] > x[place];
     return count;
 }
 
-static double log_sum_exp(const float *x, long vocabulary) {
-    long whole = vocabulary / W * W;
+static double log_sum_exp(const float *x, long size) {
+    long whole = size / W * W;
     vector most = {0}, sum = {0};
     most -= INFINITE;
     for (long i = 0; i < whole; i += W) most = choose(READ(x + i) > most, READ(x + i), most);
     float peak = -INFINITE;
     for (int i = 0; i < W; i++) peak = most[i] > peak ? most[i] : peak;
-    for (long i = whole; i < vocabulary; i++) peak = x[i] > peak ? x[i] : peak;
+    for (long i = whole; i < size; i++) peak = x[i] > peak ? x[i] : peak;
     for (long i = 0; i < whole; i += W) sum += exponential(READ(x + i) - peak);
     double all = total(sum);
-    for (long i = whole; i < vocabulary; i++) all += __builtin_exp(x[i] - peak);
+    for (long i = whole; i < size; i++) all += __builtin_exp(x[i] - peak);
     return peak + __builtin_log(all);
 }
 
@@ -80,13 +89,12 @@ static double log_add(double a, double b) {
 }
 
 /* Raise the logits of `count` slots, row after row of a vocabulary, in place: slot[s] of tree row[s]. text: `stride`
-   tokens from one to the next; trees of `size` slots. ids: the tokens of the vocabulary in rising order, 0 for all. A
-   token is raised if fewer than `plausible` come before it. prior: a weight for each of `kinds` lengths of a context,
+   tokens from one to the next; trees of `size` slots. A token is raised if fewer than `plausible` come before it. prior: a weight for each of `kinds` lengths of a context,
    from `shortest` on. room: for as many followers as the longest text has tokens. */
 static void raise_all(const int64_t *text, long stride, const int64_t *lengths, const int64_t *token,
                       const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
-                      float *logits, long vocabulary, const int64_t *ids, long plausible, const double *prior,
-                      long shortest, long kinds, follower *room) {
+                      float *logits, const vocabulary *v, long plausible, const double *prior, long shortest,
+                      long kinds, follower *room) {
     for (long s = 0; s < count; s++) {
         const int64_t *own = text + row[s] * stride;
         int64_t context[shortest + kinds - 1];
@@ -101,15 +109,16 @@ static void raise_all(const int64_t *text, long stride, const int64_t *lengths, 
         }
         /* Only ratios matter: instead of lowering all others by `left`, raise these by so much more. The ranks are those
            of the draft, so all of them are found before a logit changes. */
-        float *x = logits + s * vocabulary;
+        long logits_of_each = v->count + v->own;
+        float *x = logits + s * logits_of_each;
         long raised = 0;
         for (long f = 0; f < followers; f++) {
-            long place = place_of(room[f].token, ids, vocabulary);
-            if (place < 0 || !(x[place] > -INFINITE) || before(x, vocabulary, place) >= plausible) continue;
+            long place = place_of(room[f].token, v, row[s]);
+            if (place < 0 || !(x[place] > -INFINITE) || before(x, logits_of_each, place) >= plausible) continue;
             room[raised] = room[f];
             room[raised++].token = place;
         }
-        double norm = raised ? log_sum_exp(x, vocabulary) : 0;
+        double norm = raised ? log_sum_exp(x, logits_of_each) : 0;
         for (long f = 0; f < raised; f++) {
             double share = 0;
             for (long n = 0; n < kinds; n++) share += room[f].times[n] * weight[n];
@@ -122,12 +131,13 @@ static void raise_all(const int64_t *text, long stride, const int64_t *lengths, 
 /* Returns nonzero if there is no memory for the followers. */
 int raise_followers(const int64_t *text, long stride, long longest, const int64_t *lengths, const int64_t *token,
                     const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
-                    float *logits, long vocabulary, const int64_t *ids, long plausible, const double *prior,
-                    long shortest, long kinds) {
+                    float *logits, long count_of_ids, const int64_t *ids, const int64_t *own_ids, long own,
+                    long plausible, const double *prior, long shortest, long kinds) {
+    vocabulary v = {ids, own_ids, count_of_ids, own};
     follower *room = malloc(longest * sizeof *room);
     if (!room || kinds > MOST_KINDS) return 1;
-    raise_all(text, stride, lengths, token, parent, size, row, slot, count, logits, vocabulary, ids, plausible, prior,
-              shortest, kinds, room);
+    raise_all(text, stride, lengths, token, parent, size, row, slot, count, logits, &v, plausible, prior, shortest, kinds,
+              room);
     free(room);
     return 0;
 }

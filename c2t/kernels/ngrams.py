@@ -37,7 +37,8 @@ def compiled() -> ctypes.CDLL | None:
         found.raise_followers.argtypes = (
             *(pointer, size, size, pointer),
             *(pointer, pointer, size, pointer, pointer, size),
-            *(pointer, size, pointer, size, pointer, size, size),
+            *(pointer, size, pointer, pointer, size),
+            *(size, pointer, size, size),
         )
     return found
 
@@ -52,19 +53,23 @@ def raise_followers(
     paths: Paths,
     row: Int[Tensor, " S"],
     slot: Int[Tensor, " S"],
-    logits: Float[Tensor, "*S v"],
+    logits: Float[Tensor, "*S w"],
     ids: Int[Tensor, " v"] | None,
+    own: Int[Tensor, "B E"] | None,
     plausible: int,
     prior_weights: Sequence[float],
 ) -> None:
     """Do `mix` in C for the `plausible` most probable tokens of slot[s] of tree row[s]: change their logits in place,
-    so that their softmax is the mixture. ids: the tokens that the logits are of, in rising order; None for all."""
+    so that their softmax is the mixture.
+
+    ids: the tokens that the logits are of, in rising order; None for all. own: those of each text, behind them."""
     text, (lengths, token, parent), slot = paths.text, (part.contiguous() for part in paths[1:]), slot.contiguous()
+    of_texts, more = (None, 0) if own is None else (own.data_ptr(), own.shape[1])
     failed = compiled().raise_followers(
         *(text.data_ptr(), text.stride(0), text.shape[1], lengths.data_ptr()),
         *(token.data_ptr(), parent.data_ptr(), token.shape[1], row.data_ptr(), slot.data_ptr(), len(slot)),
-        *(logits.data_ptr(), logits.shape[-1], None if ids is None else ids.data_ptr(), plausible),
-        *((ctypes.c_double * len(prior_weights))(*prior_weights), SHORTEST, len(prior_weights)),
+        *(logits.data_ptr(), logits.shape[-1] - more, None if ids is None else ids.data_ptr(), of_texts, more),
+        *(plausible, (ctypes.c_double * len(prior_weights))(*prior_weights), SHORTEST, len(prior_weights)),
     )
     if failed:
         raise MemoryError(f"no memory to count what follows in a text of {text.shape[1]} tokens")

@@ -128,9 +128,15 @@ class DraftSession(ABC):
 
     def _rows(self, hidden: Float[Tensor, "B F H"], rows: Ragged) -> NextTokenDistributions:
         self._take_log_norms()
-        logits = self._logits(rows.take(hidden)[None])[0]
-        self.latest = NextTokenDistributions(logits, hidden, self.vocabulary, rows)
+        logits, vocabulary = self._drafted(rows.take(hidden), rows.row)
+        self.latest = NextTokenDistributions(logits, hidden, vocabulary, rows)
         return self.latest
+
+    def _drafted(
+        self, states: Float[Tensor, "S H"], row: Int[Tensor, " S"]
+    ) -> tuple[Float[Tensor, "S v"], DraftVocabulary | None]:
+        """Return the logits behind states of these rows, and the tokens that they are of."""
+        return self._logits(states[None])[0], self.vocabulary
 
     def _take_log_norms(self) -> None:
         """Keep the log-norms of the latest distributions, which were found when they were ranked, and let go of the

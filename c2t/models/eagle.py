@@ -22,9 +22,10 @@ class Head(nn.Module):
 
     num_layers: number of attention layers, which the cache needs. tokens: ids of the target's tokens that the head can
     name, in rising order; None: all of them. They cost as much as their number in every level of a tree (FR-Spec).
+    shares_lm_head: `drafted` reads the target's LM head; False: one of the head's own.
     """
 
-    num_layers = 1
+    num_layers, shares_lm_head = 1, True
     tokens: Int[Tensor, " v"] | None = None
 
     def __init__(self, config: LlamaConfig | Qwen3Config):

@@ -55,6 +55,8 @@ class Eagle3Head(Head):
     d2t: Tensor
     t2d: Tensor
 
+    shares_lm_head = False
+
     def __init__(
         self,
         config: LlamaConfig | Qwen3Config,

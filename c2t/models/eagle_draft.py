@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from c2t.kernels.draft_phase import DraftPhase, Raised, Spending, Texts, serves
 from c2t.kernels.draft_phase import Head as PhaseHead
 from c2t.kernels.layered import Layered
+from c2t.kernels.own_tokens import add_own_tokens
 from c2t.kernels.tree_attention import grouped_attention
 from c2t.models.draft import DraftSession, refuse_nan
 from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
+from c2t.models.own_tokens import OwnTokens
 from c2t.models.packed_llama import PackedEagle
 from c2t.models.projection import Projection, version_of
 from c2t.protocols import DraftVocabulary, Grown, Root
@@ -31,8 +33,11 @@ class EagleDraft:
     def __init__(self, head: Head, lm_head: nn.Module, rounded: bool = False):
         self.head, self.rounded, self.vocabulary = head, rounded, None
         self.lm_head = Projection(lm_head if head.tokens is None else rows_of(lm_head, head.tokens), rounded)
+        self.all_rows: Float[Tensor, "V H"] | None = None  # of the LM head, where it has some that the draft lacks
         if head.tokens is not None:
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
+            self.known = frozenset(head.tokens.tolist())
+            self.all_rows = lm_head.get_parameter("weight").detach() if head.shares_lm_head else None
         self._forms: dict[type, tuple[list, Any]] = {}
 
     @property
@@ -73,6 +78,12 @@ class EagleSession(DraftSession):
         self.fused = None if self.packed else draft.fused
         self.dtype = next(draft.head.parameters()).dtype
         self._phase: DraftPhase | None = None
+        self.own = OwnTokens(draft.known, draft.vocabulary.tokens.device) if self._names_all else None
+
+    @property
+    def _names_all(self) -> bool:
+        """True if a text's tokens that the draft lacks join it: subclasses read the LM head in ways of their own."""
+        return type(self) is EagleSession and self.draft.all_rows is not None
 
     def grow_by(
         self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
@@ -87,8 +98,9 @@ class EagleSession(DraftSession):
             self.cache.append(number, self.hidden, rows, layers.kv_heads, phase.entries, layers.dim)
         places = self.cache.length
         turns = self.packed.decoder.rotations.below(places + plan.levels + 1)
+        own = root.token.new_empty(rows, 0) if self.own is None else self.own.ids
         text = Texts(
-            root.token, self.hidden[:, 0], self.cache.lengths, self.cache.buffers, places, self.cache.step, turns
+            root.token, self.hidden[:, 0], self.cache.lengths, self.cache.buffers, places, self.cache.step, turns, own
         )
         grown = phase(text, raised, spending, lambda: refuse_nan(torch.ones((), dtype=torch.bool)))
         self.expanded, self.passes = True, grown.passes
@@ -101,7 +113,7 @@ class EagleSession(DraftSession):
         lm_head = self.draft.lm_head.packed()  # a new copy where its weights have changed
         if self._phase is None or self._phase.plan != plan or self._phase.head.lm_head is not lm_head:
             tokens = self.vocabulary and self.vocabulary.tokens
-            head = lm_head and PhaseHead(*self.packed.parts, lm_head, tokens)
+            head = lm_head and PhaseHead(*self.packed.parts, lm_head, tokens, self.draft.all_rows)
             fits = head is not None and serves(head, plan) and lm_head.outputs >= plan.K
             self._phase = DraftPhase(head, plan) if fits else None
         return self._phase
@@ -109,7 +121,27 @@ class EagleSession(DraftSession):
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`; each feature is paired with the token after it, so the prompt's first token is
         not read."""
+        if self.own is not None:
+            self.own.observe(tokens, count)
         self._observe(tokens[:, 1:], self.draft.head.read(features), count)
+
+    def fork(self, back: Int[Tensor, " B"]) -> "EagleSession":
+        """See `DraftSession.fork`."""
+        fork: EagleSession = super().fork(back)
+        fork.own = self.own and self.own.fork(back)
+        return fork
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """See `DraftSession.select`."""
+        super().select(rows)
+        if self.own is not None:
+            self.own.select(rows)
+
+    def join(self, other: "EagleSession") -> None:
+        """See `DraftSession.join`."""
+        super().join(other)
+        if self.own is not None:
+            self.own.join(other.own)
 
     def _forward(
         self,
@@ -134,6 +166,15 @@ class EagleSession(DraftSession):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.draft.head.drafted(hidden, self.draft.lm_head).to(hidden.device)
+
+    def _drafted(
+        self, states: Float[Tensor, "S H"], row: Int[Tensor, " S"]
+    ) -> tuple[Float[Tensor, "S v"], DraftVocabulary | None]:
+        logits, vocabulary = super()._drafted(states, row)
+        if self.own is None or not self.own.ids.shape[1]:
+            return logits, vocabulary
+        logits = add_own_tokens(logits, states, row, self.own.ids, self.draft.all_rows)
+        return logits, vocabulary._replace(own=self.own.ids)
 
 
 def rows_of(linear: nn.Linear, rows: Int[Tensor, " v"]) -> nn.Linear:

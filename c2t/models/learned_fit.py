@@ -34,6 +34,8 @@ class LearnedFit(nn.Module):
     """Fit for a draft that names `tokens` (rising ids) at `depths` depths. embed_tokens: the target's, which is not
     learned and not stored."""
 
+    tokens: Tensor
+
     def __init__(self, embed_tokens: nn.Embedding, tokens: Int[Tensor, " v"], depths: int, width: int, rank: int):
         super().__init__()
         size = embed_tokens.weight.shape[1]
@@ -63,7 +65,9 @@ class LearnedFit(nn.Module):
     ) -> tuple[Float[Tensor, "*B C"], Float[Tensor, "*B 1"]]:
         """See `c2t.models.conditioned.Fit`."""
         depth = self.clamped(path.depth)
-        behind = self.vectors[torch.searchsorted(self.tokens, tokens)]
+        place = torch.searchsorted(self.tokens, tokens).clamp(max=len(self.tokens) - 1)
+        known = self.tokens[place] == tokens  # a text's own tokens are not: they fit as well as any
+        behind = self.vectors[place] * known[..., None]
         fit = (behind @ self.query(path)[..., None])[..., 0]
         factor = (self.others[depth] - 1)[..., None] * log_rest(log_probs) + self.bias[depth][..., None]
         return self.marginal[depth][..., None] * log_probs + fit, factor

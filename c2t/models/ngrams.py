@@ -91,8 +91,9 @@ class NgramSession(WrappedSession):
         paths = Paths(self.text, self.lengths, tree.token, tree.parent)
         if serves(rows.drafted):
             rows = rows.own()
-            real, ids = rows.rows or whole(*slots.shape, slots.device), rows.vocabulary and rows.vocabulary.tokens
-            raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, PLAUSIBLE, self.prior_weights)
+            real = rows.rows or whole(*slots.shape, slots.device)
+            ids, own = rows.vocabulary[::2] if rows.vocabulary else (None, None)
+            raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, own, PLAUSIBLE, self.prior_weights)
             return rows
 
         def mixed(tokens: Int[Tensor, "B F K"], log_probs: Float[Tensor, "B F K"]) -> tuple[Tensor, Tensor]:

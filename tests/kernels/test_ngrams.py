@@ -44,15 +44,17 @@ def level(seed: int, longest: int = 60) -> Level:
     return Level(Paths(text, lengths, tree.token, tree.parent), slots, logits)
 
 
-def in_c(paths: Paths, slots: Tensor, logits: Tensor, ids: Tensor | None = IDS) -> Tensor:
+def in_c(paths: Paths, slots: Tensor, logits: Tensor, ids: Tensor | None = IDS, own: Tensor | None = None) -> Tensor:
     changed, rows = logits.clone(), Ragged.of(slots >= 0)
     assert serves(changed)
-    raise_followers(paths, rows.row, rows.take(slots), changed, ids, PLAUSIBLE, PRIOR_WEIGHTS)
+    raise_followers(paths, rows.row, rows.take(slots), changed, ids, own, PLAUSIBLE, PRIOR_WEIGHTS)
     return changed
 
 
-def in_torch(paths: Paths, slots: Tensor, logits: Tensor, ids: Tensor | None = IDS) -> Tensor:
-    known = None if ids is None else DraftVocabulary(ids, 100)
+def in_torch(
+    paths: Paths, slots: Tensor, logits: Tensor, ids: Tensor | None = IDS, own: Tensor | None = None
+) -> Tensor:
+    known = None if ids is None else DraftVocabulary(ids, 100, own)
     old = NextTokenDistributions(logits.double(), None, known, Ragged.of(slots >= 0))
     return old.rescored(PLAUSIBLE, lambda *top: mix(paths, slots, *top, PRIOR_WEIGHTS)).drafted
 
@@ -67,6 +69,20 @@ def test_distributions_are_those_of_torch(longest: int, ids: Tensor | None) -> N
         torch.testing.assert_close(found.softmax(1), wanted.softmax(1).float(), rtol=1e-5, atol=1e-9)
         changed += int((found != logits).any(1).sum())
     assert changed >= (3 if longest == 8 else 30)
+
+
+def test_tokens_that_only_a_text_has_are_raised_in_it() -> None:
+    """Token 0 is not among the draft's; of three texts of five it is their own."""
+    own, raised = torch.tensor([[95, 0], [0, -1], [-1, -1], [0, 96], [97, -1]]), 0
+    for seed in range(10):
+        paths, slots, logits = level(seed)
+        row = Ragged.of(slots >= 0).row
+        theirs = torch.randn(len(logits), 2).mul(3).masked_fill(own[row] < 0, float("-inf"))
+        logits = torch.cat([logits, theirs], 1)
+        found, wanted = in_c(paths, slots, logits, IDS, own), in_torch(paths, slots, logits, IDS, own)
+        torch.testing.assert_close(found.softmax(1), wanted.softmax(1).float(), rtol=1e-5, atol=1e-9)
+        raised += int((found != logits)[:, len(IDS) :].sum())
+    assert raised >= 5
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:

@@ -96,16 +96,22 @@ class LevelByLevel(NamedTuple):
         return self.draft.expand(tree, slots)
 
 
-@pytest.fixture(scope="module", params=["head", "n-grams", pytest.param("bytes", marks=needs_bytes)])
+KINDS = ["head", "n-grams", "few tokens", "few tokens, n-grams", pytest.param("bytes", marks=needs_bytes)]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def pair(request: pytest.FixtureRequest) -> Pair:
     tiny = load_pair("tiny", dtype=torch.float32)
+    if "few tokens" in request.param:  # so that texts have tokens of their own
+        tiny.draft.head.tokens = torch.arange(0, tiny.target.config.vocab_size, 4)
+        tiny = replace(tiny, draft=EagleDraft(tiny.draft.head, tiny.target.lm_head))
     if request.param == "bytes":
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(llama_layer, "bytes_pay", lambda: True)
             tiny = replace(tiny, draft=EagleDraft(tiny.draft.head, tiny.target.lm_head, rounded=True))
             packed = tiny.draft.packed.fc.matrix, tiny.draft.lm_head.packed()
         assert {matrix.kind for matrix in packed} == {Kind.BYTES}
-    return with_ngrams(tiny) if request.param == "n-grams" else tiny
+    return with_ngrams(tiny) if "n-grams" in request.param else tiny
 
 
 @pytest.mark.parametrize("name", POLICIES)

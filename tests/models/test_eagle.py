@@ -128,10 +128,11 @@ def with_tokens(folder, tokens: list[int]) -> EagleDraft:
 
 
 @torch.no_grad()
-def test_a_head_with_few_tokens_drafts_these_alone(tmp_path, draft: EagleDraft) -> None:
+def test_a_head_with_few_tokens_drafts_these_and_the_texts_own(tmp_path, draft: EagleDraft) -> None:
     """Its distributions are the whole head's, renormalised; the text is the target's."""
-    tokens = [2, 3, 5, 11, 13, 17]
-    narrow = with_tokens(tmp_path, tokens)
+    narrow = with_tokens(tmp_path, [2, 3, 5, 11, 13, 17])
+    tokens = sorted({2, 3, 5, 11, 13, 17, *PROMPTS[0]})
+    assert len(tokens) > 6
     rows = []
     for one in (draft, narrow):
         session = one.session()

@@ -1,0 +1,57 @@
+"""Logits of tokens that a draft's vocabulary lacks and its texts have (`c2t.models.own_tokens`): behind those of the
+vocabulary, in C on a CPU (own_tokens.c), else in torch."""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.kernels import llama_layer
+from c2t.kernels.compiled import library
+
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled function, None where it cannot be had."""
+    found = library(Path(__file__).with_suffix(".c"))
+    if found is not None:
+        pointer, size = ctypes.c_void_p, ctypes.c_long
+        found.add_own_tokens.argtypes = (*[pointer] * 2, *[size] * 2, pointer, size, pointer, size, pointer, size)
+        found.add_own_tokens.argtypes += (ctypes.c_int,)
+    return found
+
+
+def serves(lm_head: Float[Tensor, "V H"]) -> bool:
+    """Return True if the function in C can read this LM head: on a CPU with a compiler, in float32 or bf16."""
+    whole = lm_head.shape[1] % (llama_layer.panel() // 2) == 0 if compiled() and llama_layer.kernels() else False
+    return whole and lm_head.device.type == "cpu" and lm_head.dtype in _DTYPES and lm_head.is_contiguous()
+
+
+def add_own_tokens(
+    logits: Float[Tensor, "S v"],
+    states: Float[Tensor, "S H"],
+    text: Int[Tensor, " S"],
+    ids: Int[Tensor, "B E"],
+    lm_head: Float[Tensor, "V H"],
+) -> Float[Tensor, "S w"]:
+    """Return these logits with those of each text's own tokens behind them, -inf for an id of -1.
+
+    states: what the logits are of. text: the row of `ids` that each of them belongs to. lm_head: rows of all tokens.
+    """
+    common, own = logits.shape[1], ids.shape[1]
+    if not (serves(lm_head) and states.dtype == logits.dtype == torch.float32 and logits.device.type == "cpu"):
+        ids = ids[text]
+        more = (lm_head[ids.clamp(min=0)].to(states) @ states[..., None])[..., 0].to(logits)
+        return torch.cat([logits, more.masked_fill(ids < 0, float("-inf"))], 1)
+    joined, states, text = logits.new_empty(len(logits), common + own), states.contiguous(), text.contiguous()
+    joined[:, :common] = logits
+    compiled().add_own_tokens(
+        *(states.data_ptr(), text.data_ptr(), *states.shape, lm_head.data_ptr(), lm_head.dtype == torch.bfloat16),
+        *(ids.data_ptr(), own, joined.data_ptr(), common, torch.get_num_threads()),
+    )
+    return joined
