@@ -26,7 +26,7 @@ from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
 from c2t.storage.provenance import processor
 
-FORMAT = 6  # of the files; those of another one are not read, but measured again
+FORMAT = 7  # of the files; those of another one are not read, but measured again
 SEEN = 32  # prompts, from all files and categories alike, of which the shortest are measured on
 
 

@@ -42,11 +42,11 @@ class DraftVocabulary(NamedTuple):
     own: Int[Tensor, "B E"] | None = None
 
     def ids(self, place: Int[Tensor, "*S K"], row: Int[Tensor, " S"] | None) -> Int[Tensor, "*S K"]:
-        """Return the tokens whose logits stand at these places. row: of each distribution, if rows have own tokens."""
+        """Return the tokens whose logits stand at these places. row: of each distribution; None: they are (B, F)."""
         if self.own is None:
             return self.tokens[place]
-        common = len(self.tokens)
-        own = self.own[row].gather(1, (place - common).clamp(min=0))
+        common, own = len(self.tokens), self._own(row, place)
+        own = own.gather(-1, (place - common).clamp(min=0))
         return torch.where(place < common, self.tokens[place.clamp(max=common - 1)], own)
 
     def places(self, ids: Int[Tensor, "*S K"], row: Int[Tensor, " S"] | None) -> Int[Tensor, "*S K"]:
@@ -54,16 +54,21 @@ class DraftVocabulary(NamedTuple):
         place = torch.searchsorted(self.tokens, ids)
         if self.own is None:
             return place
-        same = ids[..., None] == self.own[row][:, None]
+        same = ids[..., None] == self._own(row, ids)[..., None, :]
         return torch.where(same.any(-1), len(self.tokens) + same.int().argmax(-1), place)
 
-    def spread(self, logits: Float[Tensor, "*S v"], row: Int[Tensor, " S"] | None) -> Float[Tensor, "*S V"]:
+    def spread(self, logits: Float[Tensor, "*S w"], row: Int[Tensor, " S"] | None) -> Float[Tensor, "*S V"]:
         """Return logits of the whole vocabulary; -inf for tokens that the draft does not have."""
         full, common = logits.new_full((*logits.shape[:-1], self.size), float("-inf")), len(self.tokens)
         full[..., self.tokens] = logits[..., :common]
         if self.own is None:
             return full
-        return full.scatter_reduce(1, self.own[row].clamp(min=0), logits[:, common:], "amax")
+        return full.scatter_reduce(-1, self._own(row, logits).clamp(min=0), logits[..., common:], "amax")
+
+    def _own(self, row: Int[Tensor, " S"] | None, like: Shaped[Tensor, "*S n"]) -> Int[Tensor, "*S E"]:
+        """Return the own tokens beside each distribution."""
+        own = self.own[:, None] if row is None else self.own[row]
+        return own.expand(*like.shape[:-1], -1)
 
 
 class NextTokenDistributions:
@@ -98,12 +103,12 @@ class NextTokenDistributions:
 
     @property
     def _size(self) -> int:
-        """Tokens that every row's distributions have."""
+        """Tokens that the distributions of all rows have in common."""
         return self._drafted.shape[-1] if self.vocabulary is None else len(self.vocabulary.tokens)
 
     @cached_property
-    def drafted(self) -> Float[Tensor, "*S v"]:
-        """Logits of the draft's vocabulary, of the slots `rows`, as float32 or float64."""
+    def drafted(self) -> Float[Tensor, "*S w"]:
+        """Logits of the draft's vocabulary, then of texts' own tokens, of the slots `rows`, as float32 or float64."""
         exact = self._drafted.dtype in (torch.float32, torch.float64)
         return self._drafted if exact else self._drafted.float()
 
@@ -132,7 +137,8 @@ class NextTokenDistributions:
         return self.logits - self.log_norm
 
     def top(self, k: int) -> tuple[Int[Tensor, "B F K"], Float[Tensor, "B F K"]]:
-        """Return the k most probable tokens and their log-probabilities, most probable first, equal ones by lowest id.
+        """Return the k most probable tokens and their log-probabilities, most probable first, equal ones by lowest id,
+        a text's own behind the others.
 
         Raises InputError where the vocabulary has fewer than k tokens.
         """

@@ -39,8 +39,8 @@ typedef struct {
 } plan;
 
 /* table: embeddings of `known` tokens. ids: the tokens that are drafted from, NULL for all. room: floats that the layers
-   need for a state, and for each slot that it sees, `lanes` for each thread. all: LM head of all tokens, NULL where no
-   text has tokens of its own. */
+   need for a state, and for each slot that it sees, `lanes` for each thread. all: LM head of all tokens, NULL where
+   texts have none of their own. */
 typedef struct {
     matrix fc, lm_head;
     const layer *layers;
@@ -348,13 +348,14 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
     m.now.begin[t->rows] = t->rows;
     read_logits(f, h, t, &m, t->hidden, threads);
     double spent = s->start;
+    long tokens = h->vocabulary + t->more, entropy = p->entropy < tokens ? p->entropy : -1;
     for (long level = 0, column = 0;; level++) {
         long many = m.now.begin[t->rows];
         if (g->kinds && f->raise_followers(g->text, g->stride, g->longest, g->lengths, tree->token, tree->parent,
                                            tree->slots, m.now.row, m.now.slot, many, m.logits, h->vocabulary, h->ids,
                                            t->own, t->more, g->plausible, g->prior, g->shortest, g->kinds))
             return -2;
-        f->rank_rows(m.logits, many, h->vocabulary + t->more, p->K, p->entropy, m.top, m.log_prob, m.entropy, m.log_norm,
+        f->rank_rows(m.logits, many, tokens, p->K, entropy, m.top, m.log_prob, m.entropy, m.log_norm,
                      threads);
         for (long i = 0; i < many; i++)
             if (m.log_norm[i] != m.log_norm[i]) return -3;

@@ -32,7 +32,7 @@ UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead o
 
 class Head(NamedTuple):
     """Parts of a head: what joins token and feature, its layers, the embeddings, the LM head, the tokens that this one
-    is of, in rising order (None: all), and the LM head of all tokens (None: no text has tokens of its own)."""
+    is of, in rising order (None: all), and the LM head of all tokens (None: texts have none of their own)."""
 
     fc: PackedFc
     layers: PackedLayers
@@ -257,7 +257,7 @@ class DraftPhase:
 
 
 def _plan(plan: Layered, vocabulary: int) -> _Plan:
-    entropy = -1 if plan.M is None or vocabulary <= plan.M else plan.M
+    entropy = -1 if plan.M is None else plan.M
     threshold, most, strict = plan.limits
     numbers = plan.K, plan.width, plan.levels, plan.reranked or 0, most, strict, entropy
     if plan.network is None:

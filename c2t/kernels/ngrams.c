@@ -89,8 +89,9 @@ static double log_add(double a, double b) {
 }
 
 /* Raise the logits of `count` slots, row after row of a vocabulary, in place: slot[s] of tree row[s]. text: `stride`
-   tokens from one to the next; trees of `size` slots. A token is raised if fewer than `plausible` come before it. prior: a weight for each of `kinds` lengths of a context,
-   from `shortest` on. room: for as many followers as the longest text has tokens. */
+   tokens from one to the next; trees of `size` slots. A token is raised if fewer than `plausible` come before it. prior:
+   a weight for each of `kinds` lengths of a context, from `shortest` on. room: for as many followers as the longest text
+   has tokens. */
 static void raise_all(const int64_t *text, long stride, const int64_t *lengths, const int64_t *token,
                       const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
                       float *logits, const vocabulary *v, long plausible, const double *prior, long shortest,
@@ -109,16 +110,17 @@ static void raise_all(const int64_t *text, long stride, const int64_t *lengths, 
         }
         /* Only ratios matter: instead of lowering all others by `left`, raise these by so much more. The ranks are those
            of the draft, so all of them are found before a logit changes. */
-        long logits_of_each = v->count + v->own;
-        float *x = logits + s * logits_of_each;
+        float *x = logits + s * (v->count + v->own);
+        long named = v->count; /* of this text's vocabulary: a sum must not depend on what other texts have */
+        while (named < v->count + v->own && v->of_text[row[s] * v->own + named - v->count] >= 0) named++;
         long raised = 0;
         for (long f = 0; f < followers; f++) {
             long place = place_of(room[f].token, v, row[s]);
-            if (place < 0 || !(x[place] > -INFINITE) || before(x, logits_of_each, place) >= plausible) continue;
+            if (place < 0 || !(x[place] > -INFINITE) || before(x, named, place) >= plausible) continue;
             room[raised] = room[f];
             room[raised++].token = place;
         }
-        double norm = raised ? log_sum_exp(x, logits_of_each) : 0;
+        double norm = raised ? log_sum_exp(x, named) : 0;
         for (long f = 0; f < raised; f++) {
             double share = 0;
             for (long n = 0; n < kinds; n++) share += room[f].times[n] * weight[n];

@@ -11,13 +11,13 @@ static float product(const float *state, const void *lm_head, long halves, int64
     return total(sum);
 }
 
-/* Write them behind the `vocabulary` logits of each row: of states (rows, hidden) of texts `text`, whose `own` tokens are
+/* Write logits of a text's own tokens behind the `vocabulary` ones of each row: of states (rows, hidden) of texts `text`, whose `own` tokens are
    ids (texts, own), -1 for none. lm_head: all tokens' rows of `hidden` numbers, a multiple of W, in bf16 if `halves`. */
 void add_own_tokens(const float *states, const int64_t *text, long rows, long hidden, const void *lm_head, long halves,
                     const int64_t *ids, long own, float *logits, long vocabulary, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (long r = 0; r < rows; r++)
-        for (long i = 0; i < own; i++) {
+    for (long i = 0; i < own; i++)
+        for (long r = 0; r < rows; r++) { /* states of a text stand together, so a token's row is still in the cache */
             int64_t token = ids[text[r] * own + i];
             float *logit = logits + r * (vocabulary + own) + vocabulary + i;
             *logit = token < 0 ? -INFINITE : product(states + r * hidden, lm_head, halves, token, hidden);

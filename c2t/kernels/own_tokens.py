@@ -44,10 +44,12 @@ def add_own_tokens(
     states: what the logits are of. text: the row of `ids` that each of them belongs to. lm_head: rows of all tokens.
     """
     common, own = logits.shape[1], ids.shape[1]
-    if not (serves(lm_head) and states.dtype == logits.dtype == torch.float32 and logits.device.type == "cpu"):
-        ids = ids[text]
-        more = (lm_head[ids.clamp(min=0)].to(states) @ states[..., None])[..., 0].to(logits)
-        return torch.cat([logits, more.masked_fill(ids < 0, float("-inf"))], 1)
+    plain = states.dtype == logits.dtype == torch.float32 and not (states.requires_grad and torch.is_grad_enabled())
+    if not (serves(lm_head) and plain):
+        of_all = states @ lm_head[ids.clamp(min=0).flatten()].to(states).T  # of all texts, so that none is asked about
+        at = text[:, None] * own + torch.arange(own, device=text.device)
+        more = of_all.gather(1, at).to(logits)
+        return torch.cat([logits, more.masked_fill(ids[text] < 0, float("-inf"))], 1)
     joined, states, text = logits.new_empty(len(logits), common + own), states.contiguous(), text.contiguous()
     joined[:, :common] = logits
     compiled().add_own_tokens(

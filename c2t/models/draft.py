@@ -134,7 +134,7 @@ class DraftSession(ABC):
 
     def _drafted(
         self, states: Float[Tensor, "S H"], row: Int[Tensor, " S"]
-    ) -> tuple[Float[Tensor, "S v"], DraftVocabulary | None]:
+    ) -> tuple[Float[Tensor, "S w"], DraftVocabulary | None]:
         """Return the logits behind states of these rows, and the tokens that they are of."""
         return self._logits(states[None])[0], self.vocabulary
 

@@ -37,7 +37,8 @@ class EagleDraft:
         if head.tokens is not None:
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
             self.known = frozenset(head.tokens.tolist())
-            self.all_rows = lm_head.get_parameter("weight").detach() if head.shares_lm_head else None
+            weight: Tensor = lm_head.weight
+            self.all_rows = weight.detach() if head.shares_lm_head else None
         self._forms: dict[type, tuple[list, Any]] = {}
 
     @property
@@ -78,12 +79,9 @@ class EagleSession(DraftSession):
         self.fused = None if self.packed else draft.fused
         self.dtype = next(draft.head.parameters()).dtype
         self._phase: DraftPhase | None = None
-        self.own = OwnTokens(draft.known, draft.vocabulary.tokens.device) if self._names_all else None
-
-    @property
-    def _names_all(self) -> bool:
-        """True if a text's tokens that the draft lacks join it: subclasses read the LM head in ways of their own."""
-        return type(self) is EagleSession and self.draft.all_rows is not None
+        self.own: OwnTokens | None = None
+        if draft.all_rows is not None:
+            self.own = OwnTokens(draft.known, draft.vocabulary.tokens.device)
 
     def grow_by(
         self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
@@ -169,7 +167,7 @@ class EagleSession(DraftSession):
 
     def _drafted(
         self, states: Float[Tensor, "S H"], row: Int[Tensor, " S"]
-    ) -> tuple[Float[Tensor, "S v"], DraftVocabulary | None]:
+    ) -> tuple[Float[Tensor, "S w"], DraftVocabulary | None]:
         logits, vocabulary = super()._drafted(states, row)
         if self.own is None or not self.own.ids.shape[1]:
             return logits, vocabulary

@@ -76,7 +76,9 @@ class MedusaSession(EagleSession):
             # a packed layer's outputs are in float32 whatever the head's dtype
             states = self.head.ahead(self.hidden[:, 0].to(self.dtype)).to(self.hidden)
             states = F.pad(states, (0, 0, 0, 1))  # below the last head: the LM head gives zeros for a zero
-            self.ahead = ByDepth(self._logits(states), states, self.vocabulary)
+            text = torch.arange(len(states), device=states.device).repeat_interleave(states.shape[1])
+            logits, vocabulary = self._drafted(states.flatten(0, 1), text)
+            self.ahead = ByDepth(logits.unflatten(0, states.shape[:2]), states, vocabulary)
             self.log_norms.append(self.ahead.log_norm)
         depth = tree.depth.gather(1, slots.clamp(min=0)) + 1
         return AtDepth(self.ahead, depth.clamp(0, len(self.head.heads) + 1))

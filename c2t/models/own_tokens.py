@@ -6,7 +6,6 @@ the cost of one product each.
 """
 
 import copy
-from collections.abc import Iterable
 
 import torch
 from jaxtyping import Int
@@ -43,6 +42,8 @@ class OwnTokens:
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these texts, in this order."""
+        if not self._lengths:  # a row may end with its first token, before anything is observed
+            return
         self._keep([(self._first[row], self._lengths[row]) for row in rows.tolist()])
 
     def join(self, other: "OwnTokens") -> None:
@@ -57,7 +58,7 @@ class OwnTokens:
         fork._keep([({token: at for token, at in first.items() if at < end}, end) for end in lengths])
         return fork
 
-    def _keep(self, texts: Iterable[tuple[dict[int, int], int]]) -> None:
+    def _keep(self, texts: list[tuple[dict[int, int], int]]) -> None:
         self._first, self._lengths = map(list, zip(*texts, strict=True)) if texts else ([], [])
         self._collect()
 

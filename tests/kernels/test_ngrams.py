@@ -85,6 +85,19 @@ def test_tokens_that_only_a_text_has_are_raised_in_it() -> None:
     assert raised >= 5
 
 
+def test_own_tokens_of_other_texts_do_not_count() -> None:
+    """They make the row longer, by tokens without probability; its bits stay."""
+    own, differ = torch.full((ROWS, 1), 0), 0
+    for seed in range(10):
+        paths, slots, logits = level(seed)
+        narrow = torch.cat([logits, torch.randn(len(logits), 1)], 1)
+        wide = torch.nn.functional.pad(narrow, (0, 20), value=float("-inf"))
+        found = in_c(paths, slots, narrow, IDS, own)
+        assert in_c(paths, slots, wide, IDS, torch.nn.functional.pad(own, (0, 20), value=-1))[:, :-20].equal(found)
+        differ += int((found != narrow).sum())
+    assert differ >= 30
+
+
 def test_a_row_does_not_depend_on_the_others() -> None:
     paths, slots, logits = level(1)
     together = in_c(paths, slots, logits)

@@ -66,6 +66,7 @@ POLICIES = {
     "the whole tree": Eagle2(K=3, levels=3, N=None),
     "with entropies": Eagle2(K=3, levels=3, N=9, M=20),
     "with all entropies": Eagle2(K=3, levels=2, N=6, M=None),
+    "with entropies of most": Eagle2(K=3, levels=2, N=6, M=2050),  # between few tokens, and those with the texts' own
     "classifier": C2T(PAPERS),
     "classifier that trusts": C2T(PAPERS, beta=0.05, K=6, W=6, levels=4),
     "classifier, limits": C2T(PAPERS, beta=0.05, W=None, max_width=9, max_nodes=30),

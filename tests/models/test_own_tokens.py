@@ -1,14 +1,20 @@
 """Tokens of a text that its draft lacks: which they are, and their logits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from c2t.decoding import TargetVerifier, draft_session
+from c2t import SpeculativeDecoder
+from c2t.batching import BatchDecoder
+from c2t.decoding import TargetVerifier, decode, draft_session
 from c2t.kernels.own_tokens import add_own_tokens, compiled
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.own_tokens import MOST, OwnTokens
-from c2t.models.pairs import load_pair
+from c2t.models.pairs import Pair, load_pair, with_ngrams
+from c2t.policies.budget import Budget
 from c2t.policies.eagle2 import Eagle2
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.ragged import Ragged
@@ -112,12 +118,65 @@ def test_distributions_name_them() -> None:
         assert (changed[slot] > 0.5).nonzero()[:, 0].tolist() == sorted(tokens)
 
 
+def test_distributions_of_all_depths_name_them() -> None:
+    """A parallel draft's are (B, depths): two texts, whose own tokens are 7, and none."""
+    vocabulary = DraftVocabulary(torch.tensor([2, 4, 6]), 9, torch.tensor([[7], [-1]]))
+    logits = torch.tensor([[[0.0, 1, 2, 3], [3, 2, 1, 0]], [[1, 3, 0, float("-inf")]] * 2])
+    found = NextTokenDistributions(logits, None, vocabulary)
+    assert found.top(2)[0].tolist() == [[[7, 6], [2, 4]], [[4, 2]] * 2]
+    assert found.logits.isfinite().sum(-1).tolist() == [[4, 4], [3, 3]]
+    assert found.logits[0, :, 7].tolist() == [3, 0]
+    raised = found.rescored(1, lambda tokens, scores: (scores + 1.0, torch.zeros(2, 2, 1)))
+    assert ((raised.logits - found.log_probs) > 0.5).nonzero()[:, 2].tolist() == [7, 2, 4, 4]
+
+
+def narrow_draft(tiny: Pair, parallel: bool) -> EagleDraft | MedusaDraft:
+    """The pair's head, which drafts from each fourth token; parallel: the same at all depths."""
+    head = tiny.draft.head
+    if parallel:
+        head = MedusaHead(head.config, num_heads=2)
+        head.load_state_dict(tiny.draft.head.state_dict(), strict=False)
+        head.embed_tokens = tiny.draft.head.embed_tokens
+    head.requires_grad_(False).tokens = torch.arange(0, tiny.target.config.vocab_size, 4)
+    return (MedusaDraft if parallel else EagleDraft)(head, tiny.target.lm_head)
+
+
+def test_a_row_may_end_before_anything_is_observed() -> None:
+    own = OwnTokens(KNOWN, CPU)
+    own.select(torch.tensor([1, 2]))
+    own.observe(padded(TEXTS[1:]), torch.tensor([len(text) - 1 for text in TEXTS[1:]]))
+    assert own.ids.tolist() == [[-1] * 3, [5, 1, 11]]
+
+
+@pytest.mark.parametrize("ngrams", [False, True])
+@pytest.mark.parametrize("policy", [Eagle2(K=4, levels=3, N=9), Budget(Eagle2(K=4, levels=3, N=9), nodes=14)])
+def test_texts_that_end_with_their_first_token_leave_the_others_alone(policy, ngrams: bool) -> None:
+    tiny = load_pair("tiny", dtype=torch.float32)
+    pair = replace(tiny, draft=narrow_draft(tiny, parallel=False))
+    pair = with_ngrams(pair) if ngrams else pair
+    prompts = [tiny.tokenizer(text).input_ids for text in ("def add(a, b):\n", "Once upon a time there", "import")]
+    alone = [SpeculativeDecoder(pair, policy).generate([ids], 12).sequences[0] for ids in prompts]
+    batch = BatchDecoder(pair, policy, max_rows=4)
+    requests = [batch.submit(ids, new) for ids, new in zip(prompts, (1, 12, 12), strict=True)]
+    while batch.step():
+        pass
+    assert [request.tokens for request in requests] == [alone[0][:1], *alone[1:]]
+    verifier = TargetVerifier(
+        pair.target, policy, prompts, max_new_tokens=[1, 12, 12], sampling=Sampling(0.0), eos=frozenset()
+    )
+    found: list[list[int]] = [[], [], []]
+    for step in decode(verifier, pair.draft, policy):
+        for row, tokens in step.by_row():
+            found[row] += tokens
+    assert [tokens[:count] for tokens, count in zip(found, (1, 12, 12), strict=True)] == [alone[0][:1], *alone[1:]]
+
+
+@pytest.mark.parametrize("parallel", [False, True])
 @torch.inference_mode()
-def test_a_text_has_the_trees_that_it_has_alone() -> None:
+def test_a_text_has_the_trees_that_it_has_alone(parallel: bool) -> None:
     """Whatever is decoded beside it, and whenever that came."""
     tiny = load_pair("tiny", dtype=torch.float32)
-    tiny.draft.head.tokens = torch.arange(0, tiny.target.config.vocab_size, 4)
-    draft, policy = EagleDraft(tiny.draft.head, tiny.target.lm_head), Eagle2(K=4, levels=3, N=9)
+    draft, policy = narrow_draft(tiny, parallel), Eagle2(K=4, levels=3, N=9)
     prompts = [tiny.tokenizer(text).input_ids for text in ("def add(a, b):\n", "Once upon a time there was", "import")]
 
     def begun(some: list[list[int]]):

@@ -1,6 +1,7 @@
 """One forward over a tree against one forward per path by stock transformers, for every supported family, on
 checkpoints in the published formats."""
 
+import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -189,7 +190,7 @@ def test_models_that_cannot_verify_a_tree_are_refused() -> None:
     mamba = AutoModelForCausalLM.from_config(MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1))
     with pytest.raises(InputError, match="mamba models are not supported; known: llama, "):
         Target(mamba)
-    llama = language_model(FAMILIES["llama"])
+    llama = language_model(copy.deepcopy(FAMILIES["llama"]))  # others' models have this very config
     llama.set_attn_implementation("flex_attention")
     with pytest.raises(InputError, match=r"flex_attention takes no mask of a tree: .* one of sdpa, eager, c2t_tree"):
         Target(llama)
