@@ -34,9 +34,9 @@ tags: [speculative-decoding, eagle, c2t]
 {heads}
 
 Heads are stored in bf16, without the embedding and the LM head, which are the target's, and draft from the 8,192 tokens
-that the target writes most often (`tokens.safetensors`, or `d2t` in EAGLE-3's). They belong to this
-quantisation (Q4_1) of the target; with other weights of the same model they load, and fewer of their tokens are
-accepted. `python -m pipelines.pair smollm2` made them.
+that the target writes most often (`tokens.safetensors`, or `d2t` in EAGLE-3's), and from those that stand in the text
+before (not EAGLE-3's). They belong to this quantisation (Q4_1) of the target; with other weights of the same model they
+load, and fewer of their tokens are accepted. `python -m pipelines.pair smollm2` made them.
 
 ## Texts
 
