@@ -186,7 +186,7 @@ class DraftPhase:
         self.entries = plan.width * (plan.levels - 1)  # slots of the cache that a row's tree takes
         self._room = torch.empty(0, dtype=torch.uint8)
         fc, layers, table, lm_head, tokens, all_rows = head
-        self._plan = _plan(plan, lm_head.outputs)
+        self._plan = _plan(plan)
         self._head = _Head(
             *(fc.matrix.struct, lm_head.struct, layers.address, len(layers)),
             *(table.data_ptr(), len(table), table.dtype == torch.bfloat16),
@@ -256,7 +256,7 @@ class DraftPhase:
         return 1 + plan.levels * plan.width * (plan.K if plan.reranked else 1)
 
 
-def _plan(plan: Layered, vocabulary: int) -> _Plan:
+def _plan(plan: Layered) -> _Plan:
     entropy = -1 if plan.M is None else plan.M
     threshold, most, strict = plan.limits
     numbers = plan.K, plan.width, plan.levels, plan.reranked or 0, most, strict, entropy
