@@ -355,8 +355,7 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
                                            tree->slots, m.now.row, m.now.slot, many, m.logits, h->vocabulary, h->ids,
                                            t->own, t->more, g->plausible, g->prior, g->shortest, g->kinds))
             return -2;
-        f->rank_rows(m.logits, many, tokens, p->K, entropy, m.top, m.log_prob, m.entropy, m.log_norm,
-                     threads);
+        f->rank_rows(m.logits, many, tokens, p->K, entropy, m.top, m.log_prob, m.entropy, m.log_norm, threads);
         for (long i = 0; i < many; i++)
             if (m.log_norm[i] != m.log_norm[i]) return -3;
         long next = 0;

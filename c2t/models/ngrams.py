@@ -92,7 +92,8 @@ class NgramSession(WrappedSession):
         if serves(rows.drafted):
             rows = rows.own()
             real = rows.rows or whole(*slots.shape, slots.device)
-            ids, own = rows.vocabulary[::2] if rows.vocabulary else (None, None)
+            drafted = rows.vocabulary
+            ids, own = (drafted.tokens, drafted.own) if drafted else (None, None)
             raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, own, PLAUSIBLE, self.prior_weights)
             return rows
 
