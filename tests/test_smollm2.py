@@ -17,6 +17,7 @@ from c2t.kernels.llama_layer import Kind
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.gguf_target import not_there
 from c2t.models.pairs import Pair, load_pair
+from c2t.policies.plain import Plain
 from c2t.policies.threshold import JointThreshold
 from c2t.prompts import default_prompts, read_prompts
 from c2t.storage.paths import DEFAULT_PAIR, find
@@ -86,9 +87,8 @@ def test_the_prompts_of_bench_are_not_those_of_the_harvest() -> None:
 @pytest.mark.skipif(Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes")
 @torch.inference_mode()
 def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair,
 ) -> None:
-    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: True)
     rounded = replace(pair, draft=EagleDraft(pair.draft.head, pair.target.lm_head, rounded=True))
     assert rounded.draft.packed.fc.matrix.kind == Kind.BYTES
     asked = [prompt.turns[0] for file in default_prompts("smollm2", "bench") for prompt in read_prompts(file)[:4]]
@@ -96,3 +96,21 @@ def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(
     assert outputs[1].sequences == outputs[0].sequences
     accepted = [sum(sum(each.accepted) for each in output.statistics) for output in outputs]
     assert abs(accepted[1] / accepted[0] - 1) < 0.05
+
+
+@pytest.mark.skipif(Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes")
+@torch.inference_mode()
+def test_in_int8_it_writes_one_text_with_a_tree_and_without_and_is_nearly_the_same_model(pair: Pair) -> None:
+    rounded = load_pair("smollm2", dtype=torch.int8)
+    asked = [prompt.turns[0] for file in default_prompts("smollm2", "bench") for prompt in read_prompts(file)[:4]]
+    texts = [
+        SpeculativeDecoder(rounded, policy).generate(asked, 48).sequences for policy in (Plain(), JointThreshold(0.05))
+    ]
+    assert texts[1] == texts[0]
+    tokens, length = torch.tensor([texts[0][0]]), torch.tensor([len(texts[0][0])])
+    states = [one.target.session().read(tokens, length)[0] for one in (pair, rounded)]
+    exact, near = (
+        one.target.logits(state[None])[0].log_softmax(-1) for one, state in zip((pair, rounded), states, strict=True)
+    )
+    divergence = (exact.exp() * (exact - near)).sum(-1).mean()
+    assert 1e-5 < divergence < 0.03  # nats a token

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
-from c2t.kernels.llama_layer import bf16_products_pay, bytes_pay, kernels
+from c2t.kernels.llama_layer import Kind, bf16_products_pay, bytes_pay, kernels, works
 from c2t.models import gguf_target, learned_fit
 from c2t.models.eagle_checkpoint import download_size, fetch, shared_layer
 from c2t.models.pairs import DRAFTS, drafts_of, fingerprint, kind_of
@@ -79,7 +79,8 @@ def _pair(name: str) -> list[Facts]:
     usual = "bfloat16 for a Llama stored in it with a head on an EAGLE layer, else float32"
     usual = usual if bf16_products_pay() else "float32"
     usual += ", heads with an EAGLE layer rounded to 8 bits" * bytes_pay()
-    loads = f"on this CPU {usual}; elsewhere the target's dtype; --dtype chooses another"
+    more = ", such as int8 for a Llama" * (Kind.BYTES in works())
+    loads = f"on this CPU {usual}; elsewhere the target's dtype; --dtype chooses another{more}"
     return [Facts("pair", values | {"loads in": loads, "on a CPU": arithmetic()})]
 
 

@@ -107,9 +107,9 @@ Device = Annotated[
     ),
 ]
 Dtype = Annotated[
-    Literal["float64", "float32", "bfloat16", "float16"] | None,
+    Literal["float64", "float32", "bfloat16", "float16", "int8"] | None,
     _models(
-        "Data type of target and draft: float64, float32, bfloat16 or float16.",
+        "Data type of target and draft: float64, float32, bfloat16, float16, or int8 for a Llama on a CPU.",
         metavar="TYPE",
         show_default="the checkpoint's; on a CPU see c2t info",
     ),

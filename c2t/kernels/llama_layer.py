@@ -112,8 +112,8 @@ class Kind(IntEnum):
 
     @classmethod
     def of(cls, weight: Float[Tensor, "O I"], rounded: bool = False) -> "Kind":
-        """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16. rounded: bytes will
-        do, where they are faster."""
+        """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16. rounded: in bytes,
+        where it can be."""
         if rounded and rounds(weight.shape[1]):
             return cls.BYTES
         if weight.dtype == torch.bfloat16:
@@ -135,8 +135,8 @@ def bytes_pay() -> bool:
 
 
 def rounds(inputs: int) -> bool:
-    """Return True if a matrix of so many inputs can be in bytes, and is the faster so on this processor."""
-    return inputs % Kind.BYTES.inputs == 0 and bytes_pay()
+    """Return True if a matrix of so many inputs can be in bytes on this processor."""
+    return inputs % Kind.BYTES.inputs == 0 and Kind.BYTES in works()
 
 
 def fastest_in_bf16() -> Kind:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from c2t.kernels.layer_buffers import LayerBuffers
-from c2t.kernels.llama_layer import PackedFc, PackedLayers, PackedNorm, Sight, packable
+from c2t.kernels.llama_layer import Kind, PackedFc, PackedLayers, PackedNorm, Sight, packable, rounds, works
 from c2t.kv_cache import KVCache
 from c2t.kv_pool import KVPool
 from c2t.models.eagle import EagleHead
@@ -22,7 +22,7 @@ from c2t.ragged import Ragged, whole
 
 class Decoder:
     """Decoder layers one after the other, and the rotations of their positions; `serves` says which can be packed.
-    rounded: in 8 bits, where those are faster."""
+    rounded: in 8 bits, where they can be."""
 
     @staticmethod
     def serves(layers: Iterable[nn.Module], rotary: nn.Module) -> bool:
@@ -53,7 +53,8 @@ class Decoder:
 
 
 class PackedLlama:
-    """A target of the Llama family; `serves` says which models have this form."""
+    """A target of the Llama family; `serves` says which models have this form. rounded: in 8 bits; `why_not_rounded`
+    says which models can be."""
 
     @staticmethod
     def serves(model: PreTrainedModel) -> bool:
@@ -62,10 +63,24 @@ class PackedLlama:
             return False
         return Decoder.serves(model.base_model.layers, model.base_model.rotary_emb)
 
-    def __init__(self, model: PreTrainedModel):
+    @classmethod
+    def why_not_rounded(cls, model: PreTrainedModel) -> str | None:
+        """Return what keeps a model from being computed in 8 bits here; None if nothing does."""
+        if Kind.BYTES not in works():
+            return "c2t's kernels in C and a processor with AVX-512 VNNI (avx512_vnni) do that, and one is missing here"
+        if not cls.serves(model):
+            return f"that is for targets of the Llama family on a CPU, not for this {model.config.model_type}"
+        linears = [part for part in model.base_model.layers.modules() if isinstance(part, nn.Linear)]
+        sizes = {linear.in_features for linear in (*linears, model.get_output_embeddings())}
+        odd = [str(size) for size in sorted(sizes) if not rounds(size)]
+        return (
+            f"its matrices have {', '.join(odd)} inputs, which is no multiple of {Kind.BYTES.inputs}" if odd else None
+        )
+
+    def __init__(self, model: PreTrainedModel, rounded: bool = False):
         base = model.base_model
         self.embed_tokens: nn.Embedding = base.embed_tokens
-        self.decoder, self.norm = Decoder(base.layers, base.rotary_emb), PackedNorm(base.norm)
+        self.decoder, self.norm = Decoder(base.layers, base.rotary_emb, rounded), PackedNorm(base.norm)
 
     def __call__(
         self,
@@ -87,7 +102,7 @@ class PackedLlama:
 
 
 class PackedEagle:
-    """An EAGLE-1/2 head; `serves` says which heads have this form. rounded: in 8 bits, where those are faster."""
+    """An EAGLE-1/2 head; `serves` says which heads have this form. rounded: in 8 bits, where it can be."""
 
     @staticmethod
     def serves(head: nn.Module) -> bool:

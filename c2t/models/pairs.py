@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError, one_line
-from c2t.kernels.llama_layer import rounds
+from c2t.kernels.llama_layer import bytes_pay, rounds
 from c2t.models import gguf_target
 from c2t.models.bigrams import Bigrams
 from c2t.models.block import BlockDraft, BlockHead
@@ -32,7 +32,7 @@ from c2t.models.published_medusa import PICKLED, PublishedMedusaDraft, is_publis
 from c2t.models.scaled import ScaledDraft
 from c2t.models.target import Target
 from c2t.models.tensor_parallel import distributed_config, gather_shared
-from c2t.models.usual_dtype import has_bf16, usual_dtype
+from c2t.models.usual_dtype import has_bf16, stored_dtype, usual_dtype
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import OPEN, from_json, read_file
 from c2t.storage.published import PUBLISHED
@@ -80,12 +80,12 @@ class Pair:
     @property
     def arithmetic(self) -> str:
         """Name of the data type that the pair is computed in: what costs and results hang on besides `sources`."""
-        return self.dtype + ", head in 8 bits" * self.rounded
+        return self.dtype + ", head in 8 bits" * (self.rounded and not self.target.rounded)
 
     @property
     def dtype(self) -> str:
         """Name of the target's data type, as the command line has it."""
-        return str(self.target.embed_tokens.weight.dtype).removeprefix("torch.")
+        return "int8" if self.target.rounded else str(self.target.embed_tokens.weight.dtype).removeprefix("torch.")
 
     @property
     def marks(self) -> dict[str, str]:
@@ -124,9 +124,10 @@ def load_pair(
     the path, by a file that comes with it (`c2t.models.conditioned`, `c2t.models.hydra`); "+taps=2,18,33" before that
     names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it clearly. dtype:
     by default the checkpoint's; on a CPU, without device_map, what `usual_dtype` says if the draft has an EAGLE-1/2
-    layer, which is rounded to 8 bits then where that is faster, else float32. device_map: spreads a large target over
-    devices as in transformers. trust_remote_code: run the Python code that comes with the files of target and draft,
-    which are refused without it if they ask for that. tensor_parallel: split the target over the processes of torchrun
+    layer, which is rounded to 8 bits then where that is faster, else float32. torch.int8: a Llama's layers and LM head,
+    and an EAGLE layer, are computed in 8 bits. device_map: spreads a large target over devices as in transformers.
+    trust_remote_code: run the Python code that comes with the files of target and draft, which are refused without it
+    if they ask for that. tensor_parallel: split the target over the processes of torchrun
     (`c2t.models.tensor_parallel`); each has a whole draft. The target of smollm2 is converted from its package the
     first time. Warns of a head that was trained for other weights of the target.
     Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
@@ -146,13 +147,17 @@ def load_pair(
     folder = fetch(draft_place)
     kind = kind or kind_of(folder)
     types: tuple[Dtype, Dtype] = (dtype, dtype) if dtype else ("auto", "auto")  # of target and draft LM
-    packed = False  # as an EAGLE layer, in what is usual here
-    if dtype is None and device.type == "cpu" and device_map is None:
-        packed = kind == "head" and not is_published(folder) and has_eagle_layer(folder) and not tensor_parallel
-        types = USUAL if packed else torch.float32, torch.float32
+    eagle, rounded = kind == "head" and not is_published(folder) and has_eagle_layer(folder), False
+    if dtype == torch.int8:
+        if device.type != "cpu" or device_map is not None or tensor_parallel:
+            raise InputError("int8 is computed by c2t's kernels on a CPU: choose another dtype for other devices")
+        types, rounded = (torch.int8, torch.float32), eagle
+    elif dtype is None and device.type == "cpu" and device_map is None:
+        usual = eagle and not tensor_parallel
+        types, rounded = (USUAL if usual else torch.float32, torch.float32), usual and bytes_pay()
     target_model = _load_target(target_place, device, types[0], device_map, trust_remote_code, tensor_parallel)
     tokenizer = _load_tokenizer(target_place, target_model, trust_remote_code)
-    rounded = packed and rounds(target_model.embed_tokens.weight.shape[1])
+    rounded = rounded and rounds(target_model.embed_tokens.weight.shape[1])
     if kind == "head":
         loaded = _head_draft(folder, target_model, taps, rounded)
         _check_trained_for(folder, Path(target_place))
@@ -403,7 +408,8 @@ def _load_target(
     if dtype == torch.float64:
         where["experts_implementation"] = "eager"  # of mixtures of experts; torch's grouped products take no float64
     try:
-        kind = usual_dtype(place, trust_remote_code) if dtype == USUAL else dtype
+        chosen = {USUAL: usual_dtype, torch.int8: stored_dtype}.get(dtype)
+        kind = chosen(place, trust_remote_code) if chosen else dtype
         if tensor_parallel:
             where["distributed_config"] = distributed_config(place, trust_remote_code)
         with _no_report():
@@ -427,12 +433,13 @@ def _load_target(
         gather_shared(model)
     if (dtype, kind) == (USUAL, torch.bfloat16) and not PackedLlama.serves(model):
         model = model.float()  # torch is slower in bf16, and rounds a tree and plain decoding apart
-    if model.dtype == torch.bfloat16 and device.type == "cpu" and not has_bf16():
+    rounded = dtype == torch.int8
+    if model.dtype == torch.bfloat16 and device.type == "cpu" and not rounded and not has_bf16():
         how = "torch imitates it slowly: float32 is faster here"
         if PackedLlama.serves(model):
             how = "c2t's kernels compute in float32, on weights that stay in bf16"
         warnings.warn(f"{place}: this processor has no bf16 arithmetic; {how}", stacklevel=3)
-    return Target(model if device_map or tensor_parallel else model.to(device))
+    return Target(model if device_map or tensor_parallel else model.to(device), rounded)
 
 
 @contextmanager

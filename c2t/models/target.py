@@ -47,10 +47,13 @@ class Verified(NamedTuple):
 
 
 class Target:
-    """Causal LM and the facts about it that the runtime needs; InputError for a family that is not in FAMILIES, and for
-    attention that takes no mask of a tree."""
+    """Causal LM and the facts about it that the runtime needs. rounded: layers and LM head are computed in 8 bits.
 
-    def __init__(self, model: PreTrainedModel):
+    InputError for a family that is not in FAMILIES, for attention that takes no mask of a tree, and for what cannot be
+    rounded here.
+    """
+
+    def __init__(self, model: PreTrainedModel, rounded: bool = False):
         if model.config.model_type not in FAMILIES:
             raise InputError(f"{model.config.model_type} models are not supported; known: {', '.join(FAMILIES)}")
         if model.config._attn_implementation not in ATTENTION:
@@ -60,12 +63,15 @@ class Target:
             )
         if getattr(model.config, "final_logit_softcapping", None) is not None:
             raise InputError("final_logit_softcapping of the target is not supported")
+        if rounded and (why := PackedLlama.why_not_rounded(model)):
+            raise InputError(f"the target cannot be computed in int8: {why}; choose another dtype")
         model.eval()
+        self.rounded = rounded
         self.model: Any = model  # not what eval() returns: the model may be a weak proxy
         self.lm_head = model.get_output_embeddings()
         self.embed_tokens: nn.Embedding = model.get_input_embeddings()
         self.config = model.config.get_text_config(decoder=True)
-        self._project = Projection(self.lm_head)
+        self._project = Projection(self.lm_head, rounded)
         self.tapped: dict[int, Tensor | None] = {}  # inputs of the tapped layers in the last forward
         self._hooks: list[RemovableHandle] = []
         self._packed: tuple[list, PackedLlama] | None = None
@@ -78,7 +84,7 @@ class Target:
             return None
         version = [version_of(weight) for weight in self.model.parameters()]
         if self._packed is None or self._packed[0] != version:
-            self._packed = version, PackedLlama(self.model)
+            self._packed = version, PackedLlama(self.model, self.rounded)
         return self._packed[1]
 
     @property
@@ -119,6 +125,10 @@ class Target:
         dense mask. Raises InputError for head dimensions that it has no blocks for, and for attention with sinks."""
         if self.model.config.model_type == "gpt_oss":
             raise InputError("tree attention has no sinks, which gpt_oss needs; decode without it")
+        if self.rounded:
+            raise InputError(
+                "tree attention runs transformers' own layers, which are not in int8: choose another dtype"
+            )
         check_heads(self.config)
         self.model.set_attn_implementation(TREE_ATTENTION)
 

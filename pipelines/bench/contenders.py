@@ -14,6 +14,8 @@ from c2t.models.pairs import Pair
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
 
+PLAIN, TREE = "c2t, plain", "c2t, tree"
+INT8, INT8_PLAIN, INT8_TREE = "c2t in int8", "c2t in int8, plain", "c2t in int8, tree"
 LOOKUP, EARLY_EXIT = "transformers, prompt lookup", "transformers, early exit"
 DTYPES = ("float32", "bfloat16")
 LOOKED_UP = (3, 5, 10)  # tokens that prompt lookup copies at once
@@ -150,7 +152,7 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: str, batch: int) 
     tokenizer, which no pair has: early exit, in which the first layers of the target draft, is the assisted generation
     that works without one.
     """
-    ours = [Ours("c2t, plain", "", pair, plain), Ours("c2t, tree", how, pair, chosen)]
+    ours = [Ours(PLAIN, "", pair, plain), Ours(TREE, how, pair, chosen)]
     models = {name: stock(pair, name) for name in DTYPES}
     loops = [Transformers(f"transformers, {name}", "", model) for name, model in models.items()]
     if batch > 1:

@@ -7,6 +7,9 @@ a drifting machine treats all alike. Where a rival has settings, the fastest one
 that are not judged. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format; without it
 the pair's own prompts are used. With --json every prompt's runs are kept beside that file as they come, so that a
 stopped comparison goes on with the prompts that are missing.
+
+Where it can, c2t competes a second time with its target in 8 bits, which is another model: its texts are compared with
+its own plain decoding.
 """
 
 import random
@@ -36,7 +39,21 @@ from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.interval import Interval, Sums, bootstrap
 from pipelines import terminal
 from pipelines.bench import llama_cpp, upstream_eagle
-from pipelines.bench.contenders import EARLY_EXIT, LOOKUP, Contender, Contenders, Ids, Task, Written, contenders
+from pipelines.bench.contenders import (
+    EARLY_EXIT,
+    INT8,
+    INT8_PLAIN,
+    INT8_TREE,
+    LOOKUP,
+    PLAIN,
+    Contender,
+    Contenders,
+    Ids,
+    Ours,
+    Task,
+    Written,
+    contenders,
+)
 from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import PolicyText, policy_of
 from pipelines.bench.runs import Runs
@@ -51,7 +68,12 @@ PROGRAMS = {
     llama_cpp: (llama_cpp.LLAMA_CPP, llama_cpp.LLAMA_CPP_LOOKUP),
     upstream_eagle: (upstream_eagle.UPSTREAM_EAGLE,),
 }
-OTHERS = (LOOKUP, EARLY_EXIT, *(name for names in PROGRAMS.values() for name in names))  # what --skip can leave out
+OTHERS = (
+    INT8,
+    LOOKUP,
+    EARLY_EXIT,
+    *(name for names in PROGRAMS.values() for name in names),
+)  # what --skip can leave out
 Tell = Callable[[], None]
 
 
@@ -149,10 +171,12 @@ def figures(found: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
 
     against_*: ratios of tokens per second, with 95 % intervals by a bootstrap over batches; decoding_*: the same after
     the first token, without the prompt's own forward. equal_*: share of the texts that are, token for token, those of
-    c2t's plain decoding and of transformers in float32; where texts are sampled c2t's only.
+    c2t's plain decoding and of transformers in float32; where texts are sampled c2t's only. Plain decoding is that in
+    the same arithmetic.
     """
-    plain, float32 = found.results["c2t, plain"], found.results["transformers, float32"]
+    float32 = found.results["transformers, float32"]
     for name, result in found.results.items():
+        plain = found.results[INT8_PLAIN if name.startswith(INT8) else PLAIN]
         ours = result.written[0].statistics is not None
         counts = total(one.statistics for one in result.written) if ours else None
         yield {
@@ -250,6 +274,7 @@ def main(
         if why_not := program.missing(loaded, batch):
             terminal.say(f"{PROGRAMS[program][0]} is left out: {why_not}", error=True)
             programs.remove(program)
+    rounded = [] if INT8 in skipped else in_int8(pair, draft, policy, batch)
     configuration = {
         "pair": loaded.name,
         "sources": ours.sources,
@@ -260,6 +285,7 @@ def main(
         "temperature": temperature,
         "batch": batch,
         **computed(loaded),
+        "rounded": [each.setting for each in rounded],
         "programs": {PROGRAMS[program][0]: f"{program.PACKAGE} {program.VERSION}" for program in programs},
         "skipped": skipped,
     }
@@ -267,6 +293,7 @@ def main(
     comparisons: dict[str, Comparison] = {}
     with ExitStack() as running, working("decoding", "runs") as tell:
         field = contenders(ours, Plain(), chosen, how(ours, chosen), batch)
+        field.ours.extend(rounded)
         for program in programs:
             field.others.update(running.enter_context(program.start(loaded)))
         for name in skipped:
@@ -288,6 +315,16 @@ def main(
         show(f"{name}: T = {temperature:g}, batch {batch}, {torch.get_num_threads()} threads", rows)
         append(json, "bench decoding", ({"set": name, **row} for row in rows), configuration)
     runs.forget()
+
+
+def in_int8(pair: str, draft: str | None, policy: str | None, batch: int) -> list[Ours]:
+    """Return c2t with its target in 8 bits, plain and with a tree; none where that is not possible, which is said."""
+    try:
+        ours, chosen = policy_of(load_pair(pair, draft=draft, dtype=torch.int8), policy, batch)
+    except InputError as error:
+        terminal.say(f"{INT8} is left out: {error}", error=True)
+        return []
+    return [Ours(INT8_PLAIN, "", ours, Plain()), Ours(INT8_TREE, how(ours, chosen), ours, chosen)]
 
 
 def how(pair: Pair, policy: Policy) -> str:

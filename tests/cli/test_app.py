@@ -356,7 +356,7 @@ def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.Monk
         (["generate", "a\udcff b"], "not UTF-8"),
         (["generate", "--temperature", "abc"], "'--temperature'"),
         (["generate", "--colour"], "No such option: --colour; see .*generate --help"),
-        (["generate", "--dtype", "int8"], "'--dtype'.*float64"),
+        (["generate", "--dtype", "int4"], "'--dtype'.*float64"),
         (["generat"], "No such command 'generat'"),
         (["--colour"], "No such option: --colour"),
         (["bench", "--max-new-tokens", "5000"], "max_new_tokens = 5000 leaves no room .* 768 positions"),

@@ -150,7 +150,7 @@ def test_a_position_beyond_the_table_of_rotations_is_refused() -> None:
 def layer_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> LlamaDecoderLayer:
     """A layer that is packed so; whether that pays here does not count."""
     monkeypatch.setattr(llama_layer, "fastest_in_bf16", lambda: kind)
-    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: kind == Kind.BYTES)
+    monkeypatch.setattr(llama_layer, "rounds", lambda inputs: kind == Kind.BYTES)
     layer = layer_of(read=read, wide=kind == Kind.BYTES)
     if kind == Kind.FLOATS:  # weights that bf16 cannot hold
         for parameter in layer.parameters():
@@ -259,12 +259,12 @@ def test_bytes_do_not_hide_what_is_no_number(wrong: float) -> None:
     assert found[[0, 2]].isfinite().all()
 
 
-@pytest.mark.parametrize("pays", [True, False])
-def test_only_what_may_be_rounded_is(pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: pays)
+@pytest.mark.parametrize("works", [True, False])
+def test_only_what_can_be_rounded_is(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_layer, "works", lambda: [Kind.BYTES, Kind.HALVES] if works else [Kind.HALVES])
     weight = torch.randn(40, 128)
     assert Kind.of(weight) == Kind.FLOATS
-    assert Kind.of(weight, rounded=True) == (Kind.BYTES if pays else Kind.FLOATS)
+    assert Kind.of(weight, rounded=True) == (Kind.BYTES if works else Kind.FLOATS)
     assert Kind.of(weight[:, 1:], rounded=True) == Kind.FLOATS  # no whole blocks
 
 
@@ -401,10 +401,9 @@ def test_what_the_kernels_cannot_run_is_left_to_torch() -> None:
 @pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rounded", [False, pytest.param(True, marks=needs_bytes)])
 def test_fc_reads_embedding_and_feature_side_by_side(
-    weight_dtype: torch.dtype, table_dtype: torch.dtype, rounded: bool, monkeypatch: pytest.MonkeyPatch
+    weight_dtype: torch.dtype, table_dtype: torch.dtype, rounded: bool
 ) -> None:
     """The same bits as the matrix on both, put side by side by torch."""
-    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: True)
     generator = torch.Generator().manual_seed(7)
     linear = nn.Linear(2 * HIDDEN, HIDDEN)
     linear.weight.data = torch.randn(HIDDEN, 2 * HIDDEN, generator=generator).to(weight_dtype)

@@ -107,10 +107,8 @@ def pair(request: pytest.FixtureRequest) -> Pair:
         tiny.draft.head.tokens = torch.arange(0, tiny.target.config.vocab_size, 4)
         tiny = replace(tiny, draft=EagleDraft(tiny.draft.head, tiny.target.lm_head))
     if request.param == "bytes":
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(llama_layer, "bytes_pay", lambda: True)
-            tiny = replace(tiny, draft=EagleDraft(tiny.draft.head, tiny.target.lm_head, rounded=True))
-            packed = tiny.draft.packed.fc.matrix, tiny.draft.lm_head.packed()
+        tiny = replace(tiny, draft=EagleDraft(tiny.draft.head, tiny.target.lm_head, rounded=True))
+        packed = tiny.draft.packed.fc.matrix, tiny.draft.lm_head.packed()
         assert {matrix.kind for matrix in packed} == {Kind.BYTES}
     return with_ngrams(tiny) if "n-grams" in request.param else tiny
 

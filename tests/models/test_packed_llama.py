@@ -4,8 +4,9 @@ from functools import cache
 
 import pytest
 import torch
-from transformers import GPT2Config, LlamaConfig, Qwen2Config
+from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config
 
+from c2t.errors import InputError
 from c2t.kernels import llama_layer
 from c2t.kernels.llama_layer import Kind, kernels
 from c2t.models import packed_llama
@@ -34,6 +35,9 @@ SIZES = {
     "head_dim": 32,
     "max_position_embeddings": 256,
 }
+WHOLE = {**SIZES, "intermediate_size": 128}  # all matrices have whole blocks of inputs, as 8 bits want them
+BYTES_WORK = Kind.BYTES in llama_layer.works()
+needs_bytes = pytest.mark.skipif(not BYTES_WORK, reason="this processor has no products of bytes")
 # Three layers of some 500 roundings each in sequence, whose errors those after them enlarge at most 100-fold.
 NETWORK = 100 * growth(1500)
 
@@ -41,7 +45,9 @@ NETWORK = 100 * growth(1500)
 @cache
 @torch.inference_mode(False)
 def target_of(dtype: torch.dtype) -> Target:
-    return Target(language_model(LlamaConfig(**SIZES)).to(torch.bfloat16).to(dtype))
+    rounded = dtype == torch.int8
+    model = language_model(LlamaConfig(**(WHOLE if rounded else SIZES))).to(torch.bfloat16)
+    return Target(model.to(torch.float32 if rounded else dtype), rounded)
 
 
 def tree_of(roots: list[int], seed: int = 0) -> Tree:
@@ -65,7 +71,7 @@ def test_states_are_those_of_transformers() -> None:
         assert_within(features, wanted, NETWORK * wanted.abs().max())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, pytest.param(torch.int8, marks=needs_bytes)])
 @torch.inference_mode()
 def test_a_tree_has_the_bits_of_plain_decoding(dtype: torch.dtype) -> None:
     """Logits and features of every slot, in a batch of rows of different length and after an accepted path, are those
@@ -136,11 +142,10 @@ def test_the_head_computes_what_its_module_does() -> None:
         assert_within(session.observed[row, :length], wanted[row, :length], NETWORK * wanted.abs().max())
 
 
-@pytest.mark.skipif(Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes")
+@needs_bytes
 @torch.inference_mode()
-def test_a_rounded_head_is_nearly_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rounded_head_is_nearly_the_module() -> None:
     """Its matrices are in bytes, and so is its copy of the LM head; the target's own is not."""
-    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: True)
     sizes = {**SIZES, "intermediate_size": 128, "num_hidden_layers": 1}
     head = randomise(EagleHead(LlamaConfig(**sizes)), 1, spread=0.1).float().eval()
     target = Target(language_model(LlamaConfig(**SIZES)).float())
@@ -186,6 +191,46 @@ def test_what_is_not_served() -> None:
     assert not PackedEagle.serves(EagleHead(LlamaConfig(**SIZES)).double())
 
 
+@needs_bytes
+@torch.inference_mode()
+def test_a_rounded_target_is_nearly_the_model() -> None:
+    """Layers and LM head are in bytes; the model's own weights stay. Each of 13 products in sequence errs by about
+    2^-7 of its size, and random layers enlarge that a little."""
+    rounded = target_of(torch.int8)
+    exact = Target(language_model(LlamaConfig(**WHOLE)).to(torch.bfloat16).float())
+    tokens, lengths = prompts()[0], torch.tensor([19, 19])
+    off = [target.session().prefill(tokens, lengths).logits.values for target in (exact, rounded)]
+    assert 2**-12 < (off[1] - off[0]).abs().mean() / off[0].abs().mean() < 2**-3
+    assert rounded.packed.decoder.layers.rounded
+    assert rounded.model.lm_head.weight.equal(exact.model.lm_head.weight)
+
+
+@needs_bytes
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (LlamaConfig(**SIZES), "96 inputs, which is no multiple of 64"),
+        (LlamaConfig(**WHOLE, hidden_act="gelu"), "the Llama family on a CPU, not for this llama"),
+        (Qwen2Config(**WHOLE), "the Llama family on a CPU, not for this qwen2"),
+    ],
+)
+def test_what_cannot_be_rounded_is_refused(config: PreTrainedConfig, reason: str) -> None:
+    with pytest.raises(InputError, match=f"int8: .*{reason}.*; choose another dtype"):
+        Target(language_model(config).float(), rounded=True)
+
+
+def test_without_products_of_bytes_no_target_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_llama, "works", lambda: [Kind.HALVES])
+    with pytest.raises(InputError, match="AVX-512 VNNI"):
+        Target(language_model(LlamaConfig(**WHOLE)).float(), rounded=True)
+
+
+@needs_bytes
+def test_a_rounded_target_has_no_tree_attention() -> None:
+    with pytest.raises(InputError, match="not in int8"):
+        target_of(torch.int8).use_tree_attention()
+
+
 def test_without_the_kernels_transformers_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_llama, "packable", lambda *_: False)
     assert target_of(torch.float32).session().packed is None
@@ -194,15 +239,12 @@ def test_without_the_kernels_transformers_runs(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "medusa"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rounded", [False, True])
-def test_greedy_text_is_the_targets_for_every_head(
-    kind: str, dtype: torch.dtype, rounded: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_greedy_text_is_the_targets_for_every_head(kind: str, dtype: torch.dtype, rounded: bool) -> None:
     """Heads without a packed form read the packed target's features in their own dtype; those with one may be in
-    bytes."""
-    monkeypatch.setattr(llama_layer, "bytes_pay", lambda: Kind.BYTES in llama_layer.works())
-    config = LlamaConfig(**{**SIZES, "num_hidden_layers": 7})
-    narrow = LlamaConfig(**{**SIZES, "num_hidden_layers": 1})
-    target = Target(language_model(config).to(dtype).requires_grad_(False))
+    bytes, and so may the target."""
+    config = LlamaConfig(**{**WHOLE, "num_hidden_layers": 7})
+    narrow = LlamaConfig(**{**WHOLE, "num_hidden_layers": 1})
+    target = Target(language_model(config).to(dtype).requires_grad_(False), rounded and BYTES_WORK)
     head = {
         "eagle": lambda: EagleHead(narrow),
         "eagle3": lambda: Eagle3Head(narrow, VOCABULARY),

@@ -13,16 +13,17 @@ from transformers import LlamaConfig
 
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
+from c2t.kernels.llama_layer import Kind, works
 from c2t.models import gguf_target, pairs
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import fingerprint, kind_of, load_pair, usual_policy, weights_fingerprint, with_ngrams
-from c2t.policies import JointThreshold
+from c2t.policies import JointThreshold, Plain
 from c2t.policies.spec import describe, parse
 from c2t.study.acceptance import lookup
 from tests.eagle_reference import CONFIG, head_state, write_head
-from tests.toys import FAMILIES, SIZES, language_model, save_language_model
+from tests.toys import FAMILIES, SIZES, language_model, run, save_language_model
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pair on a processor that heads are not rounded for."""
     monkeypatch.setenv("C2T_HOME", str(home))
-    monkeypatch.setattr(pairs, "rounds", lambda inputs: False)
+    monkeypatch.setattr(pairs, "bytes_pay", lambda: False)
     return home / "checkpoints" / "toy"
 
 
@@ -65,11 +66,32 @@ def test_a_head_is_rounded_where_that_pays_and_nobody_names_a_dtype(
     pays: bool, dtype: torch.dtype | None, pair_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it is computed in says so, since costs and results are kept by that."""
-    monkeypatch.setattr(pairs, "rounds", lambda inputs: pays)
+    monkeypatch.setattr(pairs, "bytes_pay", lambda: pays)
+    monkeypatch.setattr(pairs, "rounds", lambda inputs: True)
     pair, rounded = load_pair("toy", dtype=dtype), pays and dtype is None
     assert pair.draft.rounded == pair.rounded == with_ngrams(pair).rounded == rounded
     assert pair.arithmetic == ("float32, head in 8 bits" if rounded else "float32")
     assert pair.sources["draft"][1] == fingerprint(pair_folder / "draft")  # the weights are the same
+
+
+@pytest.mark.skipif(Kind.BYTES not in works(), reason="this processor has no products of bytes")
+@pytest.mark.parametrize("draft", ["eagle", "eagle3", "lm"])
+def test_a_pair_in_int8_writes_one_text_with_a_tree_and_without(draft: str) -> None:
+    """It names itself so, since costs and results are kept by that, and its weights stay as they are stored."""
+    pair = load_pair("tiny", draft=draft, dtype=torch.int8)
+    assert pair.target.rounded
+    assert pair.rounded == (draft == "eagle")
+    assert pair.dtype == pair.arithmetic == "int8"
+    assert pair.target.model.dtype == torch.bfloat16
+    prompts = [[5, 7, 11], [40, 3, 9, 9, 100]]
+    texts = [run(pair.target, pair.draft, policy, prompts, new=24)[0] for policy in (Plain(), JointThreshold(0.05))]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("where", [{"device_map": "cpu"}, {"tensor_parallel": True}])
+def test_int8_is_for_whole_targets_on_a_cpu(where: dict) -> None:
+    with pytest.raises(InputError, match="int8 is computed by c2t's kernels on a CPU: choose another dtype"):
+        load_pair("tiny", dtype=torch.int8, **where)
 
 
 def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> None:
@@ -83,7 +105,8 @@ def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> Non
 def test_the_rates_that_come_with_tiny_are_those_of_its_head_in_any_arithmetic(
     rounded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairs, "rounds", lambda inputs: rounded)
+    monkeypatch.setattr(pairs, "bytes_pay", lambda: rounded)
+    monkeypatch.setattr(pairs, "rounds", lambda inputs: True)
     tiny = load_pair("tiny")
     assert tiny.rounded == rounded
     assert sum(lookup(tiny, 0.4)(0.6)) > 0.1

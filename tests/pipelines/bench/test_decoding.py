@@ -8,11 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from c2t.errors import InputError
+from c2t.kernels.llama_layer import Kind, works
+from c2t.policies import Plain
+from c2t.policies.spec import describe
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics
 from pipelines.bench.__main__ import app
 from pipelines.bench.contenders import Contenders, Task, Written
-from pipelines.bench.decoding import Batch, Comparison, Result, calls, compare, figures
+from pipelines.bench.decoding import Batch, Comparison, Result, calls, compare, figures, in_int8
 from pipelines.bench.runs import ENDING, Runs
 
 TREE = "eagle2:N=6,levels=2,K=3"
@@ -151,7 +154,31 @@ def test_ways_can_be_left_out(home: Path, tmp_path: Path) -> None:
     assert list(tmp_path.glob("lines*")) == [out]  # a comparison that has ended keeps no runs
     done = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, "--skip", "early exit"])
     assert isinstance(done.exception, InputError)
-    assert "--skip 'early exit' is none of: transformers, prompt lookup; " in str(done.exception)
+    assert "--skip 'early exit' is none of: c2t in int8; transformers, prompt lookup; " in str(done.exception)
+
+
+@pytest.mark.skipif(Kind.BYTES not in works(), reason="this processor has no products of bytes")
+def test_int8_competes_where_the_target_can_be_rounded(capsys: pytest.CaptureFixture) -> None:
+    plain, tree = in_int8("tiny", None, TREE, 1)
+    assert (plain.name, tree.name) == ("c2t in int8, plain", "c2t in int8, tree")
+    assert plain.pair.target.rounded
+    assert isinstance(plain.policy, Plain)
+    assert tree.setting == describe(tree.policy, brief=True)
+    assert in_int8("tiny", "lm", "no policy", 1) == []
+    assert "c2t in int8 is left out: " in capsys.readouterr().err
+
+
+def test_texts_in_int8_are_compared_with_plain_decoding_in_int8() -> None:
+    def result(token: int, seconds: float) -> Result:
+        return Result([], [Written([[token, token]], 0.5, seconds, Statistics())] * 3)
+
+    results = {"c2t, plain": result(1, 4.0), "c2t in int8, plain": result(2, 2.0), "c2t in int8, tree": result(2, 1.0)}
+    results["transformers, float32"] = result(1, 8.0)
+    rows = {row["contender"]: row for row in figures(Comparison(results, results["transformers, float32"]), False)}
+    assert [row["equal_to_plain"] for row in rows.values()] == [1.0, 1.0, 1.0, 1.0]
+    assert [row["equal_to_float32"] for row in rows.values()] == [1.0, 0.0, 0.0, 1.0]
+    assert rows["c2t in int8, tree"]["against_plain"] == pytest.approx((2, 2, 2))
+    assert rows["c2t in int8, tree"]["against_transformers"] == pytest.approx((8, 8, 8))
 
 
 def test_ratios_are_those_of_tokens_per_second() -> None:
