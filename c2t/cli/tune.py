@@ -135,7 +135,7 @@ def tune(
         tuned.Tuned(
             found.best.policy,
             classifier or loaded.name,
-            found.best.predicted,
+            found.best.corrected,
             found.costs,
             configuration,
             found.best.ngrams,
@@ -187,14 +187,7 @@ def remarks(found: tuning.Tuning) -> str:
         f"error: of the prediction for the prompts decoded against the clock ({settings.timed} batches at most), which "
         "costs were not fitted on; first rounds are left out",
     ]
-    fastest = max((row for row in found.rows if row.measured), key=lambda row: row.measured, default=found.best)
-    if found.best is found.plain:
-        lines.append("plain decoding is predicted to be the fastest here: no tree pays for its draft")
-    else:
-        gain = found.best.predicted / found.plain.predicted
-        lines.append(f"chosen: {found.best.label}, predicted {gain:.2f} times as fast as plain decoding")
-    if fastest is not found.best:
-        lines.append(f"the clock disagrees: {fastest.label} was the fastest of those measured")
+    lines.append(f"chosen: {found.said}")
     return "\n".join(lines)
 
 

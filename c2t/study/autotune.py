@@ -95,6 +95,11 @@ class Row(NamedTuple):
     measured: float | None = None
     ngrams: bool = False
 
+    @property
+    def corrected(self) -> float:
+        """The prediction, off as much on all prompts as the clock found it on those that it saw; 0 if it saw none."""
+        return self.predicted * self.measured / self.predicted_there if self.measured else 0.0
+
 
 class Tuning(NamedTuple):
     """Result of a tuning. rows: fastest prediction first. candidates: the rounds behind them."""
@@ -106,7 +111,16 @@ class Tuning(NamedTuple):
 
     @property
     def best(self) -> Row:
-        return self.rows[0]
+        """The fastest candidate by the clock, which has seen those that were predicted to be the fastest."""
+        return max(self.rows, key=lambda row: row.corrected)
+
+    @property
+    def said(self) -> str:
+        """What was found, in a line."""
+        if self.best is self.plain:
+            return "plain decoding is the fastest here: no tree pays for its draft"
+        predicted, seen = self.best.predicted / self.plain.predicted, self.best.corrected / self.plain.corrected
+        return f"{self.best.label}, {seen:.2f} times as fast as plain decoding ({predicted:.2f} predicted)"
 
     @property
     def plain(self) -> Row:
@@ -201,6 +215,11 @@ class Race:
         checked = min(settings.timed, batches - 1)
         self.checking, self.fitting = range(checked), range(checked, min(batches, checked + settings.timed))
 
+    def too_short(self) -> InputError:
+        """Return what to raise where no round is left to time."""
+        tokens = self.settings.max_new_tokens
+        return InputError(f"texts of {tokens} tokens are too short to time; give a larger max_new_tokens")
+
     def run(self, candidates: Sequence[Candidate], batches: Sequence[int]) -> list[list[tuple[Round, float]]]:
         """Return each candidate's rounds with their seconds. All candidates take turns on each batch, because a machine
         may drift."""
@@ -225,14 +244,13 @@ def overheads(costs: Costs, candidates: Sequence[Candidate], race: Race) -> dict
     for each, rounds in zip(runners, race.run(runners, race.fitting), strict=True):
         excess[each.name] += [(len(round.widths), seconds - costs.forwards(round)) for round, seconds in rounds]
     if not all(excess.values()):
-        raise InputError(
-            f"texts of {race.settings.max_new_tokens} tokens are too short to time; give a larger max_new_tokens"
-        )
+        raise race.too_short()
     return {name: fit_overhead(*zip(*points, strict=True)) for name, points in excess.items()}
 
 
 def check(costs: Costs, ranked: Sequence[Candidate], race: Race) -> list[Row]:
-    """Return the candidates as rows; the best of them and plain decoding are also decoded against the clock."""
+    """Return the candidates as rows; the best of them and plain decoding are also decoded against the clock. InputError
+    for texts too short to time."""
     plain = [each for each in ranked if isinstance(each.policy, Plain)][:1]
     contestants = list(ranked[: race.settings.compared])
     contestants += [each for each in plain if each not in contestants]
@@ -243,7 +261,9 @@ def check(costs: Costs, ranked: Sequence[Candidate], race: Race) -> list[Row]:
         row = Row(describe(each.policy), label, each.total, predict(costs, each), ngrams=bool(each.mixed))
         if id(each) in measured:
             run = measured[id(each)]
-            speed = sum(round.new for round, _ in run) / sum(seconds for _, seconds in run) if run else 0.0
+            if not run:
+                raise race.too_short()
+            speed = sum(round.new for round, _ in run) / sum(seconds for _, seconds in run)
             row = row._replace(predicted_there=predict(costs, each, race.checking), measured=speed)
         rows.append(row)
     return rows

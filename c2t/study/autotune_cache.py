@@ -16,10 +16,10 @@ from c2t.study.costs import Costs
 
 
 class Tuned(NamedTuple):
-    """Policy that was predicted to be the fastest, as text that `c2t.policies.spec.parse` reads.
+    """Policy that was the fastest, as text that `c2t.policies.spec.parse` reads.
 
-    classifier: the one that its candidates used. predicted: new tokens per second. settings: of the run that chose it.
-    ngrams: whether the draft is mixed with the text's n-grams for it.
+    classifier: the one that its candidates used. predicted: new tokens per second, as the clock corrected it. settings:
+    of the run that chose it. ngrams: whether the draft is mixed with the text's n-grams for it.
     """
 
     policy: str

@@ -133,13 +133,6 @@ def draw_ratio(panel: Any, points: Sequence[Point]) -> None:
 def plot_speeds(found: Tuning, path: Path) -> Path:
     """Draw the tokens/s of each candidate over its gamma, as the measured costs predict them, and as the clock saw it
     where it ran; and write a PNG. InputError if it cannot be written."""
-    gain = found.best.predicted / found.plain.predicted
-    said = f"{found.best.label} is predicted to be {gain:.2f} times as fast as plain decoding"
-    conditions = f"batch size {found.settings.batch}, T = {found.settings.temperature:g}"
-    if found.best is found.plain:
-        said = "no tree is predicted to be faster than plain decoding"
-    elif found.best.measured and found.plain.measured:
-        conditions = f"{found.best.measured / found.plain.measured:.2f} times by the clock; {conditions}"
     kinds: dict[str, list[Row]] = {}
     for row in found.rows:
         if row is not found.plain:
@@ -161,7 +154,8 @@ def plot_speeds(found: Tuning, path: Path) -> Path:
         panel.set_ylim(bottom=0)
         panel.set_xlabel("gamma: verified tokens per round, root included")
         panel.set_ylabel("tokens/s by measured costs (rings: by the clock)")
-        panel.set_title(f"{said}\n{conditions}", parse_math=False)
+        conditions = f"batch size {found.settings.batch}, T = {found.settings.temperature:g}"
+        panel.set_title(f"{found.said}\n{conditions}", parse_math=False)
         _name(figure, [panel], [names])
         return figures.save(figure, path)
 

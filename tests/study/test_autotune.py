@@ -11,8 +11,9 @@ from c2t.models.pairs import Pair, with_ngrams
 from c2t.policies import MCSD, Chain, Eagle2, Plain
 from c2t.prompts import Prompt
 from c2t.sampling import Sampling
+from c2t.statistics import Totals
 from c2t.study import autotune as tuning
-from c2t.study.autotune import Candidate, Race, TuneSettings, candidate, overheads, predict, tune, typical
+from c2t.study.autotune import Candidate, Race, Row, TuneSettings, candidate, overheads, predict, tune, typical
 from c2t.study.costs import Costs, Curve, Overhead
 from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
@@ -102,7 +103,22 @@ def test_where_drafting_is_free_the_tree_wins_and_where_it_is_dear_plain_decodin
         # Every round of the race takes one tick, as it costs where drafting is free.
         assert found.plain.measured == pytest.approx(found.plain.predicted_there)
     assert free.best.measured == pytest.approx(free.best.predicted_there)
+    assert free.best.corrected == pytest.approx(free.best.predicted)
     assert dear.plain.predicted <= batch
+
+
+def test_the_clock_decides_among_those_that_it_saw() -> None:
+    """A prediction is corrected by what the clock found of it; on the timed prompts all are twice as fast."""
+    total = Totals(10, 10, 60, 20)
+    promised, kept = Row("a", "a", total, 90.0, 180.0, 120.0), Row("b", "b", total, 80.0, 160.0, 150.0)
+    unseen, plain = Row("c", "c", total, 85.0), Row("plain", "plain", total, 50.0, 100.0, 100.0)
+    found = tuning.Tuning(TuneSettings(), None, [promised, unseen, kept, plain], [])
+    assert [row.corrected for row in found.rows] == [60.0, 0.0, 75.0, 50.0]
+    assert found.best is kept
+    assert found.said == "b, 1.50 times as fast as plain decoding (1.60 predicted)"
+    slow = found._replace(rows=[promised._replace(measured=80.0), plain])
+    assert slow.best is slow.plain
+    assert "plain decoding is the fastest here" in slow.said
 
 
 def test_ngrams_double_the_candidates(small_pair: Pair, made_up: Callable) -> None:

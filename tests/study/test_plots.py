@@ -24,7 +24,7 @@ TOTALS = {gamma: Totals(10, 10, 10 * gamma, 20) for gamma in (1, 6, 30)}
 
 
 def tuning(*rows: Row) -> Tuning:
-    return Tuning(TuneSettings(), None, [*rows, Row("plain", "plain", TOTALS[1], 50.0)], [])
+    return Tuning(TuneSettings(), None, [*rows, Row("plain", "plain", TOTALS[1], 50.0, 50.0, 40.0)], [])
 
 
 def test_curves_are_the_fronts_and_all_points_are_drawn() -> None:
@@ -85,13 +85,14 @@ def test_speeds_say_prediction_and_clock(tmp_path: Path, monkeypatch: pytest.Mon
     drawn: list[Figure] = []
     monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure) or path)
     rows = [
-        Row("c2t:beta=0.5", "c2t:beta=0.5", TOTALS[6], 75.0, 74.0, 60.0),
+        Row("c2t:beta=0.5", "c2t:beta=0.5", TOTALS[6], 75.0, 75.0, 60.0),
         Row("c2t:K=2", "c2t:K=2", TOTALS[30], 20.0),
     ]
     assert plot_speeds(tuning(*rows), tmp_path / "speed.png") == tmp_path / "speed.png"
     [panel] = drawn[0].axes
     title = panel.get_title(loc="left")
-    assert title == "c2t:beta=0.5 is predicted to be 1.50 times as fast as plain decoding\nbatch size 1, T = 0.4"
+    said = "c2t:beta=0.5, 1.50 times as fast as plain decoding (1.50 predicted)"
+    assert title == f"{said}\nbatch size 1, T = 0.4"
     points = next(line for line in panel.lines if line.get_label() == "c2t")
     assert points.get_xydata().tolist() == [[6, 75], [30, 20]]
     assert [text.get_text() for text in panel.texts] == ["c2t", "plain"]
