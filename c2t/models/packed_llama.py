@@ -69,13 +69,11 @@ class PackedLlama:
         if Kind.BYTES not in works():
             return "c2t's kernels in C and a processor with AVX-512 VNNI (avx512_vnni) do that, and one is missing here"
         if not cls.serves(model):
-            return f"that is for targets of the Llama family on a CPU, not for this {model.config.model_type}"
+            return f"that is for Llamas that c2t's kernels run, and this {model.config.model_type} is none"
         linears = [part for part in model.base_model.layers.modules() if isinstance(part, nn.Linear)]
         sizes = {linear.in_features for linear in (*linears, model.get_output_embeddings())}
         odd = [str(size) for size in sorted(sizes) if not rounds(size)]
-        return (
-            f"its matrices have {', '.join(odd)} inputs, which is no multiple of {Kind.BYTES.inputs}" if odd else None
-        )
+        return f"some of its matrices have {', '.join(odd)} inputs, no multiple of {Kind.BYTES.inputs}" if odd else None
 
     def __init__(self, model: PreTrainedModel, rounded: bool = False):
         base = model.base_model

@@ -1,6 +1,6 @@
 """Every table and every measured number of README and docs, rendered from the result lines in data/results."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from functools import cache, partial
 from pathlib import Path
@@ -189,19 +189,29 @@ def gain_at(file: str, score: str, tau: float, **of: Any) -> str:
 
 def decoding() -> str:
     """Return the table of speeds: every set where texts are decoded greedily one by one, else all sets together."""
-    found = lines("decoding.jsonl")
-    latest = {of_run(line): line for line in found}  # a later run stands for an earlier one
+    latest = {of_run(line): line for line in lines("decoding.jsonl")}  # a later run stands for an earlier one
     pooled = {key[:2] for key in latest if key[2] == "all"} - {(0, 1)}
     shown = [key for key in sorted(latest, key=lambda key: key[:2]) if key[2] == "all" or key[:2] not in pooled]
     columns = ("texts", "way", "tokens/s", "/ plain", "/ transformers", "/ plain after the first token", "tau", "gamma")
-    sizes: dict[str, list[str]] = {}  # of the runs, which may differ, by how large they were
-    for key in shown:
-        run, sort = latest[key]["configuration"], kind(*key[:2])
-        told = f"{run['prompts']} prompts a set, up to {run['max_new_tokens']} new tokens, {computed(run)}"
-        sizes.setdefault(told, []).extend([sort] * (sort not in sizes.get(told, ())))
-    told = "; ".join(f"{' and '.join(kinds)}: " * (len(sizes) > 1) + size for size, kinds in sizes.items())
-    note = source(found[-1], told, "95 % intervals by prompt")
-    return table((*columns, "same text"), [speed(latest[key]) for key in shown], note)
+    return table(
+        (*columns, "same text"), [speed(latest[key]) for key in shown], origins([latest[key] for key in shown])
+    )
+
+
+def origins(found: Iterable[dict[str, Any]]) -> str:
+    """Return where lines of `pipelines.bench decoding` were measured, a line for each commit and machine, and how large
+    the runs were."""
+    places: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {}
+    for line in found:
+        run, sort = line["configuration"], kind(*of_run(line)[:2])
+        size = f"{run['prompts']} prompts a set, up to {run['max_new_tokens']} new tokens, {computed(run)}"
+        kinds = places.setdefault(source(line), (line, {}))[1].setdefault(size, [])
+        kinds.extend([sort] * (sort not in kinds))
+    several, notes = sum(len(sizes) for _, sizes in places.values()) > 1, []
+    for line, sizes in places.values():
+        told = "; ".join(f"{' and '.join(kinds)}: " * several + size for size, kinds in sizes.items())
+        notes.append(source(line, told, "95 % intervals by prompt"))
+    return "\n".join(notes)
 
 
 def decoding_in_brief() -> str:

@@ -209,9 +209,9 @@ def test_a_rounded_target_is_nearly_the_model() -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (LlamaConfig(**SIZES), "96 inputs, which is no multiple of 64"),
-        (LlamaConfig(**WHOLE, hidden_act="gelu"), "the Llama family on a CPU, not for this llama"),
-        (Qwen2Config(**WHOLE), "the Llama family on a CPU, not for this qwen2"),
+        (LlamaConfig(**SIZES), "some of its matrices have 96 inputs, no multiple of 64"),
+        (LlamaConfig(**WHOLE, hidden_act="gelu"), "that c2t's kernels run, and this llama is none"),
+        (Qwen2Config(**WHOLE), "that c2t's kernels run, and this qwen2 is none"),
     ],
 )
 def test_what_cannot_be_rounded_is_refused(config: PreTrainedConfig, reason: str) -> None:
