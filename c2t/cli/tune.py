@@ -46,7 +46,7 @@ def tune(
     ] = TUNE.limit,
     repeats: Annotated[int, typer.Option(help="Times to run each forward; the median time counts.")] = TUNE.repeats,
     timed: Annotated[
-        int, typer.Option(help="Batches to decode with the best policies, to check the prediction.")
+        int, typer.Option(help="Batches to decode with the best predictions, of which the fastest is kept.")
     ] = TUNE.timed,
     compared: Annotated[
         int, typer.Option(help="Number of best policies to decode those batches with.")
@@ -152,7 +152,7 @@ def tune(
 def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
     """Make a table with a row per candidate, the fastest prediction first."""
     columns = ["policy", "tau", "gamma", "passes/round", "predicted tokens/s", "x plain"]
-    columns += ["predicted, timed prompts", "measured", "error"]
+    columns += ["predicted, timed prompts", "measured", "error", "corrected"]
     rows: list[list[Any]] = []
     for row in found.rows:
         cells: list[Any] = [
@@ -164,16 +164,16 @@ def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
         cells += [f"{row.predicted:.0f}", f"{row.predicted / found.plain.predicted:.2f}"]
         if row.measured:
             error = row.predicted_there / row.measured - 1
-            cells += [f"{row.predicted_there:.0f}", f"{row.measured:.0f}", f"{error:+.0%}"]
+            cells += [f"{row.predicted_there:.0f}", f"{row.measured:.0f}", f"{error:+.0%}", f"{row.corrected:.0f}"]
         else:
-            cells += ["", "", ""]
+            cells += [""] * 4
         rows.append(cells)
     settings = found.settings
     return f"batch size {settings.batch}, T = {settings.temperature:g}", columns, rows
 
 
 def remarks(found: tuning.Tuning) -> str:
-    """Say the costs behind the predictions, and whether the clock agrees with the choice."""
+    """Say the costs behind the predictions, and what was chosen."""
     costs, settings = found.costs, found.settings
     target = ", ".join(f"{n}: {costs.verify.at(n) * 1e3:.3g}" for n in (1, 8, 16, 32, 64, 128, 256))
     level = ", ".join(f"{w}: {s * 1e3:.3g}" for w, s in zip(*costs.draft, strict=True))
@@ -185,7 +185,7 @@ def remarks(found: tuning.Tuning) -> str:
         f"ms of a draft forward over w tokens a prompt: {level}",
         f"ms of the rest of a round: {rest}",
         f"error: of the prediction for the prompts decoded against the clock ({settings.timed} batches at most), which "
-        "costs were not fitted on; first rounds are left out",
+        "costs were not fitted on; first rounds are left out. corrected: the prediction for all prompts without it",
     ]
     lines.append(f"chosen: {found.said}")
     return "\n".join(lines)
@@ -195,7 +195,7 @@ def figures(found: tuning.Tuning) -> dict[str, Any]:
     """Return a tuning as JSON."""
     costs = found.costs._asdict() | {name: getattr(found.costs, name)._asdict() for name in ("verify", "draft")}
     costs["overhead"] = {name: overhead._asdict() for name, overhead in found.costs.overhead.items()}
-    rows = [{**row._asdict(), **row.total.figures()} for row in found.rows]
+    rows = [{**row._asdict(), "corrected": row.corrected, **row.total.figures()} for row in found.rows]
     for row in rows:
         del row["total"]
     return {"best": found.best.label, "rows": rows, "costs": costs}

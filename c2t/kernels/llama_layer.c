@@ -3,8 +3,8 @@
    Weights are float32 or bf16, all sums are float32. Products are float32, too, or, where the processor has an
    instruction for it and the caller asks, those of bf16 weights and inputs rounded to bf16: twice as many at a time, or
    in tiles (Intel's AMX) many times more, so that a tree's rows cost next to nothing beside the weights' way
-   from memory. A draft's weights may be rounded to bytes, and its inputs with them: half the memory and four times as many
-   products at a time, for guesses that are checked anyway.
+   from memory. Weights may be rounded to bytes, and inputs with them: half the memory and four times as many products at a
+   time, for a draft's guesses, which are checked anyway, or for a target that may be another model.
 
    Whatever is computed for a row does not depend on how many rows there are, on the slots that it does not see, nor on
    the number of threads: every sum runs over the same numbers in the same order. So a token's logits in a tree equal

@@ -26,8 +26,8 @@ class EagleDraft:
     """Draft made of a head and the target's LM head, with one session per generation. EAGLE-1/2 heads run in their
     packed form on a CPU, in their fused form elsewhere, others as the modules they are.
 
-    rounded: the packed form may round weights and inputs to 8 bits, where the processor is faster so: it guesses all
-    but the same, and what it guesses is verified.
+    rounded: the packed form rounds weights and inputs to 8 bits, where the processor has products of bytes: it guesses
+    all but the same, and what it guesses is verified.
     """
 
     def __init__(self, head: Head, lm_head: nn.Module, rounded: bool = False):

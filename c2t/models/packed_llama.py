@@ -69,9 +69,12 @@ class PackedLlama:
         if Kind.BYTES not in works():
             return "c2t's kernels in C and a processor with AVX-512 VNNI (avx512_vnni) do that, and one is missing here"
         if not cls.serves(model):
-            return f"that is for Llamas that c2t's kernels run, and this {model.config.model_type} is none"
+            return f"c2t's kernels run Llamas of certain shapes and settings, and not this {model.config.model_type}"
         linears = [part for part in model.base_model.layers.modules() if isinstance(part, nn.Linear)]
-        sizes = {linear.in_features for linear in (*linears, model.get_output_embeddings())}
+        head = model.get_output_embeddings()
+        if type(head) is not nn.Linear:
+            return f"its LM head is a {type(head).__name__}, and would have to be a plain linear layer"
+        sizes = {linear.in_features for linear in (*linears, head)}
         odd = [str(size) for size in sorted(sizes) if not rounds(size)]
         return f"some of its matrices have {', '.join(odd)} inputs, no multiple of {Kind.BYTES.inputs}" if odd else None
 

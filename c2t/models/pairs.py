@@ -32,7 +32,7 @@ from c2t.models.published_medusa import PICKLED, PublishedMedusaDraft, is_publis
 from c2t.models.scaled import ScaledDraft
 from c2t.models.target import Target
 from c2t.models.tensor_parallel import distributed_config, gather_shared
-from c2t.models.usual_dtype import has_bf16, stored_dtype, usual_dtype
+from c2t.models.usual_dtype import has_bf16, usual_dtype
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import OPEN, from_json, read_file
 from c2t.storage.published import PUBLISHED
@@ -150,7 +150,7 @@ def load_pair(
     eagle, rounded = kind == "head" and not is_published(folder) and has_eagle_layer(folder), False
     if dtype == torch.int8:
         if device.type != "cpu" or device_map is not None or tensor_parallel:
-            raise InputError("int8 is computed by c2t's kernels on a CPU: choose another dtype for other devices")
+            raise InputError("int8 is computed on one CPU: choose it, without --device-map and --tp, or another dtype")
         types, rounded = (torch.int8, torch.float32), eagle
     elif dtype is None and device.type == "cpu" and device_map is None:
         usual = eagle and not tensor_parallel
@@ -408,8 +408,8 @@ def _load_target(
     if dtype == torch.float64:
         where["experts_implementation"] = "eager"  # of mixtures of experts; torch's grouped products take no float64
     try:
-        chosen = {USUAL: usual_dtype, torch.int8: stored_dtype}.get(dtype)
-        kind = chosen(place, trust_remote_code) if chosen else dtype
+        kind = usual_dtype(place, trust_remote_code) if dtype == USUAL else dtype
+        kind = torch.float32 if kind == torch.int8 else kind  # which it is rounded from
         if tensor_parallel:
             where["distributed_config"] = distributed_config(place, trust_remote_code)
         with _no_report():
@@ -433,13 +433,12 @@ def _load_target(
         gather_shared(model)
     if (dtype, kind) == (USUAL, torch.bfloat16) and not PackedLlama.serves(model):
         model = model.float()  # torch is slower in bf16, and rounds a tree and plain decoding apart
-    rounded = dtype == torch.int8
-    if model.dtype == torch.bfloat16 and device.type == "cpu" and not rounded and not has_bf16():
+    if model.dtype == torch.bfloat16 and device.type == "cpu" and not has_bf16():
         how = "torch imitates it slowly: float32 is faster here"
         if PackedLlama.serves(model):
             how = "c2t's kernels compute in float32, on weights that stay in bf16"
         warnings.warn(f"{place}: this processor has no bf16 arithmetic; {how}", stacklevel=3)
-    return Target(model if device_map or tensor_parallel else model.to(device), rounded)
+    return Target(model if device_map or tensor_parallel else model.to(device), rounded=dtype == torch.int8)
 
 
 @contextmanager

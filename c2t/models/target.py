@@ -79,8 +79,12 @@ class Target:
     @property
     def packed(self) -> PackedLlama | None:
         """The model's packed form for decoding on a CPU, made again when its weights have changed; None if it has
-        none."""
+        none. InputError if one in int8 has none any more."""
         if self.has_tree_attention or self.is_split or not PackedLlama.serves(self.model):
+            if self.rounded:
+                raise InputError(
+                    "the target's layers were changed, and are not what runs in int8 any more: load it again"
+                )
             return None
         version = [version_of(weight) for weight in self.model.parameters()]
         if self._packed is None or self._packed[0] != version:
@@ -126,9 +130,7 @@ class Target:
         if self.model.config.model_type == "gpt_oss":
             raise InputError("tree attention has no sinks, which gpt_oss needs; decode without it")
         if self.rounded:
-            raise InputError(
-                "tree attention runs transformers' own layers, which are not in int8: choose another dtype"
-            )
+            raise InputError("tree attention and CUDA graphs run transformers' layers, not int8: choose another dtype")
         check_heads(self.config)
         self.model.set_attn_implementation(TREE_ATTENTION)
 

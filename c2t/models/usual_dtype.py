@@ -9,17 +9,10 @@ from c2t.kernels.llama_layer import bf16_products_pay
 def usual_dtype(place: str, trust_remote_code: bool = False) -> torch.dtype:
     """Return bf16 for a model of the Llama family whose config says so, if c2t's kernels run it faster than in float32
     on this processor; float32 for all others, quantised ones among them."""
-    stored = stored_dtype(place, trust_remote_code)
-    return stored if bf16_products_pay() else torch.float32
-
-
-def stored_dtype(place: str, trust_remote_code: bool = False) -> torch.dtype:
-    """Return bf16 for a model of the Llama family whose config says so, float32 for all others, quantised ones among
-    them: what the kernels can pack it from."""
     config = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)
     quantised = getattr(config, "quantization_config", None) is not None
     stored = config.model_type == "llama" and config.dtype == torch.bfloat16 and not quantised
-    return torch.bfloat16 if stored else torch.float32
+    return torch.bfloat16 if stored and bf16_products_pay() else torch.float32
 
 
 def has_bf16() -> bool:

@@ -84,7 +84,7 @@ def _key(pair: Pair, ids: Sequence[Sequence[int]], settings: dict[str, Any], sam
     depends = {
         "format": FORMAT,
         "target": pair.sources.get("target", ("", ""))[1],
-        "dtype": str(target.embed_tokens.weight.dtype),
+        "dtype": pair.dtype,
         "features": target.taps,
         "eos": sorted(target.eos),
         "prompts": [list(prompt) for prompt in ids],

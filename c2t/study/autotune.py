@@ -1,5 +1,5 @@
 """Search for the fastest policy on this machine. Exact replay gives the sizes of each candidate's rounds, measured
-costs turn them into seconds, and a few prompts decoded against the clock check the prediction."""
+costs turn them into seconds, and a few prompts decoded against the clock decide among the best predictions."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -98,7 +98,8 @@ class Row(NamedTuple):
     @property
     def corrected(self) -> float:
         """The prediction, off as much on all prompts as the clock found it on those that it saw; 0 if it saw none."""
-        return self.predicted * self.measured / self.predicted_there if self.measured else 0.0
+        seen = self.measured and self.predicted_there
+        return self.predicted * self.measured / self.predicted_there if seen else 0.0
 
 
 class Tuning(NamedTuple):
@@ -116,7 +117,7 @@ class Tuning(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What was found, in a line."""
+        """The choice and what it gains, in a line."""
         if self.best is self.plain:
             return "plain decoding is the fastest here: no tree pays for its draft"
         predicted, seen = self.best.predicted / self.plain.predicted, self.best.corrected / self.plain.corrected
@@ -261,9 +262,9 @@ def check(costs: Costs, ranked: Sequence[Candidate], race: Race) -> list[Row]:
         row = Row(describe(each.policy), label, each.total, predict(costs, each), ngrams=bool(each.mixed))
         if id(each) in measured:
             run = measured[id(each)]
-            if not run:
+            if not run and each in plain:
                 raise race.too_short()
-            speed = sum(round.new for round, _ in run) / sum(seconds for _, seconds in run)
+            speed = sum(round.new for round, _ in run) / sum(seconds for _, seconds in run) if run else 0.0
             row = row._replace(predicted_there=predict(costs, each, race.checking), measured=speed)
         rows.append(row)
     return rows

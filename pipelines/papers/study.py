@@ -246,7 +246,7 @@ def relative(study: Study, name: str, draft: str | None = None) -> Study:
     """Return the same study of another pair, or of the same one with another draft. A pair that comes with other
     prompts is studied on its own ones."""
     target = study.pair.target
-    loaded = load_pair(name, draft=draft, device=target.device, dtype=target.model.dtype)
+    loaded = load_pair(name, draft=draft, device=target.device, dtype=getattr(torch, study.pair.dtype))
     changed = replace(study.settings, pair=name, draft=draft)
     own, others = (checkpoints.prompts_of(_source_of_prompts(pair), "bench") for pair in (name, study.settings.pair))
     if own and own != others:

@@ -4,11 +4,12 @@ from functools import cache
 
 import pytest
 import torch
+from torch import nn
 from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config
 
 from c2t.errors import InputError
 from c2t.kernels import llama_layer
-from c2t.kernels.llama_layer import Kind, kernels
+from c2t.kernels.llama_layer import Kind, PackedMatrix, kernels
 from c2t.models import packed_llama
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle3 import Eagle3Head
@@ -201,7 +202,8 @@ def test_a_rounded_target_is_nearly_the_model() -> None:
     tokens, lengths = prompts()[0], torch.tensor([19, 19])
     off = [target.session().prefill(tokens, lengths).logits.values for target in (exact, rounded)]
     assert 2**-12 < (off[1] - off[0]).abs().mean() / off[0].abs().mean() < 2**-3
-    assert rounded.packed.decoder.layers.rounded
+    matrices = [each for each in rounded.packed.decoder.layers._kept if isinstance(each, PackedMatrix)]
+    assert {each.kind for each in (*matrices, rounded._project.packed())} == {Kind.BYTES}
     assert rounded.model.lm_head.weight.equal(exact.model.lm_head.weight)
 
 
@@ -210,8 +212,8 @@ def test_a_rounded_target_is_nearly_the_model() -> None:
     ("config", "reason"),
     [
         (LlamaConfig(**SIZES), "some of its matrices have 96 inputs, no multiple of 64"),
-        (LlamaConfig(**WHOLE, hidden_act="gelu"), "that c2t's kernels run, and this llama is none"),
-        (Qwen2Config(**WHOLE), "that c2t's kernels run, and this qwen2 is none"),
+        (LlamaConfig(**WHOLE, hidden_act="gelu"), "not this llama"),
+        (Qwen2Config(**WHOLE), "not this qwen2"),
     ],
 )
 def test_what_cannot_be_rounded_is_refused(config: PreTrainedConfig, reason: str) -> None:
@@ -227,8 +229,25 @@ def test_without_products_of_bytes_no_target_is_rounded(monkeypatch: pytest.Monk
 
 @needs_bytes
 def test_a_rounded_target_has_no_tree_attention() -> None:
-    with pytest.raises(InputError, match="not in int8"):
+    with pytest.raises(InputError, match="not int8"):
         target_of(torch.int8).use_tree_attention()
+
+
+@needs_bytes
+def test_a_rounded_target_never_computes_in_another_type() -> None:
+    """As it would where an adapter was put into its layers."""
+    target = Target(language_model(LlamaConfig(**WHOLE)).float(), rounded=True)
+    target.model.model.layers[1].mlp.up_proj = nn.Sequential(target.model.model.layers[1].mlp.up_proj)
+    with pytest.raises(InputError, match="not what runs in int8 any more: load it again"):
+        target.session()
+
+
+@needs_bytes
+def test_an_lm_head_of_another_kind_is_not_rounded() -> None:
+    model = language_model(LlamaConfig(**WHOLE)).float()
+    model.set_output_embeddings(nn.Sequential(model.lm_head))
+    with pytest.raises(InputError, match="its LM head is a Sequential"):
+        Target(model, rounded=True)
 
 
 def test_without_the_kernels_transformers_runs(monkeypatch: pytest.MonkeyPatch) -> None:

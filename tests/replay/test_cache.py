@@ -1,5 +1,6 @@
 """Texts on disk: read again only for the same request, and never a reason to fail."""
 
+import copy
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +92,10 @@ def test_other_weights_prompts_templates_and_features_are_other_texts(small_pair
     tapped = replace(small_pair, target=type(small_pair.target)(small_pair.target.model))
     tapped.target.tapped = {0: None, 1: None}
     keys.add(text_cache._key(tapped, ids, {}, Sampling()))
-    assert len(keys) == 2
+    target = copy.copy(small_pair.target)
+    target.rounded = True
+    keys.add(text_cache._key(replace(small_pair, target=target), ids, {}, Sampling()))
+    assert len(keys) == 3
 
 
 def cut_short(path: Path) -> None:
