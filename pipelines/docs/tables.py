@@ -1,5 +1,6 @@
 """Every table and every measured number of README and docs, rendered from the result lines in data/results."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from functools import cache, partial
@@ -223,6 +224,7 @@ def decoding_in_brief() -> str:
         figures = line["figures"]
         ratio, same = interval(Interval(*figures["against_transformers"])), f"{figures['equal_to_plain']:.0%}"
         own = figures["setting"] if "transformers" not in figures["contender"] else ""  # which each set chooses anew
+        own = re.sub(r":\S*", "", own)  # the policy's name; docs/speed.md has its settings
         way = figures["contender"] + f" ({own})" * bool(own)
         rows.append((way, f"{figures['tokens_per_second']:.0f}", ratio, same))
     run = found[-1]["configuration"]
