@@ -86,9 +86,7 @@ def test_the_prompts_of_bench_are_not_those_of_the_harvest() -> None:
 
 @pytest.mark.skipif(Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes")
 @torch.inference_mode()
-def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(
-    pair: Pair,
-) -> None:
+def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(pair: Pair) -> None:
     rounded = replace(pair, draft=EagleDraft(pair.draft.head, pair.target.lm_head, rounded=True))
     assert rounded.draft.packed.fc.matrix.kind == Kind.BYTES
     asked = [prompt.turns[0] for file in default_prompts("smollm2", "bench") for prompt in read_prompts(file)[:4]]
