@@ -274,7 +274,7 @@ class BatchDecoder:
             rule=self.rule,
         )
         step, committed = verifier.prefill()
-        draft = draft_session(self.pair.draft, self.policy, self.max_rows)
+        draft = draft_session(self.pair.draft, self.policy, self.max_rows, verifier)
         return self._hand_out(Running(arrived, verifier, draft, committed), step)
 
     def _hand_out(self, running: Running, step: Step) -> Running | None:

@@ -26,6 +26,7 @@ from c2t.models.target import Target
 from c2t.policies.budget import Budget
 from c2t.policies.pace import Pace
 from c2t.policies.plain import Plain
+from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.spec import parse
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.sampling import Sampling
@@ -88,6 +89,8 @@ class SpeculativeDecoder:
             policy = with_budget(pair, policy, budget)
         self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
         check_policy(policy, pair.target.config.vocab_size, pair.target.max_positions)
+        if isinstance(policy, Rehearsed):
+            _ = pair.target.rehearsal  # which says at once what cannot rehearse
         if not policy.exact:
             warnings.warn(f"{type(policy).__name__} is not exact: its text is not the target's own", stacklevel=2)
         if not isinstance(graph_tokens, Integral) or graph_tokens < 0:

@@ -6,6 +6,7 @@ token. The text is exactly what the target alone would have written; a good tree
 trees, which start from several tokens of the target's own, are the exception: see `c2t.policies.mcsd_plus`.)
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -19,12 +20,14 @@ from c2t.errors import InputError
 from c2t.mixed_sampler import MixedSampler
 from c2t.models.deferred import DeferredSession
 from c2t.models.draft import DraftSession, NoDraft, WrappedSession
+from c2t.models.rehearsing import RehearsingSession
 from c2t.models.remembering import RememberingSession
 from c2t.models.target import TargetSession
 from c2t.policies.budget import Budget
 from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.mcsd_plus import Forks
 from c2t.policies.pace import Pace
+from c2t.policies.rehearsed import Rehearsed
 from c2t.protocols import Draft, RecordingDraft, Root
 from c2t.sampling import Sampling
 from c2t.target_sampler import Processors, TargetSampler
@@ -49,7 +52,7 @@ def decode(
     """
     with torch.inference_mode():  # never around a yield: what the caller does between two rounds is its own
         step, committed = verifier.prefill()  # the prompt, and the first root, which no tree has guessed
-        draft = draft_session(drafter, policy, len(step.rows))
+        draft = draft_session(drafter, policy, len(step.rows), verifier)
     while True:
         yield step
         going = verifier.unfinished(step)
@@ -64,8 +67,15 @@ def decode(
             step, committed = speculate(draft, policy, verifier, record)
 
 
-def draft_session(drafter: "DraftModel | None", policy: "Policy", rows: int) -> DraftSession | WrappedSession | NoDraft:
-    """Return a new session of the draft for at most so many rows, or a stand-in where nothing is drafted."""
+def draft_session(
+    drafter: "DraftModel | None", policy: "Policy", rows: int, verifier: "Verifier | None" = None
+) -> DraftSession | WrappedSession | NoDraft:
+    """Return a new session of the draft for at most so many rows, or a stand-in where nothing is drafted. verifier: of
+    the rows, which a rehearsal stands in for; InputError for one that cannot."""
+    if isinstance(policy, Rehearsed):
+        if not isinstance(verifier, TargetVerifier):
+            raise InputError("Rehearsed: only a target that decodes can rehearse; it cannot be replayed")
+        return RehearsingSession(draft_session(drafter, policy.policy, rows), verifier.rehearsal)
     if drafter is None or not policy.levels or (isinstance(policy, Budget) and policy.never_drafts(rows)):
         return NoDraft()
     session = drafter.session()
@@ -195,6 +205,13 @@ class TargetVerifier:
         self.token = accepted.bonus  # the target's next token is the new root
         extra = {"logits": verified.logits.padded()} if self.keep_logits else {}
         return Verdict(self.rows, position, accepted, committed, extra)
+
+    def rehearsal(self) -> "TargetVerifier":
+        """Return a verifier that goes on from here by the target's coarse form, with the same random numbers and in the
+        same cache: what it commits is overwritten by the target's next forward, once the cache is rewound to here."""
+        stage = copy.copy(self)
+        stage.session, stage.sampler = self.session.rehearsal, self.sampler.copy()
+        return stage
 
     def unfinished(self, step: "Step") -> Int[Tensor, " b"]:
         """Return the batch rows whose texts go on after this step."""

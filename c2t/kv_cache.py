@@ -74,6 +74,12 @@ class KVCache:
         self.pending = 0
         self._pending_positions = []
 
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """Forget the last back[r] committed slots of row r, and everything pending; nothing is written."""
+        self.lengths = self.lengths - back
+        self.length = int(self.lengths.max())
+        self.drop()
+
     def _compact(self, index: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
         """Move the pending slots index[r, :count[r]] to the end of row r."""
         rows = self.firsts(len(count))

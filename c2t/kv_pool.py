@@ -98,6 +98,10 @@ class KVPool:
     def drop(self) -> None:
         """Forget the appended slots; nothing is written."""
 
+    def rewind(self, lengths: Int[Tensor, " B"]) -> None:
+        """Forget what each row has committed beyond so many slots; nothing is written."""
+        self.lengths, self._used = lengths, lengths.tolist()
+
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order. Nothing is moved."""
         if self.lengths is None:

@@ -1,5 +1,6 @@
 """The target's sampler where rows of one batch have different settings: their forward is one, their draws are not."""
 
+import copy
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -62,6 +63,12 @@ class MixedSampler:
             return Root(token, None)
         keys = [sampler.root(token[rows], position[rows]).key for sampler, rows in self._parts()]
         return Root(token, torch.cat(keys)[self.order])
+
+    def copy(self) -> "MixedSampler":
+        """See `TargetSampler.copy`."""
+        other = copy.copy(self)
+        other.samplers = [sampler.copy() for sampler in self.samplers]
+        return other
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""

@@ -1,5 +1,6 @@
 """The target's side of a generation: drawing its own tokens, and accepting a path of a tree."""
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import cache
 from numbers import Integral
@@ -136,6 +137,10 @@ class TargetSampler:
         """Count these tokens as seen."""
         if self.seen is not None:
             self.seen = self.seen.scatter(1, tokens, True)
+
+    def copy(self) -> "TargetSampler":
+        """Return a sampler that stands where this one stands, and goes its own way."""
+        return copy.copy(self)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""

@@ -34,8 +34,10 @@
 
 typedef float pair[2 * W];
 
-/* Weights in bytes; in float32; in bf16; in bf16 for products in bf16; the same for products of tiles. */
-enum { BYTES, FLOATS, HALVES, PAIRS, TILES };
+/* Weights in halves of bytes; in bytes; in float32; in bf16; in bf16 for products in bf16; the same for products of
+   tiles. */
+enum { NIBBLES, BYTES, FLOATS, HALVES, PAIRS, TILES };
+#define OF_BYTES(kind) ((kind) <= BYTES) /* inputs are bytes */
 
 /* Words to be fetched meanwhile, `step` with each number of a row: a little ahead of those in use, or, when the panel has
    been fetched because it serves several parts, the next panel's, a share in the time of each part. */
@@ -80,19 +82,21 @@ typedef struct {
     __builtin_prefetch(next.words - next.step + W, 0, 2);                                                         \
     FLOAT
 #define PASSES_OF_PAIRS(COUNT) PASS(pairs_, COUNT, 2, 2 * W, TWO, MULTIPLY_TWO)
-#define LISTS {LIST_OF_BYTES, LIST(floats_), LIST(halves_), LIST(pairs_)}
+#define LISTS {LIST_OF(nibbles_), LIST_OF(bytes_), LIST(floats_), LIST(halves_), LIST(pairs_)}
 #else
 #define PASSES_OF_PAIRS(COUNT)
-#define LISTS {LIST_OF_BYTES, LIST(floats_), LIST(halves_)}
+#define LISTS {LIST_OF(nibbles_), LIST_OF(bytes_), LIST(floats_), LIST(halves_)}
 #endif
 
 /* For products of bytes, a word of weights holds a column's for four inputs, each 128 more than it is, since the
    instruction takes them without sign. It sums whole numbers, which every order leaves the same. The inputs of a row have
    a scale for each BLOCK of them (see `round_to_bytes`). */
 #define BLOCK 64
+#define GROUP 32
 typedef struct {
     float scale;
     int32_t start; /* of the sum: what the 128s will add to it is taken off before */
+    int32_t sums[BLOCK / GROUP]; /* of each GROUP of the bytes */
 } block;
 
 #ifdef HAS_BYTES
@@ -120,11 +124,54 @@ typedef struct {
                     AT(y[r] + side * W) += (vector)_mm512_cvtepi32_ps(sum[r][side]) * of[r * apart].scale;        \
         }                                                                                                         \
     }
-PASS_OF_BYTES(1) PASS_OF_BYTES(2) PASS_OF_BYTES(3) PASS_OF_BYTES(4)
-PASS_OF_BYTES(5) PASS_OF_BYTES(6) PASS_OF_BYTES(7) PASS_OF_BYTES(8)
-#define LIST_OF_BYTES {0, bytes_1, bytes_2, bytes_3, bytes_4, bytes_5, bytes_6, bytes_7, bytes_8}
+
+/* For weights of 4 bits: a byte holds column i's in its low half and column W + i's in its high half, and before each
+   GROUP of inputs stand a scale of each column and the number that 0 stands for, in fp16. */
+#define PASS_OF_NIBBLES(COUNT)                                                                                    \
+    static void nibbles_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {          \
+        const char *w = panel;                                                                                    \
+        const uint32_t *x = inputs;                                                                               \
+        const block *of = (const block *)((const char *)inputs + count);                                          \
+        const long apart = count * sizeof(float) / sizeof *of;                                                    \
+        const __m512i low = _mm512_set1_epi8(15);                                                                 \
+        for (int r = 0; r < COUNT; r++) AT(y[r]) = AT(y[r] + W) = (vector){0};                                    \
+        for (long g = 0; g < count / GROUP; g++, x += GROUP / 4) {                                                \
+            const long b = g / (BLOCK / GROUP), part = g % (BLOCK / GROUP);                                       \
+            vector scale[2], least[2];                                                                            \
+            for (int side = 0; side < 2; side++, w += 2 * W) {                                                    \
+                scale[side] = (vector)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)w));                    \
+                least[side] = (vector)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(w + 4 * W)));          \
+                __builtin_prefetch(next.words, 0, 2), next.words += next.step;                                    \
+            }                                                                                                     \
+            w += 4 * W;                                                                                           \
+            __m512i sum[COUNT][2];                                                                                \
+            for (int r = 0; r < COUNT; r++) sum[r][0] = sum[r][1] = _mm512_setzero_si512();                       \
+            for (int k = 0; k < GROUP / 4; k++, w += 4 * W) {                                                     \
+                __builtin_prefetch(next.words, 0, 2), next.words += next.step;                                    \
+                __m512i both = _mm512_loadu_si512(w), left = _mm512_and_si512(both, low);                         \
+                __m512i right = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);                                \
+                _Pragma("GCC unroll 16") for (int r = 0; r < COUNT; r++) {                                        \
+                    __m512i four = _mm512_set1_epi32(x[r * count + k]);                                           \
+                    sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], left, four);                                       \
+                    sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], right, four);                                      \
+                }                                                                                                 \
+            }                                                                                                     \
+            for (int r = 0; r < COUNT; r++) {                                                                     \
+                const block *its = of + r * apart + b;                                                            \
+                float all = its->sums[part];                                                                      \
+                for (int side = 0; side < 2; side++) {                                                            \
+                    vector scaled = scale[side] * (vector)_mm512_cvtepi32_ps(sum[r][side]);                       \
+                    AT(y[r] + side * W) += (scaled + least[side] * all) * its->scale;                             \
+                }                                                                                                 \
+            }                                                                                                     \
+        }                                                                                                         \
+    }
+#define PASSES_IN_BYTES(COUNT) PASS_OF_BYTES(COUNT) PASS_OF_NIBBLES(COUNT)
+PASSES_IN_BYTES(1) PASSES_IN_BYTES(2) PASSES_IN_BYTES(3) PASSES_IN_BYTES(4)
+PASSES_IN_BYTES(5) PASSES_IN_BYTES(6) PASSES_IN_BYTES(7) PASSES_IN_BYTES(8)
+#define LIST_OF(NAME) {0, NAME##1, NAME##2, NAME##3, NAME##4, NAME##5, NAME##6, NAME##7, NAME##8}
 #else
-#define LIST_OF_BYTES {0}
+#define LIST_OF(NAME) {0}
 #endif
 
 #define PASSES(COUNT)                                                                                             \
@@ -170,14 +217,14 @@ static void round_to_bytes(void *row, long count) {
             peaks = choose(size > peaks, size, peaks), zeros += x[i] * 0.0f;
         }
         float peak = greatest(peaks), to_byte = peak > 0 ? 127.0f / peak : 0;
-        __m512i sum = _mm512_setzero_si512();
+        int32_t sums[BLOCK / GROUP] = {0};
         for (int i = 0; i < BLOCK / W; i++) {
             __m512i whole = _mm512_cvtps_epi32((__m512)(x[i] * to_byte));
-            sum = _mm512_add_epi32(sum, whole);
+            sums[i * W / GROUP] += _mm512_reduce_add_epi32(whole);
             _mm_storeu_si128((__m128i *)((char *)row + b * BLOCK + i * W), _mm512_cvtsepi32_epi8(whole));
         }
         /* what is no number makes the scale none */
-        blocks[b] = (block){peak / 127.0f + total(zeros), -128u * (uint32_t)_mm512_reduce_add_epi32(sum)};
+        blocks[b] = (block){peak / 127.0f + total(zeros), -128 * (sums[0] + sums[1]), {sums[0], sums[1]}};
     }
     memcpy((char *)row + count, blocks, sizeof blocks);
 #endif
@@ -185,8 +232,11 @@ static void round_to_bytes(void *row, long count) {
 
 /* y[r] = columns 2 W p and on of x[r] m' + bias, for the rows of one of several parts, from number `from` on. */
 static void multiply(const matrix *m, long p, const void *x, long from, long rows, long part, long parts, pair *y) {
+    /* words of a panel for each step of its pass, and steps for so many inputs */
     const long together[] = {[BYTES] = 4, [FLOATS] = 1, [HALVES] = 1, [PAIRS] = 2, [TILES] = 2};
-    long step = m->kind == HALVES ? W : 2 * W, words = m->inputs / together[m->kind] * step;
+    long step = m->kind == HALVES || m->kind == NIBBLES ? W : 2 * W;
+    long steps = m->kind == NIBBLES ? m->inputs / GROUP * (GROUP / 4 + 2) : m->inputs / together[m->kind];
+    long words = steps * step;
     const uint32_t *panel = (const uint32_t *)m->panels + p * words;
     ahead near = {panel + 96 * W, step}, next = {panel + words * (parts + part) / parts, (step + parts - 1) / parts};
     ahead soon = parts == 1 ? near : next;
@@ -207,7 +257,7 @@ static void multiply(const matrix *m, long p, const void *x, long from, long row
 
 /* Rows in parts of nearly equal size, the panel of part after part still being in the cache. */
 static inline long parts_of(const matrix *m, long rows) {
-    long most = m->kind == TILES ? MAX_ROWS : m->kind == BYTES ? BYTES_ROWS : VECTOR_ROWS;
+    long most = m->kind == TILES ? MAX_ROWS : OF_BYTES(m->kind) ? BYTES_ROWS : VECTOR_ROWS;
     return (rows + most - 1) / most;
 }
 #define FOR_PANELS_AND_PARTS(m, rows)                                                                             \
@@ -262,13 +312,13 @@ static void normalise(const float *x, const float *weight, float epsilon, long r
         for (long i = 0; i < width; i += W) squares += READ(from + i) * READ(from + i);
         float scale = 1.0f / __builtin_sqrtf(total(squares) / width + epsilon);
         for (long i = 0; i < width; i += W) put(y, r * width + i, READ(from + i) * scale * READ(weight + i), kind);
-        if (kind == BYTES) round_to_bytes(place(y, r * width, kind), width);
+        if (OF_BYTES(kind)) round_to_bytes(place(y, r * width, kind), width);
     }
 }
 
 /* Round inputs that several threads have put. */
 static void round_rows(const matrix *m, void *x, long rows) {
-    if (m->kind != BYTES) return;
+    if (!OF_BYTES(m->kind)) return;
 #pragma omp for schedule(static)
     for (long r = 0; r < rows; r++) round_to_bytes(place(x, r * m->inputs, BYTES), m->inputs);
 }
@@ -483,7 +533,7 @@ static void copy(const float *x, long rows, long width, void *y, long kind) {
 #pragma omp for schedule(static)
     for (long r = 0; r < rows; r++) {
         for (long i = 0; i < whole; i += W) put(y, r * width + i, READ(x + r * width + i), kind);
-        if (kind == BYTES) round_to_bytes(place(y, r * width, kind), width);
+        if (OF_BYTES(kind)) round_to_bytes(place(y, r * width, kind), width);
         if (!left) continue;
         float last[W] = {0}, as_put[W]; /* a whole vector would run into the next row */
         memcpy(last, x + r * width + whole, left * sizeof *last);
@@ -559,7 +609,7 @@ int linear_of_both(const matrix *m, const void *table, long known, int halves, c
                 put(room, to, number, m->kind);
                 put(room, to + width, READ(features + r * width + i), m->kind);
             }
-            if (m->kind == BYTES) round_to_bytes(place(room, r * m->inputs, BYTES), m->inputs);
+            if (OF_BYTES(m->kind)) round_to_bytes(place(room, r * m->inputs, BYTES), m->inputs);
         }
         project(m, room, rows, y, m->outputs);
         release_tiles();

@@ -25,6 +25,7 @@ from c2t.kernels.layer_buffers import LayerBuffers
 # 16 are the height of a tile (a GPU's, too).
 STEPS = (6, 14, 16)
 BLOCK = 64  # inputs that share a scale where they are rounded to bytes
+GROUP = 32  # weights of an output that share a scale where they are rounded to halves of bytes
 ZERO = 128  # a weight's byte that stands for 0
 AT_ONCE = 4096  # rows that are rounded together, since float32 takes four times the room
 MARGIN = 1.2  # products in bf16 must be so many times as fast: where they are, they are nearly twice as fast
@@ -96,14 +97,15 @@ class Kind(IntEnum):
     """How a matrix is stored and multiplied, see llama_layer.c. HALVES are bf16 weights that are multiplied in float32,
     PAIRS such that are multiplied with inputs rounded to bf16, two at a time, TILES the same, 32 inputs at a time.
     BYTES are weights rounded to 8 bits, each output's with a scale, that are multiplied with inputs rounded alike, each
-    64 of them with a scale."""
+    64 of them with a scale. NIBBLES are weights rounded to 4 bits, each 32 of an output's with a scale and an offset,
+    that are multiplied with such inputs."""
 
-    BYTES, FLOATS, HALVES, PAIRS, TILES = range(5)
+    NIBBLES, BYTES, FLOATS, HALVES, PAIRS, TILES = range(6)
 
     @property
     def inputs(self) -> int:
         """Return what a matrix' number of inputs must be a multiple of."""
-        return {Kind.BYTES: BLOCK, Kind.PAIRS: 2, Kind.TILES: 32}.get(self, 1)
+        return {Kind.NIBBLES: BLOCK, Kind.BYTES: BLOCK, Kind.PAIRS: 2, Kind.TILES: 32}.get(self, 1)
 
     @property
     def together(self) -> int:
@@ -111,11 +113,11 @@ class Kind(IntEnum):
         return {Kind.BYTES: 4, Kind.PAIRS: 2, Kind.TILES: 2}.get(self, 1)
 
     @classmethod
-    def of(cls, weight: Float[Tensor, "O I"], rounded: bool = False) -> "Kind":
+    def of(cls, weight: Float[Tensor, "O I"], rounded: bool = False, coarse: bool = False) -> "Kind":
         """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16. rounded: in bytes,
-        where it can be."""
+        where it can be; coarse: in halves of bytes then."""
         if rounded and rounds(weight.shape[1]):
-            return cls.BYTES
+            return cls.NIBBLES if coarse else cls.BYTES
         if weight.dtype == torch.bfloat16:
             fast = fastest_in_bf16()
             return fast if weight.shape[1] % fast.inputs == 0 else cls.HALVES
@@ -131,7 +133,8 @@ def bytes_pay() -> bool:
     """Return True if this processor multiplies matrices of bytes faster than any others. One with tiles does not: many
     rows are dearer in bytes there."""
     kinds = works()
-    return Kind.TILES not in kinds and fastest_of(tuple(kind for kind in kinds if kind != Kind.FLOATS)) == Kind.BYTES
+    tried = tuple(kind for kind in kinds if kind not in (Kind.NIBBLES, Kind.FLOATS))
+    return Kind.TILES not in kinds and fastest_of(tried) == Kind.BYTES
 
 
 def rounds(inputs: int) -> bool:
@@ -182,16 +185,19 @@ class PackedMatrix:
         padded = -(-self.outputs // width) * width
         half, more = self.kind >= Kind.HALVES, (0, 0, 0, padded - self.outputs)
         self._scales = None
-        if self.kind == Kind.BYTES:
+        if self.kind == Kind.NIBBLES:
+            self._panels = to_nibbles(nn.functional.pad(weight.float(), more), width)
+        elif self.kind == Kind.BYTES:
             rows, scales = to_bytes(weight)
             rows, self._scales = nn.functional.pad(rows, more, value=ZERO), nn.functional.pad(scales, more[2:])
         else:
             rows = nn.functional.pad(weight.bfloat16() if half else weight.float(), more)
-        if (together := self.kind.together) > 1:  # so many numbers of a column share a word
-            columns = rows.view(-1, width, inputs // together, together).transpose(1, 2)
-        else:  # HALVES: the numbers of columns i and i + lanes share a word; FLOATS: one vector after the other
-            columns = rows.view(-1, 2, width // 2, inputs).permute(0, 3, *((2, 1) if half else (1, 2)))
-        self._panels = columns.contiguous()
+        if self.kind != Kind.NIBBLES:
+            if (together := self.kind.together) > 1:  # so many numbers of a column share a word
+                columns = rows.view(-1, width, inputs // together, together).transpose(1, 2)
+            else:  # HALVES: the numbers of columns i and i + lanes share a word; FLOATS: one vector after the other
+                columns = rows.view(-1, 2, width // 2, inputs).permute(0, 3, *((2, 1) if half else (1, 2)))
+            self._panels = columns.contiguous()
         self._bias = None if bias is None else nn.functional.pad(bias.detach().float(), (0, padded - self.outputs))
         beside = (None if each is None else each.data_ptr() for each in (self._bias, self._scales))
         self.struct = Matrix(self._panels.data_ptr(), *beside, inputs, padded, self.kind)
@@ -215,6 +221,20 @@ def to_bytes(weight: Float[Tensor, "O I"]) -> tuple[UInt8[Tensor, "O I"], Float[
         scales[some] = part.abs().amax(1) / 127
         rows[some] = (part / scales[some].clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round() + ZERO
     return rows, scales
+
+
+def to_nibbles(weight: Float[Tensor, "O I"], width: int) -> UInt8[Tensor, "P G n"]:
+    """Return a matrix rounded to 4 bits, in panels of `width` outputs: for each GROUP of inputs the outputs' scales and
+    the numbers that 0 stands for, in fp16, then the weights, two to a byte (see llama_layer.c)."""
+    panels = weight.view(-1, 2, width // 2, weight.shape[1] // GROUP, GROUP).transpose(2, 3)
+    room = torch.finfo(torch.half)
+    least, most = (edge.clamp(room.min, room.max) for edge in panels.aminmax(dim=-1))
+    scale, least = ((most - least) / 15).half(), least.half()
+    above = panels - least.float()[..., None]
+    whole = (above / scale.float().clamp(min=room.tiny)[..., None]).round().clamp(0, 15)
+    low, high = whole.to(torch.uint8).unflatten(-1, (-1, 4)).transpose(3, 4).flatten(3).unbind(1)
+    beside = [each.transpose(1, 2).flatten(2).contiguous().view(torch.uint8) for each in (scale, least)]
+    return torch.cat([*beside, low | high << 4], -1).contiguous()
 
 
 class PackedFc:
@@ -269,11 +289,19 @@ class PackedNorm:
 class PackedLayers:
     """Decoder layers of one shape, of modules with Llama's parts; without an input norm where that is `nn.Identity`.
 
-    rounded: see `Kind.of`. width: floats of room that a state needs.
+    rounded, coarse: see `Kind.of`. width: floats of room that a state needs.
     """
 
-    def __init__(self, layers: Iterable[nn.Module], heads: int, kv_heads: int, dim: int, rounded: bool = False):
-        self.heads, self.kv_heads, self.dim, self.rounded = heads, kv_heads, dim, rounded
+    def __init__(
+        self,
+        layers: Iterable[nn.Module],
+        heads: int,
+        kv_heads: int,
+        dim: int,
+        rounded: bool = False,
+        coarse: bool = False,
+    ):
+        self.heads, self.kv_heads, self.dim, self.rounded, self.coarse = heads, kv_heads, dim, rounded, coarse
         self._kept: list[Any] = []  # what the structures point to
         structs = [self._packed(layer) for layer in layers]
         self._structs = (_Layer * len(structs))(*structs)
@@ -301,7 +329,7 @@ class PackedLayers:
         weights = [(joined, torch.cat([linear.bias for linear in reading]) if biased else None)]
         others = (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
         weights += [(linear.weight, linear.bias) for linear in others]
-        matrices = [PackedMatrix(weight, bias, Kind.of(weight, self.rounded)) for weight, bias in weights]
+        matrices = [PackedMatrix(weight, bias, Kind.of(weight, self.rounded, self.coarse)) for weight, bias in weights]
         read = None if isinstance(layer.input_layernorm, nn.Identity) else PackedNorm(layer.input_layernorm)
         norm = PackedNorm(layer.post_attention_layernorm)
         self._kept += [*matrices, read, norm]

@@ -212,6 +212,10 @@ class BlockSession:
         self.cache.drop()
         return hidden
 
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.rewind`."""
+        self.cache.rewind(back)
+
     def fork(self, back: Int[Tensor, " B"]) -> "BlockSession":
         """See `DraftSession.fork`."""
         fork = copy.copy(self)

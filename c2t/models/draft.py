@@ -86,6 +86,11 @@ class DraftSession(ABC):
         fork._begin(self.observed[0, fork.cache.lengths - 1][:, None])
         return fork
 
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """Forget the last back[r] tokens that row r has observed; what it observes next stands in their place, and has
+        to come before it is asked for a guess."""
+        self.cache.rewind(back)
+
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
         if not self.expanded:
@@ -165,6 +170,10 @@ class WrappedSession:
         """See `c2t.protocols.Draft.expand`."""
         return self.draft.expand(tree, slots)
 
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.rewind`."""
+        self.draft.rewind(back)
+
     def fork(self, back: Int[Tensor, " B"]) -> "WrappedSession":
         """See `DraftSession.fork`."""
         fork = copy.copy(self)
@@ -196,6 +205,7 @@ def refuse_nan(broken: Bool[Tensor, ""]) -> None:
         raise InputError("the draft's logits contain NaN; check its checkpoint, or load it in a wider dtype")
 
 
+@DraftSession.register
 class NoDraft:
     """Stand-in for a draft where nothing is drafted, so that plain decoding is the same loop."""
 
@@ -208,6 +218,8 @@ class NoDraft:
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """Raise InputError: without a draft no policy but the plain one can run."""
         raise InputError("only the plain policy decodes without a draft")
+
+    def rewind(self, back: Tensor) -> None: ...
 
     def refuse_nan(self) -> None: ...
 

@@ -123,6 +123,12 @@ class EagleSession(DraftSession):
             self.own.observe(tokens, count)
         self._observe(tokens[:, 1:], self.draft.head.read(features), count)
 
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.rewind`."""
+        super().rewind(back)
+        if self.own is not None:
+            self.own.rewind(back)
+
     def fork(self, back: Int[Tensor, " B"]) -> "EagleSession":
         """See `DraftSession.fork`."""
         fork: EagleSession = super().fork(back)

@@ -111,6 +111,12 @@ class NgramSession(WrappedSession):
         own = Raised(self.text, self.lengths.contiguous(), PLAUSIBLE, self.prior_weights)
         return grown_by(self.draft, plan, root, spending, own)
 
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.rewind`."""
+        super().rewind(back)
+        self.lengths = self.lengths - back
+        self.text = self.text[:, : int(self.lengths.max())]
+
     def fork(self, back: Int[Tensor, " B"]) -> "NgramSession":
         """See `DraftSession.fork`."""
         fork: NgramSession = super().fork(back)

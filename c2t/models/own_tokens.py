@@ -40,6 +40,11 @@ class OwnTokens:
         if found:
             self._collect()
 
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """Forget the last back[r] tokens of text r."""
+        ends = [length - less for length, less in zip(self._lengths, back.tolist(), strict=True)]
+        self._keep([(before(first, end), end) for first, end in zip(self._first, ends, strict=True)])
+
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these texts, in this order."""
         if not self._lengths:  # a row may end with its first token, before anything is observed
@@ -54,8 +59,7 @@ class OwnTokens:
     def fork(self, back: Int[Tensor, " B"]) -> "OwnTokens":
         """Return those of the only text without its last back[r] tokens, for each r."""
         fork, lengths = copy.copy(self), [self._lengths[0] - less for less in back.tolist()]
-        first = self._first[0]
-        fork._keep([({token: at for token, at in first.items() if at < end}, end) for end in lengths])
+        fork._keep([(before(self._first[0], end), end) for end in lengths])
         return fork
 
     def _keep(self, texts: list[tuple[dict[int, int], int]]) -> None:
@@ -66,3 +70,8 @@ class OwnTokens:
         wide = max(map(len, self._first), default=0)
         rows = [[*first, *[-1] * (wide - len(first))] for first in self._first]
         self.ids: Int[Tensor, "B E"] = torch.tensor(rows, dtype=torch.long, device=self.device).view(len(rows), wide)
+
+
+def before(first: dict[int, int], end: int) -> dict[int, int]:
+    """Return the tokens that came up before this place."""
+    return {token: at for token, at in first.items() if at < end}

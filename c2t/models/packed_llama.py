@@ -22,17 +22,18 @@ from c2t.ragged import Ragged, whole
 
 class Decoder:
     """Decoder layers one after the other, and the rotations of their positions; `serves` says which can be packed.
-    rounded: in 8 bits, where they can be."""
+    rounded: in 8 bits, where they can be; coarse: in 4 then."""
 
     @staticmethod
     def serves(layers: Iterable[nn.Module], rotary: nn.Module) -> bool:
         """Return True if the kernels can run the layers, and rotary frequencies do not depend on the text's length."""
         return Rotations.serves(rotary) and all(packable(layer, layer.self_attn.head_dim) for layer in layers)
 
-    def __init__(self, layers: Iterable[nn.Module], rotary: nn.Module, rounded: bool = False):
+    def __init__(self, layers: Iterable[nn.Module], rotary: nn.Module, rounded: bool = False, coarse: bool = False):
         layers = list(layers)
         config, dim = layers[0].self_attn.config, layers[0].self_attn.head_dim
-        self.layers = PackedLayers(layers, config.num_attention_heads, config.num_key_value_heads, dim, rounded)
+        heads = config.num_attention_heads, config.num_key_value_heads
+        self.layers = PackedLayers(layers, *heads, dim, rounded, coarse)
         self.rotations = Rotations(rotary, dim)
 
     def __call__(
@@ -78,10 +79,10 @@ class PackedLlama:
         odd = [str(size) for size in sorted(sizes) if not rounds(size)]
         return f"some of its matrices have {', '.join(odd)} inputs, no multiple of {Kind.BYTES.inputs}" if odd else None
 
-    def __init__(self, model: PreTrainedModel, rounded: bool = False):
+    def __init__(self, model: PreTrainedModel, rounded: bool = False, coarse: bool = False):
         base = model.base_model
         self.embed_tokens: nn.Embedding = base.embed_tokens
-        self.decoder, self.norm = Decoder(base.layers, base.rotary_emb, rounded), PackedNorm(base.norm)
+        self.decoder, self.norm = Decoder(base.layers, base.rotary_emb, rounded, coarse), PackedNorm(base.norm)
 
     def __call__(
         self,

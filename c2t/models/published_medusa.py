@@ -121,6 +121,9 @@ class PublishedMedusaSession:
         depth = tree.depth.gather(1, slots.clamp(min=0)) + 1
         return AtDepth(self.ahead, depth.clamp(max=len(self.draft.lm_heads)))
 
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.rewind`; it knows nothing but what it observed last."""
+
     def fork(self, back: Int[Tensor, " B"]) -> "PublishedMedusaSession":
         """See `DraftSession.fork`."""
         fork = copy.copy(self)

@@ -4,7 +4,8 @@ The stock attention gets a 4-D mask and explicit positions; the cache is ours. I
 softmax over one growing cache, with sinks or without; sliding windows go into the mask.
 """
 
-from functools import partial
+import copy
+from functools import cached_property, partial
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -47,13 +48,14 @@ class Verified(NamedTuple):
 
 
 class Target:
-    """Causal LM and the facts about it that the runtime needs. rounded: layers and LM head are computed in 8 bits.
+    """Causal LM and the facts about it that the runtime needs. rounded: layers and LM head are computed in 8 bits,
+    the layers in 4 if it is `coarse`.
 
     InputError for a family that is not in FAMILIES, for attention that takes no mask of a tree, and for what cannot be
     rounded here.
     """
 
-    def __init__(self, model: PreTrainedModel, rounded: bool = False):
+    def __init__(self, model: PreTrainedModel, rounded: bool = False, coarse: bool = False):
         if model.config.model_type not in FAMILIES:
             raise InputError(f"{model.config.model_type} models are not supported; known: {', '.join(FAMILIES)}")
         if model.config._attn_implementation not in ATTENTION:
@@ -66,7 +68,7 @@ class Target:
         if rounded and (why := PackedLlama.why_not_rounded(model)):
             raise InputError(f"the target cannot be computed in int8: {why}; choose another dtype")
         model.eval()
-        self.rounded = rounded
+        self.rounded, self.coarse = rounded, coarse
         self.model: Any = model  # not what eval() returns: the model may be a weak proxy
         self.lm_head = model.get_output_embeddings()
         self.embed_tokens: nn.Embedding = model.get_input_embeddings()
@@ -88,8 +90,16 @@ class Target:
             return None
         version = [version_of(weight) for weight in self.model.parameters()]
         if self._packed is None or self._packed[0] != version:
-            self._packed = version, PackedLlama(self.model, self.rounded)
+            self._packed = version, PackedLlama(self.model, self.rounded, self.coarse)
         return self._packed[1]
+
+    @cached_property
+    def rehearsal(self) -> "Target":
+        """The same model beside this one, its layers in 4 bits and its LM head in 8, for `c2t.policies.rehearsed`.
+        InputError for one that cannot be rounded here."""
+        if why := PackedLlama.why_not_rounded(self.model):
+            raise InputError(f"the target cannot rehearse in 4 bits: {why}; choose another policy")
+        return Target(self.model, rounded=True, coarse=True)
 
     @property
     def is_split(self) -> bool:
@@ -236,6 +246,15 @@ class TargetSession:
     def __init__(self, target: Target):
         self.target, self.packed = target, target.packed
         self.cache = KVPool(target.config.num_hidden_layers)
+
+    @cached_property
+    def rehearsal(self) -> "TargetSession":
+        """A session of the target's coarse form that goes on in this one's cache."""
+        session, target = copy.copy(self), self.target.rehearsal
+        if target.taps != self.target.taps:
+            target.tap(self.target.taps)
+        session.target, session.packed = target, target.packed
+        return session
 
     def forward(
         self,

@@ -19,6 +19,7 @@ from c2t.policies.mcsd_plus import MCSDPlus
 from c2t.policies.medusa_tree import MedusaTree
 from c2t.policies.opt_tree import OptTree
 from c2t.policies.plain import Plain
+from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.sequoia import Sequoia
 from c2t.policies.static import Eagle1
 from c2t.policies.talon import Talon
@@ -48,6 +49,7 @@ POLICIES = {
     "dyspec-threshold": DySpecThreshold,
     "gate": EntropyGate,
     "budget": Budget,
+    "rehearsed": Rehearsed,
 }
 
 __all__ = ["POLICIES", *sorted(policy.__name__ for policy in POLICIES.values())]

@@ -12,13 +12,18 @@ from c2t.policies.budget import Budget
 from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.pace import Pace
+from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.round_costs import RoundCosts
 
 # What a brief description always names; other settings only where they are not the default.
 SHAPE = ("N", "beta", "threshold", "length", "config", "high", "low")  # always shown
 OF = "of="  # what the policy inside of a budget or a gate follows, with its settings
-GATED = "eagle2"  # trees that a gate lets through, where nobody names others
-SPENT_ON = "c2t:beta=0.05,K=6,W=6,levels=6"  # trees that a budget cuts to size, where nobody names others
+# Trees inside of a gate, a budget and a rehearsal, where nobody names others.
+INNER = {
+    EntropyGate: "eagle2",
+    Budget: "c2t:beta=0.05,K=6,W=6,levels=6",
+    Rehearsed: "threshold:threshold=0.1,K=6,W=6,levels=3",
+}
 
 
 def split(text: str) -> list[str]:
@@ -53,7 +58,7 @@ def parse(
     costs: `costs(policy)` returns those of a budget without a number of nodes, `costs(policy, file)` those in a file.
     defaults: used for settings that the policy has and the text leaves out.
 
-    A budget names the policy that it cuts to size last, and a gate the one that it shuts:
+    A budget names the policy that it cuts to size last, a gate the one that it shuts, a rehearsal its own:
     `budget:nodes=64,of=c2t:beta=0.1,K=6`.
     """
     name, _, settings = spec.partition(":")
@@ -61,10 +66,9 @@ def parse(
         raise InputError(f"no policy is called {name!r}; known: {', '.join(POLICIES)}")
     policy = POLICIES[name]
     within: dict[str, Any] = {}
-    if policy in (Budget, EntropyGate):
+    if policy in INNER:
         settings, _, of = settings.partition(OF)
-        usual = SPENT_ON if policy is Budget else GATED
-        within["policy"] = parse(of.strip() or usual, classifier, acceptance, costs, **defaults)
+        within["policy"] = parse(of.strip() or INNER[policy], classifier, acceptance, costs, **defaults)
     if policy is Budget:
         return _budget(settings, within["policy"], costs)
     known = {field.name: field for field in fields(policy) if field.name not in ("classifier", "policy")}
@@ -100,7 +104,7 @@ def describe(policy: Any, brief: bool = False) -> str:
         and not (brief and field.name not in SHAPE and getattr(policy, field.name) == field.default)
     }
     texts = [f"{key}={_text(value)}" for key, value in values.items()]
-    if isinstance(policy, EntropyGate):
+    if isinstance(policy, EntropyGate | Rehearsed):
         texts.append(f"{OF}{describe(policy.policy, brief)}")
     return name + ":" * bool(texts) + ",".join(texts)
 

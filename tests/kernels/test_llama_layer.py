@@ -12,6 +12,7 @@ from c2t.kernels import llama_layer
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.llama_layer import (
     BLOCK,
+    GROUP,
     Kind,
     PackedFc,
     PackedLayers,
@@ -31,6 +32,7 @@ KINDS = llama_layer.works()  # not every processor has products in bf16, or of b
 PRODUCTS_IN_BF16 = [kind for kind in KINDS if kind > Kind.HALVES]
 # What a matrix is, and the dtype of the keys and values beside it.
 CACHED = [(kind, torch.float32) for kind in KINDS] + [(kind, torch.bfloat16) for kind in PRODUCTS_IN_BF16]
+ROUNDED = (Kind.NIBBLES, Kind.BYTES)
 needs_bytes = pytest.mark.skipif(Kind.BYTES not in KINDS, reason="this processor has no products of bytes")
 HIDDEN, HEADS, KV_HEADS, DIM, INNER = 96, 6, 2, 32, 160
 WIDE, WIDE_INNER = 192, 256  # whole blocks of inputs, for bytes
@@ -128,7 +130,7 @@ def test_outputs_are_those_of_transformers(rows: int, n: int, prefix: int, bias:
 def test_keys_and_values_are_kept_in_the_dtype_of_the_products(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a layer appends is what it computes with float32 buffers, rounded; others' bytes stay as they are."""
     packed = packed_as(kind, monkeypatch)
-    x, positions, mask, buffer = inputs(2, 5, 16, kind == Kind.BYTES)
+    x, positions, mask, buffer = inputs(2, 5, 16, kind in ROUNDED)
     exact = buffer.clone()
     packed_output(packed, x, positions, mask, exact)
     assert packed.cached == (torch.bfloat16 if kind in PRODUCTS_IN_BF16 else torch.float32)
@@ -150,8 +152,8 @@ def test_a_position_beyond_the_table_of_rotations_is_refused() -> None:
 def layer_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> LlamaDecoderLayer:
     """A layer that is packed so; whether that pays here does not count."""
     monkeypatch.setattr(llama_layer, "fastest_in_bf16", lambda: kind)
-    monkeypatch.setattr(llama_layer, "rounds", lambda inputs: kind == Kind.BYTES)
-    layer = layer_of(read=read, wide=kind == Kind.BYTES)
+    monkeypatch.setattr(llama_layer, "rounds", lambda inputs: kind in ROUNDED)
+    layer = layer_of(read=read, wide=kind in ROUNDED)
     if kind == Kind.FLOATS:  # weights that bf16 cannot hold
         for parameter in layer.parameters():
             parameter.data = parameter.data * (1 + 2**-12)
@@ -159,7 +161,7 @@ def layer_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> 
 
 
 def packed_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> PackedLayers:
-    return PackedLayers([layer_as(kind, monkeypatch, read)], HEADS, KV_HEADS, DIM, rounded=True)
+    return PackedLayers([layer_as(kind, monkeypatch, read)], HEADS, KV_HEADS, DIM, True, kind == Kind.NIBBLES)
 
 
 @pytest.mark.parametrize(("kind", "cached"), CACHED)
@@ -171,7 +173,7 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(
     """Other tokens, rows of the batch, slots that it does not see, and the number of threads change nothing."""
     packed = packed_as(kind, monkeypatch, read)
     assert {matrix.kind for matrix in packed._kept if isinstance(matrix, PackedMatrix)} == {kind}
-    x, positions, mask, buffer = inputs(2, 31, 40, kind == Kind.BYTES)
+    x, positions, mask, buffer = inputs(2, 31, 40, kind in ROUNDED)
     buffer = buffer.to(cached)
     together = packed_output(packed, x, positions, mask, buffer)
     for row, place in [(0, 0), (1, 7), (0, 13), (1, 30)]:
@@ -224,12 +226,16 @@ def test_products_of_bytes_differ_by_the_rounding_of_both(read: bool, monkeypatc
 def in_bytes(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """The product in float64 of what float32 rounds weights and inputs to, and the same of their sizes."""
     rows, scales = to_bytes(weight)
+    columns, whole = (rows.double() - 128) * scales.double()[:, None], bytes_of(x)
+    return whole @ columns.T, whole.abs() @ columns.T.abs()
+
+
+def bytes_of(x: Tensor) -> Tensor:
+    """What inputs are rounded to, in float64."""
     blocks = x.unflatten(-1, (-1, BLOCK))
     peaks = blocks.abs().amax(-1, keepdim=True)
     to_byte = torch.full_like(peaks, 127) / peaks  # of a number and a tensor torch takes the reciprocal
-    whole = (blocks * to_byte).round().nan_to_num() * (peaks / 127).double()
-    columns = (rows.double() - 128) * scales.double()[:, None]
-    return whole.flatten(-2) @ columns.T, whole.flatten(-2).abs() @ columns.T.abs()
+    return ((blocks * to_byte).round().nan_to_num() * (peaks / 127).double()).flatten(-2)
 
 
 @needs_bytes
@@ -248,13 +254,58 @@ def test_matrices_of_bytes(rows: int, outputs: int, width: int) -> None:
     assert_within(found, exact + bias, bound + growth(1) * (exact + bias).abs())
 
 
+def in_nibbles(weight: Tensor) -> Tensor:
+    """What 4 bits make of weights, each GROUP of an output with a scale and an offset in fp16."""
+    groups = weight.unflatten(-1, (-1, GROUP))
+    least, most = groups.aminmax(dim=-1, keepdim=True)
+    scale, least = ((most - least) / 15).half().float(), least.half().float()
+    whole = ((groups - least) / scale.clamp(min=torch.finfo(torch.half).tiny)).round().clamp(0, 15)
+    return (whole.double() * scale.double() + least.double()).flatten(-2)
+
+
 @needs_bytes
+@pytest.mark.parametrize("rows", [1, 8, 9, 30, 0])
+@pytest.mark.parametrize(("outputs", "width"), [(1, 64), (32, 192), (70, 576)])
+def test_matrices_of_halves_of_bytes(rows: int, outputs: int, width: int) -> None:
+    """Whole numbers times scales; bounded by the sizes of what is added and taken off again for each group."""
+    generator = torch.Generator().manual_seed(rows + width)
+    weight, bias, x = (torch.randn(shape, generator=generator) for shape in ((outputs, width), outputs, (rows, width)))
+    weight[0, : width // 2] = 0
+    x[: rows // 2, :BLOCK] = 0
+    rounded = bytes_of(x)
+    exact = rounded @ in_nibbles(weight).T
+    groups = weight.unflatten(-1, (-1, GROUP))
+    reach = (groups.abs().amax(-1, keepdim=True) + groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True)) * 1.01
+    size = rounded.abs() @ reach.expand_as(groups).flatten(-2).double().T
+    bound = growth(width // GROUP + 5) * size
+    assert_within(PackedMatrix(weight, kind=Kind.NIBBLES)(x), exact, bound)
+    found = PackedMatrix(weight, bias, Kind.NIBBLES)(x)
+    assert_within(found, exact + bias, bound + growth(1) * (exact + bias).abs())
+
+
+@needs_bytes
+def test_weights_that_were_rounded_to_four_bits_stay_as_they_are() -> None:
+    """As those of a checkpoint whose blocks are as large, such as llama.cpp's Q4_1."""
+    whole = torch.randint(0, 16, (70, 6, GROUP), generator=torch.Generator().manual_seed(0))
+    whole[..., 0], whole[..., 1] = 0, 15
+    weight = (whole * 0.01171875 - 0.0625).flatten(1)
+    assert torch.equal(in_nibbles(weight).float(), weight)
+
+
+@needs_bytes
+def test_weights_beyond_half_precision_stay_numbers() -> None:
+    found = PackedMatrix(torch.full((32, 64), 1e6), kind=Kind.NIBBLES)(torch.randn(3, 64))
+    assert found.isfinite().all()
+
+
+@needs_bytes
+@pytest.mark.parametrize("kind", ROUNDED)
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_bytes_do_not_hide_what_is_no_number(wrong: float) -> None:
+def test_bytes_do_not_hide_what_is_no_number(wrong: float, kind: Kind) -> None:
     """A draft's NaN is refused by its logits."""
     x = torch.randn(3, 128)
     x[1, 100] = wrong
-    found = PackedMatrix(torch.randn(40, 128), kind=Kind.BYTES)(x)
+    found = PackedMatrix(torch.randn(40, 128), kind=kind)(x)
     assert found[1].isnan().all()
     assert found[[0, 2]].isfinite().all()
 
@@ -265,12 +316,13 @@ def test_only_what_can_be_rounded_is(works: bool, monkeypatch: pytest.MonkeyPatc
     weight = torch.randn(40, 128)
     assert Kind.of(weight) == Kind.FLOATS
     assert Kind.of(weight, rounded=True) == (Kind.BYTES if works else Kind.FLOATS)
+    assert Kind.of(weight, rounded=True, coarse=True) == (Kind.NIBBLES if works else Kind.FLOATS)
     assert Kind.of(weight[:, 1:], rounded=True) == Kind.FLOATS  # no whole blocks
 
 
 @pytest.mark.parametrize("shape", [(1, 96), (14, 96), (16, 96), (32, 96), (61, 96), (2, 5, 96), (0, 96)])
 @pytest.mark.parametrize("outputs", [1, 32, 70])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != Kind.BYTES])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ROUNDED])
 def test_matrices_of_any_number_of_outputs(shape: tuple[int, ...], outputs: int, kind: Kind) -> None:
     weight, bias, x = torch.randn(outputs, 96), torch.randn(outputs), torch.randn(shape)
     weight = weight if kind == Kind.FLOATS else weight.bfloat16()

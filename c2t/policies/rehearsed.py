@@ -1,0 +1,86 @@
+"""Hierarchical speculation: the target, rounded to 4 bits, rehearses what the target itself then verifies.
+
+TriForce (Sun et al. 2024) decodes in two stages: a small draft guesses, a cheaper form of the target verifies the
+guesses and goes on, and the target verifies what that has written. The cheaper form is the target with rounded weights
+here, as in QuantSpec (Tiwari et al. 2025).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from c2t.errors import InputError, at_least_one
+from c2t.policies.around import Around
+from c2t.policies.limits import Size, check_size
+from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
+from c2t.tree import Tree
+
+
+@dataclass(frozen=True)
+class Rehearsed(Around):
+    """Chains that the target in 4 bits has written, in so many `rounds` of its own with the trees of `policy`.
+
+    In 4 bits it reads a sixth of float32's bytes, and chooses nearly always what the target chooses, so that a round of
+    the target commits what several rounds have found. A rehearsal draws with the random numbers that the target will
+    draw with. But whatever the chain is, the target draws its own tokens along it, and its law is kept.
+    """
+
+    policy: Any
+    rounds: int = 4
+
+    proposal = "ranked"
+    exact = True
+    bench = ()
+    sweep = ()
+    tune = ()
+
+    def __post_init__(self):
+        kind = type(self.policy).__name__
+        if getattr(self.policy, "proposal", None) != "ranked":
+            raise InputError(f"Rehearsed: {kind} does not rank candidates: give a policy that does, such as Eagle2")
+        if hasattr(self.policy, "policy"):
+            raise InputError(f"Rehearsed: {kind} has a policy of its own: give that one")
+        check_fields(self)
+        at_least_one(self, "rounds")
+        check_size(self)
+
+    @property
+    def levels(self) -> int:
+        """Layers of drafted nodes at most: each round writes a token more than its tree has levels."""
+        return self.rounds * (self.policy.levels + 1)
+
+    @property
+    def size(self) -> Size:
+        """See `Size`."""
+        tokens, candidates = self.policy.size
+        return Size(max(tokens, 1 + self.levels), candidates)
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        rehearse = getattr(draft, "rehearse", None)
+        if rehearse is None:
+            raise InputError("Rehearsed: only a target that decodes can rehearse; it cannot be replayed or recorded")
+        return chains(*rehearse(self.policy, self.rounds))
+
+
+def chains(tokens: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> Tree:
+    """Return trees that are the chains tokens[r, :count[r]], roots first, and certain of each token."""
+    step = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    root = Tree.root(tokens[:, 0])
+    certain, entropy = (column.expand(-1, tokens.shape[1]) for column in (root.log_prob, root.entropy))
+    return Tree(
+        token=tokens,
+        parent=step - 1,
+        depth=step - 1,
+        rank=torch.zeros_like(step),
+        log_prob=certain,
+        log_joint=certain,
+        entropy=entropy,
+        max_log_prob=certain,
+        score=certain.exp(),
+        alive=step < count[:, None],
+        capped=root.capped,
+    )

@@ -1,0 +1,210 @@
+"""Hierarchical speculation: whatever the rehearsal writes, the text is the target's own. On toys a target with noise on
+its weights rehearses, which is right often, but not always, and runs on any machine."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from c2t.batching import BatchDecoder
+from c2t.decoder import SpeculativeDecoder
+from c2t.decoding import Policy, Step, cut
+from c2t.errors import InputError
+from c2t.kernels.llama_layer import Kind, works
+from c2t.models.draft import DraftSession
+from c2t.models.ngrams import NgramDraft
+from c2t.models.pairs import Pair
+from c2t.models.target import Target
+from c2t.policies import DDD, Budget, Chain, Eagle2, EntropyGate, JointThreshold, Plain, Rehearsed, SpecInfer
+from c2t.replay.lockstep import replay, write_continuations
+from c2t.sampling import Sampling
+from c2t.tree import Tree
+from tests.toys import (
+    PROMPTS,
+    SIZES,
+    LlamaConfig,
+    language_model,
+    perturbed,
+    run,
+    toy_drafts,
+    toy_target,
+    toy_tokenizer,
+)
+
+NEW = 14
+INNER: dict[str, Policy] = {
+    "plain": Plain(),
+    "chain": Chain(2),
+    "eagle2": Eagle2(K=3, levels=2, N=6),
+    "threshold": JointThreshold(0.05, K=3, W=4, levels=3),
+}
+SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(0.8, top_p=0.95, repetition_penalty=1.1, seed=3)}
+
+
+@cache
+@torch.inference_mode(False)  # kept for tests in and out of it
+def rehearsing_target(noise: float = 0.03) -> Target:
+    """The toy target with a rehearsal of its own; noise 0: that is the target itself."""
+    target = Target(language_model(LlamaConfig(**SIZES)))
+    vars(target)["rehearsal"] = perturbed(target, noise).model if noise else target
+    return target
+
+
+def drafts() -> dict:
+    return {**toy_drafts(), "ngrams": NgramDraft(toy_drafts()["perturbed"], 2.0)}
+
+
+@cache
+def plain(sampling: str) -> list[list[int]]:
+    return run(toy_target(), None, Plain(), PROMPTS, SAMPLINGS[sampling], new=NEW)[0]
+
+
+def rehearsed(
+    policy: str, draft: str, sampling: str, rounds: int = 3, noise: float = 0.03, **settings
+) -> tuple[list[list[int]], list[Step]]:
+    drafter = None if policy == "plain" else drafts()[draft]
+    chosen = Rehearsed(INNER[policy], rounds)
+    return run(rehearsing_target(noise), drafter, chosen, PROMPTS, SAMPLINGS[sampling], new=NEW, **settings)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("draft", ["eagle", "perturbed", "ngrams"])
+@pytest.mark.parametrize("policy", INNER)
+def test_text_is_that_of_plain_decoding(policy: str, draft: str, sampling: str) -> None:
+    assert rehearsed(policy, draft, sampling)[0] == plain(sampling)
+
+
+def test_rehearsals_of_these_tests_are_partly_accepted() -> None:
+    """Else exactness would say nothing."""
+    _, steps = rehearsed("eagle2", "perturbed", "greedy")
+    assert len({length for step in steps[1:] for length in step.accepted.length.tolist()}) > 2
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_rehearsal_by_the_target_itself_is_accepted_whole(sampling: str) -> None:
+    """Its draws have the target's own random numbers."""
+    _, steps = rehearsed("threshold", "perturbed", sampling, noise=0)
+    for step in steps[1:]:
+        assert torch.equal(step.tree.sizes, step.accepted.length + 1)
+
+
+def test_trees_are_chains_of_the_rounds_together() -> None:
+    _, steps = rehearsed("chain", "perturbed", "greedy", rounds=4)
+    policy = Rehearsed(INNER["chain"], 4)
+    assert policy.levels == 4 * 3
+    for step in steps[1:]:
+        assert torch.equal(step.tree.parent, torch.arange(step.tree.size).expand_as(step.tree.parent) - 1)
+        assert step.tree.sizes.min() >= 1 + 4  # every round writes a token at least
+        assert step.tree.sizes.max() <= policy.size.tokens
+        assert step.draft_passes.min() >= 4 * (1 + 1)  # the rehearsal's own forward, and one of the draft at least
+
+
+def test_rows_end_at_their_own_time() -> None:
+    """Between a rehearsal and what the target says of it, rows leave: the others' drafts forget only their own."""
+    eos = frozenset([plain("greedy")[1][4], plain("greedy")[2][7]])
+    expected = [cut(text, NEW, eos) for text in plain("greedy")]
+    assert len({len(text) for text in expected}) > 1
+    for draft in ("eagle", "ngrams"):
+        assert rehearsed("eagle2", draft, "greedy", eos=eos)[0] == expected
+
+
+@pytest.mark.parametrize("draft", ["eagle", "ngrams"])
+def test_requests_that_come_and_go_have_the_text_that_they_would_have_alone(draft: str) -> None:
+    pair = Pair("toy", rehearsing_target(), drafts()[draft], toy_tokenizer(), "", {})
+    samplings = [SAMPLINGS["greedy"], SAMPLINGS["sampled"]] * 2
+    decoder = BatchDecoder(pair, Rehearsed(INNER["threshold"], 2), max_rows=3)
+    requests = []
+    for number, (prompt, sampling) in enumerate(zip(PROMPTS, samplings, strict=True)):
+        requests.append(decoder.submit(prompt, NEW, sampling, sequence=number))
+        decoder.step()
+    while decoder.running or decoder.waiting:
+        decoder.step()
+    texts = [plain("greedy" if number % 2 == 0 else "sampled")[number] for number in range(len(PROMPTS))]
+    assert [request.tokens for request in requests] == texts
+
+
+@pytest.mark.parametrize("draft", ["eagle", "perturbed", "ngrams"])
+def test_a_draft_that_forgets_guesses_as_if_it_had_never_known(draft: str) -> None:
+    """Rows forget different numbers of tokens, and what they observe then is other text."""
+    text = torch.randint(0, SIZES["vocab_size"], (2, 13), generator=torch.Generator().manual_seed(1))
+    other = torch.randint(0, SIZES["vocab_size"], (2, 5), generator=torch.Generator().manual_seed(2))
+    states = torch.randn(2, 20, SIZES["hidden_size"], generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    back, eight, four = torch.tensor([3, 1]), torch.tensor([8, 8]), torch.tensor([4, 4])
+
+    def observed(number: int | None) -> DraftSession:
+        """A session that has read it all, and forgets; or row `number` alone, which reads what is left."""
+        session = drafts()[draft].session()
+        rows = slice(None) if number is None else slice(number, number + 1)
+        session.observe(text[rows, :9], states[rows, :8], eight[rows])
+        if number is None:
+            session.observe(text[:, 8:13], states[:, 8:12], four)
+            session.rewind(back)
+        else:
+            left = 4 - int(back[number])
+            session.observe(text[rows, 8 : 9 + left], states[rows, 8 : 8 + left], torch.tensor([left]))
+        return session
+
+    with torch.inference_mode():
+        both = observed(None)
+        ends = 12 - back
+        new = torch.stack(
+            [torch.cat([text[row, end : end + 1], other[row, 1:]]) for row, end in enumerate(ends.tolist())]
+        )
+        both.observe(new, states[:, 15:19], four)
+        together = guesses(both, new[:, -1])
+        for row in range(2):
+            one = observed(row)
+            one.observe(new[row : row + 1], states[row : row + 1, 15:19], four[:1])
+            alone = guesses(one, new[row : row + 1, -1])
+            torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=1e-12)
+
+
+def guesses(session: DraftSession, root: torch.Tensor) -> torch.Tensor:
+    tree = Tree.root(root, torch.float64)
+    return session.expand(tree, torch.zeros_like(root)[:, None]).log_probs
+
+
+@pytest.mark.parametrize(
+    ("inner", "message"),
+    [
+        (SpecInfer((2, 1)), "does not rank"),
+        (Budget(Eagle2(), nodes=9), "a policy of its own"),
+        (EntropyGate(Eagle2()), "a policy of its own"),
+    ],
+    ids=["sampled", "budget", "gate"],
+)
+def test_a_policy_that_cannot_rehearse_is_refused(inner: Policy, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Rehearsed(inner)
+
+
+@pytest.mark.parametrize("rounds", [0, -1, 100])
+def test_rounds_that_make_no_chain_are_refused(rounds: int) -> None:
+    with pytest.raises(InputError, match=r"rounds|levels"):
+        Rehearsed(Eagle2(), rounds)
+
+
+def test_replay_says_that_it_cannot() -> None:
+    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=4, beyond=9, sampling=Sampling())
+    with pytest.raises(InputError, match="cannot be replayed"):
+        list(replay(toy_drafts()["eagle"], Rehearsed(DDD(), 2), texts, seed=0))
+
+
+def test_a_target_that_cannot_rehearse_says_so_at_once() -> None:
+    pair = Pair("toy", Target(language_model(LlamaConfig(**SIZES))), toy_drafts()["eagle"], toy_tokenizer(), "", {})
+    with pytest.raises(InputError, match="cannot rehearse in 4 bits"):
+        SpeculativeDecoder(pair, Rehearsed(Eagle2()))
+
+
+@pytest.mark.skipif(Kind.BYTES not in works(), reason="this processor has no products of bytes")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_llama_in_four_bits_rehearses_for_itself(dtype: torch.dtype) -> None:
+    """By the kernels: in either type of keys and values, and its text is plain decoding's, to the bit."""
+    sizes = {**SIZES, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
+    model = language_model(LlamaConfig(**sizes), spread=0.3).to(dtype)
+    target = Target(model)
+    assert target.rehearsal.packed.decoder.layers.coarse
+    expected = run(target, None, Plain(), PROMPTS, Sampling(), new=NEW)[0]
+    found, steps = run(target, None, Rehearsed(Plain(), 4), PROMPTS, Sampling(), new=NEW)
+    assert found == expected
+    assert sum(int(step.accepted.length.sum()) for step in steps[1:])
