@@ -11,6 +11,8 @@ from c2t.cli import shared, terminal
 from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of, measure_and_keep
+from c2t.models.packed_llama import PackedLlama
+from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import parse, split
 from c2t.progress import working
@@ -33,7 +35,7 @@ def tune(
         typer.Option(
             help="Policies to choose from, separated by commas, settings behind a colon: "
             "eagle2:N=60,K=10,c2t:beta=0.5.",
-            show_default="plain, chain, eagle2, c2t and threshold at several sizes",
+            show_default="plain, chain, eagle2, c2t, threshold and rehearsals at several sizes",
         ),
     ] = tuning.DEFAULT_CANDIDATES,
     classifier: o.Classifier = None,
@@ -118,6 +120,8 @@ def tune(
         return costs_of(loaded, policy, file) if file else measure_and_keep(loaded, policy, turns, settings.repeats)
 
     candidates = [parse(spec, shared.classifier(loaded, classifier), costs=costs) for spec in specs]
+    if policies == tuning.DEFAULT_CANDIDATES and (flags or PackedLlama.why_not_rounded(loaded.target.model)):
+        candidates = [policy for policy in candidates if not isinstance(policy, Rehearsed)]
     if flags:
         engine_flags.check(flags, candidates)
     with working("tune", "stages") as tell:
@@ -159,12 +163,13 @@ def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
             row.label,
             f"{row.total.tau:.2f}",
             f"{row.total.gamma:.1f}",
-            f"{row.total.draft_passes:.1f}",
+            f"{row.total.draft_passes:.1f}" * row.replayed,
         ]
         cells += [f"{row.predicted:.0f}", f"{row.predicted / found.plain.predicted:.2f}"]
         if row.measured:
-            error = row.predicted_there / row.measured - 1
-            cells += [f"{row.predicted_there:.0f}", f"{row.measured:.0f}", f"{error:+.0%}", f"{row.corrected:.0f}"]
+            error = f"{row.predicted_there / row.measured - 1:+.0%}" * row.replayed
+            there = f"{row.predicted_there:.0f}" * row.replayed
+            cells += [there, f"{row.measured:.0f}", error, f"{row.corrected:.0f}"]
         else:
             cells += [""] * 4
         rows.append(cells)
@@ -187,6 +192,8 @@ def remarks(found: tuning.Tuning) -> str:
         f"error: of the prediction for the prompts decoded against the clock ({settings.timed} batches at most), which "
         "costs were not fitted on; first rounds are left out. corrected: the prediction for all prompts without it",
     ]
+    if not all(row.replayed for row in found.rows):
+        lines.append("rehearsed: decoded against the clock only, and predicted as far ahead of plain decoding as there")
     lines.append(f"chosen: {found.said}")
     return "\n".join(lines)
 

@@ -30,13 +30,13 @@ class Rehearsed(Around):
     """
 
     policy: Any
-    rounds: int = 4
+    rounds: int = 3
 
     proposal = "ranked"
     exact = True
     bench = ()
     sweep = ()
-    tune = ()
+    tune = ("rounds=2", "", "rounds=4")
 
     def __post_init__(self):
         kind = type(self.policy).__name__

@@ -12,6 +12,7 @@ from c2t.errors import InputError, at_least_one
 from c2t.models.pairs import NGRAMS, Pair, with_ngrams
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
+from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.spec import describe, tried_by
 from c2t.prompts import Prompt, spread
 from c2t.replay.lockstep import Continuation
@@ -73,6 +74,11 @@ class Candidate(NamedTuple):
         return describe(self.policy).partition(":")[0] + NGRAMS * bool(self.mixed)
 
     @property
+    def label(self) -> str:
+        """Name of the policy with the settings that shape its trees, and whether the draft has n-grams."""
+        return describe(self.policy, brief=True) + f" {NGRAMS}" * bool(self.mixed)
+
+    @property
     def total(self) -> Totals:
         """Counts of the rounds that each prompt takes alone."""
         rounds = [round for prompt in self.alone for round in prompt]
@@ -85,6 +91,8 @@ class Row(NamedTuple):
 
     total: counts of the replayed rounds of each prompt. predicted: new tokens per second on all prompts.
     predicted_there, measured: the same on the prompts that were decoded against the clock. ngrams: of the draft.
+    replayed: False for a rehearsal, which cannot be: its rounds are those against the clock, and it is predicted to be
+    as far ahead of plain decoding on all prompts as it was there.
     """
 
     policy: str
@@ -94,6 +102,7 @@ class Row(NamedTuple):
     predicted_there: float | None = None
     measured: float | None = None
     ngrams: bool = False
+    replayed: bool = True
 
     @property
     def corrected(self) -> float:
@@ -121,7 +130,8 @@ class Tuning(NamedTuple):
         if self.best is self.plain:
             return "plain decoding is the fastest here: no tree pays for its draft"
         predicted, seen = self.best.predicted / self.plain.predicted, self.best.corrected / self.plain.corrected
-        return f"{self.best.label}, {seen:.2f} times as fast as plain decoding ({predicted:.2f} predicted)"
+        beside = f" ({predicted:.2f} predicted)" * self.best.replayed
+        return f"{self.best.label}, {seen:.2f} times as fast as plain decoding{beside}"
 
     @property
     def plain(self) -> Row:
@@ -137,11 +147,13 @@ def tune(
     progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
 ) -> Tuning:
     """Measure costs, predict the speed of every policy, and check the best ones against the clock. Plain decoding is
-    always a candidate.
+    always a candidate. Rehearsals cannot be replayed, and compete by the clock alone.
 
     progress(done, of, doing) counts stages: the texts, every candidate, the curves, the overhead, the check. Raises
     InputError for policies that cannot be replayed.
     """
+    rehearsals = [policy for policy in policies if isinstance(policy, Rehearsed)]
+    policies = [policy for policy in policies if not isinstance(policy, Rehearsed)]
     if not any(isinstance(policy, Plain) for policy in policies):
         policies = [Plain(), *policies]
     # Rounds against the clock check those replayed, so both go by the costs alone.
@@ -150,8 +162,8 @@ def tune(
         if policy.proposal == "sampled" or not policy.exact:
             raise InputError(f"{describe(policy, brief=True)} cannot be replayed, so not tuned; give ranked policies")
     tried: list[tuple[Policy, Pair | None]] = [(policy, None) for policy in policies]
-    if settings.ngrams:
-        mixed = with_ngrams(pair)
+    mixed = with_ngrams(pair) if settings.ngrams else None
+    if mixed:
         tried += [(policy, mixed) for policy in policies if not isinstance(policy, Plain)]
     of = len(tried) + 4
     progress(0, of, "the target writes the texts")
@@ -169,7 +181,8 @@ def tune(
     race = Race(pair, texts, settings, clock)
     costs = costs._replace(overhead=overheads(costs, candidates, race))
     progress(of - 1, of, "checks the predictions by the clock")
-    rows = check(costs, sorted(candidates, key=lambda each: -predict(costs, each)), race)
+    by_clock = [Candidate(policy, [], [], mixed) for policy in rehearsals]
+    rows = check(costs, sorted(candidates, key=lambda each: -predict(costs, each)), race, by_clock)
     progress(of, of, "")
     return Tuning(settings, costs, rows, candidates)
 
@@ -249,22 +262,32 @@ def overheads(costs: Costs, candidates: Sequence[Candidate], race: Race) -> dict
     return {name: fit_overhead(*zip(*points, strict=True)) for name, points in excess.items()}
 
 
-def check(costs: Costs, ranked: Sequence[Candidate], race: Race) -> list[Row]:
-    """Return the candidates as rows; the best of them and plain decoding are also decoded against the clock. InputError
-    for texts too short to time."""
+def check(costs: Costs, ranked: Sequence[Candidate], race: Race, by_clock: Sequence[Candidate] = ()) -> list[Row]:
+    """Return the candidates as rows; the best of them, plain decoding and those `by_clock` alone are also decoded
+    against the clock. InputError for texts too short to time."""
     plain = [each for each in ranked if isinstance(each.policy, Plain)][:1]
     contestants = list(ranked[: race.settings.compared])
     contestants += [each for each in plain if each not in contestants]
-    measured = dict(zip(map(id, contestants), race.run(contestants, race.checking), strict=True))
+    everyone = [*contestants, *by_clock]
+    measured = dict(zip(map(id, everyone), race.run(everyone, race.checking), strict=True))
     rows = []
     for each in ranked:
-        label = describe(each.policy, brief=True) + f" {NGRAMS}" * bool(each.mixed)
-        row = Row(describe(each.policy), label, each.total, predict(costs, each), ngrams=bool(each.mixed))
+        row = Row(describe(each.policy), each.label, each.total, predict(costs, each), ngrams=bool(each.mixed))
         if id(each) in measured:
             run = measured[id(each)]
             if not run and each in plain:
                 raise race.too_short()
-            speed = sum(round.new for round, _ in run) / sum(seconds for _, seconds in run) if run else 0.0
-            row = row._replace(predicted_there=predict(costs, each, race.checking), measured=speed)
+            row = row._replace(predicted_there=predict(costs, each, race.checking), measured=speed(run))
         rows.append(row)
-    return rows
+    base = next(row for row in rows if row.policy == describe(plain[0].policy))
+    for each in by_clock:
+        run = measured[id(each)]
+        found, total = speed(run), each._replace(alone=[[round for round, _ in run]]).total
+        expected = found * base.corrected / base.measured
+        rows.append(Row(describe(each.policy), each.label, total, expected, found, found, bool(each.mixed), False))
+    return sorted(rows, key=lambda row: -row.predicted)
+
+
+def speed(run: Sequence[tuple[Round, float]]) -> float:
+    """Return the new tokens per second of timed rounds, 0 if there are none."""
+    return sum(round.new for round, _ in run) / sum(seconds for _, seconds in run) if run else 0.0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from c2t.decoding import DraftModel, Policy, Step, check_rule, cut, generate
 from c2t.errors import InputError, at_least_one
 from c2t.models.pairs import Pair
+from c2t.policies.rehearsed import Rehearsed
 from c2t.prompts import Encoded, Prompt, encode_all
 from c2t.replay.cache import cached_continuations
 from c2t.replay.lockstep import Continuation, replay
@@ -53,11 +54,12 @@ def evaluate(
 
     texts: result of `continuations` for the same prompts and settings, to write them once for several policies.
     drafter: drafts in replay instead of the pair's own draft. live: run the target on every tree; both ways count the
-    same rounds. Policies that cannot be replayed (residual rule, trees that start from the target's distribution)
-    always run live.
+    same rounds. Policies that cannot be replayed (residual rule, trees that start from the target's distribution,
+    rehearsals) always run live.
     """
     rule = check_rule(policy, rule)
-    live = live or not policy.exact or (rule == "residual" and sampling.temperature > 0)
+    live = live or not policy.exact or isinstance(policy, Rehearsed)
+    live = live or (rule == "residual" and sampling.temperature > 0)
     if texts is None and not live:
         texts = continuations(pair, ids, max_new_tokens, policy.levels, sampling)
     statistics: list[Statistics] = []

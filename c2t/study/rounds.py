@@ -11,6 +11,7 @@ from c2t.batch_costs import ticking
 from c2t.decoding import Policy, Step, generate
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
+from c2t.policies.rehearsed import Rehearsed
 from c2t.replay.lockstep import Continuation, replay
 from c2t.sampling import Sampling
 from c2t.study.evaluate import BATCH
@@ -36,8 +37,8 @@ RECORD = ("slots",)  # Steps must record these for the widths of draft forwards
 
 
 def widths(step: Step) -> list[tuple[int, ...]]:
-    """Return, for each row, the tokens in each draft forward below the root."""
-    levels = step.extra["draft"].slots[1:]
+    """Return, for each row, the tokens in each draft forward below the root; none where they were not recorded."""
+    levels = step.extra["draft"].slots[1:] if "draft" in step.extra else ()
     if not levels:
         return [()] * len(step.rows)
     levels = torch.stack([(slots >= 0).sum(1) for slots in levels], 1)
@@ -91,7 +92,7 @@ def timed(
         sampling=sampling,
         eos=pair.target.eos,
         sequences=numbers,
-        record=RECORD,
+        record=() if isinstance(policy, Rehearsed) else RECORD,
     )
     seconds: list[float] = []
 

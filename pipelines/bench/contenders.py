@@ -1,7 +1,7 @@
 """Ways to write texts with one target: c2t's own, and what a user would take otherwise, each on the same clock."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -11,10 +11,11 @@ from transformers.generation import BaseStreamer
 
 from c2t.decoding import Policy, cut, generate
 from c2t.models.pairs import Pair
+from c2t.policies.rehearsed import Rehearsed
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
 
-PLAIN, TREE = "c2t, plain", "c2t, tree"
+PLAIN, TREE, REHEARSED = "c2t, plain", "c2t, tree", "c2t, rehearsed"
 INT8, INT8_PLAIN, INT8_TREE = "c2t in int8", "c2t in int8, plain", "c2t in int8, tree"
 LOOKUP, EARLY_EXIT = "transformers, prompt lookup", "transformers, early exit"
 DTYPES = ("float32", "bfloat16")
@@ -145,14 +146,18 @@ class Contenders(NamedTuple):
     others: dict[str, list[Contender]]
 
 
-def contenders(pair: Pair, plain: Policy, chosen: Policy, how: str, batch: int) -> Contenders:
-    """Return what competes at a batch size. chosen: the policy to show, `how`: its text.
+def contenders(pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy], str], batch: int) -> Contenders:
+    """Return what competes at a batch size. chosen: the policy to show, of a rehearsal also its trees by themselves;
+    how(policy): its text.
 
     transformers' prompt lookup and early exit write one text at a time. An assistant is a smaller model with the same
     tokenizer, which no pair has: early exit, in which the first layers of the target draft, is the assisted generation
     that works without one.
     """
-    ours = [Ours(PLAIN, "", pair, plain), Ours(TREE, how, pair, chosen)]
+    tree = tree_of(chosen)
+    ours = [Ours(PLAIN, "", pair, plain), Ours(TREE, how(tree), pair, tree)]
+    if tree is not chosen:
+        ours.append(Ours(REHEARSED, how(chosen), pair, chosen))
     models = {name: stock(pair, name) for name in DTYPES}
     loops = [Transformers(f"transformers, {name}", "", model) for name, model in models.items()]
     if batch > 1:
@@ -169,6 +174,11 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: str, batch: int) 
         for exit in sorted({max(1, round(share * layers)) for share in EXITS})
     ]
     return Contenders(ours, loops, {LOOKUP: lookup, EARLY_EXIT: early})
+
+
+def tree_of(policy: Policy) -> Policy:
+    """Return the policy whose trees a rehearsal plays with, of others the policy itself."""
+    return policy.policy if isinstance(policy, Rehearsed) else policy
 
 
 def stock(pair: Pair, dtype: str) -> PreTrainedModel:

@@ -15,6 +15,7 @@ its own plain decoding.
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -53,6 +54,7 @@ from pipelines.bench.contenders import (
     Task,
     Written,
     contenders,
+    tree_of,
 )
 from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import PolicyText, policy_of
@@ -292,7 +294,7 @@ def main(
     runs = Runs(json, {**configuration, "data": data, "sets": list(found)})
     comparisons: dict[str, Comparison] = {}
     with ExitStack() as running, working("decoding", "runs") as tell:
-        field = contenders(ours, Plain(), chosen, how(ours, chosen), batch)
+        field = contenders(ours, Plain(), chosen, partial(how, ours), batch)
         field.ours.extend(rounded)
         for program in programs:
             field.others.update(running.enter_context(program.start(loaded)))
@@ -324,7 +326,8 @@ def in_int8(pair: str, draft: str | None, policy: str | None, batch: int) -> lis
     except InputError as error:
         terminal.say(f"{INT8} is left out: {error}", error=True)
         return []
-    return [Ours(INT8_PLAIN, "", ours, Plain()), Ours(INT8_TREE, how(ours, chosen), ours, chosen)]
+    tree = tree_of(chosen)
+    return [Ours(INT8_PLAIN, "", ours, Plain()), Ours(INT8_TREE, how(ours, tree), ours, tree)]
 
 
 def how(pair: Pair, policy: Policy) -> str:
