@@ -20,7 +20,7 @@ from c2t.decoding import (
     Policy,
     Step,
     TargetVerifier,
-    check_policy,
+    check_playable,
     check_rule,
     cut,
     draft_session,
@@ -127,7 +127,7 @@ class BatchDecoder:
         self.pair, self.policy, self.rule = pair, policy, check_rule(policy, rule)
         self.max_rows, self.max_tokens, self.max_waiting = max_rows, max_tokens, max_waiting
         at_least_one(self, "max_rows", "max_tokens", "max_waiting")
-        check_policy(policy, pair.target.config.vocab_size, pair.target.max_positions)
+        check_playable(policy, pair.target)
         if policy.proposal == "target-initialised":
             raise InputError(f"{type(policy).__name__} decodes fixed batches only; use generate, or another policy")
         self.pace = pace_of(policy, max_rows)

@@ -16,7 +16,7 @@ from c2t.batching import BatchDecoder, Request
 from c2t.classifier import TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
-from c2t.decoding import DraftModel, Policy, Step, check_policy, cut, generate
+from c2t.decoding import DraftModel, Policy, Step, check_playable, cut, generate
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of
 from c2t.models.chat_templates import conversation
@@ -26,7 +26,6 @@ from c2t.models.target import Target
 from c2t.policies.budget import Budget
 from c2t.policies.pace import Pace
 from c2t.policies.plain import Plain
-from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.spec import parse
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.sampling import Sampling
@@ -88,9 +87,7 @@ class SpeculativeDecoder:
         if budget is not None:
             policy = with_budget(pair, policy, budget)
         self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
-        check_policy(policy, pair.target.config.vocab_size, pair.target.max_positions)
-        if isinstance(policy, Rehearsed):
-            _ = pair.target.rehearsal  # which says at once what cannot rehearse
+        check_playable(policy, pair.target)
         if not policy.exact:
             warnings.warn(f"{type(policy).__name__} is not exact: its text is not the target's own", stacklevel=2)
         if not isinstance(graph_tokens, Integral) or graph_tokens < 0:

@@ -377,6 +377,13 @@ def check_policy(policy: Policy, vocabulary: int, positions: int) -> None:
         raise InputError(f"{type(policy).__name__}: trees of {policy.levels} levels; {most}")
 
 
+def check_playable(policy: Policy, target: Any) -> None:
+    """Raise InputError unless this target can play the policy: see `check_policy`, and whether it can rehearse."""
+    check_policy(policy, target.config.vocab_size, target.max_positions)
+    if isinstance(policy, Rehearsed):
+        _ = target.rehearsal  # which says what is missing
+
+
 def check_rule(policy: Policy, rule: str | None) -> str:
     """Return the verification rule to use; InputError for an unknown one and for unsound pairings."""
     name, sound = type(policy).__name__, RULES[policy.proposal]

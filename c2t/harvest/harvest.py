@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from c2t.decoding import Step, check_policy, cut, generate
+from c2t.decoding import Step, check_playable, cut, generate
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import extra_columns, recorded, types
 from c2t.harvest.settings import HarvestSettings
@@ -178,7 +178,7 @@ def check(
     pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings, texts: Sequence[Text] | None = None
 ) -> None:
     """Raise InputError for trees that the pair cannot draft, and if no conversation has room for an answer."""
-    check_policy(settings.trees, pair.target.config.vocab_size, pair.target.max_positions)
+    check_playable(settings.trees, pair.target)
     limit = pair.target.max_positions
     room = settings.room(limit)
     if room < 1:

@@ -15,7 +15,7 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList,
 from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
 
 from c2t.classifier import TreeClassifier
-from c2t.decoding import DraftModel, Policy, Step, TargetVerifier, check_policy, decode
+from c2t.decoding import DraftModel, Policy, Step, TargetVerifier, check_playable, check_policy, decode
 from c2t.errors import InputError
 from c2t.hf.processors import TextProcessors
 from c2t.hf.request import check_arguments, check_config, check_streaming, prompts_of
@@ -117,7 +117,7 @@ class TreeDecoding:
         loaded = self._loaded.get(model)
         if loaded is None or not loaded.of(model):
             loaded = Loaded.load(model, self.draft, self.trust_remote_code)
-            check_policy(self.policy, loaded.target.config.vocab_size, loaded.target.max_positions)
+            check_playable(self.policy, loaded.target)
             self._loaded[model] = loaded
         return loaded
 

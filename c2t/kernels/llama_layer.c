@@ -4,7 +4,8 @@
    instruction for it and the caller asks, those of bf16 weights and inputs rounded to bf16: twice as many at a time, or
    in tiles (Intel's AMX) many times more, so that a tree's rows cost next to nothing beside the weights' way
    from memory. Weights may be rounded to bytes, and inputs with them: half the memory and four times as many products at a
-   time, for a draft's guesses, which are checked anyway, or for a target that may be another model.
+   time, for a draft's guesses, which are checked anyway, or for a target that may be another model; or to half a byte, for
+   a target that only rehearses.
 
    Whatever is computed for a row does not depend on how many rows there are, on the slots that it does not see, nor on
    the number of threads: every sum runs over the same numbers in the same order. So a token's logits in a tree equal
@@ -100,6 +101,13 @@ typedef struct {
 } block;
 
 #ifdef HAS_BYTES
+/* Four inputs of each row against 2 W columns. */
+#define ADD_FOUR(COUNT)                                                                                           \
+    _Pragma("GCC unroll 16") for (int r = 0; r < COUNT; r++) {                                                    \
+        __m512i four = _mm512_set1_epi32(x[r * count + k]);                                                       \
+        sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], left, four);                                                   \
+        sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], right, four);                                                  \
+    }
 #define PASS_OF_BYTES(COUNT)                                                                                      \
     static void bytes_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {            \
         const uint32_t *w = panel, *x = inputs;                                                                   \
@@ -113,11 +121,7 @@ typedef struct {
                 __builtin_prefetch(next.words, 0, 2), __builtin_prefetch(next.words + W, 0, 2);                   \
                 next.words += next.step;                                                                          \
                 __m512i left = _mm512_loadu_si512(w), right = _mm512_loadu_si512(w + W);                          \
-                _Pragma("GCC unroll 16") for (int r = 0; r < COUNT; r++) {                                        \
-                    __m512i four = _mm512_set1_epi32(x[r * count + k]);                                           \
-                    sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], left, four);                                       \
-                    sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], right, four);                                      \
-                }                                                                                                 \
+                ADD_FOUR(COUNT);                                                                                  \
             }                                                                                                     \
             for (int r = 0; r < COUNT; r++)                                                                       \
                 for (int side = 0; side < 2; side++)                                                              \
@@ -150,11 +154,7 @@ typedef struct {
                 __builtin_prefetch(next.words, 0, 2), next.words += next.step;                                    \
                 __m512i both = _mm512_loadu_si512(w), left = _mm512_and_si512(both, low);                         \
                 __m512i right = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);                                \
-                _Pragma("GCC unroll 16") for (int r = 0; r < COUNT; r++) {                                        \
-                    __m512i four = _mm512_set1_epi32(x[r * count + k]);                                           \
-                    sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], left, four);                                       \
-                    sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], right, four);                                      \
-                }                                                                                                 \
+                ADD_FOUR(COUNT);                                                                                  \
             }                                                                                                     \
             for (int r = 0; r < COUNT; r++) {                                                                     \
                 const block *its = of + r * apart + b;                                                            \

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 
 from c2t.kernels.compiled import library
@@ -183,21 +183,16 @@ class PackedMatrix:
         self.outputs, inputs = weight.shape
         width = panel()
         padded = -(-self.outputs // width) * width
-        half, more = self.kind >= Kind.HALVES, (0, 0, 0, padded - self.outputs)
-        self._scales = None
+        more, self._scales = (0, 0, 0, padded - self.outputs), None
         if self.kind == Kind.NIBBLES:
             self._panels = to_nibbles(nn.functional.pad(weight.float(), more), width)
         elif self.kind == Kind.BYTES:
             rows, scales = to_bytes(weight)
             rows, self._scales = nn.functional.pad(rows, more, value=ZERO), nn.functional.pad(scales, more[2:])
+            self._panels = in_panels(rows, width, self.kind)
         else:
-            rows = nn.functional.pad(weight.bfloat16() if half else weight.float(), more)
-        if self.kind != Kind.NIBBLES:
-            if (together := self.kind.together) > 1:  # so many numbers of a column share a word
-                columns = rows.view(-1, width, inputs // together, together).transpose(1, 2)
-            else:  # HALVES: the numbers of columns i and i + lanes share a word; FLOATS: one vector after the other
-                columns = rows.view(-1, 2, width // 2, inputs).permute(0, 3, *((2, 1) if half else (1, 2)))
-            self._panels = columns.contiguous()
+            rows = weight.bfloat16() if self.kind >= Kind.HALVES else weight.float()
+            self._panels = in_panels(nn.functional.pad(rows, more), width, self.kind)
         self._bias = None if bias is None else nn.functional.pad(bias.detach().float(), (0, padded - self.outputs))
         beside = (None if each is None else each.data_ptr() for each in (self._bias, self._scales))
         self.struct = Matrix(self._panels.data_ptr(), *beside, inputs, padded, self.kind)
@@ -210,6 +205,16 @@ class PackedMatrix:
         made = room.data_ptr(), out.data_ptr(), self.struct.outputs
         kernels().linear(self.struct, x.data_ptr(), rows, *made, torch.get_num_threads())
         return out if self.outputs == self.struct.outputs else out[..., : self.outputs]
+
+
+def in_panels(rows: Shaped[Tensor, "O I"], width: int, kind: Kind) -> Shaped[Tensor, "P ..."]:
+    """Return a matrix in panels of `width` outputs, as this kind of matrix is stored."""
+    inputs = rows.shape[1]
+    if (together := kind.together) > 1:  # so many numbers of a column share a word
+        return rows.view(-1, width, inputs // together, together).transpose(1, 2).contiguous()
+    # HALVES: the numbers of columns i and i + lanes share a word; FLOATS: one vector after the other
+    order = (2, 1) if kind == Kind.HALVES else (1, 2)
+    return rows.view(-1, 2, width // 2, inputs).permute(0, 3, *order).contiguous()
 
 
 def to_bytes(weight: Float[Tensor, "O I"]) -> tuple[UInt8[Tensor, "O I"], Float[Tensor, " O"]]:

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional as F
 
+from c2t.models.deferred import Observed, joined
 from c2t.models.draft import DraftSession, NoDraft, WrappedSession
 
 
@@ -34,21 +33,23 @@ class RehearsingSession(WrappedSession):
         and the number of these tokens."""
         verifier = self.stage()
         cache, begin = verifier.session.cache, verifier.session.lengths
-        text, count = verifier.token[:, None], torch.ones_like(begin)
+        written: list[Observed] = []
         for number in range(rounds):
+            if number:
+                self._follow(written[-1])
             tree = policy(self.draft, verifier.root())
             self.draft.refuse_nan()
-            new = verifier.verify(tree).committed
-            text = F.pad(text, (0, new.tokens.shape[1] - 1))
-            place = count[:, None] + torch.arange(new.tokens.shape[1] - 1, device=text.device)
-            text, count = text.scatter(1, place, new.tokens[:, 1:]), count + new.count
-            if number < rounds - 1:
-                self.rehearsed = self.passes + 1
-                self.draft.observe(*new)
-                self.ahead = new.count if self.ahead is None else self.ahead + new.count
+            written.append(Observed(*verifier.verify(tree).committed))
         self.rehearsed = self.rehearsed + 1
         cache.rewind(begin)
-        return text[:, : int(count.max())], count
+        text = joined(written)
+        return text.tokens, text.count + 1
+
+    def _follow(self, new: Observed) -> None:
+        """Let the draft observe what a round has written."""
+        self.rehearsed = self.passes + 1
+        self.draft.observe(*new)
+        self.ahead = new.count if self.ahead is None else self.ahead + new.count
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`."""

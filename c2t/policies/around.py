@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from c2t.errors import InputError
+
 
 class Around:
     """Policy around `policy`, which drafts."""
@@ -17,3 +19,11 @@ class Around:
     def K(self) -> int:
         """Children of a node, which the vocabulary must have."""
         return getattr(self.policy, "K", 1)
+
+    def check_inner(self) -> None:
+        """Raise InputError unless the inner policy ranks its candidates, and has none of its own."""
+        mine, kind = type(self).__name__, type(self.policy).__name__
+        if getattr(self.policy, "proposal", None) != "ranked":
+            raise InputError(f"{mine}: {kind} does not rank candidates: give a policy that does, such as Eagle2")
+        if hasattr(self.policy, "policy"):
+            raise InputError(f"{mine}: {kind} has a policy of its own: give that one")

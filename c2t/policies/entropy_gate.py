@@ -44,12 +44,9 @@ class EntropyGate(Around):
     tune = ()
 
     def __post_init__(self):
-        kind = type(self.policy).__name__
-        if getattr(self.policy, "proposal", None) != "ranked":
-            raise InputError(f"EntropyGate: {kind} does not rank candidates: give a policy that does, such as Eagle2")
-        if hasattr(self.policy, "policy"):
-            raise InputError(f"EntropyGate: {kind} has a policy of its own: give that one")
+        self.check_inner()
         if not self.policy.levels:
+            kind = type(self.policy).__name__
             raise InputError(f"EntropyGate: {kind} drafts nothing: give a policy that grows trees, such as Eagle2")
         check_fields(self)
         probability(self, "share")

@@ -39,11 +39,7 @@ class Rehearsed(Around):
     tune = ("rounds=2", "", "rounds=4")
 
     def __post_init__(self):
-        kind = type(self.policy).__name__
-        if getattr(self.policy, "proposal", None) != "ranked":
-            raise InputError(f"Rehearsed: {kind} does not rank candidates: give a policy that does, such as Eagle2")
-        if hasattr(self.policy, "policy"):
-            raise InputError(f"Rehearsed: {kind} has a policy of its own: give that one")
+        self.check_inner()
         check_fields(self)
         at_least_one(self, "rounds")
         check_size(self)

@@ -1,6 +1,7 @@
 """Hierarchical speculation: whatever the rehearsal writes, the text is the target's own. On toys a target with noise on
 its weights rehearses, which is right often, but not always, and runs on any machine."""
 
+import copy
 from functools import cache
 
 import pytest
@@ -11,8 +12,10 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Policy, Step, cut
 from c2t.errors import InputError
 from c2t.kernels.llama_layer import Kind, works
+from c2t.models.block import BlockDraft, BlockHead
 from c2t.models.draft import DraftSession
 from c2t.models.ngrams import NgramDraft
+from c2t.models.own_tokens import OwnTokens
 from c2t.models.pairs import Pair
 from c2t.models.target import Target
 from c2t.policies import DDD, Budget, Chain, Eagle2, EntropyGate, JointThreshold, Plain, Rehearsed, SpecInfer
@@ -23,8 +26,10 @@ from tests.toys import (
     PROMPTS,
     SIZES,
     LlamaConfig,
+    deep_pairs,
     language_model,
     perturbed,
+    randomise,
     run,
     toy_drafts,
     toy_target,
@@ -86,6 +91,39 @@ def test_a_rehearsal_by_the_target_itself_is_accepted_whole(sampling: str) -> No
     _, steps = rehearsed("threshold", "perturbed", sampling, noise=0)
     for step in steps[1:]:
         assert torch.equal(step.tree.sizes, step.accepted.length + 1)
+
+
+@pytest.mark.parametrize("draft", ["eagle3", "mtp", "medusa", "published medusa"])
+def test_text_is_that_of_plain_decoding_with_other_heads(draft: str) -> None:
+    """The rehearsal brings the states that they read, and they forget them again."""
+    known, drafter = deep_pairs()[draft]
+    target = copy.copy(known)
+    vars(target)["rehearsal"] = perturbed(known, 0.02).model
+    expected = run(target, None, Plain(), PROMPTS[:2], new=NEW)[0]
+    found, steps = run(target, drafter, Rehearsed(INNER["threshold"], 3), PROMPTS[:2], new=NEW)
+    assert found == expected
+    assert target.rehearsal.taps == target.taps
+    assert sum(int(step.accepted.length.sum()) for step in steps[1:])
+
+
+def test_a_block_drafter_forgets_as_well() -> None:
+    target = rehearsing_target()
+    head = randomise(BlockHead(LlamaConfig(**SIZES | {"num_hidden_layers": 1}), 4, 0, (0,)).double(), 8, 0.3)
+    head.embed_tokens = target.embed_tokens
+    tapped = Target(target.model)
+    vars(tapped)["rehearsal"] = target.rehearsal
+    tapped.tap(head.taps(2))
+    drafter = BlockDraft(head.requires_grad_(False).eval(), target.lm_head)
+    assert run(tapped, drafter, Rehearsed(INNER["threshold"], 3), PROMPTS, new=NEW)[0] == plain("greedy")
+
+
+def test_own_tokens_of_a_rehearsal_are_forgotten() -> None:
+    own = OwnTokens(frozenset(range(10)), torch.device("cpu"))
+    own.observe(torch.tensor([[1, 20, 21, 22], [30, 1, 2, 31]]), torch.tensor([3, 3]))
+    own.rewind(torch.tensor([2, 0]))
+    assert own.ids.tolist() == [[20, -1], [30, 31]]
+    own.observe(torch.tensor([[20, 22, 3], [31, 4, 5]]), torch.tensor([2, 2]))
+    assert own.ids.tolist() == [[20, 22], [30, 31]]
 
 
 def test_trees_are_chains_of_the_rounds_together() -> None:
@@ -192,8 +230,9 @@ def test_replay_says_that_it_cannot() -> None:
 
 def test_a_target_that_cannot_rehearse_says_so_at_once() -> None:
     pair = Pair("toy", Target(language_model(LlamaConfig(**SIZES))), toy_drafts()["eagle"], toy_tokenizer(), "", {})
-    with pytest.raises(InputError, match="cannot rehearse in 4 bits"):
-        SpeculativeDecoder(pair, Rehearsed(Eagle2()))
+    for decoder in (SpeculativeDecoder, BatchDecoder):
+        with pytest.raises(InputError, match="cannot rehearse in 4 bits"):
+            decoder(pair, Rehearsed(Eagle2()))
 
 
 @pytest.mark.skipif(Kind.BYTES not in works(), reason="this processor has no products of bytes")

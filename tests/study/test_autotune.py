@@ -1,14 +1,16 @@
 """Predictions are arithmetic on known rounds and costs; the choice, the check and the refusals of a tuning."""
 
+import copy
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from c2t.errors import InputError
 from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import Pair, with_ngrams
-from c2t.policies import MCSD, Chain, Eagle2, Plain
+from c2t.policies import MCSD, Chain, Eagle2, Plain, Rehearsed
 from c2t.prompts import Prompt
 from c2t.sampling import Sampling
 from c2t.statistics import Totals
@@ -105,6 +107,24 @@ def test_where_drafting_is_free_the_tree_wins_and_where_it_is_dear_plain_decodin
     assert free.best.measured == pytest.approx(free.best.predicted_there)
     assert free.best.corrected == pytest.approx(free.best.predicted)
     assert dear.plain.predicted <= batch
+
+
+def test_a_rehearsal_competes_by_the_clock_alone(small_pair: Pair, made_up: Callable) -> None:
+    """Here the target rehearses itself, so that a round of it writes what some of the other policies' rounds do."""
+    made_up(FLAT, Curve((1,), (0.0,)))
+    target = copy.copy(small_pair.target)
+    vars(target)["rehearsal"] = small_pair.target
+    ticks = itertools.count()
+    policies = [*POLICIES, Rehearsed(POLICIES[0], 3)]
+    found = tune(replace(small_pair, target=target), policies, PROMPTS, SETTINGS, lambda: float(next(ticks)))
+    row = next(row for row in found.rows if not row.replayed)
+    assert found.best is row
+    assert row.total.gamma == 1 + row.total.tau  # accepted whole
+    assert row.measured == pytest.approx(sum(row.total[:2]) / row.total.rounds, rel=0.2)  # but where a text ends
+    assert row.corrected == pytest.approx(row.measured * found.plain.corrected / found.plain.measured)
+    assert len(found.candidates) == len(POLICIES) + 1, "it is not replayed"
+    assert found.said.startswith("rehearsed:of=eagle2:K=4,levels=3,N=12, ")
+    assert "predicted" not in found.said
 
 
 def test_the_clock_decides_among_those_that_it_saw() -> None:
