@@ -282,10 +282,18 @@ def check(costs: Costs, ranked: Sequence[Candidate], race: Race, by_clock: Seque
     base = next(row for row in rows if row.policy == describe(plain[0].policy))
     for each in by_clock:
         run = measured[id(each)]
-        found, total = speed(run), each._replace(alone=[[round for round, _ in run]]).total
+        found = speed(run)
         expected = found * base.corrected / base.measured
-        rows.append(Row(describe(each.policy), each.label, total, expected, found, found, bool(each.mixed), False))
+        counts = counted([round for round, _ in run])
+        rows.append(Row(describe(each.policy), each.label, counts, expected, found, found, bool(each.mixed), False))
     return sorted(rows, key=lambda row: -row.predicted)
+
+
+def counted(rounds: Sequence[Round]) -> Totals:
+    """Return the counts of timed rounds of batches, for each row by itself; draft passes were not counted."""
+    columns = ((each.rows, each.accepted, each.rows * each.verified) for each in rounds)
+    rows, accepted, verified = map(sum, zip(*columns, strict=True)) if rounds else (0, 0, 0)
+    return Totals(rows, accepted, round(verified), 0)
 
 
 def speed(run: Sequence[tuple[Round, float]]) -> float:
