@@ -27,7 +27,7 @@ from c2t.policies.budget import Budget
 from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.mcsd_plus import Forks
 from c2t.policies.pace import Pace
-from c2t.policies.rehearsed import Rehearsed
+from c2t.policies.rehearsed import ONLY, Rehearsed
 from c2t.protocols import Draft, RecordingDraft, Root
 from c2t.sampling import Sampling
 from c2t.target_sampler import Processors, TargetSampler
@@ -74,8 +74,8 @@ def draft_session(
     the rows, which a rehearsal stands in for; InputError for one that cannot."""
     if isinstance(policy, Rehearsed):
         if not isinstance(verifier, TargetVerifier):
-            raise InputError("Rehearsed: only a target that decodes can rehearse; it cannot be replayed")
-        return RehearsingSession(draft_session(drafter, policy.policy, rows), verifier.rehearsal)
+            raise InputError(f"Rehearsed: {ONLY}")
+        return RehearsingSession(draft_session(drafter, policy.policy, rows), verifier.rehearsal, speculate)
     if drafter is None or not policy.levels or (isinstance(policy, Budget) and policy.never_drafts(rows)):
         return NoDraft()
     session = drafter.session()
@@ -210,7 +210,8 @@ class TargetVerifier:
         """Return a verifier that goes on from here by the target's coarse form, with the same random numbers and in the
         same cache: what it commits is overwritten by the target's next forward, once the cache is rewound to here."""
         stage = copy.copy(self)
-        stage.session, stage.sampler = self.session.rehearsal, self.sampler.copy()
+        stage.session, stage.sampler = self.session.rehearsal, self.sampler.rehearsal()
+        stage.emitted, stage.keep_logits = list(self.emitted), False
         return stage
 
     def unfinished(self, step: "Step") -> Int[Tensor, " b"]:

@@ -98,7 +98,7 @@ class KVPool:
     def drop(self) -> None:
         """Forget the appended slots; nothing is written."""
 
-    def rewind(self, lengths: Int[Tensor, " B"]) -> None:
+    def return_to(self, lengths: Int[Tensor, " B"]) -> None:
         """Forget what each row has committed beyond so many slots; nothing is written."""
         self.lengths, self._used = lengths, lengths.tolist()
 

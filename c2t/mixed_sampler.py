@@ -64,10 +64,10 @@ class MixedSampler:
         keys = [sampler.root(token[rows], position[rows]).key for sampler, rows in self._parts()]
         return Root(token, torch.cat(keys)[self.order])
 
-    def copy(self) -> "MixedSampler":
-        """See `TargetSampler.copy`."""
+    def rehearsal(self) -> "MixedSampler":
+        """See `TargetSampler.rehearsal`."""
         other = copy.copy(self)
-        other.samplers = [sampler.copy() for sampler in self.samplers]
+        other.samplers = [sampler.rehearsal() for sampler in self.samplers]
         return other
 
     def select(self, rows: Int[Tensor, " b"]) -> None:

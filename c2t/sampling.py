@@ -1,7 +1,12 @@
-"""From logits to the next token: processors in Hugging Face generate's order, and one uniform per position.
+"""From logits to the next token: processors in Hugging Face generate's order, and the Gumbel-max trick.
 
 The draw at absolute position i of sequence s depends on (seed, s, i) and on the distribution only. So the same seed
 gives the same text for every tree construction, plain decoding included, at any batch size, live or replayed.
+
+Each token has its own random number there, so two distributions that are close draw the same token nearly always: with
+a probability of at least (1 - d) / (1 + d), d their total variation distance (Daliri, Musco and Suresh 2024, "Coupling
+without Communication and Drafter-Invariant Speculative Decoding"). A point of the cumulative distribution would not do:
+rounding shifts the bounds of all tokens behind the one that it changes.
 """
 
 from dataclasses import dataclass
@@ -12,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError, whole
+from c2t.kernels import walk
 from c2t.kernels.argmax import argmax
 
 LEAST = 1e-4  # least temperature and penalty: logits divided by much less than this overflow
@@ -39,6 +45,11 @@ class Sampling:
         if not LEAST <= self.repetition_penalty <= 1 / LEAST:
             bounds = f"at least {LEAST:g}, at most {1 / LEAST:g}"
             raise InputError(f"repetition_penalty = {self.repetition_penalty}: must be {bounds}; 1 is off")
+
+    @property
+    def filters(self) -> bool:
+        """True if tokens are excluded, whose logits have to be sorted for it."""
+        return bool(self.top_k) or self.top_p < 1
 
     def process(self, logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"] | None = None) -> Float[Tensor, "B V"]:
         """Return logits after repetition penalty (over the tokens `seen`), temperature, top-k and top-p; excluded
@@ -70,18 +81,24 @@ class Sampling:
     ) -> Int[Tensor, " B"]:
         """Draw the token at `position` of each `sequence`.
 
-        It is the argmax at temperature 0 (lowest id among equals), else the inverse of the float64 cumulative
-        distribution, in token order, at that position's uniform.
+        It is the argmax at temperature 0 (lowest id among equals), else that of the logits plus that position's Gumbel
+        noise.
         """
         logits = self.process(logits, seen)
         if self.temperature == 0:
             return argmax(logits)
-        points = uniform(self.seed, sequence, position)[:, None]
-        if logits.is_cuda:
-            return invert(logits.double().softmax(-1), points)[:, 0]
-        # Row by row: float64 distributions of several rows do not fit a core's cache. The bits are the same.
-        rows = zip(logits, points, strict=True)
-        return torch.cat([invert(row.double().softmax(-1), point) for row, point in rows])
+        key = stream_key(self.seed, sequence, position)
+        return walk.draw(logits, key) if walk.serves(logits) else gumbel_max(logits, key)
+
+
+def gumbel_max(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """Return tokens drawn from these distributions: the largest logit once each has Gumbel noise of its own. Tokens of
+    -inf are never drawn."""
+    if not logits.is_cuda and len(logits) > 1:  # noise of several rows does not fit a core's cache
+        return torch.cat([gumbel_max(*row) for row in zip(logits[:, None], key[:, None], strict=True)])
+    # Of small uniforms every bit counts, and they are what wins.
+    exponential = -torch.log1p(-noise(key, logits.shape[1]))
+    return (logits.double() - exponential.log()).argmax(-1)
 
 
 def invert(probs: Float[Tensor, "... V"], uniforms: Float[Tensor, "... n"]) -> Int[Tensor, "... n"]:
@@ -92,13 +109,20 @@ def invert(probs: Float[Tensor, "... V"], uniforms: Float[Tensor, "... n"]) -> I
     return torch.searchsorted(cumulative, uniforms * cumulative[..., -1:], right=True).clamp(max=probs.shape[-1] - 1)
 
 
+@lru_cache(maxsize=1024)  # a server's requests have seeds without end
+def hashed(seed: int) -> int:
+    """Return a well mixed int64 for a seed of any size, which `stream_key` begins with."""
+    wrapped = (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+    return int(_mix(torch.tensor(wrapped)))
+
+
 def stream_key(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], draw: int = 0) -> Int[Tensor, " B"]:
     """Return 64 random bits for draw number `draw` at this position of this sequence, from a counter hash: SplitMix64's
     finaliser once per coordinate.
 
     Draw 0 is the target's own choice, positive ones decide on sampled candidates, -1 is the draft's.
     """
-    state = torch.full_like(position, _mix_int(seed))
+    state = torch.full_like(position, hashed(seed))
     for coordinate in (sequence, position, torch.full_like(position, draw)):
         state = _mix(state + (coordinate + 1) * -0x61C8864680B583EB)
     return state
@@ -112,7 +136,8 @@ def uniform(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"],
 def noise(key: Int[Tensor, "..."], count: int) -> Float[Tensor, "... n"]:
     """Return `count` float64 uniforms in (0, 1) for each key."""
     number = torch.arange(1, count + 1, device=key.device)
-    return _unit(_mix(key[..., None] + number * -0x61C8864680B583EB)) + 2.0**-54
+    uniforms = _unit(_mix(key[..., None] + number * -0x61C8864680B583EB)) + 2.0**-54
+    return uniforms.clamp(max=1 - 2.0**-53)  # the largest would be rounded to 1
 
 
 def mix_in(key: Int[Tensor, "..."], value: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
@@ -133,10 +158,3 @@ def _mix(x: Tensor) -> Tensor:
     x = (x ^ _shift(x, 30)) * -0x40A7B892E31B1A47
     x = (x ^ _shift(x, 27)) * -0x6B2FB644ECCEEE15
     return x ^ _shift(x, 31)
-
-
-@lru_cache(maxsize=1024)  # a server's requests have seeds without end
-def _mix_int(seed: int) -> int:
-    """Return a well mixed int64 for a seed of any size."""
-    wrapped = (seed + (1 << 63)) % (1 << 64) - (1 << 63)
-    return int(_mix(torch.tensor(wrapped)))

@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.kernels import greedy
+from c2t.kernels import walk
 from c2t.kernels.argmax import argmax_at
 from c2t.models.target import check_finite, check_logits
 from c2t.protocols import Root
 from c2t.ragged import SlotLogits
-from c2t.sampling import Sampling, stream_key, uniform
+from c2t.sampling import Sampling, hashed, stream_key, uniform
 from c2t.tree import Tree
 from c2t.verify import Accepted, residual, target_only
 
@@ -26,11 +26,13 @@ Path = Callable[[int], Int[Tensor, " d"]]  # row of the batch -> tokens from the
 @runtime_checkable
 class Processors(Protocol):
     """Logits processors of the caller's, which read the text before a token. sequence: the number of each row's random
-    stream. path: none (no tokens) for the first token of all."""
+    stream. path: none (no tokens) for the first token of all. of_scores(): those of them that read logits alone."""
 
     def __call__(
         self, logits: Float[Tensor, "B V"], sequence: Int[Tensor, " B"], path: Path
     ) -> Float[Tensor, "B V"]: ...
+
+    def of_scores(self) -> "Processors": ...
 
 
 DRAFT = -1  # the draft's number in `stream_key`: its draws are independent of the target's
@@ -84,8 +86,12 @@ class TargetSampler:
 
         root: the positions of the roots.
         """
-        if self.sampling.temperature == 0 and self.processors is None and self.seen is None:
-            return accept_greedily(tree, logits)
+        if self.processors is None and self.seen is None:
+            if self.sampling.temperature == 0:
+                return accept_greedily(tree, logits)
+            if rule == "target-only" and not self.sampling.filters and walk.serves(logits.values):
+                seed = hashed(self.sampling.seed)
+                return walked(tree, logits, walk.Draws(self.sampling.temperature, seed, self.sequence, root))
         everyone = torch.arange(len(tree.token), device=root.device)
         ancestors = cache(tree.ancestors)
 
@@ -138,9 +144,12 @@ class TargetSampler:
         if self.seen is not None:
             self.seen = self.seen.scatter(1, tokens, True)
 
-    def copy(self) -> "TargetSampler":
-        """Return a sampler that stands where this one stands, and goes its own way."""
-        return copy.copy(self)
+    def rehearsal(self) -> "TargetSampler":
+        """Return a sampler that stands where this one stands, and draws for a text that will be taken back: processors
+        that read texts are not told of it."""
+        other = copy.copy(self)
+        other.processors = self.processors and self.processors.of_scores()
+        return other
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
@@ -165,10 +174,8 @@ class TargetSampler:
 def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
     """Return the paths of the most probable tokens: the target's choices at temperature 0, where nothing changes its
     logits."""
-    if greedy.serves(logits.values):
-        *path, largest = greedy.greedy_walk(logits.values, logits.place, tree.token, tree.parent, tree.alive)
-        check_finite(largest.tolist(), "target")
-        return Accepted(*path)
+    if walk.serves(logits.values):
+        return walked(tree, logits)
 
     def choose(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         token, largest = argmax_at(logits.values, logits.place[rows, slots])
@@ -176,6 +183,13 @@ def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
         return token
 
     return target_only(tree, choose)
+
+
+def walked(tree: Tree, logits: SlotLogits, draws: walk.Draws | None = None) -> Accepted:
+    """Return the paths of the target's tokens; see `c2t.kernels.walk`."""
+    *path, largest = walk.walk(logits.values, logits.place, tree.token, tree.parent, tree.alive, draws)
+    check_finite(largest.tolist(), "target")
+    return Accepted(*path)
 
 
 def number(count: int, sequences: Sequence[int] | None, device: torch.device) -> Int[Tensor, " B"]:

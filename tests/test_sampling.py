@@ -1,5 +1,6 @@
-"""The target's choice: processors against Hugging Face's own, draws against the plain cumulative sum, and the hash."""
+"""The target's choice: processors against Hugging Face's own, draws against their plain definition, and the hash."""
 
+import math
 from itertools import product
 
 import numpy as np
@@ -20,6 +21,7 @@ from c2t.sampling import Sampling, uniform
 from c2t.target_sampler import TargetSampler
 from c2t.tree import Tree
 
+MASK, STEP = 2**64 - 1, 0x9E3779B97F4A7C15
 SETTINGS = [
     Sampling(temperature=0.7),
     Sampling(temperature=1.0, top_k=5),
@@ -70,20 +72,45 @@ def test_half_precision_logits_are_processed_in_float32_as_generate_does(
     torch.testing.assert_close(sampling.process(logits, seen_tokens(ids, 50)), expected, rtol=0, atol=0)
 
 
-def test_draw_inverts_the_cumulative_sum_in_token_order() -> None:
+def splitmix(x: int) -> int:
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
+def plain_key(seed: int, sequence: int, position: int, draw: int) -> int:
+    state = splitmix(seed & MASK)
+    for coordinate in (sequence, position, draw):
+        state = splitmix((state + (coordinate + 1) * STEP) & MASK)
+    return state
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_draw_is_the_largest_logit_with_the_noise_of_its_token(dtype: torch.dtype) -> None:
     sampling = Sampling(temperature=0.6, top_p=0.95, seed=4)
-    logits = torch.randn(200, 30, dtype=torch.float64) * 2
+    logits = torch.randn(200, 30, dtype=dtype) * 2
     sequence, position = torch.arange(200) % 7, torch.arange(200)
-    points = uniform(4, sequence, position).tolist()
-    probabilities = as_hugging_face(sampling)(None, logits.clone()).softmax(-1).tolist()
     expected = []
-    for point, row in zip(points, probabilities, strict=True):
-        mass, token = 0.0, -1
-        while mass <= point:
-            token += 1
-            mass += row[token]
-        expected.append(token)
+    for number, row in enumerate(as_hugging_face(sampling)(None, logits.clone()).tolist()):
+        key = plain_key(4, number % 7, number, 0)
+        uniforms = [((splitmix((key + i * STEP) & MASK) >> 11) + 0.5) / 2**53 for i in range(1, 31)]
+        noisy = [x - math.log(-math.log1p(-u)) for x, u in zip(row, uniforms, strict=True)]
+        expected.append(noisy.index(max(noisy)))
     assert sampling.draw(logits, sequence, position).tolist() == expected
+
+
+@pytest.mark.parametrize("off", [0.02, 0.2])
+def test_distributions_that_are_close_draw_the_same_token(off: float) -> None:
+    """With a probability of at least (1 - d) / (1 + d), d their distance, however many tokens there are."""
+    torch.manual_seed(0)
+    logits, rows = torch.randn(2000) * 2, torch.arange(5000)
+    other = logits + torch.randn(2000) * off
+    distance = (logits.softmax(-1) - other.softmax(-1)).abs().sum().item() / 2
+    one, two = (Sampling(temperature=1.0).draw(each.expand(5000, -1), rows, rows) for each in (logits, other))
+    same = int((one == two).sum())
+    bound = (1 - distance) / (1 + distance)
+    assert stats.binomtest(same, 5000, bound, alternative="less").pvalue > 1e-3
+    assert same < 5000  # they are not the same distribution
 
 
 def test_draws_follow_the_law_and_never_hit_an_excluded_token() -> None:
@@ -145,22 +172,9 @@ def test_uniforms_differ_in_every_coordinate_and_do_not_depend_on_the_batch() ->
 
 def test_uniforms_are_the_stream_that_texts_were_made_with() -> None:
     """A change of the hash would change every stored text of the same seed."""
-    mask = 2**64 - 1
-
-    def mix(x: int) -> int:
-        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & mask
-        x = (x ^ (x >> 27)) * 0x94D049BB133111EB & mask
-        return x ^ (x >> 31)
-
-    def plain(seed: int, sequence: int, position: int, draw: int) -> float:
-        state = mix(seed & mask)
-        for coordinate in (sequence, position, draw):
-            state = mix((state + (coordinate + 1) * 0x9E3779B97F4A7C15) & mask)
-        return (state >> 11) / 2**53
-
     for seed, sequence, position, draw in product((0, 7, -3, 2**63), (0, 5), (0, 1000), (0, 1, -1)):
         point = uniform(seed, torch.tensor([sequence]), torch.tensor([position]), draw).item()
-        assert point == plain(seed, sequence, position, draw)
+        assert point == (plain_key(seed, sequence, position, draw) >> 11) / 2**53
 
 
 @pytest.mark.parametrize(

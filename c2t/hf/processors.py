@@ -78,6 +78,12 @@ class TextProcessors:
                     scores[place] = LogitsProcessorList([step[row]])(texts[place][None], scores[place][None])[0]
         return scores
 
+    def of_scores(self) -> "TextProcessors":
+        """Return those that read the scores alone."""
+        other = copy.copy(self)
+        other.steps = [step for step in self.steps if not isinstance(step, list)]
+        return other
+
     def _text(self, row: int, path: Int[Tensor, " d"]) -> Int[Tensor, " t"] | None:
         """Return the text with the path behind it, whose root it ends with; None where the path runs past its end."""
         ahead = path[1:].to(self.texts.ids.device)

@@ -62,7 +62,7 @@ class TreeDecoding:
         check_policy(self.policy, sys.maxsize, sys.maxsize)  # what a model has room for is seen when it is there
         if not self.policy.exact:
             raise InputError(f"{type(policy).__name__} is not exact: its text would not be the model's own")
-        if draft is None and self.policy.levels:
+        if draft is None and getattr(self.policy, "policy", self.policy).levels:
             raise InputError("draft: give a folder, a Hub id, the name of a pair, or a loaded language model")
         Sampling(seed=0 if seed is None else seed)  # which refuses what is no seed
         self.draft, self.seed, self.streamer, self.trust_remote_code = draft, seed, streamer, trust_remote_code

@@ -74,5 +74,6 @@ def _compile(command: list[str], source: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
         made = Path(folder) / place.name
-        subprocess.run([*command, str(source), "-o", str(made)], check=True, capture_output=True, timeout=SECONDS)
+        whole = [*command, str(source), "-lm", "-o", str(made)]
+        subprocess.run(whole, check=True, capture_output=True, timeout=SECONDS)
         made.replace(place)

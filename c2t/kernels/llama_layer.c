@@ -153,7 +153,7 @@ typedef struct {
             for (int k = 0; k < GROUP / 4; k++, w += 4 * W) {                                                     \
                 __builtin_prefetch(next.words, 0, 2), next.words += next.step;                                    \
                 __m512i both = _mm512_loadu_si512(w), left = _mm512_and_si512(both, low);                         \
-                __m512i right = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);                                \
+                __m512i right = _mm512_and_si512(_mm512_srli_epi32(both, 4), low);                                \
                 ADD_FOUR(COUNT);                                                                                  \
             }                                                                                                     \
             for (int r = 0; r < COUNT; r++) {                                                                     \
@@ -217,14 +217,15 @@ static void round_to_bytes(void *row, long count) {
             peaks = choose(size > peaks, size, peaks), zeros += x[i] * 0.0f;
         }
         float peak = greatest(peaks), to_byte = peak > 0 ? 127.0f / peak : 0;
-        int32_t sums[BLOCK / GROUP] = {0};
+        __m512i sums[BLOCK / GROUP] = {0};
         for (int i = 0; i < BLOCK / W; i++) {
             __m512i whole = _mm512_cvtps_epi32((__m512)(x[i] * to_byte));
-            sums[i * W / GROUP] += _mm512_reduce_add_epi32(whole);
+            sums[i * W / GROUP] = _mm512_add_epi32(sums[i * W / GROUP], whole);
             _mm_storeu_si128((__m128i *)((char *)row + b * BLOCK + i * W), _mm512_cvtsepi32_epi8(whole));
         }
-        /* what is no number makes the scale none */
-        blocks[b] = (block){peak / 127.0f + total(zeros), -128 * (sums[0] + sums[1]), {sums[0], sums[1]}};
+        /* what is no number makes the scale none, and sums that are any */
+        uint32_t first = _mm512_reduce_add_epi32(sums[0]), second = _mm512_reduce_add_epi32(sums[1]);
+        blocks[b] = (block){peak / 127.0f + total(zeros), -128u * (first + second), {(int32_t)first, (int32_t)second}};
     }
     memcpy((char *)row + count, blocks, sizeof blocks);
 #endif

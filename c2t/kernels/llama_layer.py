@@ -231,15 +231,17 @@ def to_bytes(weight: Float[Tensor, "O I"]) -> tuple[UInt8[Tensor, "O I"], Float[
 def to_nibbles(weight: Float[Tensor, "O I"], width: int) -> UInt8[Tensor, "P G n"]:
     """Return a matrix rounded to 4 bits, in panels of `width` outputs: for each GROUP of inputs the outputs' scales and
     the numbers that 0 stands for, in fp16, then the weights, two to a byte (see llama_layer.c)."""
-    panels = weight.view(-1, 2, width // 2, weight.shape[1] // GROUP, GROUP).transpose(2, 3)
-    room = torch.finfo(torch.half)
-    least, most = (edge.clamp(room.min, room.max) for edge in panels.aminmax(dim=-1))
-    scale, least = ((most - least) / 15).half(), least.half()
-    above = panels - least.float()[..., None]
-    whole = (above / scale.float().clamp(min=room.tiny)[..., None]).round().clamp(0, 15)
-    low, high = whole.to(torch.uint8).unflatten(-1, (-1, 4)).transpose(3, 4).flatten(3).unbind(1)
-    beside = [each.transpose(1, 2).flatten(2).contiguous().view(torch.uint8) for each in (scale, least)]
-    return torch.cat([*beside, low | high << 4], -1).contiguous()
+    made, room = [], torch.finfo(torch.half)
+    for part in weight.view(-1, 2, width // 2, weight.shape[1] // GROUP, GROUP).split(max(1, AT_ONCE // width)):
+        panels = part.float().transpose(2, 3)
+        least, most = (edge.clamp(room.min, room.max) for edge in panels.aminmax(dim=-1))
+        scale, least = ((most - least) / 15).half(), least.half()
+        steps = (panels - least.float()[..., None]) / scale.float()[..., None]
+        whole = steps.nan_to_num().round().clamp(0, 15)  # where all are equal: 0, so that they are their offset
+        low, high = whole.to(torch.uint8).unflatten(-1, (-1, 4)).transpose(3, 4).flatten(3).unbind(1)
+        beside = [each.transpose(1, 2).flatten(2).contiguous().view(torch.uint8) for each in (scale, least)]
+        made.append(torch.cat([*beside, low | high << 4], -1))
+    return torch.cat(made)
 
 
 class PackedFc:

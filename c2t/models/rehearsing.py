@@ -13,41 +13,43 @@ from c2t.models.draft import DraftSession, NoDraft, WrappedSession
 class RehearsingSession(WrappedSession):
     """Session of the inner draft, whose guesses a coarse verifier accepts or not before the target sees them.
 
-    stage: returns a coarse verifier that stands where the target stands, on the target's own cache. The draft observes
-    what that writes; once the target has spoken it forgets it again. ahead: how much that is, in tokens of each row.
-    passes: as in `DraftSession`, the coarse verifier's forwards included.
+    coarse: returns a verifier in 4 bits that stands where the target stands, on the target's own cache. speculate:
+    plays a round of it, as in `c2t.decoding`. The draft observes what the rounds write; once the target has spoken it
+    forgets that again. ahead: how much that is, in tokens of each row. before: passes of the rounds played so far.
     """
 
-    def __init__(self, draft: DraftSession | WrappedSession | NoDraft, stage: Callable[[], Any]):
+    def __init__(self, draft: DraftSession | WrappedSession | NoDraft, coarse: Callable[[], Any], speculate: Callable):
         super().__init__(draft)
-        self.stage = stage
+        self.coarse, self.speculate = coarse, speculate
         self.ahead: Int[Tensor, " B"] | None = None
-        self.rehearsed: Int[Tensor, " B"] | int = 0
+        self.before: Int[Tensor, " B"] | int = 0
 
     @property
     def passes(self) -> Int[Tensor, " B"]:
-        return self.draft.passes + self.rehearsed
+        """Draft forwards of the round, those of the coarse verifier included."""
+        return self.draft.passes + self.before
 
     def rehearse(self, policy: Callable, rounds: int) -> tuple[Int[Tensor, "B m"], Int[Tensor, " B"]]:
-        """Play so many coarse rounds with a policy's trees; return each row's root and what was written after it,
-        and the number of these tokens."""
-        verifier = self.stage()
+        """Play at most so many coarse rounds with a policy's trees, fewer where all texts end before; return each row's
+        root and what was written after it, and the number of these tokens."""
+        verifier = self.coarse()
         cache, begin = verifier.session.cache, verifier.session.lengths
         written: list[Observed] = []
         for number in range(rounds):
             if number:
                 self._follow(written[-1])
-            tree = policy(self.draft, verifier.root())
-            self.draft.refuse_nan()
-            written.append(Observed(*verifier.verify(tree).committed))
-        self.rehearsed = self.rehearsed + 1
-        cache.rewind(begin)
+            step, new = self.speculate(self.draft, policy, verifier)
+            written.append(Observed(*new))
+            if not len(verifier.unfinished(step)):
+                break
+        self.before = self.before + 1
+        cache.return_to(begin)
         text = joined(written)
         return text.tokens, text.count + 1
 
     def _follow(self, new: Observed) -> None:
         """Let the draft observe what a round has written."""
-        self.rehearsed = self.passes + 1
+        self.before = self.passes + 1
         self.draft.observe(*new)
         self.ahead = new.count if self.ahead is None else self.ahead + new.count
 
@@ -55,7 +57,7 @@ class RehearsingSession(WrappedSession):
         """See `DraftSession.observe`."""
         if self.ahead is not None:
             self.draft.rewind(self.ahead)
-        self.ahead, self.rehearsed = None, 0
+        self.ahead, self.before = None, 0
         super().observe(tokens, features, count)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:

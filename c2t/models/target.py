@@ -99,7 +99,11 @@ class Target:
         InputError for one that cannot be rounded here."""
         if why := PackedLlama.why_not_rounded(self.model):
             raise InputError(f"the target cannot rehearse in 4 bits: {why}; choose another policy")
-        return Target(self.model, rounded=True, coarse=True)
+        other = copy.copy(self)
+        other.rounded = other.coarse = True
+        other._project, other._packed = Projection(self.lm_head, rounded=True), None
+        other.tapped, other._hooks = {}, []
+        return other
 
     @property
     def is_split(self) -> bool:
@@ -251,9 +255,12 @@ class TargetSession:
     def rehearsal(self) -> "TargetSession":
         """A session of the target's coarse form that goes on in this one's cache."""
         session, target = copy.copy(self), self.target.rehearsal
-        if target.taps != self.target.taps:
-            target.tap(self.target.taps)
+        target.tapped = dict.fromkeys(self.target.taps)  # which a packed form fills without hooks
         session.target, session.packed = target, target.packed
+        if self.packed is None and session.packed is not None:  # whose caches differ
+            raise InputError(
+                "the target cannot rehearse in 4 bits: its layers have hooks or were changed; choose another policy"
+            )
         return session
 
     def forward(

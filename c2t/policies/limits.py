@@ -8,7 +8,7 @@ from c2t.errors import InputError, counted
 
 # A forward over a tree has the square of its tokens in its mask, and a whole row of logits for each of them.
 MOST_TOKENS, MOST_CANDIDATES, MOST_LEVELS = 2**13, 2**23, 256
-SHAPING = ("N", "K", "W", "D", "levels", "length", "config", "passes", "max_width", "max_nodes", "acceptance")
+SHAPING = ("N", "K", "W", "D", "levels", "length", "config", "passes", "max_width", "max_nodes", "acceptance", "rounds")
 
 
 class Size(NamedTuple):

@@ -19,14 +19,17 @@ from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
 from c2t.tree import Tree
 
+ONLY = "a target rehearses while it decodes, and not where it is viewed, recorded, replayed or split over processes"
+
 
 @dataclass(frozen=True)
 class Rehearsed(Around):
     """Chains that the target in 4 bits has written, in so many `rounds` of its own with the trees of `policy`.
 
-    In 4 bits it reads a sixth of float32's bytes, and chooses nearly always what the target chooses, so that a round of
-    the target commits what several rounds have found. A rehearsal draws with the random numbers that the target will
-    draw with. But whatever the chain is, the target draws its own tokens along it, and its law is kept.
+    In 4 bits it reads a sixth of float32's bytes, or a third of bf16's, and chooses nearly always what the target
+    chooses, so that a round of the target commits what several rounds have found. A rehearsal draws with the random
+    numbers that the target will draw with. But whatever the chain is, the target draws its own tokens along it, and its
+    law is kept.
     """
 
     policy: Any
@@ -58,7 +61,7 @@ class Rehearsed(Around):
     def __call__(self, draft: Draft, root: Root) -> Tree:
         rehearse = getattr(draft, "rehearse", None)
         if rehearse is None:
-            raise InputError("Rehearsed: only a target that decodes can rehearse; it cannot be replayed or recorded")
+            raise InputError(f"Rehearsed: {ONLY}")
         return chains(*rehearse(self.policy, self.rounds))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
 
-from c2t.decoding import Policy
+from c2t.decoding import Policy, check_playable
 from c2t.errors import InputError, at_least_one
 from c2t.models.pairs import NGRAMS, Pair, with_ngrams
 from c2t.policies.budget import Budget
@@ -152,6 +152,8 @@ def tune(
     progress(done, of, doing) counts stages: the texts, every candidate, the curves, the overhead, the check. Raises
     InputError for policies that cannot be replayed.
     """
+    for policy in policies:
+        check_playable(policy, pair.target)
     rehearsals = [policy for policy in policies if isinstance(policy, Rehearsed)]
     policies = [policy for policy in policies if not isinstance(policy, Rehearsed)]
     if not any(isinstance(policy, Plain) for policy in policies):

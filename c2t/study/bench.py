@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from c2t.decoding import Policy, generate
+from c2t.decoding import Policy, check_playable, generate
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.policies.plain import Plain
@@ -81,6 +81,8 @@ def bench(
     progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
 ) -> Bench:
     """Compare the policies on the same texts; `progress(done, of, doing)` counts prompts counted and timed."""
+    for policy in policies:
+        check_playable(policy, pair.target)
     sampling = settings.sampling
     encoded = encode(pair, spread(prompts, settings.limit), settings.max_new_tokens, sampling)
     ids = encoded.ids

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from c2t.classifier import TreeClassifier
-from c2t.decoding import Policy
+from c2t.decoding import Policy, check_playable
 from c2t.errors import InputError, counted
 from c2t.models.pairs import Pair
-from c2t.policies.budget import Budget
-from c2t.policies.entropy_gate import EntropyGate
+from c2t.policies.around import Around
 from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, parse, split, tried_by
@@ -134,6 +133,8 @@ def sweep(
     """
     if not grid:
         raise InputError("the grid has no policies: name at least one, as in c2t:beta=0.1|0.3,eagle2:N=26|60")
+    for one in grid:
+        check_playable(one.policy, pair.target)
     stored = read_points(file) if file and file.exists() else {}
     chosen = spread(prompts, settings.limit)
     sampling = settings.sampling
@@ -230,7 +231,7 @@ def _key(one: Candidate | Point) -> tuple[str, str, str | None]:
 
 def _network(policy: Policy) -> str | None:
     """Return a hash of the classifier or of the measured accuracies that a policy uses, None without either."""
-    policy = policy.policy if isinstance(policy, Budget | EntropyGate) else policy
+    policy = policy.policy if isinstance(policy, Around) else policy
     for field in fields(policy):
         network = getattr(policy, field.name)
         if isinstance(network, Accuracies):

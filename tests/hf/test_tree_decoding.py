@@ -26,11 +26,11 @@ from transformers.generation.streamers import BaseStreamer
 
 from c2t import C2T, Eagle2, InputError, Plain
 from c2t.hf import TreeDecoding
-from c2t.kernels.llama_layer import kernels
+from c2t.kernels.llama_layer import Kind, kernels, works
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import save_head
 from c2t.models.target import Target
-from c2t.policies import JointThreshold, MCSDPlus, SpecInfer
+from c2t.policies import JointThreshold, MCSDPlus, Rehearsed, SpecInfer
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.marks import slow_except
 from tests.toys import FAMILIES, SIZES, VOCABULARY, language_model, perturbed, randomise, toy_classifier, toy_tokenizer
@@ -160,6 +160,54 @@ def test_changed_weights_are_noticed() -> None:
         own, trees = both(model, decoding, **BATCH)
         assert own.tolist() == trees.tolist() != first.tolist()
         first = trees
+
+
+class Counts(LogitsProcessor):
+    """A state of its own: adds to the score of a token how often it came last in the texts that were asked about."""
+
+    def __init__(self):
+        self.last = torch.zeros(VOCABULARY)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.last[input_ids[0, -1]] += 1
+        return scores + self.last
+
+
+@pytest.mark.parametrize("name", ["prefixes", "state", "top-k"])
+def test_rehearsals_are_not_seen_by_what_reads_texts(name: str) -> None:
+    """They are taken back."""
+    model = language_model(FAMILIES["llama"])
+    decoding = TreeDecoding(perturbed(Target(model)).model.model, policy=Plain())
+    loaded = decoding._for(model)
+    vars(loaded.target)["rehearsal"] = perturbed(loaded.target, 0.03).model
+    decoding.policy = Rehearsed(TREE, 3)
+    make: Callable[[], dict[str, Any]] = {
+        **SETTINGS,
+        "state": lambda: {"logits_processor": LogitsProcessorList([Counts()])},
+        "top-k": lambda: {"do_sample": True, "top_k": 5},
+    }[name]
+    decoding.seed = 3
+    plain = TreeDecoding(policy=Plain(), seed=3)
+    own = model.generate(**(ONE | make()), custom_generate=plain)
+    assert model.generate(**(ONE | make()), custom_generate=decoding).tolist() == own.tolist()
+    free = model.generate(**ONE, custom_generate=plain)
+    assert own.tolist() != free.tolist()
+
+
+@pytest.mark.skipif(Kind.BYTES not in works(), reason="this processor has no products of bytes")
+def test_a_model_that_rehearses_is_afterwards_as_it_was() -> None:
+    sizes = {**SIZES, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
+    model = language_model(LlamaConfig(**sizes), spread=0.3).float()
+    model.model.layers[0].mlp.train()
+    before = state_of(model)
+    decoding = TreeDecoding(policy=Rehearsed(Plain(), 4))
+    for _ in range(2):
+        own, trees = both(model, decoding, **BATCH)
+        assert own.tolist() == trees.tolist()
+        assert state_of(model) == before
+    model.model.layers[0].mlp.register_forward_hook(lambda _, __, out: out + 1)
+    with pytest.raises(InputError, match="its layers have hooks"):
+        model.generate(**BATCH, custom_generate=decoding)
 
 
 def test_several_sequences_and_a_dictionary(pairs) -> None:

@@ -261,7 +261,7 @@ def in_nibbles(weight: Tensor) -> Tensor:
     groups = weight.unflatten(-1, (-1, GROUP))
     least, most = groups.aminmax(dim=-1, keepdim=True)
     scale, least = ((most - least) / 15).half().float(), least.half().float()
-    whole = ((groups - least) / scale.clamp(min=torch.finfo(torch.half).tiny)).round().clamp(0, 15)
+    whole = ((groups - least) / scale).nan_to_num().round().clamp(0, 15)
     return (whole.double() * scale.double() + least.double()).flatten(-2)
 
 
@@ -291,7 +291,20 @@ def test_weights_that_were_rounded_to_four_bits_stay_as_they_are() -> None:
     whole = torch.randint(0, 16, (70, 6, GROUP), generator=torch.Generator().manual_seed(0))
     whole[..., 0], whole[..., 1] = 0, 15
     weight = (whole * 0.01171875 - 0.0625).flatten(1)
-    assert torch.equal(in_nibbles(weight).float(), weight)
+    found = PackedMatrix(weight, kind=Kind.NIBBLES)(torch.eye(6 * GROUP))  # whose inputs are exact in 8 bits
+    torch.testing.assert_close(found, weight.T, rtol=1e-6, atol=1e-7)
+
+
+@needs_bytes
+@pytest.mark.parametrize("size", [1e-3, 3e-5, 1.0, 300.0])
+def test_no_weight_is_off_by_more_than_half_a_step(size: float) -> None:
+    """And what fp16 makes of the scale and the offset; small ones are rounded more there."""
+    weight = torch.randn(32, 2 * GROUP, generator=torch.Generator().manual_seed(0)) * size
+    found = PackedMatrix(weight, kind=Kind.NIBBLES)(torch.eye(2 * GROUP)).T
+    groups = weight.unflatten(-1, (-1, GROUP))
+    span = (groups.amax(-1) - groups.amin(-1)).repeat_interleave(GROUP, -1)
+    half = 2.0**-11 * (span + weight.abs().amax()) + 16 * 2.0**-25  # 15 scales and an offset, each rounded
+    assert ((found - weight).abs() <= span / 30 + half).all()
 
 
 @needs_bytes

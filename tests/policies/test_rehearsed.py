@@ -99,10 +99,10 @@ def test_text_is_that_of_plain_decoding_with_other_heads(draft: str) -> None:
     known, drafter = deep_pairs()[draft]
     target = copy.copy(known)
     vars(target)["rehearsal"] = perturbed(known, 0.02).model
+    target.rehearsal.tap(target.taps)
     expected = run(target, None, Plain(), PROMPTS[:2], new=NEW)[0]
     found, steps = run(target, drafter, Rehearsed(INNER["threshold"], 3), PROMPTS[:2], new=NEW)
     assert found == expected
-    assert target.rehearsal.taps == target.taps
     assert sum(int(step.accepted.length.sum()) for step in steps[1:])
 
 
@@ -111,8 +111,9 @@ def test_a_block_drafter_forgets_as_well() -> None:
     head = randomise(BlockHead(LlamaConfig(**SIZES | {"num_hidden_layers": 1}), 4, 0, (0,)).double(), 8, 0.3)
     head.embed_tokens = target.embed_tokens
     tapped = Target(target.model)
-    vars(tapped)["rehearsal"] = target.rehearsal
-    tapped.tap(head.taps(2))
+    for each in (tapped, rehearsing := Target(target.rehearsal.model)):
+        each.tap(head.taps(2))
+    vars(tapped)["rehearsal"] = rehearsing
     drafter = BlockDraft(head.requires_grad_(False).eval(), target.lm_head)
     assert run(tapped, drafter, Rehearsed(INNER["threshold"], 3), PROMPTS, new=NEW)[0] == plain("greedy")
 
@@ -132,9 +133,31 @@ def test_trees_are_chains_of_the_rounds_together() -> None:
     assert policy.levels == 4 * 3
     for step in steps[1:]:
         assert torch.equal(step.tree.parent, torch.arange(step.tree.size).expand_as(step.tree.parent) - 1)
-        assert step.tree.sizes.min() >= 1 + 4  # every round writes a token at least
         assert step.tree.sizes.max() <= policy.size.tokens
-        assert step.draft_passes.min() >= 4 * (1 + 1)  # the rehearsal's own forward, and one of the draft at least
+    first = steps[1]  # later ones may end with their texts
+    assert first.tree.sizes.min() >= 1 + 4  # every round writes a token at least
+    assert first.draft_passes.min() >= 4 * (1 + 1)  # the rehearsal's own forward, and one of the draft at least
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_rehearsal_ends_with_the_last_text(sampling: str) -> None:
+    """What it would write behind that is for nothing."""
+    chain, rounds = INNER["chain"], 4
+    _, steps = rehearsed("chain", "perturbed", sampling, rounds=rounds, noise=0)
+    needed = NEW - torch.stack([step.count for step in steps[:-1]]).sum(0)
+    assert steps[-1].tree.size - 1 <= needed.max() + chain.levels < rounds * (chain.levels + 1)
+    eos = frozenset([plain(sampling)[0][5]])
+    text, steps = run(
+        rehearsing_target(0),
+        drafts()["perturbed"],
+        Rehearsed(chain, 9),
+        PROMPTS[:1],
+        SAMPLINGS[sampling],
+        new=NEW,
+        eos=eos,
+    )
+    assert text[0] == cut(plain(sampling)[0], NEW, eos)
+    assert sum(step.tree.size - 1 for step in steps[1:]) <= len(text[0]) + chain.levels
 
 
 def test_rows_end_at_their_own_time() -> None:
@@ -218,13 +241,13 @@ def test_a_policy_that_cannot_rehearse_is_refused(inner: Policy, message: str) -
 
 @pytest.mark.parametrize("rounds", [0, -1, 100])
 def test_rounds_that_make_no_chain_are_refused(rounds: int) -> None:
-    with pytest.raises(InputError, match=r"rounds|levels"):
+    with pytest.raises(InputError, match="lower rounds" if rounds > 0 else "rounds = "):
         Rehearsed(Eagle2(), rounds)
 
 
 def test_replay_says_that_it_cannot() -> None:
     texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=4, beyond=9, sampling=Sampling())
-    with pytest.raises(InputError, match="cannot be replayed"):
+    with pytest.raises(InputError, match="while it decodes"):
         list(replay(toy_drafts()["eagle"], Rehearsed(DDD(), 2), texts, seed=0))
 
 

@@ -21,7 +21,7 @@ LEVELS, RANKS = 3, 4
 def texts(kind: str) -> list[Continuation]:
     target, _ = deep_pairs()[kind]
     sampling = Sampling(temperature=0.8, seed=2)
-    return write_continuations(target, PROMPTS[:3], max_new_tokens=6, beyond=LEVELS + 1, sampling=sampling)
+    return write_continuations(target, PROMPTS[:3], max_new_tokens=12, beyond=LEVELS + 1, sampling=sampling)
 
 
 def counted(kind: str) -> torch.Tensor:

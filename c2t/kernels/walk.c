@@ -1,0 +1,124 @@
+/* The target's own tokens, and the walk along trees that takes them; see walk.py. */
+
+#include <math.h>
+
+#include "vectors.h"
+
+#define PEAKS 1024 /* logits whose maximum is found before any of them is looked at by itself */
+#define CHANCES 256 /* the same for chances of a draw */
+#define STEP 0x9E3779B97F4A7C15u
+#define SLACK 1.0001f /* more than `exponential`, and numbers rounded to 24 bits, can be wrong by */
+
+/* The first of the largest logits; *largest is NaN where one of them is. */
+static long most_probable(const float *x, long vocabulary, float *largest) {
+    long part = 0;
+    float peak = -INFINITE;
+    integers nans = {0};
+    int broken = 0;
+    for (long from = 0; from < vocabulary; from += PEAKS) {
+        long to = from + PEAKS < vocabulary ? from + PEAKS : vocabulary, i = from;
+        vector peaks = (vector){0} - INFINITE;
+        for (; i + W <= to; i += W) {
+            vector some = READ(x + i);
+            peaks = choose(some > peaks, some, peaks);
+            nans |= some != some;
+        }
+        float most = greatest(peaks);
+        for (; i < to; i++) most = x[i] > most ? x[i] : most, broken |= x[i] != x[i];
+        if (most > peak) peak = most, part = from;
+    }
+    for (int i = 0; i < W; i++) broken |= nans[i] != 0;
+    *largest = broken ? __builtin_nanf("") : peak;
+    while (part + 1 < vocabulary && x[part] < peak) part++;
+    return part;
+}
+
+/* SplitMix64's finaliser, and a key that depends on one coordinate more: as in sampling.py. */
+static inline uint64_t mixed(uint64_t x) {
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static inline uint64_t keyed(uint64_t key, int64_t coordinate) { return mixed(key + ((uint64_t)coordinate + 1) * STEP); }
+
+/* A logit with the Gumbel noise of its token. */
+static double noisy(float logit, uint64_t key, long token) {
+    double uniform = (double)(keyed(key, token) >> 11) * 0x1p-53 + 0x1p-54;
+    if (uniform > 1 - 0x1p-53) uniform = 1 - 0x1p-53;
+    return logit - log(-log1p(-uniform));
+}
+
+/* The token of the largest noisy logit, x / temperature; `token` is the most probable one.
+
+   Noise of u is less than -log(u), so that only a token with u < e^(logit - best) can win. A rounded u and a rounded
+   power rule out nearly all of them; the others are computed in full. */
+static long drawn(const float *x, long vocabulary, float temperature, uint64_t key, long token) {
+    uint32_t high[CHANCES] __attribute__((aligned(64)));
+    int32_t may[CHANCES] __attribute__((aligned(64)));
+    float top = x[token] / temperature;
+    double best = noisy(top, key, token);
+    for (long from = 0; from < vocabulary; from += CHANCES) {
+        long count = from + CHANCES < vocabulary ? CHANCES : vocabulary - from, i = 0;
+        const float *part = x + from;
+        for (long j = 0; j < count; j++) high[j] = keyed(key, from + j) >> 32;
+        float ahead = (float)(best - top); /* a difference of logits is exact enough in float32, a large logit is not */
+        integers any = {0};
+        for (; i + W <= count; i += W) {
+            vector least = __builtin_convertvector(*(const words *)(high + i), vector) * 0x1p-32f;
+            integers here = least <= exponential(READ(part + i) / temperature - top - ahead) * SLACK;
+            *(integers *)(may + i) = here;
+            any |= here;
+        }
+        int some = i < count;
+        for (; i < count; i++) may[i] = 1;
+        for (int j = 0; j < W; j++) some |= any[j];
+        for (long j = 0; some && j < count; j++)
+            if (may[j]) {
+                double its = noisy(part[j] / temperature, key, from + j);
+                if (its > best || (its == best && from + j < token)) best = its, token = from + j;
+            }
+    }
+    return token;
+}
+
+/* Tokens drawn from so many distributions, each row's logits `stride` behind those of the row before; see `drawn`. */
+void draw(const float *logits, long stride, long vocabulary, const int64_t *key, long rows, int64_t *token,
+          int threads) {
+#pragma omp parallel for num_threads(threads) if (rows > 1)
+    for (long r = 0; r < rows; r++) {
+        const float *own = logits + r * stride;
+        float largest;
+        token[r] = drawn(own, vocabulary, 1, (uint64_t)key[r], most_probable(own, vocabulary, &largest));
+    }
+}
+
+/* Trees (rows, slots): the logits after slot s of row r begin at logits + place[r slots + s] * stride. temperature: 0
+   takes the most probable tokens, others draw by the random numbers of `seed`, the rows' sequences and positions, of
+   which `root` gives their roots'. path: (rows, slots), -1 beyond its end. length: drafted tokens on it. largest: the
+   logit of the bonus token (where one is drawn, of the most probable one), or the first one on the way that is not
+   finite, where a walk ends. */
+void walk(const float *logits, long stride, long vocabulary, const int64_t *place, const int64_t *token,
+          const int64_t *parent, const uint8_t *alive, long rows, long slots, float temperature, uint64_t seed,
+          const int64_t *sequence, const int64_t *root, int64_t *path, int64_t *length, int64_t *bonus, float *largest,
+          int threads) {
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (rows > 1)
+    for (long r = 0; r < rows; r++) {
+        long first = r * slots, slot = 0, child = 0, steps = 0;
+        while (child < slots) {
+            slot = child;
+            path[first + steps++] = slot;
+            const float *own = logits + place[first + slot] * stride;
+            bonus[r] = most_probable(own, vocabulary, largest + r);
+            if (!__builtin_isfinite(largest[r])) break;
+            if (temperature) { /* the root's depth is -1, and its children's place is one behind its own */
+                uint64_t key = keyed(keyed(keyed(seed, sequence[r]), root[r] + steps), 0);
+                bonus[r] = drawn(own, vocabulary, temperature, key, bonus[r]);
+            }
+            for (child = slot + 1; child < slots; child++) /* which stands behind its parent */
+                if (alive[first + child] && parent[first + child] == slot && token[first + child] == bonus[r]) break;
+        }
+        length[r] = steps - 1;
+        for (; steps < slots; steps++) path[first + steps] = -1;
+    }
+}

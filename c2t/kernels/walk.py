@@ -1,0 +1,89 @@
+"""The target's own tokens and the walk along trees that takes them: in one C function each, on a CPU.
+
+What follows a forward finds its code cold, so each operation of torch costs several times what it costs in a loop by
+itself; a walk of two steps has seventy of them. The twins are `c2t.verify.target_only` and `c2t.sampling.gumbel_max`.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.kernels.compiled import library
+
+
+class Walk(NamedTuple):
+    """Accepted paths as `c2t.verify.Accepted` has them. largest: of the logits after each path; of a row in which one
+    on the way is not finite, that one, and the walk ends there."""
+
+    slots: Int[Tensor, "B m"]
+    length: Int[Tensor, " B"]
+    bonus: Int[Tensor, " B"]
+    largest: Float[Tensor, " B"]
+
+
+class Draws(NamedTuple):
+    """How the target draws: its temperature, the seed's hash, the rows' random streams and the positions of their
+    roots."""
+
+    temperature: float
+    seed: int
+    sequence: Int[Tensor, " B"]
+    root: Int[Tensor, " B"]
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled functions, None where they cannot be had."""
+    found = library(Path(__file__).with_suffix(".c"))
+    if found is not None:
+        pointer, size, threads = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+        draws = ctypes.c_float, ctypes.c_uint64, pointer, pointer
+        found.walk.argtypes = (pointer, size, size, *[pointer] * 4, size, size, *draws, *[pointer] * 4, threads)
+        found.draw.argtypes = (pointer, size, size, pointer, size, pointer, threads)
+        found.walk.restype = found.draw.restype = None
+    return found
+
+
+def serves(logits: Float[Tensor, "S V"]) -> bool:
+    """Return True if there are C functions for these logits: in float32 on a CPU, each slot's without gaps."""
+    plain = logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.stride(1) == 1
+    return plain and compiled() is not None
+
+
+def draw(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """Draw a token of each row by the random numbers of its key. No logit is NaN, and one in each row is finite."""
+    key = key.contiguous()
+    token = torch.empty_like(key)
+    shape = logits.stride(0), logits.shape[1]
+    compiled().draw(logits.data_ptr(), *shape, key.data_ptr(), len(key), token.data_ptr(), torch.get_num_threads())
+    return token
+
+
+def walk(
+    logits: Float[Tensor, "S V"],
+    place: Int[Tensor, "B n"],
+    token: Int[Tensor, "B n"],
+    parent: Int[Tensor, "B n"],
+    alive: Bool[Tensor, "B n"],
+    draws: Draws | None = None,
+) -> Walk:
+    """Return the paths from the roots along the target's tokens: what it draws, or without `draws` the most probable
+    ones (of equal ones the lowest id). place: where the logits after each slot stand. Parents stand before their
+    children."""
+    columns = [each.contiguous() for each in (place, token, parent, alive)]
+    rows, slots = token.shape
+    temperature, seed, *streams = draws or Draws(0.0, 0, columns[0], columns[0])
+    streams = [each.contiguous() for each in streams]
+    path, length, bonus = torch.empty_like(columns[1]), token.new_empty(rows), token.new_empty(rows)
+    largest = logits.new_empty(rows)
+    trees = *(each.data_ptr() for each in columns), rows, slots
+    rule = temperature, seed % 2**64, *(each.data_ptr() for each in streams)
+    out = (each.data_ptr() for each in (path, length, bonus, largest))
+    shape = logits.stride(0), logits.shape[1]
+    compiled().walk(logits.data_ptr(), *shape, *trees, *rule, *out, torch.get_num_threads())
+    return Walk(path[:, : int(length.max()) + 1], length, bonus, largest)
