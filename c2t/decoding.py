@@ -23,6 +23,7 @@ from c2t.models.draft import DraftSession, NoDraft, WrappedSession
 from c2t.models.rehearsing import RehearsingSession
 from c2t.models.remembering import RememberingSession
 from c2t.models.target import TargetSession
+from c2t.noisy_draft import NoisyDraft
 from c2t.policies.budget import Budget
 from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.mcsd_plus import Forks
@@ -91,14 +92,25 @@ def speculate(
     draft: DraftSession | WrappedSession | NoDraft, policy: "Policy", verifier: "Verifier", record: Sequence[str] = ()
 ) -> tuple["Step", "Committed"]:
     """Play one round: guess a tree, let the target verify it, and return what it has committed."""
-    seen = RecordingDraft(draft, record) if record else draft
-    tree = policy(seen, verifier.root())  # guess: a tree of tokens under the root
+    root = verifier.root()
+    seen = hearing(draft, policy, root)
+    seen = RecordingDraft(seen, record) if record else seen
+    tree = policy(seen, root)  # guess: a tree of tokens under the root
     draft.refuse_nan()  # once a round, when the tree is there: a look at every level would wait for the device
     verdict = verifier.verify(tree)  # verify and accept: one target forward over all of them, the path that it chooses
     new = verdict.committed
     extra = {**verdict.extra, **({"draft": seen} if record else {})}
     rows, position = verdict.rows, verdict.position
     return Step(rows, position, tree, verdict.accepted, new.tokens[:, 1:], new.count, draft.passes, extra), new
+
+
+def hearing(draft: Any, policy: "Policy", root: Root) -> Any:
+    """Return a round's draft as its policy sees it: where candidates are ranked and the target draws, with the noise of
+    these draws. A rehearsal's own rounds see to that themselves."""
+    ranks = policy.proposal == "ranked" and isinstance(draft, Draft)  # CUDA graphs grow trees by themselves
+    if root.noise is None or not ranks or isinstance(draft, RehearsingSession | NoDraft):
+        return draft
+    return NoisyDraft(draft, root.noise)
 
 
 def pace_of(policy: "Policy", rows: int) -> Pace | None:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from c2t.kernels.noise import Noise
 from c2t.protocols import Root
 from c2t.ragged import SlotLogits
 from c2t.sampling import Sampling
@@ -59,10 +60,13 @@ class MixedSampler:
 
     def root(self, token: Int[Tensor, " B"], position: Int[Tensor, " B"], sampled: bool = True) -> Root:
         """See `TargetSampler.root`."""
-        if not sampled:
+        if sampled:
+            keys = [sampler.root(token[rows], position[rows]).key for sampler, rows in self._parts()]
+            return Root(token, torch.cat(keys)[self.order])
+        if all(sampler.sampling.temperature == 0 for sampler in self.samplers):
             return Root(token, None)
-        keys = [sampler.root(token[rows], position[rows]).key for sampler, rows in self._parts()]
-        return Root(token, torch.cat(keys)[self.order])
+        parts = [sampler.noise(position[rows]) for sampler, rows in self._parts()]
+        return Root(token, None, noise=Noise(*(torch.cat(column)[self.order] for column in zip(*parts, strict=True))))
 
     def rehearsal(self) -> "MixedSampler":
         """See `TargetSampler.rehearsal`."""

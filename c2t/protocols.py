@@ -12,6 +12,7 @@ from torch import Tensor
 from c2t.errors import InputError
 from c2t.kernels.draft_phase import Spending
 from c2t.kernels.layered import Layered
+from c2t.kernels.noise import Noise
 from c2t.kernels.rows import rank
 from c2t.ragged import Ragged
 from c2t.tree import Tree
@@ -22,12 +23,14 @@ class Root(NamedTuple):
 
     key: 64 random bits (see `c2t.sampling.stream_key`); it may be None unless the policy's candidates are sampled.
     successors(k): up to k different tokens (B, k) that the target itself would write after the root, its own choice
-    first, -1 where it has no more; None unless the policy is target-initialised.
+    first, -1 where it has no more; None unless the policy is target-initialised. noise: of the target's draws in this
+    round (`c2t.noisy_draft`); None where it is greedy, and where candidates are sampled.
     """
 
     token: Int[Tensor, " B"]
     key: Int[Tensor, " B"] | None
     successors: Callable[[int], Int[Tensor, "B W"]] | None = None
+    noise: Noise | None = None
 
 
 class DraftVocabulary(NamedTuple):

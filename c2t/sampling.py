@@ -20,6 +20,7 @@ from c2t.errors import InputError, whole
 from c2t.kernels import walk
 from c2t.kernels.argmax import argmax
 
+CACHED = 2**16  # noisy logits that fit a core's cache
 LEAST = 1e-4  # least temperature and penalty: logits divided by much less than this overflow
 
 
@@ -94,11 +95,16 @@ class Sampling:
 def gumbel_max(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
     """Return tokens drawn from these distributions: the largest logit once each has Gumbel noise of its own. Tokens of
     -inf are never drawn."""
-    if not logits.is_cuda and len(logits) > 1:  # noise of several rows does not fit a core's cache
-        return torch.cat([gumbel_max(*row) for row in zip(logits[:, None], key[:, None], strict=True)])
-    # Of small uniforms every bit counts, and they are what wins.
-    exponential = -torch.log1p(-noise(key, logits.shape[1]))
-    return (logits.double() - exponential.log()).argmax(-1)
+    ids = torch.arange(logits.shape[1], device=key.device)
+    at_once = len(logits) if logits.is_cuda else max(1, CACHED // len(ids))
+    parts = zip(logits.split(at_once), key.split(at_once), strict=True)
+    return torch.cat([(some.double() + gumbel(its, ids)).argmax(-1) for some, its in parts])
+
+
+def gumbel(key: Int[Tensor, "..."], ids: Int[Tensor, "... n"]) -> Float[Tensor, "... n"]:
+    """Return the float64 Gumbel noise of tokens in the draw with this key."""
+    # Of small uniforms, which win, every bit counts; of those near 1 some are lost.
+    return -(-torch.log1p(-uniforms(key, ids + 1))).log()
 
 
 def invert(probs: Float[Tensor, "... V"], uniforms: Float[Tensor, "... n"]) -> Int[Tensor, "... n"]:
@@ -122,10 +128,12 @@ def stream_key(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B
 
     Draw 0 is the target's own choice, positive ones decide on sampled candidates, -1 is the draft's.
     """
-    state = torch.full_like(position, hashed(seed))
-    for coordinate in (sequence, position, torch.full_like(position, draw)):
-        state = _mix(state + (coordinate + 1) * -0x61C8864680B583EB)
-    return state
+    return mix_in(mix_in(stream_of(seed, sequence), position), torch.full_like(position, draw))
+
+
+def stream_of(seed: int, sequence: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """Return the key of each sequence's random stream."""
+    return mix_in(torch.full_like(sequence, hashed(seed)), sequence)
 
 
 def uniform(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], draw: int = 0) -> Float[Tensor, " B"]:
@@ -135,9 +143,13 @@ def uniform(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"],
 
 def noise(key: Int[Tensor, "..."], count: int) -> Float[Tensor, "... n"]:
     """Return `count` float64 uniforms in (0, 1) for each key."""
-    number = torch.arange(1, count + 1, device=key.device)
-    uniforms = _unit(_mix(key[..., None] + number * -0x61C8864680B583EB)) + 2.0**-54
-    return uniforms.clamp(max=1 - 2.0**-53)  # the largest would be rounded to 1
+    return uniforms(key, torch.arange(1, count + 1, device=key.device))
+
+
+def uniforms(key: Int[Tensor, "..."], number: Int[Tensor, "... n"]) -> Float[Tensor, "... n"]:
+    """Return the float64 uniforms in (0, 1) of each key that have these numbers."""
+    found = _unit(_mix(key[..., None] + number * -0x61C8864680B583EB)) + 2.0**-54
+    return found.clamp(max=1 - 2.0**-53)  # the largest would be rounded to 1
 
 
 def mix_in(key: Int[Tensor, "..."], value: Int[Tensor, "..."]) -> Int[Tensor, "..."]:

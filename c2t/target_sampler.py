@@ -13,10 +13,11 @@ from torch import Tensor
 from c2t.errors import InputError
 from c2t.kernels import walk
 from c2t.kernels.argmax import argmax_at
+from c2t.kernels.noise import Noise
 from c2t.models.target import check_finite, check_logits
 from c2t.protocols import Root
 from c2t.ragged import SlotLogits
-from c2t.sampling import Sampling, hashed, stream_key, uniform
+from c2t.sampling import Sampling, stream_key, stream_of, uniform
 from c2t.tree import Tree
 from c2t.verify import Accepted, residual, target_only
 
@@ -90,8 +91,7 @@ class TargetSampler:
             if self.sampling.temperature == 0:
                 return accept_greedily(tree, logits)
             if rule == "target-only" and not self.sampling.filters and walk.serves(logits.values):
-                seed = hashed(self.sampling.seed)
-                return walked(tree, logits, walk.Draws(self.sampling.temperature, seed, self.sequence, root))
+                return walked(tree, logits, self.noise(root))
         everyone = torch.arange(len(tree.token), device=root.device)
         ancestors = cache(tree.ancestors)
 
@@ -136,8 +136,16 @@ class TargetSampler:
 
     def root(self, token: Int[Tensor, " B"], position: Int[Tensor, " B"], sampled: bool = True) -> Root:
         """Return the input of a policy for the round whose root stands at `position`; sampled: the policy draws its
-        candidates."""
-        return Root(token, stream_key(self.sampling.seed, self.sequence, position, DRAFT) if sampled else None)
+        candidates, by random numbers of its own."""
+        if sampled:
+            return Root(token, stream_key(self.sampling.seed, self.sequence, position, DRAFT))
+        known = self.sampling.temperature > 0 and self.processors is None  # which may change the temperature
+        return Root(token, None, noise=self.noise(position) if known else None)
+
+    def noise(self, root: Int[Tensor, " B"]) -> Noise:
+        """Return the noise that this round's draws will have; root: the positions of the roots."""
+        temperature = torch.full(root.shape, self.sampling.temperature, device=root.device)
+        return Noise(temperature, stream_of(self.sampling.seed, self.sequence), root)
 
     def observe(self, tokens: Int[Tensor, "B m"]) -> None:
         """Count these tokens as seen."""
@@ -185,9 +193,9 @@ def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
     return target_only(tree, choose)
 
 
-def walked(tree: Tree, logits: SlotLogits, draws: walk.Draws | None = None) -> Accepted:
+def walked(tree: Tree, logits: SlotLogits, noise: Noise | None = None) -> Accepted:
     """Return the paths of the target's tokens; see `c2t.kernels.walk`."""
-    *path, largest = walk.walk(logits.values, logits.place, tree.token, tree.parent, tree.alive, draws)
+    *path, largest = walk.walk(logits.values, logits.place, tree.token, tree.parent, tree.alive, noise)
     check_finite(largest.tolist(), "target")
     return Accepted(*path)
 

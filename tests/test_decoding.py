@@ -243,10 +243,16 @@ def test_the_chi_square_catches_wrong_rules(wrong, monkeypatch: pytest.MonkeyPat
     assert outside or p_value([text[1:] for text in texts], law.sum(0)) < 1e-6
 
 
-def test_a_draft_of_the_targets_own_weights_is_accepted_in_full_at_any_temperature() -> None:
-    """Greedy is no special case: at T > 0 the most probable child is accepted as often as the target draws it."""
+def test_a_draft_of_the_targets_own_weights_is_accepted_in_full_at_any_temperature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Greedy is no special case. Without the target's noise the most probable child is accepted as often as the target
+    draws it."""
     target = toy_target(TINY, spread=0.25)
     sampling = Sampling(temperature=1.0, seed=3)
+    _, steps = run(target, DraftLM(target), Eagle2(K=1, levels=1, N=None), [PROMPT] * AT_ONCE, sampling, new=2)
+    assert (steps[1].accepted.length == 1).all()
+    monkeypatch.setattr(decoding, "hearing", lambda draft, policy, root: draft)
     _, steps = run(target, DraftLM(target), Eagle2(K=1, levels=1, N=None), [PROMPT] * AT_ONCE, sampling, new=2)
     accepted = steps[1].accepted.length.double().mean().item()
     law = laws(sampling, 2)

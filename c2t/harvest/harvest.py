@@ -272,13 +272,15 @@ def run(pair: Pair, ids: list[list[int]], sequences: list[int], settings: Harves
     if settings.runs_target:
         record = recorded(settings.columns)
         return generate(pair.target, pair.draft, settings.trees, ids, eos=pair.target.eos, record=record, **common)
-    return along(pair, cached_continuations(pair, ids, beyond=settings.levels + 1, **common), settings)
+    drawn = {"seed": settings.seed, "temperature": settings.temperature, "sequences": sequences}
+    return along(pair, cached_continuations(pair, ids, beyond=settings.levels + 1, **common), settings, **drawn)
 
 
-def along(pair: Pair, texts: Sequence[Continuation], settings: HarvestSettings) -> Iterator[Step]:
-    """Yield the rounds of texts that are written already."""
+def along(pair: Pair, texts: Sequence[Continuation], settings: HarvestSettings, **drawn: Any) -> Iterator[Step]:
+    """Yield the rounds of texts that are written already. drawn: how the target drew them, see `replay`; nothing for
+    those that somebody else has written."""
     every = replay_all if settings.positions == "all" else replay
-    return every(pair.draft, settings.trees, texts, record=recorded(settings.columns))
+    return every(pair.draft, settings.trees, texts, record=recorded(settings.columns), **drawn)
 
 
 def collect(

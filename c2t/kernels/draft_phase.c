@@ -25,6 +25,8 @@ typedef struct {
     int (*decide)(const Yields *, long, long, const void *, int, int, const uint8_t *, const int64_t *, const int64_t *,
                   long, double, long, uint8_t *, uint8_t *, int64_t *, int64_t *);
     void (*confidences)(const network *, const void *const *, long, float *);
+    void (*add_noise)(float *, long, long, const int64_t *, const int64_t *, long, const int64_t *, const int64_t *,
+                      const float *, const int64_t *, int);
 } functions;
 
 enum { LOG_JOINT, ENTROPY, DEPTH, LOG_PROB, MAX_LOG_PROB, RANK, COLUMNS }; /* as network.py has them */
@@ -76,6 +78,12 @@ typedef struct {
     const double *prior;
     long shortest, kinds;
 } ngrams;
+
+/* The noise of the target's draws, see noise.py; temperature: NULL for none. */
+typedef struct {
+    const float *temperature;
+    const int64_t *stream, *root;
+} noise;
 
 /* What a budget goes by, see paying.py: seconds of a round with trees but for its forwards; yields: NULL without one. */
 typedef struct {
@@ -229,6 +237,17 @@ static void read_logits(const functions *f, const head *h, const text *t, const 
                           h->vocabulary, threads);
 }
 
+/* Add the noise of what the target draws behind the frontier's nodes. */
+static void add_noise(const functions *f, const head *h, const text *t, const rooms *m, const noise *n, int threads) {
+    long many = m->now.begin[t->rows];
+    for (long i = 0; i < many; i++) {
+        long r = m->now.row[i];
+        m->position[i] = n->root[r] + m->tree.depth[r * m->tree.slots + m->now.slot[i]] + 2;
+    }
+    f->add_noise(m->logits, many, h->vocabulary, h->ids, t->own, t->more, m->now.row, m->position, n->temperature,
+                 n->stream, threads);
+}
+
 /* Run the draft over the frontier, whose nodes take the cache's columns from `column` on, to its logits. Returns the column
    behind them, or -1. */
 static long expand(const functions *f, const head *h, const text *t, const rooms *m, long column, int threads) {
@@ -331,8 +350,8 @@ static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole,
 /* whole, real: (4, rows, n); score, alive: (rows, n), for the n that is returned. capped, passes: (rows). expanded: (levels,
    rows, width), the slots that each level drafted from as they were numbered then, -1 at first. room: of `room_of` bytes.
    Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a distribution that is NaN. */
-long draft_phase(const functions *f, const plan *p, const head *h, const text *t, const ngrams *g, const spending *s,
-                 char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped,
+long draft_phase(const functions *f, const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn,
+                 const spending *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped,
                  int64_t *passes, int64_t *expanded, int threads) {
     rooms m;
     lay_out(p, h, t, threads, room, &m);
@@ -355,6 +374,7 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
                                            tree->slots, m.now.row, m.now.slot, many, m.logits, h->vocabulary, h->ids,
                                            t->own, t->more, g->plausible, g->prior, g->shortest, g->kinds))
             return -2;
+        if (drawn->temperature) add_noise(f, h, t, &m, drawn, threads);
         f->rank_rows(m.logits, many, tokens, p->K, entropy, m.top, m.log_prob, m.entropy, m.log_norm, threads);
         for (long i = 0; i < many; i++)
             if (m.log_norm[i] != m.log_norm[i]) return -3;

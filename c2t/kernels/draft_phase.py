@@ -16,13 +16,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels import llama_layer, network, ngrams, own_tokens, paying, rows
+from c2t.kernels import llama_layer, network, ngrams, noise, own_tokens, paying, rows
 from c2t.kernels.compiled import library
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.layered import Layered
 from c2t.kernels.llama_layer import PackedFc, PackedLayers, PackedMatrix
 from c2t.kernels.network import COLUMNS, NetworkInC
 from c2t.kernels.nodes import Blocks
+from c2t.kernels.noise import Noise
 from c2t.kernels.paying import Yields, YieldsInC
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
@@ -95,7 +96,7 @@ class GrownColumns(NamedTuple):
 class _Functions(ctypes.Structure):
     _fields_ = [
         *((name, _POINTER) for name in ("linear_of_both", "layers", "linear", "own_tokens")),
-        *((name, _POINTER) for name in ("rank_rows", "raise_followers", "decide", "confidences")),
+        *((name, _POINTER) for name in ("rank_rows", "raise_followers", "decide", "confidences", "add_noise")),
     ]
 
 
@@ -149,21 +150,26 @@ class _Ngrams(ctypes.Structure):
     ]
 
 
+class _Noise(ctypes.Structure):
+    _fields_ = [(name, _POINTER) for name in Noise._fields]
+
+
 @cache
 def compiled() -> tuple[ctypes.CDLL, _Functions] | None:
     """Return the compiled function and those that it calls, None where one of them cannot be had."""
     found = library(Path(__file__).with_suffix(".c"))
-    parts = [llama_layer.kernels(), *(part.compiled() for part in (own_tokens, rows, ngrams, paying, network))]
+    parts = [llama_layer.kernels(), *(part.compiled() for part in (own_tokens, rows, ngrams, paying, network, noise))]
     if found is None or None in parts:
         return None
-    layers, naming, ranking, mixing, budgets, classifying = parts
+    layers, naming, ranking, mixing, budgets, classifying, drawing = parts
     of = ctypes.POINTER
     of_all = (of(_Plan), of(_Head), of(_Text))
     found.room_of.argtypes, found.room_of.restype = (*of_all, _INT), _LONG
-    found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), of(_Spending), *[_POINTER] * 8, _INT)
+    found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), of(_Noise), of(_Spending))
+    found.draft_phase.argtypes += (*[_POINTER] * 8, _INT)
     found.draft_phase.restype = _LONG
     called = (layers.linear_of_both, layers.llama_layers, layers.linear, naming.add_own_tokens)
-    called += (ranking.rank_rows, mixing.raise_followers, budgets.decide, classifying.confidences)
+    called += (ranking.rank_rows, mixing.raise_followers, budgets.decide, classifying.confidences, drawing.add_noise)
     return found, _Functions(*(ctypes.cast(function, _POINTER) for function in called))
 
 
@@ -196,9 +202,14 @@ class DraftPhase:
         )
 
     def __call__(
-        self, text: Texts, raised: Raised | None, spending: Spending | None, refuse_nan: Callable[[], None]
+        self,
+        text: Texts,
+        raised: Raised | None,
+        drawn: Noise | None,
+        spending: Spending | None,
+        refuse_nan: Callable[[], None],
     ) -> GrownColumns:
-        """Return the trees, with a budget those of their nodes that it verifies.
+        """Return the trees, with a budget those of their nodes that it verifies. drawn: noise of the target's draws.
 
         refuse_nan() is called, and raises, if a distribution of the draft is NaN. IndexError for a token that has no
         embedding, and for positions beyond `turns`.
@@ -228,9 +239,9 @@ class DraftPhase:
         capped, passes = torch.empty(2, count, dtype=torch.int64)
         slots = torch.full((self.plan.levels, count, self.plan.width), -1)
         made = (each.data_ptr() for each in (self._room, whole, real, score, alive, capped, passes, slots))
-        n = function.draft_phase(
-            called, self._plan, self._head, of_text, _ngrams(raised), self._spending(spending, count), *made, threads
-        )
+        noisy = [each.contiguous() for each in drawn or ()]  # kept until the call is over
+        chances = _ngrams(raised), _Noise(*(each.data_ptr() for each in noisy)), self._spending(spending, count)
+        n = function.draft_phase(called, self._plan, self._head, of_text, *chances, *made, threads)
         if n == UNKNOWN:
             raise IndexError(f"a token or a position beyond the {len(self.head.table)} and {len(cosine)} known ones")
         if n == NO_MEMORY:

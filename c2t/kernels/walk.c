@@ -2,11 +2,11 @@
 
 #include <math.h>
 
+#include "random.h"
 #include "vectors.h"
 
 #define PEAKS 1024 /* logits whose maximum is found before any of them is looked at by itself */
 #define CHANCES 256 /* the same for chances of a draw */
-#define STEP 0x9E3779B97F4A7C15u
 #define SLACK 1.0001f /* more than `exponential`, and numbers rounded to 24 bits, can be wrong by */
 
 /* The first of the largest logits; *largest is NaN where one of them is. */
@@ -32,15 +32,6 @@ static long most_probable(const float *x, long vocabulary, float *largest) {
     while (part + 1 < vocabulary && x[part] < peak) part++;
     return part;
 }
-
-/* SplitMix64's finaliser, and a key that depends on one coordinate more: as in sampling.py. */
-static inline uint64_t mixed(uint64_t x) {
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return x ^ x >> 31;
-}
-
-static inline uint64_t keyed(uint64_t key, int64_t coordinate) { return mixed(key + ((uint64_t)coordinate + 1) * STEP); }
 
 /* A logit with the Gumbel noise of its token. */
 static double noisy(float logit, uint64_t key, long token) {
@@ -93,14 +84,14 @@ void draw(const float *logits, long stride, long vocabulary, const int64_t *key,
     }
 }
 
-/* Trees (rows, slots): the logits after slot s of row r begin at logits + place[r slots + s] * stride. temperature: 0
-   takes the most probable tokens, others draw by the random numbers of `seed`, the rows' sequences and positions, of
-   which `root` gives their roots'. path: (rows, slots), -1 beyond its end. length: drafted tokens on it. largest: the
+/* Trees (rows, slots): the logits after slot s of row r begin at logits + place[r slots + s] * stride. temperature, stream: of
+   each row; 0 takes the most probable tokens, others draw by the random numbers of the stream at the token's position.
+   root: the positions of the roots. path: (rows, slots), -1 beyond its end. length: drafted tokens on it. largest: the
    logit of the bonus token (where one is drawn, of the most probable one), or the first one on the way that is not
    finite, where a walk ends. */
 void walk(const float *logits, long stride, long vocabulary, const int64_t *place, const int64_t *token,
-          const int64_t *parent, const uint8_t *alive, long rows, long slots, float temperature, uint64_t seed,
-          const int64_t *sequence, const int64_t *root, int64_t *path, int64_t *length, int64_t *bonus, float *largest,
+          const int64_t *parent, const uint8_t *alive, long rows, long slots, const float *temperature,
+          const int64_t *stream, const int64_t *root, int64_t *path, int64_t *length, int64_t *bonus, float *largest,
           int threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (rows > 1)
     for (long r = 0; r < rows; r++) {
@@ -111,9 +102,9 @@ void walk(const float *logits, long stride, long vocabulary, const int64_t *plac
             const float *own = logits + place[first + slot] * stride;
             bonus[r] = most_probable(own, vocabulary, largest + r);
             if (!__builtin_isfinite(largest[r])) break;
-            if (temperature) { /* the root's depth is -1, and its children's place is one behind its own */
-                uint64_t key = keyed(keyed(keyed(seed, sequence[r]), root[r] + steps), 0);
-                bonus[r] = drawn(own, vocabulary, temperature, key, bonus[r]);
+            if (temperature[r]) { /* the root's depth is -1, and its children's place is one behind its own */
+                uint64_t key = key_of_draw((uint64_t)stream[r], root[r] + steps);
+                bonus[r] = drawn(own, vocabulary, temperature[r], key, bonus[r]);
             }
             for (child = slot + 1; child < slots; child++) /* which stands behind its parent */
                 if (alive[first + child] && parent[first + child] == slot && token[first + child] == bonus[r]) break;

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.kernels.compiled import library
+from c2t.kernels.noise import Noise
 
 
 class Walk(NamedTuple):
@@ -26,24 +27,13 @@ class Walk(NamedTuple):
     largest: Float[Tensor, " B"]
 
 
-class Draws(NamedTuple):
-    """How the target draws: its temperature, the seed's hash, the rows' random streams and the positions of their
-    roots."""
-
-    temperature: float
-    seed: int
-    sequence: Int[Tensor, " B"]
-    root: Int[Tensor, " B"]
-
-
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled functions, None where they cannot be had."""
     found = library(Path(__file__).with_suffix(".c"))
     if found is not None:
         pointer, size, threads = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
-        draws = ctypes.c_float, ctypes.c_uint64, pointer, pointer
-        found.walk.argtypes = (pointer, size, size, *[pointer] * 4, size, size, *draws, *[pointer] * 4, threads)
+        found.walk.argtypes = (pointer, size, size, *[pointer] * 4, size, size, *[pointer] * 7, threads)
         found.draw.argtypes = (pointer, size, size, pointer, size, pointer, threads)
         found.walk.restype = found.draw.restype = None
     return found
@@ -70,19 +60,19 @@ def walk(
     token: Int[Tensor, "B n"],
     parent: Int[Tensor, "B n"],
     alive: Bool[Tensor, "B n"],
-    draws: Draws | None = None,
+    noise: Noise | None = None,
 ) -> Walk:
-    """Return the paths from the roots along the target's tokens: what it draws, or without `draws` the most probable
+    """Return the paths from the roots along the target's tokens: what it draws, or without `noise` the most probable
     ones (of equal ones the lowest id). place: where the logits after each slot stand. Parents stand before their
     children."""
     columns = [each.contiguous() for each in (place, token, parent, alive)]
     rows, slots = token.shape
-    temperature, seed, *streams = draws or Draws(0.0, 0, columns[0], columns[0])
-    streams = [each.contiguous() for each in streams]
+    noise = noise or Noise(torch.zeros(rows), torch.empty_like(token[:, 0]), torch.empty_like(token[:, 0]))
+    streams = [each.contiguous() for each in noise]
     path, length, bonus = torch.empty_like(columns[1]), token.new_empty(rows), token.new_empty(rows)
     largest = logits.new_empty(rows)
     trees = *(each.data_ptr() for each in columns), rows, slots
-    rule = temperature, seed % 2**64, *(each.data_ptr() for each in streams)
+    rule = (each.data_ptr() for each in streams)
     out = (each.data_ptr() for each in (path, length, bonus, largest))
     shape = logits.stride(0), logits.shape[1]
     compiled().walk(logits.data_ptr(), *shape, *trees, *rule, *out, torch.get_num_threads())

@@ -6,6 +6,7 @@ Their trees are drafted as rows of one batch over that shared prefix.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -26,6 +27,7 @@ def replay_all(
     *,
     seed: int = 0,
     sequences: Sequence[int] | None = None,
+    temperature: float = 0.0,
     record: Sequence[str] = (),
 ) -> Iterator[Step]:
     """Yield the rounds of all positions from the first new token to the last but one, the last place where a round may
@@ -34,14 +36,15 @@ def replay_all(
     Arguments and Steps are those of `replay`, with the prefill first. After it the rows of a Step are successive
     positions of one text: `rows` repeats its number, and `tokens` are the tokens that a round there would add.
     """
-    verifier = TextVerifier(texts, seed=seed, sequences=sequences)
+    drawn: dict[str, Any] = {"seed": seed, "temperature": temperature}
+    verifier = TextVerifier(texts, sequences=sequences, **drawn)
     with torch.inference_mode():  # never around a yield: what the caller does between two rounds is its own
         step, _ = verifier.prefill()
     yield step
     for row, (text, sequence) in enumerate(zip(texts, verifier.sequence.tolist(), strict=True)):
         for position, draft in forks(drafter, text):
             with torch.inference_mode():
-                here = TextVerifier.at(text, row, position, seed, sequence)
+                here = TextVerifier.at(text, row, position, sequence, **drawn)
                 step, _ = speculate(draft, policy, here, record)
             yield step
 

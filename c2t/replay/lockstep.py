@@ -6,17 +6,18 @@ read off by matching the text. It is `decoding.decode` with another verifier: sa
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.decoding import Committed, DraftModel, Policy, Step, Verdict, append, cut, decode, first_step, generate, pad
+from c2t.kernels.noise import Noise
 from c2t.models.target import Target, check_logits
 from c2t.policies.plain import Plain
 from c2t.protocols import Root
-from c2t.sampling import Sampling, stream_key
+from c2t.sampling import Sampling, stream_key, stream_of
 from c2t.target_sampler import DRAFT, number
 from c2t.tree import Tree
 from c2t.verify import target_only
@@ -126,13 +127,16 @@ def replay(
     *,
     seed: int = 0,
     sequences: Sequence[int] | None = None,
+    temperature: float = 0.0,
     record: Sequence[str] = (),
 ) -> Iterator[Step]:
     """Yield the Steps of a live run over these texts: round by round, all unfinished texts in one batch.
 
-    It is exact under the target-only rule. For sampled policies `seed` and `sequences` must be those of the live run.
+    It is exact under the target-only rule. `seed`, `sequences` and `temperature` must be those that the texts were
+    drawn with; temperature 0 for texts that somebody else has written.
     """
-    return decode(TextVerifier(texts, seed=seed, sequences=sequences), drafter, policy, record)
+    texts_of = TextVerifier(texts, seed=seed, sequences=sequences, temperature=temperature)
+    return decode(texts_of, drafter, policy, record)
 
 
 class TextVerifier:
@@ -142,18 +146,28 @@ class TextVerifier:
     prompt.
     """
 
-    def __init__(self, texts: Sequence[Continuation], *, seed: int = 0, sequences: Sequence[int] | None = None):
+    def __init__(
+        self,
+        texts: Sequence[Continuation],
+        *,
+        seed: int = 0,
+        sequences: Sequence[int] | None = None,
+        temperature: float = 0.0,
+    ):
         device = texts[0].tokens.device
         self.tokens, _ = pad([text.tokens.tolist() for text in texts], device)
         self.features = torch.nn.utils.rnn.pad_sequence([text.features for text in texts], batch_first=True)
         self.position, self.ends = torch.tensor([(text.prompt, text.end) for text in texts], device=device).T
         self.rows = torch.arange(len(texts), device=device)
-        self.seed, self.sequence = seed, number(len(texts), sequences, device)
+        self.seed, self.temperature, self.sequence = seed, temperature, number(len(texts), sequences, device)
 
     @classmethod
-    def at(cls, text: Continuation, row: int, positions: Int[Tensor, " B"], seed: int, sequence: int) -> "TextVerifier":
-        """Return a verifier of rounds at B positions of one text, which is number `row` of its batch."""
-        one = cls([text], seed=seed, sequences=[sequence])
+    def at(
+        cls, text: Continuation, row: int, positions: Int[Tensor, " B"], sequence: int, **drawn: Any
+    ) -> "TextVerifier":
+        """Return a verifier of rounds at B positions of one text, which is number `row` of its batch. drawn: its seed
+        and temperature."""
+        one = cls([text], sequences=[sequence], **drawn)
         for name in ("tokens", "features", "ends", "sequence"):
             whole = getattr(one, name)
             setattr(one, name, whole.expand(len(positions), *whole.shape[1:]))
@@ -167,7 +181,11 @@ class TextVerifier:
 
     def root(self) -> Root:
         """Return the root of the coming round."""
-        return Root(self._token(self.position), stream_key(self.seed, self.sequence, self.position, DRAFT))
+        key, noise = stream_key(self.seed, self.sequence, self.position, DRAFT), None
+        if self.temperature:
+            temperature = torch.full(self.position.shape, self.temperature, device=key.device)
+            noise = Noise(temperature, stream_of(self.seed, self.sequence), self.position)
+        return Root(self._token(self.position), key, noise=noise)
 
     def verify(self, tree: Tree) -> Verdict:
         """Accept the path of the tree that agrees with the text."""

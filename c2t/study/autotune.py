@@ -173,7 +173,8 @@ def tune(
     candidates = []
     for policy, drafts in tried:
         progress(len(candidates) + 1, of, f"counts {describe(policy, brief=True)}{NGRAMS * bool(drafts)}")
-        rounds_of = replayed(drafts or pair, policy, texts, settings.seed, settings.batch)
+        drawn = settings.seed, settings.batch, settings.temperature
+        rounds_of = replayed(drafts or pair, policy, texts, *drawn)
         candidates.append(candidate(policy, rounds_of, settings.batch)._replace(mixed=drafts))
     progress(of - 3, of, "measures forwards")
     rounds = [round for each in candidates for batch in each.batches for round in batch]

@@ -70,7 +70,10 @@ def evaluate(
         if live:
             steps = _run(pair, policy, ids[part], max_new_tokens, sampling, numbers, rule)
         else:
-            steps = replay(drafter or pair.draft, policy, texts[part], seed=sampling.seed, sequences=numbers)
+            # An oracle knows the target's probabilities; with its random numbers it would know the text.
+            known = 0.0 if drafter else sampling.temperature
+            drawn = {"seed": sampling.seed, "sequences": numbers, "temperature": known}
+            steps = replay(drafter or pair.draft, policy, texts[part], **drawn)
         for step in steps:
             trace.add(step)
         trace.finish([len(cut(tokens, max_new_tokens, pair.target.eos)) for tokens in trace.tokens])

@@ -51,10 +51,11 @@ def replayed(
     texts: Sequence[Continuation],
     seed: int,
     batch: int = BATCH,
+    temperature: float = 0.0,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[list[Round]]:
     """Return the rounds that each text takes alone, by exact replay. The texts must be those of the prompts numbered
-    from 0 on.
+    from 0 on, drawn with this seed and temperature.
 
     With a budget they are the rounds that it takes in a batch of `batch` texts, which share it; other policies' rounds
     do not depend on what is beside them.
@@ -63,7 +64,8 @@ def replayed(
     size = batch if isinstance(policy, Budget) else BATCH
     for start in range(0, len(texts), size):
         part = texts[start : start + size]
-        steps = replay(pair.draft, policy, part, seed=seed, sequences=range(start, start + len(part)), record=RECORD)
+        drawn = {"seed": seed, "sequences": range(start, start + len(part)), "temperature": temperature}
+        steps = replay(pair.draft, policy, part, **drawn, record=RECORD)
         found += _by_prompt(steps, [text.end - text.prompt for text in part])
         progress(len(found))
     return found

@@ -102,7 +102,7 @@ def test_text_is_plain_decodings_when_drafting_starts_late(name: str) -> None:
     texts = write_continuations(
         toy_target(), PROMPTS, max_new_tokens=NEW, beyond=policy.levels + 1, sampling=SAMPLING, eos=eos
     )
-    assert_same(steps, list(replay(draft, policy, texts)))
+    assert_same(steps, list(replay(draft, policy, texts, seed=SAMPLING.seed, temperature=SAMPLING.temperature)))
 
 
 def test_the_draft_sees_nothing_where_nothing_is_guessed() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
-from c2t.decoding import Committed, TargetVerifier, draft_session
+from c2t.decoding import Committed, TargetVerifier, draft_session, hearing
 from c2t.errors import InputError
 from c2t.kernels import llama_layer
 from c2t.kernels.draft_phase import compiled
@@ -113,12 +113,14 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     return with_ngrams(tiny) if "n-grams" in request.param else tiny
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("name", POLICIES)
 @torch.inference_mode()
-def test_trees_are_those_of_level_by_level(name: str, pair: Pair) -> None:
+def test_trees_are_those_of_level_by_level(name: str, temperature: float, pair: Pair) -> None:
+    """At a temperature with the noise of the target's draws."""
     policy = POLICIES[name]
     prompts = [pair.tokenizer(text).input_ids for text in TEXTS]
-    verifier = TargetVerifier(pair.target, policy, prompts, max_new_tokens=64, sampling=Sampling(0.0))
+    verifier = TargetVerifier(pair.target, policy, prompts, max_new_tokens=64, sampling=Sampling(temperature))
     _, committed = verifier.prefill()
     at_once, by_level = (draft_session(pair.draft, policy, len(prompts)) for _ in range(2))
     drafted = 0
@@ -138,7 +140,8 @@ def check_round(policy, verifier: TargetVerifier, committed: Committed, at_once,
     for draft in (at_once, by_level):
         draft.observe(*committed)
     root = verifier.root()
-    recorded = RecordingDraft(at_once), RecordingDraft(LevelByLevel(by_level))
+    seen = hearing(at_once, policy, root), hearing(LevelByLevel(by_level), policy, root)
+    recorded = tuple(map(RecordingDraft, seen))
     found, expected = (policy(draft, root) for draft in recorded)
     widths = [[(slots >= 0).sum(1).tolist() for slots in draft.slots] for draft in recorded]
     assert widths[0] == widths[1]

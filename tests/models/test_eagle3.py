@@ -114,5 +114,5 @@ def test_text_is_the_targets_and_replay_is_live(folder: Path, sampling: Sampling
     texts, steps = run(target, draft, policy, PROMPTS, new=12, sampling=sampling)
     assert texts == plain
     written = write_continuations(target, PROMPTS, max_new_tokens=12, beyond=4, sampling=sampling)
-    replayed = list(replay(draft, policy, written, seed=sampling.seed))
+    replayed = list(replay(draft, policy, written, seed=sampling.seed, temperature=sampling.temperature))
     assert [step.count.tolist() for step in replayed] == [step.count.tolist() for step in steps]

@@ -63,7 +63,10 @@ def test_text_is_plain_decodings_and_replay_is_the_live_run(name: str, draft: st
             check_trees(step.tree, case.nodes, case.levels)
             assert int(step.draft_passes.max()) <= case.levels
         texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=NEW, beyond=case.levels + 1, sampling=chosen)
-        assert_same(steps, list(replay(toy_drafts()[draft], case.policy, texts, seed=chosen.seed)))
+        assert_same(
+            steps,
+            list(replay(toy_drafts()[draft], case.policy, texts, seed=chosen.seed, temperature=chosen.temperature)),
+        )
 
 
 @cache

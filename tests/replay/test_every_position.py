@@ -76,7 +76,7 @@ def test_the_live_run_is_a_path_through_all_positions(
     target, drafter = deep_pairs()[draft]
     chosen = SAMPLINGS[sampling]
     texts = write_continuations(target, PROMPTS, max_new_tokens=NEW, beyond=9, sampling=chosen, sequences=SEQUENCES)
-    stream = {"seed": chosen.seed, "sequences": SEQUENCES}
+    stream = {"seed": chosen.seed, "sequences": SEQUENCES, "temperature": chosen.temperature}
     accepted = 0
     for policy in POLICIES.values():
         settings = {"max_new_tokens": NEW, "sampling": chosen, "sequences": SEQUENCES, "rule": "target-only"}

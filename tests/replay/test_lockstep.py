@@ -58,7 +58,7 @@ def test_replay_is_the_live_run(policy: str, draft: str, sampling: str) -> None:
         texts = write_continuations(
             toy_target(), PROMPTS, max_new_tokens=NEW, beyond=levels + 1, sampling=chosen, eos=eos
         )
-        replayed = list(replay(drafter, tree, texts))
+        replayed = list(replay(drafter, tree, texts, seed=chosen.seed, temperature=chosen.temperature))
         assert_same(live, replayed)
         assert any(len(tokens) < NEW for tokens in text) == bool(eos)
 

@@ -35,7 +35,7 @@ def texts(small_pair: Pair, ids: list[list[int]]) -> list[Continuation]:
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 def test_rounds_are_those_of_the_evaluation(small_pair: Pair, ids: list, texts: list[Continuation], policy) -> None:
     expected = total(evaluate(small_pair, policy, ids, max_new_tokens=NEW, sampling=SAMPLING, texts=texts))
-    alone = replayed(small_pair, policy, texts, SAMPLING.seed)
+    alone = replayed(small_pair, policy, texts, SAMPLING.seed, temperature=SAMPLING.temperature)
     rounds = [round for prompt in alone for round in prompt]
     assert [round.verified for round in rounds] == expected.verified
     assert [round.accepted for round in rounds] == expected.accepted
@@ -51,7 +51,7 @@ def test_rounds_are_those_of_the_evaluation(small_pair: Pair, ids: list, texts: 
 def test_a_live_batch_takes_the_replayed_rounds_together(
     small_pair: Pair, texts: list[Continuation], policy, batch: int
 ) -> None:
-    alone = replayed(small_pair, policy, texts, SAMPLING.seed)
+    alone = replayed(small_pair, policy, texts, SAMPLING.seed, temperature=SAMPLING.temperature)
     numbers = range(3, 3 + batch)
     ticks = itertools.count()
     live = timed(small_pair, policy, texts[3 : 3 + batch], numbers, SAMPLING, lambda: float(next(ticks)))
@@ -64,10 +64,10 @@ def test_a_live_batch_with_a_budget_takes_the_rounds_replayed_in_that_batch(
     small_pair: Pair, texts: list[Continuation], nodes: int | None
 ) -> None:
     policy = Budget(POLICIES[2], nodes, toy_costs(3, a_level=0.01))
-    found = replayed(small_pair, policy, texts, SAMPLING.seed, batch=3)
+    found = replayed(small_pair, policy, texts, SAMPLING.seed, 3, SAMPLING.temperature)
     live = timed(small_pair, policy, texts[3:], range(3, 6), SAMPLING)
     assert [round for round, _ in live] == together(found[3:])[1:]
-    alone = replayed(small_pair, policy, texts, SAMPLING.seed, batch=1)
+    alone = replayed(small_pair, policy, texts, SAMPLING.seed, 1, SAMPLING.temperature)
     assert [round.verified for round in found[3]] != [round.verified for round in alone[3]], "or nothing was shared"
 
 
@@ -82,7 +82,7 @@ def test_widths_are_what_the_draft_forwards(
         return rows(session, hidden, real)
 
     monkeypatch.setattr(DraftSession, "_rows", count)
-    [prompt] = replayed(small_pair, POLICIES[2], texts[:1], SAMPLING.seed)
+    [prompt] = replayed(small_pair, POLICIES[2], texts[:1], SAMPLING.seed, temperature=SAMPLING.temperature)
     levels = [width for round in prompt for width in (1, *round.widths[1:])]
     assert forwarded == levels  # the root's row is read off the forward that took in the accepted tokens
 

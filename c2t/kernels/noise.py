@@ -1,0 +1,60 @@
+"""The noise that the target's draws will have, added to a draft's logits: in C on a CPU (noise.c). The twin is in
+`c2t.noisy_draft`, which tells why."""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.kernels.compiled import library
+
+
+class Noise(NamedTuple):
+    """Origin of the Gumbel noise of a round's draws: the rows' temperatures, 0 where the target is greedy, the keys of
+    their random streams (`c2t.sampling.stream_of`), and the positions of their roots."""
+
+    temperature: Float[Tensor, " B"]
+    stream: Int[Tensor, " B"]
+    root: Int[Tensor, " B"]
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled function, None where it cannot be had."""
+    found = library(Path(__file__).with_suffix(".c"))
+    if found is not None:
+        pointer, size = ctypes.c_void_p, ctypes.c_long
+        found.add_noise.argtypes = (pointer, size, size, pointer, pointer, size, *[pointer] * 4, ctypes.c_int)
+        found.add_noise.restype = None
+    return found
+
+
+def serves(logits: Float[Tensor, "*S w"]) -> bool:
+    """Return True if `add_noise` can change these logits: in float32 on a CPU with a compiler."""
+    plain = logits.dtype == torch.float32 and logits.device.type == "cpu" and not logits.requires_grad
+    return plain and logits.is_contiguous() and compiled() is not None
+
+
+def add_noise(
+    logits: Float[Tensor, "*S w"],
+    ids: Int[Tensor, " v"] | None,
+    own: Int[Tensor, "B E"] | None,
+    row: Int[Tensor, " S"],
+    position: Int[Tensor, " S"],
+    noise: Noise,
+) -> None:
+    """Add the noise of draws at these positions of these rows' texts to logits, in place.
+
+    ids: the tokens that the logits are of; None for all. own: those of each text, behind them.
+    """
+    of_texts, more = (None, 0) if own is None else (own.data_ptr(), own.shape[1])
+    row, position, temperature, stream = (each.contiguous() for each in (row, position, *noise[:2]))
+    compiled().add_noise(
+        *(logits.data_ptr(), len(row), logits.shape[-1] - more, None if ids is None else ids.data_ptr()),
+        *(of_texts, more, row.data_ptr(), position.data_ptr(), temperature.data_ptr(), stream.data_ptr()),
+        torch.get_num_threads(),
+    )
