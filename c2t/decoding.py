@@ -95,7 +95,7 @@ def speculate(
     root = verifier.root()
     seen = hearing(draft, policy, root)
     seen = RecordingDraft(seen, record) if record else seen
-    tree = policy(seen, root)  # guess: a tree of tokens under the root
+    tree = policy(seen, root._replace(noise=None))  # guess: a tree of tokens under the root
     draft.refuse_nan()  # once a round, when the tree is there: a look at every level would wait for the device
     verdict = verifier.verify(tree)  # verify and accept: one target forward over all of them, the path that it chooses
     new = verdict.committed

@@ -24,7 +24,7 @@ class Root(NamedTuple):
     key: 64 random bits (see `c2t.sampling.stream_key`); it may be None unless the policy's candidates are sampled.
     successors(k): up to k different tokens (B, k) that the target itself would write after the root, its own choice
     first, -1 where it has no more; None unless the policy is target-initialised. noise: of the target's draws in this
-    round (`c2t.noisy_draft`); None where it is greedy, and where candidates are sampled.
+    round, for its draft (`c2t.noisy_draft`); None where it is greedy, and from what policies are given.
     """
 
     token: Int[Tensor, " B"]

@@ -20,6 +20,7 @@ from c2t.errors import InputError, whole
 from c2t.kernels import walk
 from c2t.kernels.argmax import argmax
 
+DRAWS = 2  # it rises when a seed draws other texts, or trees grow otherwise along them
 CACHED = 2**16  # noisy logits that fit a core's cache
 LEAST = 1e-4  # least temperature and penalty: logits divided by much less than this overflow
 
@@ -104,7 +105,7 @@ def gumbel_max(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tens
 def gumbel(key: Int[Tensor, "..."], ids: Int[Tensor, "... n"]) -> Float[Tensor, "... n"]:
     """Return the float64 Gumbel noise of tokens in the draw with this key."""
     # Of small uniforms, which win, every bit counts; of those near 1 some are lost.
-    return -(-torch.log1p(-uniforms(key, ids + 1))).log()
+    return -(-torch.log1p(-uniforms_at(key, ids + 1))).log()
 
 
 def invert(probs: Float[Tensor, "... V"], uniforms: Float[Tensor, "... n"]) -> Int[Tensor, "... n"]:
@@ -141,12 +142,12 @@ def uniform(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"],
     return _unit(stream_key(seed, sequence, position, draw))
 
 
-def noise(key: Int[Tensor, "..."], count: int) -> Float[Tensor, "... n"]:
+def uniforms(key: Int[Tensor, "..."], count: int) -> Float[Tensor, "... n"]:
     """Return `count` float64 uniforms in (0, 1) for each key."""
-    return uniforms(key, torch.arange(1, count + 1, device=key.device))
+    return uniforms_at(key, torch.arange(1, count + 1, device=key.device))
 
 
-def uniforms(key: Int[Tensor, "..."], number: Int[Tensor, "... n"]) -> Float[Tensor, "... n"]:
+def uniforms_at(key: Int[Tensor, "..."], number: Int[Tensor, "... n"]) -> Float[Tensor, "... n"]:
     """Return the float64 uniforms in (0, 1) of each key that have these numbers."""
     found = _unit(_mix(key[..., None] + number * -0x61C8864680B583EB)) + 2.0**-54
     return found.clamp(max=1 - 2.0**-53)  # the largest would be rounded to 1

@@ -27,7 +27,10 @@ Path = Callable[[int], Int[Tensor, " d"]]  # row of the batch -> tokens from the
 @runtime_checkable
 class Processors(Protocol):
     """Logits processors of the caller's, which read the text before a token. sequence: the number of each row's random
-    stream. path: none (no tokens) for the first token of all. of_scores(): those of them that read logits alone."""
+    stream. path: none (no tokens) for the first token of all. temperature: what they divide logits by. of_scores():
+    those of them that read logits alone."""
+
+    temperature: float
 
     def __call__(
         self, logits: Float[Tensor, "B V"], sequence: Int[Tensor, " B"], path: Path
@@ -139,13 +142,13 @@ class TargetSampler:
         candidates, by random numbers of its own."""
         if sampled:
             return Root(token, stream_key(self.sampling.seed, self.sequence, position, DRAFT))
-        known = self.sampling.temperature > 0 and self.processors is None  # which may change the temperature
-        return Root(token, None, noise=self.noise(position) if known else None)
+        return Root(token, None, noise=self.noise(position) if self.sampling.temperature else None)
 
     def noise(self, root: Int[Tensor, " B"]) -> Noise:
         """Return the noise that this round's draws will have; root: the positions of the roots."""
-        temperature = torch.full(root.shape, self.sampling.temperature, device=root.device)
-        return Noise(temperature, stream_of(self.sampling.seed, self.sequence), root)
+        temperature = self.sampling.temperature * (self.processors.temperature if self.processors else 1)
+        of_rows = torch.full(root.shape, temperature, dtype=torch.float32, device=root.device)
+        return Noise(of_rows, stream_of(self.sampling.seed, self.sequence), root)
 
     def observe(self, tokens: Int[Tensor, "B m"]) -> None:
         """Count these tokens as seen."""

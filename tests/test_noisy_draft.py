@@ -1,16 +1,27 @@
 """A draft that knows the target's random numbers: it guesses what the target will draw, and the text stays as it is."""
 
+import math
+from functools import cache
+
 import pytest
 import torch
 from scipy import stats
+from transformers import LlamaConfig
 
 from c2t import decoding
 from c2t.decoding import Policy, Step, TargetVerifier
+from c2t.kernels import noise as kernel
+from c2t.kernels.noise import Noise
 from c2t.mixed_sampler import MixedSampler
+from c2t.models.medusa import AtDepth, ByDepth
 from c2t.models.ngrams import NgramDraft
+from c2t.models.target import Target
+from c2t.noisy_draft import NoisyDraft
 from c2t.policies import Chain, Eagle2, EntropyGate, JointThreshold, Plain, SampledChain
+from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.sampling import Sampling
-from tests.toys import PROMPTS, deep_pairs, run, toy_drafts, toy_target
+from c2t.tree import Tree
+from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, language_model, run, toy_drafts, toy_target
 
 SAMPLING = Sampling(temperature=0.9, seed=5)
 POLICIES: dict[str, Policy] = {
@@ -55,30 +66,93 @@ def test_text_is_that_of_plain_decoding_with_other_drafts(draft: str) -> None:
 
 
 def test_texts_keep_the_targets_law() -> None:
-    """The second and third token of many sequences, whose trees were grown with the numbers that drew them."""
+    """Second and third tokens of many sequences: trees hold them that were grown with the numbers that drew them."""
     count, sampling = 3000, Sampling(temperature=1.0, seed=9)
     target, prompt = toy_target(), PROMPTS[0]
     texts, steps = run(
-        target, toy_drafts()["perturbed"], Chain(3), [prompt] * count, sampling, new=2, sequences=range(count)
+        target, toy_drafts()["perturbed"], Chain(3), [prompt] * count, sampling, new=3, sequences=range(count)
     )
-    assert accepted(steps[:3]) > 0.2 if len(steps) > 2 else True
-    with torch.inference_mode():
-        first = (
-            target.session().prefill(torch.tensor([prompt]), torch.tensor([len(prompt)])).logits.values[0].softmax(0)
-        )
-        pairs = torch.zeros(len(first), len(first), dtype=torch.double)
-        for token in range(len(first)):
-            longer = torch.tensor([[*prompt, token]])
-            after = target.session().prefill(longer, torch.tensor([longer.shape[1]])).logits.values[0].softmax(0)
-            pairs[token] = first[token] * after
+    assert steps[1].accepted.length.float().mean() > 0.2
+    pairs = torch.zeros(VOCABULARY, VOCABULARY, dtype=torch.double)
+    first = following(prompt, torch.empty(1, 0, dtype=torch.long))[0]
+    second = following(prompt, torch.arange(VOCABULARY)[:, None])
+    for token in range(VOCABULARY):
+        behind = torch.stack([torch.full((VOCABULARY,), token), torch.arange(VOCABULARY)], 1)
+        pairs += first[token] * second[token][:, None] * following(prompt, behind)
     seen = torch.zeros_like(pairs)
-    for one, two in texts:
-        seen[one, two] += 1
+    for _, two, three in texts:
+        seen[two, three] += 1
     expected, seen = pairs.flatten() * count, seen.flatten()
     common = expected >= 5
     observed = [*seen[common].tolist(), seen[~common].sum().item()]
     law = [*expected[common].tolist(), expected[~common].sum().item()]
-    assert stats.chisquare(observed, torch.tensor(law) * sum(observed) / sum(law)).pvalue > 1e-3
+    assert len(law) > 20
+    assert stats.chisquare(observed, law).pvalue > 1e-3
+
+
+def following(prompt: list[int], texts: torch.Tensor) -> torch.Tensor:
+    """The target's probabilities of what follows the prompt and each of these texts."""
+    tokens = torch.cat([torch.tensor(prompt).expand(len(texts), -1), texts], 1)
+    with torch.inference_mode():
+        verified = toy_target().session().prefill(tokens, torch.full((len(tokens),), tokens.shape[1]))
+    return verified.logits.values.softmax(1)
+
+
+@pytest.mark.skipif(kernel.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+@pytest.mark.parametrize("kind", ["all tokens", "few tokens", "by depth"])
+def test_distributions_in_float32_are_those_of_torch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place, with what a policy remembers of a row, and after that was read."""
+    random = torch.Generator().manual_seed(3)
+    logits = torch.randn(2, 3, 40, generator=random)
+    vocabulary = (
+        DraftVocabulary(torch.arange(0, 80, 2), 80, torch.tensor([[3], [-1]])) if kind == "few tokens" else None
+    )
+    if vocabulary:
+        logits = torch.cat([logits, torch.tensor([0.5, -math.inf]).view(2, 1, 1).expand(2, 3, 1)], 2)
+    tree = Tree.root(torch.tensor([4, 5]))
+    tree = tree.extend(tree.children(torch.zeros(2, 1, dtype=torch.long), torch.tensor([[[1, 2]]] * 2), *blank(2)))
+    slots = torch.tensor([[0, 1, 2], [0, 2, -1]])
+
+    class Given:
+        def expand(self, tree: Tree, slots: torch.Tensor) -> NextTokenDistributions:
+            if kind == "by depth":
+                found = AtDepth(
+                    ByDepth(logits.clone(), torch.zeros(2, 3, 4), None), tree.depth.gather(1, slots.clamp(0)) + 1
+                )
+            else:
+                found = NextTokenDistributions(logits.clone(), None, vocabulary)
+            found.entropy(None)
+            found.memory = torch.ones(2, 1)
+            return found
+
+    noise = Noise(torch.tensor([0.7, 1.3]), torch.tensor([11, -5]), torch.tensor([8, 2]))
+    found = NoisyDraft(Given(), noise).expand(tree, slots)
+    monkeypatch.setattr(kernel, "serves", lambda logits: False)
+    expected = NoisyDraft(Given(), noise).expand(tree, slots)
+    real = slots >= 0
+    torch.testing.assert_close(found.log_probs[real], expected.log_probs[real], rtol=1e-4, atol=1e-3)
+    assert found.top(5)[0][real].equal(expected.top(5)[0][real])
+    assert torch.equal(found.memory, expected.memory)
+
+
+def blank(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(rows, 1, 2), torch.zeros(rows, 1)
+
+
+def test_torchs_usual_dtype_changes_nothing() -> None:
+    """The kernels read float32."""
+    plain, _ = run(packable(), None, Plain(), PROMPTS[:1], SAMPLING, new=8)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert run(packable(), None, Plain(), PROMPTS[:1], SAMPLING, new=8)[0] == plain
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@cache
+def packable() -> Target:
+    sizes = {**SIZES, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2}
+    return Target(language_model(LlamaConfig(**sizes)).float())
 
 
 def test_only_ranked_candidates_of_rows_that_draw_have_noise() -> None:

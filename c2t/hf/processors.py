@@ -1,6 +1,7 @@
 """Logits processors of generate along the path that the target takes through a tree."""
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from transformers import (
     LogitsProcessorList,
     PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
 )
 
 from c2t.errors import InputError
@@ -57,6 +59,8 @@ class TextProcessors:
 
     def __init__(self, processors: LogitsProcessorList, texts: Texts, eos: frozenset[int]):
         self.texts, self.eos = texts, eos
+        warpers = [processor for processor in processors if isinstance(processor, TemperatureLogitsWarper)]
+        self.temperature = math.prod(float(warper.temperature) for warper in warpers)
         for processor in processors:
             if _own(processor) and type(processor).__name__ not in OF_SCORES | OF_TEXTS:
                 raise InputError(

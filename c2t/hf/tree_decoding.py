@@ -94,6 +94,7 @@ class TreeDecoding:
                 prompts,
                 max_new_tokens=max_length - input_ids.shape[1],
                 sampling=self._sampling(generation_config),
+                eos=eos,
                 processors=TextProcessors(logits_processor, texts, eos),
                 texts=texts,
             )
@@ -167,12 +168,23 @@ class Loaded(NamedTuple):
 class Verifier(TargetVerifier):
     """Verification by the caller's model, of texts that end where generate's end."""
 
+    texts: Texts | None
+
     def __init__(self, *parts: Any, texts: Texts, **settings: Any):
         super().__init__(*parts, **settings)
         self.texts = texts
 
+    def rehearsal(self) -> "Verifier":
+        """See `TargetVerifier.rehearsal`; what will be taken back does not reach the texts."""
+        stage: Verifier = super().rehearsal()
+        stage.texts = None
+        return stage
+
     def unfinished(self, step: Step) -> Int[Tensor, " b"]:
         """See `TargetVerifier.unfinished`."""
+        by_count = super().unfinished(step)
+        if self.texts is None:
+            return by_count
         going = [place for place, row in enumerate(step.rows.tolist()) if self.texts.going(row)]
         return torch.tensor(going, dtype=torch.long, device=step.rows.device)
 

@@ -19,6 +19,7 @@ from c2t.storage import paths
 MARCH = "C2T_MARCH"  # the processor to compile for, as cc's -march has it; default: this one
 OFF = "off"
 FLAGS = ("-O3", "-std=gnu11", "-fopenmp", "-fPIC", "-shared")
+LIBRARIES = ("-lm",)
 COMPILERS = ("gcc", "cc")  # clang does not know GCC's `__builtin_shuffle`
 SECONDS = 120
 
@@ -32,7 +33,7 @@ def library(source: Path) -> ctypes.CDLL | None:
     command = [cc, *FLAGS, f"-march={march}"]
     # A home folder may be shared by machines whose processors differ.
     text = "".join(path.read_text() for path in (*sorted(source.parent.glob("*.h")), source))
-    recipe = f"{command} {text} {processor()}".encode()
+    recipe = f"{command} {LIBRARIES} {text} {processor()}".encode()
     place = paths.cache() / "kernels" / f"{source.stem}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
     if (there := _load(place)) is not None:
         return there
@@ -74,6 +75,6 @@ def _compile(command: list[str], source: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
         made = Path(folder) / place.name
-        whole = [*command, str(source), "-lm", "-o", str(made)]
+        whole = [*command, str(source), *LIBRARIES, "-o", str(made)]
         subprocess.run(whole, check=True, capture_output=True, timeout=SECONDS)
         made.replace(place)

@@ -67,7 +67,9 @@ def walk(
     children."""
     columns = [each.contiguous() for each in (place, token, parent, alive)]
     rows, slots = token.shape
-    noise = noise or Noise(torch.zeros(rows), torch.empty_like(token[:, 0]), torch.empty_like(token[:, 0]))
+    if noise is None:
+        greedy = torch.zeros(rows, dtype=torch.float32, device=token.device)
+        noise = Noise(greedy, token[:, 0], token[:, 0])  # of whose streams nothing is read
     streams = [each.contiguous() for each in noise]
     path, length, bonus = torch.empty_like(columns[1]), token.new_empty(rows), token.new_empty(rows)
     largest = logits.new_empty(rows)

@@ -257,7 +257,7 @@ class TargetSession:
         session, target = copy.copy(self), self.target.rehearsal
         target.tapped = dict.fromkeys(self.target.taps)  # which a packed form fills without hooks
         session.target, session.packed = target, target.packed
-        if self.packed is None and session.packed is not None:  # whose caches differ
+        if (self.packed is None) != (session.packed is None):  # their caches differ
             raise InputError(
                 "the target cannot rehearse in 4 bits: its layers have hooks or were changed; choose another policy"
             )

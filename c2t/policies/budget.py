@@ -36,8 +36,8 @@ class Budget(Around):
     does not pay for so many rows, and as many nodes are verified as promise most tokens per second. pace: of the rounds
     that were played, which then decides for so many rows instead of the costs; see `Pace`.
 
-    Which tokens are verified depends on drafts, committed text and, with a pace, the clock, so the target's law is
-    kept. A row's tree depends on the rows beside it; its text does not.
+    Which tokens are verified depends on drafts, committed text, random numbers and, with a pace, the clock; the text
+    does not. A row's tree depends on the rows beside it; its text does not.
     """
 
     policy: Any

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.protocols import Draft, Root
-from c2t.sampling import LEAST, invert, mix_in, noise
+from c2t.sampling import LEAST, invert, mix_in, uniforms
 from c2t.tree import Nodes, Tree
 
 NEVER = -600.0  # tokens below e^-600 are never drawn: renormalised in float64 they would be 0 / 0
@@ -34,13 +34,13 @@ def draw(
     log_probs = log_probs.masked_fill(log_probs < NEVER, float("-inf"))
     key = path_key(tree, frontier, root.key)
     if independent:
-        token = invert(log_probs.double().exp(), noise(key, k))
+        token = invert(log_probs.double().exp(), uniforms(key, k))
     else:
         # Gumbel's trick: the order of perturbed log-probabilities is that of successive draws without replacement.
         vocabulary = log_probs.shape[-1]
         if k > vocabulary:
             raise InputError(f"{k} draws without replacement from the draft's {vocabulary} tokens; draw fewer")
-        gumbel = -(-noise(key, vocabulary).log()).log()
+        gumbel = -(-uniforms(key, vocabulary).log()).log()
         token = (log_probs.double() + gumbel).topk(k, dim=-1).indices
     log_prob = log_probs.gather(-1, token)
     children = tree.children(frontier, token, log_prob, rows.entropy(0))

@@ -28,7 +28,7 @@ from c2t.storage.atomic import TEMPORARY, new_file
 from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
 
-FORMAT = 2
+FORMAT = 3  # it rises with the files, and with how the target draws
 LIMIT = 4 * 2**30
 
 

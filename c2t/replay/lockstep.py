@@ -183,7 +183,7 @@ class TextVerifier:
         """Return the root of the coming round."""
         key, noise = stream_key(self.seed, self.sequence, self.position, DRAFT), None
         if self.temperature:
-            temperature = torch.full(self.position.shape, self.temperature, device=key.device)
+            temperature = torch.full(key.shape, self.temperature, dtype=torch.float32, device=key.device)
             noise = Noise(temperature, stream_of(self.seed, self.sequence), self.position)
         return Root(self._token(self.position), key, noise=noise)
 

@@ -3,8 +3,8 @@
 Among all subtrees with a given number of nodes of the full EAGLE-2 tree, the oracle's has the largest sum of target
 path probabilities, which is its expected number of accepted tokens. A path is never more probable than its beginning,
 so these are the most probable nodes; one threshold for all rounds spends a budget of nodes where it counts most. The
-cost of these probabilities (a run of the target itself) is not counted: the oracle bounds policies and is no policy to
-use.
+cost of these probabilities (a run of the target itself) is not counted: the oracle bounds policies that do not hear the
+target's random numbers (`c2t.noisy_draft`; greedy text has none), and is no policy to use.
 """
 
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ class Condition:
     """Facts that all points of a comparison share.
 
     target, draft: fingerprints. draft_name: name of the draft's folder. texts: hash of the prompts' token ids. prompts:
-    their number, each with all of its turns.
+    their number, each with all of its turns. draws: `c2t.sampling.DRAWS` of sampled texts.
     """
 
     __pydantic_config__ = CLOSED
@@ -37,6 +37,7 @@ class Condition:
     files: tuple[str, ...]
     prompts: int
     texts: str
+    draws: int = 1
 
     @property
     def title(self) -> str:

@@ -194,6 +194,25 @@ def test_rehearsals_are_not_seen_by_what_reads_texts(name: str) -> None:
     assert own.tolist() != free.tolist()
 
 
+@pytest.mark.parametrize(("settings", "expected"), [({}, 1.0), ({"temperature": 0.6, "top_p": 0.9}, 0.6)], ids=str)
+def test_trees_hear_the_noise_of_sampled_texts(pairs, settings: dict[str, float], expected: float) -> None:
+    """At the temperature that generate's processors divide by."""
+    model, noisy = pairs("llama")
+    decoding, heard = TreeDecoding(noisy, policy=TREE, seed=2), []
+
+    class Listens(Spy):
+        def __call__(self, draft: Any, root: Any) -> Any:
+            heard.extend(draft.noise.temperature.tolist())
+            return super().__call__(draft, root)
+
+    decoding.policy = Listens([])
+    how = {**ONE, "do_sample": True, **settings}
+    plain = model.generate(**how, custom_generate=TreeDecoding(policy=Plain(), seed=2))
+    assert model.generate(**how, custom_generate=decoding).tolist() == plain.tolist()
+    assert heard == pytest.approx([expected] * len(heard))
+    assert 0 < len(heard) < 20
+
+
 @pytest.mark.skipif(Kind.BYTES not in works(), reason="this processor has no products of bytes")
 def test_a_model_that_rehearses_is_afterwards_as_it_was() -> None:
     sizes = {**SIZES, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
