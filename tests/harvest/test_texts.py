@@ -63,9 +63,13 @@ def test_the_targets_own_texts_give_its_own_rows(settings: HarvestSettings, smal
     lines = engine(small_pair, settings)
     texts, done = harvested(small_pair, lines, tmp_path / "given", settings)
     own = harvest(small_pair, PROMPTS, tmp_path / "own", settings)
-    assert done.rows == own.rows > 500
-    for name, column in read_columns(own.folder, list(COLUMNS)).items():
-        np.testing.assert_array_equal(column, read_columns(done.folder, [name])[name], err_msg=name)
+    assert min(done.rows, own.rows) > 500
+    given, made = (read_columns(each.folder, list(COLUMNS)) for each in (done, own))
+    if settings.temperature:  # its own trees hear its draws
+        assert made["accepted"].sum() > given["accepted"].sum() > 0
+    else:
+        for name, column in made.items():
+            np.testing.assert_array_equal(column, given[name], err_msg=name)
     assert texts.tokens > 50
     assert texts.short == 0
     if settings.temperature:
