@@ -69,7 +69,8 @@ def test_one_prompt_may_be_text_or_ids(decoder: SpeculativeDecoder) -> None:
     listed = decoder.generate([PROMPTS[0]], 8, 0.7, seed=5)
     assert by_text == by_ids == listed
     assert by_text.text == by_text.texts[0]
-    assert decoder.generate(PROMPTS[0], 8, 0.7, seed=6).sequences != by_ids.sequences
+    others = [decoder.generate(PROMPTS[0], 8, 0.7, seed=seed).sequences for seed in range(6, 10)]
+    assert any(other != by_ids.sequences for other in others)
 
 
 CHAT = "{% for m in messages %}w1 {{ m.content }}{% endfor %}{% if add_generation_prompt %} w2{% endif %}"

@@ -235,6 +235,7 @@ def test_the_chi_square_catches_wrong_rules(wrong, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(Tree, "ancestors", forgetful)
     else:
         monkeypatch.setattr(decoding, "TargetSampler", wrong)
+        monkeypatch.setattr(decoding, "hearing", lambda draft, policy, root: draft)  # which it would prefer more
     policy = Eagle2(K=TINY, levels=1, N=None)  # everything is a child of the root, so the third token is a bonus
     sampling = LAWS[1]
     law = laws(sampling, 3)
