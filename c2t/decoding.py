@@ -108,7 +108,7 @@ def hearing(draft: Any, policy: "Policy", root: Root) -> Any:
     """Return a round's draft as its policy sees it: where candidates are ranked and the target draws, with the noise of
     these draws. A rehearsal's own rounds see to that themselves."""
     ranks = policy.proposal == "ranked" and isinstance(draft, Draft)  # CUDA graphs grow trees by themselves
-    if root.noise is None or not ranks or isinstance(draft, RehearsingSession | NoDraft):
+    if root.noise is None or not ranks or isinstance(draft, RehearsingSession):
         return draft
     return NoisyDraft(draft, root.noise)
 

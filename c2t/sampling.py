@@ -19,8 +19,9 @@ from torch import Tensor
 from c2t.errors import InputError, whole
 from c2t.kernels import walk
 from c2t.kernels.argmax import argmax
+from c2t.kernels.noise import Noise
 
-DRAWS = 2  # it rises when a seed draws other texts, or trees grow otherwise along them
+DRAWS = 2  # it rises when a seed draws other texts, or other trees grow along them
 CACHED = 2**16  # noisy logits that fit a core's cache
 LEAST = 1e-4  # least temperature and penalty: logits divided by much less than this overflow
 
@@ -52,6 +53,11 @@ class Sampling:
     def filters(self) -> bool:
         """True if tokens are excluded, whose logits have to be sorted for it."""
         return bool(self.top_k) or self.top_p < 1
+
+    @property
+    def draws(self) -> int:
+        """Version of how texts are drawn, and trees grown along them: DRAWS where random numbers are in it, else 1."""
+        return DRAWS if self.temperature else 1
 
     def process(self, logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"] | None = None) -> Float[Tensor, "B V"]:
         """Return logits after repetition penalty (over the tokens `seen`), temperature, top-k and top-p; excluded
@@ -135,6 +141,12 @@ def stream_key(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B
 def stream_of(seed: int, sequence: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
     """Return the key of each sequence's random stream."""
     return mix_in(torch.full_like(sequence, hashed(seed)), sequence)
+
+
+def noise_at(root: Int[Tensor, " B"], temperature: float, seed: int, sequence: Int[Tensor, " B"]) -> Noise:
+    """Return the noise of the draws behind roots at these positions of these sequences."""
+    of_rows = torch.full(root.shape, temperature, dtype=torch.float32, device=root.device)
+    return Noise(of_rows, stream_of(seed, sequence), root)
 
 
 def uniform(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], draw: int = 0) -> Float[Tensor, " B"]:

@@ -17,7 +17,7 @@ from c2t.kernels.noise import Noise
 from c2t.models.target import check_finite, check_logits
 from c2t.protocols import Root
 from c2t.ragged import SlotLogits
-from c2t.sampling import Sampling, stream_key, stream_of, uniform
+from c2t.sampling import Sampling, noise_at, stream_key, uniform
 from c2t.tree import Tree
 from c2t.verify import Accepted, residual, target_only
 
@@ -147,8 +147,7 @@ class TargetSampler:
     def noise(self, root: Int[Tensor, " B"]) -> Noise:
         """Return the noise that this round's draws will have; root: the positions of the roots."""
         temperature = self.sampling.temperature * (self.processors.temperature if self.processors else 1)
-        of_rows = torch.full(root.shape, temperature, dtype=torch.float32, device=root.device)
-        return Noise(of_rows, stream_of(self.sampling.seed, self.sequence), root)
+        return noise_at(root, temperature, self.sampling.seed, self.sequence)
 
     def observe(self, tokens: Int[Tensor, "B m"]) -> None:
         """Count these tokens as seen."""

@@ -27,7 +27,6 @@ from c2t.records.writer import ShardWriter, open_folder, sole_writer
 from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import Continuation, replay
-from c2t.sampling import DRAWS
 from c2t.storage.checksum import checksum
 from c2t.storage.provenance import environment
 
@@ -202,7 +201,7 @@ def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
         "sources": pair.sources,
         "policy": {"eagle2": "eagle2, full tree"}.get(settings.policy, settings.policy),
         **fixed,
-        **({"draws": DRAWS} if settings.temperature else {}),
+        **({"draws": settings.sampling.draws} if settings.temperature else {}),
         "dtype": pair.arithmetic,
         "prompts": checksum([prompt._asdict() for prompt in prompts])[:16],
         "environment": varying,

@@ -14,6 +14,9 @@ import warnings
 from functools import cache
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from c2t.storage import paths
 
 MARCH = "C2T_MARCH"  # the processor to compile for, as cc's -march has it; default: this one
@@ -46,6 +49,12 @@ def library(source: Path) -> ctypes.CDLL | None:
         )
         return None
     return _load(place)
+
+
+def changeable(logits: Tensor) -> bool:
+    """Return True if a function in C can change these numbers in place: float32 on a CPU, without gaps or gradients."""
+    plain = logits.dtype == torch.float32 and logits.device.type == "cpu" and not logits.requires_grad
+    return plain and logits.is_contiguous()
 
 
 def compiler() -> str | None:

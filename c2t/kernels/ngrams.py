@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import changeable, library
 
 SHORTEST, LONGEST = 2, 4  # tokens of an n-gram's context
 BEFORE = -1  # in place of the tokens before the text
@@ -45,8 +45,7 @@ def compiled() -> ctypes.CDLL | None:
 
 def serves(logits: Float[Tensor, "*S v"]) -> bool:
     """Return True if `raise_followers` can change these logits: in float32 on a CPU with a compiler."""
-    plain = logits.dtype == torch.float32 and logits.device.type == "cpu" and not logits.requires_grad
-    return plain and logits.is_contiguous() and compiled() is not None
+    return changeable(logits) and compiled() is not None
 
 
 def raise_followers(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import changeable, library
 
 
 class Noise(NamedTuple):
@@ -35,8 +35,7 @@ def compiled() -> ctypes.CDLL | None:
 
 def serves(logits: Float[Tensor, "*S w"]) -> bool:
     """Return True if `add_noise` can change these logits: in float32 on a CPU with a compiler."""
-    plain = logits.dtype == torch.float32 and logits.device.type == "cpu" and not logits.requires_grad
-    return plain and logits.is_contiguous() and compiled() is not None
+    return changeable(logits) and compiled() is not None
 
 
 def add_noise(

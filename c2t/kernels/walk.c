@@ -86,7 +86,7 @@ void draw(const float *logits, long stride, long vocabulary, const int64_t *key,
 
 /* Trees (rows, slots): the logits after slot s of row r begin at logits + place[r slots + s] * stride. temperature, stream: of
    each row; 0 takes the most probable tokens, others draw by the random numbers of the stream at the token's position.
-   root: the positions of the roots. path: (rows, slots), -1 beyond its end. length: drafted tokens on it. largest: the
+   root: the positions of the roots. All three NULL: every row has 0. path: (rows, slots), -1 beyond its end. length: drafted tokens on it. largest: the
    logit of the bonus token (where one is drawn, of the most probable one), or the first one on the way that is not
    finite, where a walk ends. */
 void walk(const float *logits, long stride, long vocabulary, const int64_t *place, const int64_t *token,
@@ -102,7 +102,7 @@ void walk(const float *logits, long stride, long vocabulary, const int64_t *plac
             const float *own = logits + place[first + slot] * stride;
             bonus[r] = most_probable(own, vocabulary, largest + r);
             if (!__builtin_isfinite(largest[r])) break;
-            if (temperature[r]) { /* the root's depth is -1, and its children's place is one behind its own */
+            if (temperature && temperature[r]) { /* the root's depth is -1, and its children's place is one behind its own */
                 uint64_t key = key_of_draw((uint64_t)stream[r], root[r] + steps);
                 bonus[r] = drawn(own, vocabulary, temperature[r], key, bonus[r]);
             }

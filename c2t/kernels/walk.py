@@ -67,14 +67,11 @@ def walk(
     children."""
     columns = [each.contiguous() for each in (place, token, parent, alive)]
     rows, slots = token.shape
-    if noise is None:
-        greedy = torch.zeros(rows, dtype=torch.float32, device=token.device)
-        noise = Noise(greedy, token[:, 0], token[:, 0])  # of whose streams nothing is read
-    streams = [each.contiguous() for each in noise]
+    streams = [each.contiguous() for each in noise or ()]
     path, length, bonus = torch.empty_like(columns[1]), token.new_empty(rows), token.new_empty(rows)
     largest = logits.new_empty(rows)
     trees = *(each.data_ptr() for each in columns), rows, slots
-    rule = (each.data_ptr() for each in streams)
+    rule = (each.data_ptr() for each in streams) if streams else (None,) * 3
     out = (each.data_ptr() for each in (path, length, bonus, largest))
     shape = logits.stride(0), logits.shape[1]
     compiled().walk(logits.data_ptr(), *shape, *trees, *rule, *out, torch.get_num_threads())

@@ -99,7 +99,7 @@ class Target:
         InputError for one that cannot be rounded here."""
         if why := PackedLlama.why_not_rounded(self.model):
             raise InputError(f"the target cannot rehearse in 4 bits: {why}; choose another policy")
-        other = copy.copy(self)
+        other = copy.copy(self)  # the constructor would change the caller's model
         other.rounded = other.coarse = True
         other._project, other._packed = Projection(self.lm_head, rounded=True), None
         other.tapped, other._hooks = {}, []

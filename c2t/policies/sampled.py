@@ -8,7 +8,7 @@ from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.protocols import Draft, Root
-from c2t.sampling import LEAST, invert, mix_in, uniforms
+from c2t.sampling import LEAST, gumbel, invert, mix_in, uniforms
 from c2t.tree import Nodes, Tree
 
 NEVER = -600.0  # tokens below e^-600 are never drawn: renormalised in float64 they would be 0 / 0
@@ -40,8 +40,8 @@ def draw(
         vocabulary = log_probs.shape[-1]
         if k > vocabulary:
             raise InputError(f"{k} draws without replacement from the draft's {vocabulary} tokens; draw fewer")
-        gumbel = -(-uniforms(key, vocabulary).log()).log()
-        token = (log_probs.double() + gumbel).topk(k, dim=-1).indices
+        ids = torch.arange(vocabulary, device=key.device)
+        token = (log_probs.double() + gumbel(key, ids)).topk(k, dim=-1).indices
     log_prob = log_probs.gather(-1, token)
     children = tree.children(frontier, token, log_prob, rows.entropy(0))
     repeated = (token[..., :, None] == token[..., None, :]).tril(-1).any(-1).flatten(1)

@@ -28,7 +28,7 @@ from c2t.storage.atomic import TEMPORARY, new_file
 from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
 
-FORMAT = 3  # it rises with the files, and with how the target draws
+FORMAT = 2
 LIMIT = 4 * 2**30
 
 
@@ -90,6 +90,7 @@ def _key(pair: Pair, ids: Sequence[Sequence[int]], settings: dict[str, Any], sam
         "prompts": [list(prompt) for prompt in ids],
         "template": pair.template,
         "sampling": asdict(sampling),
+        "draws": sampling.draws,
         "device": target.device.type,
         "versions": [version(name) for name in ("torch", "transformers")],
         **settings,

@@ -13,11 +13,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.decoding import Committed, DraftModel, Policy, Step, Verdict, append, cut, decode, first_step, generate, pad
-from c2t.kernels.noise import Noise
 from c2t.models.target import Target, check_logits
 from c2t.policies.plain import Plain
 from c2t.protocols import Root
-from c2t.sampling import Sampling, stream_key, stream_of
+from c2t.sampling import Sampling, noise_at, stream_key
 from c2t.target_sampler import DRAFT, number
 from c2t.tree import Tree
 from c2t.verify import target_only
@@ -181,11 +180,9 @@ class TextVerifier:
 
     def root(self) -> Root:
         """Return the root of the coming round."""
-        key, noise = stream_key(self.seed, self.sequence, self.position, DRAFT), None
-        if self.temperature:
-            temperature = torch.full(key.shape, self.temperature, dtype=torch.float32, device=key.device)
-            noise = Noise(temperature, stream_of(self.seed, self.sequence), self.position)
-        return Root(self._token(self.position), key, noise=noise)
+        key = stream_key(self.seed, self.sequence, self.position, DRAFT)
+        drawn = self.position, self.temperature, self.seed, self.sequence
+        return Root(self._token(self.position), key, noise=noise_at(*drawn) if self.temperature else None)
 
     def verify(self, tree: Tree) -> Verdict:
         """Accept the path of the tree that agrees with the text."""

@@ -53,9 +53,9 @@ def evaluate(
     """Return the statistics of each prompt's rounds.
 
     texts: result of `continuations` for the same prompts and settings, to write them once for several policies.
-    drafter: drafts in replay instead of the pair's own draft. live: run the target on every tree; both ways count the
-    same rounds. Policies that cannot be replayed (residual rule, trees that start from the target's distribution,
-    rehearsals) always run live.
+    drafter: an oracle, which drafts in replay instead of the pair's own draft. live: run the target on every tree; both
+    ways count the same rounds. Policies that cannot be replayed (residual rule, trees that start from the target's
+    distribution, rehearsals) always run live.
     """
     rule = check_rule(policy, rule)
     live = live or not policy.exact or isinstance(policy, Rehearsed)

@@ -21,7 +21,6 @@ from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, parse, split, tried_by
 from c2t.prompts import Encoded, Prompt, spread
 from c2t.replay.lockstep import Continuation
-from c2t.sampling import DRAWS
 from c2t.statistics import Statistics
 from c2t.study.evaluate import StudySettings, continuations, encode, evaluate
 from c2t.study.oracle import Oracle, OracleDraft
@@ -259,5 +258,5 @@ def _condition(pair: Pair, chosen: Sequence[Prompt], encoded: Encoded, settings:
         files=tuple(dict.fromkeys(prompt.file for prompt in chosen)),
         prompts=len({id(prompt) for prompt in encoded.prompts}),
         texts=hashlib.sha256(repr(encoded.ids).encode()).hexdigest()[:16],
-        draws=DRAWS if settings.temperature else 1,
+        draws=settings.sampling.draws,
     )

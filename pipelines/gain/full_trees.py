@@ -12,7 +12,6 @@ from c2t.harvest.harvest import HarvestSettings, harvest
 from c2t.models.pairs import Pair, load_pair
 from c2t.prompts import Prompt
 from c2t.records.reader import is_complete
-from c2t.sampling import DRAWS
 from c2t.storage import paths as checkpoints
 
 HARVESTS = checkpoints.root() / "build" / "gain"
@@ -42,7 +41,7 @@ def kept(
     """Return the folder of a draft's full trees. They are harvested with the pair that `load` returns if it is not
     complete yet."""
     further = "".join(f"-{name}" for name in settings.columns)
-    further += f"-draws{DRAWS}" * (settings.temperature > 0)
+    further += f"-draws{settings.sampling.draws}" * (settings.temperature > 0)
     folder = build / f"{draft}-T{settings.temperature:g}-{len(prompts)}x{settings.max_new_tokens}{further}"
     if not is_complete(folder):
         harvest(load(), prompts, folder, settings, resume=True)

@@ -14,7 +14,7 @@ from c2t.policies import DySpec, DySpecThreshold
 from c2t.policies.dyspec import draw_value
 from c2t.policies.sampled import path_key
 from c2t.protocols import Root
-from c2t.sampling import uniforms
+from c2t.sampling import gumbel
 from c2t.tree import Nodes, Tree
 from tests.rounding import NETWORK
 from tests.test_tree import ancestry
@@ -44,7 +44,7 @@ class Dice:
             tree = tree.extend(tree.children(slot, torch.tensor([[[token]]]), one, one[0]))
         key = path_key(tree, torch.tensor([[tree.size - 1]]), KEYS[self.row, None])
         log_probs = (self.logits(self.row, path) / TEMPERATURE).log_softmax(-1)
-        return (log_probs - (-uniforms(key[0, 0], VOCABULARY).log()).log()).argsort(descending=True).tolist()
+        return (log_probs + gumbel(key[0, 0], torch.arange(VOCABULARY))).argsort(descending=True).tolist()
 
 
 def algorithm_1(dice: Dice, m: int, most: int) -> dict[tuple[int, ...], float]:

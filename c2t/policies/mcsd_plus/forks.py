@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.protocols import Root
-from c2t.sampling import Sampling, stream_key, uniforms
+from c2t.sampling import Sampling, gumbel, stream_key
 from c2t.tree import Tree
 from c2t.verify import Accepted
 
@@ -83,7 +83,7 @@ class Forks:
         values = sampling.process(self.ahead, sampler.seen).double().scatter(1, own, float("-inf"))
         if sampling.temperature:
             key = stream_key(sampling.seed, sampler.sequence, position, CANDIDATES)
-            values = values - (-uniforms(key, values.shape[1]).log()).log()  # Gumbel's trick
+            values = values + gumbel(key, torch.arange(values.shape[1], device=key.device))
         further = values.topk(min(count, values.shape[1]) - 1, dim=1)
         return torch.cat([own, torch.where(further.values.isfinite(), further.indices, -1)], 1)
 
