@@ -21,7 +21,7 @@ from c2t.kernels import walk
 from c2t.kernels.argmax import argmax
 from c2t.kernels.noise import Noise
 
-DRAWS = 2  # it rises when a seed draws other texts, or other trees grow along them
+DRAWS = 3  # it rises when a seed draws other texts, or other trees grow along them
 CACHED = 2**16  # noisy logits that fit a core's cache
 LEAST = 1e-4  # least temperature and penalty: logits divided by much less than this overflow
 

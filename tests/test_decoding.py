@@ -9,7 +9,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from c2t import decoding
+from c2t import decoding, noisy_draft
 from c2t.decoding import cut, generate
 from c2t.models.draft_lm import DraftLM
 from c2t.models.target import Target
@@ -249,6 +249,7 @@ def test_a_draft_of_the_targets_own_weights_is_accepted_in_full_at_any_temperatu
 ) -> None:
     """Greedy is no special case. Without the target's noise the most probable child is accepted as often as the target
     draws it."""
+    monkeypatch.setattr(noisy_draft, "HEARD", 1.0)
     target = toy_target(TINY, spread=0.25)
     sampling = Sampling(temperature=1.0, seed=3)
     _, steps = run(target, DraftLM(target), Eagle2(K=1, levels=1, N=None), [PROMPT] * AT_ONCE, sampling, new=2)

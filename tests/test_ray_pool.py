@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -21,6 +22,7 @@ from c2t.records.reader import read_columns
 from c2t.records.schema import COLUMNS
 from c2t.study.points import read_points
 from c2t.study.sweep import SweepSettings, candidates, sweep
+from tests import whole_float64
 from tests.small_pair import TURNS
 
 pytestmark = pytest.mark.slow
@@ -34,9 +36,15 @@ SMALL = HarvestSettings(K=3, levels=3, M=100, max_new_tokens=8, batch=2)
 def pool(small_pair: Pair) -> Iterator[RayPool]:
     """Two actors with the small pair. Only one cluster is started: that takes seconds."""
     places = {part: small_pair.sources[part][0] for part in ("target", "draft")}
-    with RayPool(partial(load_pair, **places, dtype=small_pair.target.model.dtype), LOCAL, 2) as made:
+    with RayPool(partial(load, **places, dtype=small_pair.target.model.dtype), LOCAL, 2) as made:
         yield made
     assert not ray.is_initialized()
+
+
+def load(**named: Any) -> Pair:
+    """Load the pair in an actor, whose float64 models have to be whole as well."""
+    whole_float64.install()
+    return load_pair(**named)
 
 
 def process(pair: Pair) -> int:

@@ -105,7 +105,8 @@ def trees(pair: Pair, temperature: float, prompts: Sequence[Prompt], max_new_tok
     sampling = Sampling(temperature)
     ids = encode(pair, prompts, max_new_tokens, sampling).ids
     policy = Eagle2(K, LEVELS, None, M=1000)
-    file = folder / f"{'-'.join(pair.marks.values())}-T{temperature:g}-{len(prompts)}x{max_new_tokens}.npz"
+    drawn = f"T{temperature:g}" + f"-draws{sampling.draws}" * (temperature > 0)
+    file = folder / f"{'-'.join(pair.marks.values())}-{drawn}-{len(prompts)}x{max_new_tokens}.npz"
     return recorded(pair, ids, policy, max_new_tokens, sampling, file)
 
 

@@ -3,7 +3,7 @@ other draft temperatures. Kept in a folder, so that a stopped study goes on."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.decoding import Step
-from c2t.models.draft import WrappedSession
-from c2t.models.pairs import AnyDraft, Pair
+from c2t.models.pairs import Pair
 from c2t.policies import Eagle2
-from c2t.protocols import NextTokenDistributions
+from c2t.protocols import Draft, NextTokenDistributions, Root
 from c2t.replay.lockstep import replay
 from c2t.sampling import Sampling
 from c2t.storage.atomic import new_file
@@ -26,37 +25,41 @@ POWERS = (0.7, 0.85, 1.2, 1.5)  # that probabilities are raised to: 1 / the draf
 COLUMNS = ("rank", "depth", "log_prob", "log_joint", "log_max_prob", "entropy", *(f"log_prob^{p:g}" for p in POWERS))
 
 
-class Watched(NamedTuple):
-    """Draft that keeps, of the round at hand, what the powers of its distributions sum to. sessions: the latest one."""
+class Watched:
+    """Policy that keeps the draft of the round at hand. It watches from there because a draft that hears the target's
+    noise is put between the session and the policy."""
 
-    draft: AnyDraft
-    sessions: list["WatchedSession"]
+    proposal, exact = Eagle2.proposal, Eagle2.exact
+    draft: "WatchedDraft"
 
-    @property
-    def hidden_size(self) -> int:
-        return self.draft.hidden_size
+    def __init__(self, policy: Eagle2):
+        self.policy, self.levels = policy, policy.levels
 
-    def session(self) -> "WatchedSession":
-        """Return a new session for one generation."""
-        self.sessions[:] = [WatchedSession(self.draft.session())]
-        return self.sessions[0]
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        self.draft = WatchedDraft(draft)
+        return self.policy(self.draft, root)
 
 
-class WatchedSession(WrappedSession):
-    """Session of the inner draft. sums: of this round, the slots of each call of `expand` and their log-sums."""
+class WatchedDraft:
+    """Draft of a round that keeps the slots of each call of `expand`, and what the powers of their distributions sum
+    to."""
 
-    sums: list[tuple[Int[Tensor, "B F"], Float[Tensor, "B F p"]]]
-
-    def observe(self, tokens: Tensor, features: Tensor, count: Tensor) -> None:
-        """See `DraftSession.observe`."""
-        super().observe(tokens, features, count)
-        self.sums = []
+    def __init__(self, draft: Draft):
+        self.draft = draft
+        self.slots: list[Int[Tensor, "B F"]] = []
+        self.sums: list[Float[Tensor, "B F p"]] = []
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
         rows = self.draft.expand(tree, slots)
-        self.sums.append((slots, rows.log_sums(POWERS)))
+        self.slots.append(slots)
+        self.sums.append(rows.log_sums(POWERS))
         return rows
+
+    def after(self, slots: Int[Tensor, "B n"]) -> Float[Tensor, "B n p"]:
+        """Return the log-sums of the distributions after these expanded slots."""
+        place = (slots[..., None] == torch.cat(self.slots, 1)[:, None]).int().argmax(-1)
+        return torch.cat(self.sums, 1).gather(1, place[..., None].expand(-1, -1, len(POWERS)))
 
 
 def recorded(
@@ -65,12 +68,13 @@ def recorded(
     """Return the nodes of this policy's trees along the target's texts, from the file if they are there."""
     if not file.is_file():
         texts = continuations(pair, ids, max_new_tokens, policy.levels, sampling)
-        watched, parts, trees, rows = Watched(pair.draft, []), [], 0, 0
+        watched, parts, trees, rows = Watched(policy), [], 0, 0
         for start in range(0, len(texts), BATCH):
             part = texts[start : start + BATCH]
-            for step in replay(watched, policy, part, seed=sampling.seed, sequences=range(start, start + len(part))):
+            drawn = {"seed": sampling.seed, "temperature": sampling.temperature}
+            for step in replay(pair.draft, watched, part, sequences=range(start, start + len(part)), **drawn):
                 if step.tree is not None:
-                    parts.append(_columns(step, watched.sessions[0], start, trees, rows))
+                    parts.append(_columns(step, watched.draft, start, trees, rows))
                     trees, rows = trees + len(step.rows), rows + len(parts[-1]["tree"])
         file.parent.mkdir(parents=True, exist_ok=True)
         with new_file(file) as new, new.open("wb") as out:
@@ -79,19 +83,13 @@ def recorded(
         return _nodes({name: found[name] for name in found.files})
 
 
-def _columns(step: Step, session: WatchedSession, first: int, trees: int, rows: int) -> dict[str, np.ndarray]:
+def _columns(step: Step, draft: WatchedDraft, first: int, trees: int, rows: int) -> dict[str, np.ndarray]:
     """Return the columns of a step's nodes, roots left out; `first`, `trees` and `rows` are counted before it."""
     tree, slots = step.tree, torch.arange(step.tree.size)
     drafted = tree.alive & (slots > 0)
     number = drafted.flatten().cumsum(0).view_as(drafted) - 1 + rows  # of each node among all
     parent = tree.parent.clamp(min=0)
-    sums = torch.zeros(*tree.parent.shape, len(POWERS))
-    for expanded, values in session.sums:
-        kept = expanded >= 0
-        place = torch.where(kept, expanded, tree.size)[..., None].expand_as(values)
-        sums = torch.nn.functional.pad(sums, (0, 0, 0, 1)).scatter(1, place, values)[:, : tree.size]
-    above = sums.gather(1, parent[..., None].expand_as(sums))
-    own = tree.log_prob[..., None] * torch.tensor(POWERS) - above
+    own = tree.log_prob[..., None] * torch.tensor(POWERS) - draft.after(parent)
     accepted = torch.zeros(len(step.rows), tree.size + 1, dtype=torch.bool)
     path = step.accepted.slots
     accepted.scatter_(1, torch.where(path > 0, path, tree.size), True)
