@@ -42,6 +42,7 @@ from pipelines import terminal
 from pipelines.bench import llama_cpp, upstream_eagle
 from pipelines.bench.contenders import (
     EARLY_EXIT,
+    HALF,
     INT8,
     INT8_PLAIN,
     INT8_TREE,
@@ -74,6 +75,7 @@ OTHERS = (
     INT8,
     LOOKUP,
     EARLY_EXIT,
+    HALF,
     *(name for names in PROGRAMS.values() for name in names),
 )  # what --skip can leave out
 Tell = Callable[[], None]
@@ -298,6 +300,7 @@ def main(
         field.ours.extend(rounded)
         for program in programs:
             field.others.update(running.enter_context(program.start(loaded)))
+        field.generate[:] = [loop for loop in field.generate if loop.name not in skipped]
         for name in skipped:
             field.others.pop(name, None)
         each, done = calls(field, -(-prompts // batch)), count(1 + sum(map(len, runs.written.values())))

@@ -191,8 +191,8 @@ def gain_at(file: str, score: str, tau: float, **of: Any) -> str:
 def decoding() -> str:
     """Return the table of speeds: every set where texts are decoded greedily one by one, else all sets together."""
     latest = {of_run(line): line for line in lines("decoding.jsonl")}  # a later run stands for an earlier one
-    pooled = {key[:2] for key in latest if key[2] == "all"} - {(0, 1)}
-    shown = [key for key in sorted(latest, key=lambda key: key[:2]) if key[2] == "all" or key[:2] not in pooled]
+    pooled = {key.texts for key in latest if key.set == "all" and key.texts[:2] != (0, 1)}
+    shown = [key for key in sorted(latest, key=lambda key: key.texts) if key.set == "all" or key.texts not in pooled]
     columns = ("texts", "way", "tokens/s", "/ plain", "/ transformers", "/ plain after the first token", "tau", "gamma")
     return table(
         (*columns, "same text"), [speed(latest[key]) for key in shown], origins([latest[key] for key in shown])
@@ -204,8 +204,8 @@ def origins(found: Iterable[dict[str, Any]]) -> str:
     the runs were."""
     places: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {}
     for line in found:
-        run, sort = line["configuration"], kind(*of_run(line)[:2])
-        size = f"{run['prompts']} prompts a set, up to {run['max_new_tokens']} new tokens, {computed(run)}"
+        run, sort = line["configuration"], kind(of_run(line).texts)
+        size = f"{run['prompts']} prompts a set, {computed(run)}"
         kinds = places.setdefault(source(line), (line, {}))[1].setdefault(size, [])
         kinds.extend([sort] * (sort not in kinds))
     several, notes = sum(len(sizes) for _, sizes in places.values()) > 1, []
@@ -218,7 +218,9 @@ def origins(found: Iterable[dict[str, Any]]) -> str:
 def decoding_in_brief() -> str:
     """Return the table of speeds of all sets together, where texts are decoded greedily one by one."""
     latest = {of_run(line): line for line in lines("decoding.jsonl")}
-    found = [line for key, line in latest.items() if key[:3] == (0, 1, "all")]
+    greedy = [key for key in latest if key.texts[:2] == (0, 1) and key.set == "all"]
+    shortest = min(key.texts for key in greedy)  # which all rivals have written
+    found = [latest[key] for key in greedy if key.texts == shortest]
     rows = []
     for line in found:
         figures = line["figures"]
@@ -233,20 +235,35 @@ def decoding_in_brief() -> str:
     return table(("way to decode", "tokens/s", "/ transformers", "same text"), rows, note)
 
 
-def kind(temperature: float, batch: int) -> str:
+class Texts(NamedTuple):
+    """How a run of `pipelines.bench decoding` wrote its texts."""
+
+    temperature: float
+    batch: int
+    new_tokens: int
+
+
+class Run(NamedTuple):
+    """What a line of `pipelines.bench decoding` is of."""
+
+    texts: Texts
+    set: str
+    contender: str
+
+
+def kind(texts: Texts) -> str:
     """Return how texts were decoded, as text."""
-    drawn = "greedy" if temperature == 0 else f"T = {temperature:g}"
-    return drawn + f", batch {batch}" * (batch > 1)
+    drawn = "greedy" if texts.temperature == 0 else f"T = {texts.temperature:g}"
+    return drawn + f", batch {texts.batch}" * (texts.batch > 1) + f", up to {texts.new_tokens} tokens"
 
 
 def speed(line: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells of a line of `pipelines.bench decoding`."""
-    temperature, batch, name, contender = of_run(line)
-    figures = line["figures"]
+    run, figures = of_run(line), line["figures"]
     ratios = ("against_plain", "against_transformers", "decoding_against_plain")
     return (
-        f"{name}, {kind(temperature, batch)}",
-        contender + f" ({figures['setting']})" * bool(figures["setting"]),
+        f"{run.set}, {kind(run.texts)}",
+        run.contender + f" ({figures['setting']})" * bool(figures["setting"]),
         f"{figures['tokens_per_second']:.1f}",
         *(interval(Interval(*figures[ratio])) for ratio in ratios),
         *(f"{figures[count]:.2f}" if count in figures else "" for count in ("tau", "gamma")),
@@ -254,10 +271,11 @@ def speed(line: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def of_run(line: dict[str, Any]) -> tuple[float, int, str, str]:
-    """Return temperature, batch size, set of prompts and contender of a line of `pipelines.bench decoding`."""
+def of_run(line: dict[str, Any]) -> Run:
+    """Return what a line of `pipelines.bench decoding` is of."""
     run, figures = line["configuration"], line["figures"]
-    return run["temperature"], run["batch"], figures["set"], figures["contender"]
+    texts = Texts(run["temperature"], run["batch"], run["max_new_tokens"])
+    return Run(texts, figures["set"], figures["contender"])
 
 
 def breakdown() -> str:
