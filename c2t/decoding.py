@@ -19,7 +19,7 @@ from c2t import display
 from c2t.errors import InputError
 from c2t.mixed_sampler import MixedSampler
 from c2t.models.deferred import DeferredSession
-from c2t.models.draft import DraftSession, NoDraft, WrappedSession
+from c2t.models.draft import DraftSession, NoDraft, WrappedSession, scale_of
 from c2t.models.rehearsing import RehearsingSession
 from c2t.models.remembering import RememberingSession
 from c2t.models.target import TargetSession
@@ -110,7 +110,7 @@ def hearing(draft: Any, policy: "Policy", root: Root) -> Any:
     ranks = policy.proposal == "ranked" and isinstance(draft, Draft)  # CUDA graphs grow trees by themselves
     if root.noise is None or not ranks or isinstance(draft, RehearsingSession):
         return draft
-    return NoisyDraft(draft, root.noise)
+    return NoisyDraft(draft, root.noise, scale_of(draft))
 
 
 def pace_of(policy: "Policy", rows: int) -> Pace | None:

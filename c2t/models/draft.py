@@ -162,6 +162,10 @@ class WrappedSession:
     def passes(self) -> Int[Tensor, " B"]:
         return self.draft.passes
 
+    @property
+    def scale(self) -> float:
+        return scale_of(self.draft)
+
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`."""
         self.draft.observe(tokens, features, count)
@@ -191,6 +195,11 @@ class WrappedSession:
     def join(self, other: "WrappedSession") -> None:
         """See `DraftSession.join`."""
         self.draft.join(other.draft)
+
+
+def scale_of(draft: object) -> float:
+    """Return what a draft's logits were multiplied by, and noise that is added to them has to be; 1 unless it says."""
+    return getattr(draft, "scale", 1.0)
 
 
 def computed(used: Bool[Tensor, "B F"]) -> Ragged:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from c2t.models.block import BlockDraft
 from c2t.models.conditioned import ConditionedDraft
-from c2t.models.draft import DraftSession, WrappedSession
+from c2t.models.draft import DraftSession, WrappedSession, scale_of
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.hydra import HydraDraft
@@ -20,7 +20,8 @@ from c2t.tree import Tree
 
 @dataclass(frozen=True)
 class ScaledDraft:
-    """Draft `draft`, its logits multiplied by `factor` behind everything that conditions it."""
+    """Draft `draft`, its logits multiplied by `factor` behind everything that conditions it, and the noise of the
+    target's draws with them: it ranks tokens as the draft does."""
 
     draft: (
         EagleDraft
@@ -49,6 +50,10 @@ class ScaledSession(WrappedSession):
     def __init__(self, draft: DraftSession, factor: float):
         super().__init__(draft)
         self.factor = factor
+
+    @property
+    def scale(self) -> float:
+        return self.factor * scale_of(self.draft)
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""

@@ -262,6 +262,8 @@ def main(
     for name in skipped:
         if name not in OTHERS:
             raise InputError(f"--skip {name!r} is none of: {'; '.join(OTHERS)}")
+    if HALF in skipped and batch > 1:
+        raise InputError(f"--skip {HALF!r}: in a batch it may be the faster loop, which the ratios are over")
     found = prompt_sets(pair, data, sets)
     wanted = prompts + CHOSEN_ON * batch
     for name, there in found.items():

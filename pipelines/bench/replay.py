@@ -28,6 +28,7 @@ from pipelines.stages import Clock, TimedDraft, TimedPolicy
 FULL = HarvestSettings()
 POLICY = Eagle2(FULL.K, FULL.levels, None, FULL.M)
 SAMPLING = Sampling(FULL.temperature, seed=FULL.seed)
+DRAWN = {"temperature": FULL.temperature, "seed": FULL.seed}
 NEW_TOKENS, LIVE_TOKENS = 32, 6
 TARGET, MATCHING = "target", "matching the text"
 Way = Callable[[DraftModel, Policy, Clock], Iterable[Step]]
@@ -66,9 +67,11 @@ def ways(pair: Pair, ids: Sequence[Sequence[int]]) -> dict[str, Way]:
         "live, one by one": lambda *how: (step for one in ids for step in live([one], *how)),
         f"live, batch of {len(ids)}": lambda *how: live(ids, *how),
         f"lock step, batch of {len(ids)}": lambda draft, policy, clock: clock.each(
-            MATCHING, replay(draft, policy, texts(clock))
+            MATCHING, replay(draft, policy, texts(clock), **DRAWN)
         ),
-        "all positions": lambda draft, policy, clock: clock.each(MATCHING, replay_all(draft, policy, texts(clock))),
+        "all positions": lambda draft, policy, clock: clock.each(
+            MATCHING, replay_all(draft, policy, texts(clock), **DRAWN)
+        ),
     }
 
 

@@ -59,8 +59,10 @@ def needed_prompts(count: float) -> str:
 
 
 def conditions() -> list[dict[str, Any]]:
-    """Return the lines of the real pair, those of a draft together."""
-    return sorted(lines(TREES), key=lambda line: (line["configuration"]["draft"], line["configuration"]["temperature"]))
+    """Return the lines of the real pair, those of a draft together; a later line stands for an earlier one."""
+    runs = ((line["configuration"], line) for line in lines(TREES))
+    found = {(run["draft"], run["temperature"]): line for run, line in runs}
+    return [found[key] for key in sorted(found)]
 
 
 def trees() -> str:

@@ -26,7 +26,7 @@ from pipelines.gain.subtrees import cuts, read_nodes
 from pipelines.gain.variants import RIVALS, scores
 
 RESULTS = checkpoints.root() / "data" / "results" / "gain-calibration.jsonl"
-TEMPERATURE = 0.0  # sampled texts have noise, which a draft adds to its logits: multiplied, they would rank others
+TEMPERATURE = 0.4
 
 
 def main(

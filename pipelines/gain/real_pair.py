@@ -82,6 +82,7 @@ def main(
             loaded = load_pair(PAIR, draft=draft, dtype=torch.float32)
             run = {"draft": draft, "temperature": temperature, "prompts": len(asked), "learned_from": len(known)}
             run |= {"max_new_tokens": max_new_tokens, "pair": PAIR, "sources": loaded.marks}
+            run |= {"draws": Sampling(temperature).draws} if temperature else {}
             if run not in done:
                 nodes, source = (
                     trees(loaded, temperature, chosen, max_new_tokens, build / f"{PAIR}-{name}")

@@ -154,6 +154,9 @@ def test_ways_can_be_left_out(home: Path, tmp_path: Path) -> None:
     assert list(tmp_path.glob("lines*")) == [out]  # a comparison that has ended keeps no runs
     done = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, "--skip", "early exit"])
     assert isinstance(done.exception, InputError)
+    half = ["--skip", "transformers, bfloat16", "--batch", "2"]
+    refused = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, *half])
+    assert "in a batch it may be the faster loop" in str(refused.exception)
     assert "--skip 'early exit' is none of: c2t in int8; transformers, prompt lookup; " in str(done.exception)
 
 

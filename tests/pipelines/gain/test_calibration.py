@@ -21,12 +21,12 @@ def test_probabilities_are_sharpened_and_ratios_shown(tmp_path: Path, monkeypatc
     arguments = ["calibration", "--scales", "2", "--limit", "3", "--max-new-tokens", "12", "--build", str(tmp_path)]
     arguments += ["--out", str(tmp_path / "lines.jsonl")]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert "eagle, T = 0, logits x 2: gamma over that of the best untrained tree" in done.stdout
+    assert "eagle, T = 0.4, logits x 2: gamma over that of the best untrained tree" in done.stdout
     assert "threshold on P, logits as they were" in done.stdout
     line = json.loads((tmp_path / "lines.jsonl").read_text())
     assert line["configuration"]["scale"] == 2
     assert "threshold on P, logits as they were" in {row[1] for row in line["figures"]["rows"]}
-    before, after = (read_nodes(next((tmp_path / "harvest").glob(f"{name}-T0-*"))) for name in ("eagle", "eagle-x2"))
+    before, after = (read_nodes(next((tmp_path / "harvest").glob(f"{name}-T0.4-*"))) for name in ("eagle", "eagle-x2"))
     first = [nodes.columns["rank"][:10] for nodes in (before, after)]
     assert (before.token[:10] == after.token[:10]).all()
     assert (first[0] == first[1]).all()

@@ -2,6 +2,7 @@
 judged on, and the draft's reliability."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from c2t.sampling import Sampling
 from c2t.statistics import total
 from c2t.study.evaluate import encode, evaluate
 from c2t.study.points import Point
+from c2t.tree import Tree
 from pipelines.docs.real_pair import needed_prompts
 from pipelines.gain import real_pair, recorded_trees
 from pipelines.gain.real_pair import EAGLE2, PLAIN, TEMPERED, judged
@@ -32,6 +34,26 @@ def test_log_sums_normalise_another_temperature() -> None:
         sharpened = (power * logits).log_softmax(-1)
         own = power * logits.log_softmax(-1) - sums[..., None]
         assert (own - sharpened).abs().max() <= growth(11, torch.float64) * (1 + sharpened.abs().max())
+
+
+class Distributions(NamedTuple):
+    """Draft with distributions of its own after each slot."""
+
+    logits: torch.Tensor
+
+    def expand(self, tree: Tree, slots: torch.Tensor) -> NextTokenDistributions:
+        rows = torch.arange(len(slots))[:, None]
+        return NextTokenDistributions(self.logits[rows, slots.clamp(min=0)])
+
+
+def test_sums_of_powers_are_those_of_the_slot_that_is_asked_for() -> None:
+    logits = torch.randn(2, 5, 11, generator=torch.Generator().manual_seed(0))
+    watched, tree = recorded_trees.WatchedDraft(Distributions(logits)), Tree.root(torch.tensor([1, 2]))
+    for slots in ([[0], [0]], [[2, 1], [3, -1]], [[4, -1], [1, 2]]):
+        watched.expand(tree, torch.tensor(slots))
+    asked = torch.tensor([[0, 1, 2, 4], [2, 0, 3, 1]])
+    expected = [(power * logits.log_softmax(-1)).logsumexp(-1).gather(1, asked) for power in recorded_trees.POWERS]
+    torch.testing.assert_close(watched.after(asked), torch.stack(expected, -1))
 
 
 @pytest.mark.slow
