@@ -244,7 +244,7 @@ class Texts(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a line of `pipelines.bench decoding` is of."""
+    """Texts, set of prompts and contender of a line of `pipelines.bench decoding`."""
 
     texts: Texts
     set: str
