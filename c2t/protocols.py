@@ -223,8 +223,8 @@ class RecordingDraft:
     """Draft of a round that keeps the slots it expanded and parts of the distributions.
 
     slots: the slots of each call of `expand`. names: parts of the distributions to keep: "top_probs", the TOP_PROBS
-    largest probabilities, or "hidden", the draft's hidden states. `after` finds a slot only if it keeps its number
-    until the tree is verified.
+    largest probabilities; "hidden", the draft's hidden states; or "log_sums" of POWERS. `after` finds a slot only if it
+    keeps its number until the tree is verified.
     """
 
     def __init__(self, draft: Draft, names: Sequence[str] = ()):
@@ -255,7 +255,9 @@ class RecordingDraft:
 
 
 TOP_PROBS = 10
+POWERS = (0.7, 0.85, 1.2, 1.5)  # that probabilities are raised to: 1 / another temperature of the draft
 READ: dict[str, Callable[[NextTokenDistributions], Tensor]] = {
     "top_probs": lambda rows: rows.top(TOP_PROBS)[1].exp(),
     "hidden": lambda rows: rows.hidden,
+    "log_sums": lambda rows: rows.log_sums(POWERS),
 }

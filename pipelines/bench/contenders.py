@@ -19,7 +19,7 @@ PLAIN, TREE, REHEARSED = "c2t, plain", "c2t, tree", "c2t, rehearsed"
 INT8, INT8_PLAIN, INT8_TREE = "c2t in int8", "c2t in int8, plain", "c2t in int8, tree"
 LOOKUP, EARLY_EXIT = "transformers, prompt lookup", "transformers, early exit"
 DTYPES = ("float32", "bfloat16")
-HALF = "transformers, bfloat16"
+HALF = f"transformers, {DTYPES[1]}"
 LOOKED_UP = (3, 5, 10)  # tokens that prompt lookup copies at once
 EXITS = (1 / 3, 2 / 3)  # share of the layers after which early exit drafts
 

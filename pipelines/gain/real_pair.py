@@ -23,6 +23,7 @@ from jaxtyping import Float
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies import Eagle2
 from c2t.prompts import Prompt, default_prompts
+from c2t.protocols import POWERS
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
 from c2t.storage.results import append_line, result_line
@@ -32,7 +33,7 @@ from c2t.study.pareto import gamma_at
 from c2t.study.points import Point
 from pipelines import options, terminal
 from pipelines.gain.full_trees import HARVESTS, Build
-from pipelines.gain.recorded_trees import POWERS, recorded
+from pipelines.gain.recorded_trees import recorded
 from pipelines.gain.reliability import reliability
 from pipelines.gain.subtrees import Nodes, along, cuts, eagle2
 from pipelines.gain.variants import VARIANTS, transferred

@@ -7,59 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from c2t.decoding import Step
 from c2t.models.pairs import Pair
 from c2t.policies import Eagle2
-from c2t.protocols import Draft, NextTokenDistributions, Root
+from c2t.protocols import POWERS
 from c2t.replay.lockstep import replay
 from c2t.sampling import Sampling
 from c2t.storage.atomic import new_file
 from c2t.study.evaluate import BATCH, continuations
-from c2t.tree import Tree
 from pipelines.gain.subtrees import Nodes
 
-POWERS = (0.7, 0.85, 1.2, 1.5)  # that probabilities are raised to: 1 / the draft's temperature
 COLUMNS = ("rank", "depth", "log_prob", "log_joint", "log_max_prob", "entropy", *(f"log_prob^{p:g}" for p in POWERS))
-
-
-class Watched:
-    """Policy that keeps the draft of the round at hand. It watches from there because a draft that hears the target's
-    noise is put between the session and the policy."""
-
-    proposal, exact = Eagle2.proposal, Eagle2.exact
-    draft: "WatchedDraft"
-
-    def __init__(self, policy: Eagle2):
-        self.policy, self.levels = policy, policy.levels
-
-    def __call__(self, draft: Draft, root: Root) -> Tree:
-        self.draft = WatchedDraft(draft)
-        return self.policy(self.draft, root)
-
-
-class WatchedDraft:
-    """Draft of a round that keeps the slots of each call of `expand`, and what the powers of their distributions sum
-    to."""
-
-    def __init__(self, draft: Draft):
-        self.draft = draft
-        self.slots: list[Int[Tensor, "B F"]] = []
-        self.sums: list[Float[Tensor, "B F p"]] = []
-
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """See `c2t.protocols.Draft.expand`."""
-        rows = self.draft.expand(tree, slots)
-        self.slots.append(slots)
-        self.sums.append(rows.log_sums(POWERS))
-        return rows
-
-    def after(self, slots: Int[Tensor, "B n"]) -> Float[Tensor, "B n p"]:
-        """Return the log-sums of the distributions after these expanded slots."""
-        place = (slots[..., None] == torch.cat(self.slots, 1)[:, None]).int().argmax(-1)
-        return torch.cat(self.sums, 1).gather(1, place[..., None].expand(-1, -1, len(POWERS)))
 
 
 def recorded(
@@ -68,13 +27,14 @@ def recorded(
     """Return the nodes of this policy's trees along the target's texts, from the file if they are there."""
     if not file.is_file():
         texts = continuations(pair, ids, max_new_tokens, policy.levels, sampling)
-        watched, parts, trees, rows = Watched(policy), [], 0, 0
+        parts, trees, rows = [], 0, 0
+        drawn = {"seed": sampling.seed, "temperature": sampling.temperature}
         for start in range(0, len(texts), BATCH):
             part = texts[start : start + BATCH]
-            drawn = {"seed": sampling.seed, "temperature": sampling.temperature}
-            for step in replay(pair.draft, watched, part, sequences=range(start, start + len(part)), **drawn):
+            numbers = range(start, start + len(part))
+            for step in replay(pair.draft, policy, part, sequences=numbers, record=["log_sums"], **drawn):
                 if step.tree is not None:
-                    parts.append(_columns(step, watched.draft, start, trees, rows))
+                    parts.append(_columns(step, start, trees, rows))
                     trees, rows = trees + len(step.rows), rows + len(parts[-1]["tree"])
         file.parent.mkdir(parents=True, exist_ok=True)
         with new_file(file) as new, new.open("wb") as out:
@@ -83,13 +43,13 @@ def recorded(
         return _nodes({name: found[name] for name in found.files})
 
 
-def _columns(step: Step, draft: WatchedDraft, first: int, trees: int, rows: int) -> dict[str, np.ndarray]:
+def _columns(step: Step, first: int, trees: int, rows: int) -> dict[str, np.ndarray]:
     """Return the columns of a step's nodes, roots left out; `first`, `trees` and `rows` are counted before it."""
     tree, slots = step.tree, torch.arange(step.tree.size)
     drafted = tree.alive & (slots > 0)
     number = drafted.flatten().cumsum(0).view_as(drafted) - 1 + rows  # of each node among all
     parent = tree.parent.clamp(min=0)
-    own = tree.log_prob[..., None] * torch.tensor(POWERS) - draft.after(parent)
+    own = tree.log_prob[..., None] * torch.tensor(POWERS) - step.extra["draft"].after(parent, "log_sums")
     accepted = torch.zeros(len(step.rows), tree.size + 1, dtype=torch.bool)
     path = step.accepted.slots
     accepted.scatter_(1, torch.where(path > 0, path, tree.size), True)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from matplotlib.figure import Figure
 
-from pipelines.gain.recorded_trees import POWERS
+from c2t.protocols import POWERS
 from pipelines.gain.subtrees import Nodes
 from pipelines.papers import drawing
 

@@ -11,7 +11,7 @@ import torch
 from c2t.models.pairs import load_pair
 from c2t.policies import Eagle2
 from c2t.prompts import default_prompts, read_prompts
-from c2t.protocols import DraftVocabulary, NextTokenDistributions
+from c2t.protocols import POWERS, DraftVocabulary, NextTokenDistributions, RecordingDraft
 from c2t.sampling import Sampling
 from c2t.statistics import total
 from c2t.study.evaluate import encode, evaluate
@@ -48,12 +48,12 @@ class Distributions(NamedTuple):
 
 def test_sums_of_powers_are_those_of_the_slot_that_is_asked_for() -> None:
     logits = torch.randn(2, 5, 11, generator=torch.Generator().manual_seed(0))
-    watched, tree = recorded_trees.WatchedDraft(Distributions(logits)), Tree.root(torch.tensor([1, 2]))
+    kept, tree = RecordingDraft(Distributions(logits), ["log_sums"]), Tree.root(torch.tensor([1, 2]))
     for slots in ([[0], [0]], [[2, 1], [3, -1]], [[4, -1], [1, 2]]):
-        watched.expand(tree, torch.tensor(slots))
+        kept.expand(tree, torch.tensor(slots))
     asked = torch.tensor([[0, 1, 2, 4], [2, 0, 3, 1]])
-    expected = [(power * logits.log_softmax(-1)).logsumexp(-1).gather(1, asked) for power in recorded_trees.POWERS]
-    torch.testing.assert_close(watched.after(asked), torch.stack(expected, -1))
+    expected = [(power * logits.log_softmax(-1)).logsumexp(-1).gather(1, asked) for power in POWERS]
+    torch.testing.assert_close(kept.after(asked, "log_sums"), torch.stack(expected, -1))
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_recorded_nodes_are_those_of_a_replay(tmp_path: Path) -> None:
     assert (nodes.tree[~first] == nodes.tree[above[~first]]).all()
     joint = nodes.columns["log_prob"] + np.where(first, 0, nodes.columns["log_joint"][above])
     np.testing.assert_allclose(joint, nodes.columns["log_joint"], atol=1e-4)
-    for power in recorded_trees.POWERS:  # siblings keep their order and their odds to that power
+    for power in POWERS:  # siblings keep their order and their odds to that power
         gaps = (np.diff(nodes.columns[name][:3]) for name in ("log_prob", f"log_prob^{power:g}"))
         np.testing.assert_allclose(power * next(gaps), next(gaps), atol=1e-4)
     again = recorded_trees.recorded(pair, [], POLICY, 8, sampling, tmp_path / "nodes.npz")  # read, not made
@@ -113,7 +113,7 @@ def test_a_draft_that_is_too_unsure_is_seen() -> None:
     n, true = 20_000, rng.uniform(0.05, 0.95, 20_000)
     logit = np.log(true / (1 - true))
     columns = {"log_prob": -np.log1p(np.exp(-logit / 1.5)), "rank": np.zeros(n)}
-    columns |= {f"log_prob^{p:g}": -np.log1p(np.exp(-p * logit / 1.5)) for p in recorded_trees.POWERS}
+    columns |= {f"log_prob^{p:g}": -np.log1p(np.exp(-p * logit / 1.5)) for p in POWERS}
     nothing = np.zeros(0, int)
     number, prompt = np.arange(n), np.arange(n) % 2
     accepted = rng.random(n) < true
