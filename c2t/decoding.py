@@ -76,7 +76,7 @@ def draft_session(
     if isinstance(policy, Rehearsed):
         if not isinstance(verifier, TargetVerifier):
             raise InputError(f"Rehearsed: {ONLY}")
-        return RehearsingSession(draft_session(drafter, policy.policy, rows), verifier.rehearsal, speculate)
+        return RehearsingSession(draft_session(drafter, policy.policy, rows), verifier.rehearsal, speculate, guess)
     if drafter is None or not policy.levels or (isinstance(policy, Budget) and policy.never_drafts(rows)):
         return NoDraft()
     session = drafter.session()
@@ -92,16 +92,24 @@ def speculate(
     draft: DraftSession | WrappedSession | NoDraft, policy: "Policy", verifier: "Verifier", record: Sequence[str] = ()
 ) -> tuple["Step", "Committed"]:
     """Play one round: guess a tree, let the target verify it, and return what it has committed."""
-    root = verifier.root()
-    seen = hearing(draft, policy, root)
-    seen = RecordingDraft(seen, record) if record else seen
-    tree = policy(seen, root._replace(noise=None))  # guess: a tree of tokens under the root
-    draft.refuse_nan()  # once a round, when the tree is there: a look at every level would wait for the device
+    tree, seen = guess(draft, policy, verifier, record)
     verdict = verifier.verify(tree)  # verify and accept: one target forward over all of them, the path that it chooses
     new = verdict.committed
     extra = {**verdict.extra, **({"draft": seen} if record else {})}
     rows, position = verdict.rows, verdict.position
     return Step(rows, position, tree, verdict.accepted, new.tokens[:, 1:], new.count, draft.passes, extra), new
+
+
+def guess(
+    draft: DraftSession | WrappedSession | NoDraft, policy: "Policy", verifier: "Verifier", record: Sequence[str] = ()
+) -> tuple[Tree, Any]:
+    """Return a tree of tokens under the verifier's root, and the draft as the policy has seen it."""
+    root = verifier.root()
+    seen = hearing(draft, policy, root)
+    seen = RecordingDraft(seen, record) if record else seen
+    tree = policy(seen, root._replace(noise=None))
+    draft.refuse_nan()  # once a round, when the tree is there: a look at every level would wait for the device
+    return tree, seen
 
 
 def hearing(draft: Any, policy: "Policy", root: Root) -> Any:

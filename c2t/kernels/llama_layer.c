@@ -130,7 +130,8 @@ typedef struct {
     }
 
 /* For weights of 4 bits: a byte holds column i's in its low half and column W + i's in its high half, and before each
-   GROUP of inputs stand a scale of each column and the number that 0 stands for, in fp16. */
+   GROUP of inputs stand a scale of each column and the number that 0 stands for, in fp16. Left to itself GCC 12 keeps the
+   loop over a group from six rows on, and then moves every sum around it: 7 rows took 1.4 times as long. */
 #define PASS_OF_NIBBLES(COUNT)                                                                                    \
     static void nibbles_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {          \
         const char *w = panel;                                                                                    \
@@ -150,7 +151,7 @@ typedef struct {
             w += 4 * W;                                                                                           \
             __m512i sum[COUNT][2];                                                                                \
             for (int r = 0; r < COUNT; r++) sum[r][0] = sum[r][1] = _mm512_setzero_si512();                       \
-            for (int k = 0; k < GROUP / 4; k++, w += 4 * W) {                                                     \
+            _Pragma("GCC unroll 8") for (int k = 0; k < GROUP / 4; k++, w += 4 * W) {                             \
                 __builtin_prefetch(next.words, 0, 2), next.words += next.step;                                    \
                 __m512i both = _mm512_loadu_si512(w), left = _mm512_and_si512(both, low);                         \
                 __m512i right = _mm512_and_si512(_mm512_srli_epi32(both, 4), low);                                \

@@ -5,7 +5,7 @@ guesses and goes on, and the target verifies what that has written. The cheaper 
 here, as in QuantSpec (Tiwari et al. 2025).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,11 +24,12 @@ ONLY = "a target rehearses while it decodes, and not where it is viewed, recorde
 
 @dataclass(frozen=True)
 class Rehearsed(Around):
-    """Chains that the target in 4 bits has written, in so many `rounds` of its own with the trees of `policy`.
+    """Chains that the target in 4 bits has written, in so many `rounds` of its own with the trees of `policy`, and
+    behind each chain the tree that the next round would have had.
 
     In 4 bits it reads a sixth of float32's bytes, or a third of bf16's, and chooses nearly always what the target
     chooses, so that a round of the target commits what several rounds have found. A rehearsal draws with the random
-    numbers that the target will draw with. But whatever the chain is, the target draws its own tokens along it, and its
+    numbers that the target will draw with. But whatever the tree is, the target draws its own tokens along it, and its
     law is kept.
     """
 
@@ -49,20 +50,32 @@ class Rehearsed(Around):
 
     @property
     def levels(self) -> int:
-        """Layers of drafted nodes at most: each round writes a token more than its tree has levels."""
-        return self.rounds * (self.policy.levels + 1)
+        """Layers of drafted nodes at most: each round writes a token more than its tree has levels, and the last tree
+        is left to the target."""
+        return self.rounds * (self.policy.levels + 1) + self.policy.levels
 
     @property
     def size(self) -> Size:
         """See `Size`."""
         tokens, candidates = self.policy.size
-        return Size(max(tokens, 1 + self.levels), candidates)
+        return Size(self.rounds * (self.policy.levels + 1) + tokens, candidates)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         rehearse = getattr(draft, "rehearse", None)
         if rehearse is None:
             raise InputError(f"Rehearsed: {ONLY}")
-        return chains(*rehearse(self.policy, self.rounds))
+        tokens, count, tail = rehearse(self.policy, self.rounds)
+        chain = chains(tokens, count)
+        return chain if tail is None else grafted(chain, count, tail)
+
+
+def grafted(chain: Tree, count: Int[Tensor, " B"], tail: Tree) -> Tree:
+    """Return the chains, of count[r] tokens each, with the nodes of the trees behind them that their last tokens are
+    the roots of."""
+    last = count[:, None] - 1
+    nodes = tail.take(torch.arange(1, tail.size, device=last.device).expand(len(last), -1))
+    parent = torch.where(nodes.parent > 0, nodes.parent + chain.size - 1, last)
+    return chain.extend(replace(nodes, parent=parent, depth=nodes.depth + last), tail.capped)
 
 
 def chains(tokens: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> Tree:
