@@ -21,10 +21,11 @@ from c2t.tree import Tree
 
 
 class Known(NamedTuple):
-    """Costs and promise of rounds of some number of rows."""
+    """Costs and promise of rounds of some number of rows. timed: the costs of rounds that are timed."""
 
     costs: RowCosts
     promised: Promise
+    timed: RowCosts
 
 
 @dataclass(frozen=True)
@@ -109,14 +110,16 @@ class Budget(Around):
 
     def _for_rows(self, rows: int) -> RowCosts | None:
         """Return the costs of rounds of so many rows, None if this round does not draft."""
-        costs, promised = self._of(rows)
+        costs, promised, timed = self._of(rows)
         if self.pace is None or promised.gain < HOPELESS:
             return costs if promised.gain > 1 + DOUBT else None
-        return costs if self.pace.drafts(rows, promised) else None
+        costs = timed if self.pace.timing else costs
+        return costs if self.pace.drafts(costs, promised) else None
 
     def _of(self, rows: int) -> Known:
         if rows not in self._known:
-            self._known[rows] = Known(RowCosts(self.costs, rows), best_promise(self.costs, rows))
+            costs, drift = self.costs, None if self.pace is None else self.pace.drift
+            self._known[rows] = Known(RowCosts(costs, rows), best_promise(costs, rows), RowCosts(costs, rows, drift))
         return self._known[rows]
 
     @cached_property

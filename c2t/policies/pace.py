@@ -5,9 +5,10 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from c2t.policies.round_costs import DOUBT, Promise
+from c2t.policies.drift import Drift
+from c2t.policies.round_costs import DOUBT, Promise, RowCosts
 
 # By how much more trees must be ahead, for every doubling of the rows, where no row takes the place of one that has
 # ended: with trees the rows end further apart, which no round shows. With 16 texts of one length, rounds 1.09 times as
@@ -80,8 +81,17 @@ class Ways:
             self.forget()
 
 
+class Asked(NamedTuple):
+    """A round that is timed: drafting: the way that it goes. costs: of its number of rows."""
+
+    ways: Ways
+    drafting: bool
+    costs: RowCosts
+
+
 class Pace:
-    """Memory of what rounds of a budget took, by the number of rows: it says whether the next one drafts.
+    """Memory of what rounds of a budget took, by the number of rows: it says whether the next one drafts, and, as the
+    drift of the costs, how many tokens are to be verified then.
 
     Every so often a few rounds go the other way, so that both are known from the same minute of the machine. Which
     tokens are verified then depends on the clock, and still not on what the target is about to say, so the text's law
@@ -89,20 +99,26 @@ class Pace:
     """
 
     def __init__(self) -> None:
+        self.drift = Drift()
         self._ways: dict[int, Ways] = {}
         self._doubt: float | None = None  # of the round that is being timed
-        self._asked: tuple[Ways, bool] | None = None  # that round, and the way that it goes
-        self._before: tuple[Ways, bool] | None = None  # the round before
+        self._asked: Asked | None = None  # that round
+        self._before: Asked | None = None  # the round before
 
-    def drafts(self, rows: int, promise: Promise) -> bool:
-        """Return True if a round of so many rows should draft."""
+    @property
+    def timing(self) -> bool:
+        """True while a round is timed."""
+        return self._doubt is not None
+
+    def drafts(self, costs: RowCosts, promise: Promise) -> bool:
+        """Return True if a round should draft. costs, promise: of rounds of its number of rows."""
         if self._doubt is None:
             return promise.gain > 1 + DOUBT
-        if rows not in self._ways:
-            self._ways[rows] = Ways(promise)
-        ways = self._ways[rows]
-        self._asked = ways, ways.draft(self._doubt)
-        return self._asked[1]
+        if costs.rows not in self._ways:
+            self._ways[costs.rows] = Ways(promise)
+        ways = self._ways[costs.rows]
+        self._asked = Asked(ways, ways.draft(self._doubt), costs)
+        return self._asked.drafting
 
     def begin(self, doubt: float = DOUBT) -> float:
         """Note that a timed round begins; return the time."""
@@ -120,8 +136,10 @@ class Pace:
             tokens = int(step.count.sum())  # which waits for the device
             seconds = time.perf_counter() - start
             if usual and self._before == asked:
-                ways, way = asked
-                ways.add(way, seconds, tokens / len(step.rows))
+                ways, drafting, costs = asked
+                ways.add(drafting, seconds, tokens / len(step.rows))
+                verified = int(step.tree.sizes.sum())
+                self.drift.add(verified, seconds / costs.predicted(int(step.draft_passes.max()), verified))
         self._before = asked
 
     def watch(self, steps: Iterator[Any], rows: int) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from c2t.errors import InputError
 from c2t.kernels.paying import Yields, between
+from c2t.policies.drift import Drift
 
 DOUBT = 0.05  # what costs and yields may be wrong by: they were measured on other texts, and machines vary by as much
 
@@ -178,15 +179,23 @@ def best_promise(costs: RoundCosts, rows: int) -> Promise:
 class RowCosts:
     """Costs and yield of rounds of so many rows, as arrays: a budget reads them at every level of every round.
 
-    start: seconds of a round with trees but for its forwards.
+    drift: of the rounds that are played, which corrects the target's forwards. start: seconds of a round with trees but
+    for its forwards.
     """
 
-    def __init__(self, costs: RoundCosts, rows: int):
-        self.costs, self.rows = costs, rows
+    def __init__(self, costs: RoundCosts, rows: int, drift: Drift | None = None):
+        self.costs, self.rows, self.drift = costs, rows, drift
+        self.fits = 0  # of the drift, when the arrays were made
         self.start = costs.rest.seconds(rows, 1) - costs.rest.a_level - rows * costs.rest.a_level_row
         calibration, children = costs.profile.calibration, costs.profile.children
         sure, accepted, parents, promised = (np.array(each, dtype=float) for each in (*calibration, *children))
         self._yields = Yields(sure, accepted, parents, promised, verify=np.zeros(0), draft=np.zeros(0))
+
+    def predicted(self, levels: int, verified: int) -> float:
+        """Return the seconds that a round with so many levels takes by the costs alone, if these are as wide as those
+        of the profile; verified: tokens of all rows, roots included."""
+        widths = [self.rows * width for width in self.costs.profile.widths[:levels]]
+        return float(self.costs.seconds(self.rows, widths, np.array([verified]))[0])
 
     def level(self, width: int) -> float:
         """Return the seconds of a level that is expanded from so many tokens of all rows."""
@@ -197,8 +206,13 @@ class RowCosts:
         many tokens more. They grow where more is asked for than before."""
         known = self._yields
         most = self.rows + drafted + width * known.promised.shape[1]
-        if most >= len(known.verify):
-            known = replace(known, verify=self.costs.verify.over(np.arange(2.0 * most + 1)))
+        moved = self.drift is not None and self.drift.fits > self.fits
+        if moved or most >= len(known.verify):
+            sizes = np.arange(max(2.0 * most + 1, len(known.verify)))
+            seconds = self.costs.verify.over(sizes)
+            if self.drift is not None:
+                seconds, self.fits = seconds * self.drift.over(sizes), self.drift.fits
+            known = replace(known, verify=seconds)
         if width >= len(known.draft):
             rest = self.costs.rest.a_level + self.rows * self.costs.rest.a_level_row
             known = replace(known, draft=rest + self.costs.draft.over(np.arange(2.0 * width + 1)))

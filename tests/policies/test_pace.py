@@ -1,6 +1,7 @@
 """Real rounds decide whether a budget drafts, and the text stays what it is."""
 
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ from c2t.decoding import generate, pace_of
 from c2t.models.pairs import Pair
 from c2t.policies import Budget, Eagle2, Plain, pace
 from c2t.policies.pace import Pace
-from c2t.policies.round_costs import DOUBT, Promise, best_promise
+from c2t.policies.round_costs import DOUBT, Promise, RowCosts, best_promise
 from c2t.policies.spec import parse
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
@@ -21,6 +22,17 @@ from tests.small_pair import TURNS
 from tests.toys import PROMPTS, emitted, toy_drafts, toy_target
 
 ROWS = 8
+
+
+@cache
+def costs(rows: int) -> RowCosts:
+    return RowCosts(toy_costs(2), rows)
+
+
+def step(rows: int, count: torch.Tensor) -> SimpleNamespace:
+    """A round with trees of three tokens."""
+    tree = SimpleNamespace(sizes=torch.full((rows,), 3))
+    return SimpleNamespace(rows=[0] * rows, count=count, tree=tree, draft_passes=torch.full((rows,), 2))
 
 
 class Machine:
@@ -43,12 +55,12 @@ class Machine:
         ways, won, spent = [], 0.0, 0.0
         for number in range(rounds):
             start = subject.begin()
-            way = subject.drafts(ROWS, promised)
+            way = subject.drafts(costs(ROWS), promised)
             count = self.random.binomial(2, (self.tokens - 1) / 2, ROWS) + 1 if way else np.ones(ROWS)
             seconds = (self.slower(number) if way else 1.0) * self.random.normal(1.0, 0.05)
             seconds *= 4 if self.random.random() < 0.03 else 1  # the machine does something else
             self.time += seconds * load(number)
-            subject.end(SimpleNamespace(rows=[0] * ROWS, count=torch.tensor(count)), start, usual(number))
+            subject.end(step(ROWS, torch.tensor(count)), start, usual(number))
             ways.append(way)
             won, spent = won + count.mean(), spent + seconds
         return ways, won / spent * 1.09  # what a plain round takes on average
@@ -92,17 +104,17 @@ def test_a_load_that_slows_all_rounds_alike_changes_nothing(monkeypatch: pytest.
 def test_a_fixed_batch_asks_for_more(rows: int, drafts: bool) -> None:
     """With trees its rows end further apart, which no round shows."""
     subject, promised = Pace(), Promise(1.6, 1.45)
-    step = SimpleNamespace(rows=[0] * rows, count=torch.full((rows,), 2))
-    found = [subject.drafts(rows, promised) for _ in subject.watch(iter([step] * 5), rows)]
+    played = step(rows, torch.full((rows,), 2))
+    found = [subject.drafts(costs(rows), promised) for _ in subject.watch(iter([played] * 5), rows)]
     assert found == [True] * 5, "the reader's time is not the round's: nobody times what it asks for"
     asked = []
 
     def steps():
         for _ in range(5):
-            asked.append(subject.drafts(rows, promised))
-            yield step
+            asked.append(subject.drafts(costs(rows), promised))
+            yield played
 
-    assert list(subject.watch(steps(), rows)) == [step] * 5
+    assert list(subject.watch(steps(), rows)) == [played] * 5
     assert asked == [drafts] * 5
 
 
@@ -126,12 +138,12 @@ def test_a_trial_that_learns_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> No
 def test_short_texts_seldom_go_the_wrong_way() -> None:
     """They end before a trial does, and the next one does not begin it again."""
     subject, promised, ways = Pace(), Promise(1.6, 1.0), []
-    step = SimpleNamespace(rows=[0], count=torch.full((1,), 2))
+    played = step(1, torch.full((1,), 2))
 
     def steps():
         for _ in range(9):
-            ways.append(subject.drafts(1, promised))
-            yield step
+            ways.append(subject.drafts(costs(1), promised))
+            yield played
 
     for _ in range(200):
         assert len(list(subject.watch(steps(), 1))) == 9
@@ -144,8 +156,8 @@ def test_rounds_after_a_change_are_not_counted() -> None:
 
     def play(rows: int) -> None:
         start = subject.begin()
-        subject.drafts(rows, promised)
-        subject.end(SimpleNamespace(rows=[0] * rows, count=torch.ones(rows)), start)
+        subject.drafts(costs(rows), promised)
+        subject.end(step(rows, torch.ones(rows)), start)
 
     for number in range(60):
         play(4 + number % 2)
