@@ -82,7 +82,7 @@ class Ways:
 
 
 class Asked(NamedTuple):
-    """A round that is timed: drafting: the way that it goes. costs: of its number of rows."""
+    """A round that is timed. drafting: the way that it goes; costs: of its number of rows."""
 
     ways: Ways
     drafting: bool
