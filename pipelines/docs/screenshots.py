@@ -17,7 +17,7 @@ from c2t.viewer.view import Viewer
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 PROMPT, NEW = "Why is the sky blue?", 64
-COLOURS = 256  # of a PNG, which is then half as large
+COLOURS = 64  # of a PNG, which is then less than half as large
 
 
 class Screenshot(NamedTuple):
