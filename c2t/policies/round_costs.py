@@ -186,6 +186,7 @@ class RowCosts:
     def __init__(self, costs: RoundCosts, rows: int, drift: Drift | None = None):
         self.costs, self.rows, self.drift = costs, rows, drift
         self.fits = 0  # of the drift, when the arrays were made
+        self._predicted: dict[tuple[int, int], float] = {}
         self.start = costs.rest.seconds(rows, 1) - costs.rest.a_level - rows * costs.rest.a_level_row
         calibration, children = costs.profile.calibration, costs.profile.children
         sure, accepted, parents, promised = (np.array(each, dtype=float) for each in (*calibration, *children))
@@ -194,8 +195,11 @@ class RowCosts:
     def predicted(self, levels: int, verified: int) -> float:
         """Return the seconds that a round with so many levels takes by the costs alone, if these are as wide as those
         of the profile; verified: tokens of all rows, roots included."""
-        widths = [self.rows * width for width in self.costs.profile.widths[:levels]]
-        return float(self.costs.seconds(self.rows, widths, np.array([verified]))[0])
+        if (levels, verified) not in self._predicted:  # asked for after every round
+            widths = [self.rows * width for width in self.costs.profile.widths[:levels]]
+            seconds = self.costs.seconds(self.rows, widths, np.array([verified]))
+            self._predicted[levels, verified] = float(seconds[0])
+        return self._predicted[levels, verified]
 
     def level(self, width: int) -> float:
         """Return the seconds of a level that is expanded from so many tokens of all rows."""
