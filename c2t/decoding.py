@@ -210,6 +210,9 @@ class TargetVerifier:
     def root(self) -> Root:
         """Return the root of the coming round."""
         root = self.sampler.root(self.token, self.session.lengths, self.sampled)
+        if isinstance(self.sampler, TargetSampler):  # no text joins later
+            left = [most - new for most, new in zip(self.max_new_tokens, self.emitted, strict=True)]
+            root = root._replace(left=left)
         return self.forks.root(root, self.session.lengths) if self.forks else root
 
     def verify(self, tree: Tree) -> "Verdict":

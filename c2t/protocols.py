@@ -24,13 +24,15 @@ class Root(NamedTuple):
     key: 64 random bits (see `c2t.sampling.stream_key`); it may be None unless the policy's candidates are sampled.
     successors(k): up to k different tokens (B, k) that the target itself would write after the root, its own choice
     first, -1 where it has no more; None unless the policy is target-initialised. noise: of the target's draws in this
-    round, for its draft (`c2t.noisy_draft`); None where it is greedy, and from what policies are given.
+    round, for its draft (`c2t.noisy_draft`); None where it is greedy, and from what policies are given. left: tokens
+    that each text may still get; None where other texts take the places of those that end.
     """
 
     token: Int[Tensor, " B"]
     key: Int[Tensor, " B"] | None
     successors: Callable[[int], Int[Tensor, "B W"]] | None = None
     noise: Noise | None = None
+    left: Sequence[int] | None = None
 
 
 class DraftVocabulary(NamedTuple):

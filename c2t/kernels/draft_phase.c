@@ -22,8 +22,8 @@ typedef struct {
     int (*raise_followers)(const int64_t *, long, long, const int64_t *, const int64_t *, const int64_t *, long,
                            const int64_t *, const int64_t *, long, float *, long, const int64_t *, const int64_t *,
                            long, long, const double *, long, long);
-    int (*decide)(const Yields *, long, long, const void *, int, int, const uint8_t *, const int64_t *, const int64_t *,
-                  long, double, long, uint8_t *, uint8_t *, int64_t *, int64_t *);
+    int (*decide)(const Yields *, const double *, long, long, const void *, int, int, const uint8_t *, const int64_t *,
+                  const int64_t *, long, double, long, uint8_t *, uint8_t *, int64_t *, int64_t *);
     void (*confidences)(const network *, const void *const *, long, float *);
     void (*add_noise)(float *, long, long, const int64_t *, const int64_t *, long, const int64_t *, const int64_t *,
                       const float *, const int64_t *, int);
@@ -85,9 +85,11 @@ typedef struct {
     const int64_t *stream, *root;
 } noise;
 
-/* What a budget goes by, see paying.py: seconds of a round with trees but for its forwards; yields: NULL without one. */
+/* What a budget goes by, see paying.py: seconds of a round with trees but for its forwards; what a token of each row is
+   worth; yields: NULL without a budget. */
 typedef struct {
     const Yields *yields;
+    const double *worth;
     double start;
     long most;
 } spending;
@@ -315,8 +317,8 @@ static long decide(const functions *f, const plan *p, const spending *s, long ro
             long at = m->next.begin[r] + i;
             m->asked[r * widest + i] = at < m->next.begin[r + 1] ? m->next.slot[at] : -1;
         }
-    if (f->decide(s->yields, rows, m->tree.slots, confidence, !p->network, 0, m->stays, m->tree.parent, m->asked, widest,
-                  spent, s->most, m->pays, m->left, m->places, found))
+    if (f->decide(s->yields, s->worth, rows, m->tree.slots, confidence, !p->network, 0, m->stays, m->tree.parent,
+                  m->asked, widest, spent, s->most, m->pays, m->left, m->places, found))
         return -1;
     long many = 0;
     for (long r = 0, at = 0; r < rows; r++) {

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -75,12 +76,14 @@ class Spending(NamedTuple):
     """Costs of a round, by which a budget decides after every level (`c2t.kernels.paying`).
 
     start: seconds of a round with trees but for its forwards. yields(drafted, width): arrays for trees of so many slots
-    in all and levels of at most so many. most: nodes to verify, None for any number.
+    in all and levels of at most so many. most: nodes to verify, None for any number. worth: what a token of each row is
+    worth.
     """
 
     start: float
     yields: Callable[[int, int], Yields]
     most: int | None
+    worth: Float[np.ndarray, " B"]
 
 
 class GrownColumns(NamedTuple):
@@ -101,7 +104,10 @@ class _Functions(ctypes.Structure):
 
 
 class _Spending(ctypes.Structure):
-    _fields_ = [("yields", ctypes.POINTER(YieldsInC)), ("start", ctypes.c_double), ("most", _LONG)]
+    _fields_ = [
+        *(("yields", ctypes.POINTER(YieldsInC)), ("worth", _POINTER)),
+        *(("start", ctypes.c_double), ("most", _LONG)),
+    ]
 
 
 class _Plan(ctypes.Structure):
@@ -255,10 +261,11 @@ class DraftPhase:
     def _spending(self, spending: Spending | None, rows: int) -> _Spending:
         if spending is None:
             return _Spending()
-        start, yields, most = spending
-        arrays = yields(rows * self._most(), rows * self.plan.width)
-        found = _Spending(ctypes.pointer(arrays.in_c), start, paying.UNBOUNDED if most is None else most)
-        found.arrays = arrays  # which it points into
+        start, yields, most, worth = spending
+        arrays, worth = yields(rows * self._most(), rows * self.plan.width), np.ascontiguousarray(worth, np.float64)
+        most = paying.UNBOUNDED if most is None else most
+        found = _Spending(ctypes.pointer(arrays.in_c), worth.ctypes.data, start, most)
+        found.arrays = arrays, worth  # which it points into
         return found
 
     def _most(self) -> int:

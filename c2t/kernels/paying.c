@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct {
-    double confidence;
+    double value, confidence;
     long slot, row;
 } Node;
 
@@ -37,9 +37,10 @@ static double interpolated(double x, const double *values, const double *table, 
     return (1 - share) * table[below * step] + share * table[(below + 1) * step];
 }
 
-/* The most confident node first; of equal ones slot by slot, so parents first. */
-static int by_confidence(const void *one, const void *other) {
+/* The node that is worth most first; of equal ones the most confident, and of these slot by slot, so parents first. */
+static int by_value(const void *one, const void *other) {
     const Node *a = one, *b = other;
+    if (a->value != b->value) return a->value > b->value ? -1 : 1;
     if (a->confidence != b->confidence) return a->confidence > b->confidence ? -1 : 1;
     if (a->slot != b->slot) return a->slot < b->slot ? -1 : 1;
     return a->row < b->row ? -1 : a->row > b->row;
@@ -64,13 +65,13 @@ static Best best(const Yields *yields, long rows, double spent, const double *li
 
 static long least(long a, long b) { return a < b ? a : b; }
 
-/* value: (rows, size) confidences, or with `logarithm` their logarithms; doubles with `wide`, else floats. slots: (rows, width),
-   -1 for none. most: nodes to verify at most. Written are expand, of the shape of slots; keep, of that of value; places,
-   of the same shape: each row's kept slots in their order, then the others; found: nodes to expand, tokens in
-   the largest kept row. Returns 0, or 1 without memory. */
-int decide(const Yields *yields, long rows, long size, const void *value, int logarithm, int wide, const uint8_t *alive,
-           const int64_t *parent, const int64_t *slots, long width, double spent, long most, uint8_t *expand,
-           uint8_t *keep, int64_t *places, int64_t *found) {
+/* worth: what a token of each row counts. given: (rows, size) confidences, or with `logarithm` their logarithms; doubles
+   with `wide`, else floats. slots: (rows, width), -1 for none. most: nodes to verify at most. Written are expand, of the
+   shape of slots; keep, of that of given; places, of the same shape: each row's kept slots in their order, then the
+   others; found: nodes to expand, tokens in the largest kept row. Returns 0, or 1 without memory. */
+int decide(const Yields *yields, const double *worth, long rows, long size, const void *given, int logarithm, int wide,
+           const uint8_t *alive, const int64_t *parent, const int64_t *slots, long width, double spent, long most,
+           uint8_t *expand, uint8_t *keep, int64_t *places, int64_t *found) {
     long room = rows * size, asked = rows * width, K = yields->children;
     double *confidence = malloc((3 * room + 2 * asked * K + 1) * sizeof *confidence);
     Node *nodes = malloc((room + 1) * sizeof *nodes);
@@ -85,16 +86,18 @@ int decide(const Yields *yields, long rows, long size, const void *value, int lo
             long at = row * size + slot, above = parent[at];
             double own = -1;
             if (slot && alive[at]) {
-                own = wide ? ((const double *)value)[at] : ((const float *)value)[at];
+                own = wide ? ((const double *)given)[at] : ((const float *)given)[at];
                 if (logarithm) own = exp(own);
                 if (above > 0 && own > confidence[row * size + above]) own = confidence[row * size + above];
-                if (own >= 0) nodes[drafted++] = (Node){own, slot, row};
+                if (own >= 0) {
+                    double accepted = interpolated(own, yields->sure, yields->accepted, yields->calibrated, 1);
+                    nodes[drafted++] = (Node){worth[row] * accepted, own, slot, row};
+                }
             }
             confidence[at] = own;
         }
-    qsort(nodes, drafted, sizeof *nodes, by_confidence);
-    for (long i = 0; i < drafted; i++)
-        likely[i] = interpolated(nodes[i].confidence, yields->sure, yields->accepted, yields->calibrated, 1);
+    qsort(nodes, drafted, sizeof *nodes, by_value);
+    for (long i = 0; i < drafted; i++) likely[i] = nodes[i].value;
     Best without = best(yields, rows, spent, likely, least(drafted, most));
 
     long end = drafted, paying = 0;
@@ -105,12 +108,12 @@ int decide(const Yields *yields, long rows, long size, const void *value, int lo
         double own = confidence[i / width * size + slots[i]];
         for (long k = 0; k < K; k++)
             promised[end++] = children[i * K + k] =
-                interpolated(own, yields->parents, yields->promised + k, yields->known, K);
+                worth[i / width] * interpolated(own, yields->parents, yields->promised + k, yields->known, K);
         paying++;
     }
     qsort(promised, end, sizeof *promised, falling);
     Best with = best(yields, rows, spent + yields->draft[paying], promised, least(end, most));
-    double last = with.count ? promised[with.count - 1] : 1; /* a node pays if its best child would be verified */
+    double last = with.count ? promised[with.count - 1] : INFINITY; /* a node pays if its best child would be verified */
     long all = paying;
     for (long i = 0; i < asked; i++)
         if (expand[i] && children[i * K] < last) expand[i] = 0, paying--;

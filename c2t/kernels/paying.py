@@ -48,12 +48,14 @@ class Yields:
 
 
 class Guesses(NamedTuple):
-    """Columns of trees: the confidence of each slot, or its logarithm, who is alive, and the parents."""
+    """Columns of trees: the confidence of each slot, or its logarithm, who is alive, and the parents; and what a token
+    of each row is worth, 1 on average."""
 
     confidence: Float[Tensor, "B n"]
     logarithm: bool
     alive: Bool[Tensor, "B n"]
     parent: Int[Tensor, "B n"]
+    worth: Float[np.ndarray, " B"]
 
 
 class Decision(NamedTuple):
@@ -71,9 +73,10 @@ class Decision(NamedTuple):
 def decide(guesses: Guesses, slots: Int[Tensor, "B F"], yields: Yields, spent: float, most: int | None) -> Decision:
     """Return what to expand of the slots (-1: none), and what to verify if that is nothing.
 
-    Without expanding, the most confident nodes are verified, as many as promise most tokens per second. A slot is
-    expanded if its best child would be among the nodes to verify, and if the trees with all such children promise more
-    tokens per second than without. spent: seconds of the round up to here. most: nodes to verify, None for any number.
+    Without expanding, those nodes are verified whose probability to be accepted is worth most, as many as promise most
+    tokens per second. A slot is expanded if its best child would be among the nodes to verify, and if the trees with
+    all such children promise more tokens per second than without. spent: seconds of the round up to here. most: nodes
+    to verify, None for any number.
     """
     if guesses.alive.device.type == "cpu" and compiled() is not None:
         return compiled_decide(guesses, slots, yields, spent, most)
@@ -93,10 +96,13 @@ def confidences(guesses: Guesses) -> Float[np.ndarray, "B n"]:
     return found
 
 
-def most_confident(confidence: Float[np.ndarray, "B n"], count: int) -> Bool[np.ndarray, "B n"]:
-    """Return the roots and the `count` most confident nodes of all rows. Of equal ones those of the first slots are
-    taken, so that parents come before their children."""
-    order = np.argsort(-confidence.T, axis=None, kind="stable")
+def worth_most(
+    value: Float[np.ndarray, "B n"], confidence: Float[np.ndarray, "B n"], count: int
+) -> Bool[np.ndarray, "B n"]:
+    """Return the roots and the `count` nodes of all rows with the largest values, which do not fall where a row's
+    confidences rise. Of equal ones the most confident are taken, and of these those of the first slots, so that parents
+    come before their children."""
+    order = np.lexsort((-confidence.T.ravel(), -value.T.ravel()))
     chosen = np.zeros(confidence.size, dtype=bool)
     chosen[order[: max(count, 0)]] = True
     chosen = chosen.reshape(confidence.T.shape).T & (confidence >= 0)
@@ -108,31 +114,34 @@ def numpy_decide(
     guesses: Guesses, slots: Int[Tensor, "B F"], yields: Yields, spent: float, most: int | None
 ) -> Decision:
     """Do `decide` in numpy."""
-    confidence, wanted = confidences(guesses), slots.cpu().numpy()
+    confidence, wanted, worth = confidences(guesses), slots.cpu().numpy(), guesses.worth[:, None]
     rows = len(confidence)
-    likely = falling(np.interp(confidence[confidence >= 0], yields.sure, yields.accepted))
+    drafted = confidence >= 0
+    value = np.where(drafted, worth * np.interp(confidence, yields.sure, yields.accepted), -1.0)
+    likely = falling(value[drafted])
     count, rate = best(yields, rows, spent, likely[:most])
 
     asked = wanted >= 0
     children = between(confidence[np.arange(rows)[:, None], wanted][asked], yields.parents, yields.promised)
+    children = np.broadcast_to(worth, asked.shape)[asked][:, None] * children
 
     def with_those(pays: Bool[np.ndarray, " a"]) -> tuple[Float[np.ndarray, " m"], int, float]:
         promised = falling(np.concatenate([likely, children[pays].ravel()]))
         return promised, *best(yields, rows, spent + yields.draft[pays.sum()], promised[:most])
 
     promised, verified, _ = with_those(np.ones(len(children), dtype=bool))
-    pays = children[:, 0] >= (promised[verified - 1] if verified else 1.0)
+    pays = children[:, 0] >= (promised[verified - 1] if verified else np.inf)
     asked[asked] = pays & (with_those(pays)[2] > rate)
 
-    keep = most_confident(confidence, count)
+    keep = worth_most(value, confidence, count)
     places = np.argsort(~keep, axis=1, kind="stable")
     expand, keep, places = (torch.from_numpy(each).to(slots.device) for each in (asked, keep, places))
     return Decision(expand, int(asked.sum()), keep, places, int(keep.sum(1).max()))
 
 
 def best(yields: Yields, rows: int, spent: float, likely: Float[np.ndarray, " m"]) -> tuple[int, float]:
-    """Return how many nodes to verify for most tokens per second, and that rate; likely: the probabilities that nodes
-    are accepted, in the order in which they are added. The curve of costs has steps, so all numbers are looked at, not
+    """Return how many nodes to verify for most tokens per second, and that rate; likely: what nodes are worth, in the
+    order in which they are added. The curve of costs has steps, so all numbers are looked at, not
     only those up to the first that does not pay."""
     tokens = np.full(1 + len(likely), float(rows))
     tokens[1:] += likely.cumsum()
@@ -163,11 +172,13 @@ def compiled_decide(
     confidence, alive, parent, wanted = (
         each.contiguous() for each in (guesses.confidence, guesses.alive, guesses.parent, slots)
     )
+    worth = np.ascontiguousarray(guesses.worth, dtype=np.float64)
     rows, size = confidence.shape
     expand, keep = torch.empty_like(wanted, dtype=torch.bool), torch.empty_like(alive)
     places, found = torch.empty_like(parent), (ctypes.c_int64 * 2)()
     if compiled().decide(
-        *(yields.in_c, rows, size, confidence.data_ptr(), guesses.logarithm, confidence.dtype == torch.float64),
+        *(yields.in_c, worth.ctypes.data, rows, size),
+        *(confidence.data_ptr(), guesses.logarithm, confidence.dtype == torch.float64),
         *(alive.data_ptr(), parent.data_ptr(), wanted.data_ptr(), wanted.shape[1]),
         *(spent, UNBOUNDED if most is None else most),
         *(expand.data_ptr(), keep.data_ptr(), places.data_ptr(), found),
@@ -183,7 +194,8 @@ def compiled() -> ctypes.CDLL | None:
     if made is not None:
         pointer, size, flag = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
         made.decide.argtypes = (
-            *(ctypes.POINTER(YieldsInC), size, size, pointer, flag, flag, pointer, pointer, pointer, size),
+            *(ctypes.POINTER(YieldsInC), pointer, size, size),
+            *(pointer, flag, flag, pointer, pointer, pointer, size),
             *(ctypes.c_double, size, pointer, pointer, pointer, pointer),
         )
     return made

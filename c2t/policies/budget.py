@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 
 from c2t.errors import InputError, at_least_one
-from c2t.kernels.paying import Guesses, confidences, most_confident
+from c2t.kernels.paying import Guesses, confidences, worth_most
 from c2t.policies.around import Around
 from c2t.policies.c2t import C2T
 from c2t.policies.limits import Size
@@ -30,7 +30,8 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget(Around):
-    """Drafts trees by `policy`, and verifies those of their nodes, over all rows, that are most likely accepted.
+    """Drafts trees by `policy`, and verifies those of their nodes, over all rows, that are most likely accepted. Where
+    the texts of a batch end together, a token counts for as much as its text may still get (see `worth`).
 
     nodes: tokens verified in a round at most, of all rows together, roots included; every row keeps its root. costs:
     of rounds on this machine. With them a level is drafted only if it pays (see `PayingLevels`), none at all where that
@@ -83,25 +84,27 @@ class Budget(Around):
         rows = len(root.token)
         if self.costs is None:
             tree = self.policy(draft, root)
-            return most_confident_of(tree, self.confidence(tree), self.nodes - rows)
+            return worth_most_of(tree, self.confidence(tree), worth(root), self.nodes - rows)
         costs = self._for_rows(rows)
         if costs is None:
             return Tree.root(root.token)
-        levels = PayingLevels(draft, costs, self.guesses, self.nodes and max(self.nodes - rows, 0))
+        most = self.nodes and max(self.nodes - rows, 0)
+        levels = PayingLevels(draft, costs, self.guesses, most, worth(root))
         try:
             return levels.finish(self.policy(levels, root))
         except Enough as stopped:
             return stopped.tree
 
-    def guesses(self, tree: Tree) -> Guesses:
+    def guesses(self, tree: Tree, worth: Float[np.ndarray, " B"]) -> Guesses:
         """Return how probable each drafted node is, as the policy knows it: by its classifier, else by the joint
         probability under the draft."""
         by_classifier = isinstance(self.policy, C2T)
-        return Guesses(tree.score if by_classifier else tree.log_joint, not by_classifier, tree.alive, tree.parent)
+        known = tree.score if by_classifier else tree.log_joint
+        return Guesses(known, not by_classifier, tree.alive, tree.parent, worth)
 
     def confidence(self, tree: Tree) -> Float[np.ndarray, "B n"]:
         """Return the probability that each drafted node is accepted, see `c2t.kernels.paying.confidences`."""
-        return confidences(self.guesses(tree))
+        return confidences(self.guesses(tree, np.ones(len(tree.token))))
 
     def never_drafts(self, rows: int) -> bool:
         """Return True if no round of at most so many rows can draft: the draft then need not follow the text."""
@@ -127,8 +130,19 @@ class Budget(Around):
         return {}
 
 
-def most_confident_of(tree: Tree, confidence: Float[np.ndarray, "B n"], count: int) -> Tree:
-    """Return the trees with their roots and the `count` most confident nodes of all rows."""
+def worth(root: Root) -> Float[np.ndarray, " B"]:
+    """Return what a token of each row is worth, 1 on average: as much as the row's text may still get.
+
+    The last text decides when a batch is done, and rounds of few rows cost nearly as much as those of many. Where other
+    texts take the places of those that end, all tokens are worth the same.
+    """
+    left = np.ones(len(root.token)) if root.left is None else np.array(root.left, dtype=float)
+    return left / left.mean()
+
+
+def worth_most_of(tree: Tree, confidence: Float[np.ndarray, "B n"], worth: Float[np.ndarray, " B"], count: int) -> Tree:
+    """Return the trees with their roots and the `count` nodes of all rows whose confidence is worth most."""
     if count >= (confidence >= 0).sum():
         return tree
-    return replace(tree, alive=torch.from_numpy(most_confident(confidence, count)).to(tree.alive.device)).packed()
+    chosen = worth_most(worth[:, None] * confidence, confidence, count)
+    return replace(tree, alive=torch.from_numpy(chosen).to(tree.alive.device)).packed()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -29,12 +30,20 @@ class PayingLevels:
     whose children pay (see `c2t.kernels.paying.decide`).
 
     What a level promises are the children that such nodes had on other texts (see `Children`); what it takes are its
-    draft forward and the verification of those children. The draft's guesses and the costs decide, nothing else.
-    guesses: returns a tree's columns. most: nodes of all rows to verify, None for any number.
+    draft forward and the verification of those children. The draft's guesses, the costs and what rows are worth
+    decide, nothing else. guesses: returns a tree's columns. most: nodes of all rows to verify, None for any number.
+    worth: what a token of each row is worth.
     """
 
-    def __init__(self, draft: Draft, costs: RowCosts, guesses: Callable[[Tree], Guesses], most: int | None = None):
-        self.draft, self.costs, self.guesses, self.most = draft, costs, guesses, most
+    def __init__(
+        self,
+        draft: Draft,
+        costs: RowCosts,
+        guesses: Callable[[Tree, Float[np.ndarray, " B"]], Guesses],
+        most: int | None,
+        worth: Float[np.ndarray, " B"],
+    ):
+        self.draft, self.costs, self.guesses, self.most, self.worth = draft, costs, guesses, most, worth
         self.spent = 0.0  # seconds of the round up to here
         self.decided = False
 
@@ -55,7 +64,8 @@ class PayingLevels:
 
     def grow_by(self, plan: Layered, root: Root) -> Grown | None:
         """See `c2t.models.draft.DraftSession.grow_by`: the draft decides as `expand` and `finish` do."""
-        grown = grown_by(self.draft, plan, root, Spending(self.costs.start, self.costs.yields, self.most))
+        spending = Spending(self.costs.start, self.costs.yields, self.most, self.worth)
+        grown = grown_by(self.draft, plan, root, spending)
         self.decided = grown is not None
         return grown
 
@@ -67,7 +77,7 @@ class PayingLevels:
 
     def _decide(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Decision:
         yields = self.costs.yields(tree.token.numel(), slots.numel())
-        return decide(self.guesses(tree), slots, yields, self.spent, self.most)
+        return decide(self.guesses(tree, self.worth), slots, yields, self.spent, self.most)
 
 
 def kept(tree: Tree, found: Decision) -> Tree:

@@ -57,7 +57,7 @@ def cached_continuations(
     path = folder() / f"{_key(pair, ids, settings | read, sampling)}.safetensors"
     kept = "target" in pair.sources
     if kept and path.is_file():
-        texts = _read(path, ids, pair.target.device)
+        texts = _read(path, ids, max_new_tokens, pair.target.device)
         if texts is not None:
             return texts
     if completions is None:
@@ -98,7 +98,9 @@ def _key(pair: Pair, ids: Sequence[Sequence[int]], settings: dict[str, Any], sam
     return checksum(depends)[:32]
 
 
-def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> list[Continuation] | None:
+def _read(
+    path: Path, ids: Sequence[Sequence[int]], max_new_tokens: int, device: torch.device
+) -> list[Continuation] | None:
     """Return the texts in a file, None (and a warning) if it is damaged."""
     try:
         parts = load_file(path)
@@ -111,7 +113,9 @@ def _read(path: Path, ids: Sequence[Sequence[int]], device: torch.device) -> lis
         judged = [None] * len(ids)
         if "judged" in parts:
             judged = parts["judged"].split([n - len(prompt) for n, prompt in zip(lengths, ids, strict=True)])
-        texts = [Continuation(*text) for text in zip(tokens, features, map(len, ids), ends, judged, strict=True)]
+        limits = [len(prompt) + max_new_tokens for prompt in ids]
+        columns = tokens, features, map(len, ids), ends, limits, judged
+        texts = [Continuation(*text) for text in zip(*columns, strict=True)]
         if not all(
             text.tokens[: text.prompt].tolist() == list(prompt) for text, prompt in zip(texts, ids, strict=True)
         ):

@@ -25,17 +25,18 @@ from c2t.verify import target_only
 class Continuation(NamedTuple):
     """Continuation of one prompt by the target.
 
-    tokens: the prompt, then new tokens up to `end` (where the text is cut), then enough further ones to judge the last
-    tree. features[i]: the target's features after tokens[i], for all tokens but the last. judged: for each new token of
-    a text that somebody else has written, how far its logit lies below the target's largest; how many nats less
-    probable it is than the target's own tokens on average (at temperature 0: 1 if the target would take another token,
-    else 0); and the variance of that where the target writes.
+    tokens: the prompt, then new tokens up to `end` (where the text is cut: at `limit`, or at an end of sequence before
+    it), then enough further ones to judge the last tree. features[i]: the target's features after tokens[i], for all
+    tokens but the last. judged: for each new token of a text that somebody else has written, how far its logit lies
+    below the target's largest; how many nats less probable it is than the target's own tokens on average (at
+    temperature 0: 1 if the target would take another token, else 0); and the variance of that where the target writes.
     """
 
     tokens: Int[Tensor, " n"]
     features: Float[Tensor, "n-1 H"]
     prompt: int
     end: int
+    limit: int
     judged: Float[Tensor, "m 3"] | None = None
 
 
@@ -68,10 +69,8 @@ def write_continuations(
     tokens, lengths = pad(texts, target.device)
     features = target.session().prefill(tokens, lengths).features
     return [
-        Continuation(
-            tokens[row, :length], features[row, : length - 1], len(prompts[row]), len(prompts[row]) + ends[row]
-        )
-        for row, length in enumerate(lengths.tolist())
+        Continuation(tokens[row, :length], features[row, : length - 1], start, start + end, start + max_new_tokens)
+        for row, (length, start, end) in enumerate(zip(lengths.tolist(), map(len, prompts), ends, strict=True))
     ]
 
 
@@ -102,7 +101,8 @@ def read_continuations(
         length, prompt = rows.sizes[row], len(prompts[row])
         logits = target.logits(own[None, prompt - 1 : length - 1])[0]
         judged, end = judge(logits, tokens[row, prompt:length], sampling), prompt + ends[row]
-        found.append(Continuation(tokens[row, :length], read[: length - 1], prompt, end, judged))
+        limit = prompt + max_new_tokens
+        found.append(Continuation(tokens[row, :length], read[: length - 1], prompt, end, limit, judged))
     return found
 
 
@@ -156,7 +156,10 @@ class TextVerifier:
         device = texts[0].tokens.device
         self.tokens, _ = pad([text.tokens.tolist() for text in texts], device)
         self.features = torch.nn.utils.rnn.pad_sequence([text.features for text in texts], batch_first=True)
-        self.position, self.ends = torch.tensor([(text.prompt, text.end) for text in texts], device=device).T
+        self.position, self.ends, self.limit = torch.tensor(
+            [(text.prompt, text.end, text.limit) for text in texts], device=device
+        ).T
+        self.together = True
         self.rows = torch.arange(len(texts), device=device)
         self.seed, self.temperature, self.sequence = seed, temperature, number(len(texts), sequences, device)
 
@@ -167,9 +170,10 @@ class TextVerifier:
         """Return a verifier of rounds at B positions of one text, which is number `row` of its batch. drawn: its seed
         and temperature."""
         one = cls([text], sequences=[sequence], **drawn)
-        for name in ("tokens", "features", "ends", "sequence"):
+        for name in ("tokens", "features", "ends", "limit", "sequence"):
             whole = getattr(one, name)
             setattr(one, name, whole.expand(len(positions), *whole.shape[1:]))
+        one.together = False  # each round stands for itself
         one.position, one.rows = positions, torch.full_like(positions, row)
         return one
 
@@ -182,7 +186,8 @@ class TextVerifier:
         """Return the root of the coming round."""
         key = stream_key(self.seed, self.sequence, self.position, DRAFT)
         drawn = self.position, self.temperature, self.seed, self.sequence
-        return Root(self._token(self.position), key, noise=noise_at(*drawn) if self.temperature else None)
+        left = (self.limit - 1 - self.position).tolist() if self.together else None
+        return Root(self._token(self.position), key, noise=noise_at(*drawn) if self.temperature else None, left=left)
 
     def verify(self, tree: Tree) -> Verdict:
         """Accept the path of the tree that agrees with the text."""
@@ -202,7 +207,7 @@ class TextVerifier:
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
-        for name in ("tokens", "features", "position", "ends", "rows", "sequence"):
+        for name in ("tokens", "features", "position", "ends", "limit", "rows", "sequence"):
             setattr(self, name, getattr(self, name)[rows])
 
     def _token(self, position: Int[Tensor, " B"]) -> Int[Tensor, " B"]:

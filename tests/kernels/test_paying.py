@@ -23,7 +23,7 @@ def yields(rng: np.random.Generator, tokens: int, width: int, children: int) -> 
 
 def guesses(rng: np.random.Generator, rows: int, size: int, logarithm: bool, dtype: torch.dtype) -> Guesses:
     """Trees with dead slots, and with few different confidences, so that many are equal; alive nodes have alive
-    parents."""
+    parents. Rows are worth the same, or not."""
     parent = np.array([[-1, *(rng.integers(0, slot) for slot in range(1, size))] for _ in range(rows)])
     alive = rng.random((rows, size)) < 0.8
     alive[:, 0] = True
@@ -32,7 +32,9 @@ def guesses(rng: np.random.Generator, rows: int, size: int, logarithm: bool, dty
     own = rng.choice([0.0, 0.1, 0.25, 0.5, 0.7, 1.0], (rows, size))
     with np.errstate(divide="ignore"):
         own = np.log(own) if logarithm else own
-    return Guesses(torch.tensor(own, dtype=dtype), logarithm, torch.tensor(alive), torch.tensor(parent))
+    worth = rng.choice([1.0, 2.0, 3.0], rows)
+    worth /= worth.mean()
+    return Guesses(torch.tensor(own, dtype=dtype), logarithm, torch.tensor(alive), torch.tensor(parent), worth)
 
 
 def plain(found: Decision) -> list:
@@ -64,7 +66,11 @@ def one_row(way, promised: float, confidence: float = 0.8, draft: float = 0.1, m
     children = np.array([[promised, 0.0]] * 2)
     known = Yields(straight, straight, straight, children, 1 + 0.5 * np.arange(9), np.array([0.0, draft]))
     tree = Guesses(
-        torch.tensor([[1.0, confidence]]), False, torch.ones(1, 2, dtype=torch.bool), torch.tensor([[-1, 0]])
+        torch.tensor([[1.0, confidence]]),
+        False,
+        torch.ones(1, 2, dtype=torch.bool),
+        torch.tensor([[-1, 0]]),
+        np.ones(1),
     )
     return way(tree, torch.tensor([[1]]), known, 0.0, most)
 
@@ -87,6 +93,23 @@ def test_a_node_is_kept_if_it_makes_the_round_faster(way) -> None:
 
 
 @BOTH
+def test_what_a_row_is_worth_counts(way) -> None:
+    """Two rows with a child each: a token costs 0.5 seconds beyond 1 of any forward, so 2 tokens in 2 seconds without,
+    and 2 + value in 2.5 with a child: it pays from a value of 0.5 on. Of the first row, which is worth 1.5, a child of
+    0.4 does, and of the second one not of 0.9."""
+    straight = np.array([0.0, 1.0])
+    known = Yields(straight, straight, straight, np.zeros((2, 1)), 1 + 0.5 * np.arange(9), np.zeros(3))
+
+    def kept(worth: list[float]) -> list[list[bool]]:
+        own, parent = torch.tensor([[1.0, 0.4], [1.0, 0.9]]), torch.tensor([[-1, 0], [-1, 0]])
+        tree = Guesses(own, False, torch.ones(2, 2, dtype=torch.bool), parent, np.array(worth))
+        return way(tree, parent[:, :0], known, 0.0, None).keep.tolist()
+
+    assert kept([1.0, 1.0]) == [[True, False], [True, True]]
+    assert kept([1.5, 0.5]) == [[True, True], [True, False]]
+
+
+@BOTH
 def test_without_slots_nothing_is_expanded(way) -> None:
     rng = np.random.default_rng(0)
     trees = guesses(rng, 3, 6, False, torch.float32)
@@ -98,7 +121,7 @@ def test_no_node_is_above_its_parent() -> None:
     """A chain and a dead slot."""
     own = torch.tensor([[1.0, 0.5, 0.9, 0.2, 0.7]])
     alive = torch.tensor([[True, True, True, True, False]])
-    tree = Guesses(own, False, alive, torch.tensor([[-1, 0, 1, 2, 0]]))
+    tree = Guesses(own, False, alive, torch.tensor([[-1, 0, 1, 2, 0]]), np.ones(1))
     assert confidences(tree)[0] == pytest.approx([-1, 0.5, 0.5, 0.2, -1])
 
 

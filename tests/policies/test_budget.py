@@ -9,6 +9,7 @@ import torch
 from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, OptTree, Plain
+from c2t.policies.budget import worth
 from c2t.policies.round_costs import Calibration, Children, Curve, Profile, Rest, RoundCosts, best_promise
 from c2t.policies.spec import describe, parse, split
 from c2t.sampling import Sampling
@@ -69,6 +70,20 @@ def test_the_most_confident_nodes_of_all_rows_are_kept(inner, nodes: int) -> Non
 def test_a_row_whose_draft_knows_nothing_gets_less() -> None:
     draft = TableDraft(lambda row, path: torch.tensor([1.0 + 4 * row] + [0.0] * 11))
     assert Budget(INNER, 12)(draft, root_of(0, 1)).sizes.tolist() == [8, 4]
+
+
+@pytest.mark.parametrize("left", [[1, 3], [30, 90]])
+def test_where_texts_end_together_those_that_lag_get_more(left: list[int]) -> None:
+    draft = TableDraft(lambda row, path: random_table(12, seed=3)(0, path))
+    even, behind = root_of(0, 0), root_of(0, 0)._replace(left=left)
+    for policy in (Budget(INNER, 12), Budget(INNER, costs=toy_costs(3))):
+        equal, towards = (policy(draft, root).sizes.tolist() for root in (even, behind))
+        assert abs(equal[0] - equal[1]) <= 1 < towards[1] - towards[0]
+
+
+def test_texts_that_come_and_go_are_worth_the_same() -> None:
+    assert worth(root_of(0, 1)).tolist() == [1, 1]
+    assert worth(root_of(0, 1)._replace(left=[2, 6])).tolist() == [0.5, 1.5]
 
 
 def test_no_node_is_worth_more_than_its_parent() -> None:

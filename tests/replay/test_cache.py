@@ -138,7 +138,7 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(small_pair: Pair) -> None:
     def same_or_warned() -> bool:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            texts = text_cache._read(path, ids, torch.device("cpu"))
+            texts = text_cache._read(path, ids, SETTINGS["max_new_tokens"], torch.device("cpu"))
         return len(warned) == 1 and "\n" not in str(warned[0].message) if texts is None else same(first, texts)
 
     assert list(flips(path, same_or_warned, 300)) == []
