@@ -27,7 +27,7 @@ class Drift:
 
     def __init__(self) -> None:
         self.fits, self._rounds = 0, 0
-        self._sums = np.zeros(5)
+        self._sums = (0.0,) * 5  # by hand: this is done between two rounds, and numpy's small arrays take longer
         self._slope = self._middle = 0.0
 
     def add(self, tokens: int, ratio: float) -> None:
@@ -37,7 +37,8 @@ class Drift:
         if weight:
             usual = total / weight
             more = min(max(more, usual - OUTLIER), usual + OUTLIER)
-        self._sums = (1 - 1 / MEMORY) * self._sums + (1.0, size, more, size * size, size * more)
+        new = 1.0, size, more, size * size, size * more
+        self._sums = tuple((1 - 1 / MEMORY) * old + each for old, each in zip(self._sums, new, strict=True))
         self._rounds += 1
         if self._rounds % EVERY == 0:
             self._fit()
@@ -49,5 +50,5 @@ class Drift:
     def _fit(self) -> None:
         weight, size, more, squares, products = self._sums
         slope = (products - size * more / weight) / (squares - size * size / weight + PRIOR)
-        self._slope, self._middle = float(np.clip(slope, -STEEPEST, STEEPEST)), size / weight
+        self._slope, self._middle = min(max(slope, -STEEPEST), STEEPEST), size / weight
         self.fits += 1

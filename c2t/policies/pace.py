@@ -138,7 +138,7 @@ class Pace:
             if usual and self._before == asked:
                 ways, drafting, costs = asked
                 ways.add(drafting, seconds, tokens / len(step.rows))
-                verified = int(step.tree.sizes.sum())
+                verified = int(step.tree.alive.sum())
                 self.drift.add(verified, seconds / costs.predicted(int(step.draft_passes.max()), verified))
         self._before = asked
 

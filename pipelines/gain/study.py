@@ -20,8 +20,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from c2t import figures
+from c2t.errors import InputError
 from c2t.harvest.harvest import HarvestSettings
-from c2t.models.pairs import DRAFTS, NGRAMS, load_pair
+from c2t.models.pairs import NGRAMS, drafts_of, load_pair
 from c2t.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.records.reader import describe, read_columns
 from c2t.storage import paths as checkpoints
@@ -217,7 +218,9 @@ def _panel(panel: Axes, found: dict[str, list[Row]], places: Sequence[tuple[str,
 
 def main(
     context: typer.Context,
-    drafts: Annotated[str, typer.Option(help="The first one meets all temperatures.")] = ",".join(DRAFTS),
+    drafts: Annotated[
+        str | None, typer.Option(help="The first one meets all temperatures.", show_default="those of tiny")
+    ] = None,
     temperatures: Annotated[str, typer.Option(help="Of the text; the first one meets all drafts.")] = "0.4,0,0.8",
     grid: Annotated[bool, typer.Option(help="Every draft at every temperature.")] = False,
     every: Annotated[bool, typer.Option(help="Every score that was tried instead of the main ones.")] = False,
@@ -232,10 +235,14 @@ def main(
     """Compare learned scores of nodes with the best training-free tree, by draft, temperature and domain."""
     if context.invoked_subcommand:
         return
+    there = [*drafts_of("tiny")]
+    names = drafts.split(",") if drafts else there
+    if absent := [name for name in names if name not in there]:  # before hours of the others
+        raise InputError(f"--drafts: tiny has no {', '.join(absent)}; it has {', '.join(there)}")
     purpose = "bench" if fresh else "harvest"
     prompts = spread([p for path in default_prompts("tiny", purpose) for p in read_prompts(path)], limit)
     build = build / purpose
-    chosen = conditions(drafts.split(","), [float(value) for value in temperatures.split(",")], grid)
+    chosen = conditions(names, [float(value) for value in temperatures.split(",")], grid)
     lines, found = [], {}
     for condition in chosen:
         settings = HarvestSettings(max_new_tokens=max_new_tokens, temperature=condition.temperature)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from c2t.errors import InputError
 from c2t.records.reader import describe
 from c2t.study import interval
 from pipelines.gain import study, variants
@@ -20,6 +21,22 @@ def test_the_first_of_each_meets_all_of_the_other() -> None:
     cross = conditions(["eagle", "lm"], [0.4, 0.0], grid=False)
     assert cross == [Condition("eagle", 0.4), Condition("lm", 0.4), Condition("eagle", 0.0)]
     assert len(conditions(["eagle", "lm"], [0.4, 0.0], grid=True)) == 4
+
+
+def test_all_of_tinys_drafts_are_compared_and_others_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Judged(Exception):
+        pass
+
+    def judged(condition: Condition, *_rest: object) -> None:
+        raise Judged(condition)
+
+    monkeypatch.setattr(study, "judged", judged)
+    monkeypatch.setattr(study, "conditions", lambda drafts, *_rest: [Condition(",".join(drafts), 0.4)])
+    with pytest.raises(Judged) as found:
+        CliRunner().invoke(app, [], catch_exceptions=False)
+    assert found.value.args[0].draft == "eagle,distilled,eagle3,mtp,lm"
+    with pytest.raises(InputError, match="--drafts: tiny has no block, tree; it has eagle, distilled"):
+        CliRunner().invoke(app, ["--drafts", "eagle,block,tree"], catch_exceptions=False)
 
 
 @pytest.mark.slow
