@@ -4,6 +4,7 @@ Memory follows the tokens in use, whichever row they are in: rows come and go wi
 """
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -36,6 +37,16 @@ class KVPool:
         self.first: Int[Tensor, " B"] | None = None
         self.tails: Int[Tensor, " B"] | None = None
         self.places: Int[Tensor, " S"] | None = None
+
+    def begin(self, caches: Sequence[Sequence[Float[Tensor, "2 H _ D"]]], device: torch.device) -> None:
+        """Begin with rows that have these keys and values committed, a tensor a layer; an empty row has none."""
+        known = [row[0].shape[2] if row else 0 for row in caches]
+        self.starts, self._rooms, self._used = ([0] * len(known) for _ in range(3))
+        self._reserve(known)
+        self.lengths, self._used = torch.tensor(known, device=device), known
+        for number, row in enumerate(caches):
+            for layer, cache in enumerate(row):
+                self.layer(layer, cache, cache.shape[1], cache.shape[3])[:, :, self.row(number, 0)] = cache
 
     def append(self, rows: Ragged) -> None:
         """Give the tokens of a forward their slots: slot s of row r goes s places behind the row's committed ones."""

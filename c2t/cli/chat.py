@@ -12,6 +12,7 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
+from c2t.models.prefixes import Prefixes
 from c2t.statistics import Statistics, Trace, total
 from c2t.stopping import Stopped, held_back
 
@@ -48,6 +49,7 @@ def converse(decoder: SpeculativeDecoder, first: str | None, settings: Settings)
     """
     if not decoder.pair.template:
         raise InputError(f"the pair {decoder.pair.name} has no chat template: --chat needs a pair that has one")
+    decoder.pair.target.prefixes = Prefixes()  # a turn begins with all turns before it
     turns: list[str] = []
     answers: list[str] = []
     costs: list[Statistics] = []

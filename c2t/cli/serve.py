@@ -7,6 +7,7 @@ import typer
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
 from c2t.decoder import SpeculativeDecoder
+from c2t.models.prefixes import LIMIT, Prefixes
 from c2t.policies.spec import describe, parse
 from c2t.stopping import Stopped
 from c2t.study import acceptance
@@ -31,6 +32,9 @@ def serve(
         int, _server("Set room aside for so many tokens: prompts and new ones of all requests that run.", min=1)
     ] = 16384,
     max_waiting: Annotated[int, _server("Let so many requests wait; further ones are refused.", min=1)] = 1024,
+    prefix_memory: Annotated[
+        int, _server("MiB for prompts that were read, whose beginnings are not computed again.", min=0)
+    ] = LIMIT // 2**20,
     device: o.Device = None,
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
@@ -47,6 +51,7 @@ def serve(
     spec = policy or shared.of_a_server(loaded, classifier)
     rates = acceptance.lookup(loaded, 0.0, None)
     chosen = parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded))
+    loaded.target.prefixes = Prefixes(prefix_memory * 2**20)
     decoder = SpeculativeDecoder(loaded, chosen)
     limits = {"max_rows": max_rows, "max_tokens": max_tokens, "max_waiting": max_waiting}
     server = serving.Server(decoder, listener, **limits)

@@ -21,6 +21,7 @@ from c2t.kv_cache import KVCache
 from c2t.kv_pool import KVPool
 from c2t.models.attention import TREE_ATTENTION, check_heads, tree_arguments
 from c2t.models.packed_llama import PackedLlama
+from c2t.models.prefixes import Beginning, Prefixes, behind, joined, known_lengths, unpadded
 from c2t.models.projection import Projection, version_of
 from c2t.models.row_attention import RowAttention
 from c2t.ragged import Ragged, SlotLogits
@@ -77,6 +78,7 @@ class Target:
         self.tapped: dict[int, Tensor | None] = {}  # inputs of the tapped layers in the last forward
         self._hooks: list[RemovableHandle] = []
         self._packed: tuple[list, PackedLlama] | None = None
+        self.prefixes: Prefixes | None = None  # of prompts that were read; whoever serves many gives room for them
 
     @property
     def packed(self) -> PackedLlama | None:
@@ -91,6 +93,7 @@ class Target:
         version = [version_of(weight) for weight in self.model.parameters()]
         if self._packed is None or self._packed[0] != version:
             self._packed = version, PackedLlama(self.model, self.rounded, self.coarse)
+            self._forget()
         return self._packed[1]
 
     @cached_property
@@ -102,7 +105,7 @@ class Target:
         other = copy.copy(self)  # the constructor would change the caller's model
         other.rounded = other.coarse = True
         other._project, other._packed = Projection(self.lm_head, rounded=True), None
-        other.tapped, other._hooks = {}, []
+        other.tapped, other._hooks, other.prefixes = {}, [], None
         return other
 
     @property
@@ -162,9 +165,15 @@ class Target:
             raise InputError(f"{self.model.config.model_type} has no layers that an EAGLE-3 head could read")
         places = [*base.layers, base.norm] if layers else []
         self.tapped = {index: None for index in layers}
+        self._forget()
         self._hooks = [
             places[index].register_forward_pre_hook(partial(self._catch, index), with_kwargs=True) for index in layers
         ]
+
+    def _forget(self) -> None:
+        """Forget prompts that other weights have read, or of which a draft read other features."""
+        if self.prefixes is not None:
+            self.prefixes.clear()
 
     def _catch(self, index: int, _layer: nn.Module, inputs: tuple, named: dict) -> None:
         self.tapped[index] = inputs[0] if inputs else named["hidden_states"]
@@ -297,12 +306,37 @@ class TargetSession:
 
     def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
         """Run prompts, padded on the right; return logits after each row's last token only, as if it were the row's
-        only slot, and features of all tokens."""
-        hidden, rows = self.read(tokens, lengths)
+        only slot, and features of all tokens. What is known of a prompt (`Target.prefixes`) is not computed again."""
+        known = self._known(tokens, lengths)
+        start = known_lengths(known).to(lengths)
+        hidden, rows = self.read(behind(tokens, start), lengths - start)
         features = rows.back(self.target.features(hidden[None])[0])
-        last = hidden[rows.place.gather(1, lengths[:, None] - 1)[:, 0]]
+        features = joined(known, features, lengths - start)
+        last = hidden[rows.place.gather(1, (lengths - start)[:, None] - 1)[:, 0]]
         number = torch.arange(len(last), device=last.device)[:, None]
+        self._keep(tokens, lengths, features)
         return Verified(SlotLogits(self.target.logits(last[None])[0], number), features)
+
+    @property
+    def _prefixes(self) -> Prefixes | None:
+        """The target's, where a token's bits do not depend on what is computed beside it: else texts might change."""
+        return None if self.packed is None else self.target.prefixes
+
+    def _known(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> list[Beginning | None]:
+        """Return what is known of each prompt, and begin with its keys and values."""
+        if self._prefixes is None:
+            return [None] * len(tokens)
+        known = [self._prefixes.longest(prompt) for prompt in unpadded(tokens, lengths)]
+        if any(known):
+            self.cache.begin([each.caches if each else () for each in known], tokens.device)
+        return known
+
+    def _keep(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"], features: Float[Tensor, "B P D"]) -> None:
+        """Keep what was computed of the prompts for those that come later."""
+        if self._prefixes is not None:
+            for row, prompt in enumerate(unpadded(tokens, lengths)):
+                caches = [self.cache.prefix(layer, row) for layer in range(len(self.cache.buffers))]
+                self._prefixes.keep(prompt, Beginning(caches, features[row, : len(prompt)]))
 
     def verify(self, tree: Tree) -> Verified:
         """Run one forward over the trees; nothing is committed until `commit`."""

@@ -35,11 +35,16 @@ class Metrics(Watch):
         self._mean("c2t_tokens_per_second", "Tokens written per second of decoding.", self.new_tokens, self.busy)
 
     def watch(self, front: AsyncFront) -> None:
-        """Show how many requests run and wait."""
+        """Show how many requests run and wait, and what their prompts had in common."""
         running = Gauge("c2t_requests_running", "Requests that are being decoded.", registry=self.registry)
         waiting = Gauge("c2t_requests_waiting", "Requests that wait for a row.", registry=self.registry)
         running.set_function(lambda: front.decoder.running)
         waiting.set_function(lambda: front.decoder.waiting)
+        target = front.decoder.pair.target
+        reused = Gauge(
+            "c2t_prompt_tokens_reused", "Prompt tokens that were not computed again.", registry=self.registry
+        )
+        reused.set_function(lambda: target.prefixes.reused if target.prefixes else 0)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""

@@ -51,6 +51,7 @@ def test_every_line_of_a_pipe_is_a_turn_and_sees_what_was_said_before(
     assert printed.out == "".join(answer + "\n" for answer in said.answers), "no mark, no figures"
     assert [line.partition(" in ")[0] for line in printed.err.splitlines()] == ["12 tokens"] * 3
     assert (said.total.prompts, said.total.new_tokens) == (3, 36)
+    assert decoder.pair.target.prefixes is not None, "a turn need not compute the turns before it"
 
 
 @pytest.mark.usefixtures("heard")

@@ -43,6 +43,7 @@ def test_the_default_policy_is_a_budget_where_costs_can_be_measured(
         (["--host", "256.0.0.1"], "cannot serve on 256.0.0.1, port 8000: "),
         (["--port", "65536"], "65535"),
         (["--max-rows", "0"], "--max-rows"),
+        (["--prefix-memory", "-1"], "--prefix-memory"),
         (["--max-waiting", "0"], "--max-waiting"),  # every request waits for the next round
         (["--policy", "tree", "--port", "0"], "no policy is called 'tree'"),
     ],

@@ -16,7 +16,8 @@ from openai import OpenAI
 
 from c2t.decoder import SpeculativeDecoder
 from c2t.models.pairs import Pair, load_pair
-from c2t.policies import Eagle2
+from c2t.models.prefixes import Prefixes
+from c2t.policies import Eagle2, Plain
 from c2t.serving.app import BODY
 from c2t.serving.server import Server
 from tests.serving.served import client, gained, metrics, serving, until
@@ -141,6 +142,19 @@ def test_what_is_not_served_is_refused_by_name(server: Server, fields: dict[str,
     assert (param or next(iter(fields)).replace("max_tokens", "max_new_tokens")) in error["message"]
     assert "\n" not in error["message"]
     assert gained(server, before)["c2t_requests_total.refused"] == 1
+
+
+def test_a_prompt_that_begins_as_one_before_is_counted(tiny: Pair) -> None:
+    tiny.target.prefixes = Prefixes()
+    try:
+        with serving(SpeculativeDecoder(tiny, Plain())) as running:
+            texts = [complete(client(running)).choices[0].text for _ in range(2)]
+            found = metrics(running)
+        assert texts[0] == texts[1]
+        known = found["c2t_prompt_tokens_total"] / 2 - 1 if tiny.target.packed is not None else 0
+        assert found["c2t_prompt_tokens_reused"] == known
+    finally:
+        tiny.target.prefixes = None
 
 
 VALUES = st.recursive(
