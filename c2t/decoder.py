@@ -27,6 +27,7 @@ from c2t.policies.budget import Budget
 from c2t.policies.pace import Pace
 from c2t.policies.plain import Plain
 from c2t.policies.spec import parse
+from c2t.policies.threshold import JointThreshold
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
@@ -36,7 +37,7 @@ SHOWN = 60  # characters of the first text that an Output prints
 
 @dataclass(frozen=True, repr=False)
 class Output:
-    """Result of one call of `SpeculativeDecoder.generate` returns, one entry a prompt.
+    """Result of one call of `SpeculativeDecoder.generate`, one entry a prompt.
 
     sequences: new token ids. texts: the same, decoded. statistics: per prompt.
     """
@@ -112,7 +113,7 @@ class SpeculativeDecoder:
         trust_remote_code: bool = False,
     ) -> "SpeculativeDecoder":
         """Load a pair (see `load_pair`); the policy defaults to what the pair names (`usual_policy`), else to C2T with
-        the pair's own classifier."""
+        the pair's own classifier. A target and a draft that are no pair get JointThreshold, which needs no training."""
         loaded = load_pair(
             pair,
             target=target,
@@ -122,7 +123,9 @@ class SpeculativeDecoder:
             device_map=device_map,
             trust_remote_code=trust_remote_code,
         )
-        if policy is None:
+        if policy is None and pair is None:
+            policy = JointThreshold()
+        elif policy is None:
             learned = partial(TreeClassifier.from_pretrained, device=loaded.target.device)
             policy = parse(usual_policy(loaded.name) or "c2t", lambda name=loaded.name: learned(name))
         return cls(loaded, policy, graph_tokens, budget)

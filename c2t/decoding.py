@@ -1,9 +1,17 @@
-"""Tree speculative decoding: the loop in which a draft guesses, a policy shapes the guesses, and the target verifies.
+"""Tree speculative decoding: a draft guesses, a policy shapes the guesses into a tree, and the target verifies it.
 
-A round builds a tree of cheap guesses under the last committed token (the root), runs the target once over all of its
-nodes, walks down as long as the target's own choice is among the guesses, and commits that path plus the target's next
-token. The text is exactly what the target alone would have written; a good tree only makes rounds fewer. (MCSD+'s
-trees, which start from several tokens of the target's own, are the exception: see `c2t.policies.mcsd_plus`.)
+    the target reads the prompt, and writes the first token: the root        Verifier.prefill
+    until the text ends:
+        the draft reads what was committed                                   draft.observe
+        a tree of cheap guesses grows under the root                         guess
+        one forward of the target over all nodes: which of them would it     Verifier.verify
+            have written itself? Their path is accepted and committed,
+            with the target's next token behind it, the new root
+
+Where candidates are ranked, the accepted path is the target's own choice at every step, so the text is exactly what the
+target alone would have written; where they are sampled, it is so by its distribution (`c2t.verify`). A good tree only
+makes rounds fewer. (MCSD+'s trees, which start from several tokens of the target's own, are the exception: see
+`c2t.policies.mcsd_plus`.)
 """
 
 import copy
@@ -35,21 +43,14 @@ from c2t.target_sampler import Processors, TargetSampler
 from c2t.tree import Tree
 from c2t.verify import Accepted
 
-# What a policy's candidates are -> the rules that they can be verified by, the default first.
-RULES = {
-    "ranked": ("target-only",),
-    "sampled": ("residual", "target-only"),
-    "target-initialised": ("longest-fork",),
-}
-
 
 def decode(
     verifier: "Verifier", drafter: "DraftModel | None", policy: "Policy", record: Sequence[str] = ()
 ) -> Iterator["Step"]:
     """Decode all texts of the verifier as one batch and yield a Step per round, the prefill first.
 
-    A row leaves the batch with the round in which its text ends. record: what Steps carry besides, see `RecordingDraft`
-    and `TargetVerifier`. Without a drafter only the plain policy works.
+    A row leaves the batch with the round in which its text ends. record: what Steps carry besides of the draft, see
+    `RecordingDraft`. Without a drafter only policies work that draft nothing.
     """
     with torch.inference_mode():  # never around a yield: what the caller does between two rounds is its own
         step, committed = verifier.prefill()  # the prompt, and the first root, which no tree has guessed
@@ -60,7 +61,7 @@ def decode(
         if not len(going):
             return
         with torch.inference_mode():
-            if len(going) < len(step.rows):
+            if len(going) < len(step.rows):  # some texts have ended, and their rows leave
                 committed = committed.select(going)
                 draft.select(going)
                 verifier.select(going)
@@ -68,205 +69,37 @@ def decode(
             step, committed = speculate(draft, policy, verifier, record)
 
 
-def draft_session(
-    drafter: "DraftModel | None", policy: "Policy", rows: int, verifier: "Verifier | None" = None
-) -> DraftSession | WrappedSession | NoDraft:
-    """Return a new session of the draft for at most so many rows, or a stand-in where nothing is drafted. verifier: of
-    the rows, which a rehearsal stands in for; InputError for one that cannot."""
-    if isinstance(policy, Rehearsed):
-        if not isinstance(verifier, TargetVerifier):
-            raise InputError(f"Rehearsed: {ONLY}")
-        return RehearsingSession(draft_session(drafter, policy.policy, rows), verifier.rehearsal, speculate, guess)
-    if drafter is None or not policy.levels or (isinstance(policy, Budget) and policy.never_drafts(rows)):
-        return NoDraft()
-    session = drafter.session()
-    if isinstance(policy, Budget) and isinstance(session, DraftSession):  # it may guess nothing for many rounds
-        session = DeferredSession(session)
-    gate = policy if isinstance(policy, EntropyGate) else getattr(policy, "policy", None)  # others may watch it
-    if isinstance(gate, EntropyGate):
-        session = RememberingSession(session, gate.remember)
-    return session
-
-
 def speculate(
     draft: DraftSession | WrappedSession | NoDraft, policy: "Policy", verifier: "Verifier", record: Sequence[str] = ()
 ) -> tuple["Step", "Committed"]:
-    """Play one round: guess a tree, let the target verify it, and return what it has committed."""
-    tree, seen = guess(draft, policy, verifier, record)
-    verdict = verifier.verify(tree)  # verify and accept: one target forward over all of them, the path that it chooses
-    new = verdict.committed
-    extra = {**verdict.extra, **({"draft": seen} if record else {})}
-    rows, position = verdict.rows, verdict.position
-    return Step(rows, position, tree, verdict.accepted, new.tokens[:, 1:], new.count, draft.passes, extra), new
+    """Play one round: guess a tree and let the target verify it. Return the round's Step, and what it has committed,
+    which the draft is to observe."""
+    tree, shown = guess(draft, policy, verifier, record)
+    verdict = verifier.verify(tree)  # one target forward over all nodes, and the path that it accepts
+    committed = verdict.committed
+    step = Step(
+        rows=verdict.rows,
+        position=verdict.position,
+        tree=tree,
+        accepted=verdict.accepted,
+        tokens=committed.tokens[:, 1:],  # without the root, which the round before has committed
+        count=committed.count,
+        draft_passes=draft.passes,
+        extra={**verdict.extra, "draft": shown} if record else verdict.extra,
+    )
+    return step, committed
 
 
 def guess(
     draft: DraftSession | WrappedSession | NoDraft, policy: "Policy", verifier: "Verifier", record: Sequence[str] = ()
 ) -> tuple[Tree, Any]:
-    """Return a tree of tokens under the verifier's root, and the draft as the policy has seen it."""
+    """Return a tree of guesses under the verifier's root, and the draft as the policy was shown it."""
     root = verifier.root()
-    seen = hearing(draft, policy, root)
-    seen = RecordingDraft(seen, record) if record else seen
-    tree = policy(seen, root._replace(noise=None))
+    shown = hearing(draft, policy, root)  # the draft itself, unless the target is about to draw random numbers
+    shown = RecordingDraft(shown, record) if record else shown
+    tree = policy(shown, root._replace(noise=None))  # the draft's forwards are in here, one a level of the tree
     draft.refuse_nan()  # once a round, when the tree is there: a look at every level would wait for the device
-    return tree, seen
-
-
-def hearing(draft: Any, policy: "Policy", root: Root) -> Any:
-    """Return a round's draft as its policy sees it: where candidates are ranked and the target draws, with the noise of
-    these draws. A rehearsal's own rounds see to that themselves."""
-    ranks = policy.proposal == "ranked" and isinstance(draft, Draft)  # CUDA graphs grow trees by themselves
-    if root.noise is None or not ranks or isinstance(draft, RehearsingSession):
-        return draft
-    return NoisyDraft(draft, root.noise, scale_of(draft))
-
-
-def pace_of(policy: "Policy", rows: int) -> Pace | None:
-    """Return what rounds of at most so many rows are to be timed for, None if nothing asks for their seconds."""
-    return policy.pace if isinstance(policy, Budget) and not policy.never_drafts(rows) else None
-
-
-def generate(
-    target: "TargetModel",
-    drafter: "DraftModel | None",
-    policy: "Policy",
-    prompts: Sequence[Sequence[int]],
-    *,
-    max_new_tokens: int,
-    sampling: Sampling,
-    eos: frozenset[int] = frozenset(),
-    sequences: Sequence[int] | None = None,
-    rule: str | None = None,
-    record: Sequence[str] = (),
-) -> Iterator["Step"]:
-    """Decode prompts with the target itself; see `TargetVerifier` for what the arguments mean, and `decode`."""
-    verifier = TargetVerifier(
-        target,
-        policy,
-        prompts,
-        max_new_tokens=max_new_tokens,
-        sampling=sampling,
-        eos=eos,
-        sequences=sequences,
-        rule=rule,
-        keep_logits="logits" in record,
-    )
-    steps = decode(verifier, drafter, policy, [name for name in record if name != "logits"])
-    pace = pace_of(policy, len(prompts))
-    return pace.watch(steps, len(prompts)) if pace else steps
-
-
-class TargetVerifier:
-    """The target itself verifies: one forward over each round's trees, which commits the path that it chooses.
-
-    A text ends with the round in which it emits an `eos` token or its `max_new_tokens`-th token; that round's tokens
-    may run past the cut (see `cut`). sequences: numbers of the rows' random streams (default 0, 1, ...). rule: how
-    trees are verified (see RULES). processors: what the target's logits go through first. keep_logits: verdicts carry
-    the target's logits (B, n, V) of every slot as "logits".
-
-    max_new_tokens, eos and sampling may be lists, with an entry for each prompt. Rows can `join` a verifier only if
-    both were given lists of samplings.
-    """
-
-    def __init__(
-        self,
-        target: "TargetModel",
-        policy: "Policy",
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_new_tokens: int | list[int],
-        sampling: Sampling | list[Sampling],
-        eos: frozenset[int] | list[frozenset[int]] = frozenset(),
-        sequences: Sequence[int] | None = None,
-        rule: str | None = None,
-        processors: Processors | None = None,
-        keep_logits: bool = False,
-    ):
-        self.rule, self.keep_logits = check_rule(policy, rule), keep_logits
-        self.sampled = policy.proposal == "sampled"
-        count = len(prompts)
-        self.max_new_tokens, self.eos = of_each(max_new_tokens, count), of_each(eos, count)
-        self.session = target.session()
-        self.prompts, self.lengths = pad(prompts, target.device)
-        vocabulary = target.config.vocab_size
-        texts = self.prompts, self.lengths, sequences
-        self.sampler: TargetSampler | MixedSampler
-        if isinstance(sampling, Sampling):
-            self.sampler = TargetSampler(sampling, vocabulary, *texts, processors)
-        else:
-            self.sampler = MixedSampler(sampling, vocabulary, *texts)
-        self.forks = Forks(self.sampler) if self.rule == "longest-fork" else None
-        self.rows, self.emitted = torch.arange(count, device=target.device), [0] * count
-
-    def prefill(self) -> tuple["Step", "Committed"]:
-        """Run the prompts and draw the first roots."""
-        verified = self.session.prefill(self.prompts, self.lengths)
-        self.token = self.sampler.sample(verified.logits.values, self.lengths)
-        if self.forks:
-            self.forks.look_ahead(self.token, self.session.peek(self.token))  # one more forward (MCSD+, section 3.1)
-        tokens = append(self.prompts, self.token, self.lengths)
-        return first_step(self.rows, self.lengths, self.token), Committed(tokens, verified.features, self.lengths)
-
-    def root(self) -> Root:
-        """Return the root of the coming round."""
-        root = self.sampler.root(self.token, self.session.lengths, self.sampled)
-        if isinstance(self.sampler, TargetSampler):  # no text joins later
-            left = [most - new for most, new in zip(self.max_new_tokens, self.emitted, strict=True)]
-            root = root._replace(left=left)
-        return self.forks.root(root, self.session.lengths) if self.forks else root
-
-    def verify(self, tree: Tree) -> "Verdict":
-        """Run the target over the trees, accept the path that it chooses, and keep that path in its cache."""
-        position = self.session.lengths
-        verified = self.session.verify(tree)
-        if self.forks:
-            accepted = self.forks.accept(tree, verified.logits.padded(), position)
-        else:
-            accepted = self.sampler.accept(tree, verified.logits, position, self.rule)
-        committed = Committed.along(tree, verified.features, accepted)
-        self.session.commit(accepted.slots, committed.count)
-        self.token = accepted.bonus  # the target's next token is the new root
-        extra = {"logits": verified.logits.padded()} if self.keep_logits else {}
-        return Verdict(self.rows, position, accepted, committed, extra)
-
-    def rehearsal(self) -> "TargetVerifier":
-        """Return a verifier that goes on from here by the target's coarse form, with the same random numbers and in the
-        same cache: what it commits is overwritten by the target's next forward, once the cache is rewound to here."""
-        stage = copy.copy(self)
-        stage.session, stage.sampler = self.session.rehearsal, self.sampler.rehearsal()
-        stage.emitted, stage.keep_logits = list(self.emitted), False
-        return stage
-
-    def unfinished(self, step: "Step") -> Int[Tensor, " b"]:
-        """Return the batch rows whose texts go on after this step."""
-        going = []
-        for row, (_, tokens) in enumerate(step.by_row()):
-            self.emitted[row] += len(tokens)
-            if self.emitted[row] < self.max_new_tokens[row] and self.eos[row].isdisjoint(tokens):
-                going.append(row)
-        return torch.tensor(going, dtype=torch.long, device=step.rows.device)
-
-    def select(self, rows: Int[Tensor, " b"]) -> None:
-        """Go on with these rows of the batch only."""
-        self.rows, self.token = self.rows[rows], self.token[rows]
-        for column in ("max_new_tokens", "eos", "emitted"):
-            values = getattr(self, column)
-            setattr(self, column, [values[row] for row in rows.tolist()])
-        for state in (self.session, self.sampler, self.forks):
-            if state:
-                state.select(rows)
-
-    def join(self, other: "TargetVerifier") -> None:
-        """Append the rows of another verifier of the same target and policy behind one's own; they keep the numbers
-        that they have in `rows`. InputError for MCSD+, whose forks stay with the batch that they began in."""
-        if self.forks:
-            raise InputError("MCSDPlus decodes fixed batches only: no row can join one")
-        self.rows, self.token = torch.cat([self.rows, other.rows]), torch.cat([self.token, other.token])
-        self.max_new_tokens += other.max_new_tokens
-        self.eos += other.eos
-        self.emitted += other.emitted
-        self.session.join(other.session)
-        self.sampler.join(other.sampler)
+    return tree, shown
 
 
 class Step(NamedTuple):
@@ -335,6 +168,11 @@ class Verdict(NamedTuple):
     extra: Mapping[str, Any] = MappingProxyType({})
 
 
+def first_step(rows: Int[Tensor, " B"], position: Int[Tensor, " B"], root: Int[Tensor, " B"]) -> Step:
+    """Return the Step of the prefill, which draws the first roots and belongs to no round."""
+    return Step(rows, position, None, None, root[:, None], torch.ones_like(root), torch.zeros_like(root))
+
+
 @runtime_checkable
 class Verifier(Protocol):
     """Judge of which guesses are the target's own tokens: the target (`TargetVerifier`), or a text that it has written
@@ -346,7 +184,9 @@ class Verifier(Protocol):
 
     def verify(self, tree: Tree) -> Verdict: ...
 
-    def unfinished(self, step: Step) -> Int[Tensor, " b"]: ...
+    def unfinished(self, step: Step) -> Int[Tensor, " b"]:
+        """Take in the step's new tokens, once; return the batch rows whose texts go on after them."""
+        ...
 
     def select(self, rows: Int[Tensor, " b"]) -> None: ...
 
@@ -380,6 +220,204 @@ class DraftModel(Protocol):
     """A draft model; see `c2t.models`."""
 
     def session(self) -> DraftSession: ...
+
+
+class TargetVerifier:
+    """The target itself verifies: one forward over each round's trees, which commits the path that it chooses.
+
+    A text ends with the round in which it emits an `eos` token or its `max_new_tokens`-th token; that round's tokens
+    may run past the cut (see `cut`). sequences: numbers of the rows' random streams (default 0, 1, ...). rule: how
+    trees are verified (see RULES). processors: what the target's logits go through first. keep_logits: verdicts carry
+    the target's logits (B, n, V) of every slot as "logits".
+
+    max_new_tokens, eos and sampling may be lists, with an entry for each prompt. Rows can `join` a verifier only if
+    both were given lists of samplings.
+    """
+
+    def __init__(
+        self,
+        target: TargetModel,
+        policy: Policy,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int | list[int],
+        sampling: Sampling | list[Sampling],
+        eos: frozenset[int] | list[frozenset[int]] = frozenset(),
+        sequences: Sequence[int] | None = None,
+        rule: str | None = None,
+        processors: Processors | None = None,
+        keep_logits: bool = False,
+    ):
+        self.rule, self.keep_logits = check_rule(policy, rule), keep_logits
+        self.sampled = policy.proposal == "sampled"
+        count = len(prompts)
+        self.max_new_tokens, self.eos = of_each(max_new_tokens, count), of_each(eos, count)
+        self.session = target.session()
+        self.prompts, self.lengths = pad(prompts, target.device)
+        vocabulary = target.config.vocab_size
+        texts = self.prompts, self.lengths, sequences
+        self.sampler: TargetSampler | MixedSampler
+        self.fixed = isinstance(sampling, Sampling)  # no row joins later
+        if isinstance(sampling, Sampling):
+            self.sampler = TargetSampler(sampling, vocabulary, *texts, processors)
+        else:
+            assert processors is None, "rows with settings of their own have no processors"
+            self.sampler = MixedSampler(sampling, vocabulary, *texts)
+        self.forks = Forks(self.sampler) if self.rule == "longest-fork" else None
+        self.rows, self.emitted = torch.arange(count, device=target.device), [0] * count
+        self.token = self.rows.new_zeros(0)  # the coming root of each row, drawn by `prefill` and each round
+
+    def prefill(self) -> tuple[Step, Committed]:
+        """Run the prompts and draw the first roots."""
+        verified = self.session.prefill(self.prompts, self.lengths)
+        self.token = self.sampler.sample(verified.logits.values, self.lengths)
+        if self.forks:
+            self.forks.look_ahead(self.token, self.session.peek(self.token))  # one more forward (MCSD+, section 3.1)
+        tokens = append(self.prompts, self.token, self.lengths)
+        return first_step(self.rows, self.lengths, self.token), Committed(tokens, verified.features, self.lengths)
+
+    def root(self) -> Root:
+        """Return the root of the coming round."""
+        root = self.sampler.root(self.token, self.session.lengths, self.sampled)
+        if self.fixed:
+            left = [most - new for most, new in zip(self.max_new_tokens, self.emitted, strict=True)]
+            root = root._replace(left=left)
+        return self.forks.root(root, self.session.lengths) if self.forks else root
+
+    def verify(self, tree: Tree) -> Verdict:
+        """Run the target over the trees, accept the path that it chooses, and keep that path in its cache."""
+        position = self.session.lengths
+        verified = self.session.verify(tree)
+        if self.forks:
+            accepted = self.forks.accept(tree, verified.logits.padded(), position)
+        else:
+            accepted = self.sampler.accept(tree, verified.logits, position, self.rule)
+        committed = Committed.along(tree, verified.features, accepted)
+        self.session.commit(accepted.slots, committed.count)
+        self.token = accepted.bonus  # the target's next token is the new root
+        extra = {"logits": verified.logits.padded()} if self.keep_logits else {}
+        return Verdict(self.rows, position, accepted, committed, extra)
+
+    def rehearsal(self) -> "TargetVerifier":
+        """Return a verifier that goes on from here by the target's coarse form, the same weights in 4 bits, with the
+        same random numbers and in the same cache (`c2t.policies.rehearsed`): what it commits is overwritten by the
+        target's next forward, once the cache is rewound to here."""
+        stage = copy.copy(self)
+        stage.session, stage.sampler = self.session.rehearsal, self.sampler.rehearsal()
+        stage.emitted, stage.keep_logits = list(self.emitted), False
+        return stage
+
+    def unfinished(self, step: Step) -> Int[Tensor, " b"]:
+        """Count the step's new tokens; return the batch rows whose texts go on after them."""
+        going = []
+        for row, (_, tokens) in enumerate(step.by_row()):
+            self.emitted[row] += len(tokens)
+            if self.emitted[row] < self.max_new_tokens[row] and self.eos[row].isdisjoint(tokens):
+                going.append(row)
+        return torch.tensor(going, dtype=torch.long, device=step.rows.device)
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Go on with these rows of the batch only."""
+        self.rows, self.token = self.rows[rows], self.token[rows]
+        for column in ("max_new_tokens", "eos", "emitted"):
+            values = getattr(self, column)
+            setattr(self, column, [values[row] for row in rows.tolist()])
+        for state in (self.session, self.sampler, self.forks):
+            if state:
+                state.select(rows)
+
+    def join(self, other: "TargetVerifier") -> None:
+        """Append the rows of another verifier of the same target and policy behind one's own; they keep the numbers
+        that they have in `rows`. InputError for MCSD+, whose forks stay with the batch that they began in."""
+        if self.forks:
+            raise InputError("MCSDPlus decodes fixed batches only: no row can join one")
+        self.rows, self.token = torch.cat([self.rows, other.rows]), torch.cat([self.token, other.token])
+        self.max_new_tokens = self.max_new_tokens + other.max_new_tokens  # not in place: the lists are the caller's
+        self.eos, self.emitted = self.eos + other.eos, self.emitted + other.emitted
+        self.session.join(other.session)
+        self.sampler.join(other.sampler)
+
+
+def generate(
+    target: TargetModel,
+    drafter: DraftModel | None,
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    sampling: Sampling,
+    eos: frozenset[int] = frozenset(),
+    sequences: Sequence[int] | None = None,
+    rule: str | None = None,
+    record: Sequence[str] = (),
+) -> Iterator[Step]:
+    """Decode prompts with the target itself; see `TargetVerifier` for what the arguments mean, and `decode`. record may
+    name "logits" too, the target's (B, n, V) of every slot."""
+    verifier = TargetVerifier(
+        target,
+        policy,
+        prompts,
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        eos=eos,
+        sequences=sequences,
+        rule=rule,
+        keep_logits="logits" in record,
+    )
+    steps = decode(verifier, drafter, policy, [name for name in record if name != "logits"])
+    pace = pace_of(policy, len(prompts))
+    return pace.watch(steps) if pace else steps
+
+
+# What some drafts and policies need besides.
+
+
+def draft_session(
+    drafter: DraftModel | None, policy: Policy, rows: int, verifier: Verifier | None = None
+) -> DraftSession | WrappedSession | NoDraft:
+    """Return a new session of the draft for at most so many rows, or a stand-in where nothing is drafted. verifier: of
+    the rows, which a rehearsal stands in for; InputError for one that cannot."""
+    if isinstance(policy, Rehearsed):
+        if not isinstance(verifier, TargetVerifier):
+            raise InputError(f"Rehearsed: {ONLY}")
+        return RehearsingSession(draft_session(drafter, policy.policy, rows), verifier.rehearsal, speculate, guess)
+    if drafter is None or not policy.levels or (isinstance(policy, Budget) and policy.never_drafts(rows)):
+        return NoDraft()
+    session = drafter.session()
+    if isinstance(policy, Budget) and isinstance(session, DraftSession):  # it may guess nothing for many rounds
+        session = DeferredSession(session)
+    gate = policy if isinstance(policy, EntropyGate) else getattr(policy, "policy", None)  # others may watch it
+    if isinstance(gate, EntropyGate):
+        session = RememberingSession(session, gate.remember)
+    return session
+
+
+def hearing(draft: Any, policy: Policy, root: Root) -> Any:
+    """Return a round's draft as its policy is shown it. Where candidates are ranked and the target draws, it hears the
+    noise of these draws, their random numbers, so that it guesses what will be drawn (`c2t.noisy_draft`). A rehearsal's
+    own rounds see to that themselves."""
+    ranks = policy.proposal == "ranked" and isinstance(draft, Draft)  # CUDA graphs grow trees by themselves
+    if root.noise is None or not ranks or isinstance(draft, RehearsingSession):
+        return draft
+    return NoisyDraft(draft, root.noise, scale_of(draft))
+
+
+def pace_of(policy: Policy, rows: int) -> Pace | None:
+    """Return what rounds of at most so many rows are to be timed for, None if nothing asks for their seconds."""
+    return policy.pace if isinstance(policy, Budget) and not policy.never_drafts(rows) else None
+
+
+# Checks of what is given.
+
+
+# What a policy's candidates are -> the rules that they can be verified by, the default first. Ranked ones are the
+# draft's most probable tokens, sampled ones were drawn from its distribution, and target-initialised ones grow under
+# several tokens of the target's own.
+RULES = {
+    "ranked": ("target-only",),
+    "sampled": ("residual", "target-only"),
+    "target-initialised": ("longest-fork",),
+}
 
 
 def check_policy(policy: Policy, vocabulary: int, positions: int) -> None:
@@ -424,9 +462,7 @@ def check_rule(policy: Policy, rule: str | None) -> str:
     return rule
 
 
-def first_step(rows: Int[Tensor, " B"], position: Int[Tensor, " B"], root: Int[Tensor, " B"]) -> Step:
-    """Return the Step of the prefill, which draws the first roots and belongs to no round."""
-    return Step(rows, position, None, None, root[:, None], torch.ones_like(root), torch.zeros_like(root))
+# Texts as tensors and lists.
 
 
 def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Tensor, "B P"], Int[Tensor, " B"]]:

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig
 
 from c2t import C2T, Eagle2, InputError, Plain, SpeculativeDecoder
-from c2t.policies import DySpec, MCSDPlus, Sequoia
+from c2t.policies import DySpec, JointThreshold, MCSDPlus, Sequoia
 from c2t.statistics import Statistics
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, save_language_model, toy_classifier
@@ -193,6 +193,11 @@ def test_a_pair_without_a_classifier_says_how_to_make_one(home: Path, decoder: S
     with pytest.raises(InputError, match="c2t harvest --pair bare"):
         SpeculativeDecoder.from_pretrained("bare")
     assert isinstance(SpeculativeDecoder.from_pretrained("bare", policy=Plain()).policy, Plain)
+
+
+def test_a_target_and_a_draft_that_are_no_pair_need_no_classifier(home: Path) -> None:
+    parts = {part: home / "checkpoints" / "toy" / part for part in ("target", "draft")}
+    assert isinstance(SpeculativeDecoder.from_pretrained(**parts).policy, JointThreshold)
 
 
 WRONG_KINDS = """

@@ -31,15 +31,15 @@ class Known(NamedTuple):
 @dataclass(frozen=True)
 class Budget(Around):
     """Drafts trees by `policy`, and verifies those of their nodes, over all rows, that are most likely accepted. Where
-    the texts of a batch end together, a token counts for as much as its text may still get (see `worth`).
+    no text takes the place of one that ends, a token counts for as much as its text may still get (see `worth`).
 
     nodes: tokens verified in a round at most, of all rows together, roots included; every row keeps its root. costs:
     of rounds on this machine. With them a level is drafted only if it pays (see `PayingLevels`), none at all where that
     does not pay for so many rows, and as many nodes are verified as promise most tokens per second. pace: of the rounds
     that were played, which then decides for so many rows instead of the costs; see `Pace`.
 
-    Which tokens are verified depends on drafts, committed text, random numbers and, with a pace, the clock; the text
-    does not. A row's tree depends on the rows beside it; its text does not.
+    Which tokens are verified depends on drafts, committed text, its limit, random numbers and, with a pace, the clock;
+    the text does not. A row's tree depends on the rows beside it; its text does not.
     """
 
     policy: Any
@@ -54,12 +54,7 @@ class Budget(Around):
     tune = ("",)
 
     def __post_init__(self):
-        proposal = getattr(self.policy, "proposal", None)
-        if hasattr(self.policy, "policy") or proposal != "ranked":
-            what = f"has {proposal} candidates" if proposal else "is no policy"
-            what = "has a policy of its own" if hasattr(self.policy, "policy") else what
-            name = type(self.policy).__name__
-            raise InputError(f"Budget: {name} {what}: give a policy that ranks its candidates, such as C2T or Eagle2")
+        self.check_inner()
         at_least_one(self, "nodes")
         if self.nodes is None and self.costs is None:
             raise InputError("Budget: give nodes, or costs that were measured on this machine")

@@ -13,7 +13,7 @@ MEMORY = 64  # rounds that the fit goes back
 # What the spread of sizes is added to before the slope is taken, so that rounds of nearly one size say nothing: 64
 # rounds whose sizes are an eighth above and below their mean count half.
 PRIOR = 1.0
-OUTLIER = 0.3  # logarithm of what a round may take more than the others: beyond it the machine did something else
+OUTLIER = 0.3  # logarithm of what a round may be off the line: beyond it the machine did something else
 EVERY = 8  # rounds after which the line is fitted again
 STEEPEST = 1.0
 
@@ -22,7 +22,8 @@ class Drift:
     """How much more rounds take than their costs say, by the tokens that they verify: a straight line between the
     logarithms of both, fitted to the rounds played, the last ones most.
 
-    Only its slope counts. What slows all rounds alike changes no decision. fits: how often it was fitted.
+    Only its slope counts: what slows all alike changes no decision. It is fitted to whole rounds and corrects the
+    target's forwards, most of a round, so it finds a little less than their drift. fits: how often it was fitted.
     """
 
     def __init__(self) -> None:
@@ -35,8 +36,8 @@ class Drift:
         size, more = math.log(tokens), math.log(ratio)
         weight, _, total, *_ = self._sums
         if weight:
-            usual = total / weight
-            more = min(max(more, usual - OUTLIER), usual + OUTLIER)
+            line = total / weight + self._slope * (size - self._middle)
+            more = min(max(more, line - OUTLIER), line + OUTLIER)
         new = 1.0, size, more, size * size, size * more
         self._sums = tuple((1 - 1 / MEMORY) * old + each for old, each in zip(self._sums, new, strict=True))
         self._rounds += 1

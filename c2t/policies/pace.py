@@ -12,7 +12,8 @@ from c2t.policies.round_costs import DOUBT, Promise, RowCosts
 
 # By how much more trees must be ahead, for every doubling of the rows, where no row takes the place of one that has
 # ended: with trees the rows end further apart, which no round shows. With 16 texts of one length, rounds 1.09 times as
-# good as plain ones were 0.97 in all; 1.2 were 1.05 with 8 texts, and with 2 texts 1.1 are worth having.
+# good as plain ones were 0.97 in all; 1.2 were 1.05 with 8 texts, and with 2 texts 1.1 are worth having. (Measured
+# before texts that lag behind got more of the nodes, which brings the ends closer.)
 DOUBT_OF_ENDS = 0.025
 TRIAL = 5  # rounds of the other way, whose median is compared with that of as many rounds before them
 PATIENCE = 4 * TRIAL  # rounds that a trial may take: one round in which a request arrives does not count
@@ -101,28 +102,26 @@ class Pace:
     def __init__(self) -> None:
         self.drift = Drift()
         self._ways: dict[int, Ways] = {}
-        self._doubt: float | None = None  # of the round that is being timed
+        self.timing = False  # a round is being timed
+        self._fixed = False  # and no row takes the place of one that ends
         self._asked: Asked | None = None  # that round
         self._before: Asked | None = None  # the round before
 
-    @property
-    def timing(self) -> bool:
-        """True while a round is timed."""
-        return self._doubt is not None
-
     def drafts(self, costs: RowCosts, promise: Promise) -> bool:
         """Return True if a round should draft. costs, promise: of rounds of its number of rows."""
-        if self._doubt is None:
+        if not self.timing:
             return promise.gain > 1 + DOUBT
         if costs.rows not in self._ways:
             self._ways[costs.rows] = Ways(promise)
-        ways = self._ways[costs.rows]
-        self._asked = Asked(ways, ways.draft(self._doubt), costs)
+        ways, doubt = self._ways[costs.rows], DOUBT
+        if self._fixed:
+            doubt += DOUBT_OF_ENDS * math.log2(costs.rows)
+        self._asked = Asked(ways, ways.draft(doubt), costs)
         return self._asked.drafting
 
-    def begin(self, doubt: float = DOUBT) -> float:
-        """Note that a timed round begins; return the time."""
-        self._doubt, self._asked = doubt, None
+    def begin(self, fixed: bool = False) -> float:
+        """Note that a timed round begins; return the time. fixed: no row takes the place of one that ends."""
+        self.timing, self._fixed, self._asked = True, fixed, None
         return time.perf_counter()
 
     def end(self, step: Any, start: float, usual: bool = True) -> None:
@@ -131,7 +130,7 @@ class Pace:
         Only rounds count that went the way of the round before, with as many rows: others also read what the draft has
         not seen, or found caches cold.
         """
-        asked, self._doubt = self._asked, None
+        asked, self.timing = self._asked, False
         if asked is not None:
             tokens = int(step.count.sum())  # which waits for the device
             seconds = time.perf_counter() - start
@@ -142,18 +141,16 @@ class Pace:
                 self.drift.add(verified, seconds / costs.predicted(int(step.draft_passes.max()), verified))
         self._before = asked
 
-    def watch(self, steps: Iterator[Any], rows: int) -> Iterator[Any]:
-        """Yield the Steps of so many texts, which begin together, and time their rounds, without what the reader does
-        in between."""
-        doubt = DOUBT + DOUBT_OF_ENDS * math.log2(max(rows, 1))
+    def watch(self, steps: Iterator[Any]) -> Iterator[Any]:
+        """Yield the Steps of a fixed batch, and time its rounds, without what the reader does in between."""
         self._before = None
         for ways in self._ways.values():
             ways.forget()
         try:
-            start = self.begin(doubt)
+            start = self.begin(fixed=True)
             for step in steps:
                 self.end(step, start)
                 yield step
-                start = self.begin(doubt)
+                start = self.begin(fixed=True)
         finally:
-            self._doubt = None
+            self.timing = False

@@ -37,6 +37,21 @@ def test_the_slope_is_found_and_the_level_is_nothing(slope: float, level: float)
     assert found[0] < 1.35, "a machine that is slow alike for all sizes corrects none"
 
 
+def test_a_slope_is_found_by_few_rounds_that_are_much_smaller() -> None:
+    """They lie further below the mean than any outlier may, and on the line."""
+    found = played(0.3, sizes=(40,) * 9 + (4,), rounds=400).over(np.array([4, 40]))
+    assert found[1] / found[0] == pytest.approx(10**0.3, rel=0.1)
+
+
+def test_a_machine_that_becomes_twice_as_slow_keeps_the_slope() -> None:
+    drift, random = played(0.4), np.random.default_rng(4)
+    for _ in range(40):
+        size = int(random.choice((4, 8, 12, 16)))
+        drift.add(size, 2 * (size / 8) ** 0.4)
+        found = drift.over(SIZES)
+        assert found[2] / found[0] == pytest.approx(4**0.4, rel=0.15)
+
+
 def test_rounds_of_one_size_say_nothing() -> None:
     assert played(0.4, 3.0, sizes=(8,)).over(SIZES) == pytest.approx(np.ones(3), abs=0.02)
 

@@ -105,7 +105,7 @@ def test_a_fixed_batch_asks_for_more(rows: int, drafts: bool) -> None:
     """With trees its rows end further apart, which no round shows."""
     subject, promised = Pace(), Promise(1.6, 1.45)
     played = step(rows, torch.full((rows,), 2))
-    found = [subject.drafts(costs(rows), promised) for _ in subject.watch(iter([played] * 5), rows)]
+    found = [subject.drafts(costs(rows), promised) for _ in subject.watch(iter([played] * 5))]
     assert found == [True] * 5, "the reader's time is not the round's: nobody times what it asks for"
     asked = []
 
@@ -114,8 +114,20 @@ def test_a_fixed_batch_asks_for_more(rows: int, drafts: bool) -> None:
             asked.append(subject.drafts(costs(rows), promised))
             yield played
 
-    assert list(subject.watch(steps(), rows)) == [played] * 5
+    assert list(subject.watch(steps())) == [played] * 5
     assert asked == [drafts] * 5
+
+
+def test_what_is_left_of_a_fixed_batch_asks_for_as_much_as_its_rows() -> None:
+    subject, promised, asked = Pace(), Promise(1.6, 1.45), []
+
+    def steps():
+        for rows in (16, 1, 16, 1):
+            asked.append(subject.drafts(costs(rows), promised))
+            yield step(rows, torch.full((rows,), 2))
+
+    assert len(list(subject.watch(steps()))) == 4
+    assert asked == [False, True] * 2
 
 
 def test_trials_become_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +158,7 @@ def test_short_texts_seldom_go_the_wrong_way() -> None:
             yield played
 
     for _ in range(200):
-        assert len(list(subject.watch(steps(), 1))) == 9
+        assert len(list(subject.watch(steps()))) == 9
     assert 0 < ways.count(False) < 0.02 * len(ways)
 
 

@@ -246,11 +246,12 @@ def guesses(session: DraftSession, root: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("inner", "message"),
     [
-        (SpecInfer((2, 1)), "does not rank"),
+        (SpecInfer((2, 1)), "has sampled candidates"),
+        (Eagle2, "Eagle2 is a class: give an instance"),
         (Budget(Eagle2(), nodes=9), "a policy of its own"),
         (EntropyGate(Eagle2()), "a policy of its own"),
     ],
-    ids=["sampled", "budget", "gate"],
+    ids=["sampled", "class", "budget", "gate"],
 )
 def test_a_policy_that_cannot_rehearse_is_refused(inner: Policy, message: str) -> None:
     with pytest.raises(InputError, match=message):
