@@ -60,7 +60,7 @@ def _output(help: str, *names: str, **more: Any) -> Any:
 PairName = Annotated[
     str | None,
     _models(
-        "Use the target and the draft that go by this name (c2t info NAME describes one; docs/heads.md lists those of the Hub).",
+        "Use the target and the draft that go by this name, such as smollm2 or tiny (docs/heads.md: the Hub's).",
         "--pair",
         show_default=DEFAULT_PAIR,
         parser=a_name,

@@ -61,10 +61,11 @@ class Prefixes:
         return kept.computed.first(shared[best])
 
     def keep(self, prompt: Sequence[int], computed: Beginning) -> None:
-        """Keep a prompt, in the place of those that it begins with; the ones that were not used for longest go."""
-        if computed.size > self.limit:
-            return
+        """Keep a prompt, in the place of those that it begins with, unless another one begins with it; those that were not
+        used for longest go."""
         ids = np.asarray(prompt)
+        if computed.size > self.limit or any(common(kept.ids, ids) == len(ids) for kept in self._kept):
+            return
         self._kept = [kept for kept in self._kept if common(kept.ids, ids) < len(kept.ids)]
         self._kept.append(Kept(ids, Beginning([part.clone() for part in computed.caches], computed.features.clone())))
         while self.size > self.limit:

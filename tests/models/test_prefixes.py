@@ -136,6 +136,8 @@ def test_a_conversation_is_kept_once() -> None:
     for turn in range(1, 5):
         kept.keep([*range(10 * turn)], beginning(10 * turn))
     assert kept.size == 16 * 40
+    kept.keep([*range(15)], beginning(15))
+    assert kept.size == 16 * 40, "it is the beginning of what is kept"
     assert len(kept.longest([*range(10)]).features) == 9, "the last token is computed"
     assert kept.longest([9]) is None
     assert kept.longest([7, 8]) is None

@@ -103,7 +103,7 @@ def test_a_load_that_slows_all_rounds_alike_changes_nothing(monkeypatch: pytest.
 @pytest.mark.parametrize(("rows", "drafts"), [(1, True), (2, True), (16, False)])
 def test_a_fixed_batch_asks_for_more(rows: int, drafts: bool) -> None:
     """With trees its rows end further apart, which no round shows."""
-    subject, promised = Pace(), Promise(1.6, 1.45)
+    subject, promised = Pace(), Promise(1.6, 1.36)
     played = step(rows, torch.full((rows,), 2))
     found = [subject.drafts(costs(rows), promised) for _ in subject.watch(iter([played] * 5))]
     assert found == [True] * 5, "the reader's time is not the round's: nobody times what it asks for"
@@ -119,7 +119,7 @@ def test_a_fixed_batch_asks_for_more(rows: int, drafts: bool) -> None:
 
 
 def test_what_is_left_of_a_fixed_batch_asks_for_as_much_as_its_rows() -> None:
-    subject, promised, asked = Pace(), Promise(1.6, 1.45), []
+    subject, promised, asked = Pace(), Promise(1.6, 1.36), []
 
     def steps():
         for rows in (16, 1, 16, 1):
