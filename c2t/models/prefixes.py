@@ -61,8 +61,8 @@ class Prefixes:
         return kept.computed.first(shared[best])
 
     def keep(self, prompt: Sequence[int], computed: Beginning) -> None:
-        """Keep a prompt, in the place of those that it begins with, unless another one begins with it; those that were not
-        used for longest go."""
+        """Keep a prompt, in the place of those that it begins with, unless another one begins with it; those that were
+        not used for longest go."""
         ids = np.asarray(prompt)
         if computed.size > self.limit or any(common(kept.ids, ids) == len(ids) for kept in self._kept):
             return

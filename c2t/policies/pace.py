@@ -54,13 +54,15 @@ class Ways:
         self.tried = None
         self.seconds: dict[bool, deque[float]] = {way: deque(maxlen=TRIAL) for way in (True, False)}
 
-    def draft(self, doubt: float) -> bool:
+    def draft(self, doubt: float, fixed: bool) -> bool:
         """Return True if the coming round has trees, which must be ahead by so much, and by UNTRIED more at first."""
         if self.tried is None:
             drafting = self.tokens / self.slower > 1 + doubt + (0.0 if self.trials else UNTRIED)
             if drafting != self.drafting:
                 self.drafting = drafting
                 self.forget()
+            if fixed and not drafting and not self.trials:
+                self.left = self.pause  # a trial would pull the rows apart, for what not even the promise carries
         else:
             self.tried += 1
             if self.tried > PATIENCE:
@@ -119,7 +121,7 @@ class Pace:
         ways, doubt = self._ways[costs.rows], DOUBT
         if self._fixed:
             doubt += DOUBT_OF_ENDS * math.log2(costs.rows)
-        self._asked = Asked(ways, ways.draft(doubt), costs)
+        self._asked = Asked(ways, ways.draft(doubt, self._fixed), costs)
         return self._asked.drafting
 
     def begin(self, fixed: bool = False) -> float:
