@@ -36,7 +36,8 @@ class Ragged(NamedTuple):
         if flags.all():
             return whole(rows, n, real.device)
         number = (flags.ravel().cumsum() - 1).clip(0).reshape(rows, n)
-        row, slot, place = (torch.from_numpy(each).to(real.device) for each in (*flags.nonzero(), number))
+        dense = map(np.ascontiguousarray, (*flags.nonzero(), number))  # kernels read them by their addresses
+        row, slot, place = (torch.from_numpy(each).to(real.device) for each in dense)
         behind = np.where(flags.any(1), flags[:, ::-1].argmax(1), n)  # the last real slot
         return cls(row, slot, place, flags.sum(1).tolist(), (n - behind).tolist())
 

@@ -1,0 +1,37 @@
+"""Real slots laid end to end, as torch's own operations find them, in dense memory, which kernels read by address."""
+
+import pytest
+import torch
+
+from c2t.ragged import Ragged
+
+MASKS = {
+    "ragged": [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]],
+    "with holes": [[1, 0, 1, 0], [0, 0, 0, 1], [0, 1, 1, 0]],
+    "an empty row": [[0, 0], [1, 1]],
+    "nothing": [[0, 0], [0, 0]],
+    "all": [[1, 1], [1, 1]],
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_real_slots_are_found_row_after_row(name: str) -> None:
+    real = torch.tensor(MASKS[name], dtype=torch.bool)
+    rows = Ragged.of(real)
+    row, slot = real.nonzero(as_tuple=True)
+    assert rows.row.equal(row)
+    assert rows.slot.equal(slot)
+    assert rows.place[real].equal(torch.arange(len(row)))
+    assert rows.sizes == real.sum(1).tolist()
+    assert rows.spans == [max((n + 1 for n, one in enumerate(each) if one), default=0) for each in MASKS[name]]
+    assert all(part.is_contiguous() for part in (rows.row, rows.slot, rows.place))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_values_go_there_and_back(name: str) -> None:
+    real = torch.tensor(MASKS[name], dtype=torch.bool)
+    values = torch.rand(*real.shape, 3)
+    rows = Ragged.of(real)
+    taken = rows.take(values)
+    assert taken.equal(values[real])
+    assert rows.back(taken)[real].equal(values[real])
