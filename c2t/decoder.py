@@ -123,7 +123,7 @@ class SpeculativeDecoder:
             device_map=device_map,
             trust_remote_code=trust_remote_code,
         )
-        if policy is None and pair is None:
+        if policy is None and pair is None and target is not None:
             policy = JointThreshold()
         elif policy is None:
             learned = partial(TreeClassifier.from_pretrained, device=loaded.target.device)

@@ -13,6 +13,7 @@ from transformers import LlamaConfig
 from c2t import C2T, Eagle2, InputError, Plain, SpeculativeDecoder
 from c2t.policies import DySpec, JointThreshold, MCSDPlus, Sequoia
 from c2t.statistics import Statistics
+from c2t.storage import paths
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, save_language_model, toy_classifier
 
@@ -198,6 +199,13 @@ def test_a_pair_without_a_classifier_says_how_to_make_one(home: Path, decoder: S
 def test_a_target_and_a_draft_that_are_no_pair_need_no_classifier(home: Path) -> None:
     parts = {part: home / "checkpoints" / "toy" / part for part in ("target", "draft")}
     assert isinstance(SpeculativeDecoder.from_pretrained(**parts).policy, JointThreshold)
+
+
+def test_without_a_name_it_is_the_default_pair_and_what_that_names(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("C2T_HOME", str(home))
+    monkeypatch.setattr(paths, "DEFAULT_PAIR", "toy")
+    for parts in ({}, {"draft": "eagle"}, {"draft": home / "checkpoints" / "toy" / "draft"}):
+        assert isinstance(SpeculativeDecoder.from_pretrained(**parts).policy, C2T)
 
 
 WRONG_KINDS = """

@@ -141,8 +141,8 @@ def numpy_decide(
 
 def best(yields: Yields, rows: int, spent: float, likely: Float[np.ndarray, " m"]) -> tuple[int, float]:
     """Return how many nodes to verify for most tokens per second, and that rate; likely: what nodes are worth, in the
-    order in which they are added. The curve of costs has steps, so all numbers are looked at, not
-    only those up to the first that does not pay."""
+    order in which they are added. The curve of costs has steps, so all numbers are looked at, not only those up to the
+    first that does not pay."""
     tokens = np.full(1 + len(likely), float(rows))
     tokens[1:] += likely.cumsum()
     rates = tokens / (spent + yields.verify[rows : rows + len(likely) + 1])

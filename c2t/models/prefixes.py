@@ -88,21 +88,21 @@ def common(one: Int[np.ndarray, " m"], other: Int[np.ndarray, " n"]) -> int:
     return int(differ[0]) if len(differ) else length
 
 
-def known_lengths(known: Sequence[Beginning | None]) -> Int[Tensor, " B"]:
-    """Return how many tokens of each prompt are known."""
-    return torch.tensor([0 if each is None else len(each.features) for each in known])
-
-
 def unpadded(tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> list[list[int]]:
     """Return the prompts as lists."""
     return [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
 
 
-def behind(tokens: Int[Tensor, "B P"], start: Int[Tensor, " B"]) -> Int[Tensor, "B p"]:
-    """Return each row's tokens from its start on, padded on the right again."""
-    if not start.any():
-        return tokens
-    return pad_sequence([row[first:] for row, first in zip(tokens, start.tolist(), strict=True)], batch_first=True)
+def behind(
+    known: Sequence[Beginning | None], tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]
+) -> tuple[Int[Tensor, "B p"], Int[Tensor, " B"]]:
+    """Return each prompt's tokens that are not known, padded on the right again, and how many they are. known: empty where
+    nothing is."""
+    if not any(known):
+        return tokens, lengths
+    first = [0 if each is None else len(each.features) for each in known]
+    rest = pad_sequence([row[start:] for row, start in zip(tokens, first, strict=True)], batch_first=True)
+    return rest, lengths - torch.tensor(first, device=lengths.device)
 
 
 def joined(

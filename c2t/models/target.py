@@ -21,7 +21,7 @@ from c2t.kv_cache import KVCache
 from c2t.kv_pool import KVPool
 from c2t.models.attention import TREE_ATTENTION, check_heads, tree_arguments
 from c2t.models.packed_llama import PackedLlama
-from c2t.models.prefixes import Beginning, Prefixes, behind, joined, known_lengths, unpadded
+from c2t.models.prefixes import Beginning, Prefixes, behind, joined, unpadded
 from c2t.models.projection import Projection, version_of
 from c2t.models.row_attention import RowAttention
 from c2t.ragged import Ragged, SlotLogits
@@ -307,36 +307,21 @@ class TargetSession:
     def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
         """Run prompts, padded on the right; return logits after each row's last token only, as if it were the row's
         only slot, and features of all tokens. What is known of a prompt (`Target.prefixes`) is not computed again."""
-        known = self._known(tokens, lengths)
-        start = known_lengths(known).to(lengths)
-        hidden, rows = self.read(behind(tokens, start), lengths - start)
-        features = rows.back(self.target.features(hidden[None])[0])
-        features = joined(known, features, lengths - start)
-        last = hidden[rows.place.gather(1, (lengths - start)[:, None] - 1)[:, 0]]
-        number = torch.arange(len(last), device=last.device)[:, None]
-        self._keep(tokens, lengths, features)
-        return Verified(SlotLogits(self.target.logits(last[None])[0], number), features)
-
-    @property
-    def _prefixes(self) -> Prefixes | None:
-        """The target's, where a token's bits do not depend on what is computed beside it: else texts might change."""
-        return None if self.packed is None else self.target.prefixes
-
-    def _known(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> list[Beginning | None]:
-        """Return what is known of each prompt, and begin with its keys and values."""
-        if self._prefixes is None:
-            return [None] * len(tokens)
-        known = [self._prefixes.longest(prompt) for prompt in unpadded(tokens, lengths)]
+        # Only where a token's bits do not depend on what is computed beside it: else texts might change.
+        prefixes = None if self.packed is None else self.target.prefixes
+        prompts = [] if prefixes is None else unpadded(tokens, lengths)
+        known = [prefixes.longest(prompt) for prompt in prompts]
         if any(known):
             self.cache.begin([each.caches if each else () for each in known], tokens.device)
-        return known
-
-    def _keep(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"], features: Float[Tensor, "B P D"]) -> None:
-        """Keep what was computed of the prompts for those that come later."""
-        if self._prefixes is not None:
-            for row, prompt in enumerate(unpadded(tokens, lengths)):
-                caches = [self.cache.prefix(layer, row) for layer in range(len(self.cache.buffers))]
-                self._prefixes.keep(prompt, Beginning(caches, features[row, : len(prompt)]))
+        rest, count = behind(known, tokens, lengths)
+        hidden, rows = self.read(rest, count)
+        features = joined(known, rows.back(self.target.features(hidden[None])[0]), count)
+        last = hidden[rows.place.gather(1, count[:, None] - 1)[:, 0]]
+        for row, prompt in enumerate(prompts):
+            caches = [self.cache.prefix(layer, row) for layer in range(len(self.cache.buffers))]
+            prefixes.keep(prompt, Beginning(caches, features[row, : len(prompt)]))
+        number = torch.arange(len(last), device=last.device)[:, None]
+        return Verified(SlotLogits(self.target.logits(last[None])[0], number), features)
 
     def verify(self, tree: Tree) -> Verified:
         """Run one forward over the trees; nothing is committed until `commit`."""
