@@ -96,8 +96,8 @@ def unpadded(tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> list[lis
 def behind(
     known: Sequence[Beginning | None], tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]
 ) -> tuple[Int[Tensor, "B p"], Int[Tensor, " B"]]:
-    """Return each prompt's tokens that are not known, padded on the right again, and how many they are. known: empty where
-    nothing is."""
+    """Return each prompt's tokens that are not known, padded on the right again, and how many they are. known: empty
+    where nothing is."""
     if not any(known):
         return tokens, lengths
     first = [0 if each is None else len(each.features) for each in known]
