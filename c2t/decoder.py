@@ -130,6 +130,11 @@ class SpeculativeDecoder:
             policy = parse(usual_policy(loaded.name) or "c2t", lambda name=loaded.name: learned(name))
         return cls(loaded, policy, graph_tokens, budget)
 
+    def warm_up(self) -> None:
+        """Decode two tokens, so that what is made at the first use is there when a text is asked for: weights in the
+        kernels' layout, costs of a budget, graphs for one prompt."""
+        self.generate([[0]], max_new_tokens=2)
+
     def generate(
         self,
         prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],

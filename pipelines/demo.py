@@ -123,7 +123,7 @@ def answer(pair: Pair, demo: Demo, classifier: str) -> None:
     print("those in one forward. " + "Guesses that it accepted are green." * watched())
     learned = parse(demo.trees, lambda *_: TreeClassifier.from_pretrained(classifier))
     for policy in (Plain(), learned):
-        SpeculativeDecoder(pair, policy).generate(demo.questions[0], 8)  # the first forwards of a process are slower
+        SpeculativeDecoder(pair, policy).warm_up()
     for number, question in enumerate(demo.questions, 1):
         print(f"\n{number}. {question.strip()}\n\n[plain decoding]")
         plain = decode(pair, Plain(), question, demo.new, stream=True)

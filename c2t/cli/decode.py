@@ -118,6 +118,7 @@ def generate(
             f"--beta {beta:g} cannot be applied to the policy {describe(chosen, brief=True)}: give it with --policy c2t"
         )
     decoder = SpeculativeDecoder(loaded, FirstProcessTrees(chosen) if tp else chosen)
+    decoder.warm_up()  # part of loading, not of the text's time
     settings = {"pair": loaded.name, "policy": describe(chosen), "temperature": temperature, "seed": seed}
     settings |= {"raw": raw, "rule": rule, "max_new_tokens": max_new_tokens}
     if chat:

@@ -53,6 +53,7 @@ def serve(
     chosen = parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded))
     loaded.target.prefixes = Prefixes(prefix_memory * 2**20)
     decoder = SpeculativeDecoder(loaded, chosen)
+    decoder.warm_up()
     limits = {"max_rows": max_rows, "max_tokens": max_tokens, "max_waiting": max_waiting}
     server = serving.Server(decoder, listener, **limits)
     serving.log_to_stderr()

@@ -18,6 +18,7 @@
    Compiled for the machine that it runs on, by compiled.py. */
 
 #include "llama_layer.h"
+#include "meeting.h"
 #include "tiles.h"
 #include "vectors.h"
 
@@ -264,7 +265,7 @@ static inline long parts_of(const matrix *m, long rows) {
 }
 #define FOR_PANELS_AND_PARTS(m, rows)                                                                             \
     long parts = parts_of(m, rows);                                                                               \
-    _Pragma("omp for schedule(static)") for (long p = 0; p < (m)->outputs / (2 * W); p++)                         \
+    _Pragma("omp for schedule(static) nowait") for (long p = 0; p < (m)->outputs / (2 * W); p++)                  \
         for (long part = 0, from = 0, to; part < parts; part++, from = to)                                        \
             if (to = (part + 1) * (rows) / parts, 1)
 
@@ -277,6 +278,7 @@ static void project(const matrix *m, const void *x, long rows, float *y, long st
             AT(place) = AT(columns[r - from]), AT(place + W) = AT(columns[r - from] + W);
         }
     }
+    meet();
 }
 
 static void project_and_add(const matrix *m, const void *x, long rows, float *y) {
@@ -288,6 +290,7 @@ static void project_and_add(const matrix *m, const void *x, long rows, float *y)
             AT(place) += AT(columns[r - from]), AT(place + W) += AT(columns[r - from] + W);
         }
     }
+    meet();
 }
 
 /* The inputs of `down`. */
@@ -303,11 +306,12 @@ static void gate_and_up(const layer *l, const void *x, long rows, void *y) {
                 put(y, r * l->gate.outputs + p * 2 * W + i, product, l->down.kind);
             }
     }
+    meet();
 }
 
 /* y: inputs of a matrix of this kind. */
 static void normalise(const float *x, const float *weight, float epsilon, long rows, long width, void *y, long kind) {
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (long r = 0; r < rows; r++) {
         const float *from = x + r * width;
         vector squares = {0};
@@ -316,19 +320,21 @@ static void normalise(const float *x, const float *weight, float epsilon, long r
         for (long i = 0; i < width; i += W) put(y, r * width + i, READ(from + i) * scale * READ(weight + i), kind);
         if (OF_BYTES(kind)) round_to_bytes(place(y, r * width, kind), width);
     }
+    meet();
 }
 
 /* Round inputs that several threads have put. */
 static void round_rows(const matrix *m, void *x, long rows) {
     if (!OF_BYTES(m->kind)) return;
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (long r = 0; r < rows; r++) round_to_bytes(place(x, r * m->inputs, BYTES), m->inputs);
+    meet();
 }
 
 /* Turn queries (in place) and keys, and put keys and values into the cache. cosine, sine: (rows, dim / 2). */
 static void turn(const layer *l, float *qkv, const rotations *t, long rows, void *keys, const cache *c) {
     long dim = l->dim, half = dim / 2, heads = l->heads + 2 * l->kv_heads;
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (long r = 0; r < rows; r++)
         for (long h = 0; h < heads; h++) {
             float *from = qkv + (r * heads + h) * dim;
@@ -350,6 +356,7 @@ static void turn(const layer *l, float *qkv, const rotations *t, long rows, void
                 put(to, i, a, kind), put(to, half + i, b, kind);
             }
         }
+    meet();
 }
 
 /* Queries of tokens of one text, with one key-value head, at most W: where they are, where their outputs go (inputs of a
@@ -527,12 +534,12 @@ static void attention(const layer *l, const float *qkv, const void *keys, long r
                 attend(&of, key, value, s->prefix[from], s->slots, dim, kind, weights);
             }
     }
-#pragma omp barrier
+    meet();
 }
 
 static void copy(const float *x, long rows, long width, void *y, long kind) {
     long whole = width / W * W, left = width - whole;
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (long r = 0; r < rows; r++) {
         for (long i = 0; i < whole; i += W) put(y, r * width + i, READ(x + r * width + i), kind);
         if (OF_BYTES(kind)) round_to_bytes(place(y, r * width, kind), width);
@@ -542,6 +549,7 @@ static void copy(const float *x, long rows, long width, void *y, long kind) {
         put(as_put, 0, AT(last), kind);
         memcpy(place(y, r * width + whole, kind), as_put, (char *)place(as_put, left, kind) - (char *)as_put);
     }
+    meet();
 }
 
 /* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
@@ -556,8 +564,10 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
     long wide = heads * dim > layers->gate.outputs ? heads * dim : layers->gate.outputs;
     float *normal = room, *joined = normal + rows * hidden, *attended = joined + rows * wide;
     float *rooms = attended + rows * layers->heads * dim;
+    meeting here = {0};
 #pragma omp parallel num_threads(threads)
     {
+        join(&here);
         float *mine = rooms + omp_get_thread_num() * (s->longest + s->slots + W) * W;
         for (const layer *l = layers; l < layers + count; l++) {
             void *keys = c->keys[l - layers];
@@ -585,8 +595,10 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
 
 /* y = x (rows, inputs) m' + bias, `stride` floats from one row to the next. room: rows * inputs floats. */
 void linear(const matrix *m, const float *x, long rows, float *room, float *y, long stride, int threads) {
+    meeting here = {0};
 #pragma omp parallel num_threads(threads)
     {
+        join(&here);
         copy(x, rows, m->inputs, room, m->kind);
         project(m, room, rows, y, stride);
         release_tiles();
@@ -601,9 +613,11 @@ int linear_of_both(const matrix *m, const void *table, long known, int halves, c
     long width = m->inputs / 2;
     for (long r = 0; r < rows; r++)
         if (token[r] < 0 || token[r] >= known) return 1;
+    meeting here = {0};
 #pragma omp parallel num_threads(threads)
     {
-#pragma omp for schedule(static)
+        join(&here);
+#pragma omp for schedule(static) nowait
         for (long r = 0; r < rows; r++) {
             for (long i = 0; i < width; i += W) {
                 long at = token[r] * width + i, to = r * m->inputs + i;
@@ -613,6 +627,7 @@ int linear_of_both(const matrix *m, const void *table, long known, int halves, c
             }
             if (OF_BYTES(m->kind)) round_to_bytes(place(room, r * m->inputs, BYTES), m->inputs);
         }
+        meet();
         project(m, room, rows, y, m->outputs);
         release_tiles();
     }
@@ -620,8 +635,12 @@ int linear_of_both(const matrix *m, const void *table, long known, int halves, c
 }
 
 void rms_norm(const float *x, const float *weight, float epsilon, long rows, long width, float *y, int threads) {
+    meeting here = {0};
 #pragma omp parallel num_threads(threads)
-    normalise(x, weight, epsilon, rows, width, y, FLOATS);
+    {
+        join(&here);
+        normalise(x, weight, epsilon, rows, width, y, FLOATS);
+    }
 }
 
 /* Floats of a vector, for the layout of panels. */
