@@ -33,9 +33,9 @@ RUNS := default-1 default-2 avx2-1 avx2-2 native-1 native-2
 
 .PHONY: demo test quick lint test-portable hostile docs notebooks setup lock clean
 
-# `make demo PAIR=tiny` is the quick one.
+# `make demo PAIR=tiny` is the quick one. Threads sleep soon, as those of the c2t commands do (docs/cpu.md).
 demo: $(READY)
-	$(BIN)/python -m pipelines.demo $(PAIR)
+	GOMP_SPINCOUNT=1000 $(BIN)/python -m pipelines.demo $(PAIR)
 
 # Every test once: the quick ones with checks of types and shapes, the slow ones without. Meanwhile lint, whose lines
 # are shown at the end.

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.decoding import Policy, Step, generate, pad
+from c2t.decoding import Step, generate, pad
 from c2t.kernels.layered import Layered
 from c2t.kernels.llama_layer import edges
 from c2t.kernels.select import SelectLimits
@@ -22,7 +22,7 @@ from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
 from c2t.policies.round_costs import Calibration, Children, Curve, Profile, Rest, RoundCosts, counts
-from c2t.protocols import Root, grown_by
+from c2t.protocols import Policy, Root, grown_by
 from c2t.replay.lockstep import Continuation, replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Nodes, Tree

@@ -15,22 +15,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.decoding import (
-    Committed,
-    Policy,
-    Step,
-    TargetVerifier,
-    check_playable,
-    check_rule,
-    cut,
-    draft_session,
-    pace_of,
-    speculate,
-)
+from c2t.decoding import Committed, Step, TargetVerifier, cut, draft_session, pace_of, speculate
 from c2t.errors import InputError, at_least_one
 from c2t.models.draft import DraftSession, NoDraft, WrappedSession
 from c2t.models.pairs import Pair
+from c2t.playable import check_playable, check_rule
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
+from c2t.protocols import Policy
 from c2t.sampling import Sampling
 
 
@@ -107,7 +98,7 @@ class BatchDecoder:
 
     max_rows: requests that run at once. max_tokens: bound on the sum of prompt + max_new_tokens + policy.levels over
     them, so that memory has a bound too. max_waiting: requests that may wait for either. rule: how trees are verified,
-    see `c2t.decoding.RULES`. Raises InputError for MCSD+, whose forks stay with the batch that they began in.
+    see `c2t.playable.RULES`. Raises InputError for MCSD+, whose forks stay with the batch that they began in.
 
     The order is first come, first served: a request that does not fit yet holds back all that came after it, so that
     none waits for ever. `step` must be called by one thread at a time; `submit` and `cancel` may be called by any
@@ -147,8 +138,8 @@ class BatchDecoder:
         """Put a request in the queue and return it; the next step admits it, if there is room.
 
         prompt: token ids. sequence: number of its random stream. eos: tokens that end the text, the target's by
-        default. Raises InputError for an empty prompt, ids outside the vocabulary, or a max_new_tokens below 1;
-        Refused for a request that exceeds max_tokens or the target's positions; Full where too many wait.
+        default. Raises InputError for an empty prompt, ids outside the vocabulary, a max_new_tokens below 1, or a
+        request that the target has no positions for; Refused for one that exceeds max_tokens; Full where too many wait.
         """
         target = self.pair.target
         ids = checked_ids(prompt, target.config.vocab_size)
@@ -160,7 +151,7 @@ class BatchDecoder:
         needed = self._needed(request)
         if needed > self.max_tokens:
             parts = f"{len(ids)} tokens + {max_new_tokens} new ones + {self.policy.levels} of a tree"
-            limit = f"the limit is {self.max_tokens} (max_tokens); shorten either"
+            limit = f"the limit is {self.max_tokens} (max_tokens); shorten the prompt or the answer"
             raise Refused(f"the request needs {needed} tokens ({parts}), {limit}")
         with self._lock:
             if len(self._queue) >= self.max_waiting:

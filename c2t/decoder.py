@@ -16,19 +16,20 @@ from c2t.batching import BatchDecoder, Request
 from c2t.classifier import TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
-from c2t.decoding import DraftModel, Policy, Step, check_playable, cut, generate
+from c2t.decoding import DraftModel, Step, cut, generate
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of
 from c2t.models.chat_templates import conversation
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.pairs import Pair, load_pair, usual_policy
+from c2t.models.pairs import Pair, default_policy, load_pair
 from c2t.models.target import Target
+from c2t.playable import check_playable
 from c2t.policies.budget import Budget
 from c2t.policies.pace import Pace
 from c2t.policies.plain import Plain
 from c2t.policies.spec import parse
-from c2t.policies.threshold import JointThreshold
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
+from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
 
@@ -77,7 +78,7 @@ class SpeculativeDecoder:
 
     graph_tokens: decode by CUDA graphs, for which memory is set aside for texts of so many tokens, prompt included
     (0: no graphs). Experimental: has not run on a device. They serve EAGLE-1/2 heads without n-grams, with EAGLE-2,
-    C2T, joint-threshold and entropy trees, and plain decoding; InputError for others.
+    C2T, joint-threshold and entropy trees, chains, and plain decoding; InputError for others.
 
     budget: tokens verified in a round at most, over all prompts together, the most confident ones of the policy's
     trees; "auto": as many as pay on this machine, by costs that are measured at the first use (or given as a file). See
@@ -112,8 +113,8 @@ class SpeculativeDecoder:
         budget: int | str | Path | None = None,
         trust_remote_code: bool = False,
     ) -> "SpeculativeDecoder":
-        """Load a pair (see `load_pair`); the policy defaults to what the pair names (`usual_policy`), else to C2T with
-        the pair's own classifier. A target and a draft that are no pair get JointThreshold, which needs no training."""
+        """Load a pair (see `load_pair`); the policy defaults to `default_policy`: what the pair names, C2T with its
+        classifier, or a threshold on the joint probability, which needs no training."""
         loaded = load_pair(
             pair,
             target=target,
@@ -123,11 +124,11 @@ class SpeculativeDecoder:
             device_map=device_map,
             trust_remote_code=trust_remote_code,
         )
-        if policy is None and pair is None and target is not None:
-            policy = JointThreshold()
-        elif policy is None:
+        if policy is None:
             learned = partial(TreeClassifier.from_pretrained, device=loaded.target.device)
-            policy = parse(usual_policy(loaded.name) or "c2t", lambda name=loaded.name: learned(name))
+            policy = parse(
+                default_policy("" if pair is None and target else loaded.name), lambda name=loaded.name: learned(name)
+            )
         return cls(loaded, policy, graph_tokens, budget)
 
     def warm_up(self) -> None:
@@ -273,7 +274,7 @@ class SpeculativeDecoder:
         template = self.pair.template if chat else ""
         ids = [conversation(self.pair.tokenizer, template, [p]) if isinstance(p, str) else p for p in prompts]
         if not ids:
-            raise InputError("an empty prompt: give at least one token to continue")
+            raise InputError("no prompt: give at least one")
         return [checked_ids(prompt, self.pair.target.config.vocab_size) for prompt in ids]
 
 

@@ -32,12 +32,13 @@ from c2t.models.rehearsing import RehearsingSession
 from c2t.models.remembering import RememberingSession
 from c2t.models.target import TargetSession
 from c2t.noisy_draft import NoisyDraft
+from c2t.playable import check_rule
 from c2t.policies.budget import Budget
 from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.mcsd_plus import Forks
 from c2t.policies.pace import Pace
 from c2t.policies.rehearsed import ONLY, Rehearsed
-from c2t.protocols import Draft, RecordingDraft, Root
+from c2t.protocols import Draft, Policy, RecordingDraft, Root
 from c2t.sampling import Sampling
 from c2t.target_sampler import Processors, TargetSampler
 from c2t.tree import Tree
@@ -45,7 +46,7 @@ from c2t.verify import Accepted
 
 
 def decode(
-    verifier: "Verifier", drafter: "DraftModel | None", policy: "Policy", record: Sequence[str] = ()
+    verifier: "Verifier", drafter: "DraftModel | None", policy: Policy, record: Sequence[str] = ()
 ) -> Iterator["Step"]:
     """Decode all texts of the verifier as one batch and yield a Step per round, the prefill first.
 
@@ -70,7 +71,7 @@ def decode(
 
 
 def speculate(
-    draft: DraftSession | WrappedSession | NoDraft, policy: "Policy", verifier: "Verifier", record: Sequence[str] = ()
+    draft: DraftSession | WrappedSession | NoDraft, policy: Policy, verifier: "Verifier", record: Sequence[str] = ()
 ) -> tuple["Step", "Committed"]:
     """Play one round: guess a tree and let the target verify it. Return the round's Step, and what it has committed,
     which the draft is to observe."""
@@ -91,7 +92,7 @@ def speculate(
 
 
 def guess(
-    draft: DraftSession | WrappedSession | NoDraft, policy: "Policy", verifier: "Verifier", record: Sequence[str] = ()
+    draft: DraftSession | WrappedSession | NoDraft, policy: Policy, verifier: "Verifier", record: Sequence[str] = ()
 ) -> tuple[Tree, Any]:
     """Return a tree of guesses under the verifier's root, and the draft as the policy was shown it."""
     root = verifier.root()
@@ -192,17 +193,6 @@ class Verifier(Protocol):
 
 
 @runtime_checkable
-class Policy(Protocol):
-    """A tree construction; see `c2t.policies`."""
-
-    proposal: str  # where its candidates come from, a key of RULES
-    exact: bool  # whether the text keeps the target's law
-    levels: int  # layers of drafted nodes at most
-
-    def __call__(self, draft: Draft, root: Root) -> Tree: ...
-
-
-@runtime_checkable
 class TargetModel(Protocol):
     """A target: `c2t.models.target.Target`, or the same by CUDA graphs."""
 
@@ -227,8 +217,8 @@ class TargetVerifier:
 
     A text ends with the round in which it emits an `eos` token or its `max_new_tokens`-th token; that round's tokens
     may run past the cut (see `cut`). sequences: numbers of the rows' random streams (default 0, 1, ...). rule: how
-    trees are verified (see RULES). processors: what the target's logits go through first. keep_logits: verdicts carry
-    the target's logits (B, n, V) of every slot as "logits".
+    trees are verified (see `c2t.playable`). processors: what the target's logits go through first. keep_logits:
+    verdicts carry the target's logits (B, n, V) of every slot as "logits".
 
     max_new_tokens, eos and sampling may be lists, with an entry for each prompt. Rows can `join` a verifier only if
     both were given lists of samplings.
@@ -405,61 +395,6 @@ def hearing(draft: Any, policy: Policy, root: Root) -> Any:
 def pace_of(policy: Policy, rows: int) -> Pace | None:
     """Return what rounds of at most so many rows are to be timed for, None if nothing asks for their seconds."""
     return policy.pace if isinstance(policy, Budget) and not policy.never_drafts(rows) else None
-
-
-# Checks of what is given.
-
-
-# What a policy's candidates are -> the rules that they can be verified by, the default first. Ranked ones are the
-# draft's most probable tokens, sampled ones were drawn from its distribution, and target-initialised ones grow under
-# several tokens of the target's own.
-RULES = {
-    "ranked": ("target-only",),
-    "sampled": ("residual", "target-only"),
-    "target-initialised": ("longest-fork",),
-}
-
-
-def check_policy(policy: Policy, vocabulary: int, positions: int) -> None:
-    """Raise InputError for what is no policy, and for one that asks for more tokens than the vocabulary has, or for
-    more levels than the target has positions for."""
-    if isinstance(policy, type):
-        raise InputError(f"policy = {policy.__name__} is a class: give an instance, such as {policy.__name__}()")
-    if isinstance(policy, str):
-        how = "such as Eagle2(), or c2t.policies.spec.parse(name)"
-        raise InputError(f"policy = {policy!r} is a name: give a policy, {how}")
-    name = "K" if hasattr(policy, "K") else "W"
-    k = getattr(policy, name, 1)
-    if k > vocabulary:
-        raise InputError(
-            f"{name} = {k} is more than the pair's vocabulary of {vocabulary} tokens; choose a smaller {name}"
-        )
-    if policy.levels >= positions:
-        most = f"the target has {positions} positions, so at most {positions - 1} fit"
-        raise InputError(f"{type(policy).__name__}: trees of {policy.levels} levels; {most}")
-
-
-def check_playable(policy: Policy, target: Any) -> None:
-    """Raise InputError unless this target can play the policy: see `check_policy`, and whether it can rehearse."""
-    check_policy(policy, target.config.vocab_size, target.max_positions)
-    if isinstance(policy, Rehearsed):
-        _ = target.rehearsal  # which says what is missing
-
-
-def check_rule(policy: Policy, rule: str | None) -> str:
-    """Return the verification rule to use; InputError for an unknown one and for unsound pairings."""
-    name, sound = type(policy).__name__, RULES[policy.proposal]
-    rule = rule or sound[0]
-    known = list(dict.fromkeys(rule for rules in RULES.values() for rule in rules))
-    if rule not in known:
-        raise InputError(f"no verification rule is called {rule!r}; known: {', '.join(known)}")
-    if rule == "residual" and policy.proposal == "ranked":
-        raise InputError(f"{name} ranks its candidates: the residual rule would change the text's law; use target-only")
-    if rule not in sound:
-        raise InputError(
-            f"{name} has {policy.proposal} candidates, which cannot be verified by the rule {rule}; use {sound[0]}"
-        )
-    return rule
 
 
 # Texts as tensors and lists.

@@ -1,5 +1,5 @@
-"""The interface between policies and models: a draft that expands slots of a tree, and the root under which the tree
-grows. Policies never see a model."""
+"""The interface between policies and models: a policy builds a tree under a root by asking a draft to expand slots of
+it. Policies never see a model."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -204,6 +204,17 @@ class Draft(Protocol):
         calls take any slots whose parents were expanded before, and cost one draft forward each.
         """
         ...
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A tree construction; see `c2t.policies`."""
+
+    proposal: str  # where its candidates come from, a key of `c2t.playable.RULES`
+    exact: bool  # whether the text keeps the target's law
+    levels: int  # layers of drafted nodes at most
+
+    def __call__(self, draft: Draft, root: Root) -> Tree: ...
 
 
 class Grown(NamedTuple):

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from c2t.decoding import DraftModel, Policy
+from c2t.decoding import DraftModel
 from c2t.models.draft import DraftSession
-from c2t.protocols import Draft, NextTokenDistributions, Root
+from c2t.protocols import Draft, NextTokenDistributions, Policy, Root
 from c2t.tree import Tree
 
 T = TypeVar("T")

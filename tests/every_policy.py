@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import torch
 
-from c2t.decoding import Policy
 from c2t.policies import (
     C2T,
     DDD,
@@ -32,6 +31,7 @@ from c2t.policies import (
 )
 from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.round_costs import Children, Curve, Profile, Rest, RoundCosts
+from c2t.protocols import Policy
 from tests.toys import toy_classifier
 
 

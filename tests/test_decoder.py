@@ -185,14 +185,13 @@ def test_a_policy_wider_than_the_vocabulary_is_refused(decoder: SpeculativeDecod
         SpeculativeDecoder(decoder.pair, Eagle2(K=49))
 
 
-def test_a_pair_without_a_classifier_says_how_to_make_one(home: Path, decoder: SpeculativeDecoder) -> None:
+def test_a_pair_without_a_classifier_gets_trees_that_need_none(home: Path, decoder: SpeculativeDecoder) -> None:
     bare = home / "checkpoints" / "bare"
     bare.mkdir(exist_ok=True)
     for part in ("target", "draft"):
         if not (bare / part).exists():
             (bare / part).symlink_to(home / "checkpoints" / "toy" / part)
-    with pytest.raises(InputError, match="c2t harvest --pair bare"):
-        SpeculativeDecoder.from_pretrained("bare")
+    assert SpeculativeDecoder.from_pretrained("bare").policy == JointThreshold(0.1)
     assert isinstance(SpeculativeDecoder.from_pretrained("bare", policy=Plain()).policy, Plain)
 
 
@@ -242,7 +241,7 @@ def test_values_of_other_kinds_are_refused(home: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
         *["a mapping is no prompt: give its input_ids, or the text"] * 2,
-        "policy = 'eagle2' is a name: give a policy, such as Eagle2(), or c2t.policies.spec.parse(name)",
+        "policy = 'eagle2' is a name: give a policy, such as Eagle2() (see c2t.policies)",
         "policy = Eagle2 is a class: give an instance, such as Eagle2()",
         "C2T: 'tiny' is no classifier: load one by TreeClassifier.from_pretrained",
         "Eagle2: N = 2.5 must be a whole number",

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from c2t.decoding import Committed, DraftModel, Policy, Step, TargetModel, TargetVerifier, draft_session, speculate
+from c2t.decoding import Committed, DraftModel, Step, TargetModel, TargetVerifier, draft_session, speculate
 from c2t.errors import InputError
 from c2t.models.conditioned import ConditionedDraft
 from c2t.models.hydra import HydraDraft
 from c2t.models.ngrams import NgramDraft
 from c2t.policies import Eagle2, MCSDPlus, Plain, SpecInfer
+from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from tests.marks import slow_except
 from tests.models.test_hydra import corrector

@@ -9,7 +9,7 @@ from scipy import stats
 from transformers import LlamaConfig
 
 from c2t import decoding, noisy_draft
-from c2t.decoding import Policy, Step, TargetVerifier
+from c2t.decoding import Step, TargetVerifier
 from c2t.kernels import noise as kernel
 from c2t.kernels.noise import Noise
 from c2t.mixed_sampler import MixedSampler
@@ -19,7 +19,7 @@ from c2t.models.scaled import ScaledDraft
 from c2t.models.target import Target
 from c2t.noisy_draft import NoisyDraft
 from c2t.policies import Chain, Eagle2, EntropyGate, JointThreshold, Plain, SampledChain
-from c2t.protocols import DraftVocabulary, NextTokenDistributions
+from c2t.protocols import DraftVocabulary, NextTokenDistributions, Policy
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, language_model, run, toy_drafts, toy_target

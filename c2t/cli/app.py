@@ -20,7 +20,8 @@ HELP = """Speculative decoding with token trees that a small classifier shapes (
 A draft model guesses a tree of next tokens, the classifier keeps those worth checking,
 and the target model checks them in one forward. The text stays the target's own.
 
-Run the commands in this order: harvest, train, generate, bench.
+To decode faster: tune, then generate --tuned, or serve.
+To study trees, in this order: harvest, train, generate, bench.
 Each runs without arguments, on the pair of models that comes with c2t.
 c2t COMMAND --help lists the options of a command.
 """

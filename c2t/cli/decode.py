@@ -16,13 +16,13 @@ from c2t.cli.chat import Settings as ChatSettings
 from c2t.cli.chat import converse
 from c2t.cli.stream import TextStream
 from c2t.decoder import SpeculativeDecoder
-from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.models.pairs import Pair, with_ngrams
 from c2t.models.tensor_parallel import FirstProcessTrees, rank_and_world
 from c2t.policies.spec import describe, parse
 from c2t.progress import working
 from c2t.prompts import default_prompts
+from c2t.protocols import Policy
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.storage.provenance import hardware
 from c2t.storage.results import check_place

@@ -9,6 +9,7 @@ from c2t.classifier import TreeClassifier
 from c2t.cli import options as o
 from c2t.cli import terminal
 from c2t.hf.export import export
+from c2t.models.pairs import default_policy
 from c2t.policies.spec import describe, parse
 from c2t.storage import paths as checkpoints
 from c2t.storage.published import hub_target
@@ -41,8 +42,7 @@ def export_hub(
     """
     name = pair or checkpoints.DEFAULT_PAIR
     own = name if classifier is None else classifier
-    learned = classifier is not None or checkpoints.find(name, checkpoints.CLASSIFIER) is not None
-    spec = ("c2t" if learned else "threshold") if policy is None else policy
+    spec = policy or (default_policy(name) if classifier is None else "c2t")
     chosen = parse(spec, lambda given=None: TreeClassifier.from_pretrained(own if given is None else given))
     place = out or checkpoints.local_of(name, "hub")
     if target is None:

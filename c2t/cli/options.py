@@ -133,15 +133,15 @@ TrustRemoteCode = Annotated[
     ),
 ]
 
-PolicySpec = Annotated[
-    str | None,
-    typer.Option(
-        help=f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10.",
-        show_default="c2t; without a classifier threshold",
-        parser=a_word,
-        metavar="POLICY",
-    ),
-]
+
+def _policy(usual: str) -> Any:
+    told = f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10."
+    return typer.Option(help=told, show_default=usual, parser=a_word, metavar="POLICY")
+
+
+PolicySpec = Annotated[str | None, _policy("the pair's own, else c2t; without a classifier threshold")]
+ServedPolicy = Annotated[str | None, _policy("a budget over the pair's own")]
+ViewedPolicy = Annotated[str | None, _policy("c2t; without a classifier threshold")]
 
 Prompts = Annotated[
     list[Path] | None,

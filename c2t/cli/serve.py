@@ -23,7 +23,7 @@ def serve(
     pair: o.PairName = None,
     target: o.Target = None,
     draft: o.Draft = None,
-    policy: o.PolicySpec = None,
+    policy: o.ServedPolicy = None,
     classifier: o.Classifier = None,
     host: Annotated[str, _server("Address to listen on; 0.0.0.0 is every one of this machine.")] = "127.0.0.1",
     port: Annotated[int, _server("Port to listen on; 0 takes any that is free.", min=0, max=65535)] = 8000,

@@ -1,5 +1,6 @@
 """Steps that several commands take: load a pair, read prompts, find a classifier and policies, show facts."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -12,6 +13,7 @@ from c2t.cli import info as information
 from c2t.cli import terminal
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of
+from c2t.models import pairs
 from c2t.models.pairs import Pair, load_pair, usual_policy
 from c2t.models.tensor_parallel import local_device
 from c2t.policies.round_costs import RoundCosts
@@ -19,7 +21,7 @@ from c2t.prompts import Prompt, read_prompts
 from c2t.storage import paths as checkpoints
 
 WORKERS = 2  # of --ray
-UNLEARNED = ("threshold:threshold=0.1", "threshold:threshold=0.03")  # where a default would be c2t without a classifier
+UNLEARNED = (pairs.UNLEARNED, "threshold:threshold=0.03")  # where a default would be c2t without a classifier
 
 
 def load(
@@ -84,9 +86,11 @@ def usual(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
     learned = [spec for spec in specs if spec == "budget" or spec.partition(":")[0] == "c2t"]
     if not learned or reference or checkpoints.find(pair.name, checkpoints.CLASSIFIER):
         return list(specs)
+    parts = {part: shlex.quote(place) for part, (place, _) in pair.sources.items()}
+    models = "" if pair.name in checkpoints.known("target") else "--target {target} --draft {draft}".format_map(parts)
     terminal.say(
         f"{pair.name} has no classifier yet, so threshold stands for c2t; make one with: "
-        f"{checkpoints.recipe(pair.name)}",
+        f"{checkpoints.recipe(pair.name, models)}",
         error=True,
     )
     others = [spec for spec in specs if spec not in learned]

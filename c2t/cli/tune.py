@@ -8,7 +8,6 @@ import typer
 
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
-from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of, measure_and_keep
 from c2t.models.packed_llama import PackedLlama
@@ -17,6 +16,7 @@ from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import parse, split
 from c2t.progress import working
 from c2t.prompts import default_prompts
+from c2t.protocols import Policy
 from c2t.storage.results import check_place
 from c2t.study import autotune as tuning
 from c2t.study import autotune_cache as tuned

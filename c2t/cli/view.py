@@ -29,7 +29,7 @@ def view(
     pair: o.PairName = None,
     target: o.Target = None,
     draft: o.Draft = None,
-    policy: o.PolicySpec = None,
+    policy: o.ViewedPolicy = None,
     compare: Annotated[
         str | None,
         typer.Option(

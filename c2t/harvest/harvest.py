@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from c2t.decoding import Step, check_playable, cut, generate
+from c2t.decoding import Step, cut, generate
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import extra_columns, recorded, types
 from c2t.harvest.settings import HarvestSettings
@@ -19,6 +19,7 @@ from c2t.harvest.shards import WHOLE, Group, ShardNumber, grouped
 from c2t.harvest.texts import JudgedTexts, Text, continuations
 from c2t.models.chat_templates import conversation
 from c2t.models.pairs import Pair
+from c2t.playable import check_playable
 from c2t.progress import Tell
 from c2t.prompts import Prompt
 from c2t.records.reader import describe

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from c2t.decoding import Policy
 from c2t.errors import InputError, at_least_one
 from c2t.harvest.extra_columns import COLUMNS, types
 from c2t.policies.eagle2 import Eagle2
 from c2t.policies.limits import MOST_LEVELS, MOST_TOKENS
 from c2t.policies.mcsd_plus import MCSDPlus
+from c2t.protocols import Policy
 from c2t.settings import RunSettings
 
 MOST_CHILDREN, MOST_NODES = 256, MOST_TOKENS - 1  # the column rank counts to 255, the root is no drafted node

@@ -9,11 +9,11 @@ import jinja2
 from huggingface_hub import ModelCard, ModelCardData
 
 import c2t
-from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.hf.hub import packed
 from c2t.hf.tree_decoding import TreeDecoding
 from c2t.policies.spec import describe
+from c2t.protocols import Policy
 from c2t.storage import paths as checkpoints
 from c2t.storage.published import PUBLISHED
 

@@ -15,16 +15,18 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList,
 from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
 
 from c2t.classifier import TreeClassifier
-from c2t.decoding import DraftModel, Policy, Step, TargetVerifier, check_playable, check_policy, decode
+from c2t.decoding import DraftModel, Step, TargetVerifier, decode
 from c2t.errors import InputError
 from c2t.hf.processors import TextProcessors
 from c2t.hf.request import check_arguments, check_config, check_streaming, prompts_of
 from c2t.hf.texts import Texts
 from c2t.models.draft_lm import DraftLM, check_vocabulary
-from c2t.models.pairs import check_draft, load_draft, usual_policy
+from c2t.models.pairs import check_draft, default_policy, load_draft
 from c2t.models.target import ATTENTION, Target
-from c2t.policies import C2T, JointThreshold
+from c2t.playable import check_playable, check_policy
+from c2t.policies import C2T
 from c2t.policies.spec import parse
+from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
 
@@ -35,8 +37,8 @@ class TreeDecoding:
 
     draft: folder or Hub id of a draft head or a language model with the same tokens, the name of a pair, or a loaded
     language model; None for a policy without one. policy: how trees are built. classifier: instead of a policy, for C2T
-    with this classifier (folder, Hub id or the name of a pair); beta is its threshold. Without either: what the
-    pair that the draft is named by names (`usual_policy`), C2T with its classifier, or JointThreshold. seed: of sampled
+    with this classifier (folder, Hub id or the name of a pair); beta is its threshold. Without either:
+    `default_policy` of the pair that the draft is named by. seed: of sampled
     texts; None takes one from torch's global generator, which is what torch.manual_seed sets. streamer: gets the text
     token by token.
 
@@ -239,17 +241,14 @@ def _check_hooks(target: Target) -> bool:
 
 
 def _usual_policy(draft: Any, classifier: str | Path | TreeClassifier | None, beta: float | None) -> Any:
-    """Return C2T with this classifier; without, what the pair that the draft is named by names, C2T with the pair's
-    classifier, or JointThreshold."""
-    named = usual_policy(draft) if isinstance(draft, str) and (classifier, beta) == (None, None) else None
-    if named:
-        return parse(named, TreeClassifier.from_pretrained)
-    if classifier is None and checkpoints.is_name(draft) and checkpoints.find(draft, checkpoints.CLASSIFIER):
-        classifier = draft
+    """Return C2T with this classifier; without, `default_policy` of the pair that the draft is named by."""
+    name = draft.partition("+")[0] if isinstance(draft, str) else ""
+    if (classifier, beta) == (None, None):
+        return parse(default_policy(name), lambda other=name: TreeClassifier.from_pretrained(other))
+    if classifier is None and checkpoints.is_name(name) and checkpoints.find(name, checkpoints.CLASSIFIER):
+        classifier = name
     if classifier is None:
-        if beta is not None:
-            raise InputError(f"beta = {beta} is a classifier's threshold: give the classifier too")
-        return JointThreshold()
+        raise InputError(f"beta = {beta} is a classifier's threshold: give the classifier too")
     if not isinstance(classifier, TreeClassifier):
         classifier = TreeClassifier.from_pretrained(classifier)
     return C2T(classifier, beta=beta)

@@ -9,7 +9,7 @@
 #include <omp.h>
 #include <sched.h>
 
-#define LOOKS 1000 /* before the core is offered: 20 to 50 microseconds, longer than most waits on an idle machine */
+#define LOOKS 1000 /* before the core is offered: on recent x86 20 to 50 microseconds, longer than most waits on an idle machine */
 
 typedef struct {
     int arrived, turn;

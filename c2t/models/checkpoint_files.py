@@ -8,6 +8,7 @@ from pydantic import Field
 from transformers.utils import cached_file
 
 from c2t.errors import InputError
+from c2t.models.target import FAMILIES
 from c2t.storage.checked import OPEN, from_json, read_file
 
 FOREIGN_CODE = "auto_map"  # entry that names Python files to import
@@ -69,7 +70,8 @@ SCHEMAS = {"config.json": Sizes, "tokenizer_config.json": Tokenizer, "generation
 
 def check_files(place: str | Path, trust_remote_code: bool) -> None:
     """Raise InputError for a folder or Hub id whose files ask for code of its own without `trust_remote_code`, describe
-    sizes that its weights cannot have, or are no JSON. Files that are missing are left to who needs them."""
+    sizes that its weights cannot have or a family that c2t does not know, or are no JSON. Files that are missing are
+    left to who needs them."""
     for name, schema in SCHEMAS.items():
         path = _find(place, name)
         if path is None:
@@ -83,6 +85,7 @@ def check_files(place: str | Path, trust_remote_code: bool) -> None:
         known = from_json(schema, read_file(path), path)
         if isinstance(known, Sizes):
             _check_sizes(known, path)
+    _check_family(place)
 
 
 def _find(place: str | Path, name: str) -> Path | None:
@@ -94,6 +97,14 @@ def _find(place: str | Path, name: str) -> Path | None:
     except (OSError, ValueError):  # transformers says why when it loads the model
         return None
     return Path(found) if found else None
+
+
+def _check_family(place: str | Path) -> None:
+    """Raise InputError for a model of no family that `Target` takes, before its weights are loaded."""
+    path = _find(place, "config.json")
+    family = path and from_json(dict[str, Any], read_file(path), path).get("model_type")
+    if family and family not in FAMILIES:
+        raise InputError(f"{path}: {family} models are not supported; known: {', '.join(FAMILIES)}")
 
 
 def _check_sizes(sizes: Sizes, path: Path) -> None:

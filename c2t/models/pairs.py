@@ -93,6 +93,9 @@ class Pair:
         return {part: mark for part, (_, mark) in self.sources.items()}
 
 
+UNLEARNED = "threshold:threshold=0.1"  # the policy of a pair that names none and has no classifier
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Part of a pair's provenance.json that loading reads.
@@ -140,7 +143,7 @@ def load_pair(
     if draft is not None and not str(draft):
         raise InputError(f"the name of the draft is empty: give one of {', '.join(DRAFTS)}, a folder or a Hub id")
     if pair is None and (draft is None or str(draft) in DRAFTS):
-        raise InputError("a target without a pair's name needs --draft: a folder or Hub id of its draft")
+        raise InputError("a target without a pair's name needs a draft: give its folder or Hub id")
     device = _device("cpu" if device is None else device)
     target_place = str(_target_place(pair if target is None else target))
     draft_place, kind = _draft_place(pair, draft)
@@ -285,6 +288,14 @@ def drafts_of(pair: str) -> dict[str, Path]:
     """Return the folders of the drafts that a pair has on this machine, by their names on the command line."""
     found = {name: checkpoints.find(pair, part) for name, (part, _) in DRAFTS.items()}
     return {name: folder for name, folder in found.items() if folder}
+
+
+def default_policy(pair: str) -> str:
+    """Return the policy of a text where nobody says, as the command line has it: what the pair names, C2T where it has
+    a classifier on this machine, else UNLEARNED; this too for models that are no pair, whose name is ""."""
+    if not pair or not checkpoints.is_name(pair):
+        return UNLEARNED
+    return usual_policy(pair) or ("c2t" if checkpoints.find(pair, checkpoints.CLASSIFIER) else UNLEARNED)
 
 
 def usual_policy(pair: str) -> str | None:

@@ -19,7 +19,10 @@ from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
 from c2t.tree import Tree
 
-ONLY = "a target rehearses while it decodes, and not where it is viewed, recorded, replayed or split over processes"
+ONLY = (
+    "a target rehearses while it decodes, and not where it is viewed, recorded, replayed or split over processes; "
+    "choose another policy"
+)
 
 
 @dataclass(frozen=True)

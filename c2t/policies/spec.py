@@ -76,7 +76,8 @@ def parse(
     for setting in filter(None, settings.split(",")):
         key, _, value = (part.strip() for part in setting.partition("="))
         if key not in known:
-            raise InputError(f"{name} has no setting {key!r}; known: {', '.join(known) or 'none'}")
+            there = [*known, *(["of=POLICY, which comes last"] if within else [])]
+            raise InputError(f"{name} has no setting {key!r}; known: {', '.join(there) or 'none'}")
         network = TreeClassifier in get_args(known[key].type) and value.lower() != "none"
         values[key] = classifier(value) if network else _value(name, known[key], value)
     if any(field.name == "classifier" for field in fields(policy)):

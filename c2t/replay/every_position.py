@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.decoding import DraftModel, Policy, Step, speculate
+from c2t.decoding import DraftModel, Step, speculate
 from c2t.models.draft import DraftSession
+from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation, TextVerifier
 from c2t.verify import Accepted
 

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.decoding import Committed, DraftModel, Policy, Step, Verdict, append, cut, decode, first_step, generate, pad
+from c2t.decoding import Committed, DraftModel, Step, Verdict, append, cut, decode, first_step, generate, pad
 from c2t.models.target import Target, check_logits
 from c2t.policies.plain import Plain
-from c2t.protocols import Root
+from c2t.protocols import Policy, Root
 from c2t.sampling import Sampling, noise_at, stream_key
 from c2t.target_sampler import DRAFT, number
 from c2t.tree import Tree

@@ -158,14 +158,16 @@ def _resolve_name(name: str, part: str, listed: str) -> Path | str:
         return getattr(PUBLISHED[name], part)
     if part == CLASSIFIER and (name in PUBLISHED or any((folder / name).is_dir() for folder in _folders())):
         raise InputError(f"{name} has no classifier yet; make it with: {recipe(name)}")
-    raise InputError(f"no {part} is called {name!r}; known: {listed}{searched()}")
+    folder = f"; the folder of that name is ./{name}" * Path(name).is_dir()
+    raise InputError(f"no {part} is called {name!r}; known: {listed}{searched()}{folder}")
 
 
-def recipe(name: str) -> str:
-    """Return the commands that make the classifier of a pair, at the place where its name is looked up."""
+def recipe(name: str, models: str = "") -> str:
+    """Return the commands that make the classifier of a pair, at the place where its name is looked up. models: the
+    options that load it, where its name does not."""
     rows, out = _short(harvest_of(name)), _short(local_of(name, CLASSIFIER))
     prompts = "" if prompts_of(name, "harvest") else "--prompts FILE "
-    return f"c2t harvest --pair {name} {prompts}--out {rows} && c2t train {rows} --out {out}"
+    return f"c2t harvest {models or f'--pair {name}'} {prompts}--out {rows} && c2t train {rows} --out {out}"
 
 
 def harvest_of(name: str) -> Path:

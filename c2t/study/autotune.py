@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
 
-from c2t.decoding import Policy, check_playable
 from c2t.errors import InputError, at_least_one
 from c2t.models.pairs import NGRAMS, Pair, with_ngrams
+from c2t.playable import check_playable
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
 from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.spec import describe, tried_by
 from c2t.prompts import Prompt, spread
+from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation
 from c2t.settings import RunSettings
 from c2t.statistics import Totals

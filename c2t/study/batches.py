@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from c2t.batch_costs import now
-from c2t.decoding import Policy, generate
+from c2t.decoding import generate
 from c2t.errors import InputError, at_least_one
 from c2t.models.pairs import Pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.prompts import Prompt, spread
+from c2t.protocols import Policy
 from c2t.settings import RunSettings
 from c2t.statistics import Statistics, Trace, total
 from c2t.study.evaluate import encode

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from c2t.decoding import Policy, check_playable, generate
+from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
+from c2t.playable import check_playable
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe, split, tried_by
 from c2t.prompts import Prompt, spread
+from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, total
 from c2t.study.evaluate import StudySettings, continuations, encode, evaluate, share_of_loops

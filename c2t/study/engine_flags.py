@@ -5,10 +5,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from c2t.decoding import Policy
 from c2t.display import count
 from c2t.errors import InputError
 from c2t.policies import Chain, Eagle2, Plain
+from c2t.protocols import Policy
 from c2t.study.autotune import Candidate, Tuning, candidate, predict
 from c2t.study.costs import Costs
 

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from c2t.decoding import DraftModel, Policy, Step, check_rule, cut, generate
+from c2t.decoding import DraftModel, Step, cut, generate
 from c2t.errors import InputError, at_least_one
 from c2t.models.pairs import Pair
+from c2t.playable import check_rule
 from c2t.policies.rehearsed import Rehearsed
 from c2t.prompts import Encoded, Prompt, encode_all
+from c2t.protocols import Policy
 from c2t.replay.cache import cached_continuations
 from c2t.replay.lockstep import Continuation, replay
 from c2t.sampling import Sampling

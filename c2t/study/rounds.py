@@ -8,10 +8,11 @@ from typing import NamedTuple
 import torch
 
 from c2t.batch_costs import ticking
-from c2t.decoding import Policy, Step, generate
+from c2t.decoding import Step, generate
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.rehearsed import Rehearsed
+from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation, replay
 from c2t.sampling import Sampling
 from c2t.study.evaluate import BATCH

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from c2t.classifier import TreeClassifier
-from c2t.decoding import Policy, check_playable
 from c2t.errors import InputError, counted
 from c2t.models.pairs import Pair
+from c2t.playable import check_playable
 from c2t.policies.around import Around
 from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, parse, split, tried_by
 from c2t.prompts import Encoded, Prompt, spread
+from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation
 from c2t.statistics import Statistics
 from c2t.study.evaluate import StudySettings, continuations, encode, evaluate

@@ -13,11 +13,12 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from c2t.classifier import CONDITIONAL, TreeClassifier
-from c2t.decoding import Policy, Step, cut
+from c2t.decoding import Step, cut
 from c2t.pieces import Pieces
 from c2t.policies.c2t import C2T
 from c2t.policies.spec import describe
 from c2t.policies.threshold import JointThreshold
+from c2t.protocols import Policy
 from c2t.viewer.recording import Drafted, Path, complete, path_to
 
 VERSION = 1

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.decoding import Policy
-from c2t.protocols import Draft, NextTokenDistributions, Root
+from c2t.protocols import Draft, NextTokenDistributions, Policy, Root
 from c2t.tree import Tree
 
 Path = tuple[int, ...]  # the tokens from under the root to a node; () is the root
@@ -34,7 +33,7 @@ class RecordingPolicy:
         self.rounds: list[Drafted] = []
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        """See `c2t.decoding.Policy`."""
+        """See `c2t.protocols.Policy`."""
         self.rounds.append({})
         return self.policy(CandidateDraft(draft, self.rounds[-1]), root)
 

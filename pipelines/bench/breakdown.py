@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import typer
 
-from c2t.decoding import Policy, generate
+from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
 from c2t.models.draft import WrappedSession
@@ -23,7 +23,7 @@ from c2t.models.target import Target, TargetSession
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.prompts import default_prompts, read_prompts, spread
-from c2t.protocols import NextTokenDistributions
+from c2t.protocols import NextTokenDistributions, Policy
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
 from c2t.storage.paths import DEFAULT_PAIR

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 import typer
 
-from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
 from c2t.models.ngrams import NgramDraft
@@ -34,6 +33,7 @@ from c2t.policies.spec import describe
 from c2t.progress import working
 from c2t.prompt_ids import check_length
 from c2t.prompts import Prompt, default_prompts, read_prompts, spread
+from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.statistics import total
 from c2t.storage.paths import DEFAULT_PAIR

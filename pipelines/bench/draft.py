@@ -17,13 +17,12 @@ import typer
 from torch import Tensor
 
 from c2t.classifier import TreeClassifier
-from c2t.decoding import Policy
 from c2t.models.eagle_draft import EagleSession
 from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies.spec import parse
 from c2t.prompts import conversation, default_prompts, read_prompts, spread
-from c2t.protocols import NextTokenDistributions, Root
+from c2t.protocols import NextTokenDistributions, Policy, Root
 from c2t.ragged import Ragged
 from c2t.replay.lockstep import Continuation, write_continuations
 from c2t.sampling import Sampling

@@ -14,11 +14,12 @@ from typing import Annotated, NamedTuple
 import torch
 import typer
 
-from c2t.decoding import DraftModel, Policy, Step, generate
+from c2t.decoding import DraftModel, Step, generate
 from c2t.harvest.harvest import HarvestSettings
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies import Eagle2
 from c2t.prompts import conversation, default_prompts, read_prompts, spread
+from c2t.protocols import Policy
 from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import Continuation, replay, write_continuations
 from c2t.sampling import Sampling

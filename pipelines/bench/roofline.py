@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from c2t.batch_costs import NODES, profile
-from c2t.decoding import Policy
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.round_costs import Children, Curve, Profile, Rest, RoundCosts
 from c2t.policies.spec import describe
+from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation
 from c2t.study.rounds import Round, replayed
 

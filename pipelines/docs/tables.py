@@ -319,8 +319,10 @@ def settings(policy: type) -> str:
     def text(value: Any) -> str:
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "__name__", value))
 
-    given = [(field.name, field.default) for field in fields(policy) if field.name not in MADE]
-    return ", ".join(f"`{name}`" if default is MISSING else f"`{name}={text(default)}`" for name, default in given)
+    given = [(field.name, field.default) for field in fields(policy) if field.name not in (*MADE, "policy")]
+    told = [f"`{name}`" if default is MISSING else f"`{name}={text(default)}`" for name, default in given]
+    within = ["`of=POLICY` (last)"] if "policy" in (field.name for field in fields(policy)) else []
+    return ", ".join(told + within)
 
 
 def parallel() -> str:

@@ -5,8 +5,8 @@ which would have been thrown out due to an earlier mismatch": in a round with p 
 accepted, p - a.
 """
 
-from c2t.decoding import Policy
 from c2t.policies import Chain, EntropyTree
+from c2t.protocols import Policy
 from c2t.study.bench import BenchSettings, tokens_per_second
 from pipelines.papers.report import Report, Reproduction, Row, of_policies
 from pipelines.papers.study import Counted, Study

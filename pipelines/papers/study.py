@@ -18,13 +18,14 @@ import torch
 from filelock import FileLock
 
 from c2t.classifier import TreeClassifier
-from c2t.decoding import Policy, check_rule
 from c2t.harvest import harvest as harvesting
 from c2t.models.pairs import Pair, load_pair
+from c2t.playable import check_rule
 from c2t.policies import C2T, Eagle2
 from c2t.policies.spec import describe
 from c2t.progress import working
 from c2t.prompts import Encoded, Prompt, default_prompts, read_prompts, spread
+from c2t.protocols import Policy
 from c2t.records.reader import Harvest
 from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling

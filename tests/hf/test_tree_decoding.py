@@ -518,7 +518,10 @@ def test_the_usual_policy() -> None:
     assert isinstance(named, C2T)
     assert named.beta == named.classifier.config.beta
     assert TreeDecoding("tiny", beta=0.25).policy.beta == 0.25
-    assert TreeDecoding("yuhuili/EAGLE-llama2-chat-7B").policy == JointThreshold()
+    assert TreeDecoding("yuhuili/EAGLE-llama2-chat-7B").policy == JointThreshold(0.1)
+    for draft in ("smollm2", "smollm2+ngrams"):
+        assert TreeDecoding(draft).policy == JointThreshold(0.05, K=6, W=6, levels=3)
+    assert isinstance(TreeDecoding("tiny+ngrams").policy, C2T)
 
 
 @pytest.mark.parametrize("draft", slow_except(["tiny", "tiny+ngrams"], "tiny"))

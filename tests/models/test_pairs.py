@@ -18,7 +18,16 @@ from c2t.models import gguf_target, pairs
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import fingerprint, kind_of, load_pair, usual_policy, weights_fingerprint, with_ngrams
+from c2t.models.pairs import (
+    UNLEARNED,
+    default_policy,
+    fingerprint,
+    kind_of,
+    load_pair,
+    usual_policy,
+    weights_fingerprint,
+    with_ngrams,
+)
 from c2t.policies import JointThreshold, Plain
 from c2t.policies.spec import describe, parse
 from c2t.study.acceptance import lookup
@@ -213,9 +222,9 @@ def test_what_is_missing_or_unknown_is_named(pair_folder: Path, tmp_path: Path) 
         load_pair("toy", draft="eagel+ngrams")
     with pytest.raises(InputError, match=r"^toy has no draft called eagle3; it has: eagle, distilled, lm; searched in"):
         load_pair("toy", draft="eagle3+ngrams")
-    with pytest.raises(InputError, match="needs --draft"):
+    with pytest.raises(InputError, match="needs a draft"):
         load_pair(target=pair_folder / "target")
-    with pytest.raises(InputError, match="needs --draft"):
+    with pytest.raises(InputError, match="needs a draft"):
         load_pair(target=pair_folder / "target", draft="lm")
     with pytest.raises(InputError, match="no such folder"):
         load_pair("toy", draft=tmp_path / "nowhere")
@@ -346,3 +355,14 @@ def test_a_pair_names_how_its_trees_are_built(monkeypatch: pytest.MonkeyPatch, t
     )
     assert usual_policy("tiny") is None
     assert usual_policy(str(tmp_path)) is None  # a folder is no name
+    assert [default_policy(name) for name in ("tiny", "llama2-7b", str(tmp_path))] == ["c2t", UNLEARNED, UNLEARNED]
+    assert default_policy("smollm2") == usual_policy("smollm2")
+
+
+def test_a_model_of_no_known_family_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "config.json").write_text(json.dumps({"model_type": "mamba2", "vocab_size": 8}))
+    (target / "tokenizer_config.json").write_text("{}")  # a language model's, as the draft too
+    with pytest.raises(InputError, match=r"config.json: mamba2 models are not supported; known: llama, "):
+        load_pair(target=target, draft=target)

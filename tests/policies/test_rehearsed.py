@@ -9,7 +9,7 @@ import torch
 
 from c2t.batching import BatchDecoder
 from c2t.decoder import SpeculativeDecoder
-from c2t.decoding import Policy, Step, cut
+from c2t.decoding import Step, cut
 from c2t.errors import InputError
 from c2t.kernels.llama_layer import Kind, works
 from c2t.models.block import BlockDraft, BlockHead
@@ -19,6 +19,7 @@ from c2t.models.own_tokens import OwnTokens
 from c2t.models.pairs import Pair
 from c2t.models.target import Target
 from c2t.policies import DDD, Budget, Chain, Eagle2, EntropyGate, JointThreshold, Plain, Rehearsed, SpecInfer
+from c2t.protocols import Policy
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from c2t.decoding import Policy, Step, generate
+from c2t.decoding import Step, generate
 from c2t.policies import C2T, DySpec, Eagle2, EntropyTree, JointThreshold
+from c2t.protocols import Policy
 from c2t.replay import every_position as positions
 from c2t.replay.every_position import replay_all, visited
 from c2t.replay.lockstep import replay, write_continuations

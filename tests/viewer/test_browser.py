@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
-from c2t.decoding import Policy
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain
-from c2t.protocols import NextTokenDistributions, Root
+from c2t.protocols import NextTokenDistributions, Policy, Root
 from c2t.tree import Nodes, Tree
 from c2t.viewer.page import page
 from c2t.viewer.recording import path_to

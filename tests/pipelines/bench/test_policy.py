@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from c2t.decoding import Policy
 from c2t.errors import InputError
 from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.spec import describe
+from c2t.protocols import Policy
 from c2t.study.autotune_cache import Tuned, key, store
 from c2t.study.costs import Costs, Curve
 from pipelines.bench import policy as module

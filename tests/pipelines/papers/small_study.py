@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from c2t.decoding import Policy, cut, generate
+from c2t.decoding import cut, generate
+from c2t.protocols import Policy
 from c2t.study import interval
 from pipelines.papers import study as paper
 from pipelines.papers.report import METHOD, Report

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
-from c2t.decoding import check_rule
 from c2t.errors import InputError
+from c2t.playable import check_rule
 from c2t.policies import Eagle2, MCSDPlus, Plain
 from c2t.policies.mcsd_plus import topology
 from c2t.protocols import Root

@@ -1,0 +1,57 @@
+"""Checks of a policy: can a target play it, and by which rule are its trees verified (`c2t.verify`)?"""
+
+from typing import Any
+
+from c2t.errors import InputError
+from c2t.policies.rehearsed import Rehearsed
+from c2t.protocols import Policy
+
+# What a policy's candidates are -> the rules that they can be verified by, the default first. Ranked ones are the
+# draft's most probable tokens, sampled ones were drawn from its distribution, and target-initialised ones grow under
+# several tokens of the target's own.
+RULES = {
+    "ranked": ("target-only",),
+    "sampled": ("residual", "target-only"),
+    "target-initialised": ("longest-fork",),
+}
+
+
+def check_policy(policy: Policy, vocabulary: int, positions: int) -> None:
+    """Raise InputError for what is no policy, and for one that asks for more tokens than the vocabulary has, or for
+    more levels than the target has positions for."""
+    if isinstance(policy, type):
+        raise InputError(f"policy = {policy.__name__} is a class: give an instance, such as {policy.__name__}()")
+    if isinstance(policy, str):
+        raise InputError(f"policy = {policy!r} is a name: give a policy, such as Eagle2() (see c2t.policies)")
+    name = "K" if hasattr(policy, "K") else "W"
+    k = getattr(policy, name, 1)
+    if k > vocabulary:
+        raise InputError(
+            f"{name} = {k} is more than the pair's vocabulary of {vocabulary} tokens; choose a smaller {name}"
+        )
+    if policy.levels >= positions:
+        most = f"the target has {positions} positions, so at most {positions - 1} fit"
+        raise InputError(f"{type(policy).__name__}: trees of {policy.levels} levels; {most}")
+
+
+def check_playable(policy: Policy, target: Any) -> None:
+    """Raise InputError unless this target can play the policy: see `check_policy`, and whether it can rehearse."""
+    check_policy(policy, target.config.vocab_size, target.max_positions)
+    if isinstance(policy, Rehearsed):
+        _ = target.rehearsal  # which says what is missing
+
+
+def check_rule(policy: Policy, rule: str | None) -> str:
+    """Return the verification rule to use; InputError for an unknown one and for unsound pairings."""
+    name, sound = type(policy).__name__, RULES[policy.proposal]
+    rule = rule or sound[0]
+    known = list(dict.fromkeys(rule for rules in RULES.values() for rule in rules))
+    if rule not in known:
+        raise InputError(f"no verification rule is called {rule!r}; known: {', '.join(known)}")
+    if rule == "residual" and policy.proposal == "ranked":
+        raise InputError(f"{name} ranks its candidates: the residual rule would change the text's law; use target-only")
+    if rule not in sound:
+        raise InputError(
+            f"{name} has {policy.proposal} candidates, which cannot be verified by the rule {rule}; use {sound[0]}"
+        )
+    return rule
