@@ -154,7 +154,7 @@ def test_the_text_ends_with_the_targets_eos(decoder: SpeculativeDecoder) -> None
 @pytest.mark.parametrize(
     ("prompts", "settings", "message"),
     [
-        ([], {}, "empty prompt"),
+        ([], {}, "no prompt"),
         ("", {}, "empty prompt"),
         ([[1, 2], []], {}, "empty prompt"),
         ([[1, 48]], {}, r"outside the target's vocabulary 0\.\.47"),
