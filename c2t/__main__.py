@@ -37,8 +37,7 @@ def sleep_soon() -> None:
     long they look. It is read when torch is loaded.
 
     By itself GCC's OpenMP looks 300,000 times, for milliseconds, in which a thread keeps its core from others that
-    share it. Beside one busy program on two cores that is a fifth of the speed; on an idle machine it gains little
-    (docs/LOG.md).
+    share it: beside a busy program most of the time is lost so (docs/LOG.md).
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = "1000"

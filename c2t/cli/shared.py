@@ -13,15 +13,14 @@ from c2t.cli import info as information
 from c2t.cli import terminal
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of
-from c2t.models import pairs
-from c2t.models.pairs import Pair, load_pair, usual_policy
+from c2t.models.pairs import UNLEARNED, Pair, load_pair, usual_policy
 from c2t.models.tensor_parallel import local_device
 from c2t.policies.round_costs import RoundCosts
 from c2t.prompts import Prompt, read_prompts
 from c2t.storage import paths as checkpoints
 
 WORKERS = 2  # of --ray
-UNLEARNED = (pairs.UNLEARNED, "threshold:threshold=0.03")  # where a default would be c2t without a classifier
+WITHOUT_CLASSIFIER = (UNLEARNED, "threshold:threshold=0.03")  # where a default would be c2t
 
 
 def load(
@@ -94,7 +93,7 @@ def usual(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
         error=True,
     )
     others = [spec for spec in specs if spec not in learned]
-    return others if any(spec.startswith("threshold") for spec in others) else [*others, *UNLEARNED]
+    return others if any(spec.startswith("threshold") for spec in others) else [*others, *WITHOUT_CLASSIFIER]
 
 
 def of_a_text(pair: Pair, reference: str | None) -> str:

@@ -245,10 +245,10 @@ def _usual_policy(draft: Any, classifier: str | Path | TreeClassifier | None, be
     name = draft.partition("+")[0] if isinstance(draft, str) else ""
     if (classifier, beta) == (None, None):
         return parse(default_policy(name), lambda other=name: TreeClassifier.from_pretrained(other))
-    if classifier is None and checkpoints.is_name(name) and checkpoints.find(name, checkpoints.CLASSIFIER):
-        classifier = name
     if classifier is None:
-        raise InputError(f"beta = {beta} is a classifier's threshold: give the classifier too")
+        if not name or not checkpoints.is_name(name) or not checkpoints.find(name, checkpoints.CLASSIFIER):
+            raise InputError(f"beta = {beta} is a classifier's threshold: give the classifier too")
+        classifier = name
     if not isinstance(classifier, TreeClassifier):
         classifier = TreeClassifier.from_pretrained(classifier)
     return C2T(classifier, beta=beta)

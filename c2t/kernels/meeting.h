@@ -9,7 +9,7 @@
 #include <omp.h>
 #include <sched.h>
 
-#define LOOKS 1000 /* before the core is offered: on recent x86 20 to 50 microseconds, longer than most waits on an idle machine */
+#define LOOKS 1000 /* before the core is offered: on recent x86 tens of microseconds, longer than most waits */
 
 typedef struct {
     int arrived, turn;

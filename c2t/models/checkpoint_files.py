@@ -8,7 +8,7 @@ from pydantic import Field
 from transformers.utils import cached_file
 
 from c2t.errors import InputError
-from c2t.models.target import FAMILIES
+from c2t.models.target import check_family
 from c2t.storage.checked import OPEN, from_json, read_file
 
 FOREIGN_CODE = "auto_map"  # entry that names Python files to import
@@ -72,6 +72,7 @@ def check_files(place: str | Path, trust_remote_code: bool) -> None:
     """Raise InputError for a folder or Hub id whose files ask for code of its own without `trust_remote_code`, describe
     sizes that its weights cannot have or a family that c2t does not know, or are no JSON. Files that are missing are
     left to who needs them."""
+    family, config = None, None
     for name, schema in SCHEMAS.items():
         path = _find(place, name)
         if path is None:
@@ -85,7 +86,9 @@ def check_files(place: str | Path, trust_remote_code: bool) -> None:
         known = from_json(schema, read_file(path), path)
         if isinstance(known, Sizes):
             _check_sizes(known, path)
-    _check_family(place)
+            family, config = raw.get("model_type"), path
+    if family:  # after all files: code of their own is the better reason to refuse an unknown one
+        check_family(family, f"{config}: ")
 
 
 def _find(place: str | Path, name: str) -> Path | None:
@@ -97,14 +100,6 @@ def _find(place: str | Path, name: str) -> Path | None:
     except (OSError, ValueError):  # transformers says why when it loads the model
         return None
     return Path(found) if found else None
-
-
-def _check_family(place: str | Path) -> None:
-    """Raise InputError for a model of no family that `Target` takes, before its weights are loaded."""
-    path = _find(place, "config.json")
-    family = path and from_json(dict[str, Any], read_file(path), path).get("model_type")
-    if family and family not in FAMILIES:
-        raise InputError(f"{path}: {family} models are not supported; known: {', '.join(FAMILIES)}")
 
 
 def _check_sizes(sizes: Sizes, path: Path) -> None:

@@ -48,6 +48,12 @@ class Verified(NamedTuple):
     features: Float[Tensor, "B m D"]
 
 
+def check_family(family: str, where: str = "") -> None:
+    """Raise InputError for a model of a family that is not in FAMILIES; the message begins with `where`."""
+    if family not in FAMILIES:
+        raise InputError(f"{where}{family} models are not supported; known: {', '.join(FAMILIES)}")
+
+
 class Target:
     """Causal LM and the facts about it that the runtime needs. rounded: layers and LM head are computed in 8 bits,
     the layers in 4 if it is `coarse`.
@@ -57,8 +63,7 @@ class Target:
     """
 
     def __init__(self, model: PreTrainedModel, rounded: bool = False, coarse: bool = False):
-        if model.config.model_type not in FAMILIES:
-            raise InputError(f"{model.config.model_type} models are not supported; known: {', '.join(FAMILIES)}")
+        check_family(model.config.model_type)
         if model.config._attn_implementation not in ATTENTION:
             raise InputError(
                 f"attention by {model.config._attn_implementation} takes no mask of a tree: load the model with "
