@@ -25,7 +25,7 @@ from pipelines.pair.smollm2 import earlier, rounds
 from pipelines.pair.smollm2.block import new_block, train_block
 from pipelines.pair.smollm2.card import write_card
 from pipelines.pair.smollm2.fit import count_pairs, train_fit
-from pipelines.pair.smollm2.heads import HEADS, save_draft
+from pipelines.pair.smollm2.heads import HEADS, Given, new_eagle, save_draft
 from pipelines.pair.smollm2.hydra import train_hydra
 from pipelines.pair.smollm2.shards import Text
 from pipelines.pair.smollm2.texts import count_written, write_bench, write_until
@@ -56,9 +56,9 @@ def target_folder() -> Path:
 
 
 def texts_stage(places: Places) -> None:
-    """Write the target's own texts, with those that the pair has learned from already."""
+    """Write the target's own texts, other ones than the pair has learned from already."""
     before = earlier.begin(places.work, places.out)
-    write_until(WRITTEN - before.written, places.prompts(), places.work / "texts", before.shards)
+    write_until(WRITTEN, places.prompts(), places.work / "texts", before.shards)
 
 
 def bench_stage(places: Places) -> None:
@@ -76,23 +76,39 @@ def read_target(texts: list[Text]) -> tuple[LlamaForCausalLM, Int[Tensor, " v"]]
     return target, rounds.frequent(texts, target.config.vocab_size)
 
 
+def given_to_heads(places: Places) -> Given:
+    """Return what heads may begin from; InputError if there are no texts. The EAGLE-1 head is that of this work folder,
+    or else that of the pair."""
+    texts = rounds.training_texts(places.work / "texts")
+    given = Given(*read_target(texts), texts, None)
+    part = HEADS["eagle"].part
+    state, stored, eagle = places.work / part / "state.pt", places.out / part, new_eagle(given)
+    if state.exists():
+        eagle.load_state_dict(torch.load(state, map_location="cpu", weights_only=True)["model"], strict=False)
+    elif (stored / "config.json").exists():
+        take_weights(eagle, stored, given.target)
+    else:
+        return given
+    return given._replace(eagle=eagle)
+
+
 def head_stage(name: str, places: Places) -> None:
     """Train the head of this name on the texts that are there; it goes on from its checkpoint, or from the pair's."""
     recipe, source, folder = HEADS[name], places.work / "texts", places.work / HEADS[name].part
-    before = earlier.begin(places.work, places.out)
-    target, tokens = read_target(rounds.training_texts(source))
+    before, given = earlier.begin(places.work, places.out), given_to_heads(places)
+    target = given.target
     if not rounds.rounds(folder):
         rounds.keep(before.rounds.get(recipe.part, []), folder)
     lm_head = target.lm_head.weight.to(places.device)
     for positions in ROUNDS:
         if positions <= rounds.round_begin(folder):
             continue
-        head = recipe.make(target, tokens, places.work)
+        head = recipe.make(given)
         if recipe.part in before.rounds and not (folder / "state.pt").exists():
             take_weights(head, places.out / recipe.part, target)
         head.to(places.device)
         rounds.train_until(positions, head, recipe, lm_head, source, folder)
-        save_draft(head, places.out / recipe.part, tokens)
+        save_draft(head, places.out / recipe.part, given.tokens)
         written = before.written + count_written(source)
         rounds.finish_round(head, recipe, lm_head, written, positions, source, places.work / "bench", folder)
         write_card(places.out, places.work)
@@ -119,19 +135,19 @@ class Medusa(NamedTuple):
 
 def trained_medusa(places: Places) -> Medusa:
     """Return the Medusa-style head as it stands; InputError if it is not trained."""
-    recipe, source = HEADS["medusa"], places.work / "texts"
+    recipe = HEADS["medusa"]
     state = places.work / recipe.part / "state.pt"
     if not state.exists():
         raise InputError(f"{state} is missing: train the head that is to be conditioned, by --stage medusa")
-    target, tokens = read_target(rounds.training_texts(source))
-    head = recipe.make(target, tokens, places.work)
+    given = given_to_heads(places)
+    head = recipe.make(given)
     head.load_state_dict(torch.load(state, map_location="cpu", weights_only=True)["model"], strict=False)
     positions = rounds.round_begin(places.work / recipe.part)
     return Medusa(
         head.to(places.device),
-        target.get_input_embeddings().to(places.device),
-        tokens.to(places.device),
-        target.lm_head.weight[tokens].to(places.device),
+        given.target.get_input_embeddings().to(places.device),
+        given.tokens.to(places.device),
+        given.target.lm_head.weight[given.tokens].to(places.device),
         lambda name: places.work / f"{name}_{positions}",
     )
 

@@ -4,6 +4,7 @@ import csv
 import json
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors import safe_open
 
@@ -12,6 +13,7 @@ from c2t.models.conditioned import CANDIDATES
 from c2t.models.gguf_target import home
 from c2t.models.pairs import weights_fingerprint
 from pipelines.pair.smollm2 import earlier, losses, texts
+from pipelines.pair.smollm2.earlier import Earlier
 from pipelines.pair.smollm2.fit import EPOCHS
 from pipelines.pair.smollm2.heads import FREQUENT, HEADS, MEDUSA_HEADS
 from pipelines.pair.smollm2.questions import RUN
@@ -55,15 +57,16 @@ answers.
 
 Each head learns in rounds, {rows} texts a batch, from answers and questions (what it learns is the next state after a
 token that is given): AdamW, learning rate {rate:g}, betas 0.9 and 0.95, no weight decay, gradients clipped to norm 0.5.
-The learning rate falls over the last {falling:.0%} of each round. Logits are compared on {judged:.0%} of the positions,
-over the {frequent:,} tokens that the target wrote most often (upstream: all positions and tokens). Matrix products are
-in bf16 where that is the faster dtype, else in float32.
+The learning rate falls over the last {falling:.0%} of each round. Logits are compared on {judged:.0%} of the positions
+(`draft_eagle3`: all), over the {frequent:,} tokens that the target wrote most often (upstream: all positions and
+tokens). Matrix products are in bf16 where that is the faster dtype, else in float32.
 
 - `draft`: upstream's EAGLE-1 loss, 1.0 SmoothL1 on the features + {entropy} soft cross-entropy; features with
   upstream's uniform noise ({noise} x 512 / length wide). `fc` starts as half of the feature passed on. From 12,000,000
   positions on in {eagle_levels} unrolled levels with weights {deeper}^k, the deeper ones on its own predictions (HASS).
 - `draft_eagle3`: soft cross-entropy over its own tokens in {levels} unrolled steps with weights {deeper}^k (upstream:
-  7 steps), at positions whose next token is one of them.
+  7 steps), at positions whose next token is one of them. Its matrices learn by Muon, at the same rate. It begins with
+  the layer of `draft`, as far as the two forms allow.
 - `draft_medusa`: soft cross-entropy at all {depths} depths with weights {deeper}^k. Its layer is that of `draft` and
   does not learn. Two files beside it condition it on the path (`medusa+fit`, `medusa+bigrams`): `fit.safetensors`
   learns {epochs} epochs of the answers by cross-entropy over {candidates} candidates behind the true path,
@@ -108,10 +111,21 @@ def count_texts(folder: Path) -> tuple[Counter, Counter]:
     return answers, tokens
 
 
-def last_line(path: Path) -> str:
-    with path.open() as file:
+class Learned(NamedTuple):
+    """What a head has learned: its finished rounds, and its last logged step."""
+
+    rounds: list[dict]
+    logged: str
+
+
+def learned(part: str, work: Path, before: Earlier) -> Learned:
+    """Return what a head has learned in this work folder, or else before it began."""
+    log = work / part / "log.csv"
+    if not log.exists():
+        return Learned(before.rounds.get(part, []), before.logged.get(part, "not known"))
+    with log.open() as file:
         last = list(csv.DictReader(file))[-1]
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in last.items())
+    return Learned(rounds(work / part), ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in last.items()))
 
 
 def parameters(head: Path) -> int:
@@ -119,9 +133,8 @@ def parameters(head: Path) -> int:
         return sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
 
 
-def table(part: str, work: Path) -> str:
+def table(part: str, made: list[dict], logged: str) -> str:
     """Return the rounds of a head."""
-    made = rounds(work / part)
     columns = [(kind, name) for kind in ("heldout", "bench") for name in made[-1][kind]]
     cells = [
         [f"{line['written']:,}", f"{line['positions']:,}"]
@@ -130,7 +143,7 @@ def table(part: str, work: Path) -> str:
     ]
     return TABLE.format(
         part=part,
-        last=last_line(work / part / "log.csv"),
+        last=logged,
         names=" | ".join(f"{'held out' if kind == 'heldout' else kind}: {name}" for kind, name in columns),
         rule=" | ".join(["---"] * len(columns)),
         rows="\n".join(f"| {' | '.join(row)} |" for row in cells),
@@ -140,10 +153,11 @@ def table(part: str, work: Path) -> str:
 def write_card(out: Path, work: Path) -> None:
     """Write `README.md` and `provenance.json` into the pair's folder, of the heads that have finished a round; raise
     InputError if none has."""
-    there = [recipe for recipe in HEADS.values() if rounds(work / recipe.part)]
+    before = earlier.begin(work, out)
+    known = {recipe.part: learned(recipe.part, work, before) for recipe in HEADS.values()}
+    there = [recipe for recipe in HEADS.values() if known[recipe.part].rounds]
     if not there:
         raise InputError(f"{work}: no head has finished a round; train one with --stage eagle")
-    before = earlier.begin(work, out)
     found = count_texts(work / "texts")
     answers, tokens = (Counter(old) + new for old, new in zip((before.answers, before.tokens), found, strict=True))
     asked = json.loads((work / "texts" / "questions.json").read_text())
@@ -171,13 +185,14 @@ def write_card(out: Path, work: Path) -> None:
         epochs=EPOCHS,
         candidates=CANDIDATES,
         bench_tokens=texts.BENCH_TOKENS,
-        tables="".join(table(recipe.part, work) for recipe in there),
+        tables="".join(table(recipe.part, *known[recipe.part]) for recipe in there),
         longest=texts.QUESTION_TOKENS + texts.ANSWER_TOKENS,
     )
     (out / "README.md").write_text(card)
-    made = {recipe.part: rounds(work / recipe.part) for recipe in there}
+    made, logged = ({recipe.part: known[recipe.part][kind] for recipe in there} for kind in range(2))
     shards = texts.next_shard(work / "texts", before.shards)
     record = {"questions": asked, "shards": shards, "answers": answers, "tokens": tokens, "rounds": made}
+    record["logged"] = logged
     record["target_weights"] = weights_fingerprint(home())  # what `load_pair` compares with the target it loads
     record["policy"] = POLICY
     (out / "provenance.json").write_text(json.dumps(record, indent=1) + "\n")

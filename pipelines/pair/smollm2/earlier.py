@@ -13,7 +13,7 @@ FILE = "earlier.json"
 @dataclass(frozen=True)
 class Earlier:
     """shards: number of the first one that is not written yet. answers, tokens: of the texts in those before, by
-    source. rounds: the finished ones of each head, by its folder."""
+    source. rounds, logged: the finished ones of each head, and its last logged step, by its folder."""
 
     __pydantic_config__ = OPEN
 
@@ -21,6 +21,7 @@ class Earlier:
     answers: dict[str, int] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     rounds: dict[str, list[dict]] = field(default_factory=dict)
+    logged: dict[str, str] = field(default_factory=dict)
 
     @property
     def written(self) -> int:

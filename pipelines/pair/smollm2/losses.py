@@ -146,7 +146,7 @@ def place_in_text(rows: Rows) -> Int[Tensor, " m"]:
     return (rows.judged.cumsum(1) - 1)[rows.judged]
 
 
-def some_of(count: int, device: torch.device) -> Tensor:
+def some_of(count: int, device: torch.device) -> Int[Tensor, " c"]:
     """Return the numbers of a random JUDGED share of so many positions."""
     return torch.randperm(count, device=device)[: math.ceil(JUDGED * count)]
 
@@ -177,9 +177,8 @@ def medusa_losses(head: MedusaHead, lm_head: Float[Tensor, "v H"], rows: Rows) -
 def eagle3_losses(head: Eagle3Head, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:
     """Return the loss of EAGLE-3's training-time test: soft cross-entropy over the draft's vocabulary at every unrolled
     step, where the next token of the text is in it. (Upstream asks that of the target's most probable token, which
-    would cost a pass over the target's whole vocabulary.)"""
-    following = rows.ids[:, 2:][rows.judged]
-    chosen = some_of(len(following), following.device)
-    chosen = chosen[head.t2d[following[chosen]]]
+    would cost a pass over the target's whole vocabulary.) All positions are compared: the others would teach nothing,
+    since this loss has no part on the states."""
+    chosen = head.t2d[rows.ids[:, 2:][rows.judged]].nonzero()[:, 0]
     states = eagle3_states(head, rows, LEVELS)
     return by_depth(states, lambda hidden: head.lm_head(head.norm(hidden)), lm_head, rows, chosen)

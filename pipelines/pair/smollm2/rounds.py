@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from c2t.errors import InputError
+from c2t.kernels.llama_layer import bf16_products_pay
 from c2t.models.eagle import Head
 from c2t.models.eagle3 import Eagle3Head
 from pipelines.pair.smollm2.heads import FREQUENT, HeadRecipe
@@ -38,9 +39,8 @@ def frequent(texts: list[Text], vocabulary: int) -> Int[Tensor, " v"]:
 
 
 def compute(device: torch.device) -> torch.autocast:
-    """Return the context for the matrix products: bf16 on a GPU and on CPUs with tiles for it; on other CPUs, whose
-    bf16 is half as fast, float32."""
-    fast = device.type != "cpu" or torch.cpu._is_amx_tile_supported()
+    """Return the context for the matrix products: bf16 on a GPU and on CPUs that are faster by it, else float32."""
+    fast = device.type != "cpu" or bf16_products_pay()
     return torch.autocast(device.type, torch.bfloat16, enabled=fast)
 
 
@@ -74,6 +74,16 @@ def rate(step: int, positions: int, begin: int, end: int) -> float:
     return LEARNING_RATE * min(1.0, (step + 1) / WARMUP) * max(falling, 0.01)
 
 
+def optimisers_of(trained: list[nn.Parameter], muon: bool) -> list[torch.optim.Optimizer]:
+    """Return AdamW for these parameters; with `muon` for all but the matrices, which learn by Muon."""
+    matrices = [parameter for parameter in trained if muon and parameter.ndim == 2]
+    others = [parameter for parameter in trained if not muon or parameter.ndim != 2]
+    adam = torch.optim.AdamW(others, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    if not muon:
+        return [adam]
+    return [torch.optim.Muon(matrices, lr=LEARNING_RATE, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"), adam]
+
+
 def train_until(
     positions: int, head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], source: Path, folder: Path
 ) -> None:
@@ -82,10 +92,10 @@ def train_until(
     written meanwhile."""
     embedding = head.embed_tokens
     trained = [p for name, p in head.named_parameters() if p.requires_grad and not name.startswith("embed_tokens")]
-    optimiser = torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    optimisers = optimisers_of(trained, recipe.muon)
     head.embed_tokens = None  # no part of the checkpoints
     given = {name: p.detach().clone() for name, p in head.named_parameters() if not p.requires_grad}
-    run = Progress(head, [optimiser], folder, CHECKPOINT)
+    run = Progress(head, optimisers, folder, CHECKPOINT)
     if not all(head.get_parameter(name).equal(p) for name, p in given.items()):
         raise InputError(f"{folder}: the layer that it shares has been trained further; move it away to begin anew")
     begin = round_begin(folder)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -130,15 +131,19 @@ def in_float32(target: Target) -> LlamaForCausalLM:
     return model
 
 
-def new_head(name: str, target: Target, folder: Path, tokens: int = 40) -> Head:
-    if name == "medusa" and not (folder / "draft" / "state.pt").exists():
-        keep_eagle(target, folder)
-    return heads.HEADS[name].make(in_float32(target), torch.arange(48)[:tokens], folder)
+def given(target: Target, eagle: Head | None = None) -> heads.Given:
+    return heads.Given(in_float32(target), torch.arange(40), some_texts(), eagle)
+
+
+def new_head(name: str, target: Target, eagle: Head | None = None) -> Head:
+    if name == "medusa" and eagle is None:
+        eagle = new_head("eagle", target)
+    return heads.HEADS[name].make(given(target, eagle))
 
 
 def keep_eagle(target: Target, folder: Path, shift: float = 0.0) -> Head:
     """Return an EAGLE-1 head of which the folder has a checkpoint."""
-    eagle = new_head("eagle", target, folder)
+    eagle = new_head("eagle", target)
     with torch.no_grad():
         eagle.layers[0].mlp.up_proj.weight.add_(shift)
     eagle.embed_tokens = None
@@ -152,11 +157,11 @@ def some_texts() -> list[shards.Text]:
 
 
 @pytest.mark.parametrize("name", heads.HEADS)
-def test_padding_changes_no_loss(name: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_changes_no_loss(name: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch's losses are its texts' ones, weighted by the positions that each depth has."""
     monkeypatch.setattr(losses, "NOISE", 0.0)
     monkeypatch.setattr(losses, "JUDGED", 1.0)
-    recipe, head, texts = heads.HEADS[name], new_head(name, target, tmp_path), some_texts()
+    recipe, head, texts = heads.HEADS[name], new_head(name, target), some_texts()
     lm_head = in_float32(target).lm_head.weight[:40]
     together = recipe.losses(head, lm_head, shards.rows_of(texts, recipe.inputs, questions=False)).shown
     alone = [
@@ -170,28 +175,24 @@ def test_padding_changes_no_loss(name: str, target: Target, tmp_path: Path, monk
         assert math.isclose(value.item(), wanted, rel_tol=1e-5)
 
 
-def test_answers_are_predicted_as_by_the_whole_head(target: Target, tmp_path: Path) -> None:
-    head, rows = new_head("eagle", target, tmp_path), shards.rows_of(some_texts(), "features", questions=False)
+def test_answers_are_predicted_as_by_the_whole_head(target: Target) -> None:
+    head, rows = new_head("eagle", target), shards.rows_of(some_texts(), "features", questions=False)
     whole = head(rows.inputs[:, :-1], rows.ids[:, 1:-1])
     torch.testing.assert_close(next(losses.eagle_states(head, rows)), whole[rows.judged])
 
 
-def test_unrolled_levels_are_those_under_one_mask(target: Target, tmp_path: Path) -> None:
+def test_unrolled_levels_are_those_under_one_mask(target: Target) -> None:
     """The pair tiny's training runs the whole head over all levels with one mask."""
-    head, rows, levels = new_head("eagle3", target, tmp_path), shards.rows_of(some_texts(), "taps", questions=False), 3
+    head, rows, levels = new_head("eagle3", target), shards.rows_of(some_texts(), "taps", questions=False), 3
     ids = F.pad(rows.ids, (0, levels - 1))
     whole = train_head.unrolled(head, head.fc(rows.inputs[:, :-1]), ids, levels)
     for ours, theirs in zip(losses.eagle3_states(head, rows, levels), whole, strict=True):
         torch.testing.assert_close(ours, theirs[rows.judged])
 
 
-def test_unrolled_levels_of_eagle_are_those_of_drafting(target: Target, tmp_path: Path) -> None:
+def test_unrolled_levels_of_eagle_are_those_of_drafting(target: Target) -> None:
     """A session drafts the true path, level after level, from the true states before it."""
-    head, rows, levels = (
-        new_head("eagle", target, tmp_path),
-        shards.rows_of(some_texts(), "features", questions=False),
-        3,
-    )
+    head, rows, levels = new_head("eagle", target), shards.rows_of(some_texts(), "features", questions=False), 3
     states = list(losses.eagle_states(head, rows, levels=levels))
     row, slot = rows.judged.nonzero(as_tuple=True)
     for at, (r, j) in enumerate(zip(row.tolist(), slot.tolist(), strict=True)):
@@ -218,23 +219,45 @@ def test_deeper_guesses_come_from_earlier_positions(target: Target) -> None:
     )
 
 
-def test_eagle3_learns_nothing_where_the_next_token_is_not_its_own(target: Target, tmp_path: Path) -> None:
+def test_eagle3_learns_nothing_where_the_next_token_is_not_its_own(target: Target) -> None:
     head, rows = (
-        new_head("eagle3", target, tmp_path),
+        new_head("eagle3", target),
         shards.rows_of([text_of([3, 4, 45, 46, 47], 2)], "taps", questions=False),
     )
     assert losses.eagle3_losses(head, head.lm_head.weight, rows).total == 0
 
 
+def test_eagle3_begins_with_what_eagle_knows(target: Target) -> None:
+    """fc guesses the post-norm state, and the attention reads it and the token as EAGLE-1's does."""
+    width, eagle = SIZES["hidden_size"], new_head("eagle", target)
+    torch.manual_seed(1)
+    known, unit = torch.randn(3 * width, width), partial(F.rms_norm, normalized_shape=(width,))
+    texts = [text._replace(features=unit(text.taps @ known)) for text in some_texts() * 20]
+    with torch.no_grad():
+        eagle.embed_tokens.weight.copy_(unit(eagle.embed_tokens.weight))  # norms of the sizes that they are fitted to
+        head = heads.new_eagle3(given(target, eagle)._replace(texts=texts))
+        taps, features = (torch.cat([getattr(text, name) for text in texts]) for name in ("taps", "features"))
+        assert F.mse_loss(head.fc(taps), features) < 0.2 * features.var()
+        embedded, state = eagle.embed_tokens(torch.arange(5)), features[:5]
+        ours = torch.cat([head.midlayer.input_layernorm(embedded), head.midlayer.hidden_norm(state)], -1)
+        theirs = eagle.fc(torch.cat([embedded, state], -1))
+        for name in ("q_proj", "k_proj", "v_proj"):
+            found, wanted = (
+                layer.self_attn.get_submodule(name)(read)
+                for layer, read in ((head.midlayer, ours), (eagle.layers[0], theirs))
+            )
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
 def test_medusa_has_the_layer_of_eagle_and_leaves_it_alone(target: Target, tmp_path: Path) -> None:
     eagle = keep_eagle(target, tmp_path, shift=1.0)
-    medusa = new_head("medusa", target, tmp_path)
+    medusa = new_head("medusa", target, eagle)
     for name, tensor in eagle.state_dict().items():
         assert medusa.state_dict()[name].equal(tensor), name
     learns = {name for name, weight in medusa.named_parameters() if weight.requires_grad}
     assert learns == {f"heads.{block}.{part}" for block in range(heads.MEDUSA_HEADS) for part in ("weight", "bias")}
-    with pytest.raises(InputError, match="train the EAGLE-1 head"):
-        heads.new_medusa(in_float32(target), torch.arange(40), tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="no EAGLE-1 head"):
+        heads.new_medusa(given(target))
 
 
 @pytest.mark.slow
@@ -295,13 +318,15 @@ def test_a_head_goes_on_from_the_pair_where_its_texts_are_gone(
     monkeypatch.setattr(build, "target_folder", lambda: None)
     monkeypatch.setattr(rounds, "FREQUENT", 40)
     monkeypatch.setattr(rounds, "LEARNING_RATE", 0.0)
-    head = new_head("eagle", target, tmp_path)
+    head = new_head("eagle", target)
     heads.save_draft(head, out / "draft", torch.arange(40))
+    heads.save_draft(new_head("medusa", target, head), out / "draft_medusa", torch.arange(40))
     record = {"written": 1000, "positions": 10_000, "heldout": {"code": 0.5}, "bench": {"gsm8k": 0.5}}
-    known = {"shards": 7, "answers": {"code": 96}, "tokens": {"code": 1000}, "rounds": {"draft": [record]}}
+    known = {"shards": 7, "answers": {"code": 96}, "tokens": {"code": 1000}}
+    known |= {"rounds": {"draft": [record], "draft_medusa": [record]}, "logged": {"draft_medusa": "step 9"}}
     (out / "provenance.json").write_text(json.dumps(known))
     begun = earlier.begin(work, out)
-    assert (begun.shards, begun.written, begun.rounds) == (7, 1000, {"draft": [record]})
+    assert (begun.shards, begun.written, begun.rounds) == (7, 1000, known["rounds"])
     asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(96)]
     for folder, source in (("texts", "code"), ("bench", "gsm8k")):
         (work / folder).mkdir()
@@ -324,6 +349,7 @@ def test_a_head_goes_on_from_the_pair_where_its_texts_are_gone(
         first, second = found["rounds"]["draft"]
         assert first == record
         assert (second["written"], second["positions"]) == (1000 + new, 11_000)
+        assert "`draft_medusa` (last logged step: step 9)" in (out / "README.md").read_text()  # was not trained here
     saved = load_head(out / "draft", loaded.model.embed_tokens, loaded.lm_head)
     assert torch.equal(saved.fc.weight, head.fc.weight.bfloat16().float())  # nothing was learned at a rate of 0
     log = (work / "draft" / "log.csv").read_text().splitlines()
@@ -347,7 +373,7 @@ def test_a_fit_and_sequential_heads_learn_what_the_marginals_leave_out(
     for each in (fit, hydra):
         monkeypatch.setattr(each, "EPOCHS", 30)
     save_head(keep_eagle(target, tmp_path), tmp_path / "draft")
-    head = new_head("medusa", target, tmp_path)
+    head = new_head("medusa", target, keep_eagle(target, tmp_path))
     (tmp_path / "draft_medusa").mkdir()
     kept = {name: weight for name, weight in head.state_dict().items() if not name.startswith("embed_tokens")}
     torch.save({"model": kept}, tmp_path / "draft_medusa" / "state.pt")
