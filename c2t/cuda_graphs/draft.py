@@ -209,7 +209,7 @@ class DraftGraph:
             here = slice(0, 1)
             self.tree.restart(self.root)
             self.broken.zero_()
-        logits = self.draft.head.drafted(self.hidden[:, here], self.draft.lm_head)
+        logits = self.draft.lm_head(self.draft.head.readable(self.hidden[:, here]))
         drafted = rank(logits, self.plan.K, self.plan.M)
         if self.draft.vocabulary is not None:
             drafted = drafted._replace(token=self.draft.vocabulary.tokens[drafted.token])

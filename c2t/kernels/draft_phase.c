@@ -1,5 +1,5 @@
 /* The draft phase of a round in one call: a layered policy, which ranks by a classifier or by joint probability, on an
-   EAGLE-1/2 head; see draft_phase.py. What computes is in other libraries (llama_layer.c, rows.c, ngrams.c, network.c),
+   EAGLE head; see draft_phase.py. What computes is in other libraries (llama_layer.c, rows.c, ngrams.c, network.c),
    whose functions are given. */
 
 #include "best.h"
@@ -11,11 +11,12 @@
 #include <string.h>
 
 typedef struct {
-    int (*linear_of_both)(const matrix *, const void *, long, int, const int64_t *, const float *, long, float *,
-                          float *, int);
-    int (*llama_layers)(const layer *, long, float *, const rotations *, long, const cache *, const sight *, float *,
-                        float *const *, int);
+    int (*read_both)(const reader *, const void *, long, int, const int64_t *, const float *, long, float *, float *,
+                     int);
+    int (*llama_layers)(const layer *, long, float *, float *, const rotations *, long, const cache *, const sight *,
+                        float *, float *const *, int);
     void (*linear)(const matrix *, const float *, long, float *, float *, long, int);
+    void (*rms_norm)(const float *, const float *, float, long, long, float *, int);
     void (*add_own_tokens)(const float *, const int64_t *, long, long, const void *, long, const int64_t *, long, float *,
                            long, int);
     void (*rank_rows)(const float *, long, long, long, long, int64_t *, float *, float *, float *, int);
@@ -40,11 +41,19 @@ typedef struct {
     float threshold;
 } plan;
 
+/* What the first layer adds to: token and state as fc joined them (EAGLE-1/2), or, with queries, keys and values read
+   from both, the state (EAGLE-3), or the state normalised. */
+enum { JOINED, STATE, NORMED };
+
 /* table: embeddings of `known` tokens. ids: the tokens that are drafted from, NULL for all. room: floats that the layers
    need for a state, and for each slot that it sees, `lanes` for each thread. all: LM head of all tokens, NULL where
-   texts have none of their own. */
+   texts have none of their own. base: what the first layer adds to. norm: of the layers' outputs, NULL if they have none;
+   normed: the outputs so normalised are the states, else only what the LM head reads. */
 typedef struct {
-    matrix fc, lm_head;
+    reader read;
+    matrix lm_head;
+    const float *norm;
+    long base, normed;
     const layer *layers;
     long count;
     const void *table;
@@ -113,7 +122,7 @@ typedef struct {
 typedef struct {
     nodes tree;
     frontier now, next;
-    float *states, *features, *x, *inner, *logits, *log_prob, *entropy, *log_norm;
+    float *states, *features, *x, *read, *inner, *logits, *log_prob, *entropy, *log_norm;
     float *joint, *score, *entropies, *mosts;
     int64_t *depths, *ranks;
     int64_t *token, *position, *place, *first, *prefix, *top, *chosen, *kept, *put, *asked, *places;
@@ -149,6 +158,7 @@ static char *lay_out(const plan *p, const head *h, const text *t, int threads, c
     for (int c = 0; c < 5; c++) *of_each[c] = take(&room, wide * whole);
     m->states = take(&room, rows * m->entries * h->hidden * real);
     m->features = take(&room, wide * h->hidden * real), m->x = take(&room, wide * h->hidden * real);
+    m->read = take(&room, h->base == JOINED ? 0 : wide * h->read.into.outputs * real);
     long inner = most_of(wide * most_of(h->room, 2 * h->hidden) + threads * h->lanes * (places + h->lanes), 1);
     m->inner = take(&room, inner * real);
     m->logits = take(&room, wide * (h->vocabulary + t->more) * real);
@@ -233,6 +243,10 @@ static long join_row(const functions *f, const plan *p, const head *h, const tex
 static void read_logits(const functions *f, const head *h, const text *t, const rooms *m, const float *states,
                         int threads) {
     long many = m->now.begin[t->rows];
+    if (h->norm && !h->normed) {
+        f->rms_norm(states, h->norm, h->read.epsilon, many, h->hidden, m->features, threads);
+        states = m->features;
+    }
     f->linear(&h->lm_head, states, many, m->inner, m->logits, h->vocabulary + t->more, threads);
     if (t->more)
         f->add_own_tokens(states, m->now.row, many, h->hidden, h->all, h->all_halves, t->own, t->more, m->logits,
@@ -274,9 +288,15 @@ static long expand(const functions *f, const head *h, const text *t, const rooms
     sight seen = {m->first, m->prefix, m->mask, places, 0};
     float *taps[h->count + 1];
     memset(taps, 0, sizeof taps);
-    if (f->linear_of_both(&h->fc, h->table, h->known, h->halves, m->token, m->features, many, m->inner, m->x, threads))
+    float *read = h->base == JOINED ? 0 : m->read;
+    if (f->read_both(&h->read, h->table, h->known, h->halves, m->token, m->features, many, m->inner, read ? read : m->x,
+                     threads))
         return -1;
-    if (f->llama_layers(h->layers, h->count, m->x, &turns, many, &keys, &seen, m->inner, taps, threads)) return -1;
+    if (h->base == STATE) memcpy(m->x, m->features, many * size);
+    if (h->base == NORMED)
+        f->rms_norm(m->features, h->read.state_norm, h->read.epsilon, many, h->hidden, m->x, threads);
+    if (f->llama_layers(h->layers, h->count, m->x, read, &turns, many, &keys, &seen, m->inner, taps, threads)) return -1;
+    if (h->norm && h->normed) f->rms_norm(m->x, h->norm, h->read.epsilon, many, h->hidden, m->x, threads);
     for (long i = 0; i < many; i++) {
         long r = m->now.row[i], entry = 1 + column + i - m->now.begin[r];
         memcpy(m->states + (r * m->entries + entry) * h->hidden, m->x + i * h->hidden, size);

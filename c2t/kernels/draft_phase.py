@@ -1,4 +1,4 @@
-"""A round's draft phase in one call: a layered policy on an EAGLE-1/2 head on a CPU.
+"""A round's draft phase in one call: a layered policy on an EAGLE head on a CPU.
 
 Level by level (`c2t.policies.growth`, `c2t.policies.eagle2`) it takes a dozen calls a level, and after a target's
 forward the code of each is cold: of a round of four levels that was 2 ms in 18 (`docs/LOG.md`). The same functions in C
@@ -8,6 +8,7 @@ row's.
 
 import ctypes
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from c2t.kernels import llama_layer, network, ngrams, noise, own_tokens, paying,
 from c2t.kernels.compiled import library
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.layered import Layered
-from c2t.kernels.llama_layer import PackedFc, PackedLayers, PackedMatrix
+from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, PackedReader
 from c2t.kernels.network import COLUMNS, NetworkInC
 from c2t.kernels.nodes import Blocks
 from c2t.kernels.noise import Noise
@@ -32,13 +33,33 @@ MOST = 10_000  # candidates of a level
 UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead of a size
 
 
-class Head(NamedTuple):
-    """Parts of a head: what joins token and feature, its layers, the embeddings, the LM head, the tokens that this one
-    is of, in rising order (None: all), and the LM head of all tokens (None: texts have none of their own)."""
+class Base(IntEnum):
+    """Input of a head's first layer, to which it adds: token and state as fc joined them (EAGLE-1/2), or, with queries,
+    keys and values that are read from both, the state (EAGLE-3), or the state normalised."""
 
-    fc: PackedFc
+    JOINED, STATE, NORMED = range(3)
+
+
+class HeadLayers(NamedTuple):
+    """A head but for its LM head: what reads token and state, what the layers add to, the layers, the embeddings.
+
+    norm: of the outputs, if they have one. normed: the outputs so normalised are the states, not only what the LM head
+    reads.
+    """
+
+    reader: PackedReader
+    base: Base
     layers: PackedLayers
     table: Float[Tensor, "V H"]
+    norm: PackedNorm | None = None
+    normed: bool = False
+
+
+class Head(NamedTuple):
+    """Parts of a head: its layers, the LM head, the tokens that this one is of, in rising order (None: all), and the LM
+    head of all tokens (None: texts have none of their own)."""
+
+    layers: HeadLayers
     lm_head: PackedMatrix
     tokens: Int[Tensor, " v"] | None
     all_rows: Float[Tensor, "V H"] | None
@@ -98,7 +119,7 @@ class GrownColumns(NamedTuple):
 
 class _Functions(ctypes.Structure):
     _fields_ = [
-        *((name, _POINTER) for name in ("linear_of_both", "layers", "linear", "own_tokens")),
+        *((name, _POINTER) for name in ("read_both", "layers", "linear", "rms_norm", "own_tokens")),
         *((name, _POINTER) for name in ("rank_rows", "raise_followers", "decide", "confidences", "add_noise")),
     ]
 
@@ -121,7 +142,8 @@ class _Plan(ctypes.Structure):
 
 class _Head(ctypes.Structure):
     _fields_ = [
-        *((name, llama_layer.Matrix) for name in ("fc", "lm_head")),
+        *(("read", llama_layer.Reader), ("lm_head", llama_layer.Matrix), ("norm", _POINTER)),
+        *((name, _LONG) for name in ("base", "normed")),
         ("layers", _POINTER),
         ("count", _LONG),
         ("table", _POINTER),
@@ -174,7 +196,7 @@ def compiled() -> tuple[ctypes.CDLL, _Functions] | None:
     found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), of(_Noise), of(_Spending))
     found.draft_phase.argtypes += (*[_POINTER] * 8, _INT)
     found.draft_phase.restype = _LONG
-    called = (layers.linear_of_both, layers.llama_layers, layers.linear, naming.add_own_tokens)
+    called = (layers.read_both, layers.llama_layers, layers.linear, layers.rms_norm, naming.add_own_tokens)
     called += (ranking.rank_rows, mixing.raise_followers, budgets.decide, classifying.confidences, drawing.add_noise)
     return found, _Functions(*(ctypes.cast(function, _POINTER) for function in called))
 
@@ -197,10 +219,11 @@ class DraftPhase:
         self.head, self.plan = head, plan
         self.entries = plan.width * (plan.levels - 1)  # slots of the cache that a row's tree takes
         self._room = torch.empty(0, dtype=torch.uint8)
-        fc, layers, table, lm_head, tokens, all_rows = head
+        (reader, base, layers, table, norm, normed), lm_head, tokens, all_rows = head
         self._plan = _plan(plan)
         self._head = _Head(
-            *(fc.matrix.struct, lm_head.struct, layers.address, len(layers)),
+            *(reader.struct, lm_head.struct, norm and norm.weight.data_ptr(), base, normed),
+            *(layers.address, len(layers)),
             *(table.data_ptr(), len(table), table.dtype == torch.bfloat16),
             *(None if tokens is None else tokens.data_ptr(), lm_head.outputs),
             *(table.shape[1], layers.width, llama_layer.panel() // 2),
@@ -231,7 +254,7 @@ class DraftPhase:
             *(strides[0], strides[-3], step, places, cosine.data_ptr(), sine.data_ptr(), len(cosine)),
             *(own.data_ptr(), own.shape[1]),
         )
-        self._head.table = self.head.table.data_ptr()
+        self._head.table = self.head.layers.table.data_ptr()
         function, called = compiled()
         needed = function.room_of(self._plan, self._head, of_text, threads)
         if needed > len(self._room):
@@ -249,7 +272,9 @@ class DraftPhase:
         chances = _ngrams(raised), _Noise(*(each.data_ptr() for each in noisy)), self._spending(spending, count)
         n = function.draft_phase(called, self._plan, self._head, of_text, *chances, *made, threads)
         if n == UNKNOWN:
-            raise IndexError(f"a token or a position beyond the {len(self.head.table)} and {len(cosine)} known ones")
+            raise IndexError(
+                f"a token or a position beyond the {len(self.head.layers.table)} and {len(cosine)} known ones"
+            )
         if n == NO_MEMORY:
             raise MemoryError("no memory to count what follows in a text")
         if n == NAN:

@@ -537,6 +537,11 @@ static void attention(const layer *l, const float *qkv, const void *keys, long r
     meet();
 }
 
+/* Read `width` numbers of a token's embedding. */
+static inline vector embedding(const void *table, long at, int halves) {
+    return halves ? widened((const uint16_t *)table + at) : READ((const float *)table + at);
+}
+
 static void copy(const float *x, long rows, long width, void *y, long kind) {
     long whole = width / W * W, left = width - whole;
 #pragma omp for schedule(static) nowait
@@ -553,10 +558,11 @@ static void copy(const float *x, long rows, long width, void *y, long kind) {
 }
 
 /* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
-   heads dim) floats, and for each thread W times as many as slots can be seen, rounded up to W. taps: where the inputs of
-   each layer go, and the last one's outputs; each may be NULL. threads: torch's number, since its OpenMP may be another
-   one than this file's. Returns 1 if a position is not known. */
-int llama_layers(const layer *layers, long count, float *x, const rotations *t, long rows, const cache *c,
+   heads dim) floats, and for each thread W times as many as slots can be seen, rounded up to W. read: the first layer's
+   queries, keys and values (rows, (heads + 2 kv_heads) dim), if they are not made from x; they are turned in place. taps:
+   where the inputs of each layer go, and the last one's outputs; each may be NULL. threads: torch's number, since its
+   OpenMP may be another one than this file's. Returns 1 if a position is not known. */
+int llama_layers(const layer *layers, long count, float *x, float *read, const rotations *t, long rows, const cache *c,
                  const sight *s, float *room, float *const *taps, int threads) {
     for (long r = 0; r < rows; r++)
         if (t->position[r] < 0 || t->position[r] >= t->known) return 1;
@@ -571,15 +577,17 @@ int llama_layers(const layer *layers, long count, float *x, const rotations *t, 
         float *mine = rooms + omp_get_thread_num() * (s->longest + s->slots + W) * W;
         for (const layer *l = layers; l < layers + count; l++) {
             void *keys = c->keys[l - layers];
-            float *tap = taps[l - layers];
+            float *tap = taps[l - layers], *qkv = l == layers && read ? read : joined;
             if (tap) copy(x, rows, hidden, tap, FLOATS);
-            if (l->read_norm)
-                normalise(x, l->read_norm, l->epsilon, rows, hidden, normal, l->qkv.kind);
-            else
-                copy(x, rows, hidden, normal, l->qkv.kind);
-            project(&l->qkv, normal, rows, joined, l->qkv.outputs);
-            turn(l, joined, t, rows, keys, c);
-            attention(l, joined, keys, rows, c, s, mine, attended);
+            if (qkv == joined) {
+                if (l->read_norm)
+                    normalise(x, l->read_norm, l->epsilon, rows, hidden, normal, l->qkv.kind);
+                else
+                    copy(x, rows, hidden, normal, l->qkv.kind);
+                project(&l->qkv, normal, rows, qkv, l->qkv.outputs);
+            }
+            turn(l, qkv, t, rows, keys, c);
+            attention(l, qkv, keys, rows, c, s, mine, attended);
             round_rows(&l->out, attended, rows);
             project_and_add(&l->out, attended, rows, x);
             normalise(x, l->norm, l->epsilon, rows, hidden, normal, l->gate.kind);
@@ -605,11 +613,12 @@ void linear(const matrix *m, const float *x, long rows, float *room, float *y, l
     }
 }
 
-/* y (rows, outputs) = [embedding of each token | its feature] m' + bias, as an EAGLE head's fc reads them. table: `known`
-   embeddings of half as many numbers as m has inputs, in bf16 if `halves`, else in float32. room: rows * inputs floats.
-   Returns 1 if a token has no embedding. */
-int linear_of_both(const matrix *m, const void *table, long known, int halves, const int64_t *token,
-                   const float *features, long rows, float *room, float *y, int threads) {
+/* y (rows, outputs) = [embedding of each token | its state] m' + bias, both normalised or not. table: `known` embeddings
+   of half as many numbers as m has inputs, in bf16 if `halves`, else in float32. room: rows * inputs floats. Returns 1 if
+   a token has no embedding. */
+int read_both(const reader *how, const void *table, long known, int halves, const int64_t *token, const float *states,
+              long rows, float *room, float *y, int threads) {
+    const matrix *m = &how->into;
     long width = m->inputs / 2;
     for (long r = 0; r < rows; r++)
         if (token[r] < 0 || token[r] >= known) return 1;
@@ -619,11 +628,24 @@ int linear_of_both(const matrix *m, const void *table, long known, int halves, c
         join(&here);
 #pragma omp for schedule(static) nowait
         for (long r = 0; r < rows; r++) {
+            const float *state = states + r * width;
+            float of_token = 1, of_state = 1;
+            if (how->token_norm) {
+                vector squares[2] = {{0}};
+                for (long i = 0; i < width; i += W) {
+                    vector number = embedding(table, token[r] * width + i, halves);
+                    squares[0] += number * number, squares[1] += READ(state + i) * READ(state + i);
+                }
+                of_token = 1.0f / __builtin_sqrtf(total(squares[0]) / width + how->epsilon);
+                of_state = 1.0f / __builtin_sqrtf(total(squares[1]) / width + how->epsilon);
+            }
             for (long i = 0; i < width; i += W) {
-                long at = token[r] * width + i, to = r * m->inputs + i;
-                vector number = halves ? widened((const uint16_t *)table + at) : READ((const float *)table + at);
-                put(room, to, number, m->kind);
-                put(room, to + width, READ(features + r * width + i), m->kind);
+                vector number = embedding(table, token[r] * width + i, halves), beside = READ(state + i);
+                if (how->token_norm) {
+                    number = number * of_token * READ(how->token_norm + i);
+                    beside = beside * of_state * READ(how->state_norm + i);
+                }
+                put(room, r * m->inputs + i, number, m->kind), put(room, r * m->inputs + width + i, beside, m->kind);
             }
             if (OF_BYTES(m->kind)) round_to_bytes(place(room, r * m->inputs, BYTES), m->inputs);
         }

@@ -18,6 +18,14 @@ typedef struct {
     float epsilon;
 } layer;
 
+/* What turns a token and a state, side by side, into the inputs of a head's layers: an EAGLE-1/2 head's fc, or the
+   projections of an EAGLE-3 head's first layer, for which both are normalised by these weights. */
+typedef struct {
+    matrix into;
+    const float *token_norm, *state_norm; /* or both NULL */
+    float epsilon;
+} reader;
+
 /* Keys of each layer, and its values so many numbers behind them: slot s of head h begins at h * head + s * dim. */
 typedef struct {
     void *const *keys;

@@ -50,6 +50,16 @@ class _Layer(ctypes.Structure):
     ]
 
 
+class Reader(ctypes.Structure):
+    """A matrix that reads a token and a state side by side, and their norms, as functions in C read it."""
+
+    _fields_ = [
+        ("into", Matrix),
+        *((name, _POINTER) for name in ("token_norm", "state_norm")),
+        ("epsilon", ctypes.c_float),
+    ]
+
+
 class _Cache(ctypes.Structure):
     _fields_ = [("keys", _POINTER), ("values", _LONG), ("head", _LONG), ("place", _POINTER)]
     _fields_ += [("behind", _LONG), ("halves", _LONG)]
@@ -70,11 +80,12 @@ def kernels() -> ctypes.CDLL | None:
     if found is not None:
         layer, matrix, of = ctypes.POINTER(_Layer), ctypes.POINTER(Matrix), ctypes.POINTER
         found.llama_layers.argtypes = (
-            *(layer, _LONG, _POINTER, of(_Rotations), _LONG, of(_Cache), of(_Sight), _POINTER, _POINTER, _INT),
+            *(layer, _LONG, _POINTER, _POINTER, of(_Rotations), _LONG, of(_Cache), of(_Sight)),
+            *(_POINTER, _POINTER, _INT),
         )
         found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _INT)
-        found.linear_of_both.argtypes = (
-            *(matrix, _POINTER, _LONG, _INT, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT),
+        found.read_both.argtypes = (
+            *(of(Reader), _POINTER, _LONG, _INT, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT),
         )
         found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
         found.lanes.restype = found.best_kind.restype = _LONG
@@ -244,26 +255,34 @@ def to_nibbles(weight: Float[Tensor, "O I"], width: int) -> UInt8[Tensor, "P G n
     return torch.cat(made)
 
 
-class PackedFc:
-    """The fc of an EAGLE head, which reads a token's embedding and a feature side by side. rounded: see `Kind.of`."""
+class PackedReader:
+    """A matrix that reads a token's embedding and a state side by side: the fc of an EAGLE-1/2 head, or the projections
+    of an EAGLE-3 head's first layer, for which both are normalised."""
 
-    def __init__(self, linear: nn.Linear, rounded: bool = False):
-        self.matrix = PackedMatrix(linear.weight, linear.bias, Kind.of(linear.weight, rounded))
+    def __init__(self, matrix: PackedMatrix, norms: "tuple[PackedNorm, PackedNorm] | None" = None):
+        self.matrix, self.norms = matrix, norms  # what the structure points to
+        weights = [None, None] if norms is None else [norm.weight.data_ptr() for norm in norms]
+        self.struct = Reader(matrix.struct, *weights, 0.0 if norms is None else norms[0].epsilon)
+
+    @classmethod
+    def of(cls, linear: nn.Linear, rounded: bool = False) -> "PackedReader":
+        """Return the reader of an fc. rounded: see `Kind.of`."""
+        return cls(PackedMatrix(linear.weight, linear.bias, Kind.of(linear.weight, rounded)))
 
     def __call__(
-        self, table: Float[Tensor, "V H"], tokens: Int[Tensor, " R"], features: Float[Tensor, "R H"]
+        self, table: Float[Tensor, "V H"], tokens: Int[Tensor, " R"], states: Float[Tensor, "R H"]
     ) -> Float[Tensor, "R O"]:
         """Return the outputs in float32. table: the embeddings, in bf16 or float32; IndexError for a token that has
         none."""
-        tokens, features = tokens.contiguous(), features.float().contiguous()
+        tokens, states = tokens.contiguous(), states.float().contiguous()
         rows, struct = len(tokens), self.matrix.struct
         assert tokens.dtype == torch.int64
-        assert 2 * table.shape[1] == 2 * features.shape[1] == struct.inputs
+        assert 2 * table.shape[1] == 2 * states.shape[1] == struct.inputs
         assert table.is_contiguous()
-        out, room = features.new_empty(rows, struct.outputs), features.new_empty(rows, struct.inputs)
+        out, room = states.new_empty(rows, struct.outputs), states.new_empty(rows, struct.inputs)
         embeddings = table.data_ptr(), len(table), table.dtype == torch.bfloat16
-        given, made = (tokens.data_ptr(), features.data_ptr()), (room.data_ptr(), out.data_ptr())
-        if kernels().linear_of_both(struct, *embeddings, *given, rows, *made, torch.get_num_threads()):
+        given, made = (tokens.data_ptr(), states.data_ptr()), (room.data_ptr(), out.data_ptr())
+        if kernels().read_both(self.struct, *embeddings, *given, rows, *made, torch.get_num_threads()):
             raise IndexError(f"a token that is not among the {len(table)} known ones")
         return out
 
@@ -288,6 +307,7 @@ class PackedNorm:
 
     def __call__(self, x: Float[Tensor, "R H"]) -> Float[Tensor, "R H"]:
         """Return the rows normalised; x is contiguous and in float32."""
+        assert x.is_contiguous()
         out, threads = torch.empty_like(x), torch.get_num_threads()
         kernels().rms_norm(x.data_ptr(), self.weight.data_ptr(), self.epsilon, *x.shape, out.data_ptr(), threads)
         return out
@@ -311,6 +331,7 @@ class PackedLayers:
         self.heads, self.kv_heads, self.dim, self.rounded, self.coarse = heads, kv_heads, dim, rounded, coarse
         self._kept: list[Any] = []  # what the structures point to
         structs = [self._packed(layer) for layer in layers]
+        self.reads: PackedMatrix = self._kept[0]  # the first layer's projections to queries, keys and values
         self._structs = (_Layer * len(structs))(*structs)
         inner = structs[0].gate.outputs
         self.width = structs[0].out.outputs + max((heads + 2 * kv_heads) * dim, inner) + heads * dim
@@ -357,6 +378,7 @@ class PackedLayers:
         sight: Sight,
         tapped: dict[int, Tensor | None],
         behind: int = 0,
+        read: Float[Tensor, "R O"] | None = None,
     ) -> None:
         """Replace R states by the last layer's outputs.
 
@@ -364,7 +386,7 @@ class PackedLayers:
         stands at none of these. buffers: keys and values of each layer, to which the states' own are written, each
         `behind` slots behind its place. Places and `sight` count slots from a buffer's first one, in its first head.
         The inputs of the layers that are keys of `tapped` become its values, (1, R, H); the number of layers stands for
-        the outputs.
+        the outputs. read: queries, keys and values of the first layer, if they are not made from x; they are changed.
         """
         strides, threads = buffers[0].stride(), torch.get_num_threads()
         assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, *turns))
@@ -385,7 +407,7 @@ class PackedLayers:
         lanes = panel() // 2
         room = x.new_empty(len(x) * self.width + threads * lanes * (sight.longest + slots + lanes))
         turned = _Rotations(*(each.data_ptr() for each in (*turns, positions)), len(turns[0]))
-        stack = (self._structs, len(self), x.data_ptr(), turned, len(x))
+        stack = (self._structs, len(self), x.data_ptr(), None if read is None else read.data_ptr(), turned, len(x))
         if kernels().llama_layers(*stack, cache, seen, room.data_ptr(), ctypes.addressof(taps), threads):
             raise IndexError(f"a state at a position that is not among the {len(turns[0])} known ones")
 

@@ -22,7 +22,7 @@ class Head(nn.Module):
 
     num_layers: number of attention layers, which the cache needs. tokens: ids of the target's tokens that the head can
     name, in rising order; None: all of them. They cost as much as their number in every level of a tree (FR-Spec).
-    shares_lm_head: `drafted` reads the target's LM head; False: one of the head's own.
+    shares_lm_head: its LM head is made of the target's rows; False: it has one of its own, `lm_head`.
     """
 
     num_layers, shares_lm_head = 1, True
@@ -64,9 +64,9 @@ class Head(nn.Module):
         """Return next-token logits from the head's outputs and the target's LM head."""
         return lm_head(hidden)
 
-    def drafted(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n v"]:
-        """Return logits of `tokens` alone; lm_head: that part of the target's."""
-        return lm_head(hidden)
+    def readable(self, hidden: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
+        """Return what the LM head reads of the head's outputs."""
+        return hidden
 
 
 class EagleHead(Head):

@@ -55,8 +55,6 @@ class Eagle3Head(Head):
     d2t: Tensor
     t2d: Tensor
 
-    shares_lm_head = False
-
     def __init__(
         self,
         config: LlamaConfig | Qwen3Config,
@@ -66,7 +64,7 @@ class Eagle3Head(Head):
         variant: Eagle3Variant = Eagle3Variant(),
     ):
         super().__init__(config)
-        self.target_rows, self.variant, self.num_layers = target_rows, variant, config.num_hidden_layers
+        self.shares_lm_head, self.variant, self.num_layers = target_rows, variant, config.num_hidden_layers
         hidden = config.hidden_size
         self.target_width = target_width or hidden
         read = variant.taps * self.target_width
@@ -140,16 +138,16 @@ class Eagle3Head(Head):
     def logits(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n V"]:
         """Return logits over the target's vocabulary, -inf for tokens that the draft does not have; `lm_head` is not
         used."""
-        logits, tokens = self.drafted(hidden, lm_head), self.tokens
+        logits, tokens = self.lm_head(self.readable(hidden)), self.tokens
         if tokens is None:
             return logits
         full = logits.new_full((*logits.shape[:-1], self.config.vocab_size), float("-inf"))
         full[..., tokens] = logits
         return full
 
-    def drafted(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n v"]:
-        """See `Head.drafted`; `lm_head` is not used."""
-        return self.lm_head(hidden if self.variant.norm_output else self.norm(hidden))
+    def readable(self, hidden: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
+        """See `Head.readable`."""
+        return hidden if self.variant.norm_output else self.norm(hidden)
 
 
 class MidLayer(nn.Module):

@@ -121,7 +121,7 @@ def load_head(
             state |= _read_layer(folder, layer, empty)
     head = _build(raw, folder)
     head.load_state_dict(state, strict=False)
-    if isinstance(head, Eagle3Head) and head.target_rows:
+    if isinstance(head, Eagle3Head) and head.shares_lm_head:
         if lm_head is None:
             raise InputError(f"{folder}: this head stores no LM head; load it with the target's")
         head.take_rows(lm_head)
@@ -190,7 +190,7 @@ def _read_tokens(path: Path, vocabulary: int) -> Tensor:
 def _stored(head: Head) -> dict[str, Tensor]:
     """Return the head's own weights: no embedding, no rows that are the target's, no layer that is another head's."""
     others = {"embed_tokens.weight"}
-    if isinstance(head, Eagle3Head) and head.target_rows:
+    if isinstance(head, Eagle3Head) and head.shares_lm_head:
         others.add("lm_head.weight")
     if isinstance(head, MedusaHead) and head.layer_of:
         others |= _layer(head).keys()
@@ -275,7 +275,7 @@ def _variant(head: Eagle3Head) -> dict:
     """Return the entries of config.json in which a head differs from SafeAILab's."""
     variant, config = head.variant, head.config
     raw: dict[str, Any] = {name: True for name in eagle3_config.SWITCHES if getattr(variant, name)}
-    if head.target_rows:
+    if head.shares_lm_head:
         raw["target_rows"] = True
     if variant.fc_bias:
         raw["bias"] = True

@@ -1,5 +1,6 @@
-"""A draft made of a head of any kind and the target's LM head, and its session for one generation."""
+"""A draft made of a head of any kind and an LM head, and its session for one generation."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from c2t.models.draft import DraftSession, refuse_nan
 from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
 from c2t.models.own_tokens import OwnTokens
-from c2t.models.packed_llama import PackedEagle
+from c2t.models.packed_heads import PackedHead, packed
 from c2t.models.projection import Projection, version_of
 from c2t.protocols import DraftVocabulary, Grown, Root
 from c2t.ragged import Ragged
@@ -23,8 +24,8 @@ from c2t.tree import Tree
 
 
 class EagleDraft:
-    """Draft made of a head and the target's LM head, with one session per generation. EAGLE-1/2 heads run in their
-    packed form on a CPU, in their fused form elsewhere, others as the modules they are.
+    """Draft made of a head and an LM head, its own or the target's, with one session per generation. EAGLE heads run in
+    their packed form on a CPU, those of EAGLE-1/2 in their fused form elsewhere, others as the modules they are.
 
     rounded: the packed form rounds weights and inputs to 8 bits, where the processor has products of bytes: it guesses
     all but the same, and what it guesses is verified.
@@ -32,14 +33,16 @@ class EagleDraft:
 
     def __init__(self, head: Head, lm_head: nn.Module, rounded: bool = False):
         self.head, self.rounded, self.vocabulary = head, rounded, None
-        self.lm_head = Projection(lm_head if head.tokens is None else rows_of(lm_head, head.tokens), rounded)
+        own = None if head.shares_lm_head else head.lm_head
         self.all_rows: Float[Tensor, "V H"] | None = None  # of the LM head, where it has some that the draft lacks
         if head.tokens is not None:
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
             self.known = frozenset(head.tokens.tolist())
-            weight: Tensor = lm_head.weight
-            self.all_rows = weight.detach() if head.shares_lm_head else None
-        self._forms: dict[type, tuple[list, Any]] = {}
+            if own is None:
+                weight: Tensor = lm_head.weight
+                self.all_rows, own = weight.detach(), rows_of(lm_head, head.tokens)
+        self.lm_head = Projection(lm_head if own is None else own, rounded)
+        self._forms: dict[str, tuple[list, Any]] = {}
 
     @property
     def hidden_size(self) -> int:
@@ -50,23 +53,21 @@ class EagleDraft:
         return EagleSession(self)
 
     @property
-    def packed(self) -> PackedEagle | None:
+    def packed(self) -> PackedHead | None:
         """The head's packed form; None if it has none."""
-        return self._form(PackedEagle, self.rounded)
+        return self._form("packed", lambda: packed(self.head, self.rounded))
 
     @property
     def fused(self) -> FusedEagle | None:
         """The head's fused form; None if it has none."""
-        return self._form(FusedEagle)
+        return self._form("fused", lambda: FusedEagle(self.head) if FusedEagle.serves(self.head) else None)
 
-    def _form(self, kind: type[PackedEagle] | type[FusedEagle], *settings: bool) -> Any:
+    def _form(self, name: str, make: Callable[[], Any]) -> Any:
         """Return the head in a form for decoding, made again when its weights have changed."""
-        if not kind.serves(self.head):
-            return None
         version = [version_of(weight) for weight in self.head.parameters()]
-        if self._forms.get(kind, (None,))[0] != version:
-            self._forms[kind] = version, kind(self.head, *settings)
-        return self._forms[kind][1]
+        if self._forms.get(name, (None,))[0] != version:
+            self._forms[name] = version, make()
+        return self._forms[name][1]
 
 
 class EagleSession(DraftSession):
@@ -111,7 +112,7 @@ class EagleSession(DraftSession):
         lm_head = self.draft.lm_head.packed()  # a new copy where its weights have changed
         if self._phase is None or self._phase.plan != plan or self._phase.head.lm_head is not lm_head:
             tokens = self.vocabulary and self.vocabulary.tokens
-            head = lm_head and PhaseHead(*self.packed.parts, lm_head, tokens, self.draft.all_rows)
+            head = lm_head and PhaseHead(self.packed.parts, lm_head, tokens, self.draft.all_rows)
             fits = head is not None and serves(head, plan) and lm_head.outputs >= plan.K
             self._phase = DraftPhase(head, plan) if fits else None
         return self._phase
@@ -169,7 +170,10 @@ class EagleSession(DraftSession):
         return self.fused(features, tokens, positions, attend)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.draft.head.drafted(hidden, self.draft.lm_head).to(hidden.device)
+        return self.draft.lm_head(self._readable(hidden)).to(hidden.device)
+
+    def _readable(self, hidden: Tensor) -> Tensor:
+        return (self.draft.head if self.packed is None else self.packed).readable(hidden)
 
     def _drafted(
         self, states: Float[Tensor, "S H"], row: Int[Tensor, " S"]
@@ -177,7 +181,7 @@ class EagleSession(DraftSession):
         logits, vocabulary = super()._drafted(states, row)
         if self.own is None or not self.own.ids.shape[1]:
             return logits, vocabulary
-        logits = add_own_tokens(logits, states, row, self.own.ids, self.draft.all_rows)
+        logits = add_own_tokens(logits, self._readable(states), row, self.own.ids, self.draft.all_rows)
         return logits, vocabulary._replace(own=self.own.ids)
 
 

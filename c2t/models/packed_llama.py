@@ -1,23 +1,19 @@
-"""Llama on a CPU as `c2t.kernels.llama_layer` runs it: the target, and the layers of a draft head.
+"""Llama on a CPU as `c2t.kernels.llama_layer` runs it: decoder layers, and a target made of them.
 
 transformers' modules keep the weights; these are snapshots of them for decoding.
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from c2t.kernels.layer_buffers import LayerBuffers
-from c2t.kernels.llama_layer import Kind, PackedFc, PackedLayers, PackedNorm, Sight, packable, rounds, works
-from c2t.kv_cache import KVCache
+from c2t.kernels.llama_layer import Kind, PackedLayers, PackedNorm, Sight, packable, rounds, works
 from c2t.kv_pool import KVPool
-from c2t.models.eagle import EagleHead
 from c2t.models.rotations import Rotations
-from c2t.ragged import Ragged, whole
+from c2t.ragged import Ragged
 
 
 class Decoder:
@@ -46,10 +42,11 @@ class Decoder:
         tapped: dict[int, Tensor | None],
         end: int,
         behind: int = 0,
+        read: Float[Tensor, "R O"] | None = None,
     ) -> Float[Tensor, "R H"]:
         """Append R tokens to the cache, replace their states by the last layer's outputs, and return these; see
         `PackedLayers` for what the arguments mean. end: more than any of the positions."""
-        self.layers(x, self.rotations.below(end), positions, buffers, places, sight, tapped, behind)
+        self.layers(x, self.rotations.below(end), positions, buffers, places, sight, tapped, behind, read)
         return x
 
 
@@ -101,62 +98,3 @@ class PackedLlama:
         buffers = cache.layers(embedded.new_empty(0, dtype=layers.cached), layers.kv_heads, layers.dim)
         end = cache.longest + max(rows.spans)
         return self.norm(self.decoder(embedded, positions, cache.places, sight, buffers, tapped, end))
-
-
-class PackedEagle:
-    """An EAGLE-1/2 head; `serves` says which heads have this form. rounded: in 8 bits, where it can be."""
-
-    @staticmethod
-    def serves(head: nn.Module) -> bool:
-        """Return True for an EAGLE-1/2 head on a CPU, in bf16 or float32, whose dimensions the kernels can run."""
-        if not isinstance(head, EagleHead) or not Decoder.serves(head.layers, head.rotary):
-            return False
-        if type(head.embed_tokens) is not nn.Embedding:  # the target's own
-            return False
-        table = head.embed_tokens.weight
-        known = table.device.type == "cpu" and table.dtype in (torch.float32, torch.bfloat16)
-        return known and table.is_contiguous()
-
-    def __init__(self, head: EagleHead, rounded: bool = False):
-        self.embed_tokens, self.fc = head.embed_tokens, PackedFc(head.fc, rounded)
-        self.decoder = Decoder(head.layers, head.rotary, rounded)
-
-    @property
-    def parts(self) -> tuple[PackedFc, PackedLayers, Tensor]:
-        """Return what joins token and feature, the layers, and the embeddings."""
-        return self.fc, self.decoder.layers, self.embed_tokens.weight
-
-    def __call__(
-        self,
-        features: Float[Tensor, "B n H"],
-        tokens: Int[Tensor, "B n"],
-        positions: Int[Tensor, "B n"],
-        mask: Bool[Tensor, "B n t"],
-        cache: KVCache,
-        rows: Ragged,
-    ) -> Float[Tensor, "B n H"]:
-        """See `EagleHead.forward`; only the slots in `rows` are computed."""
-        tokens, features, positions, mask = map(rows.take, (tokens, features, positions, mask))
-        joined = self.fc(self.embed_tokens.weight, tokens, features)
-        batch, new = rows.place.shape
-        layers = self.decoder.layers
-        for number in range(len(layers)):
-            _, begin = cache.append(number, joined, batch, layers.kv_heads, new, layers.dim)
-        first, none, places = slots_of_all(batch, new, cache.step) if rows.full else slots_of(rows, cache.step)
-        sight = Sight(first, none, mask, 0)
-        end = cache.get_seq_length()  # of the longest row
-        return rows.back(self.decoder(joined, positions, places, sight, cache.buffers, {}, end, begin))
-
-
-def slots_of(rows: Ragged, step: int) -> tuple[Int[Tensor, " S"], Int[Tensor, " S"], Int[Tensor, " S"]]:
-    """Return for each token its row's first slot, a zero, and its own slot, as if the row's tokens began at the first
-    one. step: slots of a row in all heads."""
-    first = rows.row * step
-    return first, torch.zeros_like(first), first + rows.slot
-
-
-@lru_cache(maxsize=64)
-def slots_of_all(batch: int, new: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `slots_of` a batch whose slots are all real."""
-    with torch.inference_mode(False):  # kept for whoever comes next
-        return slots_of(whole(batch, new, torch.device("cpu")), step)

@@ -139,7 +139,7 @@ class Report:
         vocabulary, width = self.shapes.vocabulary, plan.width
         hidden = torch.randn(1, width, self.shapes.hidden, device=self.device, dtype=self.shapes.dtype)
         logits = torch.randn(1, width, vocabulary, device=self.device, dtype=self.shapes.dtype)
-        yield self.graphed("parts", f"{name}: LM head", lambda: draft.head.drafted(hidden, draft.lm_head))
+        yield self.graphed("parts", f"{name}: LM head", lambda: draft.lm_head(draft.head.readable(hidden)))
         yield self.graphed("parts", f"{name}: rank", lambda: rank(logits, plan.K, plan.M))
         yield self.select_line("parts", f"{name}: select", logits, plan.K, None, plan.network)
 

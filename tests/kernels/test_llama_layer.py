@@ -14,10 +14,10 @@ from c2t.kernels.llama_layer import (
     BLOCK,
     GROUP,
     Kind,
-    PackedFc,
     PackedLayers,
     PackedMatrix,
     PackedNorm,
+    PackedReader,
     Sight,
     kernels,
     packable,
@@ -477,13 +477,31 @@ def test_fc_reads_embedding_and_feature_side_by_side(
     linear.bias.data = torch.randn(HIDDEN, generator=generator).to(weight_dtype)
     table = torch.randn(9, HIDDEN, generator=generator).to(table_dtype)
     tokens, features = torch.tensor([8, 0, 3, 3, 5]), torch.randn(5, HIDDEN, generator=generator)
-    found = PackedFc(linear, rounded)(table, tokens, features)
+    found = PackedReader.of(linear, rounded)(table, tokens, features)
     alone = PackedMatrix(linear.weight, linear.bias, Kind.of(linear.weight, rounded))
     assert (alone.kind == Kind.BYTES) == rounded
     assert found.equal(alone(torch.cat([table[tokens].float(), features], -1)))
     for outside in (-1, 9):
         with pytest.raises(IndexError, match="9 known"):
-            PackedFc(linear)(table, torch.tensor([0, outside]), features[:2])
+            PackedReader.of(linear)(table, torch.tensor([0, outside]), features[:2])
+
+
+@pytest.mark.parametrize("table_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
+def test_embedding_and_state_are_normalised(weight_dtype: torch.dtype, table_dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(8)
+    weight, table = (torch.randn(*size, generator=generator) for size in ((HIDDEN, 2 * HIDDEN), (9, HIDDEN)))
+    matrix, table = PackedMatrix(weight.to(weight_dtype)), table.to(table_dtype)
+    norms = [nn.RMSNorm(HIDDEN, eps=0.5) for _ in range(2)]
+    for norm in norms:
+        norm.weight.data = torch.randn(HIDDEN, generator=generator)
+        norm.variance_epsilon = norm.eps
+    tokens, states = torch.tensor([8, 0, 3, 3, 5]), 3 * torch.randn(5, HIDDEN, generator=generator)
+    packed = [PackedNorm(norm) for norm in norms]
+    found = PackedReader(matrix, (packed[0], packed[1]))(table, tokens, states)
+    wanted = matrix(torch.cat([packed[0](table[tokens].float()), packed[1](states)], -1))
+    assert found.equal(wanted)
+    assert not found.equal(PackedReader(matrix)(table, tokens, states))
 
 
 def test_both_sides_of_every_step_are_known() -> None:

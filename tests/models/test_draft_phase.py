@@ -98,6 +98,7 @@ class LevelByLevel(NamedTuple):
 
 
 KINDS = ["head", "n-grams", "few tokens", "few tokens, n-grams", pytest.param("bytes", marks=needs_bytes)]
+EAGLE3 = ["as published", "other norms, n-grams", "of the target's rows, n-grams"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -108,8 +109,20 @@ def pair(request: pytest.FixtureRequest) -> Pair:
         tiny = replace(tiny, draft=EagleDraft(tiny.draft.head, tiny.target.lm_head))
     if request.param == "bytes":
         tiny = replace(tiny, draft=EagleDraft(tiny.draft.head, tiny.target.lm_head, rounded=True))
-        packed = tiny.draft.packed.fc.matrix, tiny.draft.lm_head.packed()
+        packed = tiny.draft.packed.parts.reader.matrix, tiny.draft.lm_head.packed()
         assert {matrix.kind for matrix in packed} == {Kind.BYTES}
+    return with_ngrams(tiny) if "n-grams" in request.param else tiny
+
+
+@pytest.fixture(scope="module", params=EAGLE3)
+def eagle3(request: pytest.FixtureRequest) -> Pair:
+    tiny = load_pair("tiny", draft="eagle3", dtype=torch.float32)
+    head = tiny.draft.head
+    if "other norms" in request.param:
+        head.variant = replace(head.variant, norm_before_residual=True, norm_output=True)
+    if "target's rows" in request.param:  # and texts have tokens of their own
+        head.shares_lm_head = True
+        tiny = replace(tiny, draft=EagleDraft(head, tiny.target.lm_head))
     return with_ngrams(tiny) if "n-grams" in request.param else tiny
 
 
@@ -118,6 +131,18 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 @torch.inference_mode()
 def test_trees_are_those_of_level_by_level(name: str, temperature: float, pair: Pair) -> None:
     """At a temperature with the noise of the target's draws."""
+    check_text(name, temperature, pair)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("name", ["few", "narrow", "classifier that trusts", "budget"])
+@torch.inference_mode()
+def test_trees_of_eagle3_are_those_of_level_by_level(name: str, temperature: float, eagle3: Pair) -> None:
+    """The head's first layer reads token and state side by side, and the LM head may read them normalised."""
+    check_text(name, temperature, eagle3)
+
+
+def check_text(name: str, temperature: float, pair: Pair) -> None:
     policy = POLICIES[name]
     prompts = [pair.tokenizer(text).input_ids for text in TEXTS]
     verifier = TargetVerifier(pair.target, policy, prompts, max_new_tokens=64, sampling=Sampling(temperature))

@@ -71,7 +71,7 @@ def test_a_head_narrower_than_its_target_brings_its_embedding(tmp_path: Path) ->
     features = torch.randn(len(TEXT), 3 * 48, dtype=torch.float64)
     hidden = head(head.read(features[None]), torch.tensor([TEXT]))
     wanted = draft(maths, weights(maths), own.double(), features, TEXT, [])
-    assert_same_network(head.drafted(hidden, wide)[0, -1], wanted)
+    assert_same_network(head.lm_head(head.readable(hidden))[0, -1], wanted)
     with pytest.raises(InputError, match=r"embed_tokens\.weight is missing, and the target's is of another width, 48"):
         load_head(write(tmp_path / "none", config, maths, {}), wide)
 

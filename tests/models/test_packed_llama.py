@@ -5,18 +5,19 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config
+from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from c2t.errors import InputError
 from c2t.kernels import llama_layer
 from c2t.kernels.llama_layer import Kind, PackedMatrix, kernels
 from c2t.models import packed_llama
-from c2t.models.eagle import EagleHead
-from c2t.models.eagle3 import Eagle3Head
+from c2t.models.eagle import EagleHead, Head
+from c2t.models.eagle3 import Eagle3Head, Eagle3Variant
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.mtp import MTPHead
-from c2t.models.packed_llama import PackedEagle, PackedLlama
+from c2t.models.packed_heads import packed
+from c2t.models.packed_llama import PackedLlama
 from c2t.models.target import Target
 from c2t.policies import Eagle2, Plain
 from c2t.tree import Tree
@@ -129,18 +130,42 @@ def test_taps_are_the_inputs_of_layers() -> None:
     assert_within(found, wanted, NETWORK * wanted.abs().max())
 
 
-@torch.inference_mode()
-def test_the_head_computes_what_its_module_does() -> None:
-    head = randomise(EagleHead(LlamaConfig(**{**SIZES, "num_hidden_layers": 2}), qkv_bias=True), 1, spread=0.1)
+TWO_LAYERS = LlamaConfig(**{**SIZES, "num_hidden_layers": 2})
+HEADS = {
+    "eagle": lambda: EagleHead(TWO_LAYERS, qkv_bias=True),
+    "eagle3": lambda: Eagle3Head(TWO_LAYERS, 32),
+    "eagle3, biased": lambda: Eagle3Head(LlamaConfig(**SIZES, attention_bias=True), 32),
+    "eagle3, norm before residual": lambda: Eagle3Head(
+        TWO_LAYERS, 32, variant=Eagle3Variant(norm_before_residual=True)
+    ),
+    "eagle3, norm of the output": lambda: Eagle3Head(TWO_LAYERS, 32, variant=Eagle3Variant(norm_output=True)),
+}
+
+
+def head_of(kind: str, dtype: torch.dtype = torch.float32) -> Head:
+    head = randomise(HEADS[kind](), 1, spread=0.1)
     head.embed_tokens = target_of(torch.float32).embed_tokens
-    draft = EagleDraft(head.float().eval(), target_of(torch.float32).lm_head)
-    tokens, features = prompts()[0], torch.randn(2, 18, 64)
+    if isinstance(head, Eagle3Head):
+        head.d2t.copy_(torch.arange(32) // 2)
+    return head.to(dtype).eval()
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@torch.inference_mode()
+def test_the_head_computes_what_its_module_does(kind: str) -> None:
+    head = head_of(kind)
+    draft = EagleDraft(head, target_of(torch.float32).lm_head)
+    tokens, features = prompts()[0], torch.randn(2, 18, head.fc.in_features if "3" in kind else 64)
     session = draft.session()
     session.observe(tokens, features, torch.tensor([18, 11]))
     assert session.packed is not None
-    wanted = head.double()(features.double(), tokens[:, 1:])
+    logits = session._logits(session.observed)
+    head, own = head.double(), draft.lm_head.linear.double()
+    wanted = head(head.read(features.double()), tokens[:, 1:])
+    read = own(head.readable(wanted))
     for row, length in enumerate((18, 11)):
         assert_within(session.observed[row, :length], wanted[row, :length], NETWORK * wanted.abs().max())
+        assert_within(logits[row, :length], read[row, :length], NETWORK * read.abs().max())
 
 
 @needs_bytes
@@ -158,7 +183,7 @@ def test_a_rounded_head_is_nearly_the_module() -> None:
         session = draft.session()
         session.observe(tokens, features, torch.tensor([18, 18]))
         states.append(session.observed)
-        kinds = {draft.packed.fc.matrix.kind, draft.lm_head.packed().kind}
+        kinds = {draft.packed.parts.reader.matrix.kind, draft.lm_head.packed().kind}
         assert (kinds == {Kind.BYTES}) == rounded
     assert target.packed.decoder.layers.cached == torch.float32
     off = (states[1] - states[0]).abs().mean() / states[0].abs().mean()
@@ -189,7 +214,15 @@ def test_what_is_not_served() -> None:
     assert not PackedLlama.serves(model(LlamaConfig(**SIZES), torch.float64))
     assert not PackedLlama.serves(model(Qwen2Config(**SIZES)))
     assert not PackedLlama.serves(model(GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=1, n_head=2)))
-    assert not PackedEagle.serves(EagleHead(LlamaConfig(**SIZES)).double())
+    llama, with_norms = LlamaConfig(**SIZES), Qwen3Config(**SIZES)
+    for head in (EagleHead(llama), Eagle3Head(llama, VOCABULARY)):
+        head.embed_tokens = nn.Embedding(VOCABULARY, SIZES["hidden_size"])
+        assert packed(head.float(), False) is not None
+        assert packed(head.double(), False) is None
+    for config, width in ((with_norms, SIZES["hidden_size"]), (llama, 32)):
+        head = Eagle3Head(config, VOCABULARY)
+        head.embed_tokens = nn.Embedding(VOCABULARY, width)
+        assert packed(head, False) is None
 
 
 @needs_bytes

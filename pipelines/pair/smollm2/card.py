@@ -112,7 +112,7 @@ def count_texts(folder: Path) -> tuple[Counter, Counter]:
 
 
 class Learned(NamedTuple):
-    """What a head has learned: its finished rounds, and its last logged step."""
+    """A head's finished rounds, and its last logged step."""
 
     rounds: list[dict]
     logged: str

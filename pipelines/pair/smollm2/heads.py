@@ -34,8 +34,8 @@ FITTED = 400  # texts that an EAGLE-3 head's `fc` begins from
 
 
 class Given(NamedTuple):
-    """What a head may begin from. tokens: that it drafts from. texts: that it will learn from. eagle: the EAGLE-1 head
-    as it stands, if there is one."""
+    """Things that a head may begin from. tokens: that it drafts from. texts: that it will learn from. eagle: the
+    EAGLE-1 head as it stands, if there is one."""
 
     target: LlamaForCausalLM
     tokens: Int[Tensor, " v"]
