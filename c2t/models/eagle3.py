@@ -112,13 +112,17 @@ class Eagle3Head(Head):
 
     def read(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B H"]:
         """See `Head.read`: norms, if the head has any here, and fc."""
-        features = features.to(self.norm.weight.dtype)
+        features = self.normalised(features.to(self.norm.weight.dtype))
+        return self.fc(features) if self.variant.taps else features
+
+    def normalised(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        """Return what fc reads."""
         if self.variant.norm_before_fc:
             features = self.input_norm(features)
         if self.variant.fc_norm:
             states = features.chunk(self.variant.taps, -1)
             features = torch.cat([norm(state) for norm, state in zip(self.fc_norm, states, strict=True)], -1)
-        return self.fc(features) if self.variant.taps else features
+        return features
 
     def forward(
         self,

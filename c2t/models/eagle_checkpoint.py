@@ -132,11 +132,11 @@ def load_head(
 
 
 def has_eagle_layer(folder: Path) -> bool:
-    """Return True for the folder of an EAGLE-1/2 head, or of a Medusa-style one behind such a layer; InputError for a
-    config that says nothing clear."""
-    raw = _read_config(folder)
+    """Return True for the folder of an EAGLE head made of Llama's layers, or of a Medusa-style one behind such a layer;
+    InputError for a config that says nothing clear."""
     with torch.device("meta"):
-        return not eagle3_config.is_eagle3(raw) and isinstance(_build(raw, folder), EagleHead)
+        head = _build(_read_config(folder), folder)
+    return isinstance(head, EagleHead | Eagle3Head) and not isinstance(head.config, Qwen3Config)
 
 
 def _build(raw: dict, folder: Path) -> Head:

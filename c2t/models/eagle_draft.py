@@ -77,6 +77,7 @@ class EagleSession(DraftSession):
     def __init__(self, draft: EagleDraft):
         super().__init__(draft.head.num_layers, draft.vocabulary)
         self.draft, self.packed = draft, draft.packed
+        self._form: Head | PackedHead = draft.head if self.packed is None else self.packed
         self.fused = None if self.packed else draft.fused
         self.dtype = next(draft.head.parameters()).dtype
         self._phase: DraftPhase | None = None
@@ -122,7 +123,7 @@ class EagleSession(DraftSession):
         not read."""
         if self.own is not None:
             self.own.observe(tokens, count)
-        self._observe(tokens[:, 1:], self.draft.head.read(features), count)
+        self._observe(tokens[:, 1:], self._form.read(features), count)
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:
         """See `DraftSession.rewind`."""
@@ -170,10 +171,7 @@ class EagleSession(DraftSession):
         return self.fused(features, tokens, positions, attend)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.draft.lm_head(self._readable(hidden)).to(hidden.device)
-
-    def _readable(self, hidden: Tensor) -> Tensor:
-        return (self.draft.head if self.packed is None else self.packed).readable(hidden)
+        return self.draft.lm_head(self._form.readable(hidden)).to(hidden.device)
 
     def _drafted(
         self, states: Float[Tensor, "S H"], row: Int[Tensor, " S"]
@@ -181,7 +179,7 @@ class EagleSession(DraftSession):
         logits, vocabulary = super()._drafted(states, row)
         if self.own is None or not self.own.ids.shape[1]:
             return logits, vocabulary
-        logits = add_own_tokens(logits, self._readable(states), row, self.own.ids, self.draft.all_rows)
+        logits = add_own_tokens(logits, self._form.readable(states), row, self.own.ids, self.draft.all_rows)
         return logits, vocabulary._replace(own=self.own.ids)
 
 

@@ -14,6 +14,7 @@ from c2t.kv_cache import KVCache
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.packed_llama import Decoder
+from c2t.models.projection import Projection
 from c2t.ragged import Ragged, whole
 
 
@@ -57,6 +58,10 @@ class PackedHead(ABC):
         hidden = self.decoder(x, positions, places, sight, cache.buffers, {}, end, begin, read)
         return rows.back(self.parts.norm(hidden) if self.parts.normed else hidden)
 
+    def read(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B H"]:
+        """See `Head.read`."""
+        return features
+
     def readable(self, hidden: Float[Tensor, "*R H"]) -> Float[Tensor, "*R H"]:
         """Return what the LM head reads of the head's outputs."""
         if self.parts.norm is None or self.parts.normed:
@@ -84,7 +89,12 @@ class PackedEagle3(PackedHead):
         layers, norms = self.decoder.layers, (PackedNorm(first.input_layernorm), PackedNorm(first.hidden_norm))
         base = Base.NORMED if variant.norm_before_residual else Base.STATE
         reader, norm = PackedReader(layers.reads, norms), PackedNorm(head.norm)
+        self._head, self._fc = head, Projection(head.fc, rounded) if variant.taps else None
         self.parts = HeadLayers(reader, base, layers, head.embed_tokens.weight, norm, variant.norm_output)
+
+    def read(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B H"]:
+        """See `Head.read`."""
+        return self._head.read(features) if self._fc is None else self._fc(self._head.normalised(features.float()))
 
     def _read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         states = states.float().contiguous()

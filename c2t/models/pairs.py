@@ -126,7 +126,7 @@ def load_pair(
     the text's n-grams (`c2t.models.ngrams`); "+fit", "+bigrams" or "+hydra" before that conditions a parallel draft on
     the path, by a file that comes with it (`c2t.models.conditioned`, `c2t.models.hydra`); "+taps=2,18,33" before that
     names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it clearly. dtype:
-    by default the checkpoint's; on a CPU, without device_map, what `usual_dtype` says if the draft has an EAGLE-1/2
+    by default the checkpoint's; on a CPU, without device_map, what `usual_dtype` says if the draft has an EAGLE
     layer, which is rounded to 8 bits then where that is faster, else float32. torch.int8: a Llama's layers and LM head,
     and an EAGLE layer, are computed in 8 bits. device_map: spreads a large target over devices as in transformers.
     trust_remote_code: run the Python code that comes with the files of target and draft, which are refused without it
