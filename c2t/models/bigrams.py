@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path as File
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -70,8 +70,14 @@ class Bigrams:
         return score, torch.zeros_like(score[..., :1])
 
     def save(self, folder: File) -> None:
-        """Write the table beside a draft's weights."""
-        table = {"pairs": self.pairs, "counts": self.counts.int()}
+        """Write the table beside a draft's weights: how many different tokens follow each one, which, and how often."""
+        vocabulary = len(self.first)
+        table = {
+            "different": torch.bincount(self.pairs // vocabulary, minlength=vocabulary),
+            "followers": self.pairs % vocabulary,
+            "counts": self.counts,
+        }
+        table = {name: part.to(torch.uint16 if part.max() < 2**16 else torch.int32) for name, part in table.items()}
         with new_file(folder / FILE) as new:
             save_file({name: part.contiguous() for name, part in table.items()}, new)
 
@@ -81,11 +87,24 @@ class Bigrams:
         path = folder / FILE
         try:
             table = load_file(path)
-            pairs, counts = table["pairs"].long(), table["counts"].long()
+            different, followers, counts = (table[name].long() for name in ("different", "followers", "counts"))
         except (OSError, SafetensorError, KeyError) as error:
             reason = one_line(error)
             raise InputError(f"{path}: no counts of pairs can be read ({reason}); leave +bigrams out") from error
-        rising = pairs.dim() == 1 and len(pairs) and (pairs[1:] > pairs[:-1]).all()
-        if not rising or counts.shape != pairs.shape or pairs[0] < 0 or pairs[-1] >= vocabulary**2 or counts.min() < 1:
+        pairs = pairs_of(different, followers, vocabulary)
+        if pairs is None or counts.shape != pairs.shape or counts.min() < 1:
             raise InputError(f"{path}: not counts of pairs of {vocabulary} tokens; count the target's own texts again")
         return cls.of(pairs.to(device), counts.to(device), vocabulary)
+
+
+def pairs_of(
+    different: Shaped[Tensor, "..."], followers: Shaped[Tensor, "..."], vocabulary: int
+) -> Int[Tensor, " n"] | None:
+    """Return pairs of tokens from how many different ones follow each, and which ones; None where that is no table."""
+    if different.shape != (vocabulary,) or followers.dim() != 1 or not len(followers):
+        return None
+    fits = different.min() >= 0 and different.max() <= len(followers) and different.sum() == len(followers)
+    if not fits or followers.min() < 0 or followers.max() >= vocabulary:
+        return None
+    pairs = torch.arange(vocabulary).repeat_interleave(different) * vocabulary + followers
+    return pairs if (pairs[1:] > pairs[:-1]).all() else None

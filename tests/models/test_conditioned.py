@@ -188,13 +188,24 @@ def test_fits_are_read_by_the_drafts_name(tmp_path: Path) -> None:
         assert torch.allclose(*(score[0].float() for score in scores), rtol=0.05, atol=0.05)  # stored in bf16
 
 
+def counts_of(
+    followers: list[int], counts: list[int], behind: int = 2, vocabulary: int = VOCABULARY
+) -> dict[str, Tensor]:
+    """A table of these followers of token 7, which says that it has `behind` ones."""
+    different = behind * nn.functional.one_hot(torch.tensor(7), vocabulary)
+    return {"different": different, "followers": torch.tensor(followers), "counts": torch.tensor(counts)}
+
+
 @pytest.mark.parametrize(
     ("ending", "file", "content", "line"),
     [
         ("+bigrams", bigrams.FILE, None, "no counts of pairs can be read"),
-        ("+bigrams", bigrams.FILE, {"pairs": torch.tensor([5, 4]), "counts": torch.tensor([1, 1])}, "not counts of"),
-        ("+bigrams", bigrams.FILE, {"pairs": torch.tensor([5, 6]), "counts": torch.tensor([1, 0])}, "not counts of"),
-        ("+bigrams", bigrams.FILE, {"pairs": torch.tensor([48**2]), "counts": torch.tensor([1])}, "not counts of"),
+        ("+bigrams", bigrams.FILE, counts_of([5, 4], [1, 1]), "not counts of"),  # not in rising order
+        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, 0]), "not counts of"),
+        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1]), "not counts of"),
+        ("+bigrams", bigrams.FILE, counts_of([4, 99], [1, 1]), "not counts of"),
+        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, 1], behind=3), "not counts of"),
+        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, 1], vocabulary=VOCABULARY + 1), "not counts of"),
         ("+fit", learned_fit.FILE, None, "no fit can be read"),
         ("+fit", learned_fit.FILE, {"depth": torch.ones(2), "vectors": torch.ones(2, 2)}, "no fit can be read"),
         ("+fit", learned_fit.FILE, {"depth": torch.ones(2, 2), "vectors": torch.ones(2, 2)}, "not the fit of a draft"),
