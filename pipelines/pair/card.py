@@ -42,6 +42,9 @@ chat model knows its own style, and little else.
 {models}
 | `classifier/` | C2T's network of joint probability, entropy and depth, 48 hidden units, for `draft/` | 241 | below |
 
+`draft_distilled/`, `draft_eagle3/` and `draft_mtp/` are not in the repository, which has no room for heads that nothing
+needs by default: their stages train them anew.
+
 Weights are bf16; heads are stored without `embed_tokens`, which is the target's. Everything in `provenance.json` and
 below comes from `{command}`, stage by stage; a figure's stage is named beside it.
 

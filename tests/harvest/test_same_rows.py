@@ -8,21 +8,25 @@ import pytest
 from c2t.harvest.harvest import harvest
 from c2t.harvest.settings import HarvestSettings
 from c2t.kernels.llama_layer import kernels
+from c2t.models.gguf_target import not_there
 from c2t.models.pairs import load_pair
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.records.reader import read_columns
 from c2t.records.schema import COLUMNS
+from c2t.storage.paths import find
 
+needs_smollm2 = pytest.mark.skipif(find("smollm2", "target") is None, reason=f"no target of smollm2: {not_there()}")
 WAYS = {"alone": {"batch": 1}, "live": {"batch": 3, "live": True}, "live and alone": {"batch": 1, "live": True}}
 FIRST = HarvestSettings(K=6, levels=5, batch=8, max_new_tokens=16, temperature=0.5)
 
 
 def columns(draft: str, settings: HarvestSettings, folder: Path) -> dict[str, np.ndarray]:
-    prompts = spread([p for path in default_prompts("tiny", "harvest") for p in read_prompts(path)], 8)
-    return read_columns(harvest(load_pair("tiny", draft=draft), prompts, folder, settings).folder, list(COLUMNS))
+    pair = "smollm2" if draft == "eagle3" else "tiny"
+    prompts = spread([p for path in default_prompts(pair, "harvest") for p in read_prompts(path)], 8)
+    return read_columns(harvest(load_pair(pair, draft=draft), prompts, folder, settings).folder, list(COLUMNS))
 
 
-@pytest.fixture(scope="module", params=["eagle", "eagle3", "lm"])
+@pytest.fixture(scope="module", params=["eagle", pytest.param("eagle3", marks=needs_smollm2), "lm"])
 def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict]:
     return request.param, columns(request.param, FIRST, tmp_path_factory.mktemp(request.param) / "first")
 

@@ -25,6 +25,7 @@ from c2t.policies.threshold import JointThreshold
 from c2t.protocols import NextTokenDistributions, RecordingDraft, Root
 from c2t.sampling import Sampling
 from c2t.tree import COLUMNS, Tree
+from tests.tiny_heads import saved
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
 
@@ -115,8 +116,9 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 
 
 @pytest.fixture(scope="module", params=EAGLE3)
-def eagle3(request: pytest.FixtureRequest) -> Pair:
-    tiny = load_pair("tiny", draft="eagle3", dtype=torch.float32)
+def eagle3(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = saved("eagle3", tmp_path_factory.mktemp("eagle3"))
+    tiny = load_pair("tiny", draft=folder, dtype=torch.float32)
     head = tiny.draft.head
     if "other norms" in request.param:
         head.variant = replace(head.variant, norm_before_residual=True, norm_output=True)

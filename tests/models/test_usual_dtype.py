@@ -9,6 +9,7 @@ from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, PreTrainedCo
 from c2t.kernels.llama_layer import kernels
 from c2t.models import pairs, usual_dtype
 from c2t.models.pairs import load_pair
+from tests.tiny_heads import saved
 from tests.toys import language_model
 
 LLAMA = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -59,8 +60,11 @@ def test_a_model_that_the_kernels_do_not_run_is_in_float32(monkeypatch: pytest.M
     assert load_pair("tiny", dtype=torch.bfloat16).target.model.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize(("draft", "stored"), [("eagle", True), ("eagle3", False), ("mtp", False), ("lm", False)])
-def test_a_draft_that_the_kernels_do_not_run_keeps_its_pair_in_float32(draft: str, stored: bool, monkeypatch) -> None:
+@pytest.mark.parametrize(("draft", "stored"), [("eagle", True), ("eagle3", True), ("mtp", False), ("lm", False)])
+def test_a_draft_that_the_kernels_do_not_run_keeps_its_pair_in_float32(
+    draft: str, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
     monkeypatch.setattr(pairs.PackedLlama, "serves", lambda model: True)
-    assert load_pair("tiny", draft=draft).target.model.dtype == (torch.bfloat16 if stored else torch.float32)
+    place = saved(draft, tmp_path) if draft in ("eagle3", "mtp") else draft
+    assert load_pair("tiny", draft=place).target.model.dtype == (torch.bfloat16 if stored else torch.float32)

@@ -34,8 +34,8 @@ def test_all_of_tinys_drafts_are_compared_and_others_refused_first(monkeypatch: 
     monkeypatch.setattr(study, "conditions", lambda drafts, *_rest: [Condition(",".join(drafts), 0.4)])
     with pytest.raises(Judged) as found:
         CliRunner().invoke(app, [], catch_exceptions=False)
-    assert found.value.args[0].draft == "eagle,distilled,eagle3,mtp,lm"
-    with pytest.raises(InputError, match="--drafts: tiny has no block, tree; it has eagle, distilled"):
+    assert found.value.args[0].draft == "eagle,lm"
+    with pytest.raises(InputError, match="--drafts: tiny has no block, tree; it has eagle, lm"):
         CliRunner().invoke(app, ["--drafts", "eagle,block,tree"], catch_exceptions=False)
 
 

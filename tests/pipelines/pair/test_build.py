@@ -64,18 +64,15 @@ def test_weights_are_small_bf16_shards() -> None:
     files = list(OUT.rglob("*.safetensors"))
     assert files
     assert all(path.stat().st_size <= 12.1 * MB for path in files)
-    later = {path for name in ("draft_eagle3", "draft_mtp") for path in (OUT / name).iterdir()}
-    assert sum(path.stat().st_size for path in later) <= 8 * MB
-    assert sum(path.stat().st_size for path in OUT.rglob("*") if path.is_file() and path not in later) <= 30 * MB
+    assert sum(path.stat().st_size for path in OUT.rglob("*") if path.is_file()) <= 25 * MB
     for path in (path for path in files if path.parent.name != "classifier"):
         with safe_open(path, "pt") as stored:
             kinds = {stored.get_tensor(name).dtype for name in stored.keys()}  # noqa: SIM118
         assert {kind for kind in kinds if kind.is_floating_point} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_heads_are_stored_without_embedding(name: str) -> None:
-    with safe_open(OUT / name / "model.safetensors", "pt") as stored:
+def test_a_head_is_stored_without_embedding() -> None:
+    with safe_open(OUT / "draft" / "model.safetensors", "pt") as stored:
         names = set(stored.keys())
-    assert names == HEADS[name].make(PAIRS["tiny"].head).state_dict().keys()
+    assert names == HEADS["draft"].make(PAIRS["tiny"].head).state_dict().keys()
     assert not any("embed_tokens" in key for key in names)

@@ -1,0 +1,28 @@
+"""Heads of random weights for the target of the pair tiny."""
+
+from pathlib import Path
+
+import torch
+
+from c2t.models.eagle import Head
+from c2t.models.eagle_checkpoint import save_head
+from pipelines.pair.recipes import HEADS, PAIRS
+from tests.toys import randomise
+
+
+def tiny_head(name: str) -> Head:
+    """Return a head of this kind: eagle3, mtp."""
+    head = randomise(HEADS[f"draft_{name}"].make(PAIRS["tiny"].head), seed=6, spread=0.1)
+    if name == "eagle3":
+        with torch.no_grad():
+            head.norm.weight.mul_(8)  # that it prefers some tokens to others
+        kept = torch.arange(0, head.config.vocab_size, 2)
+        head.d2t.copy_(kept - torch.arange(len(kept)))
+        head.t2d[kept] = True
+    return head
+
+
+def saved(name: str, folder: Path) -> Path:
+    """Write such a head into a folder; return that."""
+    save_head(tiny_head(name).to(torch.bfloat16), folder)
+    return folder
