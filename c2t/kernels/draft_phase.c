@@ -47,8 +47,8 @@ enum { JOINED, STATE, NORMED };
 
 /* table: embeddings of `known` tokens. ids: the tokens that are drafted from, NULL for all. room: floats that the layers
    need for a state, and for each slot that it sees, `lanes` for each thread. all: LM head of all tokens, NULL where
-   texts have none of their own. base: what the first layer adds to. norm: of the layers' outputs, NULL if they have none;
-   normed: the outputs so normalised are the states, else only what the LM head reads. */
+   texts have none of their own. base: what the first layer adds to. norm: of the layers' outputs, NULL if they have none,
+   with the reader's epsilon; normed: the outputs so normalised are the states, else only what the LM head reads. */
 typedef struct {
     reader read;
     matrix lm_head;

@@ -220,6 +220,7 @@ class DraftPhase:
         self.entries = plan.width * (plan.levels - 1)  # slots of the cache that a row's tree takes
         self._room = torch.empty(0, dtype=torch.uint8)
         (reader, base, layers, table, norm, normed), lm_head, tokens, all_rows = head
+        assert lm_head.struct.inputs == table.shape[1]
         self._plan = _plan(plan)
         self._head = _Head(
             *(reader.struct, lm_head.struct, norm and norm.weight.data_ptr(), base, normed),

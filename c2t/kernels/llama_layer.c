@@ -537,7 +537,7 @@ static void attention(const layer *l, const float *qkv, const void *keys, long r
     meet();
 }
 
-/* Read `width` numbers of a token's embedding. */
+/* W numbers of the embeddings. */
 static inline vector embedding(const void *table, long at, int halves) {
     return halves ? widened((const uint16_t *)table + at) : READ((const float *)table + at);
 }

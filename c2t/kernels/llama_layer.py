@@ -396,6 +396,9 @@ class PackedLayers:
         assert places.is_contiguous()
         positions = positions.contiguous()
         assert len(buffers) == len(self)
+        assert (read is None) == (self.reads.struct.inputs == x.shape[1]), "who reads more than states reads before"
+        assert read is None or (read.dtype == torch.float32 and read.is_contiguous())
+        assert read is None or read.shape == (len(x), self.reads.struct.outputs)
         taps = (_POINTER * (len(self) + 1))()
         for number in tapped:
             tapped[number] = tap = torch.empty_like(x[None])

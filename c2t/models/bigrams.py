@@ -90,7 +90,9 @@ class Bigrams:
             different, followers, counts = (table[name].long() for name in ("different", "followers", "counts"))
         except (OSError, SafetensorError, KeyError) as error:
             reason = one_line(error)
-            raise InputError(f"{path}: no counts of pairs can be read ({reason}); leave +bigrams out") from error
+            raise InputError(
+                f"{path}: no counts of pairs can be read ({reason}); count texts again or leave +bigrams out"
+            ) from error
         pairs = pairs_of(different, followers, vocabulary)
         if pairs is None or counts.shape != pairs.shape or counts.min() < 1:
             raise InputError(f"{path}: not counts of pairs of {vocabulary} tokens; count the target's own texts again")

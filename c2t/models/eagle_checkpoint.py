@@ -110,6 +110,8 @@ def load_head(
         raw["taps"] = list(taps)
     if own is None and raw["hidden_size"] != hidden:
         raise InputError(f"{folder}: embed_tokens.weight is missing, and the target's is of another width, {hidden}")
+    if raw.get("target_rows") and raw["hidden_size"] != hidden:
+        raise InputError(f"{folder}: its LM head has the target's rows, which are {hidden} wide, and not its own width")
     if own is not None and own.shape != (vocabulary, raw["hidden_size"]):
         raise InputError(f"{folder}: its embedding is {tuple(own.shape)}, not {(vocabulary, raw['hidden_size'])}")
     if raw.get("draft_vocab_size") == raw["vocab_size"]:
@@ -364,7 +366,7 @@ def _rope(raw: dict) -> dict[str, Any]:
 
 def _config(raw: dict) -> LlamaConfig | Qwen3Config:
     positions = raw.get("max_position_embeddings", raw.get("max_sequence_length", _DEFAULTS["max_position_embeddings"]))
-    qwen3 = eagle3_config.is_eagle3(raw) and raw["model_type"] == "qwen3"
+    qwen3 = eagle3_config.is_eagle3(raw) and raw.get("model_type") == "qwen3"
     mlp_bias = {"mlp_bias": raw["mlp_bias"]} if "mlp_bias" in raw and eagle3_config.is_eagle3(raw) else {}
     return (Qwen3Config if qwen3 else LlamaConfig)(
         hidden_size=raw["hidden_size"],

@@ -24,8 +24,9 @@ from c2t.tree import Tree
 
 
 class EagleDraft:
-    """Draft made of a head and an LM head, its own or the target's, with one session per generation. EAGLE heads run in
-    their packed form on a CPU, those of EAGLE-1/2 in their fused form elsewhere, others as the modules they are.
+    """Draft made of a head and an LM head, its own or the target's, with one session per generation. EAGLE heads of
+    Llama's layers run in their packed form on a CPU, those of EAGLE-1/2 in their fused form elsewhere, others as the
+    modules they are.
 
     rounded: the packed form rounds weights and inputs to 8 bits, where the processor has products of bytes: it guesses
     all but the same, and what it guesses is verified.
@@ -33,14 +34,14 @@ class EagleDraft:
 
     def __init__(self, head: Head, lm_head: nn.Module, rounded: bool = False):
         self.head, self.rounded, self.vocabulary = head, rounded, None
-        own = None if head.shares_lm_head else head.lm_head
+        own = getattr(head, "lm_head", None)  # even where it is made of the target's rows
         self.all_rows: Float[Tensor, "V H"] | None = None  # of the LM head, where it has some that the draft lacks
         if head.tokens is not None:
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
             self.known = frozenset(head.tokens.tolist())
-            if own is None:
-                weight: Tensor = lm_head.weight
-                self.all_rows, own = weight.detach(), rows_of(lm_head, head.tokens)
+            weight: Tensor = lm_head.weight
+            self.all_rows = weight.detach() if head.shares_lm_head else None
+            own = rows_of(lm_head, head.tokens) if own is None else own
         self.lm_head = Projection(lm_head if own is None else own, rounded)
         self._forms: dict[str, tuple[list, Any]] = {}
 
@@ -77,7 +78,7 @@ class EagleSession(DraftSession):
     def __init__(self, draft: EagleDraft):
         super().__init__(draft.head.num_layers, draft.vocabulary)
         self.draft, self.packed = draft, draft.packed
-        self._form: Head | PackedHead = draft.head if self.packed is None else self.packed
+        self._head: Head | PackedHead = draft.head if self.packed is None else self.packed
         self.fused = None if self.packed else draft.fused
         self.dtype = next(draft.head.parameters()).dtype
         self._phase: DraftPhase | None = None
@@ -123,7 +124,7 @@ class EagleSession(DraftSession):
         not read."""
         if self.own is not None:
             self.own.observe(tokens, count)
-        self._observe(tokens[:, 1:], self._form.read(features), count)
+        self._observe(tokens[:, 1:], self._head.read(features), count)
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:
         """See `DraftSession.rewind`."""
@@ -171,16 +172,16 @@ class EagleSession(DraftSession):
         return self.fused(features, tokens, positions, attend)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.draft.lm_head(self._form.readable(hidden)).to(hidden.device)
+        return self.draft.lm_head(self._head.readable(hidden)).to(hidden.device)
 
     def _drafted(
         self, states: Float[Tensor, "S H"], row: Int[Tensor, " S"]
     ) -> tuple[Float[Tensor, "S w"], DraftVocabulary | None]:
-        logits, vocabulary = super()._drafted(states, row)
         if self.own is None or not self.own.ids.shape[1]:
-            return logits, vocabulary
-        logits = add_own_tokens(logits, self._form.readable(states), row, self.own.ids, self.draft.all_rows)
-        return logits, vocabulary._replace(own=self.own.ids)
+            return super()._drafted(states, row)
+        read = self._head.readable(states)
+        logits = add_own_tokens(self.draft.lm_head(read), read, row, self.own.ids, self.draft.all_rows)
+        return logits, self.vocabulary._replace(own=self.own.ids)
 
 
 def rows_of(linear: nn.Linear, rows: Int[Tensor, " v"]) -> nn.Linear:

@@ -94,7 +94,8 @@ class PackedEagle3(PackedHead):
 
     def read(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B H"]:
         """See `Head.read`."""
-        return self._head.read(features) if self._fc is None else self._fc(self._head.normalised(features.float()))
+        features = self._head.normalised(features.float())
+        return features if self._fc is None else self._fc(features)
 
     def _read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         states = states.float().contiguous()
@@ -111,7 +112,9 @@ def packed(head: Head, rounded: bool) -> PackedHead | None:
         layers, kind = [head.midlayer, *head.layers.values()], PackedEagle3
     else:
         return None
-    if not Decoder.serves(layers, head.rotary) or type(head.embed_tokens) is not nn.Embedding:
+    if not Decoder.serves(layers, head.rotary) or head.config.hidden_act != "silu":
+        return None
+    if type(head.embed_tokens) is not nn.Embedding:
         return None
     table = head.embed_tokens.weight
     known = table.device.type == "cpu" and table.dtype in (torch.float32, torch.bfloat16)

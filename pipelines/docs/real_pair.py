@@ -2,16 +2,19 @@
 are."""
 
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from c2t.study.interval import Interval
-from pipelines.docs.result_lines import interval, lines, source, table
+from c2t.study.interval import Interval, bootstrap
+from c2t.study.points import Point, read_points
+from pipelines.docs.result_lines import RESULTS, interval, lines, source, table
 from pipelines.gain.reliability import Reliability
 from pipelines.gain.reliability import picture as reliability_picture
 
-PAPERS, TREES = "papers-smollm2.jsonl", "gain-real.jsonl"
+PAPERS, TREES, HEADS = "papers-smollm2.jsonl", "gain-real.jsonl", "smollm2-heads.jsonl"
 COUNTED_BY_SET = ("figure4", "figure8")  # reports whose limit is that of each data set
 OF_HARVEST = ("eagle2-figure6", "figure2", "figure9", "figure10", "figure7")  # reports that rest on harvested texts
 SHOWN = ("threshold on P, draft temperature searched", "EAGLE-2, levels searched", "paper's network")
@@ -105,6 +108,29 @@ def reliability() -> str:
             where = ""
     columns = ("draft, text", "data set", *(f"token {depth}" for depth in range(1, 6)))
     return table(columns, rows, source(lines(TREES)[-1], "most probable token: mean probability, share accepted"))
+
+
+def two_heads() -> str:
+    """Return what the same trees accept and verify with the pair's EAGLE-1/2 head and with its EAGLE-3 head."""
+    found: dict[tuple[str, str, str, float], dict[str, Point]] = {}  # of the same texts
+    for condition, points in read_points(RESULTS / HEADS).items():
+        for point in points:
+            key = Path(condition.files[0]).parent.name, point.label, condition.texts, condition.temperature
+            found.setdefault(key, {})[condition.draft_name] = point
+    rows = []
+    for (name, label, *_), heads in found.items():
+        both = [heads[draft] for draft in ("draft", "draft_eagle3")]
+        (ratio,) = bootstrap(
+            np.array([counts for point in both for counts in (point.accepted, point.rounds)], dtype=float),
+            lambda sums: (sums[2] / sums[3] / (sums[0] / sums[1]))[None],
+        )
+        figures = [f"{point.tau:.2f}, {point.gamma:.1f}" for point in both]
+        rows.append((name, f"`{label}`", *figures, interval(ratio)))
+    line = lines(HEADS)[-1]
+    run = line["configuration"]
+    told = f"{run['prompts']} prompts of each set, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
+    columns = ("prompts", "tree", "`eagle`: tau, gamma", "`eagle3`: tau, gamma", "tau, `eagle3` over `eagle`")
+    return table(columns, rows, source(line, told, "95 % intervals by prompt"))
 
 
 def picture() -> Figure:

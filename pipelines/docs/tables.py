@@ -430,6 +430,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "parallel-speed": parallel_speed,
     "tried": tried,
     "paper-conclusions": real_pair.conclusions,
+    "two-heads": real_pair.two_heads,
     "real-pair": real_pair.trees,
     "reliability": real_pair.reliability,
     "real-paper": partial(real_pair.ratio_at, "eagle", "paper's network", 1.5, over_best=True),

@@ -254,6 +254,6 @@ def of_finetuning(metrics: dict[str, Metrics], points: dict[str, list[Counted]])
 
 REPORTS = {
     "table2": Reproduction(table2, {"limit": LIMIT}),
-    "table7": Reproduction(table7, {"draft": "lm"}),  # in the paper an MTP layer, which tiny has no room for
+    "table7": Reproduction(table7, {"draft": "lm"}),  # in the paper an MTP layer, which the repository has no room for
     "figure7": Reproduction(figure7, {"limit": 12}),
 }

@@ -124,6 +124,7 @@ def eagle3(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         head.variant = replace(head.variant, norm_before_residual=True, norm_output=True)
     if "target's rows" in request.param:  # and texts have tokens of their own
         head.shares_lm_head = True
+        head.take_rows(tiny.target.lm_head)
         tiny = replace(tiny, draft=EagleDraft(head, tiny.target.lm_head))
     return with_ngrams(tiny) if "n-grams" in request.param else tiny
 

@@ -1,5 +1,6 @@
 """The packed target and head: transformers' states, and the same bits in a tree as in plain decoding."""
 
+import copy
 from functools import cache
 
 import pytest
@@ -160,7 +161,7 @@ def test_the_head_computes_what_its_module_does(kind: str) -> None:
     session.observe(tokens, features, torch.tensor([18, 11]))
     assert session.packed is not None
     logits = session._logits(session.observed)
-    head, own = head.double(), draft.lm_head.linear.double()
+    head, own = copy.deepcopy(head).double(), copy.deepcopy(draft.lm_head.linear).double()
     wanted = head(head.read(features.double()), tokens[:, 1:])
     read = own(head.readable(wanted))
     for row, length in enumerate((18, 11)):
@@ -219,7 +220,8 @@ def test_what_is_not_served() -> None:
         head.embed_tokens = nn.Embedding(VOCABULARY, SIZES["hidden_size"])
         assert packed(head.float(), False) is not None
         assert packed(head.double(), False) is None
-    for config, width in ((with_norms, SIZES["hidden_size"]), (llama, 32)):
+    gelu = LlamaConfig(**SIZES, hidden_act="gelu")
+    for config, width in ((with_norms, 64), (gelu, 64), (llama, 32)):
         head = Eagle3Head(config, VOCABULARY)
         head.embed_tokens = nn.Embedding(VOCABULARY, width)
         assert packed(head, False) is None

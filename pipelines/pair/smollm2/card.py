@@ -37,13 +37,14 @@ tags: [speculative-decoding, eagle, c2t]
 
 Heads are stored in bf16, without the embedding and the LM head, which are the target's, and draft from the 8,192 tokens
 that the target writes most often (`tokens.safetensors`, or `d2t` in EAGLE-3's), and from those that stand in the text
-before (not EAGLE-3's). They belong to this quantisation (Q4_1) of the target; with other weights of the same model they
+before. They belong to this quantisation (Q4_1) of the target; with other weights of the same model they
 load, and fewer of their tokens are accepted. `python -m pipelines.pair smollm2` made them.
 
 ## Texts
 
 The target's own answers, in its chat template (with the template's system turn), at T = 0, 0.7 and 1, at most
-{answer} tokens of each; {written:,} tokens written in all. Greedy answers to a question are taken once.
+{answer} tokens of each; {written:,} tokens written in all. Greedy answers to a question are taken once. Texts are not
+kept from one work folder to the next: in the last one, with {here:,} of these tokens, learned {learned}.
 
 | questions | answers | tokens | source and licence |
 | --- | --- | --- | --- |
@@ -160,6 +161,8 @@ def write_card(out: Path, work: Path) -> None:
         raise InputError(f"{work}: no head has finished a round; train one with --stage eagle")
     found = count_texts(work / "texts")
     answers, tokens = (Counter(old) + new for old, new in zip((before.answers, before.tokens), found, strict=True))
+    if not (work / "texts" / "questions.json").exists():
+        raise InputError(f"{work}: it has no texts, so no head was trained here; write some with --stage texts")
     asked = json.loads((work / "texts" / "questions.json").read_text())
     card = CARD.format(
         heads="\n".join(
@@ -167,6 +170,8 @@ def write_card(out: Path, work: Path) -> None:
         ),
         answer=texts.ANSWER_TOKENS,
         written=sum(tokens.values()),
+        here=sum(found[1].values()),
+        learned=", ".join(f"`{part}`" for part in known if (work / part / "log.csv").exists()),
         sources="\n".join(f"| {name} | {answers[name]:,} | {tokens[name]:,} | {FROM[name]} |" for name in answers),
         run=RUN,
         gone=", ".join(f"{name} {count}" for name, count in asked["gone"].items()),

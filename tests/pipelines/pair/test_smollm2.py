@@ -247,6 +247,10 @@ def test_eagle3_begins_with_what_eagle_knows(target: Target) -> None:
                 for layer, read in ((head.midlayer, ours), (eagle.layers[0], theirs))
             )
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+        for part in ("mlp", "post_attention_layernorm", "self_attn.o_proj"):
+            for name, weight in eagle.layers[0].get_submodule(part).named_parameters():
+                assert head.midlayer.get_submodule(part).get_parameter(name).equal(weight), (part, name)
+        torch.testing.assert_close(head.readable(features), features, rtol=1e-3, atol=1e-4)
 
 
 def test_medusa_has_the_layer_of_eagle_and_leaves_it_alone(target: Target, tmp_path: Path) -> None:
