@@ -115,7 +115,7 @@ def two_heads() -> str:
     found: dict[tuple[str, str, str, float], dict[str, Point]] = {}  # of the same texts
     for condition, points in read_points(RESULTS / HEADS).items():
         for point in points:
-            key = Path(condition.files[0]).parent.name, point.label, condition.texts, condition.temperature
+            key = Path(condition.files[0]).stem, point.label, condition.texts, condition.temperature
             found.setdefault(key, {})[condition.draft_name] = point
     rows = []
     for (name, label, *_), heads in found.items():
