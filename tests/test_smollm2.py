@@ -88,7 +88,7 @@ def test_the_prompts_of_bench_are_not_those_of_the_harvest() -> None:
 @torch.inference_mode()
 def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(pair: Pair) -> None:
     rounded = replace(pair, draft=EagleDraft(pair.draft.head, pair.target.lm_head, rounded=True))
-    assert rounded.draft.packed.fc.matrix.kind == Kind.BYTES
+    assert rounded.draft.packed.parts.reader.matrix.kind == Kind.BYTES
     asked = [prompt.turns[0] for file in default_prompts("smollm2", "bench") for prompt in read_prompts(file)[:4]]
     outputs = [SpeculativeDecoder(one, JointThreshold(0.05)).generate(asked, 48) for one in (pair, rounded)]
     assert outputs[1].sequences == outputs[0].sequences
