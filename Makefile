@@ -35,7 +35,7 @@ RUNS := default-1 default-2 avx2-1 avx2-2 native-1 native-2
 
 # `make demo PAIR=tiny` is the quick one. Threads sleep soon, as those of the c2t commands do (docs/cpu.md).
 demo: $(READY)
-	GOMP_SPINCOUNT=1000 $(BIN)/python -m pipelines.demo $(PAIR)
+	GOMP_SPINCOUNT=$${GOMP_SPINCOUNT:-1000} $(BIN)/python -m pipelines.demo $(PAIR)
 
 # Every test once: the quick ones with checks of types and shapes, the slow ones without. Meanwhile lint, whose lines
 # are shown at the end.

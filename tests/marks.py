@@ -1,8 +1,13 @@
-"""Which of a test's parameters `make quick` runs."""
+"""Which of a test's parameters `make quick` runs, and which tests need smollm2's target."""
 
 from collections.abc import Iterable
 
 import pytest
+
+from c2t.models.gguf_target import not_there
+from c2t.storage.paths import find
+
+needs_smollm2 = pytest.mark.skipif(find("smollm2", "target") is None, reason=f"no target of smollm2: {not_there()}")
 
 
 def slow_except(names: Iterable[str], *quick: str) -> list:

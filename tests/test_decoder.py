@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig
 
 from c2t import C2T, Eagle2, InputError, Plain, SpeculativeDecoder
-from c2t.models.packed_llama import PackedLlama
+from c2t.kernels.llama_layer import kernels
 from c2t.policies import DySpec, JointThreshold, MCSDPlus, Sequoia
 from c2t.statistics import Statistics
 from c2t.storage import paths
@@ -52,12 +52,12 @@ def test_the_default_policy_is_c2t_with_the_pairs_classifier(decoder: Speculativ
     assert decoder.policy.classifier.output.weight.equal(toy_classifier().output.weight)
 
 
-def test_a_warm_decoder_packs_nothing_in_a_texts_time(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("C2T_HOME", str(home))
-    warm, cold = (SpeculativeDecoder.from_pretrained("toy", dtype=torch.float32) for _ in range(2))
+@pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
+def test_a_warm_decoder_packs_nothing_in_a_texts_time() -> None:
+    warm, cold = (SpeculativeDecoder.from_pretrained("tiny", dtype=torch.float32) for _ in range(2))
     warm.warm_up()
     made = warm.pair.target._packed
-    assert (made is not None) == PackedLlama.serves(warm.pair.target.model)
+    assert made is not None
     assert cold.pair.target._packed is None
     assert warm.generate(PROMPTS[0], 8) == cold.generate(PROMPTS[0], 8)
     assert warm.pair.target._packed is made

@@ -15,19 +15,15 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.kernels import llama_layer
 from c2t.kernels.llama_layer import Kind
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.gguf_target import not_there
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies.plain import Plain
 from c2t.policies.threshold import JointThreshold
 from c2t.prompts import default_prompts, read_prompts
-from c2t.storage.paths import DEFAULT_PAIR, find
+from c2t.storage.paths import DEFAULT_PAIR
+from tests.marks import needs_smollm2
 
 QUESTION = "What is the capital of France?"
-MISSING = [part for part in ("target", "draft") if find("smollm2", part) is None]
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(MISSING), reason=f"smollm2 has no {' and no '.join(MISSING)} here ({not_there()})"),
-]
+pytestmark = [pytest.mark.slow, needs_smollm2]
 
 
 @pytest.fixture(scope="module")

@@ -305,11 +305,12 @@ class PackedNorm:
         weight: Tensor = module.weight
         self.weight, self.epsilon = weight.detach().float().contiguous(), float(module.variance_epsilon)
 
-    def __call__(self, x: Float[Tensor, "R H"]) -> Float[Tensor, "R H"]:
-        """Return the rows normalised; x is contiguous and in float32."""
-        assert x.is_contiguous()
-        out, threads = torch.empty_like(x), torch.get_num_threads()
-        kernels().rms_norm(x.data_ptr(), self.weight.data_ptr(), self.epsilon, *x.shape, out.data_ptr(), threads)
+    def __call__(self, x: Float[Tensor, "*R H"]) -> Float[Tensor, "*R H"]:
+        """Return the rows normalised; x is in float32."""
+        assert x.dtype == torch.float32
+        x, width, threads = x.contiguous(), x.shape[-1], torch.get_num_threads()
+        out, weight = torch.empty_like(x), self.weight.data_ptr()
+        kernels().rms_norm(x.data_ptr(), weight, self.epsilon, x.numel() // width, width, out.data_ptr(), threads)
         return out
 
 

@@ -22,6 +22,7 @@ from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.medusa import MedusaHead
 from c2t.models.mtp import MTPHead
+from c2t.models.packed_heads import llama_layers
 from c2t.storage.checked import OPEN, from_json, read_file
 
 # Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
@@ -138,7 +139,7 @@ def has_eagle_layer(folder: Path) -> bool:
     InputError for a config that says nothing clear."""
     with torch.device("meta"):
         head = _build(_read_config(folder), folder)
-    return isinstance(head, EagleHead | Eagle3Head) and not isinstance(head.config, Qwen3Config)
+    return bool(llama_layers(head))
 
 
 def _build(raw: dict, folder: Path) -> Head:

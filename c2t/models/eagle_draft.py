@@ -16,7 +16,7 @@ from c2t.models.draft import DraftSession, refuse_nan
 from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
 from c2t.models.own_tokens import OwnTokens
-from c2t.models.packed_heads import PackedHead, packed
+from c2t.models.packed_heads import PackedHead, llama_layers, packed
 from c2t.models.projection import Projection, version_of
 from c2t.protocols import DraftVocabulary, Grown, Root
 from c2t.ragged import Ragged
@@ -56,12 +56,12 @@ class EagleDraft:
     @property
     def packed(self) -> PackedHead | None:
         """The head's packed form; None if it has none."""
-        return self._form("packed", lambda: packed(self.head, self.rounded))
+        return self._form("packed", lambda: packed(self.head, self.rounded)) if llama_layers(self.head) else None
 
     @property
     def fused(self) -> FusedEagle | None:
         """The head's fused form; None if it has none."""
-        return self._form("fused", lambda: FusedEagle(self.head) if FusedEagle.serves(self.head) else None)
+        return self._form("fused", lambda: FusedEagle(self.head)) if FusedEagle.serves(self.head) else None
 
     def _form(self, name: str, make: Callable[[], Any]) -> Any:
         """Return the head in a form for decoding, made again when its weights have changed."""
@@ -172,7 +172,10 @@ class EagleSession(DraftSession):
         return self.fused(features, tokens, positions, attend)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.draft.lm_head(self._head.readable(hidden)).to(hidden.device)
+        return self._read_out(self._head.readable(hidden))
+
+    def _read_out(self, read: Tensor) -> Tensor:
+        return self.draft.lm_head(read).to(read.device)  # a spread target's LM head may be on another one
 
     def _drafted(
         self, states: Float[Tensor, "S H"], row: Int[Tensor, " S"]
@@ -180,7 +183,7 @@ class EagleSession(DraftSession):
         if self.own is None or not self.own.ids.shape[1]:
             return super()._drafted(states, row)
         read = self._head.readable(states)
-        logits = add_own_tokens(self.draft.lm_head(read), read, row, self.own.ids, self.draft.all_rows)
+        logits = add_own_tokens(self._read_out(read), read, row, self.own.ids, self.draft.all_rows)
         return logits, self.vocabulary._replace(own=self.own.ids)
 
 

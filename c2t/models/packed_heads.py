@@ -9,26 +9,22 @@ from torch import Tensor, nn
 from transformers import Qwen3Config
 
 from c2t.kernels.draft_phase import Base, HeadLayers
-from c2t.kernels.llama_layer import PackedNorm, PackedReader, Sight
+from c2t.kernels.llama_layer import Kind, PackedMatrix, PackedNorm, PackedReader, Sight
 from c2t.kv_cache import KVCache
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.packed_llama import Decoder
-from c2t.models.projection import Projection
 from c2t.ragged import Ragged, whole
 
 
 class PackedHead(ABC):
-    """Layers of a head; `packed` says which heads have such a form. rounded: in 8 bits, where it can be.
+    """A head's layers in the kernels' form; `packed` says which heads have one.
 
     parts: the same as a draft phase in C reads it.
     """
 
     decoder: Decoder
     parts: HeadLayers
-
-    @abstractmethod
-    def __init__(self, head: Head, rounded: bool = False): ...
 
     @abstractmethod
     def _read(
@@ -66,13 +62,13 @@ class PackedHead(ABC):
         """Return what the LM head reads of the head's outputs."""
         if self.parts.norm is None or self.parts.normed:
             return hidden
-        return self.parts.norm(hidden.reshape(-1, hidden.shape[-1]).contiguous()).view(hidden.shape)
+        return self.parts.norm(hidden)
 
 
 class PackedEagle(PackedHead):
-    """An EAGLE-1/2 head."""
+    """An EAGLE-1/2 head. rounded: in 8 bits, where it can be."""
 
-    def __init__(self, head: EagleHead, rounded: bool = False):
+    def __init__(self, head: EagleHead, rounded: bool):
         self.decoder, reader = Decoder(head.layers, head.rotary, rounded), PackedReader.of(head.fc, rounded)
         self.parts = HeadLayers(reader, Base.JOINED, self.decoder.layers, head.embed_tokens.weight)
 
@@ -81,15 +77,17 @@ class PackedEagle(PackedHead):
 
 
 class PackedEagle3(PackedHead):
-    """An EAGLE-3 head."""
+    """An EAGLE-3 head. rounded: in 8 bits, where it can be."""
 
-    def __init__(self, head: Eagle3Head, rounded: bool = False):
+    def __init__(self, head: Eagle3Head, rounded: bool):
         first, variant = head.midlayer, head.variant
         self.decoder = Decoder((first, *head.layers.values()), head.rotary, rounded)
         layers, norms = self.decoder.layers, (PackedNorm(first.input_layernorm), PackedNorm(first.hidden_norm))
         base = Base.NORMED if variant.norm_before_residual else Base.STATE
         reader, norm = PackedReader(layers.reads, norms), PackedNorm(head.norm)
-        self._head, self._fc = head, Projection(head.fc, rounded) if variant.taps else None
+        self._head, self._fc = head, None
+        if variant.taps:
+            self._fc = PackedMatrix(head.fc.weight, head.fc.bias, Kind.of(head.fc.weight, rounded))
         self.parts = HeadLayers(reader, base, layers, head.embed_tokens.weight, norm, variant.norm_output)
 
     def read(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B H"]:
@@ -103,22 +101,25 @@ class PackedEagle3(PackedHead):
         return self.parts.reader.norms[1](states) if self.parts.base == Base.NORMED else states.clone(), read
 
 
+def llama_layers(head: Head) -> list[nn.Module]:
+    """Return the layers of an EAGLE head that is made of Llama's; none for other heads, and for other layers."""
+    if isinstance(head.config, Qwen3Config) or head.config.hidden_act != "silu":  # Qwen3's norm queries and keys
+        return []
+    if isinstance(head, Eagle3Head):
+        return [head.midlayer, *head.layers.values()]
+    return list(head.layers) if isinstance(head, EagleHead) else []
+
+
 def packed(head: Head, rounded: bool) -> PackedHead | None:
-    """Return the packed form of a head: of an EAGLE head on a CPU, in bf16 or float32, whose dimensions the kernels can
+    """Return the packed form of a head of `llama_layers` on a CPU, in bf16 or float32, whose dimensions the kernels can
     run; None for all others."""
-    if isinstance(head, EagleHead):
-        layers, kind = list(head.layers), PackedEagle
-    elif isinstance(head, Eagle3Head) and not isinstance(head.config, Qwen3Config):  # which norms queries and keys
-        layers, kind = [head.midlayer, *head.layers.values()], PackedEagle3
-    else:
-        return None
-    if not Decoder.serves(layers, head.rotary) or head.config.hidden_act != "silu":
-        return None
-    if type(head.embed_tokens) is not nn.Embedding:
+    layers = llama_layers(head)
+    if not layers or not Decoder.serves(layers, head.rotary) or type(head.embed_tokens) is not nn.Embedding:
         return None
     table = head.embed_tokens.weight
     known = table.device.type == "cpu" and table.dtype in (torch.float32, torch.bfloat16)
     fits = table.is_contiguous() and table.shape[1] == head.config.hidden_size
+    kind = PackedEagle3 if isinstance(head, Eagle3Head) else PackedEagle
     return kind(head, rounded) if known and fits else None
 
 

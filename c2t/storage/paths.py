@@ -70,7 +70,7 @@ def searched() -> str:
         return f"; searched in ${HOME} = {root()}"
     if checkout():
         return ""
-    return f"; searched in the installed package and {root()}: set ${HOME} to a checkout, which has every draft"
+    return f"; searched in the installed package and {root()}: set ${HOME} to a checkout, which has more drafts"
 
 
 def usable(path: str | Path) -> Path:

@@ -9,14 +9,14 @@ from c2t.study.batches import Speed
 from c2t.study.interval import Interval
 from pipelines.docs.result_lines import RESULTS, computed, interval, lines, source, table
 
-WHOLE = "bfloat16"  # the target's type whose run is shown row by row
+WHOLE = "bfloat16"  # target and head: the type whose speeds are drawn
 BUDGET = "budget"
 
 
 def batches() -> str:
     """Return the table of tokens/s over the batch size, and its figures."""
     found = _over_batches(
-        [line for line in lines("batches.jsonl") if line["configuration"]["dtype"].startswith(WHOLE)],
+        [line for line in lines("batches.jsonl") if line["configuration"]["dtype"].startswith("bfloat16")],
         lambda figures: (figures["contender"], f"{figures['tokens_per_second'][0]:.0f}"),
         lambda figures: interval(Interval(*figures["against_plain"])),
     )
@@ -30,7 +30,7 @@ def batch_speeds() -> dict[str, list[Speed]]:
     found: dict[str, dict[tuple[int, str], Speed]] = {}
     for line in lines("batches.jsonl"):
         figures, pair = line["figures"], line["configuration"]["pair"]
-        if not line["configuration"]["dtype"].startswith(WHOLE):
+        if line["configuration"]["dtype"] != WHOLE:
             continue
         rate, ratio = (Interval(*figures[name]) for name in ("tokens_per_second", "against_plain"))
         who = figures["contender"]
@@ -87,9 +87,7 @@ def _over_batches(
     cells: Callable[[dict[str, Any]], tuple[str, str]],
     ratio: Callable[[dict[str, Any]], str],
 ) -> str:
-    latest = {
-        (line["configuration"]["pair"], line["figures"]["batch"], cells(line["figures"])[0]): line for line in found
-    }
+    latest = {(_run(line), line["figures"]["batch"], cells(line["figures"])[0]): line for line in found}
     rows = []
     for (pair, batch, who), line in latest.items():
         figures = line["figures"]
@@ -100,15 +98,22 @@ def _over_batches(
     return table(columns, rows, "\n".join(_sources(list(latest.values()))))
 
 
+def _run(line: dict[str, Any]) -> str:
+    """Return a line's pair, and the type that it was computed in."""
+    run = line["configuration"]
+    return f"{run['pair']}, {run['dtype']}" if "dtype" in run else run["pair"]
+
+
 def _sources(found: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield how each pair was measured, and where: the last line's place stands for all of them."""
-    pairs = {line["configuration"]["pair"]: line for line in found}
-    for pair, line in pairs.items():
-        run, runs = line["configuration"], [each["configuration"] for each in found]
-        commits = dict.fromkeys(each["commit"] for each in found if each["configuration"]["pair"] == pair)
+    """Yield how each pair was measured in each type, and where: the last line's place stands for all of them."""
+    last = {_run(line): line for line in found}
+    for pair, line in last.items():
+        of_pair = [each for each in found if _run(each) == pair]
+        run, runs = line["configuration"], [each["configuration"] for each in of_pair]
+        commits = dict.fromkeys(each["commit"] for each in of_pair)
         how = f"{run.get('texts')} texts"
         if "timed" in run:
-            sizes = sorted({each["timed"] for each in runs if each["pair"] == pair})
+            sizes = sorted({each["timed"] for each in runs})
             how = f"{' or '.join(map(str, sizes))} prompts a size, {computed(run)}"
         how = f"{pair}: {how}, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
         yield source({**line, "commit": ", ".join(commits)}, how)

@@ -33,7 +33,7 @@ tags: [speculative-decoding, eagle, c2t]
 ---
 # tiny: the embedded pair
 
-A small target with six drafts of known quality, so that every command of c2t runs on two CPU cores without a
+A small target with drafts of known quality, so that every command of c2t runs on two CPU cores without a
 download. It is a test bed for token trees, not a useful language model: it knows its training text by heart, as a
 chat model knows its own style, and little else.
 
@@ -42,8 +42,8 @@ chat model knows its own style, and little else.
 {models}
 | `classifier/` | C2T's network of joint probability, entropy and depth, 48 hidden units, for `draft/` | 241 | below |
 
-`draft_distilled/`, `draft_eagle3/` and `draft_mtp/` are not in the repository, which has no room for heads that nothing
-needs by default: their stages train them anew.
+`draft_distilled/`, `draft_eagle3/` and `draft_mtp/` are not in the repository any more, which has no room for heads
+that nothing needs by default. Commit f756872 has them; building the pair trains such heads anew.
 
 Weights are bf16; heads are stored without `embed_tokens`, which is the target's. Everything in `provenance.json` and
 below comes from `{command}`, stage by stage; a figure's stage is named beside it.

@@ -27,5 +27,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
 
 
 def save_tokenizer(texts: Iterable[str], folder: Path, vocabulary: int) -> None:
-    """Train the tokenizer on these texts and write it to a folder."""
-    train_tokenizer(texts, vocabulary).save_pretrained(str(folder))
+    """Train the tokenizer on these texts and write it to a folder, without blanks that double its file."""
+    tokenizer = train_tokenizer(texts, vocabulary)
+    tokenizer.save_pretrained(str(folder))
+    tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"), pretty=False)

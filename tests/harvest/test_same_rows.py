@@ -8,14 +8,12 @@ import pytest
 from c2t.harvest.harvest import harvest
 from c2t.harvest.settings import HarvestSettings
 from c2t.kernels.llama_layer import kernels
-from c2t.models.gguf_target import not_there
 from c2t.models.pairs import load_pair
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.records.reader import read_columns
 from c2t.records.schema import COLUMNS
-from c2t.storage.paths import find
+from tests.marks import needs_smollm2
 
-needs_smollm2 = pytest.mark.skipif(find("smollm2", "target") is None, reason=f"no target of smollm2: {not_there()}")
 WAYS = {"alone": {"batch": 1}, "live": {"batch": 3, "live": True}, "live and alone": {"batch": 1, "live": True}}
 FIRST = HarvestSettings(K=6, levels=5, batch=8, max_new_tokens=16, temperature=0.5)
 

@@ -100,6 +100,7 @@ class LevelByLevel(NamedTuple):
 
 KINDS = ["head", "n-grams", "few tokens", "few tokens, n-grams", pytest.param("bytes", marks=needs_bytes)]
 EAGLE3 = ["as published", "other norms, n-grams", "of the target's rows, n-grams"]
+EAGLE3 += [pytest.param("bytes", marks=needs_bytes)]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -125,7 +126,9 @@ def eagle3(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if "target's rows" in request.param:  # and texts have tokens of their own
         head.shares_lm_head = True
         head.take_rows(tiny.target.lm_head)
-        tiny = replace(tiny, draft=EagleDraft(head, tiny.target.lm_head))
+    tiny = replace(tiny, draft=EagleDraft(head, tiny.target.lm_head, rounded=request.param == "bytes"))
+    kind = tiny.draft.packed.parts.reader.matrix.kind
+    assert (kind == Kind.BYTES) == (request.param == "bytes")
     return with_ngrams(tiny) if "n-grams" in request.param else tiny
 
 

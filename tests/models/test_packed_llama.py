@@ -170,14 +170,16 @@ def test_the_head_computes_what_its_module_does(kind: str) -> None:
 
 
 @needs_bytes
+@pytest.mark.parametrize("kind", [EagleHead, Eagle3Head])
 @torch.inference_mode()
-def test_a_rounded_head_is_nearly_the_module() -> None:
+def test_a_rounded_head_is_nearly_the_module(kind: type[Head]) -> None:
     """Its matrices are in bytes, and so is its copy of the LM head; the target's own is not."""
-    sizes = {**SIZES, "intermediate_size": 128, "num_hidden_layers": 1}
-    head = randomise(EagleHead(LlamaConfig(**sizes)), 1, spread=0.1).float().eval()
+    config = LlamaConfig(**{**WHOLE, "num_hidden_layers": 1})
+    head = kind(config) if kind is EagleHead else kind(config, VOCABULARY)
+    head = randomise(head, 1, spread=0.1).float().eval()
     target = Target(language_model(LlamaConfig(**SIZES)).float())
     head.embed_tokens = target.embed_tokens
-    tokens, features = prompts()[0], torch.randn(2, 18, 64)
+    tokens, features = prompts()[0], torch.randn(2, 18, 64 if kind is EagleHead else 3 * 64)
     states = []
     for rounded in (False, True):
         draft = EagleDraft(head, target.lm_head, rounded)

@@ -100,13 +100,13 @@ def head_stage(name: str, places: Places) -> None:
     if not rounds.rounds(folder):
         rounds.keep(before.rounds.get(recipe.part, []), folder)
     lm_head = target.lm_head.weight.to(places.device)
+    head = recipe.make(given)
+    if recipe.part in before.rounds and not (folder / "state.pt").exists():
+        take_weights(head, places.out / recipe.part, target)
+    head.to(places.device)
     for positions in ROUNDS:
         if positions <= rounds.round_begin(folder):
             continue
-        head = recipe.make(given)
-        if recipe.part in before.rounds and not (folder / "state.pt").exists():
-            take_weights(head, places.out / recipe.part, target)
-        head.to(places.device)
         rounds.train_until(positions, head, recipe, lm_head, source, folder)
         save_draft(head, places.out / recipe.part, given.tokens)
         written = before.written + count_written(source)

@@ -66,7 +66,8 @@ tokens). Matrix products are in bf16 where that is the faster dtype, else in flo
   upstream's uniform noise ({noise} x 512 / length wide). `fc` starts as half of the feature passed on. From 12,000,000
   positions on in {eagle_levels} unrolled levels with weights {deeper}^k, the deeper ones on its own predictions (HASS).
 - `draft_eagle3`: soft cross-entropy over its own tokens in {levels} unrolled steps with weights {deeper}^k (upstream:
-  7 steps), at positions whose next token is one of them. Its matrices learn by Muon, at the same rate. It begins with
+  7 steps), at positions whose next token is one of them. Its second round was ended by hand where the table says (the
+  pipeline's go to 2, 3 and 4.5 million positions). Its matrices learn by Muon, at the same rate. It begins with
   the layer of `draft`, as far as the two forms allow.
 - `draft_medusa`: soft cross-entropy at all {depths} depths with weights {deeper}^k. Its layer is that of `draft` and
   does not learn. Two files beside it condition it on the path (`medusa+fit`, `medusa+bigrams`): `fit.safetensors`
@@ -194,10 +195,10 @@ def write_card(out: Path, work: Path) -> None:
         longest=texts.QUESTION_TOKENS + texts.ANSWER_TOKENS,
     )
     (out / "README.md").write_text(card)
-    made, logged = ({recipe.part: known[recipe.part][kind] for recipe in there} for kind in range(2))
     shards = texts.next_shard(work / "texts", before.shards)
-    record = {"questions": asked, "shards": shards, "answers": answers, "tokens": tokens, "rounds": made}
-    record["logged"] = logged
+    record = {"questions": asked, "shards": shards, "answers": answers, "tokens": tokens}
+    record["rounds"] = {recipe.part: known[recipe.part].rounds for recipe in there}
+    record["logged"] = {recipe.part: known[recipe.part].logged for recipe in there}
     record["target_weights"] = weights_fingerprint(home())  # what `load_pair` compares with the target it loads
     record["policy"] = POLICY
     (out / "provenance.json").write_text(json.dumps(record, indent=1) + "\n")

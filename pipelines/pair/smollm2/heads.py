@@ -42,12 +42,6 @@ class Given(NamedTuple):
     texts: list[Text]
     eagle: EagleHead | None
 
-    def trained_eagle(self) -> EagleHead:
-        """Return the EAGLE-1 head; InputError if there is none."""
-        if self.eagle is None:
-            raise InputError("there is no EAGLE-1 head, from which this one begins; train it by --stage eagle")
-        return self.eagle
-
 
 @dataclass(frozen=True)
 class HeadRecipe:
@@ -89,10 +83,11 @@ def new_eagle(given: Given) -> EagleHead:
 def new_medusa(given: Given) -> MedusaHead:
     """Return a head on the layer of the EAGLE-1 head as it is now, which stays so; InputError if there is none."""
     torch.manual_seed(0)
-    layer = given.trained_eagle()
+    if given.eagle is None:
+        raise InputError("there is no EAGLE-1 head, whose layer this one has; train it by --stage eagle")
     head = MedusaHead(one_layer(given.target), MEDUSA_HEADS, layer_of=HEADS["eagle"].part)
     on_target(head, given.target)
-    head.load_state_dict(layer.state_dict(), strict=False)  # it has no blocks, which begin as the identity
+    head.load_state_dict(given.eagle.state_dict(), strict=False)  # it has no blocks, which begin as the identity
     head.requires_grad_(False).heads.requires_grad_(True)
     return head
 

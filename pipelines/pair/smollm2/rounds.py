@@ -40,7 +40,7 @@ def frequent(texts: list[Text], vocabulary: int) -> Int[Tensor, " v"]:
 
 def compute(device: torch.device) -> torch.autocast:
     """Return the context for the matrix products: bf16 on a GPU and on CPUs that are faster by it, else float32."""
-    fast = device.type != "cpu" or bf16_products_pay() or torch.cpu._is_amx_tile_supported()
+    fast = device.type != "cpu" or bf16_products_pay()
     return torch.autocast(device.type, torch.bfloat16, enabled=fast)
 
 
