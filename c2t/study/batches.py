@@ -130,7 +130,8 @@ def race(entrants: Sequence[Entrant], groups: Sequence[Group], settings: RunSett
     """Decode every batch with every entrant; yield the entrant's number and its run. All are warm before the first.
 
     On a CPU they take turns of TURN rounds in each batch, so that what else the machine does meets all of them; as many
-    at once as have AT_ONCE rows together, because each has caches of its own. On CUDA one follows the other.
+    at once as have AT_ONCE rows together, because each has caches of its own. The order is drawn anew for every turn,
+    because what one leaves in the processor's caches meets the next. On CUDA one follows the other.
     """
     for entrant in entrants:
         alone = Group(groups[0].ids[:1], groups[0].numbers[:1])
@@ -145,11 +146,11 @@ def race(entrants: Sequence[Entrant], groups: Sequence[Group], settings: RunSett
             some = order[first : first + together]
             going = {number: Writing(entrants[number], group, settings) for number in some}
             while going:
-                for number, writing in list(going.items()):
-                    run = writing.go_on(TURN)
+                for number in shuffled.permutation(list(going)):
+                    run = going[number].go_on(TURN)
                     if run:
                         del going[number]
-                        yield number, run
+                        yield int(number), run
 
 
 class Writing:

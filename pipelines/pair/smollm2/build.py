@@ -32,7 +32,7 @@ from pipelines.pair.smollm2.texts import count_written, write_bench, write_until
 
 WRITTEN = 2_500_000  # tokens
 # Positions learned from at the end of each round.
-ROUNDS = tuple(int(1e6 * millions) for millions in (1, 2, 3, 4.5, 6, 8, 10, 12, 16, 20, 24))
+ROUNDS = tuple(int(1e6 * millions) for millions in (1, 2, 3, 4.5, 6, 8, 10, 12, 16, 20, 24, 26, 30))
 
 
 class Places(NamedTuple):

@@ -57,18 +57,21 @@ answers.
 ## Training
 
 Each head learns in rounds, {rows} texts a batch, from answers and questions (what it learns is the next state after a
-token that is given): AdamW, learning rate {rate:g}, betas 0.9 and 0.95, no weight decay, gradients clipped to norm 0.5.
-The learning rate falls over the last {falling:.0%} of each round. Logits are compared on {judged:.0%} of the positions
-(`draft_eagle3`: all), over the {frequent:,} tokens that the target wrote most often (upstream: all positions and
-tokens). Matrix products are in bf16 where that is the faster dtype, else in float32.
+token that is given): matrices by Muon, all else by AdamW (betas 0.9 and 0.95), learning rate {rate:g}, no weight decay,
+gradients clipped to norm 0.5. The learning rate falls over the last {falling:.0%} of each round. Logits are compared
+over the {frequent:,} tokens that the target wrote most often, at all positions (`draft_medusa`: at {judged:.0%}).
+Matrix products are in bf16 where that is the faster dtype, else in float32. Before 2026-11-26 the rate was 0.001 and
+all weights of `draft` and `draft_medusa` learned by AdamW; `draft_eagle3` had that rate too.
 
-- `draft`: upstream's EAGLE-1 loss, 1.0 SmoothL1 on the features + {entropy} soft cross-entropy; features with
-  upstream's uniform noise ({noise} x 512 / length wide). `fc` starts as half of the feature passed on. From 12,000,000
-  positions on in {eagle_levels} unrolled levels with weights {deeper}^k, the deeper ones on its own predictions (HASS).
+- `draft`: upstream's EAGLE-1 loss, 1.0 SmoothL1 on the features + soft cross-entropy; features with upstream's uniform
+  noise ({noise} x 512 / length wide). Up to 20,000,000 positions the cross-entropy had upstream's weight of 0.1 and
+  compared 30% of the positions; since then {entropy:g} and all. `fc` starts as half of the feature passed on. From
+  12,000,000 to 20,000,000 positions, and from 24,000,000 on, in {eagle_levels} unrolled levels with weights {deeper}^k,
+  the deeper ones on its own predictions (HASS).
 - `draft_eagle3`: soft cross-entropy over its own tokens in {levels} unrolled steps with weights {deeper}^k (upstream:
   7 steps), at positions whose next token is one of them. Its second round was ended by hand where the table says (the
-  pipeline's go to 2, 3 and 4.5 million positions). Its matrices learn by Muon, at the same rate. It begins with
-  the layer of `draft`, as far as the two forms allow.
+  pipeline's go to 2, 3 and 4.5 million positions). It began with the layer of `draft` as that was after 20,000,000
+  positions, as far as the two forms allow.
 - `draft_medusa`: soft cross-entropy at all {depths} depths with weights {deeper}^k. Its layer is that of `draft` and
   does not learn. Two files beside it condition it on the path (`medusa+fit`, `medusa+bigrams`): `fit.safetensors`
   learns {epochs} epochs of the answers by cross-entropy over {candidates} candidates behind the true path,

@@ -46,7 +46,7 @@ class Given(NamedTuple):
 @dataclass(frozen=True)
 class HeadRecipe:
     """Recipe of a head. part: folder of the pair. about: what it is, for the card. inputs: of the texts, "features" or
-    "taps". muon: its matrices learn by Muon, not by AdamW.
+    "taps".
 
     losses: of the head, rows of the target's LM head and a batch. states: the head's outputs at the judged slots, which
     are for the token `ahead` places behind the next one.
@@ -59,7 +59,6 @@ class HeadRecipe:
     losses: Callable[[Head, Float[Tensor, "v H"], Rows], Losses]
     states: Callable[[Head, Rows], Float[Tensor, "m H"]]
     ahead: int = 0
-    muon: bool = False
 
 
 def one_layer(target: LlamaForCausalLM) -> LlamaConfig:
@@ -163,7 +162,6 @@ HEADS = {
         new_eagle3,
         eagle3_losses,
         lambda head, rows: next(eagle3_states(head, rows, 1)),
-        muon=True,
     ),
     "medusa": HeadRecipe(
         "draft_medusa",

@@ -21,11 +21,13 @@ from pipelines.pair.smollm2.shards import Rows
 from pipelines.pair.train_head import noisy
 
 NOISE = 0.2  # upstream's
-ENTROPY = 0.1  # upstream's weight of the cross-entropy beside SmoothL1 on the features
+# Weight of the cross-entropy beside SmoothL1 on the features. With upstream's 0.1 a head that knows the features gains
+# half as much agreement in the same time (docs/LOG.md, 2026-11-26).
+ENTROPY = 1.0
 DEEPER = 0.8  # a depth's weight in that of the one above: upstream's of EAGLE-3 and of Medusa
 EAGLE_LEVELS = 2  # unrolled steps of EAGLE-1; upstream's is 1, HASS's are 3
 LEVELS = 3  # unrolled steps of EAGLE-3; upstream's are 7
-JUDGED = 0.3  # share of the judged slots whose logits are compared
+JUDGED = 0.3  # share of the judged slots whose logits are compared at all depths of Medusa
 
 
 class Losses(NamedTuple):
@@ -152,10 +154,11 @@ def some_of(count: int, device: torch.device) -> Int[Tensor, " c"]:
 
 
 def eagle_losses(head: EagleHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:
-    """Return upstream's loss, SmoothL1 on the features + ENTROPY x soft cross-entropy of the logits on a random share
-    of the positions, at every unrolled level."""
+    """Return upstream's loss, SmoothL1 on the features + ENTROPY x soft cross-entropy of the logits, at every unrolled
+    level."""
     states, true = list(eagle_states(head, rows, NOISE, EAGLE_LEVELS)), rows.features[:, 1:][rows.judged]
-    compared = by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, some_of(len(true), true.device))
+    every = torch.arange(len(true), device=true.device)
+    compared = by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, every)
     place, regression, shown = place_in_text(rows), true.new_zeros(()), {}
     for depth, guess in enumerate(states):
         there = (place >= depth).nonzero()[:, 0]

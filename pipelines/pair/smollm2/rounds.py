@@ -21,7 +21,7 @@ from pipelines.pair.train_head import frequent_tokens
 from pipelines.pair.train_lm import Progress
 
 ROWS = 12
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 5e-4
 WARMUP = 40  # steps
 FALLING = 0.3  # share of a round in which the learning rate falls
 LOG = 50  # steps
@@ -74,14 +74,14 @@ def rate(step: int, positions: int, begin: int, end: int) -> float:
     return LEARNING_RATE * min(1.0, (step + 1) / WARMUP) * max(falling, 0.01)
 
 
-def optimisers_of(trained: list[nn.Parameter], muon: bool) -> list[torch.optim.Optimizer]:
-    """Return AdamW for these parameters; with `muon` for all but the matrices, which learn by Muon."""
-    matrices = [parameter for parameter in trained if muon and parameter.ndim == 2]
-    others = [parameter for parameter in trained if not muon or parameter.ndim != 2]
-    adam = torch.optim.AdamW(others, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-    if not muon:
-        return [adam]
-    return [torch.optim.Muon(matrices, lr=LEARNING_RATE, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"), adam]
+def optimisers_of(trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
+    """Return Muon for the matrices, and AdamW for the other parameters."""
+    matrices = [parameter for parameter in trained if parameter.ndim == 2]
+    others = [parameter for parameter in trained if parameter.ndim != 2]
+    return [
+        torch.optim.Muon(matrices, lr=LEARNING_RATE, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+    ]
 
 
 def train_until(
@@ -92,7 +92,7 @@ def train_until(
     written meanwhile."""
     embedding = head.embed_tokens
     trained = [p for name, p in head.named_parameters() if p.requires_grad and not name.startswith("embed_tokens")]
-    optimisers = optimisers_of(trained, recipe.muon)
+    optimisers = optimisers_of(trained)
     head.embed_tokens = None  # no part of the checkpoints
     given = {name: p.detach().clone() for name, p in head.named_parameters() if not p.requires_grad}
     run = Progress(head, optimisers, folder, CHECKPOINT)
