@@ -120,15 +120,19 @@ class Progress:
         self._saved = time.monotonic()
 
     def log(self, **values: float) -> None:
-        """Append a line to log.csv."""
+        """Append a line to log.csv. A recipe that has changed may bring columns that the lines before it lack."""
         line = {"step": self.step, "seconds": round(self.seconds)} | {k: round(v, 5) for k, v in values.items()}
-        path = self.folder / "log.csv"
-        new = not path.exists()
-        with path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(line))
-            if new:
-                writer.writeheader()
-            writer.writerow(line)
+        path, lines = self.folder / "log.csv", []
+        if path.exists():
+            with path.open(newline="") as file:
+                lines = list(csv.DictReader(file))
+        lines.append(line)
+        names = dict.fromkeys(name for each in lines for name in each)
+        with path.with_suffix(".tmp").open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(names))
+            writer.writeheader()
+            writer.writerows(lines)
+        path.with_suffix(".tmp").replace(path)
 
 
 def train_lm(model: nn.Module, train: Packing, held: Packing, folder: Path) -> Progress:

@@ -94,7 +94,9 @@ def train_until(
     trained = [p for name, p in head.named_parameters() if p.requires_grad and not name.startswith("embed_tokens")]
     optimisers = optimisers_of(trained)
     head.embed_tokens = None  # no part of the checkpoints
-    given = {name: p.detach().clone() for name, p in head.named_parameters() if not p.requires_grad}
+    # Not an EAGLE-3 head's LM head: its tokens stay those of the checkpoint, whatever is frequent in the texts by now.
+    shared = [name for name, p in head.named_parameters() if not p.requires_grad and not name.startswith("lm_head")]
+    given = {name: head.get_parameter(name).detach().clone() for name in shared}
     run = Progress(head, optimisers, folder, CHECKPOINT)
     if not all(head.get_parameter(name).equal(p) for name, p in given.items()):
         raise InputError(f"{folder}: the layer that it shares has been trained further; move it away to begin anew")

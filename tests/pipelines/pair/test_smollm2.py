@@ -253,6 +253,18 @@ def test_eagle3_begins_with_what_eagle_knows(target: Target) -> None:
         torch.testing.assert_close(head.readable(features), features, rtol=1e-3, atol=1e-4)
 
 
+def test_an_eagle3_head_keeps_its_tokens_when_others_are_frequent_by_now(target: Target, tmp_path: Path) -> None:
+    source, work, lm_head = tmp_path / "texts", tmp_path / "work", in_float32(target).lm_head.weight
+    source.mkdir()
+    asked = [[number + 3, 7] for number in range(24)]
+    texts.save(texts.write(target, asked, 0.0, 8, 0), texts.Shard("code", 0.0, 0), 1.0, source / "00000.safetensors")
+    for positions, tokens in ((50, torch.arange(40)), (100, torch.arange(4, 44))):
+        head = heads.new_eagle3(given(target)._replace(tokens=tokens))
+        rounds.train_until(positions, head, heads.HEADS["eagle3"], lm_head, source, work)
+        assert head.tokens.equal(torch.arange(40))
+        assert head.lm_head.weight.equal(lm_head[:40])
+
+
 def test_medusa_has_the_layer_of_eagle_and_leaves_it_alone(target: Target, tmp_path: Path) -> None:
     eagle = keep_eagle(target, tmp_path, shift=1.0)
     medusa = new_head("medusa", target, eagle)

@@ -1,5 +1,6 @@
 """The language-model trainer: its batches, its schedule, and a resumed run that equals an unbroken one."""
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from pipelines.pair.train_lm import LMSettings, Packing, rate, train_lm
+from pipelines.pair.train_lm import LMSettings, Packing, Progress, rate, train_lm
 
 SETTINGS = LMSettings(epochs=2, rows=2, length=8, checkpoint_seconds=0)
 DOCUMENTS = [[0, *range(i, i + 9)] for i in range(1, 12)]
@@ -66,3 +67,12 @@ def test_minutes_end_a_run_early(tmp_path: Path) -> None:
     settings = replace(SETTINGS, epochs=10**6, minutes=0.01)
     run = train_lm(small(), Packing(DOCUMENTS, settings), Packing(DOCUMENTS, settings), tmp_path)
     assert 0 < run.step < 10**6
+
+
+def test_a_changed_recipe_brings_new_columns_into_the_log(tmp_path: Path) -> None:
+    for values in ({"loss": 0.5, "lr": 0.1}, {"loss": 0.25, "deeper": 2.0, "lr": 0.1}, {"loss": 0.125, "lr": 0.1}):
+        Progress(small(), [], tmp_path, 1).log(**values)
+    with (tmp_path / "log.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["loss"] for line in lines] == ["0.5", "0.25", "0.125"]
+    assert [line["deeper"] for line in lines] == ["", "2.0", ""]
