@@ -292,6 +292,8 @@ def test_a_head_learns_resumes_and_is_saved_with_a_card(
     monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
     monkeypatch.setattr(build, "target_folder", lambda: None)
     monkeypatch.setattr(rounds, "FREQUENT", 40)
+    monkeypatch.setattr(rounds, "LEARNING_RATE", 1e-2)  # there are few steps
+    monkeypatch.setattr(rounds, "LOG", 10)
     places = build.Places(tmp_path, None, tmp_path, torch.device("cpu"))
     if name == "medusa":
         monkeypatch.setattr(build, "ROUNDS", (10_000,))
