@@ -75,7 +75,7 @@ all weights of `draft` and `draft_medusa` learned by AdamW; `draft_eagle3` had t
 - `draft_medusa`: soft cross-entropy at all {depths} depths with weights {deeper}^k. Its layer is that of `draft` and
   does not learn. Two files beside it condition it on the path (`medusa+fit`, `medusa+bigrams`): `fit.safetensors`
   learns {epochs} epochs of the answers by cross-entropy over {candidates} candidates behind the true path,
-  `bigrams.safetensors` counts the answers' pairs of tokens.
+  `bigrams.safetensors` counts the answers' pairs of tokens, in 1.7 M tokens of the folder before the last one.
 
 ## Agreement
 
