@@ -119,7 +119,7 @@ def log(folder: Path) -> list[dict[str, float]]:
     if not (folder / "log.csv").exists():
         return []
     with (folder / "log.csv").open() as file:
-        lines = [{key: float(value) for key, value in line.items()} for line in csv.DictReader(file)]
+        lines = [{key: float(value) for key, value in line.items() if value} for line in csv.DictReader(file)]
     return sorted({line["step"]: line for line in lines}.values(), key=lambda line: line["step"])
 
 

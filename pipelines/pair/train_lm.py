@@ -10,6 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from c2t.errors import InputError
+
 
 @dataclass(frozen=True)
 class LMSettings:
@@ -91,6 +93,8 @@ class Progress:
         if (state := folder / "state.pt").exists():
             saved = torch.load(state, map_location="cpu", weights_only=True)
             model.load_state_dict(saved["model"])
+            if len(saved["optimisers"]) != len(optimisers):
+                raise InputError(f"{state}: it was made with other optimisers; move it away to begin anew")
             for optimiser, old in zip(optimisers, saved["optimisers"], strict=True):
                 optimiser.load_state_dict(old)
             self.step, self.seconds = saved["step"], saved["seconds"]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from c2t.errors import InputError
+from c2t.models import bigrams
 from c2t.models.eagle import Head
 from c2t.models.eagle_checkpoint import load_head
 from c2t.models.gguf_target import install
@@ -153,11 +154,13 @@ def trained_medusa(places: Places) -> Medusa:
 
 
 def fit_stage(places: Places) -> None:
-    """Train what conditions the Medusa-style head on the path, and count the pairs that do so without training."""
+    """Train what conditions the Medusa-style head on the path, and count the pairs that do so without training, unless
+    they are there: a new folder may have fewer texts than they were counted in."""
     head, embedding, tokens, lm_head, folder = trained_medusa(places)
     source, out = places.work / "texts", places.out / HEADS["medusa"].part
     train_fit(head, embedding, tokens, lm_head, source, folder("fit")).cpu().save(out)
-    count_pairs(source, embedding.num_embeddings).save(out)
+    if not (out / bigrams.FILE).exists():
+        count_pairs(source, embedding.num_embeddings).save(out)
 
 
 def hydra_stage(places: Places) -> None:

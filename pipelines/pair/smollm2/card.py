@@ -59,23 +59,25 @@ answers.
 Each head learns in rounds, {rows} texts a batch, from answers and questions (what it learns is the next state after a
 token that is given): matrices by Muon, all else by AdamW (betas 0.9 and 0.95), learning rate {rate:g}, no weight decay,
 gradients clipped to norm 0.5. The learning rate falls over the last {falling:.0%} of each round. Logits are compared
-over the {frequent:,} tokens that the target wrote most often, at all positions (`draft_medusa`: at {judged:.0%}).
-Matrix products are in bf16 where that is the faster dtype, else in float32. Before 2026-11-26 the rate was 0.001 and
-all weights of `draft` and `draft_medusa` learned by AdamW; `draft_eagle3` had that rate too.
+over the {frequent:,} tokens that the target wrote most often, at all positions (`draft_medusa`: at {judged:.0%};
+`draft_eagle3`: at its own tokens). Matrix products are in bf16 where that is the faster dtype, else in float32. That is
+what the pipeline does now. Up to 20,000,000 positions of `draft`, 3,000,000 of `draft_medusa` and 3,800,000 of
+`draft_eagle3` the rate was 0.001, and all weights of the first two learned by AdamW.
 
 - `draft`: upstream's EAGLE-1 loss, 1.0 SmoothL1 on the features + soft cross-entropy; features with upstream's uniform
   noise ({noise} x 512 / length wide). Up to 20,000,000 positions the cross-entropy had upstream's weight of 0.1 and
-  compared 30% of the positions; since then {entropy:g} and all. `fc` starts as half of the feature passed on. From
-  12,000,000 to 20,000,000 positions, and from 24,000,000 on, in {eagle_levels} unrolled levels with weights {deeper}^k,
-  the deeper ones on its own predictions (HASS).
+  compared 30% of the positions; since then {entropy:g} and all. `fc` starts as half of the feature passed on. In
+  {eagle_levels} unrolled levels with weights {deeper}^k, the deeper ones on its own predictions (HASS); up to
+  12,000,000 positions, and from 20,000,000 to 24,000,000, it was one level.
 - `draft_eagle3`: soft cross-entropy over its own tokens in {levels} unrolled steps with weights {deeper}^k (upstream:
   7 steps), at positions whose next token is one of them. Its second round was ended by hand where the table says (the
   pipeline's go to 2, 3 and 4.5 million positions). It began with the layer of `draft` as that was after 20,000,000
   positions, as far as the two forms allow.
 - `draft_medusa`: soft cross-entropy at all {depths} depths with weights {deeper}^k. Its layer is that of `draft` and
-  does not learn. Two files beside it condition it on the path (`medusa+fit`, `medusa+bigrams`): `fit.safetensors`
-  learns {epochs} epochs of the answers by cross-entropy over {candidates} candidates behind the true path,
-  `bigrams.safetensors` counts the answers' pairs of tokens, in 1.7 M tokens of the folder before the last one.
+  does not learn; up to 3,000,000 positions it was that of `draft` at the time. Two files beside it condition it on the
+  path (`medusa+fit`, `medusa+bigrams`): `fit.safetensors` learns {epochs} epochs of the answers by cross-entropy over
+  {candidates} candidates behind the true path, `bigrams.safetensors` counts the answers' pairs of tokens, in 1.7 M
+  tokens of the folder before the last one.
 
 ## Agreement
 
@@ -117,7 +119,7 @@ def count_texts(folder: Path) -> tuple[Counter, Counter]:
 
 
 class Learned(NamedTuple):
-    """A head's finished rounds, and its last logged step."""
+    """A head's finished rounds, and the logged step that the last of them ended with."""
 
     rounds: list[dict]
     logged: str
@@ -129,8 +131,12 @@ def learned(part: str, work: Path, before: Earlier) -> Learned:
     if not log.exists():
         return Learned(before.rounds.get(part, []), before.logged.get(part, "not known"))
     with log.open() as file:
-        last = list(csv.DictReader(file))[-1]
-    return Learned(rounds(work / part), ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in last.items()))
+        lines = list(csv.DictReader(file))
+    made = rounds(work / part)
+    end = max((record["positions"] for record in made), default=0)
+    last = next((line for line in lines if float(line["positions"]) >= end), lines[-1])  # a next round may have begun
+    shown = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in last.items() if value)
+    return Learned(made, shown)
 
 
 def parameters(head: Path) -> int:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from c2t.errors import InputError
+from c2t.models import bigrams
 from c2t.models.bigrams import Bigrams
 from c2t.models.block import BlockDraft
 from c2t.models.eagle import Head
@@ -397,6 +398,12 @@ def test_a_fit_and_sequential_heads_learn_what_the_marginals_leave_out(
     torch.save({"model": kept}, tmp_path / "draft_medusa" / "state.pt")
     places = build.Places(tmp_path, None, tmp_path, torch.device("cpu"))
     build.STAGES["fit"](places)
+    pairs = tmp_path / "draft_medusa" / bigrams.FILE
+    counted = pairs.read_bytes()
+    pairs.write_bytes(b"counted in more texts")
+    build.STAGES["fit"](places)
+    assert pairs.read_bytes() == b"counted in more texts"
+    pairs.write_bytes(counted)
     heads.save_draft(head, tmp_path / "draft_medusa", torch.arange(40))
     tokens = rounds.frequent(rounds.training_texts(tmp_path / "texts"), 48)
     rows = shards.rows_of(rounds.training_texts(tmp_path / "texts"), "features", questions=False)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from c2t.errors import InputError
 from pipelines.pair.train_lm import LMSettings, Packing, Progress, rate, train_lm
 
 SETTINGS = LMSettings(epochs=2, rows=2, length=8, checkpoint_seconds=0)
@@ -67,6 +68,14 @@ def test_minutes_end_a_run_early(tmp_path: Path) -> None:
     settings = replace(SETTINGS, epochs=10**6, minutes=0.01)
     run = train_lm(small(), Packing(DOCUMENTS, settings), Packing(DOCUMENTS, settings), tmp_path)
     assert 0 < run.step < 10**6
+
+
+def test_a_run_of_other_optimisers_is_not_gone_on_with(tmp_path: Path) -> None:
+    model = small()
+    adam = torch.optim.AdamW(model.parameters())
+    Progress(model, [adam], tmp_path, 1).save()
+    with pytest.raises(InputError, match="other optimisers"):
+        Progress(small(), [adam, adam], tmp_path, 1)
 
 
 def test_a_changed_recipe_brings_new_columns_into_the_log(tmp_path: Path) -> None:
