@@ -17,7 +17,7 @@ from pipelines.pair.smollm2.earlier import Earlier
 from pipelines.pair.smollm2.fit import EPOCHS
 from pipelines.pair.smollm2.heads import FREQUENT, HEADS, MEDUSA_HEADS
 from pipelines.pair.smollm2.questions import RUN
-from pipelines.pair.smollm2.rounds import FALLING, LEARNING_RATE, ROWS, rounds
+from pipelines.pair.smollm2.rounds import FALLING, LEARNING_RATE, ROWS, round_begin, rounds
 from pipelines.pair.smollm2.shards import HELD
 
 POLICY = "threshold:threshold=0.05,K=6,W=6,levels=3"  # where nobody says: small trees for a CPU (docs/gain.md)
@@ -132,11 +132,10 @@ def learned(part: str, work: Path, before: Earlier) -> Learned:
         return Learned(before.rounds.get(part, []), before.logged.get(part, "not known"))
     with log.open() as file:
         lines = list(csv.DictReader(file))
-    made = rounds(work / part)
-    end = max((record["positions"] for record in made), default=0)
+    end = round_begin(work / part)
     last = next((line for line in lines if float(line["positions"]) >= end), lines[-1])  # a next round may have begun
     shown = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in last.items() if value)
-    return Learned(made, shown)
+    return Learned(rounds(work / part), shown)
 
 
 def parameters(head: Path) -> int:
