@@ -17,7 +17,7 @@ from pipelines.pair.smollm2.earlier import Earlier
 from pipelines.pair.smollm2.fit import EPOCHS
 from pipelines.pair.smollm2.heads import FREQUENT, HEADS, MEDUSA_HEADS
 from pipelines.pair.smollm2.questions import RUN
-from pipelines.pair.smollm2.rounds import FALLING, LEARNING_RATE, ROWS, round_begin, rounds
+from pipelines.pair.smollm2.rounds import DRAWN, FALLING, LEARNING_RATE, ROWS, round_begin, rounds
 from pipelines.pair.smollm2.shards import HELD
 
 POLICY = "threshold:threshold=0.05,K=6,W=6,levels=3"  # where nobody says: small trees for a CPU (docs/gain.md)
@@ -59,16 +59,18 @@ answers.
 Each head learns in rounds, {rows} texts a batch, from answers and questions (what it learns is the next state after a
 token that is given): matrices by Muon, all else by AdamW (betas 0.9 and 0.95), learning rate {rate:g}, no weight decay,
 gradients clipped to norm 0.5. The learning rate falls over the last {falling:.0%} of each round. Logits are compared
-over the {frequent:,} tokens that the target wrote most often, at all positions (`draft_medusa`: at {judged:.0%};
-`draft_eagle3`: at its own tokens). Matrix products are in bf16 where that is the faster dtype, else in float32. That is
-what the pipeline does now. Up to 20,000,000 positions of `draft`, 3,000,000 of `draft_medusa` and 3,800,000 of
-`draft_eagle3` the rate was 0.001, and all weights of the first two learned by AdamW.
+over the {frequent:,} tokens that the target wrote most often, those of the batch's texts and {drawn:,} drawn ones, at
+all positions (`draft_medusa`: at {judged:.0%}; `draft_eagle3`: over its own tokens). Matrix products are in bf16 where
+that is the faster dtype, else in float32. That is what the pipeline does now. Up to 26,000,000 positions of `draft` and
+4,500,000 of `draft_medusa` only the most frequent tokens were compared. Up to 20,000,000 positions of `draft`,
+3,000,000 of `draft_medusa` and 3,800,000 of `draft_eagle3` the rate was 0.001, and all weights of the first two learned
+by AdamW.
 
 - `draft`: upstream's EAGLE-1 loss, 1.0 SmoothL1 on the features + soft cross-entropy; features with upstream's uniform
   noise ({noise} x 512 / length wide). Up to 20,000,000 positions the cross-entropy had upstream's weight of 0.1 and
   compared 30% of the positions; since then {entropy:g} and all. `fc` starts as half of the feature passed on. In
   {eagle_levels} unrolled levels with weights {deeper}^k, the deeper ones on its own predictions (HASS); up to
-  12,000,000 positions, and from 20,000,000 to 24,000,000, it was one level.
+  12,000,000 positions, from 20,000,000 to 24,000,000 and from 26,000,000 to 29,000,000 it was one level.
 - `draft_eagle3`: soft cross-entropy over its own tokens in {levels} unrolled steps with weights {deeper}^k (upstream:
   7 steps), at positions whose next token is one of them. Its second round was ended by hand where the table says (the
   pipeline's go to 2, 3 and 4.5 million positions). It began with the layer of `draft` as that was after 20,000,000
@@ -190,6 +192,7 @@ def write_card(out: Path, work: Path) -> None:
         falling=FALLING,
         judged=losses.JUDGED,
         frequent=FREQUENT,
+        drawn=DRAWN,
         entropy=losses.ENTROPY,
         noise=losses.NOISE,
         levels=losses.LEVELS,

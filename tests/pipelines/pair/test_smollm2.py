@@ -72,6 +72,10 @@ def test_shards_take_turns_and_greedy_questions_are_asked_once() -> None:
     made = [texts.shard_of(number) for number in range(30)]
     assert {shard[:2] for shard in made[:15]} == set(product(texts.SOURCES, texts.TEMPERATURES))
     assert [shard.turn for shard in made] == [0] * 15 + [1] * 15
+    later = [texts.shard_of(texts.LATER + number) for number in range(15)]
+    assert {shard[:2] for shard in later} == set(product(texts.LATER_SOURCES, texts.TEMPERATURES))
+    codes = [texts.shard_of(number)[1:] for number in range(600) if texts.shard_of(number).source == "code"]
+    assert len(set(codes)) == len(codes)  # no shard's tasks and temperature come again
     known = {"code": [str(number) for number in range(100)]}
     turns = [texts.asked_in(texts.Shard("code", 0.0, turn), known) for turn in range(3)]
     assert turns[0] + turns[1] == known["code"]
@@ -218,6 +222,17 @@ def test_deeper_guesses_come_from_earlier_positions(target: Target) -> None:
     assert math.isclose(
         found.total.item(), sum(losses.DEEPER**k * part.item() for k, part in enumerate(parts)), rel_tol=1e-6
     )
+
+
+def test_a_step_compares_frequent_tokens_its_own_and_some_others() -> None:
+    batch = [text_of([3, 4, 9_000, 46, 47], 2), text_of([3, 9_001], 1)]
+    torch.manual_seed(0)
+    first, second = (rounds.compared_tokens(torch.arange(100), batch, 10_000) for _ in range(2))
+    for found in (first, second):
+        assert found.equal(found.unique())
+        assert {*range(100), 9_000, 9_001} < set(found.tolist())
+        assert 100 + rounds.DRAWN // 2 < len(found) <= 102 + rounds.DRAWN
+    assert set(first.tolist()) != set(second.tolist())
 
 
 def test_eagle3_learns_nothing_where_the_next_token_is_not_its_own(target: Target) -> None:
