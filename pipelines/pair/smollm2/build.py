@@ -4,6 +4,7 @@ Every stage stops and goes on at any time: texts shard by shard, training from a
 rounds each of which ends with a head that can be used and a line of the card.
 """
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from pipelines.pair.smollm2.texts import count_written, write_bench, write_until
 
 WRITTEN = 2_500_000  # tokens
 # Positions learned from at the end of each round.
-ROUNDS = tuple(int(1e6 * millions) for millions in (1, 2, 3, 4.5, 6, 8, 10, 12, 16, 20, 24, 26, 30))
+ROUNDS = tuple(int(1e6 * millions) for millions in (1, 2, 3, 4.5, 6, 8, 10, 12, 16, 20, 24, 26, 29, 30))
 
 
 class Places(NamedTuple):
@@ -109,9 +110,15 @@ def head_stage(name: str, places: Places) -> None:
         if positions <= rounds.round_begin(folder):
             continue
         rounds.train_until(positions, head, recipe, lm_head, source, folder)
+        mean = False
+        if rounds.rounds(folder) and (places.out / recipe.part / "config.json").exists():
+            began = copy.deepcopy(head)
+            take_weights(began, places.out / recipe.part, target)  # as the round before has left them
+            mean = rounds.take_mean(head, began, recipe, lm_head, source, folder)
         save_draft(head, places.out / recipe.part, given.tokens)
         written = before.written + count_written(source)
-        rounds.finish_round(head, recipe, lm_head, written, positions, source, places.work / "bench", folder)
+        bench = places.work / "bench"
+        rounds.finish_round(head, recipe, lm_head, written, positions, source, bench, folder, mean)
         write_card(places.out, places.work)
 
 

@@ -72,8 +72,8 @@ by AdamW.
   {eagle_levels} unrolled levels with weights {deeper}^k, the deeper ones on its own predictions (HASS); up to
   12,000,000 positions, from 20,000,000 to 24,000,000 and from 26,000,000 to 29,000,000 it was one level.
 - `draft_eagle3`: soft cross-entropy over its own tokens in {levels} unrolled steps with weights {deeper}^k (upstream:
-  7 steps), at positions whose next token is one of them. Its second round was ended by hand where the table says (the
-  pipeline's go to 2, 3 and 4.5 million positions). It began with the layer of `draft` as that was after 20,000,000
+  7 steps), at positions whose next token is one of them. Its second and fourth rounds were ended by hand (those of the
+  pipeline end at 2, 3, 4.5 and 6 million positions). It began with the layer of `draft` as that was after 20,000,000
   positions, as far as the two forms allow.
 - `draft_medusa`: soft cross-entropy at all {depths} depths with weights {deeper}^k. Its layer is that of `draft` and
   does not learn; up to 3,000,000 positions it was that of `draft` at the time. Two files beside it condition it on the
@@ -84,7 +84,8 @@ by AdamW.
 ## Agreement
 
 Share of the answers' positions where head and target have the same most probable next token, given the target's true
-states; each row is what one round ended with (`draft_medusa`: of the token after the next one, its first block's). Held
+states; each row is what one round ended with, "mean" where that is the mean of its first and last weights, which agreed
+with more of the held-out answers (`draft_medusa`: of the token after the next one, its first block's). Held
 out: answers at all three temperatures to questions that no head
 learned from. Bench: greedy answers of up to {bench_tokens} tokens to the first turns of the bench prompts, 80 each.
 {tables}
@@ -149,7 +150,7 @@ def table(part: str, made: list[dict], logged: str) -> str:
     """Return the rounds of a head."""
     columns = [(kind, name) for kind in ("heldout", "bench") for name in made[-1][kind]]
     cells = [
-        [f"{line['written']:,}", f"{line['positions']:,}"]
+        [f"{line['written']:,}", f"{line['positions']:,}" + ", mean" * line.get("mean", False)]
         + [f"{line[kind][name]:.3f}" if name in line[kind] else "" for kind, name in columns]
         for line in made
     ]

@@ -5,6 +5,7 @@ import csv
 import json
 from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from jaxtyping import Float, Int
@@ -87,6 +88,12 @@ def rate(step: int, positions: int, begin: int, end: int) -> float:
     return LEARNING_RATE * min(1.0, (step + 1) / WARMUP) * max(falling, 0.01)
 
 
+def trained_of(head: Head) -> dict[str, nn.Parameter]:
+    """Return the parameters that a head learns."""
+    named = head.named_parameters()
+    return {name: p for name, p in named if p.requires_grad and not name.startswith("embed_tokens")}
+
+
 def optimisers_of(trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices, and AdamW for the other parameters."""
     matrices = [parameter for parameter in trained if parameter.ndim == 2]
@@ -104,7 +111,7 @@ def train_until(
     count again; those of the questions, from which it learns as well, do not. Each epoch takes in the shards that were
     written meanwhile."""
     embedding = head.embed_tokens
-    trained = [p for name, p in head.named_parameters() if p.requires_grad and not name.startswith("embed_tokens")]
+    trained = list(trained_of(head).values())
     optimisers = optimisers_of(trained)
     head.embed_tokens = None  # no part of the checkpoints
     # Not an EAGLE-3 head's LM head: its tokens stay those of the checkpoint, whatever is frequent in the texts by now.
@@ -148,6 +155,34 @@ def train_until(
     head.embed_tokens = embedding
 
 
+def take_mean(
+    head: Head, began: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], source: Path, folder: Path
+) -> bool:
+    """Give a head that has ended a round the mean of its weights and of those that the round began with, here and in
+    the folder's checkpoint, if it then agrees with more of the held-out answers; return True if it does."""
+    held, trained = [text for text in read_texts(source) if text.held], trained_of(head)
+    ended = {name: p.detach().clone() for name, p in trained.items()}
+    alone = mean_agreement(head, recipe, lm_head, held)
+    with torch.no_grad():
+        for name, parameter in trained.items():
+            parameter.lerp_(began.get_parameter(name).to(parameter), 0.5)
+        better = mean_agreement(head, recipe, lm_head, held) > alone
+        if not better:
+            for name, parameter in trained.items():
+                parameter.copy_(ended[name])
+    if better:
+        state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+        state["model"] |= {name: parameter.detach().cpu() for name, parameter in trained.items()}
+        torch.save(state, folder / "state.tmp")
+        (folder / "state.tmp").replace(folder / "state.pt")
+    return better
+
+
+def mean_agreement(head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], held: list[Text]) -> float:
+    """Return the agreement as a mean over the sources of questions."""
+    return fmean(agreement(head, recipe, lm_head, held).values())
+
+
 def seen_before(folder: Path, step: int) -> int:
     """Return how many positions the logged steps up to `step` have learned from."""
     if not (folder / "log.csv").exists():
@@ -183,12 +218,14 @@ def finish_round(
     source: Path,
     bench: Path,
     folder: Path,
+    mean: bool,
 ) -> None:
-    """Append what the head has reached to the folder's `rounds.jsonl`."""
+    """Append what the head has reached to the folder's `rounds.jsonl`. mean: see `take_mean`."""
     held = [text for text in read_texts(source) if text.held]
     line = {
         "written": written,
         "positions": positions,
+        "mean": mean,
         "heldout": agreement(head, recipe, lm_head, held),
         "bench": agreement(head, recipe, lm_head, list(read_texts(bench))),
     }

@@ -235,6 +235,29 @@ def test_a_step_compares_frequent_tokens_its_own_and_some_others() -> None:
     assert set(first.tolist()) != set(second.tolist())
 
 
+@pytest.mark.parametrize("agreements", [(0.5, 0.6), (0.5, 0.5)], ids=["better", "not better"])
+def test_a_round_ends_with_its_mean_if_held_out_answers_agree_more(
+    agreements: tuple[float, float], target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, ended, lm_head = new_head("eagle", target), new_head("eagle", target), in_float32(target).lm_head.weight
+    with torch.no_grad():
+        for parameter in rounds.trained_of(ended).values():
+            parameter.copy_(torch.randn_like(parameter))
+    wanted = {name: p.clone() for name, p in rounds.trained_of(ended).items()}
+    if agreements[1] > agreements[0]:
+        wanted = {name: (p + began.get_parameter(name)) / 2 for name, p in wanted.items()}
+    torch.save({"model": ended.state_dict(), "step": 7}, tmp_path / "state.pt")
+    found = iter(agreements)
+    monkeypatch.setattr(rounds, "agreement", lambda *_: {"gsm8k": next(found)})
+    better = rounds.take_mean(ended, began, heads.HEADS["eagle"], lm_head, tmp_path / "texts", tmp_path)
+    assert better == (agreements[1] > agreements[0])
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert state["step"] == 7
+    for name, weight in wanted.items():
+        torch.testing.assert_close(ended.get_parameter(name), weight)
+        assert state["model"][name].equal(ended.get_parameter(name).detach())
+
+
 def test_eagle3_learns_nothing_where_the_next_token_is_not_its_own(target: Target) -> None:
     head, rows = (
         new_head("eagle3", target),
