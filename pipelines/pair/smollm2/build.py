@@ -4,7 +4,6 @@ Every stage stops and goes on at any time: texts shard by shard, training from a
 rounds each of which ends with a head that can be used and a line of the card.
 """
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -110,11 +109,7 @@ def head_stage(name: str, places: Places) -> None:
         if positions <= rounds.round_begin(folder):
             continue
         rounds.train_until(positions, head, recipe, lm_head, source, folder)
-        mean = False
-        if rounds.rounds(folder) and (places.out / recipe.part / "config.json").exists():
-            began = copy.deepcopy(head)
-            take_weights(began, places.out / recipe.part, target)  # as the round before has left them
-            mean = rounds.take_mean(head, began, recipe, lm_head, source, folder)
+        mean = rounds.take_mean(positions, head, recipe, lm_head, source, folder)
         save_draft(head, places.out / recipe.part, given.tokens)
         written = before.written + count_written(source)
         bench = places.work / "bench"

@@ -76,7 +76,7 @@ by AdamW.
   pipeline end at 2, 3, 4.5 and 6 million positions). It began with the layer of `draft` as that was after 20,000,000
   positions, as far as the two forms allow.
 - `draft_medusa`: soft cross-entropy at all {depths} depths with weights {deeper}^k. Its layer is that of `draft` and
-  does not learn; up to 3,000,000 positions it was that of `draft` at the time. Two files beside it condition it on the
+  does not learn; up to 4,500,000 positions it was that of `draft` at the time. Two files beside it condition it on the
   path (`medusa+fit`, `medusa+bigrams`): `fit.safetensors` learns {epochs} epochs of the answers by cross-entropy over
   {candidates} candidates behind the true path, `bigrams.safetensors` counts the answers' pairs of tokens, in 1.7 M
   tokens of the folder before the last one.
@@ -84,10 +84,12 @@ by AdamW.
 ## Agreement
 
 Share of the answers' positions where head and target have the same most probable next token, given the target's true
-states; each row is what one round ended with, "mean" where that is the mean of its first and last weights, which agreed
-with more of the held-out answers (`draft_medusa`: of the token after the next one, its first block's). Held
-out: answers at all three temperatures to questions that no head
-learned from. Bench: greedy answers of up to {bench_tokens} tokens to the first turns of the bench prompts, 80 each.
+states (`draft_medusa`: the same token after the next one, its first block's). Each row is what one round ended with;
+"mean" is the mean of its first and last weights, taken where its held-out share, averaged over the kinds of questions,
+was higher, so these are slightly favourable there. Held out: answers at all three temperatures to questions that no
+head learned from. Bench: greedy answers of up to {bench_tokens} tokens to the first turns of the bench prompts, 80
+each; nothing is chosen by them. The last logged step is that of training, over the tokens compared there, before any
+mean.
 {tables}
 
 ## Limits

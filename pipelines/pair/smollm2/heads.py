@@ -26,8 +26,8 @@ from pipelines.pair.smollm2.losses import (
 )
 from pipelines.pair.smollm2.shards import Rows, Text
 
-# Tokens that all heads draft from, and over which their logits are compared: those that are most frequent in the texts,
-# at a sixth of the cost, which would be most of a step's.
+# Tokens that all heads draft from: those that are most frequent in the texts, at a sixth of the LM head's cost.
+# Training compares others besides (`rounds.compared_tokens`).
 FREQUENT = 8192
 MEDUSA_HEADS = 4
 FITTED = 400  # texts that an EAGLE-3 head's `fc` begins from

@@ -9,6 +9,7 @@ from statistics import fmean
 
 import torch
 from jaxtyping import Float, Int
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from c2t.errors import InputError
@@ -22,9 +23,9 @@ from pipelines.pair.train_head import frequent_tokens
 from pipelines.pair.train_lm import Progress
 
 ROWS = 12
-# Tokens of all that a step compares besides the frequent ones and those of its texts. Where only frequent ones were
-# compared, a head agreed with 0.27 of the rare tokens in MT-bench's answers and 0.62 of the frequent ones, and guessed
-# rare ones where the target says frequent ones (docs/LOG.md, 2026-11-26).
+# Drawn tokens that a step compares besides the frequent ones and those of its texts. A head for which only frequent
+# ones were compared agreed at 0.27 where MT-bench's answers have a rare token, at 0.62 elsewhere, and guessed rare ones
+# where the target says frequent ones (docs/LOG.md, 2026-11-26). The number was not tuned: half of FREQUENT.
 DRAWN = 4096
 LEARNING_RATE = 5e-4
 WARMUP = 40  # steps
@@ -124,6 +125,7 @@ def train_until(
     learned = max(begin, seen_before(folder, run.step))
     batches: list[list[Text]] = []
     recent: list[dict[str, float]] = []
+    trains = learned < positions  # else the round was stopped after its last step, and the checkpoint may be its mean
     while learned < positions:
         if not batches:
             texts = training_texts(source)
@@ -151,35 +153,61 @@ def train_until(
             print(
                 f"{run.step}: {learned} positions, " + ", ".join(f"{n} {v:.3f}" for n, v in shown.items()), flush=True
             )
+    ended = last_step(folder, positions)
+    if trains or not ended.exists():
+        save_file(weights_of(head), ended)
     run.save()
     head.embed_tokens = embedding
 
 
 def take_mean(
-    head: Head, began: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], source: Path, folder: Path
+    positions: int, head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], source: Path, folder: Path
 ) -> bool:
-    """Give a head that has ended a round the mean of its weights and of those that the round began with, here and in
-    the folder's checkpoint, if it then agrees with more of the held-out answers; return True if it does."""
-    held, trained = [text for text in read_texts(source) if text.held], trained_of(head)
-    ended = {name: p.detach().clone() for name, p in trained.items()}
+    """Give a head the mean of the weights that its round up to `positions` began with and of those of the round's last
+    step, here and in the folder's checkpoint, if its `mean_agreement` is higher so; return True if it is. Medusa's
+    blocks are judged by the first one. Both weights are files', so that a round that was stopped here is ended as it
+    would have been."""
+    began, held = left_weights(folder, round_begin(folder)), [text for text in read_texts(source) if text.held]
+    if not began.exists() or not held:
+        return False
+    first, last = load_file(began), load_file(last_step(folder, positions))
+    give_weights(head, last)
     alone = mean_agreement(head, recipe, lm_head, held)
-    with torch.no_grad():
-        for name, parameter in trained.items():
-            parameter.lerp_(began.get_parameter(name).to(parameter), 0.5)
-        better = mean_agreement(head, recipe, lm_head, held) > alone
-        if not better:
-            for name, parameter in trained.items():
-                parameter.copy_(ended[name])
-    if better:
-        state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
-        state["model"] |= {name: parameter.detach().cpu() for name, parameter in trained.items()}
-        torch.save(state, folder / "state.tmp")
-        (folder / "state.tmp").replace(folder / "state.pt")
+    give_weights(head, {name: (first[name] + last[name]) / 2 for name in last})
+    better = mean_agreement(head, recipe, lm_head, held) > alone
+    if not better:
+        give_weights(head, last)
+    state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+    state["model"] |= weights_of(head)
+    torch.save(state, folder / "state.tmp")
+    (folder / "state.tmp").replace(folder / "state.pt")
     return better
 
 
+def left_weights(folder: Path, positions: int) -> Path:
+    """Return the file of the weights that the round up to so many positions has left, its mean or not."""
+    return folder / f"left_{positions}.safetensors"
+
+
+def last_step(folder: Path, positions: int) -> Path:
+    """Return the file of the weights that the last step of the round up to so many positions has made."""
+    return folder / f"last_step_{positions}.safetensors"
+
+
+def weights_of(head: Head) -> dict[str, Tensor]:
+    """Return the weights that a head learns, on the CPU."""
+    return {name: parameter.detach().cpu() for name, parameter in trained_of(head).items()}
+
+
+@torch.no_grad()
+def give_weights(head: Head, weights: dict[str, Tensor]) -> None:
+    """Set the weights that a head learns."""
+    for name, parameter in trained_of(head).items():
+        parameter.copy_(weights[name])
+
+
 def mean_agreement(head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], held: list[Text]) -> float:
-    """Return the agreement as a mean over the sources of questions."""
+    """Return the `agreement` as a mean over the sources of questions."""
     return fmean(agreement(head, recipe, lm_head, held).values())
 
 
@@ -220,7 +248,10 @@ def finish_round(
     folder: Path,
     mean: bool,
 ) -> None:
-    """Append what the head has reached to the folder's `rounds.jsonl`. mean: see `take_mean`."""
+    """Append what the head has reached to the folder's `rounds.jsonl`, and keep its weights for the next round's mean.
+    mean: see `take_mean`."""
+    done = left_weights(folder, round_begin(folder)), last_step(folder, positions)
+    save_file(weights_of(head), left_weights(folder, positions))
     held = [text for text in read_texts(source) if text.held]
     line = {
         "written": written,
@@ -231,4 +262,6 @@ def finish_round(
     }
     with (folder / "rounds.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
+    for path in done:
+        path.unlink(missing_ok=True)
     print(line, flush=True)

@@ -27,7 +27,8 @@ from pipelines.pair.smollm2.questions import BENCH, Left, first_turns, questions
 BATCH = 64
 # Invented turns are nearest to what people ask, and have no end.
 SOURCES = ("gsm8k", "invented", "code", "instructions", "invented")
-# From this shard on: each instruction had been answered several times, and the head knew sums better than talk.
+# From this shard on: each instruction had been answered several times, and the head knew sums better than talk. Code
+# keeps its place among as many, so that no greedy task is asked twice.
 LATER, LATER_SOURCES = 436, ("invented", "invented", "code", "invented", "invented")
 TEMPERATURES = (0.0, 0.7, 1.0)
 QUESTION_TOKENS = 256  # at most, template included
@@ -145,7 +146,7 @@ class Shard(NamedTuple):
 
 
 def shard_of(number: int) -> Shard:
-    """All sources at one temperature, then all at the next."""
+    """Return the parts of a shard: all sources at one temperature, then all at the next."""
     sources = SOURCES if number < LATER else LATER_SOURCES
     temperature = number // len(sources) % len(TEMPERATURES)
     return Shard(sources[number % len(sources)], TEMPERATURES[temperature], number // len(sources) // len(TEMPERATURES))

@@ -4,11 +4,12 @@ import json
 import math
 from collections import Counter
 from functools import partial
-from itertools import pairwise, product
+from itertools import cycle, pairwise, product
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -157,6 +158,11 @@ def keep_eagle(target: Target, folder: Path, shift: float = 0.0) -> Head:
     return eagle
 
 
+def held_out() -> torch.Tensor:
+    """Ids of a text that is held out."""
+    return next(text.ids for number in range(500) if (text := text_of([number, 1, 2], 2)).held)
+
+
 def some_texts() -> list[shards.Text]:
     return [text_of([3, 4, 5, 6, 7, 8, 9], 3), text_of([9, 8, 7, 6], 2), text_of([1, 3, 3, 4, 5, 7, 5, 9], 2)]
 
@@ -239,23 +245,24 @@ def test_a_step_compares_frequent_tokens_its_own_and_some_others() -> None:
 def test_a_round_ends_with_its_mean_if_held_out_answers_agree_more(
     agreements: tuple[float, float], target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began, ended, lm_head = new_head("eagle", target), new_head("eagle", target), in_float32(target).lm_head.weight
-    with torch.no_grad():
-        for parameter in rounds.trained_of(ended).values():
-            parameter.copy_(torch.randn_like(parameter))
-    wanted = {name: p.clone() for name, p in rounds.trained_of(ended).items()}
-    if agreements[1] > agreements[0]:
-        wanted = {name: (p + began.get_parameter(name)) / 2 for name, p in wanted.items()}
-    torch.save({"model": ended.state_dict(), "step": 7}, tmp_path / "state.pt")
-    found = iter(agreements)
-    monkeypatch.setattr(rounds, "agreement", lambda *_: {"gsm8k": next(found)})
-    better = rounds.take_mean(ended, began, heads.HEADS["eagle"], lm_head, tmp_path / "texts", tmp_path)
-    assert better == (agreements[1] > agreements[0])
-    state = torch.load(tmp_path / "state.pt", weights_only=True)
-    assert state["step"] == 7
-    for name, weight in wanted.items():
-        torch.testing.assert_close(ended.get_parameter(name), weight)
-        assert state["model"][name].equal(ended.get_parameter(name).detach())
+    """It does so, too, if it was stopped when the checkpoint was the mean already."""
+    head, lm_head, recipe = new_head("eagle", target), in_float32(target).lm_head.weight, heads.HEADS["eagle"]
+    began, ended = ({name: torch.randn_like(p) for name, p in rounds.trained_of(head).items()} for _ in range(2))
+    save_file(began, rounds.left_weights(tmp_path, 10))
+    save_file(ended, rounds.last_step(tmp_path, 20))
+    rounds.keep([{"positions": 10}], tmp_path)
+    torch.save({"model": head.state_dict(), "step": 7}, tmp_path / "state.pt")
+    monkeypatch.setattr(rounds, "read_texts", lambda _: [text._replace(ids=held_out()) for text in some_texts()])
+    for _ in range(2):
+        found = iter(agreements)
+        monkeypatch.setattr(rounds, "agreement", lambda *_, found=found: {"gsm8k": next(found)})
+        better = rounds.take_mean(20, head, recipe, lm_head, tmp_path / "texts", tmp_path)
+        assert better == (agreements[1] > agreements[0])
+        state = torch.load(tmp_path / "state.pt", weights_only=True)
+        assert state["step"] == 7
+        for name, weight in rounds.trained_of(head).items():
+            torch.testing.assert_close(weight.data, (began[name] + ended[name]) / 2 if better else ended[name])
+            assert state["model"][name].equal(weight.data)
 
 
 def test_eagle3_learns_nothing_where_the_next_token_is_not_its_own(target: Target) -> None:
@@ -315,25 +322,35 @@ def test_medusa_has_the_layer_of_eagle_and_leaves_it_alone(target: Target, tmp_p
         heads.new_medusa(given(target))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", heads.HEADS)
-def test_a_head_learns_resumes_and_is_saved_with_a_card(
-    name: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two rounds, the second from the first one's checkpoint; a round that is finished is not done again."""
+def work_folder(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[build.Places, LlamaForCausalLM]:
+    """Return places with texts of the target, and the target that the stages find there."""
     asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(96)]
     written = texts.write(target, asked, 0.0, 24, 0)
     for folder, source in (("texts", "code"), ("bench", "gsm8k")):
         (tmp_path / folder).mkdir()
         texts.save(written, texts.Shard(source, 0.0, 0), 1.0, tmp_path / folder / "00000.safetensors")
     (tmp_path / "texts" / "questions.json").write_text(json.dumps({"kept": {"code": 96}, "gone": {"code": 1}}))
-    loaded, recipe = in_float32(target), heads.HEADS[name]
+    loaded = in_float32(target)
     monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
     monkeypatch.setattr(build, "target_folder", lambda: None)
     monkeypatch.setattr(rounds, "FREQUENT", 40)
+    monkeypatch.setattr(rounds, "DRAWN", 2)
     monkeypatch.setattr(rounds, "LEARNING_RATE", 1e-2)  # there are few steps
     monkeypatch.setattr(rounds, "LOG", 10)
-    places = build.Places(tmp_path, None, tmp_path, torch.device("cpu"))
+    return build.Places(tmp_path, None, tmp_path, torch.device("cpu")), loaded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", heads.HEADS)
+def test_a_head_learns_resumes_and_is_saved_with_a_card(
+    name: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rounds, the second from the first one's checkpoint; a round that is finished is not done again."""
+    places, loaded = work_folder(target, tmp_path, monkeypatch)
+    recipe = heads.HEADS[name]
+    monkeypatch.setattr(rounds, "mean_agreement", lambda *_: 0.0)  # so few texts would not say the same everywhere
     if name == "medusa":
         monkeypatch.setattr(build, "ROUNDS", (10_000,))
         build.STAGES["eagle"](places)
@@ -363,8 +380,35 @@ def test_a_head_learns_resumes_and_is_saved_with_a_card(
             build.STAGES[name](places)
     figures = f"| {second['heldout']['code']:.3f} | {second['bench']['gsm8k']:.3f} |"
     card = (tmp_path / "README.md").read_text()
-    assert f"| 20,000{', mean' * second['mean']} {figures}" in card
+    assert f"| 20,000 {figures}" in card
     assert f"`{recipe.part}/`" in card
+
+
+@pytest.mark.slow
+def test_a_round_that_was_stopped_at_its_end_ends_with_the_same_mean(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places, loaded = work_folder(target, tmp_path, monkeypatch)
+    folder, name, agreements = tmp_path / "draft", "fc.weight", cycle((0.0, 1.0))
+    monkeypatch.setattr(rounds, "mean_agreement", lambda *_: next(agreements))  # the mean is always better
+    monkeypatch.setattr(build, "ROUNDS", (5_000,))
+    build.STAGES["eagle"](places)
+    began = load_file(rounds.left_weights(folder, 5_000))[name]
+    monkeypatch.setattr(build, "ROUNDS", (5_000, 10_000))
+    with monkeypatch.context() as stopped:
+        stopped.setattr(rounds, "finish_round", lambda *_: next(iter(())))
+        with pytest.raises(StopIteration):
+            build.STAGES["eagle"](places)
+    mean = (began + load_file(rounds.last_step(folder, 10_000))[name]) / 2
+    build.STAGES["eagle"](places)
+    assert [each["mean"] for each in rounds.rounds(folder)] == [False, True]
+    assert not mean.equal(began)
+    assert load_file(rounds.left_weights(folder, 10_000))[name].equal(mean)
+    assert torch.load(folder / "state.pt", weights_only=True)["model"][name].equal(mean)
+    saved = load_head(folder, loaded.model.embed_tokens, loaded.lm_head)
+    assert saved.get_parameter(name).equal(mean.bfloat16().float())
+    assert [path.name for path in folder.glob("*_*.safetensors")] == ["left_10000.safetensors"]
+    assert "| 10,000, mean |" in (tmp_path / "README.md").read_text()
 
 
 def test_a_head_goes_on_from_the_pair_where_its_texts_are_gone(
