@@ -84,12 +84,12 @@ by AdamW.
 ## Agreement
 
 Share of the answers' positions where head and target have the same most probable next token, given the target's true
-states (`draft_medusa`: the same token after the next one, its first block's). Each row is what one round ended with;
+states (`draft_medusa`: the token after that, by its first block). Each row is what one round ended with;
 "mean" is the mean of its first and last weights, taken where its held-out share, averaged over the kinds of questions,
 was higher, so these are slightly favourable there. Held out: answers at all three temperatures to questions that no
 head learned from. Bench: greedy answers of up to {bench_tokens} tokens to the first turns of the bench prompts, 80
-each; nothing is chosen by them. The last logged step is that of training, over the tokens compared there, before any
-mean.
+each; the pipeline chooses nothing by them. The last logged step is that of training, over the tokens compared there,
+before any mean.
 {tables}
 
 ## Limits
