@@ -16,6 +16,7 @@ from c2t.errors import InputError
 from c2t.kernels.llama_layer import bf16_products_pay
 from c2t.models.eagle import Head
 from c2t.models.eagle3 import Eagle3Head
+from c2t.storage.atomic import new_file
 from pipelines.pair.smollm2.heads import FREQUENT, HeadRecipe
 from pipelines.pair.smollm2.losses import place_in_text
 from pipelines.pair.smollm2.shards import Text, epoch, read_texts, rows_of
@@ -179,8 +180,8 @@ def take_mean(
         give_weights(head, last)
     state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
     state["model"] |= weights_of(head)
-    torch.save(state, folder / "state.tmp")
-    (folder / "state.tmp").replace(folder / "state.pt")
+    with new_file(folder / "state.pt") as path:
+        torch.save(state, path)
     return better
 
 
