@@ -180,7 +180,9 @@ def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
 def remarks(found: tuning.Tuning) -> str:
     """Say the costs behind the predictions, and what was chosen."""
     costs, settings = found.costs, found.settings
-    target = ", ".join(f"{n}: {costs.verify.at(n) * 1e3:.3g}" for n in (1, 8, 16, 32, 64, 128, 256))
+    largest = costs.verify.sizes[-1]
+    shown = [n for n in (1, 8, 16, 32, 64, 128) if n < largest] + [largest]
+    target = ", ".join(f"{n}: {costs.verify.at(n) * 1e3:.3g}" for n in shown)
     level = ", ".join(f"{w}: {s * 1e3:.3g}" for w, s in zip(*costs.draft, strict=True))
     rest = ", ".join(
         f"{name} {over.a_round * 1e3:.2g} + {over.a_pass * 1e3:.2g} a pass" for name, over in costs.overhead.items()

@@ -180,7 +180,9 @@ def tune(
     progress(of - 3, of, "measures forwards")
     rounds = [round for each in candidates for batch in each.batches for round in batch]
     widest = ceil(max((max(round.widths, default=1) for round in rounds), default=1))
-    costs = measure(pair, typical(texts, settings.batch), widest=widest, repeats=settings.repeats, clock=clock)
+    largest = ceil(max((round.verified for round in rounds), default=1))
+    ends = {"largest": largest, "widest": widest}
+    costs = measure(pair, typical(texts, settings.batch), **ends, repeats=settings.repeats, clock=clock)
     progress(of - 2, of, "measures the rest of a round")
     race = Race(pair, texts, settings, clock)
     costs = costs._replace(overhead=overheads(costs, candidates, race))
@@ -252,18 +254,29 @@ class Race:
 
 
 def overheads(costs: Costs, candidates: Sequence[Candidate], race: Race) -> dict[str, Overhead]:
-    """Return the seconds that rounds take beyond their forwards, for each kind of policy. They are fitted on real
-    rounds of its members that draft the least and the most. InputError for texts too short to time."""
+    """Return the seconds that rounds take beyond their forwards, for each kind of policy, fitted on real rounds of its
+    `runners`. InputError for texts too short to time."""
     kinds: dict[str, list[Candidate]] = {}
-    for each in sorted(candidates, key=lambda each: each.total.draft_passes):
+    for each in candidates:
         kinds.setdefault(each.name, []).append(each)
-    runners = [each for kind in kinds.values() for each in kind[:1] + kind[1:][-1:]]
+    chosen = [each for kind in kinds.values() for each in runners(costs, kind)]
     excess: dict[str, list[tuple[int, float]]] = {name: [] for name in kinds}
-    for each, rounds in zip(runners, race.run(runners, race.fitting), strict=True):
+    for each, rounds in zip(chosen, race.run(chosen, race.fitting), strict=True):
         excess[each.name] += [(len(round.widths), seconds - costs.forwards(round)) for round, seconds in rounds]
     if not all(excess.values()):
         raise race.too_short()
     return {name: fit_overhead(*zip(*points, strict=True)) for name, points in excess.items()}
+
+
+def runners(costs: Costs, kind: Sequence[Candidate]) -> list[Candidate]:
+    """Return the members of a kind of policy whose rounds are timed: the ones that draft the least and the most of
+    those, half of all, that are fastest by their forwards alone."""
+    # A forward of many nodes is mismeasured by more than the rest of a round takes. Were rounds of such a size, which
+    # nobody would choose, fitted, the line would be wrong at the sizes that one would.
+    free = costs._replace(overhead={kind[0].name: Overhead(0.0, 0.0)})
+    fastest = sorted(kind, key=lambda each: -predict(free, each))[: max(2, ceil(len(kind) / 2))]
+    fastest.sort(key=lambda each: each.total.draft_passes)
+    return fastest[:1] + fastest[1:][-1:]
 
 
 def check(costs: Costs, ranked: Sequence[Candidate], race: Race, by_clock: Sequence[Candidate] = ()) -> list[Row]:

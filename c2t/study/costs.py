@@ -51,27 +51,29 @@ def measure(
     pair: Pair,
     texts: Sequence[Continuation],
     *,
+    largest: int,
     widest: int,
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Costs:
-    """Measure both curves for these texts as one batch, in the middle of each; `widest`: tokens of the widest draft
-    level.
+    """Measure both curves for these texts as one batch, in the middle of each, up to `largest` tokens a row for the
+    target and `widest` for the draft: more would only take time.
 
     All sizes take turns, `repeats` times after a warm-up, so that a drifting machine treats all alike.
     """
     bench = Bench(pair, texts, clock)
+    counts = (*(count for count in VERIFIED if count < largest), largest)
     widths = (*(width for width in WIDTHS if width < widest), widest)
-    verify: list[list[float]] = [[] for _ in VERIFIED]
+    verify: list[list[float]] = [[] for _ in counts]
     draft: list[list[float]] = [[] for _ in widths]
     for repeat in range(repeats + 1):
-        for measured, sizes, run in ((verify, VERIFIED, bench.verify), (draft, widths, bench.draft)):
+        for measured, sizes, run in ((verify, counts, bench.verify), (draft, widths, bench.draft)):
             for seconds, size in zip(measured, sizes, strict=True):
                 spent = run(size)
                 if repeat:
                     seconds.append(spent)
     target, level = (
-        Curve(sizes, tuple(map(statistics.median, seconds))) for sizes, seconds in ((VERIFIED, verify), (widths, draft))
+        Curve(sizes, tuple(map(statistics.median, seconds))) for sizes, seconds in ((counts, verify), (widths, draft))
     )
     return Costs(len(texts), int(bench.lengths.float().mean()), target, level, overhead={})
 

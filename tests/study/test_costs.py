@@ -81,12 +81,12 @@ def test_each_forward_is_timed_at_its_size(small_pair: Pair, monkeypatch: pytest
         now[0] += 10 * slots.shape[1]
         return expand(session, tree, slots)
 
-    monkeypatch.setattr(costs, "VERIFIED", (1, 2, 5))
+    monkeypatch.setattr(costs, "VERIFIED", (1, 2, 5, 9))
     ids = [small_pair.tokenizer(turn).input_ids for turn in TURNS[:2]]
     texts = continuations(small_pair, ids, 8, 1, Sampling())
     monkeypatch.setattr(TargetSession, "verify", slowly_verify)
     monkeypatch.setattr(DraftSession, "expand", slowly_expand)
-    found = measure(small_pair, texts, widest=5, repeats=3, clock=lambda: now[0])
+    found = measure(small_pair, texts, largest=5, widest=5, repeats=3, clock=lambda: now[0])
     assert calls == {1: 4, 2: 4, 5: 4}
     assert found.verify == Curve((1, 2, 5), (2.0, 4.0, 10.0))
     assert found.draft == Curve((1, 2, 3, 4, 5), (10.0, 20.0, 30.0, 40.0, 50.0))
