@@ -25,7 +25,7 @@ ONLY = (
 )
 
 
-# A tree for processors on which four bits come from memory faster than they are multiplied.
+# A tree of fewer nodes and one more level, for processors that multiply weights of 4 bits slower than they read them.
 NARROW = "of=threshold:threshold=0.2,K=6,W=6,levels=4"
 
 

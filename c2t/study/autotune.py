@@ -19,7 +19,7 @@ from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation
 from c2t.settings import RunSettings
 from c2t.statistics import Totals
-from c2t.study.costs import Costs, Overhead, fit_overhead, measure
+from c2t.study.costs import MOST, Costs, Overhead, fit_overhead, measure
 from c2t.study.evaluate import continuations, encode
 from c2t.study.rounds import Round, replayed, timed, together
 
@@ -180,9 +180,9 @@ def tune(
     progress(of - 3, of, "measures forwards")
     rounds = [round for each in candidates for batch in each.batches for round in batch]
     widest = ceil(max((max(round.widths, default=1) for round in rounds), default=1))
-    largest = ceil(max((round.verified for round in rounds), default=1))
-    ends = {"largest": largest, "widest": widest}
-    costs = measure(pair, typical(texts, settings.batch), **ends, repeats=settings.repeats, clock=clock)
+    largest = min(MOST, max([MOST // settings.batch, *(ceil(round.verified) for round in rounds)]))
+    middle = typical(texts, settings.batch)
+    costs = measure(pair, middle, largest=largest, widest=widest, repeats=settings.repeats, clock=clock)
     progress(of - 2, of, "measures the rest of a round")
     race = Race(pair, texts, settings, clock)
     costs = costs._replace(overhead=overheads(costs, candidates, race))
@@ -269,14 +269,20 @@ def overheads(costs: Costs, candidates: Sequence[Candidate], race: Race) -> dict
 
 
 def runners(costs: Costs, kind: Sequence[Candidate]) -> list[Candidate]:
-    """Return the members of a kind of policy whose rounds are timed: the ones that draft the least and the most of
-    those, half of all, that are fastest by their forwards alone."""
-    # A forward of many nodes is mismeasured by more than the rest of a round takes. Were rounds of such a size, which
-    # nobody would choose, fitted, the line would be wrong at the sizes that one would.
+    """Return the members of a kind of policy whose rounds are timed: the one that drafts the least, and of the others'
+    faster half, by their forwards alone, the one that drafts the most."""
+    # Not the most of all: a forward of many nodes is mismeasured by more than the rest of a round takes, and a line
+    # through such a round, which nobody would choose, is wrong for those that matter.
     free = costs._replace(overhead={kind[0].name: Overhead(0.0, 0.0)})
-    fastest = sorted(kind, key=lambda each: -predict(free, each))[: max(2, ceil(len(kind) / 2))]
-    fastest.sort(key=lambda each: each.total.draft_passes)
-    return fastest[:1] + fastest[1:][-1:]
+    ranked = sorted(kind, key=lambda each: -predict(free, each))
+    least = min(ranked, key=passes)
+    others = [each for each in ranked if passes(each) > passes(least)]
+    return [least, *([max(others[: ceil(len(others) / 2)], key=passes)] if others else [])]
+
+
+def passes(each: Candidate) -> float:
+    """Return a candidate's draft forwards a round."""
+    return each.total.draft_passes
 
 
 def check(costs: Costs, ranked: Sequence[Candidate], race: Race, by_clock: Sequence[Candidate] = ()) -> list[Row]:

@@ -15,8 +15,10 @@ from c2t.policies.round_costs import Curve
 from c2t.replay.lockstep import Continuation
 from c2t.study.rounds import Round
 
-# Sizes at which forwards are measured: some, and those on both sides of a step in the cost.
-VERIFIED = tuple(sorted({1, 2, 4, 8, 64, 65, 80, 96, 128, 129, 160, 192, 256} | edges(50)))
+MOST = 256  # tokens a row in a measured forward of the target; larger ones are guessed from the last two
+# Sizes at which forwards are measured, up to the largest that is asked for: some, and those on both sides of a step in
+# the cost.
+VERIFIED = tuple(sorted({1, 2, 4, 8, 64, 65, 80, 96, 128, 129, 160, 192, MOST} | edges(50)))
 WIDTHS = tuple(sorted({1, 2, 3, 4, 8, 10, 24, 32, 48, 64} | edges(20)))
 
 
@@ -56,8 +58,8 @@ def measure(
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Costs:
-    """Measure both curves for these texts as one batch, in the middle of each, up to `largest` tokens a row for the
-    target and `widest` for the draft: more would only take time.
+    """Measure both curves for these texts as one batch, in the middle of each. largest, widest: tokens a row of the
+    largest forward of the target and of the draft.
 
     All sizes take turns, `repeats` times after a warm-up, so that a drifting machine treats all alike.
     """

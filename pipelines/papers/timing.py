@@ -18,7 +18,7 @@ from c2t.policies import C2T, Eagle2
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.statistics import Trace, total
-from c2t.study.costs import Curve, measure
+from c2t.study.costs import MOST, Curve, measure
 from pipelines.papers import drawing
 from pipelines.papers.report import Report, Reproduction
 from pipelines.papers.study import Study
@@ -102,7 +102,6 @@ def _timed(counts: Any, seconds: Counter[str]) -> Timed:
 K, LEVELS = 15, 10  # section 5.4
 SIZES = (15, 30, 60, 100, 160)  # N of EAGLE-2
 BETAS = (0.85, 0.65, 0.5, 0.3)
-LARGEST = 256  # tokens in a timed forward: more than any of these trees
 REPEATS = 15
 STEP = 1.1  # a rise from one token to the next that counts as a step: more than clocks vary by
 
@@ -117,8 +116,8 @@ def figure5(study: Study, clock: Callable[[], float] | None = None) -> Report:
     policies |= {f"C2T beta={beta:g}": C2T(study.classifier(), beta, K, K, LEVELS) for beta in BETAS}
     with steady_clock(study.pair.target.device) as steady:
         clock = clock or steady
-        texts, ends = study.texts(LEVELS)[:1], {"largest": LARGEST, "widest": K}
-        curve = measure(study.pair, texts, **ends, repeats=REPEATS, clock=clock).verify
+        texts = study.texts(LEVELS)[:1]
+        curve = measure(study.pair, texts, largest=MOST, widest=K, repeats=REPEATS, clock=clock).verify
         found = timed(study.pair, policies, study.encoded.ids, study.settings.max_new_tokens, study.sampling, clock)
     eagle2 = {name: one for name, one in found.items() if name.startswith("EAGLE-2")}
     drawn, (steps, totals, equal) = drawing.panels(3)

@@ -15,7 +15,7 @@ from c2t.prompts import Prompt
 from c2t.sampling import Sampling
 from c2t.statistics import Totals
 from c2t.study import autotune as tuning
-from c2t.study.autotune import Candidate, Race, Row, TuneSettings, candidate, overheads, predict, tune, typical
+from c2t.study.autotune import Candidate, Race, Row, TuneSettings, candidate, overheads, predict, runners, tune, typical
 from c2t.study.costs import Costs, Curve, Overhead
 from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
@@ -63,8 +63,15 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Curve, Curve], None]:
     """Costs come from these curves instead of being measured, overheads are nothing."""
 
     def use(verify: Curve, draft: Curve) -> None:
+        def most(batch: int) -> int:
+            """Rounds are measured up to 12 tokens a row, the largest tree's, and up to 14 in all rows."""
+            return max(12, 14 // batch)
+
+        monkeypatch.setattr(tuning, "MOST", 14)
+
         def measured(_pair: Pair, texts: list, *, largest: int, widest: int, repeats: int, clock: Callable) -> Costs:
-            assert largest > widest == 4  # the root is verified, too
+            assert widest == 4
+            assert largest == most(len(texts))
             assert repeats == 1
             return Costs(len(texts), 10, verify, draft, {})
 
@@ -172,7 +179,7 @@ def test_predictions_are_checked_on_other_batches_than_overheads_are_fitted_on(s
 
 
 class MadeUpRace(Race):
-    """Rounds take twice their forwards and 0.1 s a pass; plain ones 0.5 s more."""
+    """Rounds take their forwards and 0.1 s a pass; plain ones 0.5 s more."""
 
     settings, fitting, checking = SETTINGS, range(1), range(1, 2)
 
@@ -194,11 +201,19 @@ def test_overheads_are_fitted_for_each_kind_on_members_that_are_fast_by_their_fo
     plain = candidate(Plain(), [[a_round(1, (), 1), a_round(1, (), 1)]], 1)
     race = MadeUpRace(costs)
     found = overheads(costs, [plain, *chains], race)
-    assert [each.policy for each in race.ran] == [Plain(), Chain(2), Chain(4)]  # 1, 5 and 6 are slower
+    assert [each.policy for each in race.ran] == [Plain(), Chain(1), Chain(4)]  # 5 and 6 are slower
     assert found["plain"] == pytest.approx((0.5, 0.0))
     assert found["chain"] == pytest.approx((0.0, 0.1))
     with pytest.raises(InputError, match="too short to time"):
         overheads(costs, [candidate(Plain(), [[a_round(1, (), 1)]], 1)], race)
+
+
+def test_of_members_that_draft_as_often_the_fastest_is_timed() -> None:
+    trees = [
+        candidate(Eagle2(K=4, levels=2, N=N), [[a_round(1, (), 1), a_round(N, (1, 1), new)]], 1)
+        for N, new in ((60, 3), (8, 4), (12, 2))
+    ]
+    assert [each.policy.N for each in runners(costs_of(FLAT, FLAT), trees)] == [8]
 
 
 def test_costs_are_measured_on_texts_of_middle_length(small_pair: Pair) -> None:

@@ -86,9 +86,9 @@ def test_each_forward_is_timed_at_its_size(small_pair: Pair, monkeypatch: pytest
     texts = continuations(small_pair, ids, 8, 1, Sampling())
     monkeypatch.setattr(TargetSession, "verify", slowly_verify)
     monkeypatch.setattr(DraftSession, "expand", slowly_expand)
-    found = measure(small_pair, texts, largest=5, widest=5, repeats=3, clock=lambda: now[0])
-    assert calls == {1: 4, 2: 4, 5: 4}
-    assert found.verify == Curve((1, 2, 5), (2.0, 4.0, 10.0))
+    found = measure(small_pair, texts, largest=7, widest=5, repeats=3, clock=lambda: now[0])
+    assert calls == {1: 4, 2: 4, 5: 4, 7: 4}
+    assert found.verify == Curve((1, 2, 5, 7), (2.0, 4.0, 10.0, 14.0))
     assert found.draft == Curve((1, 2, 3, 4, 5), (10.0, 20.0, 30.0, 40.0, 50.0))
     assert found.batch == 2
     assert min(map(len, ids)) < found.prefix < max(map(len, ids)) + 8
