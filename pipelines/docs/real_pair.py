@@ -88,7 +88,20 @@ def trees() -> str:
     run = lines(TREES)[0]["configuration"]
     told = f"searched on {-(-run['prompts'] // 2)} prompts and judged on {run['prompts'] // 2} others of three sets, "
     told += f"{run['max_new_tokens']} new tokens"
-    return table(columns, rows, source(lines(TREES)[-1], told, "95 % intervals by prompt"))
+    return table(columns, rows, _sources(told, "95 % intervals by prompt"))
+
+
+def _sources(*settings: str) -> str:
+    """Return where and when the rows were measured, a line for each commit."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in conditions():
+        found.setdefault(line["commit"], []).append(line)
+    notes = []
+    for some in found.values():
+        runs = [line["configuration"] for line in some]
+        which = ", ".join(f"{run['draft']} at T = {run['temperature']:g}" for run in runs)
+        notes.append(source(some[-1], which, *settings))
+    return "\n".join(notes)
 
 
 def _ratio(row: list[Any] | None, place: int) -> str:
@@ -107,7 +120,7 @@ def reliability() -> str:
             rows.append((where, name, *(by_depth.get(depth, "") for depth in range(1, 6))))
             where = ""
     columns = ("draft, text", "data set", *(f"token {depth}" for depth in range(1, 6)))
-    return table(columns, rows, source(lines(TREES)[-1], "most probable token: mean probability, share accepted"))
+    return table(columns, rows, _sources("most probable token: mean probability, share accepted"))
 
 
 def two_heads() -> str:
