@@ -92,10 +92,10 @@ def trees() -> str:
 
 
 def _sources(*settings: str) -> str:
-    """Return where and when the rows were measured, a line for each commit."""
+    """Return where and when the rows were measured, a line for each commit, day and machine."""
     found: dict[str, list[dict[str, Any]]] = {}
     for line in conditions():
-        found.setdefault(line["commit"], []).append(line)
+        found.setdefault(source(line), []).append(line)
     notes = []
     for some in found.values():
         runs = [line["configuration"] for line in some]
