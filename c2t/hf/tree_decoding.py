@@ -23,6 +23,7 @@ from c2t.hf.texts import Texts
 from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.pairs import check_draft, default_policy, load_draft
 from c2t.models.target import ATTENTION, Target
+from c2t.models.versions import Version
 from c2t.playable import check_playable, check_policy
 from c2t.policies import C2T
 from c2t.policies.spec import parse
@@ -131,9 +132,9 @@ class CallersTarget(Target):
     hooked = False
 
     @property
-    def packed(self):
-        """See `Target.packed`."""
-        return None if self.hooked else super().packed
+    def version(self) -> Version | None:
+        """See `Target.version`."""
+        return None if self.hooked else super().version
 
 
 class Loaded(NamedTuple):

@@ -17,7 +17,8 @@ from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
 from c2t.models.own_tokens import OwnTokens
 from c2t.models.packed_heads import PackedHead, llama_layers, packed
-from c2t.models.projection import Projection, version_of
+from c2t.models.projection import Projection
+from c2t.models.versions import Version, Versions
 from c2t.protocols import DraftVocabulary, Grown, Root
 from c2t.ragged import Ragged
 from c2t.tree import Tree
@@ -43,7 +44,8 @@ class EagleDraft:
             self.all_rows = weight.detach() if head.shares_lm_head else None
             own = rows_of(lm_head, head.tokens) if own is None else own
         self.lm_head = Projection(lm_head if own is None else own, rounded)
-        self._forms: dict[str, tuple[list, Any]] = {}
+        self._versions = Versions()
+        self._forms: dict[str, tuple[Version, Any]] = {}
 
     @property
     def hidden_size(self) -> int:
@@ -65,7 +67,7 @@ class EagleDraft:
 
     def _form(self, name: str, make: Callable[[], Any]) -> Any:
         """Return the head in a form for decoding, made again when its weights have changed."""
-        version = [version_of(weight) for weight in self.head.parameters()]
+        version = self._versions.of(self.head.parameters())
         if self._forms.get(name, (None,))[0] != version:
             self._forms[name] = version, make()
         return self._forms[name][1]

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from c2t.kernels.llama_layer import Kind, PackedMatrix, kernels, rounds
+from c2t.models.versions import Version, Versions
 
 ROWS = 16  # oneDNN's order is chosen for so many rows; other numbers work as well
 
@@ -30,9 +31,6 @@ class OneDNNMatrix:
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
 
 
-Version = tuple[int, int, tuple[float, ...]]
-LOOKED_AT = 16  # values of a weight that are a part of its version
-
 # By layer, and whether they are rounded.
 _COPIES: WeakKeyDictionary[nn.Module, dict[bool, tuple[Version, PackedMatrix | OneDNNMatrix]]] = WeakKeyDictionary()
 
@@ -47,7 +45,7 @@ class Projection:
 
     def __init__(self, linear: nn.Module, rounded: bool = False):
         self.linear, self.rounded = linear, rounded and rounds(linear.get_parameter("weight").shape[1])
-        self._look: Tensor | None = None
+        self._versions = Versions()
 
     def __call__(self, x: Float[Tensor, "*R F"]) -> Float[Tensor, "*R V"]:
         kind = packing_of(self.linear)
@@ -63,9 +61,7 @@ class Projection:
     def copy(self, kind: type[PackedMatrix] | type[OneDNNMatrix]) -> PackedMatrix | OneDNNMatrix:
         """Return the packed copy of the weights as they are now."""
         weight: Tensor = self.linear.weight
-        if self._look is None or self._look.data_ptr() != weight.data_ptr():
-            self._look = look_at(weight)
-        version, copies = version_of(weight, self._look), _COPIES.setdefault(self.linear, {})
+        version, copies = self._versions.of([weight]), _COPIES.setdefault(self.linear, {})
         copy = copies.get(self.rounded)
         if copy is None or copy[0] != version:
             packing = (Kind.of(weight, self.rounded),) if kind is PackedMatrix else ()
@@ -85,22 +81,3 @@ def packing_of(linear: nn.Module) -> type[PackedMatrix] | type[OneDNNMatrix] | N
     if linear.weight.dtype in (torch.float32, torch.bfloat16) and kernels() is not None:
         return PackedMatrix
     return OneDNNMatrix if ONEDNN and linear.weight.dtype == torch.float32 else None
-
-
-def version_of(weight: Tensor, look: Tensor | None = None) -> Version:
-    """Return a value that changes whenever the weight does. look: what `look_at` returned for it before.
-
-    Two kinds of changes have no version in torch: those of tensors made in inference mode, and those through
-    `weight.data`, as PEFT merges adapters. On a CPU some values tell them; elsewhere a look would wait for the device.
-    """
-    version = 0 if weight.is_inference() else weight._version
-    values = (look_at(weight) if look is None else look).tolist()
-    return weight.data_ptr(), version, tuple(values)
-
-
-def look_at(weight: Tensor) -> Tensor:
-    """Return a view of the few values of a weight that are a part of its version."""
-    if weight.device.type != "cpu" or not weight.is_contiguous():
-        return torch.empty(0)
-    flat = weight.detach().view(-1)
-    return flat[:: max(1, len(flat) // LOOKED_AT)]

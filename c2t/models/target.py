@@ -22,8 +22,9 @@ from c2t.kv_pool import KVPool
 from c2t.models.attention import TREE_ATTENTION, check_heads, tree_arguments
 from c2t.models.packed_llama import PackedLlama
 from c2t.models.prefixes import Beginning, Prefixes, behind, joined, unpadded
-from c2t.models.projection import Projection, version_of
+from c2t.models.projection import Projection
 from c2t.models.row_attention import RowAttention
+from c2t.models.versions import Version, Versions
 from c2t.ragged import Ragged, SlotLogits
 from c2t.tree import Tree
 
@@ -82,20 +83,31 @@ class Target:
         self._project = Projection(self.lm_head, rounded)
         self.tapped: dict[int, Tensor | None] = {}  # inputs of the tapped layers in the last forward
         self._hooks: list[RemovableHandle] = []
-        self._packed: tuple[list, PackedLlama] | None = None
+        self._versions = Versions()
+        self._packed: tuple[Version, PackedLlama] | None = None
         self.prefixes: Prefixes | None = None  # of prompts that were read; whoever serves many gives room for them
 
     @property
-    def packed(self) -> PackedLlama | None:
-        """The model's packed form for decoding on a CPU, made again when its weights have changed; None if it has
-        none. InputError if one in int8 has none any more."""
+    def version(self) -> Version | None:
+        """Version of the weights that the packed form is made of; None if the model has no such form. InputError if
+        one in int8 has none any more."""
         if self.has_tree_attention or self.is_split or not PackedLlama.serves(self.model):
             if self.rounded:
                 raise InputError(
                     "the target's layers were changed, and are not what runs in int8 any more: load it again"
                 )
             return None
-        version = [version_of(weight) for weight in self.model.parameters()]
+        return self._versions.of(self.model.parameters())
+
+    @property
+    def packed(self) -> PackedLlama | None:
+        """The model's packed form for decoding on a CPU; None if it has none. InputError: see `version`."""
+        return self.packed_of(self.version)
+
+    def packed_of(self, version: Version | None) -> PackedLlama | None:
+        """Return the packed form of weights of this version, made again if it was of others."""
+        if version is None:
+            return None
         if self._packed is None or self._packed[0] != version:
             self._packed = version, PackedLlama(self.model, self.rounded, self.coarse)
             self._forget()
@@ -262,19 +274,20 @@ class TargetSession:
     """
 
     def __init__(self, target: Target):
-        self.target, self.packed = target, target.packed
+        self.target, self.version = target, target.version
+        self.packed = target.packed_of(self.version)
         self.cache = KVPool(target.config.num_hidden_layers)
 
     @cached_property
     def rehearsal(self) -> "TargetSession":
-        """A session of the target's coarse form that goes on in this one's cache."""
+        """A session of the target's coarse form that goes on in this one's cache. InputError where there is none."""
         session, target = copy.copy(self), self.target.rehearsal
-        target.tapped = dict.fromkeys(self.target.taps)  # which a packed form fills without hooks
-        session.target, session.packed = target, target.packed
-        if (self.packed is None) != (session.packed is None):  # their caches differ
+        if self.version is None and target.rounded:
             raise InputError(
                 "the target cannot rehearse in 4 bits: its layers have hooks or were changed; choose another policy"
             )
+        target.tapped = dict.fromkeys(self.target.taps)  # which a packed form fills without hooks
+        session.target, session.packed = target, target.packed_of(self.version)
         return session
 
     def forward(

