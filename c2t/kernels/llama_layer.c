@@ -109,6 +109,8 @@ typedef struct {
         sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], left, four);                                                   \
         sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], right, four);                                                  \
     }
+/* GCC 12 reads y before the last products are added, and has no registers for both: 8 rows took a tenth longer. */
+#define KEEP_SUMS __asm__ volatile("" ::: "memory")
 #define PASS_OF_BYTES(COUNT)                                                                                      \
     static void bytes_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {            \
         const uint32_t *w = panel, *x = inputs;                                                                   \
@@ -124,6 +126,7 @@ typedef struct {
                 __m512i left = _mm512_loadu_si512(w), right = _mm512_loadu_si512(w + W);                          \
                 ADD_FOUR(COUNT);                                                                                  \
             }                                                                                                     \
+            if (COUNT > 4) KEEP_SUMS;                                                                             \
             for (int r = 0; r < COUNT; r++)                                                                       \
                 for (int side = 0; side < 2; side++)                                                              \
                     AT(y[r] + side * W) += (vector)_mm512_cvtepi32_ps(sum[r][side]) * of[r * apart].scale;        \
@@ -158,6 +161,7 @@ typedef struct {
                 __m512i right = _mm512_and_si512(_mm512_srli_epi32(both, 4), low);                                \
                 ADD_FOUR(COUNT);                                                                                  \
             }                                                                                                     \
+            if (COUNT > 6) KEEP_SUMS;                                                                             \
             for (int r = 0; r < COUNT; r++) {                                                                     \
                 const block *its = of + r * apart + b;                                                            \
                 float all = its->sums[part];                                                                      \

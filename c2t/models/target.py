@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from c2t.errors import InputError
+from c2t.kernels.llama_layer import PackedMatrix
 from c2t.kernels.tree_mask import TreeMask
 from c2t.kv_cache import KVCache
 from c2t.kv_pool import KVPool
@@ -112,6 +113,11 @@ class Target:
             self._packed = version, PackedLlama(self.model, self.rounded, self.coarse)
             self._forget()
         return self._packed[1]
+
+    @property
+    def packed_lm_head(self) -> PackedMatrix | None:
+        """The packed copy of the LM head's weights as they are now; None if it has none."""
+        return self._project.packed()
 
     @cached_property
     def rehearsal(self) -> "Target":
@@ -274,9 +280,14 @@ class TargetSession:
     """
 
     def __init__(self, target: Target):
-        self.target, self.version = target, target.version
-        self.packed = target.packed_of(self.version)
+        self.version = target.version
+        self._take(target)
         self.cache = KVPool(target.config.num_hidden_layers)
+
+    def _take(self, target: Target) -> None:
+        """Go on with this target, with its weights as they are now."""
+        self.target, self.packed = target, target.packed_of(self.version)
+        self._lm_head = None if self.packed is None else target.packed_lm_head
 
     @cached_property
     def rehearsal(self) -> "TargetSession":
@@ -287,7 +298,7 @@ class TargetSession:
                 "the target cannot rehearse in 4 bits: its layers have hooks or were changed; choose another policy"
             )
         target.tapped = dict.fromkeys(self.target.taps)  # which a packed form fills without hooks
-        session.target, session.packed = target, target.packed_of(self.version)
+        session._take(target)
         return session
 
     def forward(
@@ -339,7 +350,7 @@ class TargetSession:
             caches = [self.cache.prefix(layer, row) for layer in range(len(self.cache.buffers))]
             prefixes.keep(prompt, Beginning(caches, features[row, : len(prompt)]))
         number = torch.arange(len(last), device=last.device)[:, None]
-        return Verified(SlotLogits(self.target.logits(last[None])[0], number), features)
+        return Verified(SlotLogits(self._logits(last), number), features)
 
     def verify(self, tree: Tree) -> Verified:
         """Run one forward over the trees; nothing is committed until `commit`."""
@@ -349,7 +360,10 @@ class TargetSession:
         rows = Ragged.of(real)
         hidden = self.forward(tree.token, tree.positions(self.cache.lengths), tree.ancestors(), rows, tree)
         features = rows.back(self.target.features(hidden[None])[0])
-        return Verified(SlotLogits(self.target.logits(hidden[None])[0], rows.place), features)
+        return Verified(SlotLogits(self._logits(hidden), rows.place), features)
+
+    def _logits(self, hidden: Float[Tensor, "R H"]) -> Float[Tensor, "R V"]:
+        return self.target.logits(hidden[None])[0] if self._lm_head is None else self._lm_head(hidden)
 
     def peek(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
         """Return the next token's logits after a root; nothing is committed."""
