@@ -106,13 +106,8 @@ def generate(
         rates = acceptance.lookup(loaded, temperature, rule)
         if policy is None and beta is None:
             policy = shared.of_a_text(loaded, classifier)
-        chosen = parse(
-            "c2t" if policy is None else policy,
-            shared.classifier(loaded, classifier),
-            rates,
-            shared.costs(loaded, tp),
-            beta=beta,
-        )
+        specs = ["c2t" if policy is None else policy]
+        (chosen,) = shared.policies(loaded, classifier, specs, rates, shared.costs(loaded, tp), beta=beta)
     if beta is not None and getattr(chosen, "beta", None) != beta:
         raise InputError(
             f"--beta {beta:g} cannot be applied to the policy {describe(chosen, brief=True)}: give it with --policy c2t"
@@ -228,7 +223,7 @@ def bench(
         usual = batching.DEFAULT_POLICIES if batch else benchmark.DEFAULT_POLICIES
         default = "plain" if tuned else usual
         specs = shared.usual(loaded, classifier, benchmark.specs(default))
-    compared = [parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded)) for spec in specs]
+    compared = shared.policies(loaded, classifier, specs, rates, shared.costs(loaded))
     if tuned:
         sizes = several.batches if several else (1,)
         choices = [_tuned(loaded, size) for size in sizes]
@@ -290,7 +285,8 @@ def _tuned(pair: Pair, batch: int, tensor_parallel: bool = False) -> tuple[Pair,
     entry = tuning.lookup(tuning.key(pair, batch))
     pair = with_ngrams(pair) if entry.ngrams else pair
     costs = shared.costs(pair, tensor_parallel)
-    return pair, parse(entry.policy, shared.classifier(pair, entry.classifier), costs=costs), entry
+    classifier = shared.Classifier(pair.name, entry.classifier, pair.target.device)
+    return pair, parse(entry.policy, classifier, costs=costs), entry
 
 
 def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from c2t.classifier import TreeClassifier
 from c2t.cli import options as o
-from c2t.cli import terminal
+from c2t.cli import shared, terminal
 from c2t.hf.export import export
 from c2t.models.pairs import default_policy
 from c2t.policies.spec import describe, parse
@@ -41,9 +40,10 @@ def export_hub(
     or from the Hub where it is uploaded. The classifier is in it; the draft is named by its id.
     """
     name = pair or checkpoints.DEFAULT_PAIR
-    own = name if classifier is None else classifier
+    network = shared.Classifier(name, classifier)
     spec = policy or (default_policy(name) if classifier is None else "c2t")
-    chosen = parse(spec, lambda given=None: TreeClassifier.from_pretrained(own if given is None else given))
+    chosen = parse(spec, network)
+    network.check()
     place = out or checkpoints.local_of(name, "hub")
     if target is None:
         target = hub_target(name) if draft is None else None

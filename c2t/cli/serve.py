@@ -8,7 +8,7 @@ from c2t.cli import options as o
 from c2t.cli import shared, terminal
 from c2t.decoder import SpeculativeDecoder
 from c2t.models.prefixes import LIMIT, Prefixes
-from c2t.policies.spec import describe, parse
+from c2t.policies.spec import describe
 from c2t.stopping import Stopped
 from c2t.study import acceptance
 
@@ -50,7 +50,7 @@ def serve(
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     spec = policy or shared.of_a_server(loaded, classifier)
     rates = acceptance.lookup(loaded, 0.0, None)
-    chosen = parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded))
+    (chosen,) = shared.policies(loaded, classifier, [spec], rates, shared.costs(loaded))
     loaded.target.prefixes = Prefixes(prefix_memory * 2**20)
     decoder = SpeculativeDecoder(loaded, chosen)
     decoder.warm_up()

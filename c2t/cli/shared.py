@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,7 +17,9 @@ from c2t.kept_costs import costs_of
 from c2t.models.pairs import UNLEARNED, Pair, load_pair, usual_policy
 from c2t.models.tensor_parallel import local_device
 from c2t.policies.round_costs import RoundCosts
+from c2t.policies.spec import parse
 from c2t.prompts import Prompt, read_prompts
+from c2t.protocols import Policy
 from c2t.storage import paths as checkpoints
 
 WORKERS = 2  # of --ray
@@ -66,9 +69,41 @@ def read(files: list[Path]) -> list[Prompt]:
     return [prompt for path in files for prompt in read_prompts(path)]
 
 
-def classifier(pair: Pair, reference: str | None) -> Callable[..., TreeClassifier]:
-    own = pair.name if reference is None else reference
-    return lambda name=None: TreeClassifier.from_pretrained(own if name is None else name, device=pair.target.device)
+class Classifier:
+    """Function that loads the classifier of --classifier, or else a pair's own, for the policies that read one."""
+
+    def __init__(self, pair: str, reference: str | None, device: torch.device | None = None):
+        self.pair, self.reference, self.device, self.asked = pair, reference, device, False
+
+    def __call__(self, name: str | None = None) -> TreeClassifier:
+        """Load it, or the one of another name."""
+        self.asked |= name is None
+        own = self.pair if self.reference is None else self.reference
+        return TreeClassifier.from_pretrained(own if name is None else name, device=self.device or "cpu")
+
+    def check(self) -> None:
+        """Raise InputError if the user has named a classifier that no policy has asked for."""
+        if self.reference is not None and not self.asked:
+            raise InputError(
+                f"--classifier {self.reference}: no policy here reads a classifier; give one that does, as c2t, or "
+                "leave the option out"
+            )
+
+
+def policies(
+    pair: Pair,
+    reference: str | None,
+    specs: Sequence[str],
+    rates: Callable[[float], tuple[float, ...]] | None,
+    costs: Callable[..., RoundCosts],
+    **defaults: Any,
+) -> list[Policy]:
+    """Return the policies that these texts describe, see `parse`. reference: of --classifier; InputError if none of
+    them reads one."""
+    classifier = Classifier(pair.name, reference, pair.target.device)
+    found = [parse(spec, classifier, rates, costs, **defaults) for spec in specs]
+    classifier.check()
+    return found
 
 
 def costs(pair: Pair, tensor_parallel: bool = False) -> Callable[..., RoundCosts]:

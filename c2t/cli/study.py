@@ -93,7 +93,9 @@ def sweep(
     rates = acceptance.lookup(loaded, temperature, rule)
     if grid == sweeping.DEFAULT_GRID:
         grid = ",".join(shared.usual(loaded, classifier, split(grid)))
-    candidates = sweeping.candidates(grid, shared.classifier(loaded, classifier), rates, shared.costs(loaded))
+    network = shared.Classifier(loaded.name, classifier, loaded.target.device)
+    candidates = sweeping.candidates(grid, network, rates, shared.costs(loaded))
+    network.check()
     candidates += sweeping.oracles() if oracle else []
     file = out or checkpoints.root() / "data" / "sweep" / f"{loaded.name}.jsonl"
     others = [file.with_suffix(".png"), *([Path(json)] if json else [])]

@@ -13,7 +13,7 @@ from c2t.kept_costs import costs_of, measure_and_keep
 from c2t.models.packed_llama import PackedLlama
 from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.round_costs import RoundCosts
-from c2t.policies.spec import parse, split
+from c2t.policies.spec import split
 from c2t.progress import working
 from c2t.prompts import default_prompts
 from c2t.protocols import Policy
@@ -119,7 +119,7 @@ def tune(
     def costs(policy: Policy, file: str | None = None) -> RoundCosts:
         return costs_of(loaded, policy, file) if file else measure_and_keep(loaded, policy, turns, settings.repeats)
 
-    candidates = [parse(spec, shared.classifier(loaded, classifier), costs=costs) for spec in specs]
+    candidates = shared.policies(loaded, classifier, specs, None, costs)
     if policies == tuning.DEFAULT_CANDIDATES and (flags or PackedLlama.why_not_rounded(loaded.target.model)):
         candidates = [policy for policy in candidates if not isinstance(policy, Rehearsed)]
     if flags:

@@ -8,7 +8,6 @@ import typer
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
 from c2t.errors import InputError
-from c2t.policies.spec import parse
 from c2t.sampling import Sampling
 from c2t.stopping import Stopped
 from c2t.storage.atomic import write_text
@@ -90,7 +89,7 @@ def view(
     rates = acceptance.lookup(loaded, temperature, rule)
     viewer = Viewer(
         loaded,
-        [parse(spec, shared.classifier(loaded, classifier), rates, shared.costs(loaded)) for spec in specs],
+        shared.policies(loaded, classifier, specs, rates, shared.costs(loaded)),
         prompt,
         max_new_tokens=max_new_tokens,
         sampling=Sampling(temperature, seed=seed),
