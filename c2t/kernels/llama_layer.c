@@ -435,26 +435,42 @@ static inline void score_in_tiles(const queries *of, const void *const *from, co
 }
 #endif
 
-/* Means of the values of `slots` slots, by the weights of some queries from q on: the sums run over the slots one by one,
-   so that one without weight changes nothing, wherever it stands. */
+/* Queries that are mixed together, and vectors of a value's numbers: their sums fit into the registers. */
+#if W == 16
+#define MIXED 5
+#else
+#define MIXED 4
+#endif
+#define WIDE (W / 4)
+
+/* Means of numbers d and on, `vectors` vectors of them, of the values of `slots` slots, by the weights of some queries from
+   q on: the sums run over the slots one by one, so that one without weight changes nothing, wherever it stands. whole: sums
+   of the weights, made with the first numbers. */
+static inline __attribute__((always_inline)) void mix_part(const queries *of, long q, const int some, const float *weights,
+                                                           long stride, const void *values, long slots, long dim, long d,
+                                                           const int vectors, vector *whole, const int kind) {
+    vector sum[MIXED][WIDE] = {{{0}}};
+    for (long j = 0; j < slots; j++) {
+        vector value[WIDE];
+        _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++) value[v] = number(values, j * dim + d + v * W, kind);
+        _Pragma("GCC unroll 5") for (int i = 0; i < some; i++) {
+            vector weight = (vector){0} + weights[(q + i) * stride + j];
+            _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++) sum[i][v] += weight * value[v];
+            if (d == 0) whole[i] += weight;
+        }
+    }
+    for (int i = 0; i < some; i++)
+        for (int v = 0; v < vectors; v++) put(of->to[q + i], d + v * W, sum[i][v] / whole[i], of->kind);
+}
+
 static inline __attribute__((always_inline)) void mix(const queries *of, long q, const int some, const float *weights,
                                                       long stride, const void *values, long slots, long dim,
                                                       const int kind) {
-    const vector ones = (vector){0} + 1.0f;
-    vector whole[W / 2] = {{0}};
-    for (long d = 0; d < dim; d += 2 * W) {
-        vector sum[W / 2][2] = {{{0}}};
-        for (long j = 0; j < slots; j++) {
-            vector left = number(values, j * dim + d, kind), right = number(values, j * dim + d + W, kind);
-            _Pragma("GCC unroll 8") for (int i = 0; i < some; i++) {
-                float weight = weights[(q + i) * stride + j];
-                sum[i][0] += weight * left, sum[i][1] += weight * right;
-                if (d == 0) whole[i] += weight * ones;
-            }
-        }
-        for (int i = 0; i < some; i++)
-            for (int side = 0; side < 2; side++) put(of->to[q + i], d + side * W, sum[i][side] / whole[i], of->kind);
-    }
+    vector whole[MIXED] = {{0}};
+    long d = 0;
+#define MIX_PART(VECTORS) mix_part(of, q, some, weights, stride, values, slots, dim, d, VECTORS, whole, kind)
+    for (; d + WIDE * W <= dim; d += WIDE * W) MIX_PART(WIDE);
+    if (d < dim) MIX_PART(2);
 }
 
 /* Attention of some queries, rounded as the keys are, over `prefix` slots that all of them see, and the `slots` behind
@@ -494,12 +510,21 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
             AT(own + j) = choose(score > -INFINITE, exponential((score - peak) * scale), (vector){0});
         }
     }
-    long q = 0;
-#define MIX(COUNT) mix(of, q, COUNT, weights, stride, values, seen, dim, kind)
-    for (; q + W / 2 <= of->count; q += W / 2) MIX(W / 2);
-    for (; q + W / 4 <= of->count && of->count - q != 6; q += W / 4) MIX(W / 4);
-    for (; q + 3 <= of->count; q += 3) MIX(3);
-    for (; q < of->count; q++) MIX(1);
+    long parts = (of->count + MIXED - 1) / MIXED;
+    for (long part = 0, q = 0, to; part < parts; part++, q = to) {
+        to = (part + 1) * of->count / parts;
+#define MIX(COUNT)                                                                                                \
+    case COUNT: mix(of, q, COUNT, weights, stride, values, seen, dim, kind); break
+        switch (to - q) {
+            MIX(1);
+            MIX(2);
+            MIX(3);
+            MIX(4);
+#if MIXED == 5
+            MIX(5);
+#endif
+        }
+    }
 }
 
 static void attend(const queries *of, const void *keys, const void *values, long prefix, long slots, long dim, long kind,
@@ -514,6 +539,8 @@ static void attend(const queries *of, const void *keys, const void *values, long
         ATTEND_IN(FLOATS);
 }
 
+#define FEW 4 /* queries for which a thread meets keys and values that another one has met */
+
 /* Attention of all tokens, whose queries are in qkv; y: (rows, heads dim), the inputs of `out`. */
 static void attention(const layer *l, const float *qkv, const void *keys, long rows, const cache *c, const sight *s,
                       float *weights, void *y) {
@@ -523,6 +550,8 @@ static void attention(const layer *l, const float *qkv, const void *keys, long r
     for (long from = 0, to; from < rows; from = to) {
         for (to = from + 1; to < rows && s->first[to] == s->first[from]; to++) {}
         long all = (to - from) * group, parts = (all + W - 1) / W;
+        if (to - from == rows) /* one text: as many items for each thread, if they are not too small */
+            while (parts * l->kv_heads % threads && all / (parts + 1) >= FEW) parts++;
         for (long part = 0; part < parts; part++)
             for (long h = 0; h < l->kv_heads; h++) {
                 if (item++ % threads != mine) continue;
