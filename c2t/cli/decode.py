@@ -217,6 +217,8 @@ def bench(
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
+    if tuned and policies is None and classifier is not None:
+        raise InputError("--tuned has a classifier of its own: leave --classifier out, or give --policies that read it")
     if policies is not None:
         specs = benchmark.specs(policies)
     else:

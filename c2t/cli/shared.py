@@ -72,14 +72,14 @@ def read(files: list[Path]) -> list[Prompt]:
 class Classifier:
     """Function that loads the classifier of --classifier, or else a pair's own, for the policies that read one."""
 
-    def __init__(self, pair: str, reference: str | None, device: torch.device | None = None):
+    def __init__(self, pair: str, reference: str | None, device: torch.device | str = "cpu"):
         self.pair, self.reference, self.device, self.asked = pair, reference, device, False
 
     def __call__(self, name: str | None = None) -> TreeClassifier:
         """Load it, or the one of another name."""
         self.asked |= name is None
         own = self.pair if self.reference is None else self.reference
-        return TreeClassifier.from_pretrained(own if name is None else name, device=self.device or "cpu")
+        return TreeClassifier.from_pretrained(own if name is None else name, device=self.device)
 
     def check(self) -> None:
         """Raise InputError if the user has named a classifier that no policy has asked for."""

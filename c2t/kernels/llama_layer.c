@@ -443,12 +443,13 @@ static inline void score_in_tiles(const queries *of, const void *const *from, co
 #endif
 #define WIDE (W / 4)
 
-/* Means of numbers d and on, `vectors` vectors of them, of the values of `slots` slots, by the weights of some queries from
-   q on: the sums run over the slots one by one, so that one without weight changes nothing, wherever it stands. whole: sums
-   of the weights, made with the first numbers. */
-static inline __attribute__((always_inline)) void mix_part(const queries *of, long q, const int some, const float *weights,
-                                                           long stride, const void *values, long slots, long dim, long d,
-                                                           const int vectors, vector *whole, const int kind) {
+/* Means of numbers d and on, `vectors` vectors of them, of the values of `slots` slots, by the weights of some queries
+   from q on: the sums run over the slots one by one, so that one without weight changes nothing, wherever it stands.
+   whole: sums of the weights, made with the first numbers. */
+static inline __attribute__((always_inline)) void mix_part(const queries *of, long q, const int some,
+                                                           const float *weights, long stride, const void *values,
+                                                           long slots, long dim, long d, const int vectors,
+                                                           vector *whole, const int kind) {
     vector sum[MIXED][WIDE] = {{{0}}};
     for (long j = 0; j < slots; j++) {
         vector value[WIDE];
@@ -539,7 +540,18 @@ static void attend(const queries *of, const void *keys, const void *values, long
         ATTEND_IN(FLOATS);
 }
 
-#define FEW 4 /* queries for which a thread meets keys and values that another one has met */
+#define FEW 4 /* queries at least, for which a thread meets keys and values that another one has met */
+
+/* Parts of a text's queries, each with one of the heads an item of a thread: those whose busiest thread has the fewest
+   queries, and of such the fewest. */
+static long even_parts(long queries, long heads, long threads) {
+    long first = (queries + W - 1) / W, best = first, least = 0;
+    for (long parts = first; parts < first + threads && (parts == first || queries / parts >= FEW); parts++) {
+        long busiest = (parts * heads + threads - 1) / threads * ((queries + parts - 1) / parts);
+        if (!least || busiest < least) least = busiest, best = parts;
+    }
+    return best;
+}
 
 /* Attention of all tokens, whose queries are in qkv; y: (rows, heads dim), the inputs of `out`. */
 static void attention(const layer *l, const float *qkv, const void *keys, long rows, const cache *c, const sight *s,
@@ -550,8 +562,7 @@ static void attention(const layer *l, const float *qkv, const void *keys, long r
     for (long from = 0, to; from < rows; from = to) {
         for (to = from + 1; to < rows && s->first[to] == s->first[from]; to++) {}
         long all = (to - from) * group, parts = (all + W - 1) / W;
-        if (to - from == rows) /* one text: as many items for each thread, if they are not too small */
-            while (parts * l->kv_heads % threads && all / (parts + 1) >= FEW) parts++;
+        if (to - from == rows) parts = even_parts(all, l->kv_heads, threads); /* several texts are items enough */
         for (long part = 0; part < parts; part++)
             for (long h = 0; h < l->kv_heads; h++) {
                 if (item++ % threads != mine) continue;

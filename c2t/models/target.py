@@ -285,7 +285,7 @@ class TargetSession:
         self.cache = KVPool(target.config.num_hidden_layers)
 
     def _take(self, target: Target) -> None:
-        """Go on with this target, with its weights as they are now."""
+        """Go on with this target: with layers of the session's version, and the LM head as it is now."""
         self.target, self.packed = target, target.packed_of(self.version)
         self._lm_head = None if self.packed is None else target.packed_lm_head
 
@@ -293,7 +293,7 @@ class TargetSession:
     def rehearsal(self) -> "TargetSession":
         """A session of the target's coarse form that goes on in this one's cache. InputError where there is none."""
         session, target = copy.copy(self), self.target.rehearsal
-        if self.version is None and target.rounded:
+        if self.version is None and target.rounded:  # a stand-in for it, of any other kind, needs no packed form
             raise InputError(
                 "the target cannot rehearse in 4 bits: its layers have hooks or were changed; choose another policy"
             )
@@ -350,7 +350,7 @@ class TargetSession:
             caches = [self.cache.prefix(layer, row) for layer in range(len(self.cache.buffers))]
             prefixes.keep(prompt, Beginning(caches, features[row, : len(prompt)]))
         number = torch.arange(len(last), device=last.device)[:, None]
-        return Verified(SlotLogits(self._logits(last), number), features)
+        return Verified(SlotLogits(self.logits(last), number), features)
 
     def verify(self, tree: Tree) -> Verified:
         """Run one forward over the trees; nothing is committed until `commit`."""
@@ -360,9 +360,10 @@ class TargetSession:
         rows = Ragged.of(real)
         hidden = self.forward(tree.token, tree.positions(self.cache.lengths), tree.ancestors(), rows, tree)
         features = rows.back(self.target.features(hidden[None])[0])
-        return Verified(SlotLogits(self._logits(hidden), rows.place), features)
+        return Verified(SlotLogits(self.logits(hidden), rows.place), features)
 
-    def _logits(self, hidden: Float[Tensor, "R H"]) -> Float[Tensor, "R V"]:
+    def logits(self, hidden: Float[Tensor, "R H"]) -> Float[Tensor, "R V"]:
+        """Return the LM head's logits for these states."""
         return self.target.logits(hidden[None])[0] if self._lm_head is None else self._lm_head(hidden)
 
     def peek(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:

@@ -19,7 +19,7 @@ from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
 from c2t.models.draft import WrappedSession
 from c2t.models.pairs import AnyDraft, Pair, load_pair
-from c2t.models.target import Target, TargetSession
+from c2t.models.target import TargetSession
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.prompts import default_prompts, read_prompts, spread
@@ -63,7 +63,7 @@ def clocks(clock: Clock, session: type) -> Iterator[None]:
     """Count the calls of target, LM heads, draft, ranking and acceptance as PARTS. session: kind of draft session."""
     watched = {
         "target layers": (TargetSession, "forward"),
-        "target LM head": (Target, "logits"),
+        "target LM head": (TargetSession, "logits"),
         "draft layers": (session, "_forward"),
         "draft LM head": (session, "_logits"),
         "ranking": (NextTokenDistributions, "topk_entropy"),

@@ -23,12 +23,15 @@ from typer.testing import CliRunner
 
 from c2t import __version__, batch_costs
 from c2t.classifier import TreeClassifier
+from c2t.cli import shared
 from c2t.cli.app import app
 from c2t.cli.data import harvests
 from c2t.decoder import SpeculativeDecoder
 from c2t.harvest import harvest as harvesting
 from c2t.harvest.harvest import HarvestSettings
 from c2t.models import gguf_target
+from c2t.models.pairs import load_pair
+from c2t.policies.spec import describe as describe_policy
 from c2t.records import writer as shards
 from c2t.records.reader import describe, read_columns
 from c2t.records.writer import ShardWriter, open_folder
@@ -323,6 +326,23 @@ def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.Monk
     assert "model.safetensors is damaged" in refused("info")
 
 
+@pytest.mark.parametrize(
+    "specs",
+    [
+        ["c2t"],
+        ["plain", "c2t"],
+        ["gate:of=c2t"],
+        ["budget:nodes=8,of=c2t"],
+        ["rehearsed:of=c2t"],
+        ["plain", "gate:of=c2t"],
+    ],
+    ids=str,
+)
+def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[str]) -> None:
+    found = shared.policies(load_pair("tiny"), "tiny", specs, None, None)
+    assert [describe_policy(policy).partition(":")[0] for policy in found] == [spec.partition(":")[0] for spec in specs]
+
+
 # Wrong input
 
 
@@ -343,6 +363,8 @@ def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.Monk
         (["tune", "--policies", "eagle2:N=8", "--classifier", "tiny"], "no policy here reads a classifier; give one"),
         (["view", "a", "--policy", "plain", "--classifier", "tiny"], "no policy here reads a classifier; give one"),
         (["export-hub", "--policy", "eagle2", "--classifier", "tiny"], "no policy here reads a classifier; give one"),
+        (["serve", "--port", "0", "--policy", "plain", "--classifier", "tiny"], "no policy here reads a classifier"),
+        (["bench", "--tuned", "--classifier", "tiny"], "--tuned has a classifier of its own: leave --classifier out"),
         (["generate", "--beta", "1"], "beta = 1.0 must be between 0 and 1"),
         (["generate", "--beta", "0"], "beta = 0.0 must be between 0 and 1"),
         (["generate", "--policy", "eagle"], "no policy is called 'eagle'; known: plain, "),

@@ -42,12 +42,14 @@ WIDE, WIDE_INNER = 192, 256  # whole blocks of inputs, for bytes
 LAYER = 20 * growth(500)
 
 
-def layer_of(seed: int = 0, bias: bool = False, read: bool = True, wide: bool = False) -> LlamaDecoderLayer:
+def layer_of(
+    seed: int = 0, bias: bool = False, read: bool = True, wide: bool = False, kv_heads: int = KV_HEADS, dim: int = DIM
+) -> LlamaDecoderLayer:
     config = LlamaConfig(
         hidden_size=WIDE if wide else HIDDEN,
         num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
-        head_dim=DIM,
+        num_key_value_heads=kv_heads,
+        head_dim=dim,
         intermediate_size=WIDE_INNER if wide else INNER,
         attention_bias=bias,
         attn_implementation="eager",
@@ -62,18 +64,20 @@ def layer_of(seed: int = 0, bias: bool = False, read: bool = True, wide: bool = 
     return layer.requires_grad_(False).eval()
 
 
-def inputs(rows: int, n: int, prefix: int, wide: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def inputs(
+    rows: int, n: int, prefix: int, wide: bool = False, kv_heads: int = KV_HEADS, dim: int = DIM
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """States, positions, a mask in which every query sees itself, and a buffer with a prefix."""
     generator = torch.Generator().manual_seed(rows + n + prefix)
     mask = torch.rand(rows, n, prefix + n, generator=generator) < 0.7
     mask[:, :, prefix:] = torch.eye(n, dtype=torch.bool) | (mask[:, :, prefix:] & torch.ones(n, n).tril().bool())
     states = torch.randn(rows, n, WIDE if wide else HIDDEN, generator=generator)
     positions = torch.randint(0, 500, (rows, n), generator=generator)
-    return states, positions, mask, torch.randn(2, rows, KV_HEADS, prefix + n + 3, DIM, generator=generator)
+    return states, positions, mask, torch.randn(2, rows, kv_heads, prefix + n + 3, dim, generator=generator)
 
 
-def rotary() -> LlamaRotaryEmbedding:
-    return LlamaRotaryEmbedding(layer_of().self_attn.config)
+def rotary(dim: int = DIM) -> LlamaRotaryEmbedding:
+    return LlamaRotaryEmbedding(layer_of(dim=dim).self_attn.config)
 
 
 def packed_output(
@@ -82,11 +86,12 @@ def packed_output(
     """The layer's outputs for new tokens whose slots are the last of the mask. last: the last one's position, if it is
     another one."""
     rows, n, slots = mask.shape
-    first = (torch.arange(rows) * KV_HEADS * buffer.shape[3])[:, None].expand(-1, n)
+    kv_heads, capacity, dim = buffer.shape[2:]
+    first = (torch.arange(rows) * kv_heads * capacity)[:, None].expand(-1, n)
     sight = Sight(first.flatten(), torch.zeros(rows * n, dtype=torch.long), mask.flatten(0, 1), 0)
     places = (first + slots - n + torch.arange(n)).flatten()
     x, buffer = x.flatten(0, 1).clone(), buffer.contiguous()
-    turns = Rotations(rotary(), DIM).below(int(positions.max()) + 1)
+    turns = Rotations(rotary(dim), dim).below(int(positions.max()) + 1)
     turned = positions.flatten().clone()
     if last is not None:
         turned[-1] = last
@@ -190,6 +195,35 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(
             finally:
                 torch.set_num_threads(before)
             assert torch.equal(found[0, 0], together[row, place])
+
+
+@pytest.mark.parametrize("dim", [32, 64, 96, 128])
+@pytest.mark.parametrize("kv_heads", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_a_text_alone_has_the_same_bits_however_its_queries_are_shared_out(
+    dtype: torch.dtype, kv_heads: int, dim: int
+) -> None:
+    """Over threads, and in groups of every size: one to 31 tokens, with two to six queries for a head of keys."""
+    packed = PackedLayers([layer_of(kv_heads=kv_heads, dim=dim).to(dtype)], HEADS, kv_heads, dim)
+    before = torch.get_num_threads()
+    for n in (1, 2, 3, 4, 5, 7, 12, 31):
+        x, positions, mask, buffer = inputs(1, n, 20, kv_heads=kv_heads, dim=dim)
+        buffer, found = buffer.to(packed.cached), []
+        for threads in (1, 2, 3, 4, 7):
+            torch.set_num_threads(threads)
+            try:
+                found.append(packed_output(packed, x, positions, mask, buffer.clone()))
+            finally:
+                torch.set_num_threads(before)
+        assert all(torch.equal(found[0], other) for other in found[1:]), n
+        packed_output(packed, x, positions, mask, buffer)  # whose slots now hold all tokens' keys
+        for place in {0, n // 2, n - 1}:
+            seen = mask[0, place].nonzero()[:, 0]
+            one = x[:, place : place + 1], positions[:, place : place + 1]
+            whole = torch.ones(1, 1, len(seen), dtype=torch.bool)
+            alone = packed_output(packed, *one, whole, buffer[:, :, :, seen].clone())
+            assert torch.equal(alone[0, 0], found[0][0, place]), (n, place)
 
 
 @pytest.mark.skipif(not PRODUCTS_IN_BF16, reason="this processor has no products in bf16")

@@ -1,8 +1,9 @@
 """The parts of a round add up to the whole, and the clocks are taken off again."""
 
 import pytest
+import torch
 
-from c2t.models.pairs import Pair
+from c2t.models.pairs import Pair, load_pair
 from c2t.models.target import TargetSession
 from c2t.policies.eagle2 import Eagle2
 from c2t.policies.plain import Plain
@@ -25,3 +26,11 @@ def test_parts_add_up(small_pair: Pair, policy) -> None:
     assert all(spent > 0 for spent in drafted.values()) == isinstance(policy, Eagle2)
     assert min(found["parts"]["target layers"], found["parts"]["target LM head"], found["parts"]["acceptance"]) > 0
     assert found["gamma"] == (6 if isinstance(policy, Eagle2) else 1)
+
+
+def test_a_packed_target_has_an_lm_head_too() -> None:
+    """Its sessions keep the packed copy, and do not ask the target."""
+    rounds = Rounds(load_pair("tiny", dtype=torch.float32), Plain(), Sampling(), 8)
+    rounds.run(PROMPT)
+    rounds.watch(PROMPT)
+    assert rounds.figures()["parts"]["target LM head"] > 0
