@@ -339,7 +339,8 @@ def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.Monk
     ids=str,
 )
 def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[str]) -> None:
-    found = shared.policies(load_pair("tiny"), "tiny", specs, None, None)
+    pair = load_pair("tiny")
+    found = shared.policies(pair, "tiny", specs, None, shared.costs(pair))
     assert [describe_policy(policy).partition(":")[0] for policy in found] == [spec.partition(":")[0] for spec in specs]
 
 
@@ -361,9 +362,15 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
         (["bench", "--policies", "plain,threshold", "--classifier", "tiny"], "no policy here reads a classifier; give"),
         (["sweep", "--grid", "eagle2:N=8", "--classifier", "tiny"], "no policy here reads a classifier; give one"),
         (["tune", "--policies", "eagle2:N=8", "--classifier", "tiny"], "no policy here reads a classifier; give one"),
-        (["view", "a", "--policy", "plain", "--classifier", "tiny"], "no policy here reads a classifier; give one"),
+        (
+            ["view", "a", "--pair", "tiny", "--policy", "plain", "--classifier", "tiny"],
+            "no policy here reads a classifier; give one",
+        ),
         (["export-hub", "--policy", "eagle2", "--classifier", "tiny"], "no policy here reads a classifier; give one"),
-        (["serve", "--port", "0", "--policy", "plain", "--classifier", "tiny"], "no policy here reads a classifier"),
+        (
+            ["serve", "--pair", "tiny", "--port", "0", "--policy", "plain", "--classifier", "tiny"],
+            "no policy here reads a",
+        ),
         (["bench", "--tuned", "--classifier", "tiny"], "--tuned has a classifier of its own: leave --classifier out"),
         (["generate", "--beta", "1"], "beta = 1.0 must be between 0 and 1"),
         (["generate", "--beta", "0"], "beta = 0.0 must be between 0 and 1"),
