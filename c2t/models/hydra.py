@@ -138,7 +138,9 @@ class HydraSession(WrappedSession):
         parent = self.states.gather(1, entry[..., None].expand(-1, -1, self.states.shape[2]))
         real, depth = computed(used), tree.depth.gather(1, slots) + 1
         token = tree.token.gather(1, slots)
-        states = self.hydra(*(real.take(part)[None] for part in (parent, rows.hidden, token, depth)))
+        # a packed layer's states are in float32 whatever the heads' dtype
+        read = (part.to(self.hydra.depth.dtype) for part in (parent, rows.hidden))
+        states = self.hydra(*(real.take(part)[None] for part in (*read, token, depth))).to(rows.hidden)
         logits = self.draft._logits(states)[0]
         states = real.back(states[0])
         self.entries = torch.cat([self.entries, torch.where(used, slots, -1)], 1)

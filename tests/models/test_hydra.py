@@ -82,6 +82,12 @@ def test_greedy_text_is_the_targets_and_replay_its_rounds() -> None:
             assert_same(list(replay(draft, policy, written)), list(visited(replay_all(draft, policy, written))))
 
 
+def test_heads_in_bf16_read_states_in_another_dtype() -> None:
+    """As behind a packed layer, whose states are in float32."""
+    draft, policy = HydraDraft(MEDUSA, corrector().bfloat16()), Eagle2(K=3, levels=3, N=10)
+    assert run(TARGET, draft, policy, PROMPTS, new=12)[0] == run(TARGET, None, Plain(), PROMPTS, new=12)[0]
+
+
 @pytest.mark.slow
 def test_sampled_trees_keep_the_law() -> None:
     assert_law_is_kept(DRAFT)
