@@ -1,15 +1,6 @@
 /* Logits of the tokens that only some texts have; see own_tokens.py. */
 
-#include "vectors.h"
-
-static float product(const float *state, const void *lm_head, long halves, int64_t token, long hidden) {
-    vector sum = {0};
-    for (long i = 0, at = token * hidden; i < hidden; i += W, at += W) {
-        vector weight = halves ? widened((const uint16_t *)lm_head + at) : READ((const float *)lm_head + at);
-        sum += READ(state + i) * weight;
-    }
-    return total(sum);
-}
+#include "lm_head.h"
 
 /* Write logits of a text's own tokens behind the `vocabulary` ones of each row: of states (rows, hidden) of texts `text`, whose `own` tokens are
    ids (texts, own), -1 for none. lm_head: all tokens' rows of `hidden` numbers, a multiple of W, in bf16 if `halves`. */
@@ -20,6 +11,6 @@ void add_own_tokens(const float *states, const int64_t *text, long rows, long hi
         for (long r = 0; r < rows; r++) { /* states of a text stand together, so a token's row is still in the cache */
             int64_t token = ids[text[r] * own + i];
             float *logit = logits + r * (vocabulary + own) + vocabulary + i;
-            *logit = token < 0 ? -INFINITE : product(states + r * hidden, lm_head, halves, token, hidden);
+            *logit = token < 0 ? -INFINITE : logit_of(token, states + r * hidden, lm_head, halves, hidden);
         }
 }

@@ -1,25 +1,7 @@
 /* Log-sum-exp, the most probable tokens and the entropy of next-token logits; see rows.py. */
 
+#include "largest.h"
 #include "vectors.h"
-
-#define PART 128 /* logits whose maximum is looked at first */
-
-static vector greatest_lanes(const float *x, long count) {
-    vector peak = READ(x);
-    for (long i = W; i < count; i += W) peak = choose(READ(x + i) > peak, READ(x + i), peak);
-    return peak;
-}
-
-static float peak_of(const float *x, long count) {
-    float peak = x[0];
-    long whole = count / W * W;
-    if (whole) {
-        vector peaks = greatest_lanes(x, whole);
-        for (int i = 0; i < W; i++) peak = peaks[i] > peak ? peaks[i] : peak;
-    }
-    for (long i = whole; i < count; i++) peak = x[i] > peak ? x[i] : peak;
-    return peak;
-}
 
 /* W logits from x on; -inf in place of those beyond the end. */
 static inline vector some(const float *x, long left) {
@@ -27,24 +9,6 @@ static inline vector some(const float *x, long left) {
     float lanes[W];
     for (long i = 0; i < W; i++) lanes[i] = i < left ? x[i] : -INFINITE;
     return AT(lanes);
-}
-
-/* Insert a token behind all that are at least as probable. */
-static void insert(float *value, int64_t *token, long count, float x, int64_t id) {
-    long place = count;
-    for (; place > 0 && value[place - 1] < x; place--) value[place] = value[place - 1], token[place] = token[place - 1];
-    value[place] = x, token[place] = id;
-}
-
-/* The k largest, equal ones by lowest id. */
-static void largest(const float *x, long vocabulary, long k, float *value, int64_t *token) {
-    for (long i = 0; i < k; i++) insert(value, token, i, x[i], i);
-    for (long from = k; k && from < vocabulary; from += PART) {
-        long to = from + PART < vocabulary ? from + PART : vocabulary;
-        if (peak_of(x + from, to - from) <= value[k - 1]) continue;
-        for (long i = from; i < to; i++)
-            if (x[i] > value[k - 1]) insert(value, token, k - 1, x[i], i);
-    }
 }
 
 /* Bits of a float as an integer of the same order. */

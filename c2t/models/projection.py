@@ -11,7 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from c2t.kernels import refined
 from c2t.kernels.llama_layer import Kind, PackedMatrix, kernels, rounds
+from c2t.kernels.refined import RefinedMatrix
 from c2t.models.versions import Version, Versions
 
 ROWS = 16  # oneDNN's order is chosen for so many rows; other numbers work as well
@@ -31,8 +33,9 @@ class OneDNNMatrix:
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
 
 
-# By layer, and whether they are rounded.
-_COPIES: WeakKeyDictionary[nn.Module, dict[bool, tuple[Version, PackedMatrix | OneDNNMatrix]]] = WeakKeyDictionary()
+# By layer, and whether they are rounded and coarse.
+_Forms = dict[tuple[bool, bool], tuple[Version, PackedMatrix | OneDNNMatrix]]
+_COPIES: WeakKeyDictionary[nn.Module, _Forms] = WeakKeyDictionary()
 
 
 class Projection:
@@ -40,11 +43,12 @@ class Projection:
 
     The copy is made at the first call that can use it, once for all projections of a layer, and again when the weights
     have changed. Where gradients are recorded, on other devices and in other dtypes `linear` itself is called. rounded:
-    c2t's own copy may be in 8 bits (`Kind.of`).
+    c2t's own copy may be in 8 bits (`Kind.of`); coarse: in 4, but for the largest outputs (`c2t.kernels.refined`).
     """
 
-    def __init__(self, linear: nn.Module, rounded: bool = False):
+    def __init__(self, linear: nn.Module, rounded: bool = False, coarse: bool = False):
         self.linear, self.rounded = linear, rounded and rounds(linear.get_parameter("weight").shape[1])
+        self.coarse = coarse and self.rounded
         self._versions = Versions()
 
     def __call__(self, x: Float[Tensor, "*R F"]) -> Float[Tensor, "*R V"]:
@@ -62,11 +66,18 @@ class Projection:
         """Return the packed copy of the weights as they are now."""
         weight: Tensor = self.linear.weight
         version, copies = self._versions.of([weight]), _COPIES.setdefault(self.linear, {})
-        copy = copies.get(self.rounded)
+        form = self.rounded, self.coarse
+        copy = copies.get(form)
         if copy is None or copy[0] != version:
-            packing = (Kind.of(weight, self.rounded),) if kind is PackedMatrix else ()
-            copy = copies[self.rounded] = version, kind(weight, self.linear.bias, *packing)
+            copy = copies[form] = version, self._made(kind, weight)
         return copy[1]
+
+    def _made(self, kind: type[PackedMatrix] | type[OneDNNMatrix], weight: Tensor) -> PackedMatrix | OneDNNMatrix:
+        if kind is not PackedMatrix:
+            return kind(weight, self.linear.bias)
+        if self.coarse and refined.serves(weight):
+            return RefinedMatrix(weight, self.linear.bias)
+        return PackedMatrix(weight, self.linear.bias, Kind.of(weight, self.rounded))
 
     def _learns(self, x: Tensor) -> bool:
         weight: Tensor = self.linear.weight
