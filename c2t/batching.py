@@ -223,7 +223,7 @@ class BatchDecoder:
     def _drop_cancelled(self) -> None:
         going = [row for row, request in enumerate(self._requests) if request.finish is None]
         if len(going) < len(self._requests):
-            self._running = self._kept(self._running, torch.tensor(going, dtype=torch.long))
+            self._running = self._kept(self._running, going)
 
     def _admit(self) -> list[Request]:
         """Take requests out of the queue, in their order, as long as the next one fits."""
@@ -276,10 +276,10 @@ class BatchDecoder:
                     request.add(tokens)
         return self._kept(running, running.verifier.unfinished(step))
 
-    def _kept(self, running: Running, rows: Int[Tensor, " b"]) -> Running | None:
+    def _kept(self, running: Running, rows: list[int]) -> Running | None:
         """Return these rows only; None if there are none."""
-        if not len(rows):
+        if not rows:
             return None
         if len(rows) < len(running.requests):
-            running.select(rows.to(self.pair.target.device))
+            running.select(torch.tensor(rows, device=self.pair.target.device))
         return running

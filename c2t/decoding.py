@@ -59,13 +59,14 @@ def decode(
     while True:
         yield step
         going = verifier.unfinished(step)
-        if not len(going):
+        if not going:
             return
         with torch.inference_mode():
             if len(going) < len(step.rows):  # some texts have ended, and their rows leave
-                committed = committed.select(going)
-                draft.select(going)
-                verifier.select(going)
+                rows = torch.tensor(going, device=step.rows.device)
+                committed = committed.select(rows)
+                draft.select(rows)
+                verifier.select(rows)
             draft.observe(*committed)
             step, committed = speculate(draft, policy, verifier, record)
 
@@ -185,7 +186,7 @@ class Verifier(Protocol):
 
     def verify(self, tree: Tree) -> Verdict: ...
 
-    def unfinished(self, step: Step) -> Int[Tensor, " b"]:
+    def unfinished(self, step: Step) -> list[int]:
         """Take in the step's new tokens, once; return the batch rows whose texts go on after them."""
         ...
 
@@ -297,14 +298,14 @@ class TargetVerifier:
         stage.emitted, stage.keep_logits = list(self.emitted), False
         return stage
 
-    def unfinished(self, step: Step) -> Int[Tensor, " b"]:
+    def unfinished(self, step: Step) -> list[int]:
         """Count the step's new tokens; return the batch rows whose texts go on after them."""
         going = []
         for row, (_, tokens) in enumerate(step.by_row()):
             self.emitted[row] += len(tokens)
             if self.emitted[row] < self.max_new_tokens[row] and self.eos[row].isdisjoint(tokens):
                 going.append(row)
-        return torch.tensor(going, dtype=torch.long, device=step.rows.device)
+        return going
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Go on with these rows of the batch only."""
@@ -386,8 +387,9 @@ def hearing(draft: Any, policy: Policy, root: Root) -> Any:
     """Return a round's draft as its policy is shown it. Where candidates are ranked and the target draws, it hears the
     noise of these draws, their random numbers, so that it guesses what will be drawn (`c2t.noisy_draft`). A rehearsal's
     own rounds see to that themselves."""
-    ranks = policy.proposal == "ranked" and isinstance(draft, Draft)  # CUDA graphs grow trees by themselves
-    if root.noise is None or not ranks or isinstance(draft, RehearsingSession):
+    if root.noise is None or policy.proposal != "ranked" or isinstance(draft, RehearsingSession):
+        return draft
+    if not isinstance(draft, Draft):  # CUDA graphs grow trees by themselves
         return draft
     return NoisyDraft(draft, root.noise, scale_of(draft))
 
@@ -416,7 +418,8 @@ def of_each(value: Any, count: int) -> list[Any]:
 
 def append(tokens: Int[Tensor, "B m"], last: Int[Tensor, " B"], count: Int[Tensor, " B"]) -> Int[Tensor, "B m+1"]:
     """Return tokens[r, :count[r]] followed by last[r]."""
-    return torch.cat([tokens, last[:, None]], 1).scatter(1, count[:, None], last[:, None])
+    last = last[:, None]
+    return torch.cat([tokens, last], 1).scatter(1, count[:, None], last)
 
 
 def cut(tokens: list[int], max_new_tokens: int, eos: frozenset[int]) -> list[int]:

@@ -57,7 +57,7 @@ class KVPool:
         self._reserve([used + span for used, span in zip(self._used, rows.spans, strict=True)])
         self.first = torch.tensor(self.starts, device=device)
         self.tails = self.first + self.lengths
-        self.places = self.tails[rows.row] + rows.slot
+        self.places = self.tails.index_select(0, rows.row) + rows.slot
 
     @property
     def longest(self) -> int:

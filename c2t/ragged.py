@@ -17,7 +17,7 @@ class Ragged(NamedTuple):
 
     row, slot: where each of them stands in the batch. place: for each slot of the batch its number among them; that of
     some other one for a slot which is not real. sizes: how many each row has. spans: the slots of each row up to its
-    last real one.
+    last real one. full: every slot of the batch is real.
     """
 
     row: Int[Tensor, " S"]
@@ -25,6 +25,7 @@ class Ragged(NamedTuple):
     place: Int[Tensor, "B n"]
     sizes: list[int]
     spans: list[int]
+    full: bool
 
     @classmethod
     def of(cls, real: Bool[Tensor, "B n"]) -> "Ragged":
@@ -33,18 +34,13 @@ class Ragged(NamedTuple):
         In numpy, because every round asks, and torch's small operations take several times as long.
         """
         flags, (rows, n) = real.cpu().numpy(), real.shape
-        if flags.all():
+        if 0 not in flags.tobytes():
             return whole(rows, n, real.device)
         number = (flags.ravel().cumsum() - 1).clip(0).reshape(rows, n)
         dense = map(np.ascontiguousarray, (*flags.nonzero(), number))  # kernels read them by their addresses
         row, slot, place = (torch.from_numpy(each).to(real.device) for each in dense)
         behind = np.where(flags.any(1), flags[:, ::-1].argmax(1), n)  # the last real slot
-        return cls(row, slot, place, flags.sum(1).tolist(), (n - behind).tolist())
-
-    @property
-    def full(self) -> bool:
-        """Return True if every slot of the batch is real."""
-        return len(self.row) == self.place.numel()
+        return cls(row, slot, place, flags.sum(1).tolist(), (n - behind).tolist(), full=False)
 
     def take(self, values: Shaped[Tensor, "B n ..."]) -> Shaped[Tensor, "S ..."]:
         """Return the real slots' values."""
@@ -63,7 +59,7 @@ def whole(rows: int, n: int, device: torch.device) -> Ragged:
     """Return all slots of a batch as real ones. Cached: most levels of most drafts are such."""
     with torch.inference_mode(False):  # kept for whoever comes next, with gradients or without
         number = torch.arange(rows * n, device=device)
-        return Ragged(number // n, number % n, number.view(rows, n), [n] * rows, [n] * rows)
+        return Ragged(number // n, number % n, number.view(rows, n), [n] * rows, [n] * rows, full=True)
 
 
 class SlotLogits(NamedTuple):

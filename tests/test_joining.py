@@ -43,10 +43,11 @@ class Run:
             tree, size = step.tree, 0 if step.tree is None else int(step.tree.sizes[row])
             shape = tree and (tree.token[row, :size].tolist(), tree.parent[row, :size].tolist())
             self.rounds[sequence].append((tokens, shape, int(step.draft_passes[row])))
-        rows = self.verifier.unfinished(step)
-        self.going = len(rows) > 0
+        going = self.verifier.unfinished(step)
+        self.going = bool(going)
         if not self.going:
             return
+        rows = torch.tensor(going)
         self.verifier.select(rows)
         self.draft.select(rows)
         self.draft.observe(*committed.select(rows))

@@ -67,6 +67,7 @@ def test_a_draft_with_multiplied_logits_ranks_the_same_tokens() -> None:
     assert (second[:, 1:] > first[:, 1:]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_guesses_are_better_and_the_text_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a draft that is right often, but not always; text n-grams are mixed in before the noise."""

@@ -183,13 +183,12 @@ class Verifier(TargetVerifier):
         stage.texts = None
         return stage
 
-    def unfinished(self, step: Step) -> Int[Tensor, " b"]:
+    def unfinished(self, step: Step) -> list[int]:
         """See `TargetVerifier.unfinished`."""
         by_count = super().unfinished(step)
         if self.texts is None:
             return by_count
-        going = [place for place, row in enumerate(step.rows.tolist()) if self.texts.going(row)]
-        return torch.tensor(going, dtype=torch.long, device=step.rows.device)
+        return [place for place, row in enumerate(step.rows.tolist()) if self.texts.going(row)]
 
 
 @contextmanager

@@ -88,12 +88,13 @@ void draw(const float *logits, long stride, long vocabulary, const int64_t *key,
    each row; 0 takes the most probable tokens, others draw by the random numbers of the stream at the token's position.
    root: the positions of the roots. All three NULL: every row has 0. path: (rows, slots), -1 beyond its end. length: drafted tokens on it. largest: the
    logit of the bonus token (where one is drawn, of the most probable one), or the first one on the way that is not
-   finite, where a walk ends. */
-void walk(const float *logits, long stride, long vocabulary, const int64_t *place, const int64_t *token,
+   finite, where a walk ends. Returns the slots of the longest path. */
+long walk(const float *logits, long stride, long vocabulary, const int64_t *place, const int64_t *token,
           const int64_t *parent, const uint8_t *alive, long rows, long slots, const float *temperature,
           const int64_t *stream, const int64_t *root, int64_t *path, int64_t *length, int64_t *bonus, float *largest,
           int threads) {
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (rows > 1)
+    long longest = 0;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) reduction(max : longest) if (rows > 1)
     for (long r = 0; r < rows; r++) {
         long first = r * slots, slot = 0, child = 0, steps = 0;
         while (child < slots) {
@@ -110,6 +111,8 @@ void walk(const float *logits, long stride, long vocabulary, const int64_t *plac
                 if (alive[first + child] && parent[first + child] == slot && token[first + child] == bonus[r]) break;
         }
         length[r] = steps - 1;
+        if (steps > longest) longest = steps;
         for (; steps < slots; steps++) path[first + steps] = -1;
     }
+    return longest;
 }

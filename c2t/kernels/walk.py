@@ -35,13 +35,13 @@ def compiled() -> ctypes.CDLL | None:
         pointer, size, threads = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
         found.walk.argtypes = (pointer, size, size, *[pointer] * 4, size, size, *[pointer] * 7, threads)
         found.draw.argtypes = (pointer, size, size, pointer, size, pointer, threads)
-        found.walk.restype = found.draw.restype = None
+        found.walk.restype, found.draw.restype = size, None
     return found
 
 
 def serves(logits: Float[Tensor, "S V"]) -> bool:
     """Return True if there are C functions for these logits: in float32 on a CPU, each slot's without gaps."""
-    plain = logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.stride(1) == 1
+    plain = logits.is_cpu and logits.dtype == torch.float32 and logits.stride(1) == 1
     return plain and compiled() is not None
 
 
@@ -74,5 +74,5 @@ def walk(
     rule = (each.data_ptr() for each in streams) if streams else (None,) * 3
     out = (each.data_ptr() for each in (path, length, bonus, largest))
     shape = logits.stride(0), logits.shape[1]
-    compiled().walk(logits.data_ptr(), *shape, *trees, *rule, *out, torch.get_num_threads())
-    return Walk(path[:, : int(length.max()) + 1], length, bonus, largest)
+    longest = compiled().walk(logits.data_ptr(), *shape, *trees, *rule, *out, torch.get_num_threads())
+    return Walk(path[:, :longest], length, bonus, largest)

@@ -60,18 +60,17 @@ class DraftSession(ABC):
         rows, steps = tokens.shape
         lengths = self.cache.lengths if self.cache.lengths is not None else torch.zeros_like(count)
         positions, sight, real = follow(lengths, self.cache.length, count, steps)
-        step = torch.arange(steps, device=tokens.device)
-        full = real == tokens.numel()
-        places = whole(rows, steps, tokens.device) if full else Ragged.of(step < count[:, None])
+        every = whole(rows, steps, tokens.device)
+        step, full = every.slot.view(rows, steps), real == tokens.numel()
+        places = every if full else Ragged.of(step < count[:, None])
         hidden = self._forward(tokens, features, positions, sight, places)
-        self.cache.keep(step.expand_as(tokens), count)
+        self.cache.keep(step, count)
         self.observed = hidden
         self._begin(hidden[:, -1:] if full else hidden[torch.arange(rows, device=count.device), count - 1][:, None])
 
     def _begin(self, root: Float[Tensor, "B 1 H"]) -> None:
         """Start a new round, in which the root is the only entry."""
         rows, device = len(root), root.device
-        self.entries = Entries(torch.zeros(rows, 1, dtype=torch.long, device=device), self.cache.visible()[:, None])
         self.hidden = root
         self.passes = torch.zeros(rows, dtype=torch.long, device=device)
         self.expanded = False
@@ -96,6 +95,7 @@ class DraftSession(ABC):
         if not self.expanded:
             assert slots.shape[1] == 1, "the root is expanded first, alone"
             self.expanded, used = True, slots >= 0
+            self.entries = Entries(torch.zeros_like(slots), self.cache.visible()[:, None])
             self.passes = self.passes + (used & tree.alive[:, :1])[:, 0]
             return self._rows(self.hidden, computed(used))
         known, columns = self.entries, Columns(tree.token, tree.parent, tree.depth, tree.alive)

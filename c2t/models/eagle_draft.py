@@ -83,6 +83,7 @@ class EagleSession(DraftSession):
         self._head: Head | PackedHead = draft.head if self.packed is None else self.packed
         self.fused = None if self.packed else draft.fused
         self.dtype = next(draft.head.parameters()).dtype
+        self._lm_head = None if self.packed is None else draft.lm_head.packed()  # a look at its weights a text
         self._phase: DraftPhase | None = None
         self.own: OwnTokens | None = None
         if draft.all_rows is not None:
@@ -113,9 +114,8 @@ class EagleSession(DraftSession):
         """Return the phase of this plan, None where there is none: it is made again for another plan."""
         if type(self) is not EagleSession or self.packed is None or torch.is_grad_enabled():
             return None
-        lm_head = self.draft.lm_head.packed()  # a new copy where its weights have changed
-        if self._phase is None or self._phase.plan != plan or self._phase.head.lm_head is not lm_head:
-            tokens = self.vocabulary and self.vocabulary.tokens
+        if self._phase is None or self._phase.plan != plan:
+            lm_head, tokens = self._lm_head, self.vocabulary and self.vocabulary.tokens
             head = lm_head and PhaseHead(self.packed.parts, lm_head, tokens, self.draft.all_rows)
             fits = head is not None and serves(head, plan) and lm_head.outputs >= plan.K
             self._phase = DraftPhase(head, plan) if fits else None

@@ -81,9 +81,9 @@ class NgramSession(WrappedSession):
             self.text, self.lengths = tokens.contiguous(), count + 1
             return
         place = self.lengths[:, None] + torch.arange(tokens.shape[1] - 1, device=tokens.device)
-        longer = torch.nn.functional.pad(self.text, (0, tokens.shape[1] - 1))
+        new = tokens[:, 1:]
         self.lengths = self.lengths + count
-        self.text = longer.scatter(1, place, tokens[:, 1:])[:, : int(self.lengths.max())]
+        self.text = torch.cat([self.text, new], 1).scatter(1, place, new)[:, : int(self.lengths.max())]
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""

@@ -93,7 +93,8 @@ class PackedLlama:
         """Append R tokens to the cache and return their post-norm states; see `PackedLayers`. Each sees its row's
         committed slots, and of the row's n new ones those in the mask."""
         cache.append(rows)
-        sight = Sight(cache.first[rows.row], cache.lengths[rows.row], mask, cache.longest)
+        first, prefix = (each.index_select(0, rows.row) for each in (cache.first, cache.lengths))
+        sight = Sight(first, prefix, mask, cache.longest)
         embedded, layers = self.embed_tokens(tokens).float(), self.decoder.layers
         buffers = cache.layers(embedded.new_empty(0, dtype=layers.cached), layers.kv_heads, layers.dim)
         end = cache.longest + max(rows.spans)

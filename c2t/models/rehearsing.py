@@ -56,7 +56,7 @@ class RehearsingSession(WrappedSession):
         while tail is None:
             step, new = self.speculate(self.draft, policy, verifier)
             written.append(Observed(*new))
-            if not len(verifier.unfinished(step)):
+            if not verifier.unfinished(step):
                 self.before = self.before + 1
                 break
             self._follow(written[-1])

@@ -58,7 +58,7 @@ def check_family(family: str, where: str = "") -> None:
 
 class Target:
     """Causal LM and the facts about it that the runtime needs. rounded: layers and LM head are computed in 8 bits,
-    the layers in 4 if it is `coarse`.
+    in 4 if it is `coarse`.
 
     InputError for a family that is not in FAMILIES, for attention that takes no mask of a tree, and for what cannot be
     rounded here.
@@ -81,7 +81,7 @@ class Target:
         self.lm_head = model.get_output_embeddings()
         self.embed_tokens: nn.Embedding = model.get_input_embeddings()
         self.config = model.config.get_text_config(decoder=True)
-        self._project = Projection(self.lm_head, rounded)
+        self._project = Projection(self.lm_head, rounded, coarse)
         self.tapped: dict[int, Tensor | None] = {}  # inputs of the tapped layers in the last forward
         self._hooks: list[RemovableHandle] = []
         self._versions = Versions()
@@ -121,13 +121,13 @@ class Target:
 
     @cached_property
     def rehearsal(self) -> "Target":
-        """The same model beside this one, its layers in 4 bits and its LM head in 8, for `c2t.policies.rehearsed`.
+        """The same model beside this one, in 4 bits but for the largest logits, for `c2t.policies.rehearsed`.
         InputError for one that cannot be rounded here."""
         if why := PackedLlama.why_not_rounded(self.model):
             raise InputError(f"the target cannot rehearse in 4 bits: {why}; choose another policy")
         other = copy.copy(self)  # the constructor would change the caller's model
         other.rounded = other.coarse = True
-        other._project, other._packed = Projection(self.lm_head, rounded=True), None
+        other._project, other._packed = Projection(self.lm_head, rounded=True, coarse=True), None
         other.tapped, other._hooks, other.prefixes = {}, [], None
         return other
 
@@ -355,7 +355,7 @@ class TargetSession:
     def verify(self, tree: Tree) -> Verified:
         """Run one forward over the trees; nothing is committed until `commit`."""
         real = tree.alive
-        if self.target.has_tree_attention:  # its queries are the first slots of a row, without holes
+        if self.packed is None and self.target.has_tree_attention:  # queries are a row's first slots, without holes
             real = real.flip(1).cummax(1).values.flip(1)
         rows = Ragged.of(real)
         hidden = self.forward(tree.token, tree.positions(self.cache.lengths), tree.ancestors(), rows, tree)
@@ -374,7 +374,7 @@ class TargetSession:
 
     def commit(self, slots: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
         """Keep the accepted path of the tree just verified: slots[r, :count[r]], root first."""
-        self.cache.keep(slots.clamp(min=0), count)
+        self.cache.keep(slots, count)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""

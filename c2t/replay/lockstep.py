@@ -201,9 +201,9 @@ class TextVerifier:
         self.position = start + count
         return Verdict(self.rows, start, accepted, self._committed(start, count))
 
-    def unfinished(self, step: Step) -> Int[Tensor, " b"]:
+    def unfinished(self, step: Step) -> list[int]:
         """Return the batch rows whose texts go on."""
-        return (self.position + 1 < self.ends).nonzero()[:, 0]
+        return (self.position + 1 < self.ends).nonzero()[:, 0].tolist()
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""

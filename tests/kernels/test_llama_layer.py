@@ -197,6 +197,7 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(
             assert torch.equal(found[0, 0], together[row, place])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [32, 64, 96, 128])
 @pytest.mark.parametrize("kv_heads", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

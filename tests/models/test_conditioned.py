@@ -114,6 +114,7 @@ def test_the_root_is_left_to_the_draft(name: str) -> None:
         assert plain.tree is None or plain.tree.log_prob.equal(fitted.tree.log_prob)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FITS)
 def test_greedy_text_is_the_targets_and_replay_its_rounds(name: str) -> None:
     plain, _ = run(TARGET, None, Plain(), PROMPTS, new=12)

@@ -23,6 +23,7 @@ from c2t.protocols import Policy
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
+from tests.marks import slow_except
 from tests.toys import (
     PROMPTS,
     SIZES,
@@ -74,7 +75,7 @@ def rehearsed(
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("draft", ["eagle", "perturbed", "ngrams"])
+@pytest.mark.parametrize("draft", slow_except(["eagle", "perturbed", "ngrams"], "eagle"))
 @pytest.mark.parametrize("policy", INNER)
 def test_text_is_that_of_plain_decoding(policy: str, draft: str, sampling: str) -> None:
     assert rehearsed(policy, draft, sampling)[0] == plain(sampling)
@@ -188,6 +189,7 @@ def test_rows_end_at_their_own_time() -> None:
         assert rehearsed("eagle2", draft, "greedy", eos=eos)[0] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", ["eagle", "ngrams"])
 def test_requests_that_come_and_go_have_the_text_that_they_would_have_alone(draft: str) -> None:
     pair = Pair("toy", rehearsing_target(), drafts()[draft], toy_tokenizer(), "", {})
