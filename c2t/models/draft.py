@@ -30,6 +30,7 @@ class DraftSession(ABC):
     def __init__(self, layers: int, vocabulary: DraftVocabulary | None = None):
         self.cache, self.vocabulary = KVCache(layers), vocabulary
         self.passes: Int[Tensor, " B"] | None = None
+        self.entries: Entries | None = None
 
     @abstractmethod
     def _forward(
@@ -60,18 +61,22 @@ class DraftSession(ABC):
         rows, steps = tokens.shape
         lengths = self.cache.lengths if self.cache.lengths is not None else torch.zeros_like(count)
         positions, sight, real = follow(lengths, self.cache.length, count, steps)
-        every = whole(rows, steps, tokens.device)
-        step, full = every.slot.view(rows, steps), real == tokens.numel()
-        places = every if full else Ragged.of(step < count[:, None])
+        full = real == tokens.numel()
+        if full:
+            places = whole(rows, steps, tokens.device)  # cached, which padded prompts are too large for
+            step = places.slot.view(rows, steps)
+        else:
+            step = torch.arange(steps, device=tokens.device).expand(rows, -1)
+            places = Ragged.of(step < count[:, None])
         hidden = self._forward(tokens, features, positions, sight, places)
         self.cache.keep(step, count)
         self.observed = hidden
         self._begin(hidden[:, -1:] if full else hidden[torch.arange(rows, device=count.device), count - 1][:, None])
 
     def _begin(self, root: Float[Tensor, "B 1 H"]) -> None:
-        """Start a new round, in which the root is the only entry."""
+        """Start a new round, whose first entry will be the root."""
         rows, device = len(root), root.device
-        self.hidden = root
+        self.hidden, self.entries = root, None
         self.passes = torch.zeros(rows, dtype=torch.long, device=device)
         self.expanded = False
         self.latest: NextTokenDistributions | None = None
@@ -98,6 +103,7 @@ class DraftSession(ABC):
             self.entries = Entries(torch.zeros_like(slots), self.cache.visible()[:, None])
             self.passes = self.passes + (used & tree.alive[:, :1])[:, 0]
             return self._rows(self.hidden, computed(used))
+        assert self.entries is not None, "a tree that was grown at once has no entries to go on from"
         known, columns = self.entries, Columns(tree.token, tree.parent, tree.depth, tree.alive)
         self.entries, level = descend(known, self.hidden, columns, slots, self.cache.lengths)
         self.passes = self.passes + level.asked

@@ -177,6 +177,8 @@ class EagleSession(DraftSession):
         return self._read_out(self._head.readable(hidden))
 
     def _read_out(self, read: Tensor) -> Tensor:
+        if self._lm_head is not None and read.dtype == torch.float32 and not torch.is_grad_enabled():
+            return self._lm_head(read)
         return self.draft.lm_head(read).to(read.device)  # a spread target's LM head may be on another one
 
     def _drafted(

@@ -43,7 +43,8 @@ class Projection:
 
     The copy is made at the first call that can use it, once for all projections of a layer, and again when the weights
     have changed. Where gradients are recorded, on other devices and in other dtypes `linear` itself is called. rounded:
-    c2t's own copy may be in 8 bits (`Kind.of`); coarse: in 4, but for the largest outputs (`c2t.kernels.refined`).
+    c2t's own copy may be in 8 bits (`Kind.of`); coarse: in 4, but for the largest outputs, where
+    `c2t.kernels.refined` serves the weights.
     """
 
     def __init__(self, linear: nn.Module, rounded: bool = False, coarse: bool = False):

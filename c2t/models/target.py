@@ -57,8 +57,8 @@ def check_family(family: str, where: str = "") -> None:
 
 
 class Target:
-    """Causal LM and the facts about it that the runtime needs. rounded: layers and LM head are computed in 8 bits,
-    in 4 if it is `coarse`.
+    """Causal LM and the facts about it that the runtime needs. rounded: layers and LM head are computed in 8 bits;
+    coarse: in 4 then, but for the largest logits.
 
     InputError for a family that is not in FAMILIES, for attention that takes no mask of a tree, and for what cannot be
     rounded here.

@@ -254,8 +254,10 @@ def test_a_text_has_the_lm_head_that_it_begins_with(pair: Pair) -> None:
         Chain()(draft, root)
         phase = inner(draft)._phase
         weight.data.mul_(2)
-        Chain()(draft, root)
+        grown = Chain()(draft, root)
         assert inner(draft)._phase is phase
+        one_by_one, root = observed(pair)
+        assert not Chain()(LevelByLevel(one_by_one), root).log_prob.equal(grown.log_prob)
         other, root = observed(pair)
         Chain()(other, root)
         assert inner(other)._phase.head.lm_head is not phase.head.lm_head

@@ -12,6 +12,7 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step, cut
 from c2t.errors import InputError
 from c2t.kernels.llama_layer import Kind, works
+from c2t.kernels.refined import RefinedMatrix
 from c2t.models.block import BlockDraft, BlockHead
 from c2t.models.draft import DraftSession
 from c2t.models.ngrams import NgramDraft
@@ -288,6 +289,7 @@ def test_a_llama_in_four_bits_rehearses_for_itself(dtype: torch.dtype) -> None:
     model = language_model(LlamaConfig(**sizes), spread=0.3).to(dtype)
     target = Target(model)
     assert target.rehearsal.packed.decoder.layers.coarse
+    assert isinstance(target.rehearsal.packed_lm_head, RefinedMatrix)
     expected = run(target, None, Plain(), PROMPTS, Sampling(), new=NEW)[0]
     found, steps = run(target, None, Rehearsed(Plain(), 4), PROMPTS, Sampling(), new=NEW)
     assert found == expected
