@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from c2t.kernels import llama_layer
+from c2t.kernels import llama_layer, own_tokens
 from c2t.kernels.compiled import library
 from c2t.kernels.llama_layer import Kind, PackedMatrix
 
 ANEW = 8  # of a row; with 4 the chains of a rehearsal are accepted 0.2 % less far, with 16 as far
-_DTYPES = (torch.float32, torch.bfloat16)
 
 
 @cache
@@ -33,8 +32,7 @@ def compiled() -> ctypes.CDLL | None:
 
 def serves(weight: Float[Tensor, "V H"]) -> bool:
     """Return True if an LM head with these weights can be in 4 bits, and its rows be read as they are."""
-    plain = weight.device.type == "cpu" and weight.dtype in _DTYPES and weight.is_contiguous()
-    return plain and llama_layer.rounds(weight.shape[1]) and compiled() is not None
+    return own_tokens.serves(weight) and llama_layer.rounds(weight.shape[1]) and compiled() is not None
 
 
 class RefinedMatrix(PackedMatrix):
