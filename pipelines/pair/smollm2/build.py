@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from c2t.errors import InputError
 from c2t.models import bigrams
 from c2t.models.eagle import Head
+from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import load_head
 from c2t.models.gguf_target import install
 from c2t.models.medusa import MedusaHead
@@ -118,56 +119,62 @@ def head_stage(name: str, places: Places) -> None:
 
 
 def take_weights(head: Head, stored: Path, target: LlamaForCausalLM) -> None:
-    """Give a head the weights that it learns, as they are stored in the pair."""
+    """Give a head the weights that it learns, as they are stored in the pair; an EAGLE-3 head its tokens, too."""
     there = load_head(stored, target.get_input_embeddings(), target.lm_head)
+    if isinstance(head, Eagle3Head):
+        head.d2t.copy_(there.d2t)
+        head.t2d.copy_(there.t2d)
+        head.take_rows(target.lm_head)
     for name, weight in head.named_parameters():
         if weight.requires_grad and not name.startswith("embed_tokens"):
             weight.data.copy_(there.get_parameter(name))
 
 
-class Medusa(NamedTuple):
-    """The trained Medusa-style head, what it reads and writes with, and the folder of checkpoints for what is trained
-    behind it, whose name says after how many positions the head stood: another head's is another one."""
+class Trained(NamedTuple):
+    """A trained head, as it is stored in the pair, what it reads and writes with, and the folder of checkpoints for
+    what is trained behind it, whose name says after how many positions the head stood: another head's is another
+    one."""
 
-    head: MedusaHead
+    head: Head
     embedding: nn.Embedding
     tokens: Int[Tensor, " v"]
     lm_head: Float[Tensor, "v H"]
     folder: Callable[[str], Path]
 
 
-def trained_medusa(places: Places) -> Medusa:
-    """Return the Medusa-style head as it stands; InputError if it is not trained."""
-    recipe = HEADS["medusa"]
-    state = places.work / recipe.part / "state.pt"
-    if not state.exists():
-        raise InputError(f"{state} is missing: train the head that is to be conditioned, by --stage medusa")
-    given = given_to_heads(places)
-    head = recipe.make(given)
-    head.load_state_dict(torch.load(state, map_location="cpu", weights_only=True)["model"], strict=False)
-    positions = rounds.round_begin(places.work / recipe.part)
-    return Medusa(
+def trained(name: str, places: Places) -> Trained:
+    """Return the head of this name; InputError if it is not trained."""
+    part = HEADS[name].part
+    stored = places.out / part
+    if not (stored / "config.json").exists():
+        raise InputError(f"{stored} is missing: train the head that is to be conditioned, by --stage {name}")
+    before = earlier.begin(places.work, places.out)
+    target, _ = read_target(rounds.training_texts(places.work / "texts"))
+    head = load_head(stored, target.get_input_embeddings(), target.lm_head).requires_grad_(False)
+    records = rounds.rounds(places.work / part) or before.rounds.get(part, [])
+    positions = max((record["positions"] for record in records), default=0)
+    return Trained(
         head.to(places.device),
-        given.target.get_input_embeddings().to(places.device),
-        given.tokens.to(places.device),
-        given.target.lm_head.weight[given.tokens].to(places.device),
-        lambda name: places.work / f"{name}_{positions}",
+        target.get_input_embeddings().to(places.device),
+        head.tokens.to(places.device),
+        target.lm_head.weight[head.tokens].to(places.device),
+        lambda what: places.work / f"{what}_{part}_{positions}",
     )
 
 
-def fit_stage(places: Places) -> None:
-    """Train what conditions the Medusa-style head on the path, and count the pairs that do so without training, unless
-    they are there: a new folder may have fewer texts than they were counted in."""
-    head, embedding, tokens, lm_head, folder = trained_medusa(places)
-    source, out = places.work / "texts", places.out / HEADS["medusa"].part
-    train_fit(head, embedding, tokens, lm_head, source, folder("fit")).cpu().save(out)
-    if not (out / bigrams.FILE).exists():
+def fit_stage(name: str, places: Places) -> None:
+    """Train what conditions the head of this name on the path. Behind the Medusa-style one count the pairs that do so
+    without training, unless they are there: a new folder may have fewer texts than they were counted in."""
+    head, embedding, tokens, lm_head, folder = trained(name, places)
+    source, out = places.work / "texts", places.out / HEADS[name].part
+    train_fit(head, embedding, tokens, lm_head, source, folder("fit"), HEADS[name].inputs).cpu().save(out)
+    if isinstance(head, MedusaHead) and not (out / bigrams.FILE).exists():
         count_pairs(source, embedding.num_embeddings).save(out)
 
 
 def hydra_stage(places: Places) -> None:
     """Train sequential heads behind the Medusa-style head."""
-    head, embedding, tokens, lm_head, folder = trained_medusa(places)
+    head, embedding, tokens, lm_head, folder = trained("medusa", places)
     learned = train_hydra(head, embedding, tokens, lm_head, places.work / "texts", folder("hydra"))
     learned.cpu().save(places.out / HEADS["medusa"].part)
 
@@ -191,7 +198,8 @@ STAGES: dict[str, Callable[[Places], None]] = {
     "texts": texts_stage,
     "bench": bench_stage,
     **{name: partial(head_stage, name) for name in HEADS},
-    "fit": fit_stage,
+    "fit": partial(fit_stage, "medusa"),
+    **{f"{name}+fit": partial(fit_stage, name) for name in ("eagle", "eagle3")},
     "hydra": hydra_stage,
     "block": block_stage,
     "card": card_stage,

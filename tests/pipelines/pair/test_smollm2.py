@@ -476,10 +476,11 @@ def test_a_fit_and_sequential_heads_learn_what_the_marginals_leave_out(
         monkeypatch.setattr(each, "EPOCHS", 30)
     save_head(keep_eagle(target, tmp_path), tmp_path / "draft")
     head = new_head("medusa", target, keep_eagle(target, tmp_path))
-    (tmp_path / "draft_medusa").mkdir()
-    kept = {name: weight for name, weight in head.state_dict().items() if not name.startswith("embed_tokens")}
-    torch.save({"model": kept}, tmp_path / "draft_medusa" / "state.pt")
     places = build.Places(tmp_path, None, tmp_path, torch.device("cpu"))
+    with pytest.raises(InputError, match="--stage medusa"):
+        build.STAGES["fit"](places)
+    tokens = rounds.frequent(rounds.training_texts(tmp_path / "texts"), 48)
+    heads.save_draft(head, tmp_path / "draft_medusa", tokens)
     build.STAGES["fit"](places)
     pairs = tmp_path / "draft_medusa" / bigrams.FILE
     counted = pairs.read_bytes()
@@ -487,8 +488,6 @@ def test_a_fit_and_sequential_heads_learn_what_the_marginals_leave_out(
     build.STAGES["fit"](places)
     assert pairs.read_bytes() == b"counted in more texts"
     pairs.write_bytes(counted)
-    heads.save_draft(head, tmp_path / "draft_medusa", torch.arange(40))
-    tokens = rounds.frequent(rounds.training_texts(tmp_path / "texts"), 48)
     rows = shards.rows_of(rounds.training_texts(tmp_path / "texts"), "features", questions=False)
     guess = fit.guesses(head, rows, loaded.lm_head.weight[tokens], tokens)
     untrained = fit.new_fit(head, loaded.model.embed_tokens, tokens)
@@ -509,6 +508,42 @@ def test_a_fit_and_sequential_heads_learn_what_the_marginals_leave_out(
     assert dict(zip(counted.pairs.tolist(), counted.counts.tolist(), strict=True)) == {
         first * 48 + second: count for (first, second), count in pairs.items()
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["eagle", "eagle3"])
+def test_a_fit_learns_behind_a_head_that_has_read_the_path(
+    name: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the head's own states in its deeper levels, as in drafting."""
+    asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(48)]
+    (tmp_path / "texts").mkdir()
+    texts.save(
+        texts.write(target, asked, 0.0, 24, 0), texts.Shard("code", 0.0, 0), 1.0, tmp_path / "texts" / "0.safetensors"
+    )
+    loaded = in_float32(target)
+    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
+    monkeypatch.setattr(build, "target_folder", lambda: None)
+    monkeypatch.setattr(rounds, "FREQUENT", 40)
+    monkeypatch.setattr(fit, "EPOCHS", 20)
+    recipe, head, known = heads.HEADS[name], new_head(name, target), rounds.training_texts(tmp_path / "texts")
+    heads.save_draft(head, tmp_path / recipe.part, torch.arange(40))
+    build.STAGES[f"{name}+fit"](build.Places(tmp_path, None, tmp_path, torch.device("cpu")))
+    stored = load_head(tmp_path / recipe.part, loaded.model.embed_tokens, loaded.lm_head)
+    rows, lm_head = shards.rows_of(known, recipe.inputs, questions=False), loaded.lm_head.weight[stored.tokens]
+    states, (_, slot) = fit.states_at(stored, rows), rows.judged.nonzero(as_tuple=True)
+    chosen = torch.arange(len(slot))
+    unrolled = losses.eagle3_states if name == "eagle3" else losses.eagle_states
+    for depth, level in enumerate(unrolled(stored, rows, levels=3)):
+        assert states(depth, chosen).equal(level)
+    entropy = []
+    for each in (
+        LearnedFit.load(tmp_path / recipe.part, loaded.model.embed_tokens, stored.tokens),
+        fit.new_fit(stored, loaded.model.embed_tokens, stored.tokens),
+    ):
+        torch.manual_seed(0)  # the same positions
+        entropy.append(fit.cross_entropy(each, fit.guesses(stored, rows, lm_head, stored.tokens)))
+    assert entropy[0] < 0.8 * entropy[1]
 
 
 @pytest.mark.slow
