@@ -7,7 +7,7 @@ import typer
 
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import COLUMNS
-from c2t.models.pairs import DRAFTS, FITS, NGRAMS
+from c2t.models.pairs import DRAFTS, FITS, LOOKUP, NGRAMS
 from c2t.policies import POLICIES
 from c2t.storage.paths import DEFAULT_PAIR, usable
 from c2t.storage.results import check_place
@@ -80,9 +80,9 @@ Draft = Annotated[
     str | None,
     _models(
         "Use this draft, the model that guesses tokens: a folder or Hub id, or the name of one that comes "
-        f"with the pair: {', '.join(DRAFTS)}. Add {NGRAMS} behind it (or {NGRAMS}=WEIGHT) to mix its guesses with what "
-        f"followed the same tokens earlier in the text; before that {', '.join(FITS)}, to condition a parallel draft "
-        "(medusa) on the tokens before.",
+        f"with the pair: {', '.join(DRAFTS)}; or {LOOKUP}, which is no model and copies from the text alone. Add "
+        f"{NGRAMS} behind it (or {NGRAMS}=WEIGHT) to mix its guesses with what followed the same tokens earlier in the "
+        f"text; before that {', '.join(FITS)}, to condition a parallel draft (medusa) on the tokens before.",
         show_default="the draft of --pair",
         parser=a_name,
         metavar="PLACE",

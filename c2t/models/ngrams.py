@@ -14,12 +14,13 @@ from torch import Tensor
 from c2t.errors import InputError
 from c2t.kernels.draft_phase import Raised, Spending
 from c2t.kernels.layered import Layered
-from c2t.kernels.ngrams import LONGEST, SHORTEST, Paths, mix, raise_followers, serves
+from c2t.kernels.ngrams import LONGEST, SHORTEST, Paths, mix, mix_all, raise_followers, serves
 from c2t.models.block import BlockDraft
 from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft import DraftSession, WrappedSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.even import EvenDraft
 from c2t.models.hydra import HydraDraft
 from c2t.models.medusa import MedusaDraft
 from c2t.models.published_medusa import PublishedMedusaDraft
@@ -30,6 +31,7 @@ from c2t.tree import Tree
 SOONER = 4.0  # the draft's weight is divided by this for each further token of the context
 PLAUSIBLE = 20  # most probable tokens of the draft that counts may raise; others are rarely right, however frequent
 PRIOR_WEIGHTS = (1e-3, 1e6)  # beyond them float32 has no room, and no draft needs it
+LOOKUP_WEIGHT = 4.0  # prior weight of `lookup`, chosen on smollm2's harvest prompts (docs/LOG.md)
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,23 @@ class NgramDraft:
 
     If the last n tokens occur N times earlier in the text, c of them before the token x, the probability p of x becomes
     (c + d p) / (N + d) with d = prior_weight / SOONER^(n - SHORTEST). This is applied first for n = SHORTEST, then to
-    that result for n one larger, up to LONGEST. Counts of tokens that are not among the draft's PLAUSIBLE ones are left
-    out, and the rest is normalised. prior_weight: number of places in the text that weigh as much as the draft;
-    InputError outside of PRIOR_WEIGHTS.
+    that result for n one larger, up to LONGEST. Counts of tokens that are not among the draft's `plausible` most
+    probable ones are left out (None: of none), and the rest is normalised. prior_weight: number of places in the text
+    that weigh as much as the draft; InputError outside of PRIOR_WEIGHTS.
     """
 
-    draft: EagleDraft | MedusaDraft | PublishedMedusaDraft | BlockDraft | DraftLM | ConditionedDraft | HydraDraft
+    draft: (
+        EagleDraft
+        | MedusaDraft
+        | PublishedMedusaDraft
+        | BlockDraft
+        | DraftLM
+        | ConditionedDraft
+        | HydraDraft
+        | EvenDraft
+    )
     prior_weight: float = 32.0
+    plausible: int | None = PLAUSIBLE
 
     def __post_init__(self):
         check_prior_weight(self.prior_weight)
@@ -55,7 +67,15 @@ class NgramDraft:
 
     def session(self) -> "NgramSession":
         """Return a new session for one generation."""
-        return NgramSession(self.draft.session(), self.prior_weight)
+        return NgramSession(self.draft.session(), self.prior_weight, self.plausible)
+
+
+def lookup(vocabulary: int, dtype: torch.dtype, prior_weight: float = LOOKUP_WEIGHT) -> NgramDraft:
+    """Return a draft without a model, for a target of so many tokens and this dtype: prompt lookup decoding (Saxena,
+    2023), as distributions. What followed the last tokens earlier in the text is all that it knows; a context that was
+    there several times has several continuations, so that it gives trees."""
+    even = EvenDraft(vocabulary, torch.float64 if dtype == torch.float64 else torch.float32)
+    return NgramDraft(even, prior_weight, plausible=None)
 
 
 def check_prior_weight(prior_weight: float) -> None:
@@ -68,8 +88,9 @@ def check_prior_weight(prior_weight: float) -> None:
 class NgramSession(WrappedSession):
     """Session of the inner draft, and the committed text with the root: text[r, :lengths[r]]."""
 
-    def __init__(self, draft: DraftSession, prior_weight: float):
+    def __init__(self, draft: DraftSession, prior_weight: float, plausible: int | None = PLAUSIBLE):
         super().__init__(draft)
+        self.plausible = plausible
         self.prior_weights = [prior_weight / SOONER**longer for longer in range(LONGEST - SHORTEST + 1)]
         self.text: Int[Tensor, "B L"] | None = None
         self.lengths: Int[Tensor, " B"] | None = None
@@ -94,13 +115,16 @@ class NgramSession(WrappedSession):
             real = rows.rows or whole(*slots.shape, slots.device)
             drafted = rows.vocabulary
             ids, own = (drafted.tokens, drafted.own) if drafted else (None, None)
-            raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, own, PLAUSIBLE, self.prior_weights)
+            plausible = rows.drafted.shape[-1] if self.plausible is None else self.plausible
+            raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, own, plausible, self.prior_weights)
             return rows
+        if self.plausible is None:
+            return NextTokenDistributions(mix_all(paths, slots, rows.log_probs, self.prior_weights), rows.hidden)
 
         def mixed(tokens: Int[Tensor, "B F K"], log_probs: Float[Tensor, "B F K"]) -> tuple[Tensor, Tensor]:
             return mix(paths, slots, tokens, log_probs, self.prior_weights)
 
-        return rows.rescored(PLAUSIBLE, mixed)
+        return rows.rescored(self.plausible, mixed)
 
     def grow_by(
         self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
@@ -108,7 +132,7 @@ class NgramSession(WrappedSession):
         """See `DraftSession.grow_by`."""
         if raised is not None:  # the draft of this session's is mixed already
             return None
-        own = Raised(self.text, self.lengths.contiguous(), PLAUSIBLE, self.prior_weights)
+        own = Raised(self.text, self.lengths.contiguous(), self.plausible, self.prior_weights)
         return grown_by(self.draft, plan, root, spending, own)
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:

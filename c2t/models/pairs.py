@@ -26,7 +26,7 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.models.hydra import HydraDraft, HydraHead
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.medusa import MedusaDraft, MedusaHead
-from c2t.models.ngrams import NgramDraft, check_prior_weight
+from c2t.models.ngrams import LOOKUP_WEIGHT, NgramDraft, check_prior_weight, lookup
 from c2t.models.packed_llama import PackedLlama
 from c2t.models.published_medusa import PICKLED, PublishedMedusaDraft, is_published, load_heads
 from c2t.models.scaled import ScaledDraft
@@ -48,6 +48,7 @@ DRAFTS = {
     "lm": ("draft_lm", "lm"),
 }
 PROVENANCE = "provenance.json"  # beside a pair's parts
+LOOKUP = "lookup"  # the draft without a model, which needs no files
 NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
 # Behind a draft's name, before NGRAMS: what conditions it on the path.
 BIGRAMS, FIT, HYDRA = FITS = ("+bigrams", "+fit", "+hydra")
@@ -125,9 +126,10 @@ def load_pair(
     draft: may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=WEIGHT" at its end mixes it with
     the text's n-grams (`c2t.models.ngrams`); "+fit", "+bigrams" or "+hydra" before that conditions a parallel draft on
     the path, by a file that comes with it (`c2t.models.conditioned`, `c2t.models.hydra`); "+taps=2,18,33" before that
-    names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it clearly. dtype:
-    by default the checkpoint's; on a CPU, without device_map, what `usual_dtype` says if the draft has an EAGLE
-    layer, which is rounded to 8 bits then where that is faster, else float32. torch.int8: a Llama's layers and LM head,
+    names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it clearly.
+    "lookup" drafts from the text alone, without a model (`c2t.models.ngrams.lookup`). dtype: by default the
+    checkpoint's; on a CPU, without device_map, what `usual_dtype` says if the draft is "lookup" or has an EAGLE layer,
+    which is rounded to 8 bits then where that is faster, else float32. torch.int8: a Llama's layers and LM head,
     and an EAGLE layer, are computed in 8 bits. device_map: spreads a large target over devices as in transformers.
     trust_remote_code: run the Python code that comes with the files of target and draft, which are refused without it
     if they ask for that. tensor_parallel: split the target over the processes of torchrun
@@ -146,8 +148,9 @@ def load_pair(
         raise InputError("a target without a pair's name needs a draft: give its folder or Hub id")
     device = _device("cpu" if device is None else device)
     target_place = str(_target_place(pair if target is None else target))
-    draft_place, kind = _draft_place(pair, draft)
-    folder = fetch(draft_place)
+    looks_up = _looks_up(draft, fit, taps)
+    draft_place, kind = (LOOKUP, LOOKUP) if looks_up else _draft_place(pair, draft)
+    folder = Path() if looks_up else fetch(draft_place)
     kind = kind or kind_of(folder)
     types: tuple[Dtype, Dtype] = (dtype, dtype) if dtype else ("auto", "auto")  # of target and draft LM
     eagle, rounded = kind == "head" and not is_published(folder) and has_eagle_layer(folder), False
@@ -156,14 +159,16 @@ def load_pair(
             raise InputError("int8 is computed on one CPU: choose it, without --device-map and --tp, or another dtype")
         types, rounded = (torch.int8, torch.float32), eagle
     elif dtype is None and device.type == "cpu" and device_map is None:
-        usual = eagle and not tensor_parallel
-        types, rounded = (USUAL if usual else torch.float32, torch.float32), usual and bytes_pay()
+        usual = (eagle or looks_up) and not tensor_parallel
+        types, rounded = (USUAL if usual else torch.float32, torch.float32), usual and eagle and bytes_pay()
     target_model = _load_target(target_place, device, types[0], device_map, trust_remote_code, tensor_parallel)
     tokenizer = _load_tokenizer(target_place, target_model, trust_remote_code)
     rounded = rounded and rounds(target_model.embed_tokens.weight.shape[1])
     if kind == "head":
         loaded = _head_draft(folder, target_model, taps, rounded)
         _check_trained_for(folder, Path(target_place))
+    elif looks_up:
+        loaded = _lookup(target_model, prior_weight)
     elif taps is not None:
         raise _no_taps(folder)
     else:
@@ -173,7 +178,9 @@ def load_pair(
     sources = {
         # A Hub checkpoint is known by its commit: its files may be there twice, and in part only.
         "target": (target_place, getattr(target_model.config, "_commit_hash", None) or fingerprint(Path(target_place))),
-        "draft": (str(draft_place), fingerprint(folder)),
+        "draft": 2 * (f"{LOOKUP}{NGRAMS}={loaded.prior_weight:g}",)
+        if looks_up
+        else (str(draft_place), fingerprint(folder)),
     }
     if taps is not None:
         sources["draft"] = tuple(f"{source}{TAPS}{','.join(map(str, taps))}" for source in sources["draft"])
@@ -183,7 +190,7 @@ def load_pair(
     name = pair or Path(target_place).name
     template = published.template if published else "chat" * bool(tokenizer.chat_template)
     found = Pair(name, target_model, loaded, tokenizer, template, sources, rounded)
-    return found if prior_weight is None else with_ngrams(found, prior_weight)
+    return found if prior_weight is None or looks_up else with_ngrams(found, prior_weight)
 
 
 def with_ngrams(pair: Pair, prior_weight: float = NgramDraft.prior_weight) -> Pair:
@@ -202,6 +209,8 @@ def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = Fals
     InputError for one that cannot be loaded or belongs to another target.
     """
     place, taps, fit, prior_weight = _parts(draft)
+    if place == LOOKUP:
+        return _lookup(target, prior_weight)
     folder = fetch(place)
     if kind_of(folder) == "head":
         loaded = _head_draft(folder, target, taps)
@@ -227,7 +236,24 @@ def _parts(draft: str | Path) -> tuple[Path | str, tuple[int, ...] | None, str |
     reference, prior_weight = _split(draft)
     reference, fit = _split_fit(reference)
     reference, taps = _split_taps(reference)
+    if _looks_up(reference, fit, taps):
+        return LOOKUP, None, None, prior_weight
     return checkpoints.resolve("" if reference is None else reference, "draft"), taps, fit, prior_weight
+
+
+def _looks_up(draft: str | Path | None, fit: str | None, taps: tuple[int, ...] | None) -> bool:
+    """Return True if a draft is the one without a model; InputError for endings that it cannot have."""
+    if str(draft) != LOOKUP:
+        return False
+    if fit is not None or taps is not None:
+        raise InputError(f"{LOOKUP} has no states that {fit or TAPS} could be of; leave that out")
+    return True
+
+
+def _lookup(target: Target, prior_weight: float | None) -> NgramDraft:
+    """Return the draft without a model for this target, with its usual prior weight where none is given."""
+    dtype = target.embed_tokens.weight.dtype
+    return lookup(target.config.vocab_size, dtype, LOOKUP_WEIGHT if prior_weight is None else prior_weight)
 
 
 def _no_taps(folder: Path) -> InputError:

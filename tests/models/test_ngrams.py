@@ -1,5 +1,7 @@
 """A draft with the text's n-grams: its distributions against counts made one by one, and what every draft promises."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,9 +9,8 @@ from torch import Tensor
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import cut, generate
 from c2t.errors import InputError
-from c2t.models import ngrams
 from c2t.models.draft import DraftSession
-from c2t.models.ngrams import LONGEST, PLAUSIBLE, SHORTEST, SOONER, NgramDraft, NgramSession
+from c2t.models.ngrams import LONGEST, PLAUSIBLE, SHORTEST, SOONER, NgramDraft, NgramSession, lookup
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
 from c2t.protocols import Draft, NextTokenDistributions
@@ -51,9 +52,9 @@ def reader(drafter: NgramDraft, texts: list[list[int]]) -> NgramSession:
     return session
 
 
-def mixed(log_prob: Tensor, text: list[int], path: list[int], prior_weight: float) -> Tensor:
+def mixed(log_prob: Tensor, text: list[int], path: list[int], prior_weight: float, count: int = PLAUSIBLE) -> Tensor:
     """The definition. The plausible are told by logarithms: some processes flush probabilities below 1e-308 to 0."""
-    whole, plausible = text + path, log_prob >= log_prob.sort(descending=True).values[PLAUSIBLE - 1]
+    whole, plausible = text + path, log_prob >= log_prob.sort(descending=True).values[count - 1]
     prob = log_prob.exp()
     for n in range(SHORTEST, min(LONGEST, len(whole)) + 1):
         behind = [text[i + n] for i in range(len(text) - n) if text[i : i + n] == whole[-n:]]
@@ -89,6 +90,28 @@ def test_distributions_are_mixed_with_counts(name: str, prior_weight: float, mon
     assert changed >= 6
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@torch.no_grad()
+def test_lookup_gives_what_followed_and_all_else_alike(dtype: torch.dtype) -> None:
+    """In float32 it is C that counts."""
+    session, even = reader(lookup(VOCABULARY, dtype, 2.0), TEXTS), torch.full((VOCABULARY,), -math.log(VOCABULARY))
+    tree, slots = Tree.root(torch.tensor([text[-1] for text in TEXTS])), torch.zeros(len(TEXTS), 1, dtype=torch.long)
+    for _ in range(3):
+        rows = session.expand(tree, slots)
+        assert rows.log_probs.dtype == dtype
+        for row, text in enumerate(TEXTS):
+            for place, slot in enumerate(slots[row].tolist()):
+                wanted = mixed(even.to(dtype), text, path_of(tree, row, slot), 2.0, VOCABULARY)
+                torch.testing.assert_close(rows.log_probs[row, place].exp(), wanted)
+        children = torch.tensor([1, 2, 7]).expand(*slots.shape, 3)  # which the texts are made of
+        prob = torch.zeros(children.shape, dtype=dtype)
+        nodes = tree.children(slots, children, prob, prob[..., 0])
+        slots = tree.size + torch.arange(nodes.size).expand(len(TEXTS), -1)
+        tree = tree.extend(nodes)
+    assert session.passes.tolist() == [0] * len(TEXTS)
+    assert rows.log_probs.exp().max() > 0.3  # it knows something
+
+
 class Certain(DraftSession):
     """A draft in float32 that goes on with 1, 2, 3, ... and doubts it as good as never."""
 
@@ -121,9 +144,12 @@ def test_no_probability_exceeds_one_and_no_child_its_parent() -> None:
 NAMES = ["eagle2", "c2t naive", "opttree", "entropy", "specinfer", "sequoia", "dyspec"]
 
 
+@pytest.mark.parametrize("kind", ["perturbed", "lookup"])
 @pytest.mark.parametrize("name", slow_except(NAMES, "eagle2"))
-def test_text_is_that_of_plain_decoding(name: str) -> None:
-    policy, drafter = EVERY_POLICY[name].policy, NgramDraft(toy_drafts()["perturbed"], prior_weight=2.0)
+def test_text_is_that_of_plain_decoding(name: str, kind: str) -> None:
+    policy = EVERY_POLICY[name].policy
+    mixture = NgramDraft(toy_drafts()["perturbed"], prior_weight=2.0)
+    drafter = {"perturbed": mixture, "lookup": lookup(VOCABULARY, torch.float64)}[kind]
     prompts = [*PROMPTS, [4, 4, 9, 4, 4, 9, 4, 4]]
     for sampling in (Sampling(), Sampling(temperature=0.4, seed=3)):
         settings = {"max_new_tokens": 12, "sampling": sampling}
@@ -132,12 +158,14 @@ def test_text_is_that_of_plain_decoding(name: str) -> None:
         assert [text[:12] for text in emitted(steps, len(prompts))] == plain
 
 
-def test_rows_end_at_their_own_time() -> None:
+@pytest.mark.parametrize("kind", ["same", "lookup"])
+def test_rows_end_at_their_own_time(kind: str) -> None:
     """One of them with its first token, before the draft has observed anything."""
-    alone = [run(toy_target(), NgramDraft(toy_drafts()["same"]), Eagle2(2, 3, 7), [p], new=9)[0][0] for p in PROMPTS]
+    drafter = {"same": NgramDraft(toy_drafts()["same"]), "lookup": lookup(VOCABULARY, torch.float64)}[kind]
+    alone = [run(toy_target(), drafter, Eagle2(2, 3, 7), [p], new=9)[0][0] for p in PROMPTS]
     eos = frozenset([alone[1][0]])
     assert any(eos.isdisjoint(text) for text in alone)  # the others go on
-    together = run(toy_target(), NgramDraft(toy_drafts()["same"]), Eagle2(2, 3, 7), PROMPTS, new=9, eos=eos)[0]
+    together = run(toy_target(), drafter, Eagle2(2, 3, 7), PROMPTS, new=9, eos=eos)[0]
     assert together == [cut(text, 9, eos) for text in alone]
     assert len(together[1]) == 1
 
@@ -153,11 +181,12 @@ def test_text_follows_the_targets_law(policy) -> None:
 
 
 @torch.no_grad()
-def test_a_text_that_repeats_itself_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["eagle", "lookup"])
+def test_a_text_that_repeats_itself_is_gone_on_with(name: str) -> None:
     """Whatever a random head says, as long as it does not exclude a token."""
-    monkeypatch.setattr(ngrams, "PLAUSIBLE", VOCABULARY)
     text = [4, 9, 2, 30, 17] * 3 + [4, 9]
-    drafter = NgramDraft(random_eagle(toy_target()), prior_weight=0.1)
+    eagle = NgramDraft(random_eagle(toy_target()), prior_weight=0.1, plausible=None)
+    drafter = {"eagle": eagle, "lookup": lookup(VOCABULARY, torch.float64)}[name]
     tree = Eagle2(K=1, levels=7, N=None)(reader(drafter, [text]), root_of(text[-1]))
     assert tree.token[0].tolist() == [9, 2, 30, 17, 4, 9, 2, 30]
 
@@ -165,9 +194,11 @@ def test_a_text_that_repeats_itself_is_gone_on_with(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "policy", [C2T(toy_classifier(), beta=0.25, K=4, W=4, levels=4), JointThreshold(0.03, K=4, levels=4)]
 )
+@pytest.mark.parametrize("kind", ["perturbed", "lookup"])
 @pytest.mark.slow
-def test_replays_are_the_live_run(policy) -> None:
-    target, drafter = toy_target(), NgramDraft(toy_drafts()["perturbed"], prior_weight=3.0)
+def test_replays_are_the_live_run(policy, kind: str) -> None:
+    target, mixture = toy_target(), NgramDraft(toy_drafts()["perturbed"], prior_weight=3.0)
+    drafter = {"perturbed": mixture, "lookup": lookup(VOCABULARY, torch.float64)}[kind]
     sampling = Sampling(temperature=0.4, seed=2)
     texts = write_continuations(target, PROMPTS, max_new_tokens=20, beyond=6, sampling=sampling)
     live = list(generate(target, drafter, policy, PROMPTS, max_new_tokens=20, sampling=sampling))

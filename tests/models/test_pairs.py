@@ -17,12 +17,14 @@ from c2t.kernels.llama_layer import Kind, works
 from c2t.models import gguf_target, pairs
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.ngrams import NgramDraft
+from c2t.models.ngrams import LOOKUP_WEIGHT, NgramDraft
 from c2t.models.pairs import (
     UNLEARNED,
+    check_draft,
     default_policy,
     fingerprint,
     kind_of,
+    load_draft,
     load_pair,
     usual_policy,
     weights_fingerprint,
@@ -154,6 +156,25 @@ def test_ngrams_come_with_any_draft(name: str, part: str, prior_weight: float, p
 def test_ngrams_of_no_sensible_weight_are_refused(name: str, reason: str, pair_folder: Path) -> None:
     with pytest.raises(InputError, match=reason):
         load_pair("toy", draft=name)
+
+
+@pytest.mark.parametrize(("name", "prior_weight"), [("lookup", LOOKUP_WEIGHT), ("lookup+ngrams=2", 2.0)])
+def test_lookup_needs_no_files_and_comes_with_any_target(name: str, prior_weight: float, pair_folder: Path) -> None:
+    own, other = load_pair("toy", draft=name), load_pair(target=pair_folder / "target", draft=name)
+    for pair in (own, other):
+        assert pair.draft == load_draft(name, pair.target)
+        assert (pair.draft.prior_weight, pair.draft.plausible) == (prior_weight, None)
+        assert pair.marks["draft"] == f"lookup+ngrams={prior_weight:g}"
+    with pytest.raises(InputError, match="has \\+ngrams already"):
+        with_ngrams(own)
+
+
+@pytest.mark.parametrize("name", ["lookup+fit", "lookup+taps=1,2,3", "lookup+bigrams+ngrams"])
+def test_lookup_has_nothing_to_condition(name: str, pair_folder: Path) -> None:
+    with pytest.raises(InputError, match="lookup has no states that"):
+        load_pair("toy", draft=name)
+    with pytest.raises(InputError, match="lookup has no states that"):
+        check_draft(name)
 
 
 def test_a_folder_may_have_ngrams_in_its_name(pair_folder: Path, tmp_path: Path) -> None:
