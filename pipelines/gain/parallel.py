@@ -81,10 +81,16 @@ def main(
     prompts: Annotated[int, typer.Option(help="Prompts of each set.")] = 40,
     max_new_tokens: Annotated[int, typer.Option(help="New tokens of each text.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the texts; 0 is greedy.")] = 0.0,
+    drafts: Annotated[str, typer.Option(help="Drafts to compare.", show_default="all")] = ",".join(DRAFTS),
     points: Annotated[Path, typer.Option(help="File of the points that are known.")] = POINTS,
     out: Annotated[Path, typer.Option(help="File to append result lines to.")] = RESULTS,
 ) -> None:
     """Compare a parallel draft, conditioned and not, with an autoregressive one."""
+    chosen = drafts.split(",")
+    if unknown := sorted(set(chosen) - set(DRAFTS)):
+        raise InputError(f"no draft of this comparison is called {unknown[0]}; there are {', '.join(DRAFTS)}")
+    if not set(SUBJECTS) & set(chosen):
+        raise InputError(f"drafts = {drafts}: take {' or '.join(SUBJECTS)} too, which the others are compared with")
     settings = SweepSettings(limit=prompts, max_new_tokens=max_new_tokens, temperature=temperature)
     points.parent.mkdir(parents=True, exist_ok=True)
     for name in SETS:
@@ -92,8 +98,8 @@ def main(
         found: list[Point] = []
         factors: dict[str, float] = {}
         with working(name, "drafts") as tell:
-            for number, draft in enumerate(DRAFTS):
-                tell(number, len(DRAFTS), draft)
+            for number, draft in enumerate(chosen):
+                tell(number, len(chosen), draft)
                 try:
                     pair = load_pair(draft=draft, dtype=torch.float32)
                 except InputError as error:
@@ -106,7 +112,7 @@ def main(
                     found += study.judged(factors[draft], draft + SCALED)
                 if draft == MARGINALS:
                     found += study.others()
-        rows = [row for subject in SUBJECTS for row in ratios(found, subject)]
+        rows = [row for subject in SUBJECTS if subject in chosen for row in ratios(found, subject)]
         count = len(found[0].rounds)
         show(f"{name}, T = {temperature:g}, {count} prompts", rows)
         run = {"set": name, "grid": GRID, "factors": factors, **vars(settings)}

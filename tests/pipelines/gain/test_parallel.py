@@ -72,6 +72,12 @@ def test_settings_are_searched_on_other_prompts_than_are_judged_on() -> None:
         parallel.halved(prompts, 30)
 
 
+@pytest.mark.parametrize(("drafts", "said"), [("medusa,x", "is called x; there are"), ("medusa", "take medusa.fit or")])
+def test_drafts_that_cannot_be_compared_are_refused(drafts: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        parallel.main(data=tmp_path, drafts=drafts)
+
+
 @torch.no_grad()
 def test_a_scaled_draft_has_the_power_of_its_distributions() -> None:
     text = PROMPTS[1]
@@ -104,6 +110,7 @@ def test_command_on_few_and_short_texts_goes_on_where_it_was(tmp_path: Path, mon
         (tmp_path / name / "question.jsonl").write_text("\n".join(map(json.dumps, asked)))
     arguments = ["parallel", "--data", str(tmp_path), "--max-new-tokens", "8", "--out", str(tmp_path / "lines.jsonl")]
     arguments += ["--points", str(tmp_path / "points.jsonl"), "--prompts", "2"]
+    arguments += ["--drafts", ",".join(parallel.DRAFTS)]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
     assert [line["configuration"]["set"] for line in lines] == list(parallel.SETS)
