@@ -14,9 +14,9 @@ from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
 from c2t.kernels.llama_layer import Kind, bf16_products_pay, bytes_pay, kernels, works
-from c2t.models import gguf_target, learned_fit
+from c2t.models import gguf_target
 from c2t.models.eagle_checkpoint import download_size, fetch, shared_layer
-from c2t.models.pairs import DRAFTS, drafts_of, fingerprint, kind_of
+from c2t.models.pairs import DRAFTS, FILES, drafts_of, fingerprint, kind_of
 from c2t.models.published_medusa import PICKLED, is_published
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
@@ -76,7 +76,7 @@ def _pair(name: str) -> list[Facts]:
     text = read_file(card).decode(errors="replace") if card.is_file() else ""
     licence = re.search(r"^license: (.*)", text, re.MULTILINE)
     values = {"name": name, "drafts": sizes} | ({"licence": licence[1]} if licence else {})
-    usual = "bfloat16 for a Llama stored in it with a head on an EAGLE layer, else float32"
+    usual = "bfloat16 for a Llama stored in it with a head on an EAGLE layer or with lookup, else float32"
     usual = usual if bf16_products_pay() else "float32"
     usual += ", heads with an EAGLE layer rounded to 8 bits" * bytes_pay()
     more = ", such as int8 for a Llama" * (Kind.BYTES in works())
@@ -99,7 +99,7 @@ def parameters(folder: Path) -> int:
     are ids, and without what only an ending of a draft's name brings in. InputError for a damaged file."""
     total, layer = 0, shared_layer(folder)
     for path in [*folder.glob("*.safetensors"), *(layer.glob("*.safetensors") if layer else [])]:
-        if path.name == learned_fit.FILE:
+        if path.name in FILES.values():
             continue
         try:
             with safe_open(path, "pt") as file:

@@ -20,7 +20,8 @@ COLUMNS = {"top_probs": False, "hidden": False, "target_prob": True}
 
 
 def types(names: Sequence[str], hidden: int) -> dict[str, Column]:
-    """Return the stored types of these columns; `hidden` is the draft's hidden size. InputError for unknown names."""
+    """Return the stored types of these columns; `hidden` is the draft's hidden size. InputError for unknown names,
+    and for hidden states of a draft that has none."""
     known = {
         "top_probs": Column("float32", TOP_PROBS),
         "hidden": Column("float32", hidden),
@@ -29,6 +30,8 @@ def types(names: Sequence[str], hidden: int) -> dict[str, Column]:
     unknown = [name for name in names if name not in COLUMNS]
     if unknown:
         raise InputError(f"no further column is called {unknown[0]!r}; known: {', '.join(COLUMNS)}")
+    if "hidden" in names and not hidden:
+        raise InputError("this draft has no hidden states; leave the column hidden out")
     return {name: known[name] for name in names}
 
 

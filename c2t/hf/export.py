@@ -12,6 +12,7 @@ import c2t
 from c2t.errors import InputError
 from c2t.hf.hub import packed
 from c2t.hf.tree_decoding import TreeDecoding
+from c2t.models.pairs import LOOKUP, NGRAMS
 from c2t.policies.spec import describe
 from c2t.protocols import Policy
 from c2t.storage import paths as checkpoints
@@ -59,6 +60,8 @@ def shared_draft(draft: str) -> str:
     """Return a draft's reference for other machines; InputError for one that only this machine has."""
     if draft in PUBLISHED:
         return PUBLISHED[draft].draft
+    if draft.partition(NGRAMS)[0] == LOOKUP:
+        return draft
     with_c2t = checkpoints.is_name(draft) and (checkpoints.shipped() / "checkpoints" / draft / "draft").is_dir()
     if with_c2t or (checkpoints.HUB_ID.fullmatch(draft) and not Path(draft).exists()):
         return draft

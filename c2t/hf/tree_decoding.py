@@ -36,12 +36,11 @@ class TreeDecoding:
     """Decoding method for generate: `model.generate(**inputs, custom_generate=TreeDecoding(draft=...))` writes what the
     model alone would have written.
 
-    draft: folder or Hub id of a draft head or a language model with the same tokens, the name of a pair, or a loaded
-    language model; None for a policy without one. policy: how trees are built. classifier: instead of a policy, for C2T
-    with this classifier (folder, Hub id or the name of a pair); beta is its threshold. Without either:
-    `default_policy` of the pair that the draft is named by. seed: of sampled
-    texts; None takes one from torch's global generator, which is what torch.manual_seed sets. streamer: gets the text
-    token by token.
+    draft: folder or Hub id of a draft head or a language model with the same tokens, the name of a pair, "lookup" for
+    the text alone, or a loaded language model; None for a policy without one. policy: how trees are built. classifier:
+    instead of a policy, for C2T with this classifier (folder, Hub id or the name of a pair); beta is its threshold.
+    Without either: `default_policy` of the pair that the draft is named by. seed: of sampled texts; None takes one from
+    torch's global generator, which is what torch.manual_seed sets. streamer: gets the text token by token.
 
     What is loaded for a model is kept as long as the model. Raises InputError for what cannot be served.
     """
@@ -66,7 +65,7 @@ class TreeDecoding:
         if not self.policy.exact:
             raise InputError(f"{type(policy).__name__} is not exact: its text would not be the model's own")
         if draft is None and getattr(self.policy, "policy", self.policy).levels:
-            raise InputError("draft: give a folder, a Hub id, the name of a pair, or a loaded language model")
+            raise InputError("draft: give a folder, a Hub id, the name of a pair, lookup, or a loaded language model")
         Sampling(seed=0 if seed is None else seed)  # which refuses what is no seed
         self.draft, self.seed, self.streamer, self.trust_remote_code = draft, seed, streamer, trust_remote_code
         self._loaded: weakref.WeakKeyDictionary[PreTrainedModel, Loaded] = weakref.WeakKeyDictionary()

@@ -116,7 +116,8 @@ static void raise_all(const int64_t *text, long stride, const int64_t *lengths, 
         long raised = 0;
         for (long f = 0; f < followers; f++) {
             long place = place_of(room[f].token, v, row[s]);
-            if (place < 0 || !(x[place] > -INFINITE) || before(x, named, place) >= plausible) continue;
+            if (place < 0 || !(x[place] > -INFINITE)) continue;
+            if (plausible < named && before(x, named, place) >= plausible) continue;
             room[raised] = room[f];
             room[raised++].token = place;
         }

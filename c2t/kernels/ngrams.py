@@ -97,11 +97,11 @@ def mix(
 def mix_all(
     paths: Paths, slots: Int[Tensor, "B F"], log_probs: Float[Tensor, "B F V"], prior_weights: Sequence[float]
 ) -> Float[Tensor, "B F V"]:
-    """Return `mix` of the whole vocabulary, as log-probabilities."""
+    """Return `mix` of the whole vocabulary, as log-scores: a token of probability 0 keeps it."""
     copied, kept = _copies(paths, slots, torch.tensor(prior_weights, dtype=log_probs.dtype, device=log_probs.device))
     following = paths.text.roll(-1, 1)[:, None].expand_as(copied)
     share = torch.zeros_like(log_probs).scatter_add(2, following, copied)
-    return torch.logaddexp(log_probs + kept.log(), share.log())
+    return torch.logaddexp(log_probs + kept.log(), share.log()).where(log_probs > float("-inf"), log_probs)
 
 
 def _copies(

@@ -1,4 +1,4 @@
-"""A draft whose distributions are conditioned on the path, where it does not do that itself.
+"""A draft whose distributions are conditioned on the path.
 
 A parallel draft gives marginals: a depth's distribution is the same on every path, and a product of marginals says
 nothing about whether two tokens fit together. Here a `Fit` scores the most probable tokens of each slot by the slot's

@@ -130,7 +130,7 @@ class NgramSession(WrappedSession):
         self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
     ) -> Grown | None:
         """See `DraftSession.grow_by`."""
-        if raised is not None:  # the draft of this session's is mixed already
+        if raised is not None or self.plausible is None:  # the draft of this session's is mixed already
             return None
         own = Raised(self.text, self.lengths.contiguous(), self.plausible, self.prior_weights)
         return grown_by(self.draft, plan, root, spending, own)

@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError, one_line
 from c2t.kernels.llama_layer import bytes_pay, rounds
-from c2t.models import gguf_target
+from c2t.models import bigrams, gguf_target, hydra, learned_fit
 from c2t.models.bigrams import Bigrams
 from c2t.models.block import BlockDraft, BlockHead
 from c2t.models.checkpoint_files import check_files
@@ -52,6 +52,7 @@ LOOKUP = "lookup"  # the draft without a model, which needs no files
 NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
 # Behind a draft's name, before NGRAMS: what conditions it on the path.
 BIGRAMS, FIT, HYDRA = FITS = ("+bigrams", "+fit", "+hydra")
+FILES = {BIGRAMS: bigrams.FILE, FIT: learned_fit.FILE, HYDRA: hydra.FILE}  # beside the draft's weights
 TAPS = "+taps="  # behind an EAGLE-3 head's name, before FITS: the layers whose inputs it reads, as 2,18,33
 _MIB = 2**20
 Dtype = torch.dtype | str
@@ -124,7 +125,7 @@ def load_pair(
     """Load a pair by NAME (default: smollm2), or a target and a draft by folder or Hub id.
 
     draft: may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=WEIGHT" at its end mixes it with
-    the text's n-grams (`c2t.models.ngrams`); "+fit", "+bigrams" or "+hydra" before that conditions a parallel draft on
+    the text's n-grams (`c2t.models.ngrams`); "+fit", "+bigrams" or "+hydra" before that conditions a draft on
     the path, by a file that comes with it (`c2t.models.conditioned`, `c2t.models.hydra`); "+taps=2,18,33" before that
     names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it clearly.
     "lookup" drafts from the text alone, without a model (`c2t.models.ngrams.lookup`). dtype: by default the
@@ -143,9 +144,10 @@ def load_pair(
     draft, fit = _split_fit(draft)
     draft, taps = _split_taps(draft)
     if draft is not None and not str(draft):
-        raise InputError(f"the name of the draft is empty: give one of {', '.join(DRAFTS)}, a folder or a Hub id")
+        known = ", ".join((*DRAFTS, LOOKUP))
+        raise InputError(f"the name of the draft is empty: give one of {known}, a folder or a Hub id")
     if pair is None and (draft is None or str(draft) in DRAFTS):
-        raise InputError("a target without a pair's name needs a draft: give its folder or Hub id")
+        raise InputError(f"a target without a pair's name needs a draft: its folder or Hub id, or {LOOKUP}")
     device = _device("cpu" if device is None else device)
     target_place = str(_target_place(pair if target is None else target))
     looks_up = _looks_up(draft, fit, taps)
@@ -186,7 +188,8 @@ def load_pair(
         sources["draft"] = tuple(f"{source}{TAPS}{','.join(map(str, taps))}" for source in sources["draft"])
     if fit is not None:
         loaded = _conditioned(loaded, fit, folder, target_model)
-        sources["draft"] = tuple(f"{source}{fit}" for source in sources["draft"])
+        source, mark = sources["draft"]
+        sources["draft"] = (f"{source}{fit}", f"{mark}{fit}={_hash([folder / FILES[fit]])}")
     name = pair or Path(target_place).name
     template = published.template if published else "chat" * bool(tokenizer.chat_template)
     found = Pair(name, target_model, loaded, tokenizer, template, sources, rounded)
@@ -354,7 +357,8 @@ def _split(draft: str | Path | None) -> tuple[str | Path | None, float | None]:
         return draft, None
     name, prior_weight = found[1] and type(draft)(found[1]), found[2]
     try:
-        prior_weight = NgramDraft.prior_weight if prior_weight is None else float(prior_weight)
+        usual = LOOKUP_WEIGHT if str(name) == LOOKUP else NgramDraft.prior_weight
+        prior_weight = usual if prior_weight is None else float(prior_weight)
     except ValueError as error:
         raise InputError(f"draft = {draft}: write {NGRAMS}, or {NGRAMS}=WEIGHT with a number") from error
     check_prior_weight(prior_weight)
@@ -390,7 +394,8 @@ def kind_of(folder: Path) -> str:
 
 def fingerprint(folder: Path) -> str:
     """Return a short hash of a checkpoint: names, sizes and bytes of its files, and of those of a head that it shares
-    its layer with. In a file above 64 MiB it reads 64 KiB of every MiB, so that no large tensor changes unseen."""
+    its layer with, without what only an ending of a draft's name brings in. In a file above 64 MiB it reads 64 KiB of
+    every MiB, so that no large tensor changes unseen."""
     folder = folder.resolve()  # the layer's folder is: together they sort alike, however this one is written
     layer = shared_layer(folder)
     return _hash([*folder.glob("config.json"), *_weights(folder), *([] if layer is None else _weights(layer))])
@@ -402,7 +407,8 @@ def weights_fingerprint(folder: Path) -> str:
 
 
 def _weights(folder: Path) -> list[Path]:
-    return [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob(PICKLED)]
+    found = [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob(PICKLED)]
+    return [path for path in found if path.name not in FILES.values()]
 
 
 def _hash(files: list[Path]) -> str:

@@ -143,7 +143,9 @@ class Pace:
                 ways, drafting, costs = asked
                 ways.add(drafting, seconds, tokens / len(step.rows))
                 verified = int(step.tree.alive.sum())
-                self.drift.add(verified, seconds / costs.predicted(int(step.draft_passes.max()), verified))
+                # Levels, not forwards: a parallel draft makes one for all, and a draft without a model none.
+                levels = max(int(step.draft_passes.max()), int(step.tree.depth.max()) + 1)
+                self.drift.add(verified, seconds / costs.predicted(levels, verified))
         self._before = asked
 
     def watch(self, steps: Iterator[Any]) -> Iterator[Any]:

@@ -139,7 +139,8 @@ def _by_prompt(steps: Iterator[Step], ends: Sequence[int]) -> list[list[Round]]:
             settled, levels = counts, widths(step)
             passes, sizes = step.draft_passes.tolist(), step.tree.sizes.tolist()
             for row, prompt in enumerate(prompts):
-                forwards = (observed[prompt], *levels[row]) if passes[row] else ()
+                drafted = passes[row] or levels[row]  # a draft without a model makes no forward
+                forwards = (observed[prompt], *levels[row]) if drafted else ()
                 new = max(0, min(counts[row], ends[prompt] - emitted[prompt]))
                 rounds[prompt].append(Round(1, sizes[row], forwards, counts[row] - 1, new))
         for prompt, count, taken in zip(prompts, counts, settled, strict=True):

@@ -81,7 +81,9 @@ def main(
     prompts: Annotated[int, typer.Option(help="Prompts of each set.")] = 40,
     max_new_tokens: Annotated[int, typer.Option(help="New tokens of each text.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the texts; 0 is greedy.")] = 0.0,
-    drafts: Annotated[str, typer.Option(help="Drafts to compare.", show_default="all")] = ",".join(DRAFTS),
+    drafts: Annotated[
+        str, typer.Option(help="Drafts to compare.", show_default="all")
+    ] = ",".join(DRAFTS),
     points: Annotated[Path, typer.Option(help="File of the points that are known.")] = POINTS,
     out: Annotated[Path, typer.Option(help="File to append result lines to.")] = RESULTS,
 ) -> None:
@@ -112,7 +114,8 @@ def main(
                     found += study.judged(factors[draft], draft + SCALED)
                 if draft == MARGINALS:
                     found += study.others()
-        rows = [row for subject in SUBJECTS if subject in chosen for row in ratios(found, subject)]
+        every = set(chosen) == set(DRAFTS)
+        rows = [row for subject in SUBJECTS if subject in chosen for row in ratios(found, subject, every)]
         count = len(found[0].rounds)
         show(f"{name}, T = {temperature:g}, {count} prompts", rows)
         run = {"set": name, "grid": GRID, "factors": factors, **vars(settings)}
@@ -192,11 +195,11 @@ def static_trees(pair: Pair, settings: SweepSettings) -> list[Candidate]:
     return [Candidate("static", policy, describe(policy), describe(policy, brief=True)) for policy in policies]
 
 
-def ratios(points: Sequence[Point], subject: str) -> list[dict[str, Any]]:
-    """Return the subject's tokens verified over each other draft's and family's, and over those of TOGETHER, at equal
-    tau, with both and the interval."""
+def ratios(points: Sequence[Point], subject: str, every: bool = True) -> list[dict[str, Any]]:
+    """Return the subject's tokens verified over each other draft's and family's, and, if `every` draft was asked for,
+    over those of TOGETHER, at equal tau, with both and the interval."""
     there = {point.family for point in points} - {subject}
-    rivals = {name: (name,) for name in (*DRAFTS, *RIVALS) if name in there} | TOGETHER
+    rivals = {name: (name,) for name in (*DRAFTS, *RIVALS) if name in there} | (TOGETHER if every else {})
     rows: list[dict[str, Any]] = []
     for name, families in rivals.items():
         if several := there.intersection(families):

@@ -151,13 +151,14 @@ def trained(name: str, places: Places) -> Trained:
     before = earlier.begin(places.work, places.out)
     target, _ = read_target(rounds.training_texts(places.work / "texts"))
     head = load_head(stored, target.get_input_embeddings(), target.lm_head).requires_grad_(False)
+    tokens = torch.arange(len(target.lm_head.weight)) if head.tokens is None else head.tokens
     records = rounds.rounds(places.work / part) or before.rounds.get(part, [])
     positions = max((record["positions"] for record in records), default=0)
     return Trained(
         head.to(places.device),
         target.get_input_embeddings().to(places.device),
-        head.tokens.to(places.device),
-        target.lm_head.weight[head.tokens].to(places.device),
+        tokens.to(places.device),
+        target.lm_head.weight[tokens].to(places.device),
         lambda what: places.work / f"{what}_{part}_{positions}",
     )
 
