@@ -81,9 +81,7 @@ def main(
     prompts: Annotated[int, typer.Option(help="Prompts of each set.")] = 40,
     max_new_tokens: Annotated[int, typer.Option(help="New tokens of each text.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the texts; 0 is greedy.")] = 0.0,
-    drafts: Annotated[
-        str, typer.Option(help="Drafts to compare.", show_default="all")
-    ] = ",".join(DRAFTS),
+    drafts: Annotated[str, typer.Option(help="Drafts to compare.", show_default="all")] = ",".join(DRAFTS),
     points: Annotated[Path, typer.Option(help="File of the points that are known.")] = POINTS,
     out: Annotated[Path, typer.Option(help="File to append result lines to.")] = RESULTS,
 ) -> None:
