@@ -172,6 +172,7 @@ def test_tuned_brings_its_policy(cache: Path, option: list[str]) -> None:
         (["--batch", "4", "--limit", "5"], "use --limit 12"),
         (["--policies", "mcsd:config=2x1"], "cannot be replayed"),
         (["--policies", "eagle3"], "no policy is called 'eagle3'"),
+        (["--draft", "lookup", "--ngrams"], "--draft lookup has +ngrams already; leave --ngrams out"),
         (["--pair", "llama2-7b", "--policies", "plain"], "--prompts FILE"),
     ],
 )

@@ -11,6 +11,7 @@ import torch
 from c2t.classifier import TreeClassifier
 from c2t.decoding import generate
 from c2t.errors import InputError
+from c2t.harvest.extra_columns import types
 from c2t.harvest.harvest import HarvestSettings, harvest
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Plain
@@ -140,6 +141,12 @@ def test_a_decision_model_is_trained_saved_loaded_and_used(
 def test_settings_are_checked(wrong: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         HarvestSettings(**wrong)
+
+
+def test_a_draft_without_states_has_no_column_of_them() -> None:
+    assert types(["top_probs"], 0).keys() == {"top_probs"}
+    with pytest.raises(InputError, match="no hidden states; leave the column hidden out"):
+        types(["top_probs", "hidden"], 0)
 
 
 def test_missing_columns_are_named(small_pair: Pair, tmp_path: Path) -> None:

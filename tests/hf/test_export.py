@@ -91,6 +91,7 @@ def test_a_classifier_comes_back_as_it_was() -> None:
 
 def test_drafts_that_others_have() -> None:
     assert shared_draft("tiny") == "tiny"
+    assert shared_draft("lookup") == "lookup"
     assert shared_draft("llama3-8b") == "yuhuili/EAGLE-LLaMA3-Instruct-8B"
     assert shared_draft("someone/a-head") == "someone/a-head"
 

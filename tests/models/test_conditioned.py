@@ -161,6 +161,10 @@ def test_a_head_that_shares_its_layer_stores_it_once(tmp_path: Path) -> None:
     (tmp_path / "z").symlink_to(shared)
     assert fingerprint(tmp_path / "z") == before
     assert parameters(shared) == sum(weight.numel() for name, weight in first.items() if name != "embed_tokens.weight")
+    (shared.parent / "draft" / learned_fit.FILE).write_bytes(b"a fit for the other head")
+    (shared / bigrams.FILE).unlink()
+    assert fingerprint(shared) == before  # these come in by an ending of the name only
+    assert parameters(shared) == parameters(whole)
     save_head(random_eagle(TARGET, seed=9).head, shared.parent / "draft")
     assert fingerprint(shared) != before
     (shared.parent / "draft").rename(shared.parent / "elsewhere")

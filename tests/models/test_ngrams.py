@@ -112,6 +112,22 @@ def test_lookup_gives_what_followed_and_all_else_alike(dtype: torch.dtype) -> No
     assert rows.log_probs.exp().max() > 0.3  # it knows something
 
 
+@torch.no_grad()
+def test_all_tokens_may_be_counted_around_any_draft() -> None:
+    """But for those that it excludes: with C in float32, and without."""
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        session = NgramSession(Excluding(dtype), 2.0, plausible=None)
+        text = torch.tensor([TEXTS[0]])
+        session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
+        rows = session.expand(Tree.root(text[:, -1]), torch.zeros(1, 1, dtype=torch.long))
+        assert rows.log_probs[0, 0, 2] == -math.inf  # which followed once
+        assert rows.log_probs[0, 0, 1] > math.log(0.5)
+        found.append(rows.log_probs.double())
+        assert session.grow_by(None, root_of(TEXTS[0][-1])) is None
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
 class Certain(DraftSession):
     """A draft in float32 that goes on with 1, 2, 3, ... and doubts it as good as never."""
 
@@ -128,6 +144,18 @@ class Certain(DraftSession):
         logits = torch.randn(*slots.shape, VOCABULARY)
         following = self.last + tree.depth.gather(1, slots.clamp(min=0)) + 2
         return NextTokenDistributions(logits.scatter_add_(2, following[..., None], torch.full((*slots.shape, 1), 20.0)))
+
+
+class Excluding(Certain):
+    """A draft to which all tokens but one are alike."""
+
+    def __init__(self, dtype: torch.dtype):
+        self.dtype = dtype
+
+    def expand(self, tree: Tree, slots: Tensor) -> NextTokenDistributions:
+        logits = torch.zeros(*slots.shape, VOCABULARY, dtype=self.dtype)
+        logits[..., 2] = -math.inf
+        return NextTokenDistributions(logits, logits[..., :0])
 
 
 def test_no_probability_exceeds_one_and_no_child_its_parent() -> None:

@@ -158,7 +158,9 @@ def test_ngrams_of_no_sensible_weight_are_refused(name: str, reason: str, pair_f
         load_pair("toy", draft=name)
 
 
-@pytest.mark.parametrize(("name", "prior_weight"), [("lookup", LOOKUP_WEIGHT), ("lookup+ngrams=2", 2.0)])
+@pytest.mark.parametrize(
+    ("name", "prior_weight"), [("lookup", LOOKUP_WEIGHT), ("lookup+ngrams", LOOKUP_WEIGHT), ("lookup+ngrams=2", 2.0)]
+)
 def test_lookup_needs_no_files_and_comes_with_any_target(name: str, prior_weight: float, pair_folder: Path) -> None:
     own, other = load_pair("toy", draft=name), load_pair(target=pair_folder / "target", draft=name)
     for pair in (own, other):

@@ -1,12 +1,14 @@
 """Replay and real decoding ask the models for the same rounds, alone and in a batch."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from c2t.classifier import TreeClassifier
 from c2t.models.draft import DraftSession
+from c2t.models.ngrams import lookup
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Budget, Chain, Eagle2, Plain
 from c2t.ragged import Ragged
@@ -85,6 +87,18 @@ def test_widths_are_what_the_draft_forwards(
     [prompt] = replayed(small_pair, POLICIES[2], texts[:1], SAMPLING.seed, temperature=SAMPLING.temperature)
     levels = [width for round in prompt for width in (1, *round.widths[1:])]
     assert forwarded == levels  # the root's row is read off the forward that took in the accepted tokens
+
+
+def test_a_draft_without_a_model_has_levels_too(small_pair: Pair, ids: list) -> None:
+    """It makes no forward, but a level of it takes time, as a draft's does; plain rounds have none."""
+    draft = lookup(small_pair.target.config.vocab_size, torch.float64)
+    repeating = [[*prompt, *prompt, *prompt] for prompt in ids[:2]]
+    pair = replace(small_pair, draft=draft)
+    texts = continuations(pair, repeating, NEW, 3, SAMPLING)
+    rounds = [one for prompt in replayed(pair, POLICIES[2], texts, SAMPLING.seed) for one in prompt]
+    assert all(len(one.widths) == 3 for one in rounds)
+    plain = [one for prompt in replayed(pair, Plain(), texts, SAMPLING.seed) for one in prompt]
+    assert all(one.widths == () for one in plain)
 
 
 def test_together_a_row_costs_the_mean_of_trees_and_levels() -> None:
