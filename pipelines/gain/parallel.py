@@ -72,7 +72,7 @@ TOGETHER = {
     AUTOREGRESSIVE: (AUTOREGRESSIVE, AUTOREGRESSIVE + SCALED),
 }
 TOGETHER[TRAINING_FREE] = (*TOGETHER[ON_MARGINALS], *TOGETHER[MARGINALS + BIGRAMS], MARGINALS + BIGRAMS + NGRAMS)
-SUBJECTS = (MARGINALS + FIT, COPYING)
+SUBJECTS = (MARGINALS + FIT, COPYING, BLOCK + BIGRAMS)
 TAUS = (0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2)
 
 
@@ -113,7 +113,8 @@ def main(
                 if draft == MARGINALS:
                     found += study.others()
         every = set(chosen) == set(DRAFTS)
-        rows = [row for subject in SUBJECTS if subject in chosen for row in ratios(found, subject, every)]
+        subjects = [subject for subject in SUBJECTS if any(point.family == subject for point in found)]
+        rows = [row for subject in subjects for row in ratios(found, subject, every)]
         count = len(found[0].rounds)
         show(f"{name}, T = {temperature:g}, {count} prompts", rows)
         run = {"set": name, "grid": GRID, "factors": factors, **vars(settings)}
