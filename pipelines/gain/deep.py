@@ -23,10 +23,11 @@ from c2t.storage.results import append_line, result_line
 from c2t.study.pareto import RIVALS_TOGETHER, compare
 from c2t.study.sweep import SweepSettings
 from pipelines import terminal
-from pipelines.gain.parallel import GRID, POINTS, SCALED, SETS, TAUS, Study, as_rows, halved, show
+from pipelines.gain.parallel import GRID, POINTS, SCALED, SETS, Study, as_rows, halved, show
 
 RESULTS = checkpoints.root() / "data" / "results" / "gain-deep.jsonl"
 DRAFTS = ("eagle", "eagle3")
+TAUS = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
 
 
 def main(
