@@ -2,6 +2,7 @@
 are."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,22 +86,29 @@ def trees() -> str:
             where = ""
     columns = ("draft, text", "tau", "gamma, threshold", "threshold, draft temperature searched", "EAGLE-2")
     columns += ("paper's network", "conditional network", "paper's / best untrained", "conditional / best untrained")
-    run = lines(TREES)[0]["configuration"]
-    told = f"searched on {-(-run['prompts'] // 2)} prompts and judged on {run['prompts'] // 2} others of three sets, "
-    told += f"{run['max_new_tokens']} new tokens"
-    return table(columns, rows, _sources(told, "95 % intervals by prompt"))
+    return table(columns, rows, _sources(_halves, "95 % intervals by prompt"))
 
 
-def _sources(*settings: str) -> str:
-    """Return where and when the rows were measured, a line for each commit, day and machine."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def _halves(run: dict[str, Any]) -> str:
+    """Return how many prompts a condition was searched and judged on."""
+    told = f"searched on {-(-run['prompts'] // 2)} prompts and judged on {run['prompts'] // 2} others of three sets"
+    return f"{told}, {run['max_new_tokens']} new tokens"
+
+
+def _prompts(run: dict[str, Any]) -> str:
+    return f"{run['prompts']} prompts"
+
+
+def _sources(told: Callable[[dict[str, Any]], str], *settings: str) -> str:
+    """Return where and when the rows were measured, a line for each commit, day, machine and what is told of a run."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in conditions():
-        found.setdefault(source(line), []).append(line)
+        found.setdefault((source(line), told(line["configuration"])), []).append(line)
     notes = []
-    for some in found.values():
+    for (_, size), some in found.items():
         runs = [line["configuration"] for line in some]
         which = ", ".join(f"{run['draft']} at T = {run['temperature']:g}" for run in runs)
-        notes.append(source(some[-1], which, *settings))
+        notes.append(source(some[-1], which, size, *settings))
     return "\n".join(notes)
 
 
@@ -120,7 +128,7 @@ def reliability() -> str:
             rows.append((where, name, *(by_depth.get(depth, "") for depth in range(1, 6))))
             where = ""
     columns = ("draft, text", "data set", *(f"token {depth}" for depth in range(1, 6)))
-    return table(columns, rows, _sources("most probable token: mean probability, share accepted"))
+    return table(columns, rows, _sources(_prompts, "most probable token: mean probability, share accepted"))
 
 
 def two_heads() -> str:

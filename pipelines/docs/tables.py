@@ -330,7 +330,7 @@ def parallel() -> str:
     fit, copying = "medusa+fit", "medusa+fit+ngrams"
     rivals = ("all on marginals", "medusa+bigrams", "medusa+hydra", "eagle")
     ratios = [(fit, rival) for rival in rivals] + [(copying, "all training-free")]
-    rows = []
+    rows, notes = [], {}
     for line in lines("gain-parallel.jsonl"):
         where = f"{line['configuration']['set']}, T = {line['configuration']['temperature']:g}"
         found = {(row["draft"], row["rival"], row["tau"]): row for row in line["figures"]["rows"]}
@@ -345,15 +345,46 @@ def parallel() -> str:
             gammas = [own[0], *(row and row["rival_gamma"] for row in there[:-1]), own[1]]
             shown = ("" if row is None else interval(Interval(*row["ratio"])) for row in there)
             rows.append([where, f"{tau:g}", *("" if gamma is None else f"{gamma:.1f}" for gamma in gammas), *shown])
-            where = ""
-    runs = {line["configuration"]["temperature"]: line for line in lines("gain-parallel.jsonl")}
-    notes = []
-    for temperature, line in runs.items():
-        size = f"{line['figures']['prompts']} prompts a set, {line['configuration']['max_new_tokens']} new tokens"
-        notes.append(source(line, f"T = {temperature:g}: {size}", "95 % intervals by prompt"))
+            where, notes[line["configuration"]["temperature"]] = "", by_prompt(line)
     columns = ("texts", "tau", "`+fit`", "marginals", "`+bigrams`", "`+hydra`", "`eagle`", "`+fit+ngrams`")
     columns += ("fit / marginals", "fit / bigrams", "fit / hydra", "fit / `eagle`", "fit, n-grams / all training-free")
-    return table(columns, rows, "\n".join(notes))
+    return table(columns, rows, "\n".join(notes.values()))
+
+
+def block() -> str:
+    """Return what a block drafter verifies at equal tau, conditioned by counts and not."""
+    rows, notes = [], {}
+    for line in lines("gain-parallel.jsonl"):
+        run = line["configuration"]
+        where = f"{run['set']}, T = {run['temperature']:g}"
+        for row in line["figures"]["rows"]:
+            if (row["draft"], row["rival"]) != ("block+bigrams", "block"):
+                continue
+            gammas = ("" if row[name] is None else f"{row[name]:.1f}" for name in ("rival_gamma", "gamma"))
+            rows.append((where, f"{row['tau']:g}", *gammas, interval(Interval(*row["ratio"]))))
+            where, notes[run["temperature"]] = "", by_prompt(line)
+    return table(("texts", "tau", "`block`", "`block+bigrams`", "ratio"), rows, "\n".join(notes.values()))
+
+
+def deep() -> str:
+    """Return what the learned fit saves behind autoregressive heads: gamma at equal tau over that without it."""
+    rows, notes = [], {}
+    for line in lines("gain-deep.jsonl"):
+        run = line["configuration"]
+        where = f"`{run['draft']}`, {run['set']}, T = {run['temperature']:g}"
+        for row in line["figures"]["rows"]:
+            if row["ratio"][0] is not None:
+                gammas = (f"{row[name]:.1f}" for name in ("rival_gamma", "gamma"))
+                rows.append((where, f"{row['tau']:g}", *gammas, interval(Interval(*row["ratio"]))))
+                where, notes[run["temperature"]] = "", by_prompt(line)
+    return table(("draft, texts", "tau", "gamma", "gamma, `+fit`", "ratio"), rows, "\n".join(notes.values()))
+
+
+def by_prompt(line: dict[str, Any]) -> str:
+    """Return the small print of a line of `gain parallel` and its kin."""
+    run = line["configuration"]
+    size = f"{line['figures']['prompts']} prompts a set, {run['max_new_tokens']} new tokens"
+    return source(line, f"T = {run['temperature']:g}: {size}", "95 % intervals by prompt")
 
 
 def served() -> str:
@@ -372,8 +403,7 @@ def served() -> str:
                 continue
             rows.append((where, f"{tau:g}", *("" if one is None else interval(one) for one in shown)))
             where = ""
-        size = f"{line['figures']['prompts']} prompts a set, {run['max_new_tokens']} new tokens"
-        notes[run["temperature"]] = source(line, f"T = {run['temperature']:g}: {size}", "95 % intervals by prompt")
+        notes[run["temperature"]] = by_prompt(line)
     columns = ("texts", "tau", "`+bigrams`, served / before", "`+fit`, served / before", "`+fit` / `+bigrams`, served")
     columns += ("`eagle+bigrams` / `eagle`", "the same, served")
     return table(columns, rows, "\n".join(notes.values()))
@@ -426,6 +456,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "calibration": calibration,
     "ngrams": ngrams,
     "parallel": parallel,
+    "block": block,
+    "deep": deep,
     "served": served,
     "parallel-speed": parallel_speed,
     "tried": tried,
