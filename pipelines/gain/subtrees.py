@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float, Int
 from c2t.records.reader import describe, read_columns, read_records
 from c2t.study.points import Point
 
-SIZES = np.geomspace(3, 120, 30)  # mean tokens of the trees that are cut out
+# Mean tokens of the trees that are cut out; the small ones are for drafts that seldom know anything.
+SIZES = np.concatenate([np.geomspace(1.05, 2.7, 10), np.geomspace(3, 120, 30)])
 DEPTHS = 11  # of the harvested trees
 LEVELS = (4, 5, 6, 8, 11)  # EAGLE-2 is searched over its levels too: they are its strongest setting
 
