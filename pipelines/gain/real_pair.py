@@ -41,7 +41,7 @@ from pipelines.papers.study import evenly
 
 RESULTS = checkpoints.root() / "data" / "results" / "gain-real.jsonl"
 PAIR = "smollm2"
-TAUS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 1.75, 2.0)
+TAUS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 1.75, 2.0)
 K = 6
 LEVELS = 5  # as many as the parallel draft has depths
 PLAIN, TEMPERED, EAGLE2 = "threshold on P", "threshold on P, draft temperature searched", "EAGLE-2, levels searched"
@@ -143,6 +143,8 @@ def judged(found: Families) -> list[Row]:
 
     choice = chosen(found, gammas(counts[:, ::2].sum(1, keepdims=True)))
     places = [(family, place) for family in found for place in range(len(TAUS)) if (family, place) in choice]
+    if not places:  # the draft knows too little for any of them
+        return []
 
     def figures(sums: Float[np.ndarray, "C R"]) -> Float[np.ndarray, "F R"]:
         here = gammas(sums)

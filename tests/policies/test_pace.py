@@ -31,7 +31,7 @@ def costs(rows: int) -> RowCosts:
 
 def step(rows: int, count: torch.Tensor) -> SimpleNamespace:
     """A round with trees of three tokens."""
-    tree = SimpleNamespace(alive=torch.ones(rows, 3, dtype=torch.bool))
+    tree = SimpleNamespace(alive=torch.ones(rows, 3, dtype=torch.bool), depth=torch.tensor([[-1, 0, 1]]))
     return SimpleNamespace(rows=[0] * rows, count=count, tree=tree, draft_passes=torch.full((rows,), 2))
 
 

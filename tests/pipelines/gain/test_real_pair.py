@@ -82,11 +82,11 @@ def test_recorded_nodes_are_those_of_a_replay(tmp_path: Path) -> None:
 
 
 def front(family: str, dearer: np.ndarray) -> list[Point]:
-    """Trees of 1 to 4 accepted tokens a round at 4 tokens each, times `dearer` on each of 40 prompts of 10 rounds."""
+    """Trees of 0.1 to 4 accepted tokens a round at 4 tokens each, times `dearer` on each of 40 prompts of 10 rounds."""
     rounds = (10,) * len(dearer)
     return [
         Point(family, "", "", None, rounds, tuple(round(10 * tau) for _ in rounds), tuple(40 * tau * dearer), rounds)
-        for tau in (0.5, 1, 2, 4)
+        for tau in (0.1, 0.5, 1, 2, 4)
     ]
 
 
@@ -106,6 +106,11 @@ def test_settings_are_searched_on_other_prompts_than_judged() -> None:
         assert rows[TEMPERED, tau].over_plain == pytest.approx((0.75,) * 3)
         assert rows["learned", tau].over_best == pytest.approx((2.0,) * 3)  # EAGLE-2 would be better: it was not chosen
         assert rows["learned", tau].gamma == pytest.approx(12 * tau)
+
+
+def test_a_draft_that_reaches_no_tau_has_no_rows() -> None:
+    nothing = [point._replace(accepted=(0,) * 40) for point in front(PLAIN, np.full(40, 1.0))]
+    assert judged({family: {"": nothing} for family in (PLAIN, TEMPERED, EAGLE2)}) == []
 
 
 def test_a_draft_that_is_too_unsure_is_seen() -> None:
