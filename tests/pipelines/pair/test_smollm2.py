@@ -458,20 +458,25 @@ def test_a_head_goes_on_from_the_pair_where_its_texts_are_gone(
     assert 0 < int(float(log[-1].split(",")[2])) - 11_000 < 1000
 
 
+def learned_from(target: Target, count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> LlamaForCausalLM:
+    """Write so many texts of the target for the stages to learn from; return the target as they load it."""
+    asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(count)]
+    written, shard = texts.write(target, asked, 0.0, 24, 0), texts.Shard("code", 0.0, 0)
+    (folder / "texts").mkdir()
+    texts.save(written, shard, 1.0, folder / "texts" / "0.safetensors")
+    loaded = in_float32(target)
+    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
+    monkeypatch.setattr(build, "target_folder", lambda: None)
+    monkeypatch.setattr(rounds, "FREQUENT", 40)
+    return loaded
+
+
 @pytest.mark.slow
 def test_a_fit_and_sequential_heads_learn_what_the_marginals_leave_out(
     target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the texts themselves, which is enough to see it; the head's blocks are still the identity."""
-    asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(96)]
-    (tmp_path / "texts").mkdir()
-    texts.save(
-        texts.write(target, asked, 0.0, 24, 0), texts.Shard("code", 0.0, 0), 1.0, tmp_path / "texts" / "0.safetensors"
-    )
-    loaded = in_float32(target)
-    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
-    monkeypatch.setattr(build, "target_folder", lambda: None)
-    monkeypatch.setattr(rounds, "FREQUENT", 40)
+    loaded = learned_from(target, 96, tmp_path, monkeypatch)
     for each in (fit, hydra):
         monkeypatch.setattr(each, "EPOCHS", 30)
     save_head(keep_eagle(target, tmp_path), tmp_path / "draft")
@@ -516,15 +521,7 @@ def test_a_fit_learns_behind_a_head_that_has_read_the_path(
     name: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the head's own states in its deeper levels, as in drafting."""
-    asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(48)]
-    (tmp_path / "texts").mkdir()
-    texts.save(
-        texts.write(target, asked, 0.0, 24, 0), texts.Shard("code", 0.0, 0), 1.0, tmp_path / "texts" / "0.safetensors"
-    )
-    loaded = in_float32(target)
-    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
-    monkeypatch.setattr(build, "target_folder", lambda: None)
-    monkeypatch.setattr(rounds, "FREQUENT", 40)
+    loaded = learned_from(target, 48, tmp_path, monkeypatch)
     monkeypatch.setattr(fit, "EPOCHS", 20)
     recipe, head, known = heads.HEADS[name], new_head(name, target), rounds.training_texts(tmp_path / "texts")
     heads.save_draft(head, tmp_path / recipe.part, torch.arange(40))
@@ -550,15 +547,7 @@ def test_a_fit_learns_behind_a_head_that_has_read_the_path(
 def test_a_block_drafter_learns_every_depth_and_is_written(
     target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(96)]
-    (tmp_path / "texts").mkdir()
-    texts.save(
-        texts.write(target, asked, 0.0, 24, 0), texts.Shard("code", 0.0, 0), 1.0, tmp_path / "texts" / "0.safetensors"
-    )
-    loaded = in_float32(target)
-    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
-    monkeypatch.setattr(build, "target_folder", lambda: None)
-    monkeypatch.setattr(rounds, "FREQUENT", 40)
+    loaded = learned_from(target, 96, tmp_path, monkeypatch)
     monkeypatch.setattr(block, "EPOCHS", 10)
     build.STAGES["block"](build.Places(tmp_path, None, tmp_path, torch.device("cpu")))
     head = load_head(tmp_path / "draft_block", loaded.model.embed_tokens)
