@@ -136,8 +136,9 @@ class Step(NamedTuple):
 
     def by_row(self) -> list[tuple[int, list[int]]]:
         """Return the prompt that each row serves and the row's new tokens."""
-        new = zip(self.rows.tolist(), self.tokens.tolist(), self.count.tolist(), strict=True)
-        return [(prompt, tokens[:count]) for prompt, tokens, count in new]
+        # In one piece: each look at a tensor waits for the device.
+        together = torch.cat([self.rows[:, None], self.count[:, None], self.tokens], 1).tolist()
+        return [(prompt, tokens[:count]) for prompt, count, *tokens in together]
 
 
 class Committed(NamedTuple):

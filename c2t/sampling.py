@@ -22,7 +22,7 @@ from c2t.kernels.argmax import argmax
 from c2t.kernels.noise import Noise
 
 DRAWS = 3  # it rises when a seed draws other texts, or other trees grow along them
-CACHED = 2**16  # noisy logits that fit a core's cache
+CACHED, ON_DEVICE = 2**16, 2**25  # noisy logits at once: what fits a core's cache; 256 MB of a GPU's memory
 LEAST = 1e-4  # least temperature and penalty: logits divided by much less than this overflow
 
 
@@ -103,7 +103,7 @@ def gumbel_max(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tens
     """Return tokens drawn from these distributions: the largest logit once each has Gumbel noise of its own. Tokens of
     -inf are never drawn."""
     ids = torch.arange(logits.shape[1], device=key.device)
-    at_once = len(logits) if logits.is_cuda else max(1, CACHED // len(ids))
+    at_once = max(1, (ON_DEVICE if logits.is_cuda else CACHED) // len(ids))
     parts = zip(logits.split(at_once), key.split(at_once), strict=True)
     return torch.cat([(some.double() + gumbel(its, ids)).argmax(-1) for some, its in parts])
 

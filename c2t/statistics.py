@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from c2t import display
 from c2t.decoding import Step
 
@@ -109,15 +111,19 @@ class Trace:
         self.statistics = [Statistics(prompts=1) for _ in range(prompts)]
 
     def add(self, step: Step) -> None:
-        for row, (prompt, tokens) in enumerate(step.by_row()):
+        new = step.by_row()
+        for prompt, tokens in new:
             self.tokens[prompt] += tokens
-            if step.tree is None or step.accepted is None:
-                continue
+        if step.tree is None or step.accepted is None:
+            return
+        # In one piece: each look at a tensor waits for the device.
+        counts = torch.stack([step.tree.sizes, step.draft_passes, step.tree.capped], 1).tolist()
+        for (prompt, tokens), (verified, passes, capped) in zip(new, counts, strict=True):
             statistics = self.statistics[prompt]
-            statistics.verified.append(int(step.tree.sizes[row]))
+            statistics.verified.append(verified)
             statistics.accepted.append(len(tokens) - 1)
-            statistics.passes.append(int(step.draft_passes[row]))
-            statistics.capped += int(step.tree.capped[row])
+            statistics.passes.append(passes)
+            statistics.capped += capped
 
     def finish(self, ends: Sequence[int]) -> list[list[int]]:
         """Cut each prompt's tokens to its end and close the statistics; returns the texts."""

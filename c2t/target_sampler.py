@@ -12,7 +12,7 @@ from torch import Tensor
 
 from c2t.errors import InputError
 from c2t.kernels import walk
-from c2t.kernels.argmax import argmax_at
+from c2t.kernels.argmax import argmax, argmax_at
 from c2t.kernels.noise import Noise
 from c2t.models.target import check_finite, check_logits
 from c2t.protocols import Root
@@ -95,6 +95,8 @@ class TargetSampler:
                 return accept_greedily(tree, logits)
             if rule == "target-only" and not self.sampling.filters and walk.serves(logits.values):
                 return walked(tree, logits, self.noise(root))
+            if rule == "target-only" and walk.on_device(logits.values):
+                return walked_on_device(tree, logits, self._drawn(tree, logits, root))
         everyone = torch.arange(len(tree.token), device=root.device)
         ancestors = cache(tree.ancestors)
 
@@ -136,6 +138,15 @@ class TargetSampler:
             accepted = residual(tree, probs, uniforms)
         self.observe(tree.token.gather(1, accepted.slots.clamp(min=0)))  # beyond a path stands the root, which is on it
         return accepted
+
+    def _drawn(self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"]) -> Int[Tensor, " S"]:
+        """Draw the target's token after every slot: most are on no path, but to ask which are would wait for the
+        device. Where a distribution is not a number the draw means nothing, and the walk says so."""
+        count = len(logits.values)
+        place = torch.where(tree.alive, logits.place, count)  # a dead slot has some other one's logits
+        of_slots = root[:, None] + tree.depth + 2, self.sequence[:, None].expand_as(tree.token)
+        position, sequence = (root.new_zeros(count + 1).scatter(0, place.flatten(), v.flatten()) for v in of_slots)
+        return self.sampling.draw(logits.values, sequence[:count], position[:count])
 
     def root(self, token: Int[Tensor, " B"], position: Int[Tensor, " B"], sampled: bool = True) -> Root:
         """Return the input of a policy for the round whose root stands at `position`; sampled: the policy draws its
@@ -186,6 +197,8 @@ def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
     logits."""
     if walk.serves(logits.values):
         return walked(tree, logits)
+    if walk.on_device(logits.values):
+        return walked_on_device(tree, logits, argmax(logits.values))
 
     def choose(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         token, largest = argmax_at(logits.values, logits.place[rows, slots])
@@ -197,9 +210,18 @@ def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
 
 def walked(tree: Tree, logits: SlotLogits, noise: Noise | None = None) -> Accepted:
     """Return the paths of the target's tokens; see `c2t.kernels.walk`."""
-    *path, largest = walk.walk(logits.values, logits.place, tree.token, tree.parent, tree.alive, noise)
-    check_finite(largest.tolist(), "target")
-    return Accepted(*path)
+    return checked(walk.walk(logits.values, logits.place, tree.token, tree.parent, tree.alive, noise))
+
+
+def walked_on_device(tree: Tree, logits: SlotLogits, chosen: Int[Tensor, " S"]) -> Accepted:
+    """Return the paths along the tokens that the target has chosen after every slot."""
+    return checked(walk.triton_walk(logits.values, chosen, logits.place, tree.token, tree.parent, tree.alive))
+
+
+def checked(found: walk.Walk) -> Accepted:
+    """Return the paths of a walk; InputError where it met a logit that is not finite."""
+    check_finite(found.largest.tolist(), "target")
+    return Accepted(found.slots, found.length, found.bonus)
 
 
 def number(count: int, sequences: Sequence[int] | None, device: torch.device) -> Int[Tensor, " B"]:

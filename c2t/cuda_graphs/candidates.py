@@ -22,19 +22,20 @@ def candidates(tree: StaticTree, slots: Sequence[range], drafted: Sequence[TopK]
     slots: the root's range, then each level's, which hold the candidates that were expanded. drafted: for each level,
     the children (B, F, K) drafted from the slots before it.
     """
+    K = drafted[0].token.shape[2]
     flat = {
         "token": [level.token for level in drafted],
         "log_prob": [level.log_prob for level in drafted],
         "max_log_prob": [level.log_prob[..., :1].expand_as(level.log_prob) for level in drafted],
         "entropy": [level.entropy[..., None].expand_as(level.log_prob) for level in drafted],
-        "rank": [torch.arange(level.token.shape[2]).to(level.token).expand_as(level.token) for level in drafted],
+        "rank": [torch.arange(K, device=tree.token.device).expand_as(level.token) for level in drafted],
         "parent": [places(frontier, level) for frontier, level in zip(slots, drafted, strict=False)],
     }
     columns = {name: torch.cat([part.flatten(1) for part in parts], 1) for name, parts in flat.items()}
     above = columns["parent"]
     columns["log_joint"] = columns["score"] = tree.log_joint.gather(1, above) + columns["log_prob"]
     columns["depth"], columns["alive"] = tree.depth.gather(1, above) + 1, tree.alive.gather(1, above)
-    columns["parent"] = numbers(tree, slots, drafted[0].token.shape[2]).gather(1, above)
+    columns["parent"] = numbers(tree, slots, K).gather(1, above)
     root = Tree.root(tree.token[:, 0], tree.log_joint.dtype)
     joined = {name: torch.cat([getattr(root, name), column], 1) for name, column in columns.items()}
     return Tree(**joined, capped=tree.capped)

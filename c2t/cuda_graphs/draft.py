@@ -7,7 +7,7 @@ which is usually known by then. The trees' sizes are read once a round.
     read     the committed tokens' keys and values, and the root's hidden state
     level 0  the root's children             rank -> select
     level i  children of level i - 1         head -> rank -> select
-    finish   EAGLE-2's reranking
+    finish   alive slots first, or EAGLE-2's reranking
 
 Experimental: has not run on a device.
 """
@@ -23,12 +23,14 @@ from c2t.cuda_graphs.candidates import candidates
 from c2t.cuda_graphs.graph import Flags, Graph
 from c2t.errors import InputError
 from c2t.kernels.layered import Layered
+from c2t.kernels.nodes import Blocks
 from c2t.kernels.rows import TopK, rank
 from c2t.kernels.select import select
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_attention import tree_attention
 from c2t.kernels.tree_mask import WORD, TreeMask, ancestor_bits
 from c2t.kv_cache import StaticKVCache
+from c2t.models.attention import check_heads
 from c2t.models.draft import DraftSession, refuse_nan
 from c2t.models.eagle_draft import EagleDraft, EagleSession
 from c2t.policies.eagle2 import rerank
@@ -43,6 +45,8 @@ class StaticDraft:
     def __init__(self, draft: EagleDraft, plan: Layered, rows: int, capacity: int):
         if draft.fused is None:
             raise InputError("CUDA graphs need an EAGLE-1/2 head with plain or scaled positions")
+        if next(draft.head.parameters()).is_cuda:
+            check_heads(draft.head.config)
         self.draft, self.plan, self.rows, self.capacity = draft, plan, rows, capacity
         self.phase: DraftGraph | None = None
 
@@ -100,7 +104,7 @@ class StaticSession:
 
     def refuse_nan(self) -> None:
         """See `DraftSession.refuse_nan`."""
-        refuse_nan(self.owner.phase.broken)
+        refuse_nan(self.owner.phase.is_broken)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
@@ -131,7 +135,7 @@ class DraftGraph:
         self.hidden = hidden(rows, ends[-1], like.hidden.shape[2])
         exact = torch.float64 if like.hidden.dtype == torch.float64 else torch.float32
         self.tree = StaticTree.rooted(self.root, ends[-1], exact)
-        self.broken = hidden((), dtype=torch.bool)
+        self.broken, self.is_broken = hidden((), dtype=torch.bool), False
         self.flags = Flags(plan.levels, hidden(()).device)
         self.drafted: list[TopK] = [None] * plan.levels
         self._constants()
@@ -139,7 +143,7 @@ class DraftGraph:
         self.read = graph(self._read, state=[self.cache.lengths])
         counters = [self.tree.sizes, self.tree.capped, self.broken]
         self.levels = [graph(partial(self._level, level), state=counters) for level in range(plan.levels)]
-        self.finish = graph(self._rerank)
+        self.finish = graph(self._finish)
 
     def _constants(self) -> None:
         """Make the parts of the masks that are the same in all rounds."""
@@ -176,15 +180,13 @@ class DraftGraph:
             self.flags.send(level)
             if level and not self.flags.received(level - 1):
                 break
-        alive = self.tree.alive[:rows, 1:].unflatten(1, (self.plan.levels, self.plan.width)).any(2)
-        passes = 1 + alive[:, :-1].sum(1)
-        tree = self.tree
-        if self.plan.reranked is not None:
-            self.finish()
-            tree = self.reranked
+        self.finish()
+        broken, *sizes = self.ended.tolist()  # waits for the device: a tree's size decides which graph verifies it
+        self.is_broken = bool(broken)
+        size = self.grown.size if self.plan.reranked else max(sizes[:rows])
         # Copies: the next round works in the same memory.
-        grown = Tree(**{name: getattr(tree, name)[:rows].clone() for name in (*COLUMNS, "capped")})
-        return grown if self.plan.reranked else grown.packed(), passes
+        blocks = Blocks(*(block[..., :rows, :size].clone() for block in self.grown.blocks))
+        return Tree.of(blocks, capped=self.tree.capped[:rows].clone()), self.passes[:rows].clone()
 
     def _read(self) -> None:
         steps = torch.arange(self.news, device=self.count.device).expand_as(self.tokens)
@@ -245,5 +247,14 @@ class DraftGraph:
 
         return self.head(features, tokens, positions, attend)
 
-    def _rerank(self) -> None:
-        self.reranked = rerank(candidates(self.tree, self.slots, self.drafted), self.plan.reranked)
+    def _finish(self) -> None:
+        """Put the trees' alive slots first; EAGLE-2 reranks instead."""
+        tree = self.tree
+        alive = tree.alive[:, 1:].unflatten(1, (self.plan.levels, self.plan.width)).any(2)
+        self.passes = 1 + alive[:, :-1].sum(1)
+        if self.plan.reranked is None:
+            order = torch.sort(tree.alive, dim=1, descending=True, stable=True).indices
+            self.grown = Tree(**{name: getattr(tree, name) for name in (*COLUMNS, "capped")}).select(order)
+        else:
+            self.grown = rerank(candidates(tree, self.slots, self.drafted), self.plan.reranked)
+        self.ended = torch.cat([self.broken[None].long(), tree.sizes])

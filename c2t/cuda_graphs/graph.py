@@ -3,6 +3,7 @@
 Experimental: has not run on a device.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 
 import torch
@@ -42,9 +43,14 @@ class Graph:
                 for tensor, value in zip(self.state, before, strict=True):
                     tensor.copy_(value)
         torch.cuda.current_stream(self.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.work()
+        graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
+        gc.disable()  # what it would free in the meantime, an older graph for one, may break the recording off
+        try:
+            with torch.cuda.graph(graph):
+                self.work()
+        finally:
+            if collects:
+                gc.enable()
         self.graph = graph
 
 

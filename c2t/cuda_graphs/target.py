@@ -3,10 +3,8 @@
 Experimental: has not run on a device.
 """
 
-import copy
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -36,7 +34,7 @@ class StaticTarget:
     def __init__(self, target: Target, rows: int, capacity: int, sizes: Sequence[int] = SIZES):
         if len({weight.device for weight in target.model.parameters()}) > 1:
             raise InputError("graphs need a target on one device; leave device_map out")
-        self.target = sharing_weights(target)
+        self.target = target.sharing_weights()
         self.target.use_tree_attention()
         if target.device.type == "cuda":
             compile_small_operations(self.target.model)
@@ -67,17 +65,13 @@ class StaticTarget:
 
     def _verify(self, padded: "Padded") -> None:
         lengths = self.cache.lengths
-        positions = lengths[:, None] + padded.depth + 1
+        token, parent, depth = padded.whole
+        parent, depth = (torch.where(padded.alive, column, -1) for column in (parent, depth))
+        positions = lengths[:, None] + depth + 1
         self.cache.drop()
-        mask = TreeMask.of(padded.parent, padded.alive, positions, lengths)
-        hidden = self.target.forward(padded.token, positions, mask, self.cache)
+        mask = TreeMask.of(parent, padded.alive, positions, lengths)
+        hidden = self.target.forward(token, positions, mask, self.cache)
         padded.out[:] = [self.target.logits(hidden), self.target.features(hidden)]
-
-
-def sharing_weights(target: Target) -> Target:
-    """Return a copy of a target that shares its tensors but not its modules and settings."""
-    tensors = chain(target.model.parameters(), target.model.buffers())
-    return copy.deepcopy(target, {id(tensor): tensor for tensor in tensors})
 
 
 def compile_small_operations(model: PreTrainedModel) -> None:
@@ -89,27 +83,25 @@ def compile_small_operations(model: PreTrainedModel) -> None:
 
 
 class Padded(NamedTuple):
-    """Trees that a graph reads, and its results for them in `out`: logits and features."""
+    """Trees that a graph reads, and its results for them in `out`: logits and features. whole: token, parent and depth
+    of each slot; those of dead ones are left over from other trees."""
 
-    token: Int[Tensor, "B n"]
-    parent: Int[Tensor, "B n"]
-    depth: Int[Tensor, "B n"]
+    whole: Int[Tensor, "3 B n"]
     alive: Bool[Tensor, "B n"]
     out: list[Float[Tensor, "B n _"]]
 
     @classmethod
     def empty(cls, rows: int, size: int, device: torch.device) -> "Padded":
         """Return `rows` trees of `size` dead slots."""
-        token, parent, depth = torch.zeros(3, rows, size, dtype=torch.long, device=device)
-        return cls(token, parent, depth, torch.zeros(rows, size, dtype=torch.bool, device=device), [])
+        whole = torch.zeros(3, rows, size, dtype=torch.long, device=device)
+        return cls(whole, torch.zeros(rows, size, dtype=torch.bool, device=device), [])
 
     def fill(self, tree: Tree) -> None:
-        """Copy the trees in; the slots behind them see themselves only."""
+        """Copy the trees in; the slots behind them are dead."""
         rows, size = tree.token.shape
-        for column, filler in zip(self[:4], (0, -1, -1, False), strict=True):
-            column.fill_(filler)
-        for name in ("token", "parent", "depth", "alive"):
-            getattr(self, name)[:rows, :size] = getattr(tree, name)
+        self.whole[:, :rows, :size] = tree.blocks.whole[:3]
+        self.alive.zero_()
+        self.alive[:rows, :size] = tree.alive
 
 
 class StaticTargetSession(TargetSession):

@@ -2,9 +2,9 @@
 equation 3), in one pass over the vocabulary: all that a level of a tree needs.
 
 On a GPU every row is split into chunks of the vocabulary. One kernel reduces a chunk to at most M logits, a second one
-merges the chunks. Both find the M-th largest by bisection on the bits of the floats. Equal logits contribute equally,
-so it does not matter which of those at the threshold are counted. On a CPU a function in C does the same (rows.c), and
-torch where that cannot be compiled.
+merges the chunks; in both, one program finds the most probable tokens while another one finds the M-th largest logit,
+by bisection on the bits of the floats. Equal logits contribute equally, so it does not matter which of those at the
+threshold are counted. On a CPU a function in C does the same (rows.c), and torch where that cannot be compiled.
 
 The Triton kernels are experimental: they have not run on a device, only in the interpreter.
 """
@@ -114,13 +114,13 @@ def triton_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, chunk: int
     )
     unused = MANTISSA[logits.dtype]
     if rows:
-        _reduce[(rows, parts)](
+        _reduce[(rows, parts, 1 + filtered)](
             logits, best, values, sums, logits.stride(0), vocabulary,
             CHUNK=chunk, K=k, WIDTH=width, M=m if filtered else 0, KEPT=kept, WHOLE=whole, UNUSED=unused,
             num_warps=8,
         )  # fmt: skip
         tile = triton.next_power_of_2(values.shape[1])
-        _merge[(rows,)](
+        _merge[(rows, 1 + (m > 0))](
             best, values, sums, *out, values.stride(0), values.shape[1], parts,
             PARTS=triton.next_power_of_2(parts), K=k, WIDTH=width, M=m, TILE=tile, WHOLE=whole, UNUSED=unused,
             num_warps=min(max(tile // 512, 4), 32) if m else 4,
@@ -161,7 +161,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         """Return the largest t such that at least M of these are >= t; M is at most their number."""
         low = tl.min(order, 0).to(tl.int64)
         high = tl.max(order, 0).to(tl.int64) + 1
-        while high - low > 1:
+        while high - low > 1:  # at least M are >= low, fewer are >= high
             middle = (low + high) >> 1
             count = tl.sum((order >= middle.to(tl.int32)).to(tl.int32), 0)
             low = tl.where(count >= M, middle, low)
@@ -189,17 +189,18 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         token = part * CHUNK + tl.arange(0, CHUNK)
         inside = token < vocabulary
         x = tl.load(logits + row * stride + token, mask=inside, other=float("-inf")).to(tl.float32)
-        peak = tl.max(x, 0)
-        shift = x - tl.where(peak == float("-inf"), 0.0, peak)
-        weight = tl.exp(shift)
-        tl.store(sums + place * 3, peak)
-        tl.store(sums + place * 3 + 1, tl.sum(weight, 0))
-        if WHOLE:
-            tl.store(sums + place * 3 + 2, tl.sum(tl.where(weight == 0, 0.0, weight * shift), 0))
-        if K > 0:
-            key = tl.where(inside, (order_of(x).to(tl.int64) << 32) | (0x7FFFFFFF - token), -0x7FFFFFFFFFFFFFFF)
-            tl.store(best + place * WIDTH + tl.arange(0, WIDTH), _largest(key, K, WIDTH))
-        if M > 0:
+        if tl.program_id(2) == 0:
+            peak = tl.max(x, 0)
+            shift = x - tl.where(peak == float("-inf"), 0.0, peak)
+            weight = tl.exp(shift)
+            tl.store(sums + place * 3, peak)
+            tl.store(sums + place * 3 + 1, tl.sum(weight, 0))
+            if WHOLE:
+                tl.store(sums + place * 3 + 2, tl.sum(tl.where(weight == 0, 0.0, weight * shift), 0))
+            if K > 0:
+                key = tl.where(inside, (order_of(x).to(tl.int64) << 32) | (0x7FFFFFFF - token), -0x7FFFFFFFFFFFFFFF)
+                tl.store(best + place * WIDTH + tl.arange(0, WIDTH), _largest(key, K, WIDTH))
+        elif M > 0:
             order = _ordered(x, inside, UNUSED)
             last = _threshold(order, M)
             above = order > last
@@ -226,12 +227,21 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         total *= tl.exp(shift)
         scale = tl.sum(total, 0)
         norm = tl.where(peak == float("-inf"), 0.0, peak) + tl.log(scale)
-        tl.store(log_norm + row, norm)
-        found = float("nan")
-        if WHOLE:
-            weighted = tl.load(sums + 2, mask=there, other=0.0) * tl.exp(shift) + total * shift
-            found = tl.log(scale) - tl.sum(weighted, 0) / scale
-        if M > 0:
+        if tl.program_id(1) == 0:
+            tl.store(log_norm + row, norm)
+            if WHOLE:
+                weighted = tl.load(sums + 2, mask=there, other=0.0) * tl.exp(shift) + total * shift
+                tl.store(entropy + row, tl.log(scale) - tl.sum(weighted, 0) / scale)
+            elif M == 0:
+                tl.store(entropy + row, float("nan"))
+            if K > 0:
+                place, rank = tl.arange(0, PARTS * WIDTH), tl.arange(0, WIDTH)
+                known = place < parts * WIDTH
+                keys = tl.load(best + row * parts * WIDTH + place, mask=known, other=-0x7FFFFFFFFFFFFFFF)
+                key = _largest(keys, K, WIDTH)
+                tl.store(token + row * K + rank, 0x7FFFFFFF - (key & 0xFFFFFFFF), mask=rank < K)
+                tl.store(log_prob + row * K + rank, value_of((key >> 32).to(tl.int32)) - norm, mask=rank < K)
+        elif M > 0:
             slot = tl.arange(0, TILE)
             x = tl.load(values + row * stride + slot, mask=slot < count, other=float("-inf")).to(tl.float32)
             order = _ordered(x, slot < count, UNUSED)
@@ -240,11 +250,5 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             p, at = tl.exp(x - norm), tl.max(tl.where(order == last, x, float("-inf")), 0) - norm
             found = tl.sum(tl.where((order > last) & (p != 0), p * (norm - x), 0.0), 0)
             found -= tl.where((missing == 0) | (tl.exp(at) == 0), 0.0, missing * tl.exp(at) * at)
-        tl.store(entropy + row, found)
-        if K > 0:
-            slot = tl.arange(0, PARTS * WIDTH)
-            keys = tl.load(best + row * parts * WIDTH + slot, mask=slot < parts * WIDTH, other=-0x7FFFFFFFFFFFFFFF)
-            key, slot = _largest(keys, K, WIDTH), tl.arange(0, WIDTH)
-            tl.store(token + row * K + slot, 0x7FFFFFFF - (key & 0xFFFFFFFF), mask=slot < K)
-            tl.store(log_prob + row * K + slot, value_of((key >> 32).to(tl.int32)) - norm, mask=slot < K)
+            tl.store(entropy + row, found)
     # fmt: on

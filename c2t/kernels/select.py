@@ -126,7 +126,7 @@ def triton_select(
         HIDDEN=0 if network is None else len(network.hidden_bias), F=F, K=K, SIZE=size, LEVEL=len(level),
         WIDTH=width, SLOTS=tree.token.shape[1], WORDS=tree.bits.shape[2],
         PADDED=triton.next_power_of_2(tree.bits.shape[2]), STRICT=limits.strict,
-        CONDITIONAL=network is not None and network.conditional, num_warps=min(max(size // 64, 1), 8),
+        CONDITIONAL=network is not None and network.conditional, num_warps=min(max(size // 256, 1), 8),
     )  # fmt: skip
 
 
@@ -226,8 +226,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         chosen, value = tl.zeros([WIDTH], tl.int32), tl.zeros([WIDTH], tl.int64)
         i = 0
         while i < count:
-            best = tl.max(key, 0)
-            at = tl.min(tl.where(key == best, place, SIZE), 0)
+            best, at = tl.max(key, 0, return_indices=True, return_indices_tie_break_left=True)
             chosen, value = tl.where(slot == i, at, chosen), tl.where(slot == i, best, value)
             key = tl.where(place == at, -0x7FFFFFFFFFFFFFFF, key)
             i += 1

@@ -1,13 +1,15 @@
-"""The target's own tokens and the walk along trees that takes them: in one C function each, on a CPU.
+"""The target's own tokens and the walk along trees that takes them: in one C function each on a CPU, and the walk in
+one Triton kernel on a GPU.
 
-What follows a forward finds its code cold, so each operation of torch costs several times what it costs in a loop by
-itself; a walk of two steps has seventy of them. The twins are `c2t.verify.target_only` and `c2t.sampling.gumbel_max`.
+What follows a forward on a CPU finds its code cold, so each operation of torch costs several times what it costs in a
+loop by itself; a walk of two steps has seventy of them. On a GPU each step of torch's walk waits for the device. The
+twins are `c2t.verify.target_only` and `c2t.sampling.gumbel_max`.
 """
 
 import ctypes
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,10 +18,16 @@ from torch import Tensor
 from c2t.kernels.compiled import library
 from c2t.kernels.noise import Noise
 
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the torch twin needs none
+    triton = None
+
 
 class Walk(NamedTuple):
-    """Accepted paths as `c2t.verify.Accepted` has them. largest: of the logits after each path; of a row in which one
-    on the way is not finite, that one, and the walk ends there."""
+    """Accepted paths as `c2t.verify.Accepted` has them. largest: of the logits after each path, on the CPU; of a row in
+    which one on the way is not finite, that one, and the walk ends there."""
 
     slots: Int[Tensor, "B m"]
     length: Int[Tensor, " B"]
@@ -43,6 +51,11 @@ def serves(logits: Float[Tensor, "S V"]) -> bool:
     """Return True if there are C functions for these logits: in float32 on a CPU, each slot's without gaps."""
     plain = logits.is_cpu and logits.dtype == torch.float32 and logits.stride(1) == 1
     return plain and compiled() is not None
+
+
+def on_device(logits: Float[Tensor, "S V"]) -> bool:
+    """Return True if the Triton kernel can walk along these logits."""
+    return triton is not None and logits.is_cuda
 
 
 def draw(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
@@ -76,3 +89,61 @@ def walk(
     shape = logits.stride(0), logits.shape[1]
     longest = compiled().walk(logits.data_ptr(), *shape, *trees, *rule, *out, torch.get_num_threads())
     return Walk(path[:, :longest], length, bonus, largest)
+
+
+def triton_walk(
+    logits: Float[Tensor, "S V"],
+    chosen: Int[Tensor, " S"],
+    place: Int[Tensor, "B n"],
+    token: Int[Tensor, "B n"],
+    parent: Int[Tensor, "B n"],
+    alive: Bool[Tensor, "B n"],
+) -> Walk:
+    """Do `walk` in one launch along the tokens that the target has chosen after each of the S slots; waits for the
+    device once, for the paths' lengths."""
+    rows, slots = token.shape
+    place, token, parent, alive = (each.contiguous() for each in (place, token, parent, alive))
+    path, bonus = torch.empty_like(token), token.new_empty(rows)
+    ends = logits.new_empty(rows, 2, dtype=torch.float64)
+    if rows:
+        _walk[(rows,)](
+            *(logits, chosen, place, token, parent, alive, path, bonus, ends, logits.stride(0), slots),
+            TILE=triton.next_power_of_2(slots),
+        )
+    length, largest = ends.cpu().T
+    longest = 1 + int(length.max()) if rows else 0
+    return Walk(path[:, :longest], ends[:, 0].long(), bonus, largest)
+
+
+if triton is not None:  # no_type_check keeps run-time checkers of annotations out of the kernel's source
+    # fmt: off
+    @triton.jit(do_not_specialize=["slots"])
+    @no_type_check
+    def _walk(
+        logits, chosen, place, token, parent, alive, path, bonus, ends, stride, slots, TILE: tl.constexpr
+    ):
+        """Walk along one tree."""
+        row = tl.program_id(0).to(tl.int64)
+        place, path = place + row * slots, path + row * slots
+        slot = tl.arange(0, TILE)
+        inside = slot < slots
+        tokens = tl.load(token + row * slots + slot, mask=inside, other=-1)
+        parents = tl.load(parent + row * slots + slot, mask=inside, other=-1)
+        real = tl.load(alive + row * slots + slot, mask=inside, other=0) != 0
+        tl.store(path + slot, tl.where(slot == 0, 0, -1).to(tl.int64), mask=inside)
+        tl.debug_barrier()  # the walk stores into the same places
+        here, length, going = 0, 0, row >= 0
+        last, value = tl.zeros([], tl.int64), tl.zeros([], tl.float64)
+        while going:
+            at = tl.load(place + here)
+            last = tl.load(chosen + at)
+            value = tl.load(logits + at * stride + last).to(tl.float64)
+            child = tl.min(tl.where((parents == here) & (tokens == last) & real, slot, TILE), 0)
+            going = (child < TILE) & (tl.abs(value) < float("inf"))  # not with NaN
+            here = tl.where(going, child, here)
+            length += going.to(tl.int32)
+            tl.store(path + length, here.to(tl.int64), mask=going)
+        tl.store(bonus + row, last)
+        tl.store(ends + 2 * row, length.to(tl.float64))
+        tl.store(ends + 2 * row + 1, value)
+    # fmt: on

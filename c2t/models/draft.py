@@ -214,7 +214,7 @@ def computed(used: Bool[Tensor, "B F"]) -> Ragged:
     return whole(*used.shape, used.device) if used.is_cuda else Ragged.of(used)
 
 
-def refuse_nan(broken: Bool[Tensor, ""]) -> None:
+def refuse_nan(broken: Bool[Tensor, ""] | bool) -> None:
     """Raise InputError if `broken` is True: one of the draft's distributions was NaN."""
     if broken:
         raise InputError("the draft's logits contain NaN; check its checkpoint, or load it in a wider dtype")

@@ -6,6 +6,7 @@ softmax over one growing cache, with sinks or without; sliding windows go into t
 
 import copy
 from functools import cached_property, partial
+from itertools import chain
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -130,6 +131,16 @@ class Target:
         other._project, other._packed = Projection(self.lm_head, rounded=True, coarse=True), None
         other.tapped, other._hooks, other.prefixes = {}, [], None
         return other
+
+    def sharing_weights(self) -> "Target":
+        """Return a target with these tensors, whose modules and settings are its own."""
+        own = object.__new__(Target)
+        tensors = chain(self.model.parameters(), self.model.buffers())
+        # Hooks of tapped layers hold the target that they report to.
+        kept = {id(self): own, **{id(tensor): tensor for tensor in tensors}}
+        own.__init__(copy.deepcopy(self.model, kept), self.rounded, self.coarse)  # type: ignore[misc]
+        own.tapped = dict.fromkeys(self.tapped)
+        return own
 
     @property
     def is_split(self) -> bool:

@@ -14,7 +14,10 @@ from c2t.kernels.select import SelectLimits, torch_select, triton_select
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.torch_rows import torch_entropy, torch_log_norm, torch_top
 from c2t.kernels.tree_attention import torch_attention, triton_attention
-from c2t.kernels.tree_mask import TreeMask
+from c2t.kernels.tree_mask import TreeMask, torch_mask, triton_mask
+from c2t.kernels.walk import triton_walk
+from c2t.tree import Tree
+from c2t.verify import target_only
 from pipelines.papers.tree_blocks import random_trees
 
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}  # absolute and relative
@@ -30,6 +33,8 @@ def check(device: torch.device, dtype: torch.dtype, vocabulary: int, heads: int,
         "select": select_differences(device),
         "tree_attention": attention_differences(device, dtype, heads, dim),
         "compact": compact_differences(device, dtype, heads, dim),
+        "tree_mask": mask_differences(device),
+        "walk": walk_differences(device, dtype, vocabulary),
     }.items():
         largest = max(differences)
         assert largest == largest, f"{name}: the kernel gave NaN where its twin did not"
@@ -110,3 +115,29 @@ def compact_differences(device: torch.device, dtype: torch.dtype, heads: int, di
     triton_compact(buffers, index, count, first + 20, first + lengths)
     torch_compact(copies, index, count, first + 20, first + lengths)
     yield from (close(found, expected, 0.0) for found, expected in zip(buffers, copies, strict=True))
+
+
+def mask_differences(device: torch.device) -> Iterator[float]:
+    """Yield the differences of the columns of masks; blocks behind the last one mean nothing."""
+    tree = random_trees(90, 3)
+    given = (column.to(device) for column in (tree.parent, tree.alive, tree.depth + 8, torch.tensor([7, 7, 7])))
+    parent, alive, positions, lengths = given
+    found, expected = (make(parent, alive, positions, lengths) for make in (triton_mask, torch_mask))
+    listed = torch.arange(found.block.shape[2], device=device) < expected.count[..., None]
+    for column, other in zip(found, expected, strict=True):
+        if column is found.block:
+            column, other = column[listed], other[listed]
+        yield close(column, other, 0.0)
+
+
+def walk_differences(device: torch.device, dtype: torch.dtype, vocabulary: int) -> Iterator[float]:
+    """Yield the differences of paths along trees in which every other node is the target's choice."""
+    tree = Tree(**{name: value.to(device) for name, value in vars(random_trees(60, 3)).items() if value is not None})
+    logits = torch.randn(3 * 60, vocabulary, device=device, dtype=dtype)
+    chosen, place = logits.argmax(-1), torch.arange(3 * 60, device=device).view(3, 60)
+    above = chosen[place.gather(1, tree.parent.clamp(min=0))]
+    tree.token.copy_(torch.where(tree.parent % 2 == 0, above, 0))
+    found = triton_walk(logits, chosen, place, tree.token, tree.parent, tree.alive)
+    expected = target_only(tree, lambda rows, slots: chosen[place[rows, slots]])
+    for column, other in zip(found[:3], expected[:3], strict=True):
+        yield close(column, other, 0.0)

@@ -7,7 +7,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from c2t.kernels import compact, rows, select, tree_attention
+from c2t.kernels import compact, rows, select, tree_attention, tree_mask, walk
 
 TARGET = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 2**10  # bytes that a block may have on an H100 or H200
@@ -64,4 +64,12 @@ for width, K, size, network in (
 ):
     slots = {"SLOTS": 1 + 10 * width, "WORDS": 5 if width == 15 else 21, "PADDED": 8 if width == 15 else 32}
     level = {"F": width, "K": K, "SIZE": size, "LEVEL": width, "WIDTH": 16 if width == 15 else 64, "STRICT": False}
-    build(select._select, types, network | slots | level, num_warps=4 if width == 15 else 8)
+    build(select._select, types, network | slots | level, num_warps=1 if width == 15 else 8)
+
+types = dict.fromkeys(("chosen", "place", "token", "parent", "path", "bonus"), "*i64")
+for logits in ("*bf16", "*fp32"):
+    build(walk._walk, types | {"logits": logits, "alive": "*i1", "ends": "*fp64"}, {"TILE": 64})
+
+types = dict.fromkeys(("parent", "positions", "lengths"), "*i64") | {"alive": "*i1"}
+types |= dict.fromkeys(("bits", "block", "count", "new_lengths", "sizes", "new_positions"), "*i32")
+build(tree_mask._make, types, {"PADDED": 2, "TILE": 64})

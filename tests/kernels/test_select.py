@@ -7,7 +7,7 @@ from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.kernels.features import FEATURES, Column
 from c2t.kernels.network import Network
 from c2t.kernels.rows import TopK, rank, triton
-from c2t.kernels.select import SelectLimits, select, torch_select, triton_select
+from c2t.kernels.select import SelectLimits, _Candidates, _confidence, select, torch_select, triton_select
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_mask import ancestor_bits
 from c2t.policies.c2t import C2T
@@ -207,9 +207,33 @@ class TestKernel:
         )
 
     @pytest.mark.gpu
-    @pytest.mark.parametrize("kind", ["classifier", "joint"])
     @pytest.mark.parametrize(("width", "K"), [(15, 15), (64, 32)])
-    def test_full_size(self, kind: str, width: int, K: int) -> None:
-        """Logits of many values: a confidence that differs in its last bit must not change an order."""
+    def test_full_size(self, width: int, K: int) -> None:
+        agree([torch.randint(-2000, 2000, (8, width, 100)) / 500 for _ in range(4)], K, None, SelectLimits(0.01))
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize(("width", "K"), [(15, 15), (64, 32)])
+    def test_full_size_of_a_classifier(self, width: int, K: int) -> None:
+        """Of so many confidences some differ in their last bits only, and those may change places. So each level is
+        chosen in equal trees: every place has the twin's confidence, and every node its own."""
+        network, limits = network_of(classifier(64)), SelectLimits(0.01)
+        step = confidence_step(network)
         script = [torch.randint(-2000, 2000, (8, width, 100)) / 500 for _ in range(4)]
-        agree(script, K, network_of(classifier(64)) if kind == "classifier" else None, SelectLimits(0.01))
+        for levels in range(1, 5):
+            found, expected = (
+                grown(last_by(last, levels), script[:levels], K, network, limits)
+                for last in (triton_select, torch_select)
+            )
+            new = slice(1 + width * (levels - 1), 1 + width * levels)
+            alive = found.alive[:, new]
+            assert alive.equal(expected.alive[:, new])
+            assert int(alive.sum()) > 8
+            assert_within(found.score[:, new], expected.score[:, new], step, "score")
+            own = _confidence(_Candidates(*(column[:, new] for column in found[:8])), found, network)
+            assert_within(found.score[:, new][alive], own[alive], step, "own score")
+
+
+def last_by(step, levels: int):
+    """The twin grows all levels but the last one."""
+    order = iter([torch_select] * (levels - 1) + [step])
+    return lambda *given: next(order)(*given)

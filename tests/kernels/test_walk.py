@@ -18,6 +18,7 @@ from c2t.tree import Tree
 from tests.test_tree import trees
 
 pytestmark = pytest.mark.skipif(walk.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernel runs in Triton's interpreter
 
 
 @settings(max_examples=80, deadline=None)
@@ -36,6 +37,32 @@ def test_paths_are_those_of_torch(tree: Tree, vocabulary: int, seed: int) -> Non
     found, expected = accept_greedily(tree, whole), accept_greedily(tree, wide)
     for mine, theirs in zip(found[:3], expected[:3], strict=True):
         assert mine.equal(theirs)
+
+
+@pytest.mark.skipif(walk.triton is None, reason="triton is not installed")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy says when the interpreter meets -inf or NaN
+@settings(max_examples=40, deadline=None)
+@given(trees(), st.integers(0, 2**31), st.sampled_from([None, math.nan, math.inf, -math.inf]))
+def test_the_kernels_paths_are_those_of_c(tree: Tree, seed: int, broken: float | None) -> None:
+    random = torch.Generator().manual_seed(seed)
+    rows = Ragged.of(tree.alive)
+    logits = torch.randint(-2, 3, (len(rows.row), 7), generator=random).float()
+    if broken is not None:
+        logits[torch.randint(len(logits), (1,), generator=random)] = broken
+    tree.token.copy_(torch.randint(0, 3, tree.token.shape, generator=random))
+    trees = rows.place, tree.token, tree.parent, tree.alive
+    expected = walk.walk(logits, *trees)
+    there = (column.to(DEVICE) for column in (logits, logits.argmax(-1), *trees))
+    found = walk.Walk(*(column.cpu() for column in walk.triton_walk(*there)))
+    finite = expected.largest.isfinite()
+    assert found.largest.isfinite().equal(finite)
+    assert found.largest[finite].equal(expected.largest[finite].double())
+    for row in finite.nonzero()[:, 0].tolist():
+        path = slice(int(expected.length[row]) + 1)
+        assert found.slots[row, path].equal(expected.slots[row, path])
+        assert found.slots[row, path.stop :].eq(-1).all()
+    assert found.length[finite].equal(expected.length[finite])
+    assert found.bonus[finite].equal(expected.bonus[finite])
 
 
 @settings(max_examples=80, deadline=None)

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from c2t.errors import InputError
-from c2t.kernels.tree_attention import tree_attention, triton_attention
+from c2t.kernels.tree_attention import Ranges, tree_attention, triton_attention
 from c2t.kernels.tree_mask import TreeMask
 from c2t.models import attention
 from c2t.models.attention import TREE_ATTENTION, tree_arguments
@@ -42,6 +42,7 @@ from tests.toys import (
     run,
 )
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where it is Triton's interpreter
 WIDE = {**SIZES, "head_dim": 16}
 FAMILIES = {
     "llama": LlamaConfig(**WIDE),
@@ -104,13 +105,15 @@ def test_logits_are_those_of_sdpa(family: str, monkeypatch: pytest.MonkeyPatch) 
 
 @torch.no_grad()
 def test_kernel_serves_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's interpreter in place of the twin, in float32: what it makes of the model's own tensors is right up to
+    """The kernel in place of the twin, in float32: what it makes of the model's own tensors is right up to
     rounding, and with exact attention in its place the model says what it says with SDPA."""
     served = []
 
     def kernel(query, key, value, mask, scale, window, ranges):
-        narrow = [part.float() for part in (query, key, value)]
-        found = triton_attention(*narrow, mask, scale, window, ranges=ranges, splits=2)
+        narrow = [part.to(DEVICE, torch.float32) for part in (query, key, value)]
+        there = TreeMask(*(column.to(DEVICE) for column in mask)), scale, window
+        places = Ranges(*(column.to(DEVICE) for column in ranges))
+        found = triton_attention(*narrow, *there, ranges=places, splits=2).cpu()
         exact, bound = torch.empty_like(query), torch.empty_like(query)
         for row, (first, start, tail) in enumerate(zip(*(places.tolist() for places in ranges), strict=True)):
             size, own = int(mask.sizes[row]), TreeMask(*(column[row : row + 1] for column in mask))
