@@ -2,13 +2,17 @@
 shapes with random weights against what must move (bytes / measured bandwidth).
 
     python -m pipelines.gpu [--tiny] [--out data/results]
+    python -m pipelines.gpu --texts smollm2 [--out data/results]
 
 --tiny runs the same on shapes of a few kilobytes, on any machine: it shows that the report works, not how fast it is.
+--texts writes whole texts with a pair: in float32 to see whether graphs write the ordinary loop's, in bfloat16 to see
+how fast they are.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -37,6 +41,7 @@ from pipelines.gpu.models import (
     random_target,
 )
 from pipelines.gpu.parity import check, network_of
+from pipelines.gpu.texts import TEXTS, TINY_TEXTS, Sizes, text_lines
 from pipelines.papers.tree_blocks import timed, timings
 
 
@@ -87,7 +92,7 @@ class Report:
 
     def verification(self, target: Target, prefix: int) -> Iterator[Line]:
         """Measure the target's forward over trees of several sizes."""
-        cases = {1: self.shapes.verified, **self.shapes.ragged}
+        cases = {1: self.shapes.verified, **(self.shapes.ragged if prefix == self.shapes.prefixes[0] else {})}
         for rows, sizes in cases.items():
             static = behind(target, rows, prefix, self.shapes)
             floor = self.floor(target, rows, prefix)
@@ -113,7 +118,8 @@ class Report:
         for depth in (2, 5, 9):
             plan = C2T(classifier_until(depth, self.device)).layered
             plans[f"C2T, K=W=15, alive for {depth + 1} of 10 levels"] = plan
-        for (name, plan), rows in ((item, rows) for item in plans.items() for rows in (1, 4, 16)):
+        batches = (1, 4, 16) if prefix == self.shapes.prefixes[0] else (1,)
+        for (name, plan), rows in product(plans.items(), batches):
             yield self.whole(name, plan, draft, rows, prefix, level)
 
     def whole(self, name: str, plan: Layered, draft: EagleDraft, rows: int, prefix: int, level: float) -> Line:
@@ -192,15 +198,33 @@ class Report:
                 yield Line("attention", f"{nodes} nodes, {order}: {what}", timing)
 
 
+def write_texts(pair: str, device: torch.device, sizes: Sequence[Sizes], out: Path | None) -> None:
+    """Print, and append to `out`, what every way of decoding reaches on texts of these sizes."""
+    for size in sizes:
+        print(f"{hardware()}, {pair}, {size.dtype}, {size.prompts} prompts, {size.tokens} new tokens")
+        speeds = []
+        for speed in text_lines(pair, device, size):
+            print(speed, flush=True)
+            speeds.append(speed)
+        if out:
+            figures = {speed.name: list(speed[1:]) for speed in speeds}
+            about = {"pair": pair, **size._asdict(), "dtype": str(size.dtype).removeprefix("torch.")}
+            append_line(out / "gpu.jsonl", result_line("gpu_texts", figures, about))
+
+
 @torch.inference_mode()
 def main(arguments: list[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--tiny", action="store_true")
+    options.add_argument("--texts", metavar="PAIR", help="write whole texts with this pair instead")
     options.add_argument("--out", type=Path, help="folder for gpu.jsonl and gpu.png (default: nothing is written)")
     given = options.parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and not given.tiny:
         options.error("the report needs a CUDA device; --tiny runs anywhere")
+    if given.texts:
+        write_texts(given.texts, device, TINY_TEXTS if given.tiny else TEXTS, given.out)
+        return
     shapes = TINY if given.tiny else FULL
     print(f"{hardware()}, shapes of {shapes.name}, {shapes.dtype}")
     for kernel, found in check(device, shapes.dtype, shapes.vocabulary, shapes.heads, shapes.hidden // shapes.heads):

@@ -1,8 +1,9 @@
 """Whole texts of a pair with real weights on a device: do graphs write the ordinary loop's text, and how fast?"""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -13,29 +14,72 @@ from c2t.models.pairs import Pair, load_pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain
 from c2t.prompts import default_prompts, read_prompts
 from c2t.protocols import Policy
+from pipelines.bench.contenders import FirstToken
 
 GRAPH_TOKENS = 512
-Texts = list[list[int]]
+
+
+class Sizes(NamedTuple):
+    """How many of the pair's prompts are continued by how many tokens, computed in this dtype."""
+
+    dtype: torch.dtype
+    prompts: int
+    tokens: int
+
+
+TEXTS = Sizes(torch.float32, 6, 64), Sizes(torch.bfloat16, 12, 128)
+TINY_TEXTS = (Sizes(torch.float32, 2, 12),)
+
+
+class Written(NamedTuple):
+    """A text: its new tokens; seconds of all, and until the first token was there; rounds behind that one (None: not
+    counted)."""
+
+    tokens: list[int]
+    seconds: float
+    first: float
+    rounds: int | None
 
 
 class Way(NamedTuple):
-    """One way to decode: write(ids) returns the new tokens, and tokens a round (None: not counted)."""
+    """One way to decode. write(ids) continues a prompt."""
 
     name: str
-    write: Callable[[list[int]], tuple[list[int], float | None]]
+    write: Callable[[list[int]], Written]
 
 
 class Speed(NamedTuple):
-    """tokens a second, tokens a round, and the share of texts that are plain decoding's."""
+    """tokens: a second, the prompts' forwards included. after: the same behind the first tokens. first: milliseconds
+    until the first token. round: milliseconds of one. tau: accepted tokens a round. same: share of texts that are
+    plain decoding's."""
 
     name: str
     tokens: float
+    after: float
+    first: float
+    round: float | None
     tau: float | None
     same: float
 
+    @classmethod
+    def of(cls, name: str, texts: Sequence[Written], expected: Sequence[Written]) -> "Speed":
+        """Sum up some texts; expected: the same ones by plain decoding."""
+        new, seconds, first = (sum(each) for each in zip(*((len(t.tokens), *t[1:3]) for t in texts), strict=True))
+        rounds = None if texts[0].rounds is None else sum(text.rounds or 0 for text in texts)
+        return cls(
+            name,
+            tokens=new / seconds,
+            after=(new - len(texts)) / (seconds - first),
+            first=1000 * first / len(texts),
+            round=rounds and 1000 * (seconds - first) / rounds,
+            tau=rounds and (new - len(texts)) / rounds - 1,
+            same=sum(a.tokens == b.tokens for a, b in zip(texts, expected, strict=True)) / len(texts),
+        )
+
     def __str__(self) -> str:
-        tau = "    " if self.tau is None else f"{self.tau:4.2f}"
-        return f"{'text':10} {self.name:58} {self.tokens:9.1f} tokens/s  tau {tau}  {self.same:4.0%} as plain"
+        a_round = "" if self.round is None else f"  {self.round:6.3f} ms a round, tau {self.tau:4.2f}"
+        speed = f"{self.tokens:7.1f} tokens/s, {self.after:7.1f} after {self.first:5.1f} ms"
+        return f"{'text':10} {self.name:40} {speed}  {self.same:4.0%} as plain{a_round}"
 
 
 def policies(pair: Pair, name: str) -> dict[str, Policy]:
@@ -59,10 +103,12 @@ def ways(pair: Pair, name: str, new: int, options: dict[str, Any]) -> Iterator[W
             yield Way(f"{policy_name}: {how}", partial(ours, decoder, new, options))
 
 
-def ours(decoder: SpeculativeDecoder, new: int, options: dict[str, Any], ids: list[int]) -> tuple[list[int], float]:
+def ours(decoder: SpeculativeDecoder, new: int, options: dict[str, Any], ids: list[int]) -> Written:
     """Continue a prompt by c2t."""
-    found = decoder.generate([ids], max_new_tokens=new, **options)
-    return found.sequences[0], found.total.tau
+    times: list[float] = []
+    begin = time.perf_counter()
+    found = decoder.generate([ids], max_new_tokens=new, watch=lambda _: times.append(time.perf_counter()), **options)
+    return Written(found.sequences[0], time.perf_counter() - begin, times[0] - begin, len(times) - 1)
 
 
 def stock(pair: Pair, new: int) -> Iterator[Way]:
@@ -71,47 +117,42 @@ def stock(pair: Pair, new: int) -> Iterator[Way]:
         yield Way(f"transformers, {name}", partial(theirs, pair, new, options))
 
 
-def theirs(pair: Pair, new: int, options: dict[str, Any], ids: list[int]) -> tuple[list[int], None]:
+def theirs(pair: Pair, new: int, options: dict[str, Any], ids: list[int]) -> Written:
     """Continue a prompt by transformers."""
+    watch, begin = FirstToken(), time.perf_counter()
     inputs = torch.tensor([ids], device=pair.target.device)
     found = pair.target.model.generate(
-        inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=new, do_sample=False, pad_token_id=0, **options
+        inputs,
+        attention_mask=torch.ones_like(inputs),
+        max_new_tokens=new,
+        do_sample=False,
+        pad_token_id=0,
+        streamer=watch,
+        **options,
     )
-    return found[0, len(ids) :].tolist(), None
+    tokens = found[0, len(ids) :].tolist()  # waits for the device
+    return Written(tokens, time.perf_counter() - begin, watch.at - begin, None)
 
 
-def compare(every: Sequence[Way], prompts: Sequence[list[int]], device: torch.device) -> Iterator[Speed]:
+def compare(every: Iterable[Way], prompts: Sequence[list[int]]) -> Iterator[Speed]:
     """Yield what each way reaches; all texts are written twice, and the second time counts. The first way is plain
     decoding."""
-    expected: Texts | None = None
+    expected: list[Written] = []
     for way in every:
         for ids in prompts:
             way.write(ids)
-        synchronise(device)
-        begin = time.perf_counter()
-        found = [way.write(ids) for ids in prompts]
-        synchronise(device)
-        seconds = time.perf_counter() - begin
-        texts = [tokens for tokens, _ in found]
+        texts = [way.write(ids) for ids in prompts]
         expected = expected or texts
-        same = sum(a == b for a, b in zip(texts, expected, strict=True)) / len(texts)
-        taus = [tau for _, tau in found if tau is not None]
-        yield Speed(way.name, sum(map(len, texts)) / seconds, sum(taus) / len(taus) if taus else None, same)
+        yield Speed.of(way.name, texts, expected)
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def text_lines(name: str, device: torch.device, dtype: torch.dtype, count: int, new: int) -> Iterator[Speed]:
-    """Yield the texts of `count` of the pair's own prompts, `new` tokens each: greedy by all, then sampled by c2t."""
-    pair = load_pair(name, device=device, dtype=dtype)
+def text_lines(name: str, device: torch.device, sizes: Sizes) -> Iterator[Speed]:
+    """Yield what each way reaches on the pair's own prompts: greedy by all, then sampled by c2t."""
+    pair = load_pair(name, device=device, dtype=sizes.dtype)
     decoder = SpeculativeDecoder(pair, Plain())
     asked = [prompt.turns[0] for file in default_prompts(name, "bench") for prompt in read_prompts(file)]
-    prompts = decoder.encode(asked[:: -(-len(asked) // count)])
-    yield from compare([*ways(pair, name, new, {}), *stock(pair, new)], prompts, device)
+    prompts = decoder.encode(asked[:: len(asked) // sizes.prompts][: sizes.prompts])
+    yield from compare(chain(ways(pair, name, sizes.tokens, {}), stock(pair, sizes.tokens)), prompts)
     sampled = {"temperature": 0.8, "seed": 1}
-    for speed in compare([*ways(pair, name, new, sampled)], prompts, device):
+    for speed in compare(ways(pair, name, sizes.tokens, sampled), prompts):
         yield speed._replace(name=f"T = 0.8, {speed.name}")

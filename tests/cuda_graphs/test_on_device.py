@@ -4,7 +4,6 @@ import copy
 from dataclasses import replace
 
 import pytest
-import torch
 from transformers import LlamaConfig
 
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
