@@ -66,7 +66,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
             rows, size, prefix = (int(word) for word in line.what.replace(",", "").split() if word.isdigit())
             curves.setdefault(f"{rows} rows, prefix {prefix}", []).append((size, line.timing.median))
     for name, points in curves.items():
-        panel.plot(*zip(*points, strict=True), marker=".", label=name)
+        panel.plot(*zip(*sorted(points), strict=True), marker=".", label=name)
     panel.set_ylim(bottom=0)
     panel.legend(frameon=False)
     drawing.save(figure, path)

@@ -30,7 +30,7 @@ class Shapes(NamedTuple):
     vocabulary: int
     dtype: torch.dtype
     prefixes: tuple[int, ...]
-    verified: tuple[int, ...]  # tokens of a tree, one row
+    verified: tuple[int, ...]  # tokens of a tree, one row; behind longer prefixes the first two only
     ragged: dict[int, tuple[int, ...]]  # rows -> mean tokens of their trees
     ranked: dict[int, tuple[int, ...]]  # vocabulary -> rows of logits
     trees: tuple[int, ...]  # nodes of random trees for attention alone
@@ -51,10 +51,10 @@ class Shapes(NamedTuple):
 
 FULL = Shapes(
     *("LLaMA-2 7B", 4096, 11008, 32, 32, 32000, torch.bfloat16, (512, 4096)),
-    verified=(1, 8, 16, 32, 60, 64, 65, 96, 128, 160, 180, 192, 224, 256, 300),
+    verified=(1, 60, 8, 16, 32, 64, 65, 96, 128, 192, 256, 300),
     ragged={4: (16, 32, 60), 16: (16, 32, 60)},
     ranked={32000: (1, 15, 64), 128256: (1, 15, 64)},
-    trees=(64, 256, 512, 1024, 2048),
+    trees=(64, 512, 1024),
     room=320,
 )
 TINY = Shapes(

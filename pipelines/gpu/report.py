@@ -92,7 +92,10 @@ class Report:
 
     def verification(self, target: Target, prefix: int) -> Iterator[Line]:
         """Measure the target's forward over trees of several sizes."""
-        cases = {1: self.shapes.verified, **(self.shapes.ragged if prefix == self.shapes.prefixes[0] else {})}
+        if prefix == self.shapes.prefixes[0]:
+            cases = {1: self.shapes.verified, **self.shapes.ragged}
+        else:
+            cases = {1: self.shapes.verified[:2]}
         for rows, sizes in cases.items():
             static = behind(target, rows, prefix, self.shapes)
             floor = self.floor(target, rows, prefix)
@@ -217,13 +220,15 @@ def main(arguments: list[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--tiny", action="store_true")
     options.add_argument("--texts", metavar="PAIR", help="write whole texts with this pair instead")
+    options.add_argument("--dtype", choices=("float32", "bfloat16"), help="--texts in this dtype only")
     options.add_argument("--out", type=Path, help="folder for gpu.jsonl and gpu.png (default: nothing is written)")
     given = options.parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and not given.tiny:
         options.error("the report needs a CUDA device; --tiny runs anywhere")
     if given.texts:
-        write_texts(given.texts, device, TINY_TEXTS if given.tiny else TEXTS, given.out)
+        sizes = [each for each in (TINY_TEXTS if given.tiny else TEXTS) if given.dtype in (None, str(each.dtype)[6:])]
+        write_texts(given.texts, device, sizes, given.out)
         return
     shapes = TINY if given.tiny else FULL
     print(f"{hardware()}, shapes of {shapes.name}, {shapes.dtype}")

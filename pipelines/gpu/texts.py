@@ -20,15 +20,17 @@ GRAPH_TOKENS = 512
 
 
 class Sizes(NamedTuple):
-    """How many of the pair's prompts are continued by how many tokens, computed in this dtype."""
+    """How many of the pair's prompts are continued by how many tokens, computed in this dtype. loops: by the ordinary
+    loop too, and sampled ones besides; it takes ten times as long."""
 
     dtype: torch.dtype
     prompts: int
     tokens: int
+    loops: bool
 
 
-TEXTS = Sizes(torch.float32, 6, 64), Sizes(torch.bfloat16, 12, 128)
-TINY_TEXTS = (Sizes(torch.float32, 2, 12),)
+TEXTS = Sizes(torch.float32, 3, 48, True), Sizes(torch.bfloat16, 4, 96, False)
+TINY_TEXTS = (Sizes(torch.float32, 2, 12, True),)
 
 
 class Written(NamedTuple):
@@ -95,12 +97,14 @@ def policies(pair: Pair, name: str) -> dict[str, Policy]:
     }
 
 
-def ways(pair: Pair, name: str, new: int, options: dict[str, Any]) -> Iterator[Way]:
-    """Yield every policy by the ordinary loop and by graphs. options: of `SpeculativeDecoder.generate`."""
+def ways(pair: Pair, name: str, sizes: Sizes, options: dict[str, Any]) -> Iterator[Way]:
+    """Yield every policy by the ordinary loop, if asked for, and by graphs. options: of
+    `SpeculativeDecoder.generate`."""
     for policy_name, policy in policies(pair, name).items():
         for how, graphs in (("loop", 0), ("graphs", GRAPH_TOKENS)):
-            decoder = SpeculativeDecoder(pair, policy, graph_tokens=graphs)
-            yield Way(f"{policy_name}: {how}", partial(ours, decoder, new, options))
+            if graphs or sizes.loops:
+                decoder = SpeculativeDecoder(pair, policy, graph_tokens=graphs)
+                yield Way(f"{policy_name}: {how}", partial(ours, decoder, sizes.tokens, options))
 
 
 def ours(decoder: SpeculativeDecoder, new: int, options: dict[str, Any], ids: list[int]) -> Written:
@@ -147,12 +151,14 @@ def compare(every: Iterable[Way], prompts: Sequence[list[int]]) -> Iterator[Spee
 
 
 def text_lines(name: str, device: torch.device, sizes: Sizes) -> Iterator[Speed]:
-    """Yield what each way reaches on the pair's own prompts: greedy by all, then sampled by c2t."""
+    """Yield what each way reaches on the pair's own prompts."""
     pair = load_pair(name, device=device, dtype=sizes.dtype)
     decoder = SpeculativeDecoder(pair, Plain())
     asked = [prompt.turns[0] for file in default_prompts(name, "bench") for prompt in read_prompts(file)]
     prompts = decoder.encode(asked[:: len(asked) // sizes.prompts][: sizes.prompts])
-    yield from compare(chain(ways(pair, name, sizes.tokens, {}), stock(pair, sizes.tokens)), prompts)
+    yield from compare(chain(ways(pair, name, sizes, {}), stock(pair, sizes.tokens)), prompts)
+    if not sizes.loops:
+        return
     sampled = {"temperature": 0.8, "seed": 1}
-    for speed in compare(ways(pair, name, sizes.tokens, sampled), prompts):
+    for speed in compare(ways(pair, name, sizes, sampled), prompts):
         yield speed._replace(name=f"T = 0.8, {speed.name}")
