@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -19,7 +19,7 @@ from c2t.models.eagle3 import Eagle3Head
 from c2t.storage.atomic import new_file
 from pipelines.pair.smollm2.heads import FREQUENT, HeadRecipe
 from pipelines.pair.smollm2.losses import place_in_text
-from pipelines.pair.smollm2.shards import Text, epoch, read_texts, rows_of
+from pipelines.pair.smollm2.shards import Rows, Text, epoch, read_texts, rows_of
 from pipelines.pair.train_head import frequent_tokens
 from pipelines.pair.train_lm import Progress
 
@@ -71,16 +71,23 @@ def agreement(head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], hel
     for source, texts in sorted(by_source.items()):
         same, count = 0, 0
         for batch in epoch(texts, ROWS, 0):
-            rows = rows_of(batch, recipe.inputs, questions=False).to(lm_head.device)
-            later = (place_in_text(rows) >= recipe.ahead).nonzero()[:, 0]  # a text's first states are not guessed there
-            with compute(lm_head.device):
-                states = recipe.states(head, rows)[later - recipe.ahead]
-                guess = head.logits(states[None], lambda hidden: hidden @ lm_head.T)[0].argmax(-1)
-                true = (rows.features[:, 1:][rows.judged][later] @ lm_head.T).argmax(-1)
-            same += int((guess == true).sum())
-            count += len(true)
+            agreed = agreed_at(head, recipe, lm_head, rows_of(batch, recipe.inputs, questions=False).to(lm_head.device))
+            same += int(agreed.sum())
+            count += len(agreed)
         found[source] = round(same / count, 4)
     return found
+
+
+@torch.no_grad()
+def agreed_at(head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], rows: Rows) -> Bool[Tensor, " m"]:
+    """Return at which of the judged positions head and target have the same most probable token of all, `recipe.ahead`
+    tokens behind the next one; a text's first positions, which are not guessed so, are left out."""
+    later = (place_in_text(rows) >= recipe.ahead).nonzero()[:, 0]
+    with compute(lm_head.device):
+        states = recipe.states(head, rows)[later - recipe.ahead]
+        guess = head.logits(states[None], lambda hidden: hidden @ lm_head.T)[0].argmax(-1)
+        true = (rows.features[:, 1:][rows.judged][later] @ lm_head.T).argmax(-1)
+    return guess == true
 
 
 def rate(step: int, positions: int, begin: int, end: int) -> float:

@@ -125,8 +125,7 @@ def joined(texts: list[list[Tensor]]) -> Float[Tensor, "n D"]:
 
 def invent(target: Target, tokenizer: PreTrainedTokenizerBase, left: Left, wanted: int) -> list[str]:
     """Let the target write users' turns from its empty template; those that end, and that no bench prompt asks."""
-    empty = tokenizer.apply_chat_template([{"role": "user", "content": ""}], tokenize=False)
-    before = tokenizer(empty.rsplit("<|im_end|>", 1)[0], add_special_tokens=False).input_ids
+    before = empty_turn(tokenizer)
     found: list[str] = []
     while len(found) < wanted:
         written = write(target, [before] * BATCH, 1.0, INVENTED_TOKENS, FEW)
@@ -135,6 +134,12 @@ def invent(target: Target, tokenizer: PreTrainedTokenizerBase, left: Left, wante
             if ids[-1] == END and turn in left and turn not in found:
                 found.append(turn)
     return found[:wanted]
+
+
+def empty_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids of the template up to where the user's turn begins."""
+    empty = tokenizer.apply_chat_template([{"role": "user", "content": ""}], tokenize=False)
+    return tokenizer(empty.rsplit("<|im_end|>", 1)[0], add_special_tokens=False).input_ids
 
 
 class Shard(NamedTuple):
