@@ -77,7 +77,7 @@ class SpeculativeDecoder:
     warned of).
 
     graph_tokens: decode by CUDA graphs, for which memory is set aside for texts of so many tokens, prompt included
-    (0: no graphs). Experimental: has not run on a device. They serve EAGLE-1/2 heads without n-grams, with EAGLE-2,
+    (0: no graphs). Experimental: one H100 has run it, see docs/gpu.md. They serve EAGLE-1/2 heads without n-grams, with EAGLE-2,
     C2T, joint-threshold and entropy trees, chains, and plain decoding; InputError for others.
 
     budget: tokens verified in a round at most, over all prompts together, the most confident ones of the policy's

@@ -1,1 +1,1 @@
-"""Draft phase and verification of fixed shapes, as CUDA graphs. Experimental: has not run on a device."""
+"""Draft phase and verification of fixed shapes, as CUDA graphs. Experimental: one H100 has run it (docs/gpu.md)."""

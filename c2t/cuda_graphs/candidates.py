@@ -1,7 +1,5 @@
 """All candidates that a draft phase of fixed shapes has drafted, as one tree, which EAGLE-2 reranks (EAGLE-2, section
 4.2).
-
-Experimental: has not run on a device.
 """
 
 from collections.abc import Sequence

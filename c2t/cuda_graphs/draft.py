@@ -8,8 +8,6 @@ which is usually known by then. The trees' sizes are read once a round.
     level 0  the root's children             rank -> select
     level i  children of level i - 1         head -> rank -> select
     finish   alive slots first, or EAGLE-2's reranking
-
-Experimental: has not run on a device.
 """
 
 from functools import partial

@@ -1,7 +1,4 @@
-"""Work on fixed addresses and shapes, which a CUDA device replays without a launch from Python for every kernel.
-
-Experimental: has not run on a device.
-"""
+"""Work on fixed addresses and shapes, which a CUDA device replays without a launch from Python for every kernel."""
 
 import gc
 from collections.abc import Callable, Sequence

@@ -1,7 +1,4 @@
-"""Verification of fixed shapes: one graph of the target for each size that trees are padded to.
-
-Experimental: has not run on a device.
-"""
+"""Verification of fixed shapes: one graph of the target for each size that trees are padded to."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Key-value compaction: the accepted paths move to the ends of their rows, in all layers with one launch (Triton on a
 GPU, C on a CPU, torch where these are not to be had).
-
-The Triton kernel is experimental: it has not run on a device, only in the interpreter.
 """
 
 import ctypes

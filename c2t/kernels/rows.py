@@ -5,8 +5,6 @@ On a GPU every row is split into chunks of the vocabulary. One kernel reduces a 
 merges the chunks; in both, one program finds the most probable tokens while another one finds the M-th largest logit,
 by bisection on the bits of the floats. Equal logits contribute equally, so it does not matter which of those at the
 threshold are counted. On a CPU a function in C does the same (rows.c), and torch where that cannot be compiled.
-
-The Triton kernels are experimental: they have not run on a device, only in the interpreter.
 """
 
 import ctypes

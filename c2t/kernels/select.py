@@ -3,8 +3,6 @@ and append the best of them to trees whose columns exist already (C2T, Algorithm
 
 Nothing waits for the device and every shape is fixed, so a draft phase made of these steps can be a CUDA graph. On a
 GPU a step is one Triton kernel with a program for each tree, elsewhere torch does the same.
-
-The Triton kernel is experimental: it has not run on a device, only in the interpreter.
 """
 
 from functools import partial

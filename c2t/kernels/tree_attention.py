@@ -4,8 +4,6 @@ Blocks of the mask without a bit are skipped. All query heads of one key-value h
 queries, so that nothing is repeated in memory. Where there are too few blocks to fill the device, the prefix is split
 among several programs, whose parts are merged by their log-sum-exp. On a GPU this is one or two Triton kernels,
 elsewhere SDPA with the dense mask.
-
-The Triton kernels are experimental: they have not run on a device, only in the interpreter.
 """
 
 import math

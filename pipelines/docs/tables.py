@@ -11,7 +11,7 @@ from c2t.policies import POLICIES
 from c2t.study.interval import Interval
 from c2t.study.pareto import compare
 from c2t.study.points import Point, read_points
-from pipelines.docs import batches, heads, real_pair
+from pipelines.docs import batches, gpu, heads, real_pair
 from pipelines.docs.result_lines import RESULTS, computed, interval, lines, source, table
 
 TAUS = (1.5, 2.0, 2.5)
@@ -478,6 +478,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "forwards": forwards,
     "ragged": batches.ragged,
     "serving": batches.serving,
+    "gpu-texts": gpu.texts,
+    "gpu-phases": gpu.phases,
     "policies": policies,
     "pairs-on-the-hub": heads.pairs,
     "other-heads": heads.others,

@@ -1,0 +1,48 @@
+"""Tables of the GPU report: whole texts of a pair, and the parts of a draft phase of 7B shapes."""
+
+from typing import Any
+
+from pipelines.docs.result_lines import lines, source, table
+
+
+def _last(command: str, **settings: Any) -> dict[str, Any]:
+    """Return the last line of a command with these settings."""
+    found = [line for line in lines("gpu.jsonl") if line["command"] == command]
+    return [line for line in found if settings.items() <= line["configuration"].items()][-1]
+
+
+def texts() -> str:
+    """Return the table of whole texts with smollm2 in bfloat16."""
+    line = _last("gpu_texts", pair="smollm2", dtype="bfloat16")
+    rows = []
+    for name, (whole, after, first, a_round, tau, same) in line["figures"].items():
+        counted = ("", "") if a_round is None else (f"{a_round:.2f}", f"{tau:.2f}")
+        rows.append((name, f"{whole:.0f}", f"{first:.0f}", f"{after:.0f}", *counted, f"{same:.0%}"))
+    columns = (
+        "way to decode",
+        "tokens/s",
+        "ms to the first",
+        "tokens/s after it",
+        "ms a round",
+        "tau",
+        "as the first row",
+    )
+    run = line["configuration"]
+    told = f"smollm2, {run['prompts']} prompts, {run['tokens']} new tokens, T = 0", run["dtype"]
+    return table(columns, rows, source(line, *told))
+
+
+def phases() -> str:
+    """Return the table of a level's selection and of whole draft phases."""
+    line = _last("gpu_report")
+    rows = []
+    for name, (median, low, high, floor) in line["figures"].items():
+        stage, what = name.split(": ", 1)
+        if stage in ("select", "draft"):
+            over = "" if floor is None else f"{median / floor:.2f}"
+            rows.append((f"{stage}: {what}", f"{median:.4f}", f"{low:.4f}-{high:.4f}", over))
+    return table(
+        ("what", "ms", "quartiles", "/ floor"),
+        rows,
+        source(line, f"shapes of {line['configuration']['shapes']}, bfloat16"),
+    )
