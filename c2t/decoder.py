@@ -77,8 +77,8 @@ class SpeculativeDecoder:
     warned of).
 
     graph_tokens: decode by CUDA graphs, for which memory is set aside for texts of so many tokens, prompt included
-    (0: no graphs). Experimental: one H100 has run it, see docs/gpu.md. They serve EAGLE-1/2 heads without n-grams, with EAGLE-2,
-    C2T, joint-threshold and entropy trees, chains, and plain decoding; InputError for others.
+    (0: no graphs). Experimental: one H100 has run it, see docs/gpu.md. They serve EAGLE-1/2 heads without n-grams, with
+    EAGLE-2, C2T, joint-threshold and entropy trees, chains, and plain decoding; InputError for others.
 
     budget: tokens verified in a round at most, over all prompts together, the most confident ones of the policy's
     trees; "auto": as many as pay on this machine, by costs that are measured at the first use (or given as a file). See

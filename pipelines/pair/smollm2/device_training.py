@@ -71,8 +71,8 @@ RECIPES = HEADS | {
 
 
 class Learning(NamedTuple):
-    """Texts that heads learn from and are judged on. target: in float32 on the CPU, what they are made of. pair: folder of
-    the heads that they begin from. out: folder of those that they become."""
+    """Texts that heads learn from and are judged on. target: in float32 on the CPU, what they are made of. pair: folder
+    of the heads that they begin from. out: folder of those that they become."""
 
     llama: DeviceLlama
     target: LlamaForCausalLM
