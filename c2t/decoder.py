@@ -245,9 +245,11 @@ class SpeculativeDecoder:
         if not isinstance(policy, Plain):
             if policy.size.tokens > SIZES[-1]:
                 most = f"trees of at most {SIZES[-1]:,} tokens, and this policy's may have {policy.size.tokens:,}"
-                raise InputError(f"CUDA graphs verify {most}; use graph_tokens = 0")
+                raise InputError(f"CUDA graphs verify {most}; decode without graphs (graph_tokens = 0)")
             if not isinstance(self.pair.draft, EagleDraft):
-                raise InputError("CUDA graphs serve EAGLE-1/2 heads, without n-grams; use graph_tokens = 0")
+                raise InputError(
+                    "CUDA graphs serve EAGLE-1/2 heads, without n-grams; decode without graphs (graph_tokens = 0)"
+                )
             draft = StaticDraft(self.pair.draft, plan_of(policy), rows, capacity)
             policy = StaticPolicy(policy)
         return Parts(StaticTarget(self.pair.target, rows, capacity), draft, policy)

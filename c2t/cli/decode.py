@@ -33,6 +33,7 @@ from c2t.study import bench as benchmark
 
 BENCH = benchmark.BenchSettings()
 PROMPT = "Write a Python function that returns the n-th Fibonacci number."
+GRAPHED = ("cuda",)  # elsewhere graphs are called kernel by kernel, padded
 Tuned = Annotated[bool, typer.Option("--tuned", help="Use the policy that c2t tune found to be the fastest here.")]
 
 
@@ -77,6 +78,7 @@ def generate(
     dtype: o.Dtype = None,
     device_map: o.DeviceMap = None,
     tp: o.TensorParallel = False,
+    graphs: o.Graphs = False,
     trust_remote_code: o.TrustRemoteCode = False,
     json: o.Json = None,
 ) -> None:
@@ -97,7 +99,13 @@ def generate(
     if tp and rank_and_world()[0]:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
         json = None
+    if graphs and (chat or tp):
+        raise InputError(
+            f"--graphs decodes texts of a known length in one process: leave --{'chat' if chat else 'tp'} out"
+        )
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code, tp)
+    if graphs and loaded.target.device.type not in GRAPHED:
+        raise InputError(f"--graphs is for CUDA devices, and the target is on {loaded.target.device}: leave it out")
     if tuned and (policy, classifier, beta) != (None, None, None):
         raise InputError("--tuned chooses the policy: leave --policy, --classifier and --beta out")
     if tuned:
@@ -113,6 +121,9 @@ def generate(
             f"--beta {beta:g} cannot be applied to the policy {describe(chosen, brief=True)}: give it with --policy c2t"
         )
     decoder = SpeculativeDecoder(loaded, FirstProcessTrees(chosen) if tp else chosen)
+    if graphs:
+        longest = max(map(len, decoder.encode(texts, chat=not raw)))
+        decoder = SpeculativeDecoder(loaded, chosen, graph_tokens=longest + max_new_tokens)
     decoder.warm_up()  # part of loading, not of the text's time
     settings = {"pair": loaded.name, "policy": describe(chosen), "temperature": temperature, "seed": seed}
     settings |= {"raw": raw, "rule": rule, "max_new_tokens": max_new_tokens}

@@ -58,7 +58,9 @@ def plan_of(policy) -> Layered:
     plan = getattr(policy, "layered", None)
     if plan is None:
         served = "eagle2 (not its ablations), chain, threshold, c2t with a classifier of two layers on a node's columns"
-        raise InputError(f"CUDA graphs serve {served}, and entropy without leaf_above; use graph_tokens = 0")
+        raise InputError(
+            f"CUDA graphs serve {served}, and entropy without leaf_above; decode without graphs (graph_tokens = 0)"
+        )
     return plan
 
 

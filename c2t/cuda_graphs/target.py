@@ -151,4 +151,6 @@ class StaticTargetSession(TargetSession):
 
     def join(self, other: TargetSession) -> None:
         """Raise InputError: all sessions use the same memory."""
-        raise InputError("CUDA graphs decode a fixed batch, which no requests can join; use graph_tokens = 0")
+        raise InputError(
+            "CUDA graphs decode a fixed batch, which no requests can join; decode without graphs (graph_tokens = 0)"
+        )

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from c2t import __version__, batch_costs
 from c2t.classifier import TreeClassifier
-from c2t.cli import shared
+from c2t.cli import decode, shared
 from c2t.cli.app import app
 from c2t.cli.data import harvests
 from c2t.decoder import SpeculativeDecoder
@@ -210,6 +210,17 @@ def test_generate_writes_the_same_text_with_every_policy(at_home: Path, policy: 
     assert said.stdout.splitlines()[0] == wanted
     [cost] = said.stderr.splitlines()
     assert re.match(r"12 tokens in \d+\.\d s, \d+ tokens/s; \d+ rounds: tau \d", cost)
+
+
+def test_graphs_write_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded pair, whose heads the kernel for trees has blocks for; on a CPU, where graphs are called."""
+    few = ["--max-new-tokens", "12", "--policy", "threshold:levels=3", "--dtype", "float32"]
+    wanted = good("generate", "def add(a, b):", *few)
+    monkeypatch.setattr(decode, "GRAPHED", ("cpu",))
+    assert good("generate", "def add(a, b):", *few, "--graphs") == wanted
+    write_prompts(tmp_path / "q.jsonl", ["def add(a, b):", "import os"])
+    assert wanted.strip() in good("generate", "--prompts", tmp_path / "q.jsonl", *few, "--graphs")
+    assert "CUDA graphs serve EAGLE-1/2 heads" in refused("generate", *few, "--draft", "eagle+ngrams", "--graphs")
 
 
 def test_generate_without_arguments(at_home: Path) -> None:
@@ -433,6 +444,8 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
             ["generate", "--policy", "c2t:beta=0.3", "--beta", "0.5"],
             "--beta 0.5 cannot be applied to the policy c2t:beta=0.3",
         ),
+        (["generate", "--graphs"], "--graphs is for CUDA devices, and the target is on cpu: leave it out"),
+        (["generate", "--graphs", "--chat"], "texts of a known length in one process: leave --chat out"),
         (["generate", "--policy", "eagle2", "--rule", "residual"], "Eagle2 ranks its candidates"),
         (["generate", "--temperature", "1e-38"], "temperature = 1e-38: must be 0"),
         (["train", "tiny", "tiny", "--overwrite"], "a harvest is given twice"),
