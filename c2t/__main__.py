@@ -17,7 +17,12 @@ def main() -> None:
         sys.stdout.write(f"c2t {__version__}\n")
         end(0)
     sleep_soon()
-    from c2t.cli.app import app  # noqa: PLC0415 - see above
+    if sys.argv[1:] in ([], ["--help"]):
+        from c2t.cli.overview import overview  # noqa: PLC0415 - see above
+
+        app = overview()
+    else:
+        from c2t.cli.app import app  # noqa: PLC0415 - see above
 
     try:
         try:

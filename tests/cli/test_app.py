@@ -26,6 +26,7 @@ from c2t.classifier import TreeClassifier
 from c2t.cli import decode, shared
 from c2t.cli.app import app
 from c2t.cli.data import harvests
+from c2t.cli.overview import overview
 from c2t.decoder import SpeculativeDecoder
 from c2t.harvest import harvest as harvesting
 from c2t.harvest.harvest import HarvestSettings
@@ -467,6 +468,18 @@ def test_help_stays_help(arguments: list[str]) -> None:
     assert result.exit_code in (0, 2)
     assert "Usage: " in result.output
     assert "c2t: " not in result.output
+
+
+def test_the_list_of_commands_is_that_of_the_command_line() -> None:
+    """`python -m c2t --help` shows it without loading them."""
+    for words in ([], ["--help"]):
+        shown, expected = (CliRunner().invoke(program, words, prog_name="c2t") for program in (overview(), app))
+        assert shown.output == expected.output
+        assert shown.exit_code == expected.exit_code
+    command = [sys.executable, "-X", "importtime", "-m", "c2t", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "Describe a pair" in done.stdout
+    assert "| torch\n" not in done.stderr.replace(" ", "").replace("|", "| ")
 
 
 def test_help_describes_every_command_and_option() -> None:
