@@ -131,10 +131,18 @@ class SpeculativeDecoder:
             )
         return cls(loaded, policy, graph_tokens, budget)
 
-    def warm_up(self) -> None:
+    def warm_up(self, rows: int = 1) -> None:
         """Decode two tokens, so that what is made at the first use is there when a text is asked for: weights in the
-        kernels' layout, costs of a budget, graphs for one prompt."""
-        self.generate([[0]], max_new_tokens=2)
+        kernels' layout, costs of a budget, graphs for so many prompts together."""
+        if not self.graph_tokens:
+            self.generate([[0]], max_new_tokens=2)
+            return
+        parts = self._parts(rows)
+        for step in generate(*parts, [[0]] * rows, max_new_tokens=2, sampling=Sampling()):
+            assert step.tokens is not None
+        parts.target.record(self.policy.size.tokens)
+        if isinstance(parts.draft, StaticDraft):
+            parts.draft.record()
 
     def generate(
         self,

@@ -17,7 +17,7 @@ from c2t.kernels.noise import Noise
 from c2t.models.target import check_finite, check_logits
 from c2t.protocols import Root
 from c2t.ragged import SlotLogits
-from c2t.sampling import Sampling, noise_at, stream_key, uniform
+from c2t.sampling import ON_DEVICE, Sampling, noise_at, stream_key, uniform
 from c2t.tree import Tree
 from c2t.verify import Accepted, residual, target_only
 
@@ -96,7 +96,7 @@ class TargetSampler:
             if rule == "target-only" and not self.sampling.filters and walk.serves(logits.values):
                 return walked(tree, logits, self.noise(root))
             if rule == "target-only" and walk.on_device(logits.values):
-                return walked_on_device(tree, logits, self._drawn(tree, logits, root))
+                return walked_on_device(tree, logits, lambda values: self._drawn(tree, values, root))
         everyone = torch.arange(len(tree.token), device=root.device)
         ancestors = cache(tree.ancestors)
 
@@ -139,14 +139,13 @@ class TargetSampler:
         self.observe(tree.token.gather(1, accepted.slots.clamp(min=0)))  # beyond a path stands the root, which is on it
         return accepted
 
-    def _drawn(self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"]) -> Int[Tensor, " S"]:
+    def _drawn(self, tree: Tree, logits: Float[Tensor, "S V"], root: Int[Tensor, " B"]) -> Int[Tensor, " S"]:
         """Draw the target's token after every slot: most are on no path, but to ask which are would wait for the
         device. Where a distribution is not a number the draw means nothing, and the walk says so."""
-        count = len(logits.values)
-        place = torch.where(tree.alive, logits.place, count)  # a dead slot has some other one's logits
-        of_slots = root[:, None] + tree.depth + 2, self.sequence[:, None].expand_as(tree.token)
-        position, sequence = (root.new_zeros(count + 1).scatter(0, place.flatten(), v.flatten()) for v in of_slots)
-        return self.sampling.draw(logits.values, sequence[:count], position[:count])
+        position = (root[:, None] + tree.depth + 2).flatten()
+        sequence = self.sequence[:, None].expand_as(tree.token).flatten()
+        parts = (each.split(max(1, ON_DEVICE // logits.shape[1])) for each in (logits, sequence, position))
+        return torch.cat([self.sampling.draw(*part) for part in zip(*parts, strict=True)])
 
     def root(self, token: Int[Tensor, " B"], position: Int[Tensor, " B"], sampled: bool = True) -> Root:
         """Return the input of a policy for the round whose root stands at `position`; sampled: the policy draws its
@@ -198,7 +197,7 @@ def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
     if walk.serves(logits.values):
         return walked(tree, logits)
     if walk.on_device(logits.values):
-        return walked_on_device(tree, logits, argmax(logits.values))
+        return walked_on_device(tree, logits, argmax)
 
     def choose(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         token, largest = argmax_at(logits.values, logits.place[rows, slots])
@@ -213,9 +212,13 @@ def walked(tree: Tree, logits: SlotLogits, noise: Noise | None = None) -> Accept
     return checked(walk.walk(logits.values, logits.place, tree.token, tree.parent, tree.alive, noise))
 
 
-def walked_on_device(tree: Tree, logits: SlotLogits, chosen: Int[Tensor, " S"]) -> Accepted:
-    """Return the paths along the tokens that the target has chosen after every slot."""
-    return checked(walk.triton_walk(logits.values, chosen, logits.place, tree.token, tree.parent, tree.alive))
+def walked_on_device(
+    tree: Tree, logits: SlotLogits, choose: Callable[[Float[Tensor, "S V"]], Int[Tensor, " S"]]
+) -> Accepted:
+    """Return the paths along the tokens that the target chooses after the slots: choose(logits of all of them)."""
+    values = logits.values[logits.place.flatten()]  # without those of rows that are not these, or of no row
+    place = torch.arange(len(values), device=values.device).view_as(logits.place)
+    return checked(walk.triton_walk(values, choose(values), place, tree.token, tree.parent, tree.alive))
 
 
 def checked(found: walk.Walk) -> Accepted:

@@ -303,6 +303,9 @@ def test_graphs_write_the_same_text(policy, home: Path, tmp_path: Path) -> None:
     decoder = SpeculativeDecoder.from_pretrained(**parts, policy=policy, graph_tokens=40)
     assert decoder.generate(PROMPTS, 12).sequences == expected.sequences
     assert decoder.generate(PROMPTS[:1], 12).sequences == expected.sequences[:1]
+    decoder.warm_up(len(PROMPTS))
+    decoder.warm_up()
+    assert decoder.generate(PROMPTS, 12).sequences == expected.sequences
     with pytest.raises(InputError, match="prompt 0: 4 tokens \\+ 37 new ones exceed the limit of 40"):
         decoder.generate(PROMPTS[:1], 37)
 

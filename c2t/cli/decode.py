@@ -21,6 +21,7 @@ from c2t.models.pairs import Pair, with_ngrams
 from c2t.models.tensor_parallel import FirstProcessTrees, rank_and_world
 from c2t.policies.spec import describe, parse
 from c2t.progress import working
+from c2t.prompt_ids import check_length
 from c2t.prompts import default_prompts
 from c2t.protocols import Policy
 from c2t.storage.paths import DEFAULT_PAIR
@@ -123,8 +124,9 @@ def generate(
     decoder = SpeculativeDecoder(loaded, FirstProcessTrees(chosen) if tp else chosen)
     if graphs:
         longest = max(map(len, decoder.encode(texts, chat=not raw)))
+        check_length(longest, max_new_tokens, loaded.target.max_positions, "the prompt")
         decoder = SpeculativeDecoder(loaded, chosen, graph_tokens=longest + max_new_tokens)
-    decoder.warm_up()  # part of loading, not of the text's time
+    decoder.warm_up(len(texts))  # part of loading, not of the text's time
     settings = {"pair": loaded.name, "policy": describe(chosen), "temperature": temperature, "seed": seed}
     settings |= {"raw": raw, "rule": rule, "max_new_tokens": max_new_tokens}
     if chat:

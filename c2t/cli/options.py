@@ -128,7 +128,7 @@ TensorParallel = Annotated[
 ]
 Graphs = Annotated[
     bool,
-    _models("Decode by CUDA graphs, which on a GPU is several times as fast; experimental.", "--graphs"),
+    _models("Decode by CUDA graphs, so that a GPU does not wait for Python; experimental.", "--graphs"),
 ]
 TrustRemoteCode = Annotated[
     bool,

@@ -20,6 +20,7 @@ from torch import Tensor
 from c2t.cuda_graphs.candidates import candidates
 from c2t.cuda_graphs.graph import Flags, Graph
 from c2t.errors import InputError
+from c2t.kernels.compact import LONGEST
 from c2t.kernels.layered import Layered
 from c2t.kernels.nodes import Blocks
 from c2t.kernels.rows import TopK, rank
@@ -42,15 +43,26 @@ class StaticDraft:
 
     def __init__(self, draft: EagleDraft, plan: Layered, rows: int, capacity: int):
         if draft.fused is None:
-            raise InputError("CUDA graphs need an EAGLE-1/2 head with plain or scaled positions")
+            raise InputError("CUDA graphs need an EAGLE-1/2 head with plain or scaled positions; decode without graphs")
         if next(draft.head.parameters()).is_cuda:
             check_heads(draft.head.config)
+        if plan.levels >= LONGEST:
+            raise InputError(f"CUDA graphs draft fewer than {LONGEST} levels, and this policy has {plan.levels}")
         self.draft, self.plan, self.rows, self.capacity = draft, plan, rows, capacity
         self.phase: DraftGraph | None = None
 
     def session(self) -> "StaticSession":
         """Return a new session, for one generation."""
         return StaticSession(self)
+
+    @torch.inference_mode()
+    def record(self) -> None:
+        """Record all graphs, once a prompt was read: a text's first rounds may need few of them."""
+        if self.phase is None:  # the text ended with its first token
+            return
+        self.phase.count.zero_()  # nothing is read
+        for graph in (self.phase.read, *self.phase.levels, self.phase.finish):
+            graph()
 
 
 def plan_of(policy) -> Layered:
@@ -127,6 +139,7 @@ class DraftGraph:
         self.cache = StaticKVCache(owner.draft.head.num_layers, owner.capacity, max(ends[-1], self.news))
         self.cache.allocate(like.cache, rows)
         self.head.reach(owner.capacity + plan.levels + 2)
+        self.rotations = self.head.cos, self.head.sin  # graphs read these, also when the head has longer ones
         hidden = like.hidden.new_zeros
         self.tokens, self.count, self.root = (
             hidden(shape, dtype=torch.long) for shape in ((rows, self.news), rows, rows)
@@ -178,7 +191,8 @@ class DraftGraph:
         for level, draft in enumerate(self.levels):
             draft()
             self.flags.send(level)
-            if level and not self.flags.received(level - 1):
+            # EAGLE-2 drafts all levels, whatever survives.
+            if level and self.plan.reranked is None and not self.flags.received(level - 1):
                 break
         self.finish()
         broken, *sizes = self.ended.tolist()  # waits for the device: a tree's size decides which graph verifies it

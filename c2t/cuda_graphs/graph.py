@@ -1,7 +1,9 @@
 """Work on fixed addresses and shapes, which a CUDA device replays without a launch from Python for every kernel."""
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from jaxtyping import Bool
@@ -40,15 +42,24 @@ class Graph:
                 for tensor, value in zip(self.state, before, strict=True):
                     tensor.copy_(value)
         torch.cuda.current_stream(self.device).wait_stream(stream)
-        graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
-        gc.disable()  # what it would free in the meantime, an older graph for one, may break the recording off
-        try:
-            with torch.cuda.graph(graph):
-                self.work()
-        finally:
-            if collects:
-                gc.enable()
+        graph = torch.cuda.CUDAGraph()
+        with recording(graph):
+            self.work()
         self.graph = graph
+
+
+@contextmanager
+def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
+    """Record what is called into a graph; options: of `torch.cuda.graph`. Python's collector rests meanwhile: what it
+    frees, an older graph for one, may break the recording off."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, **options):
+            yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class Flags:

@@ -60,6 +60,15 @@ class StaticTarget:
             self.graphs[size] = padded, Graph(partial(self._verify, padded), self.device)
         return self.graphs[size]
 
+    @torch.inference_mode()
+    def record(self, most: int) -> None:
+        """Record the graphs for trees of up to so many tokens, once a prompt was read."""
+        for place, size in enumerate(self.sizes):
+            if place == 0 or self.sizes[place - 1] < most:
+                padded, graph = self.graph(size)
+                padded.alive.zero_()
+                graph()
+
     def _verify(self, padded: "Padded") -> None:
         lengths = self.cache.lengths
         token, parent, depth = padded.whole

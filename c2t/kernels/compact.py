@@ -4,7 +4,7 @@ GPU, C on a CPU, torch where these are not to be had).
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import no_type_check
 
@@ -79,23 +79,16 @@ def compiled_compact(buffers: LayerBuffers, index: Tensor, count: Tensor, source
         raise MemoryError(f"no memory for a path of {index.shape[1]} slots")
 
 
-def triton_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, source: Tensor, target: Tensor) -> None:
+def triton_compact(buffers: LayerBuffers, index: Tensor, count: Tensor, source: Tensor, target: Tensor) -> None:
     """Do `compact` in one launch; a program moves one head's path in one row of one layer's keys or values."""
     first = buffers[0]
     heads, size, dim = first.shape[-3:]
-    places = addresses(tuple(buffer.data_ptr() for buffer in buffers), first.device)
     _compact[(len(buffers), 2 * len(count), heads)](
-        *(first, places, index.contiguous(), count, source, target, len(count), size, first.stride(0) // dim),
+        *(first, buffers.there, index.contiguous(), count, source, target, len(count), size, first.stride(0) // dim),
         *(index.shape[1], dim),
         PATH=triton.next_power_of_2(index.shape[1]),
         DIM=triton.next_power_of_2(dim),
     )
-
-
-@lru_cache(maxsize=64)
-def addresses(pointers: tuple[int, ...], device: torch.device) -> Int[Tensor, " L"]:
-    """Return the addresses of the layers' buffers. Cached: they change only when the cache grows or loses a row."""
-    return torch.tensor(pointers, dtype=torch.int64, device=device)
 
 
 if triton is not None:  # no_type_check keeps run-time checkers of annotations out of the kernel's source

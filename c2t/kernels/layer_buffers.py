@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 
@@ -33,3 +34,8 @@ class LayerBuffers(list[Tensor | None]):
     def addresses(self) -> ctypes.Array:
         """Return where the buffers begin."""
         return (ctypes.c_void_p * len(self))(*map(torch.Tensor.data_ptr, self))
+
+    @cached_property
+    def there(self) -> Int[Tensor, " L"]:
+        """The addresses on the buffers' device, kept as long as the buffers are: a CUDA graph may hold them."""
+        return torch.tensor([buffer.data_ptr() for buffer in self], dtype=torch.int64, device=self[0].device)

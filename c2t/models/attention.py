@@ -60,4 +60,6 @@ def check_heads(config: PreTrainedConfig) -> None:
     """Raise InputError where the kernel has no blocks for heads of this dimension."""
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if dim not in (16, 32, 64, 128, 256):
-        raise InputError(f"tree attention needs heads of 16, 32, 64, 128 or 256 dimensions, not {dim}; use sdpa")
+        raise InputError(
+            f"tree attention needs heads of 16, 32, 64, 128 or 256 dimensions, not {dim}; use sdpa, and no CUDA graphs"
+        )

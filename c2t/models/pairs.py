@@ -435,6 +435,8 @@ def _device(name: str | torch.device) -> torch.device:
         raise InputError(f"no device is called {str(name)!r} on this machine; cpu always works") from error
     if torch.device(name).type == "meta":
         raise InputError("the device meta holds no numbers: decode on another one; cpu is always there")
+    if torch.device(name).type == "cuda" and torch.device(name).index is not None:
+        torch.cuda.set_device(name)  # kernels and graphs run on the current one
     return torch.device(name)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from c2t.kernels.compact import torch_compact, triton_compact
 from c2t.kernels.features import FEATURES
+from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.network import Network
 from c2t.kernels.rows import TopK, triton, triton_rank
 from c2t.kernels.select import SelectLimits, torch_select, triton_select
@@ -107,7 +108,7 @@ def attention_differences(device: torch.device, dtype: torch.dtype, heads: int, 
 
 def compact_differences(device: torch.device, dtype: torch.dtype, heads: int, dim: int) -> Iterator[float]:
     """Yield the differences of compacted buffers, which must be 0."""
-    buffers = [torch.randn(2, 2, heads, 30, dim, device=device, dtype=dtype) for _ in range(3)]
+    buffers = LayerBuffers(torch.randn(2, 2, heads, 30, dim, device=device, dtype=dtype) for _ in range(3))
     copies = [buffer.clone() for buffer in buffers]
     index = torch.tensor([[0, 3, 4], [0, 1, 0]], device=device)
     count, lengths = torch.tensor([3, 2], device=device), torch.tensor([20, 7], device=device)

@@ -65,6 +65,8 @@ def test_what_has_no_plan_is_refused() -> None:
     for policy in (Eagle2(expand="confidence"), EntropyTree(leaf_above=1.0), C2T(deep), Plain()):
         with pytest.raises(InputError, match=r"CUDA graphs serve eagle2 .*c2t with a classifier of two layers"):
             plan_of(policy)
+    with pytest.raises(InputError, match="CUDA graphs draft fewer than 64 levels, and this policy has 64"):
+        StaticDraft(random_eagle(toy_target()), Chain(64).layered, rows=1, capacity=64)
     with pytest.raises(InputError, match="CUDA graphs need an EAGLE-1/2 head"):
         StaticDraft(deep_pairs()["mtp"][1], Eagle2().layered, rows=1, capacity=64)
 
@@ -73,9 +75,10 @@ def test_a_draft_that_is_not_a_number_is_named() -> None:
     target = toy_target()
     draft = random_eagle(target)
     draft.head.layers[0].mlp.down_proj.weight.data.fill_(float("nan"))
-    static = StaticDraft(draft, Eagle2(K=2, levels=2, N=4).layered, rows=1, capacity=64)
+    policy = Eagle2(K=2, levels=4, N=8)
+    static = StaticDraft(draft, policy.layered, rows=1, capacity=64)
     with pytest.raises(InputError, match="the draft's logits contain NaN"):
-        run(target, static, StaticPolicy(Eagle2(K=2, levels=2, N=4)), PROMPTS[:1], new=4)
+        run(target, static, StaticPolicy(policy), PROMPTS[:1], new=4)
 
 
 def test_no_level_is_drafted_long_after_the_last_survivor() -> None:

@@ -62,7 +62,7 @@ def test_plain_decoding(target: Target) -> None:
 
 
 def test_a_draft_that_is_not_a_number_is_named(target: Target) -> None:
-    draft, policy = draft_of(target), Eagle2(K=2, levels=2, N=4)
+    draft, policy = draft_of(target), Eagle2(K=2, levels=4, N=8)
     draft.head.layers[0].mlp.down_proj.weight.data.fill_(float("nan"))
     with pytest.raises(InputError, match="the draft's logits contain NaN"):
         run(target, StaticDraft(draft, policy.layered, 1, 64), StaticPolicy(policy), PROMPTS[:1], new=4)

@@ -10,8 +10,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INDEX = torch.tensor([[0, 2, 5], [3, 1, 1], [0, 1, 2]])  # any order, and twice the same
 
 
-def buffers(layers: int, rows: int, heads: int, capacity: int, dim: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    return [torch.randn(2, rows, heads, capacity, dim).to(DEVICE, dtype) for _ in range(layers)]
+def buffers(layers: int, rows: int, heads: int, capacity: int, dim: int, dtype: torch.dtype) -> LayerBuffers:
+    return LayerBuffers(torch.randn(2, rows, heads, capacity, dim).to(DEVICE, dtype) for _ in range(layers))
 
 
 def rows_of(layers: list[torch.Tensor]) -> torch.Tensor:
@@ -82,7 +82,7 @@ def test_what_is_known_of_buffers_is_forgotten_when_one_is_replaced() -> None:
         assert not layers.alike
         layers[1] = layers[0].clone()
         assert layers.alike
-    assert list(layers.addresses) == [layer.data_ptr() for layer in layers]
+    assert list(layers.addresses) == layers.there.tolist() == [layer.data_ptr() for layer in layers]
 
 
 @pytest.mark.gpu

@@ -1,6 +1,7 @@
 """Walks and draws in C against the same ones in torch."""
 
 import math
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -11,6 +12,7 @@ from scipy import stats
 
 from c2t.errors import InputError
 from c2t.kernels import walk
+from c2t.mixed_sampler import MixedSampler
 from c2t.ragged import Ragged, SlotLogits
 from c2t.sampling import Sampling, gumbel_max
 from c2t.target_sampler import TargetSampler, accept_greedily
@@ -19,6 +21,33 @@ from tests.test_tree import trees
 
 pytestmark = pytest.mark.skipif(walk.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernel runs in Triton's interpreter
+
+
+@pytest.mark.skipif(walk.triton is None, reason="triton is not installed")
+@settings(max_examples=40, deadline=None)
+@given(trees(), st.sampled_from([0.0, 0.5, 2.0]), st.sampled_from([0, 2]), st.booleans(), st.integers(0, 2**31))
+def test_draws_after_every_slot_are_those_along_the_path(
+    tree: Tree, temperature: float, top_k: int, mixed: bool, chance: int
+) -> None:
+    """As on a device: all slots' tokens are drawn, and the kernel walks along them. A batch of requests with settings
+    of their own has a sampler for each."""
+    random = torch.Generator().manual_seed(chance)
+    rows = Ragged.of(tree.alive)
+    logits = torch.randn(len(rows.row) + 3, 5, generator=random)  # and slots of no row
+    tree.token.copy_(torch.randint(0, 5, tree.token.shape, generator=random))
+    first, verified, count = tree.token[:, :1], SlotLogits(logits, rows.place), len(tree.token)
+    root, ones = torch.randint(0, 1000, (count,), generator=random), torch.ones(count, dtype=torch.long)
+    sampling = Sampling(temperature, top_k=top_k if temperature else 0, seed=5)
+    if mixed:
+        sampler = MixedSampler([replace(sampling, seed=row % 2) for row in range(count)], 5, first, ones)
+    else:
+        sampler = TargetSampler(sampling, 5, first, ones, range(3, 3 + count))
+    with mock.patch.object(walk, "serves", return_value=False):
+        expected = sampler.accept(tree, verified, root, "target-only")
+        with mock.patch.object(walk, "on_device", return_value=True):
+            found = sampler.accept(tree, verified, root, "target-only")
+    for mine, theirs in zip(found[:3], expected[:3], strict=True):
+        assert mine.equal(theirs)
 
 
 @settings(max_examples=80, deadline=None)

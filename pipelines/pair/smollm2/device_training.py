@@ -170,7 +170,8 @@ def steps(head: Head, recipe: HeadRecipe, seconds: float, learning: Learning, lo
     batches: list[list[Text]] = []
     recent: list[dict[str, Tensor]] = []
     step, positions, begin = 0, 0, time.monotonic()
-    while (spent := time.monotonic() - begin) < seconds:
+    spent = 0.0
+    while spent < seconds:
         batches = batches or batches_of(learning.learned, POSITIONS, step)
         batch = batches.pop()
         for group in (group for optimiser in optimisers for group in optimiser.param_groups):
@@ -187,8 +188,9 @@ def steps(head: Head, recipe: HeadRecipe, seconds: float, learning: Learning, lo
             optimiser.zero_grad()
         step, positions = step + 1, positions + sum(len(text.ids) - text.question for text in batch)
         recent.append(losses.shown)  # reading them here would make the device wait for the next step's launch
-        if step % LOG == 0 or time.monotonic() - begin >= seconds:
-            line = {"step": step, "seconds": round(time.monotonic() - begin, 1), "positions": positions}
+        spent = time.monotonic() - begin
+        if step % LOG == 0 or spent >= seconds:
+            line = {"step": step, "seconds": round(spent, 1), "positions": positions}
             line |= {name: round(float(torch.stack([one[name] for one in recent]).mean()), 5) for name in recent[0]}
             recent = []
             with log.open("a") as file:

@@ -27,7 +27,7 @@ from pipelines.pair.smollm2.device_training import RECIPES, Learning, train
 def wanted(spec: str) -> tuple[str, float]:
     """Return head and seconds of `NAME:SECONDS`; InputError for what is not."""
     name, _, seconds = spec.partition(":")
-    if name not in RECIPES or not seconds.replace(".", "", 1).isdigit():
+    if name not in RECIPES or not seconds.replace(".", "", 1).isdigit() or not float(seconds):
         raise InputError(f"--train {spec}: must be NAME:SECONDS, with one of {', '.join(RECIPES)}")
     return name, float(seconds)
 
@@ -36,7 +36,7 @@ def prepare(device: torch.device) -> torch.dtype:
     """Set up the device; return the dtype of the target's products there."""
     if device.type == "cpu":
         return torch.float32
-    torch.set_float32_matmul_precision("high")  # exact for weights in bf16: only the LM head's products are in float32
+    torch.set_float32_matmul_precision("high")  # of float32, which only the LM head's products are in
     torch.backends.cuda.enable_cudnn_sdp(False)  # which plans anew for every length
     return torch.bfloat16
 

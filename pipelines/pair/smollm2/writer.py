@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from c2t.cuda_graphs.graph import recording
 from c2t.models.gguf_target import END
 from pipelines.pair.smollm2.device_llama import DeviceLlama, causal
 
@@ -85,7 +86,7 @@ class Writer:
             return
         if self.graphs[slots] is None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool):  # which records, and computes nothing
+            with recording(graph, pool=self.pool):  # which records, and computes nothing
                 self._step(slots)
             self.graphs[slots] = graph
         self.graphs[slots].replay()
