@@ -40,7 +40,7 @@ def conclusions() -> str:
     told = f"T = {run['temperature']:g}, draft `eagle`, up to {run['max_new_tokens']} new tokens"
     places: dict[str, list[str]] = {}
     for name, line in found.items():
-        places.setdefault(line["hardware"], []).append(name)
+        places.setdefault(f"{line['commit']} {line['hardware']}", []).append(name)
     notes = []
     for names in places.values():
         which = f"{', '.join(names)}: " * (len(places) > 1)
