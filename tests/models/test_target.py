@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, MambaConfig
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MambaConfig
 
 from c2t.decoding import pad
 from c2t.errors import InputError
@@ -17,7 +17,7 @@ from c2t.models import target as runtime
 from c2t.models.attention import TREE_ATTENTION
 from c2t.models.pairs import Pair, load_pair
 from c2t.models.target import Target, check_logits
-from c2t.policies import Eagle2
+from c2t.policies import Eagle2, Plain
 from c2t.ragged import Ragged
 from c2t.sampling import Sampling
 from c2t.tree import Tree
@@ -245,3 +245,20 @@ def test_logits_that_are_no_numbers_name_their_model() -> None:
     check_logits(torch.tensor([[1.0, float("-inf")]]), "target")
     with pytest.raises(InputError, match="target's logits contain NaN"):
         check_logits(torch.tensor([[1.0, float("nan")]]), "target")
+
+
+@torch.no_grad()
+def test_a_target_that_shares_weights_shares_nothing_else() -> None:
+    """Also one that has decoded, and holds addresses in its packed form."""
+    target = Target(language_model(LlamaConfig(**{**SIZES, "head_dim": 16})).float())
+    target.tap((1,))
+    texts, _ = run(target, None, Plain(), PROMPTS[:1], new=4)
+    own = target.sharing_weights()
+    assert all(a is b for a, b in zip(own.model.parameters(), target.model.parameters(), strict=True))
+    own.use_tree_attention()
+    assert own.has_tree_attention
+    assert not target.has_tree_attention
+    target.tapped[1] = None
+    assert run(own, None, Plain(), PROMPTS[:1], new=4)[0] == texts
+    assert own.tapped[1] is not None
+    assert target.tapped[1] is None
