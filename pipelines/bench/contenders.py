@@ -103,8 +103,9 @@ class Transformers:
         """See `Contender.write`. Prompts are padded on the left, as transformers wants them."""
         limit, sampling, eos = task
         longest = max(map(len, prompts))
-        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
-        seen = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        where = self.model.device
+        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=where)
+        seen = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=where)
         sampled = {"temperature": sampling.temperature, "top_k": 0, "top_p": 1.0} if sampling.temperature else {}
         torch.manual_seed(numbers[0])
         watch, start = FirstToken(), time.perf_counter()
@@ -119,8 +120,9 @@ class Transformers:
             **sampled,
             **self.options,
         )
+        rows = found[:, longest:].tolist()  # waits for the device
         seconds = time.perf_counter() - start
-        return Written([cut(row, limit, eos) for row in found[:, longest:].tolist()], watch.at - start, seconds)
+        return Written([cut(row, limit, eos) for row in rows], watch.at - start, seconds)
 
 
 class FirstToken(BaseStreamer):

@@ -12,9 +12,11 @@ from c2t.classifier import TreeClassifier
 from c2t.decoder import SpeculativeDecoder
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain
-from c2t.prompts import default_prompts, read_prompts
+from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.protocols import Policy
-from pipelines.bench.contenders import FirstToken
+from c2t.sampling import Sampling
+from c2t.statistics import total
+from pipelines.bench.contenders import Task, Transformers, Written
 
 GRAPH_TOKENS = 512
 
@@ -31,16 +33,6 @@ class Sizes(NamedTuple):
 
 TEXTS = Sizes(torch.float32, 3, 48, True), Sizes(torch.bfloat16, 4, 96, False)
 TINY_TEXTS = (Sizes(torch.float32, 2, 12, True),)
-
-
-class Written(NamedTuple):
-    """A text: its new tokens; seconds of all, and until the first token was there; rounds behind that one (None: not
-    counted)."""
-
-    tokens: list[int]
-    seconds: float
-    first: float
-    rounds: int | None
 
 
 class Way(NamedTuple):
@@ -66,15 +58,15 @@ class Speed(NamedTuple):
     @classmethod
     def of(cls, name: str, texts: Sequence[Written], expected: Sequence[Written]) -> "Speed":
         """Sum up some texts; expected: the same ones by plain decoding."""
-        new, seconds, first = (sum(each) for each in zip(*((len(t.tokens), *t[1:3]) for t in texts), strict=True))
-        rounds = None if texts[0].rounds is None else sum(text.rounds or 0 for text in texts)
+        new, seconds, first = (sum(each) for each in zip(*((t.new, t.seconds, t.first) for t in texts), strict=True))
+        counts = total(text.statistics for text in texts if text.statistics)
         return cls(
             name,
             tokens=new / seconds,
             after=(new - len(texts)) / (seconds - first),
             first=1000 * first / len(texts),
-            round=rounds and 1000 * (seconds - first) / rounds,
-            tau=rounds and (new - len(texts)) / rounds - 1,
+            round=1000 * (seconds - first) / counts.rounds if counts.rounds else None,
+            tau=counts.tau if counts.rounds else None,
             same=sum(a.tokens == b.tokens for a, b in zip(texts, expected, strict=True)) / len(texts),
         )
 
@@ -112,30 +104,15 @@ def ours(decoder: SpeculativeDecoder, new: int, options: dict[str, Any], ids: li
     times: list[float] = []
     begin = time.perf_counter()
     found = decoder.generate([ids], max_new_tokens=new, watch=lambda _: times.append(time.perf_counter()), **options)
-    return Written(found.sequences[0], time.perf_counter() - begin, times[0] - begin, len(times) - 1)
+    return Written(found.sequences, times[0] - begin, time.perf_counter() - begin, found.total)
 
 
 def stock(pair: Pair, new: int) -> Iterator[Way]:
     """Yield transformers' own loops: as it comes, and with a static cache, for which it compiles the forward."""
-    for name, options in {"as it comes": {}, "static cache": {"cache_implementation": "static"}}.items():
-        yield Way(f"transformers, {name}", partial(theirs, pair, new, options))
-
-
-def theirs(pair: Pair, new: int, options: dict[str, Any], ids: list[int]) -> Written:
-    """Continue a prompt by transformers."""
-    watch, begin = FirstToken(), time.perf_counter()
-    inputs = torch.tensor([ids], device=pair.target.device)
-    found = pair.target.model.generate(
-        inputs,
-        attention_mask=torch.ones_like(inputs),
-        max_new_tokens=new,
-        do_sample=False,
-        pad_token_id=0,
-        streamer=watch,
-        **options,
-    )
-    tokens = found[0, len(ids) :].tolist()  # waits for the device
-    return Written(tokens, time.perf_counter() - begin, watch.at - begin, None)
+    task = Task(new, Sampling(), pair.target.eos)
+    for setting, options in {"as it comes": {}, "static cache": {"cache_implementation": "static"}}.items():
+        loop = Transformers("transformers", setting, pair.target.model, options)
+        yield Way(f"{loop.name}, {setting}", lambda ids, loop=loop: loop.write([ids], [0], task))
 
 
 def compare(every: Iterable[Way], prompts: Sequence[list[int]]) -> Iterator[Speed]:
@@ -154,8 +131,8 @@ def text_lines(name: str, device: torch.device, sizes: Sizes) -> Iterator[Speed]
     """Yield what each way reaches on the pair's own prompts."""
     pair = load_pair(name, device=device, dtype=sizes.dtype)
     decoder = SpeculativeDecoder(pair, Plain())
-    asked = [prompt.turns[0] for file in default_prompts(name, "bench") for prompt in read_prompts(file)]
-    prompts = decoder.encode(asked[:: len(asked) // sizes.prompts][: sizes.prompts])
+    asked = [prompt for file in default_prompts(name, "bench") for prompt in read_prompts(file)]
+    prompts = decoder.encode([prompt.turns[0] for prompt in spread(asked, sizes.prompts)])
     yield from compare(chain(ways(pair, name, sizes, {}), stock(pair, sizes.tokens)), prompts)
     if not sizes.loops:
         return

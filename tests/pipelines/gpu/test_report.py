@@ -5,10 +5,15 @@ import json
 import pytest
 import torch
 
+from c2t.policies import Plain
+from c2t.statistics import Statistics
+from pipelines.bench.contenders import Written
 from pipelines.gpu import report as gpu_report
+from pipelines.gpu import texts
 from pipelines.gpu.lines import GOALS, Line, draw, verdicts
 from pipelines.gpu.models import TINY, classifier_until, phase_of, ragged_trees, random_head, random_target
 from pipelines.gpu.parity import close
+from pipelines.gpu.texts import Sizes, Way, compare
 from pipelines.papers.tree_blocks import Timing
 
 pytestmark = pytest.mark.slow
@@ -70,3 +75,28 @@ def test_the_figure_has_a_curve_for_each_batch(tmp_path) -> None:
     lines = [Line("verify", f"{rows} x {n} tokens, prefix 5", Timing(1, 1, 1)) for rows in (1, 4) for n in (1, 9)]
     draw(lines, tmp_path / "x.png")
     assert (tmp_path / "x.png").exists()
+
+
+def test_texts_are_compared_with_those_of_the_first_way() -> None:
+    """All are written twice, and the second time counts."""
+    taken = iter([9.0, 1.0, 9.0, 2.0])
+
+    def way(tokens: list[int], statistics: Statistics | None) -> Way:
+        return Way("any", lambda ids: Written([tokens], 0.5, next(taken), statistics))
+
+    counts = Statistics(prompts=1, accepted=[1, 2], verified=[4, 4], passes=[1, 1])
+    first, second = compare([way([5, 6, 7], None), way([5, 6, 8], counts)], [[1]])
+    assert first[1:] == (3.0, 4.0, 500.0, None, None, 1.0)
+    assert second[1:] == (1.5, 2 / 1.5, 500.0, 750.0, 1.5, 0.0)
+
+
+def test_whole_texts_of_a_pair(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain decoding alone: what graphs write under every policy is tested elsewhere."""
+    monkeypatch.setattr(texts, "policies", lambda pair, name: {"plain": Plain()})
+    monkeypatch.setattr(gpu_report, "TINY_TEXTS", (Sizes(torch.float32, 1, 4, True),))
+    gpu_report.main(["--tiny", "--texts", "tiny", "--out", str(tmp_path)])
+    line = json.loads((tmp_path / "gpu.jsonl").read_text())
+    assert line["configuration"] == {"pair": "tiny", "dtype": "float32", "prompts": 1, "tokens": 4, "loops": True}
+    names = ["plain: loop", "plain: graphs", "transformers, as it comes", "transformers, static cache"]
+    assert list(line["figures"]) == [*names, *(f"T = 0.8, {name}" for name in names[:2])]
+    assert all(figures[-1] == 1 for figures in line["figures"].values())  # the same texts
