@@ -38,7 +38,7 @@ from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.mcsd_plus import Forks
 from c2t.policies.pace import Pace
 from c2t.policies.rehearsed import ONLY, Rehearsed
-from c2t.protocols import Draft, Policy, RecordingDraft, Root
+from c2t.protocols import Policy, RecordingDraft, Root
 from c2t.sampling import Sampling
 from c2t.target_sampler import Processors, TargetSampler
 from c2t.tree import Tree
@@ -390,7 +390,7 @@ def hearing(draft: Any, policy: Policy, root: Root) -> Any:
     own rounds see to that themselves."""
     if root.noise is None or policy.proposal != "ranked" or isinstance(draft, RehearsingSession):
         return draft
-    if not isinstance(draft, Draft):  # CUDA graphs grow trees by themselves
+    if not hasattr(draft, "expand"):  # CUDA graphs grow trees by themselves
         return draft
     return NoisyDraft(draft, root.noise, scale_of(draft))
 

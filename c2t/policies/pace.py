@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 from c2t.policies.drift import Drift
 from c2t.policies.round_costs import DOUBT, Promise, RowCosts
 
-# By how much more trees must be ahead, for every doubling of the rows, where no row takes the place of one that has
-# ended: with trees the rows end further apart, which no round shows. With 16 texts of one length, rounds 1.09 times as
-# good as plain ones were 0.97 in all; 1.2 were 1.05 with 8 texts, and with 2 texts 1.1 are worth having. (Measured
-# before texts that lag behind got more of the nodes, which brings the ends closer.)
-DOUBT_OF_ENDS = 0.025
-# By how much more they must be ahead by a promise that no trial has confirmed: with eight prompts 1.2 was promised, and
-# 0.92 to 1.0 came out.
-UNTRIED = 0.1
+# By how much trees must be ahead: by a promise that no trial has confirmed (with eight prompts 1.2 was promised, and
+# 0.92 to 1.1 came out), and by the clock, since a trial is a few rounds.
+DOUBT_OF_PROMISE, DOUBT_OF_TRIALS = 0.15, 0.02
+# By how much more, for every doubling of the rows, where no row takes the place of one that has ended: with trees the
+# rows end further apart, which no round shows. Eight texts of 48 tokens in rounds 1.05 to 1.07 times as good as plain
+# ones were 1.00 to 1.02 in all.
+DOUBT_OF_ENDS = 0.015
 TRIAL = 5  # rounds of the other way, whose median is compared with that of as many rounds before them
 PATIENCE = 4 * TRIAL  # rounds that a trial may take: one round in which a request arrives does not count
 SHORTEST, LONGEST = 50, 800  # rounds before the first trial, and in the end
@@ -54,14 +53,16 @@ class Ways:
         self.tried = None
         self.seconds: dict[bool, deque[float]] = {way: deque(maxlen=TRIAL) for way in (True, False)}
 
-    def draft(self, doubt: float, fixed: bool) -> bool:
-        """Return True if the coming round has trees, which must be ahead by so much, and by UNTRIED more at first."""
+    def draft(self, ends: float, fixed: bool) -> bool:
+        """Return True if the coming round has trees. ends: by how much these must be ahead for the ends of a fixed
+        batch; see DOUBT_OF_PROMISE for what they must be ahead by besides."""
         if self.tried is None:
-            drafting = self.tokens / self.slower > 1 + doubt + (0.0 if self.trials else UNTRIED)
+            ahead = self.tokens / self.slower - 1 - ends
+            drafting = ahead > (DOUBT_OF_TRIALS if self.trials else DOUBT_OF_PROMISE)
             if drafting != self.drafting:
                 self.drafting = drafting
                 self.forget()
-            if fixed and not drafting and not self.trials:
+            if fixed and not self.trials and ahead <= DOUBT:
                 self.left = self.pause  # a trial would pull the rows apart, for what not even the promise carries
         else:
             self.tried += 1
@@ -118,10 +119,9 @@ class Pace:
             return promise.gain > 1 + DOUBT
         if costs.rows not in self._ways:
             self._ways[costs.rows] = Ways(promise)
-        ways, doubt = self._ways[costs.rows], DOUBT
-        if self._fixed:
-            doubt += DOUBT_OF_ENDS * math.log2(costs.rows)
-        self._asked = Asked(ways, ways.draft(doubt, self._fixed), costs)
+        ways = self._ways[costs.rows]
+        ends = DOUBT_OF_ENDS * math.log2(costs.rows) if self._fixed else 0.0
+        self._asked = Asked(ways, ways.draft(ends, self._fixed), costs)
         return self._asked.drafting
 
     def begin(self, fixed: bool = False) -> float:
@@ -142,9 +142,7 @@ class Pace:
             if usual and self._before == asked:
                 ways, drafting, costs = asked
                 ways.add(drafting, seconds, tokens / len(step.rows))
-                verified = int(step.tree.alive.sum())
-                # Levels, not forwards: a parallel draft makes one for all, and a draft without a model none.
-                levels = max(int(step.draft_passes.max()), int(step.tree.depth.max()) + 1)
+                levels, verified = sizes(step) if drafting else (0, len(step.rows))
                 self.drift.add(verified, seconds / costs.predicted(levels, verified))
         self._before = asked
 
@@ -161,3 +159,9 @@ class Pace:
                 start = self.begin(fixed=True)
         finally:
             self.timing = False
+
+
+def sizes(step: Any) -> tuple[int, int]:
+    """Return the levels of a round's trees and the tokens of all of them, roots included. Levels, not forwards: a
+    parallel draft makes one for all, and a draft without a model none."""
+    return max(int(step.draft_passes.max()), int(step.tree.depth.max()) + 1), int(step.tree.alive.sum())

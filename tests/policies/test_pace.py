@@ -12,7 +12,7 @@ from c2t.batching import BatchDecoder
 from c2t.decoding import generate, pace_of
 from c2t.models.pairs import Pair
 from c2t.policies import Budget, Eagle2, Plain, pace
-from c2t.policies.pace import Pace, Ways
+from c2t.policies.pace import SHORTEST, TRIAL, Pace, Ways
 from c2t.policies.round_costs import DOUBT, Promise, RowCosts, best_promise
 from c2t.policies.spec import parse
 from c2t.replay.lockstep import replay, write_continuations
@@ -118,15 +118,29 @@ def test_a_fixed_batch_asks_for_more(rows: int, drafts: bool) -> None:
     assert asked == [drafts] * 5
 
 
-@pytest.mark.parametrize("fixed", [True, False])
-def test_a_fixed_batch_tries_no_trees_that_the_promise_does_not_carry(fixed: bool) -> None:
+@pytest.mark.parametrize(
+    ("fixed", "slower", "tries"), [(True, 1.6, False), (True, 1.5, True), (False, 1.6, True), (False, 1.5, True)]
+)
+def test_a_fixed_batch_tries_no_trees_that_the_promise_does_not_carry(fixed: bool, slower: float, tries: bool) -> None:
     """A trial would pull its rows apart. Among requests that come and go it costs little."""
-    ways = Ways(Promise(1.6, 1.45))
+    ways = Ways(Promise(1.68, slower))
     drafted = []
     for _ in range(300):
         drafted.append(ways.draft(0.05, fixed))
-        ways.add(drafted[-1], 1.45 if drafted[-1] else 1.0, 1.6)
-    assert any(drafted) is not fixed
+        ways.add(drafted[-1], 1.7 if drafted[-1] else 1.0, 1.68)
+    assert any(drafted) is tries
+    assert sum(drafted) <= 2 * TRIAL
+
+
+@pytest.mark.parametrize(("slower", "drafts"), [(1.45, True), (1.6, False)])
+def test_a_trial_confirms_what_the_promise_alone_does_not(slower: float, drafts: bool) -> None:
+    """Trees that promised 1.1 and were found to be 1.1 or 1.0 times as good, in a batch that asks for 1.05."""
+    ways, drafted = Ways(Promise(1.6, 1.45)), []
+    for _ in range(400):
+        drafted.append(ways.draft(0.03, fixed=True))
+        ways.add(drafted[-1], slower if drafted[-1] else 1.0, 1.6)
+    assert not any(drafted[:SHORTEST])
+    assert np.mean(drafted[SHORTEST + 2 * TRIAL :]) == pytest.approx(1.0 if drafts else 0.0, abs=0.05)
 
 
 def test_what_is_left_of_a_fixed_batch_asks_for_as_much_as_its_rows() -> None:
@@ -152,7 +166,7 @@ def test_trials_become_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_trial_that_learns_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests begin to arrive in every round, just when the other way is tried."""
     machine = Machine(monkeypatch, lambda _: 1.0, tokens=1.6)
-    calm = pace.SHORTEST + 2
+    calm = SHORTEST + 2
     ways, _ = machine.play(Pace(), Promise(1.6, 1.0), 1000, usual=lambda number: number < calm)
     assert 0 < ways.count(False) <= pace.PATIENCE
     assert all(ways[-100:])
