@@ -1,4 +1,4 @@
-"""Tokens per second of parallel drafts and of an autoregressive one, each with the fastest of its trees, in one run.
+"""Tokens per second of parallel drafts and of autoregressive ones, each with the fastest of its trees, in one run.
 
     python -m pipelines.bench parallel --data FOLDER --prompts 20 --json data/results/parallel.jsonl
 
@@ -32,8 +32,8 @@ from pipelines.options import PairName
 COMMAND, PLAIN = "bench parallel", "plain"
 CHOICE_PROMPTS = 12
 DRAFTS = (
-    *("eagle", "eagle" + NGRAMS, "medusa", "medusa" + BIGRAMS, "medusa" + FIT, "medusa" + FIT + NGRAMS),
-    *("medusa" + HYDRA, "block"),
+    *("eagle", "eagle" + NGRAMS, "eagle3", "medusa", "medusa" + BIGRAMS, "medusa" + FIT, "medusa" + FIT + NGRAMS),
+    *("medusa" + HYDRA, "block", "block" + BIGRAMS),
 )
 # EAGLE-2's trees, the most probable nodes (DDTree's trees, with CaDDTree's stop behind them), and thresholds.
 TREES = (
@@ -72,7 +72,7 @@ def main(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     json: Json = None,
 ) -> None:
-    """Compare the speeds of parallel drafts and an autoregressive one."""
+    """Compare the speeds of parallel drafts and autoregressive ones."""
     field = entrants(pair)
     loaded = field[PLAIN][0].pair
     settings = BatchSettings(max_new_tokens=new_tokens, temperature=temperature, batches=(1,))
