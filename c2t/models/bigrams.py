@@ -22,6 +22,7 @@ from c2t.storage.atomic import new_file
 
 POWER, PRIOR = 0.7, 30.0  # searched on training texts
 UNSEEN = 0.5  # added to each token's count, so that no share is 0
+MANY = 255  # stored for counts from here on, which stand in a column of their own
 FILE = "bigrams.safetensors"  # beside the weights of a draft
 
 
@@ -70,14 +71,16 @@ class Bigrams:
         return score, torch.zeros_like(score[..., :1])
 
     def save(self, folder: File) -> None:
-        """Write the table beside a draft's weights: how many different tokens follow each one, which, and how often."""
+        """Write the table beside a draft's weights: how many different tokens follow each one, which, and how often;
+        the counts from MANY on, which are rare, stand in `many`."""
         vocabulary = len(self.first)
         table = {
             "different": torch.bincount(self.pairs // vocabulary, minlength=vocabulary),
             "followers": self.pairs % vocabulary,
-            "counts": self.counts,
+            "many": self.counts[self.counts >= MANY],
         }
-        table = {name: part.to(torch.uint16 if part.max() < 2**16 else torch.int32) for name, part in table.items()}
+        table = {name: part.to(torch.uint16 if (part < 2**16).all() else torch.int32) for name, part in table.items()}
+        table["counts"] = self.counts.clamp(max=MANY).to(torch.uint8)
         with new_file(folder / FILE) as new:
             save_file({name: part.contiguous() for name, part in table.items()}, new)
 
@@ -87,16 +90,20 @@ class Bigrams:
         path = folder / FILE
         try:
             table = load_file(path)
-            different, followers, counts = (table[name].long() for name in ("different", "followers", "counts"))
+            different, followers, counts, many = (
+                table[name].long() for name in ("different", "followers", "counts", "many")
+            )
         except (OSError, SafetensorError, KeyError) as error:
             reason = one_line(error)
             raise InputError(
                 f"{path}: no counts of pairs can be read ({reason}); count texts again or leave +bigrams out"
             ) from error
         pairs = pairs_of(different, followers, vocabulary)
-        if pairs is None or counts.shape != pairs.shape or counts.min() < 1:
+        often = counts == MANY
+        fits = pairs is not None and counts.shape == pairs.shape and many.shape == counts[often].shape
+        if not fits or counts.min() < 1 or counts.max() > MANY or (many < MANY).any():
             raise InputError(f"{path}: not counts of pairs of {vocabulary} tokens; count the target's own texts again")
-        return cls.of(pairs.to(device), counts.to(device), vocabulary)
+        return cls.of(pairs.to(device), counts.masked_scatter(often, many).to(device), vocabulary)
 
 
 def pairs_of(

@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -194,11 +195,16 @@ def test_fits_are_read_by_the_drafts_name(tmp_path: Path) -> None:
 
 
 def counts_of(
-    followers: list[int], counts: list[int], behind: int = 2, vocabulary: int = VOCABULARY
+    followers: list[int],
+    counts: list[int],
+    many: Sequence[int] = (),
+    behind: int = 2,
+    vocabulary: int = VOCABULARY,
 ) -> dict[str, Tensor]:
     """A table of these followers of token 7, which says that it has `behind` ones."""
     different = behind * nn.functional.one_hot(torch.tensor(7), vocabulary)
-    return {"different": different, "followers": torch.tensor(followers), "counts": torch.tensor(counts)}
+    columns = {"followers": followers, "counts": counts, "many": many}
+    return {"different": different} | {name: torch.tensor(column).long() for name, column in columns.items()}
 
 
 @pytest.mark.parametrize(
@@ -209,6 +215,9 @@ def counts_of(
         ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, 0]), "not counts of"),
         ("+bigrams", bigrams.FILE, counts_of([4, 5], [1]), "not counts of"),
         ("+bigrams", bigrams.FILE, counts_of([4, 99], [1, 1]), "not counts of"),
+        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, bigrams.MANY]), "not counts of"),
+        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, bigrams.MANY], [bigrams.MANY - 1]), "not counts of"),
+        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, bigrams.MANY + 1]), "not counts of"),
         ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, 1], behind=3), "not counts of"),
         ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, 1], vocabulary=VOCABULARY + 1), "not counts of"),
         ("+fit", learned_fit.FILE, None, "no fit can be read"),
