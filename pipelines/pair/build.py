@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from c2t.models.eagle import Head
 from c2t.models.eagle3 import Eagle3Head
-from c2t.models.eagle_checkpoint import save_head
+from c2t.models.eagle_checkpoint import load_head, save_head
+from c2t.models.medusa import MedusaHead
 from pipelines.pair import corpus
 from pipelines.pair.card import log, write_card
 from pipelines.pair.prompts import write_prompts
@@ -42,6 +43,7 @@ SEED = 0
 TEXT_LENGTH = 256
 HELD_BACK = 64
 REPORT_PROMPTS = 20  # of each domain and category
+BLOCKS = "heads."  # a Medusa-style head's own weights, which begin as the identity
 
 
 def stored_target(recipe: PairRecipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -76,13 +78,13 @@ def save_draft(head: Head, folder: Path) -> None:
     save_head(stored.to(torch.bfloat16), folder)
 
 
-def new_head(recipe: PairRecipe, name: str, target: PreTrainedModel, ids: torch.Tensor) -> Head:
+def new_head(recipe: PairRecipe, kind: str, target: PreTrainedModel, ids: torch.Tensor) -> Head:
     """Return an untrained head on the target's embedding; an EAGLE-3 head gets the most frequent tokens of these texts
     as its vocabulary."""
     torch.manual_seed(SEED)
-    head = HEADS[name].make(recipe.head)
-    for module in head.modules():
-        if isinstance(module, nn.Linear):
+    head = HEADS[kind].make(recipe.head)
+    for name, module in head.named_modules():
+        if isinstance(module, nn.Linear) and not name.startswith(BLOCKS):
             nn.init.normal_(module.weight, std=0.02)
     if isinstance(head, Eagle3Head):
         own = frequent_tokens(ids, EAGLE3_VOCABULARY, recipe.vocabulary)
@@ -156,10 +158,20 @@ def head_stage(name: str, recipe: PairRecipe, minutes: float | None) -> dict:
     data = FeatureRows(saved["ids"], saved["features"], HELD_BACK, inputs)
     settings = HeadSettings(trained.steps, learning_rate=trained.learning_rate, seed=SEED, minutes=minutes)
     if trained.start:
-        head.load_state_dict(torch.load(recipe.build / trained.start / "state.pt", weights_only=True)["model"])
+        begin_from(trained.start, head, recipe, target)
     run = train_head(head, target.lm_head, trained.loss, data, settings, recipe.build / name)
     save_draft(run.model, recipe.out / name)
     return summary(run, settings) | {"agreement": agreement(run.model, target.lm_head, data, data.held)}
+
+
+def begin_from(name: str, head: Head, recipe: PairRecipe, target: PreTrainedModel) -> None:
+    """Give a head the weights of the pair's one of this name. A Medusa-style head keeps its blocks, and learns nothing
+    else."""
+    weights = load_head(recipe.out / name, target.get_input_embeddings(), target.lm_head).state_dict()
+    own = {key: weight for key, weight in head.state_dict().items() if key.startswith(BLOCKS)}
+    head.load_state_dict(weights | own)
+    if isinstance(head, MedusaHead):
+        head.requires_grad_(False).heads.requires_grad_(True)
 
 
 def draft_lm_stage(recipe: PairRecipe, minutes: float | None) -> dict:

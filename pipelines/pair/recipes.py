@@ -13,9 +13,10 @@ from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head, default_taps
+from c2t.models.medusa import MedusaHead
 from c2t.models.mtp import MTPHead
 from pipelines.pair.corpus import QUOTA
-from pipelines.pair.train_head import distillation_loss, eagle3_loss, upstream_loss
+from pipelines.pair.train_head import distillation_loss, eagle3_loss, medusa_loss, upstream_loss
 
 ROOT = Path(__file__).resolve().parents[2]
 SEPARATOR = 0
@@ -27,6 +28,7 @@ WIDE = {"hidden_size": 256, "intermediate_size": 576, "num_attention_heads": 4, 
 NARROW = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2}
 MIDDLE = {"hidden_size": 160, "intermediate_size": 384, "num_attention_heads": 5, "num_key_value_heads": 1}
 EAGLE3_VOCABULARY = 4096
+MEDUSA_HEADS = 2  # behind the layer's own depth: what the repository has room for
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ HEADS = {
     "draft_distilled": HeadRecipe(EagleHead, distillation_loss, 2e-3, 2400, start="draft"),
     "draft_eagle3": HeadRecipe(lambda c: Eagle3Head(c, EAGLE3_VOCABULARY), eagle3_loss, 3e-3, 2400),
     "draft_mtp": HeadRecipe(MTPHead, distillation_loss, 3e-3, 2400),
+    "draft_medusa": HeadRecipe(
+        lambda c: MedusaHead(c, MEDUSA_HEADS, layer_of="draft"), medusa_loss, 2e-3, 1200, start="draft"
+    ),
 }
 
 

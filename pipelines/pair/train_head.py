@@ -16,6 +16,7 @@ from transformers import LlamaForCausalLM
 
 from c2t.models.eagle import Head
 from c2t.models.eagle3 import Eagle3Head
+from c2t.models.medusa import MedusaHead
 from pipelines.pair.train_lm import Progress, rate
 
 
@@ -179,14 +180,31 @@ def eagle3_loss(
     return total
 
 
+def medusa_loss(head: MedusaHead, lm_head: nn.Module, batch: Batch, noise: float) -> Tensor:
+    """Return Medusa's loss: soft cross-entropy at every depth behind the layer's own, with weights 0.8^k. The layer
+    does not learn."""
+    levels = len(head.heads) + 1
+    n = batch.ids.shape[1] - levels
+    with torch.no_grad():
+        guess = head(batch.inputs[:, :n], batch.ids[:, 1 : n + 1])
+    total = torch.zeros(())
+    for depth in range(1, levels):
+        wanted = batch.features[:, depth + 1 : depth + 1 + n].flatten(0, 1)
+        total = total + 0.8**depth * soft_cross_entropy(lm_head, head.at(guess, depth).flatten(0, 1), wanted)
+    return total
+
+
 @torch.inference_mode()
 def agreement(head: Head, lm_head: nn.Module, data: FeatureRows, rows: Int[Tensor, " rows"]) -> float:
-    """Return the share of these rows' positions where head and target have the same most probable token."""
-    same = []
+    """Return the share of these rows' positions where head and target have the same most probable token: the next one,
+    or of a Medusa-style head, whose layer does not learn, the one after it."""
+    same, ahead = [], int(isinstance(head, MedusaHead))
     for part in rows.split(16):
         ids, inputs, features = data.at(part)
-        predicted = head.logits(head(head.read(inputs[:, :-1]), ids[:, 1:]), lm_head).argmax(-1)
-        same.append((predicted == lm_head(features[:, 1:]).argmax(-1)).float().mean())
+        end = ids.shape[1] - ahead
+        hidden = head(head.read(inputs[:, : end - 1]), ids[:, 1:end])
+        predicted = head.logits(head.at(hidden, ahead) if ahead else hidden, lm_head).argmax(-1)
+        same.append((predicted == lm_head(features[:, 1 + ahead :]).argmax(-1)).float().mean())
     return float(torch.stack(same).mean())
 
 

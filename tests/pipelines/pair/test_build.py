@@ -8,10 +8,11 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
+from c2t.models.medusa import MedusaHead
 from c2t.models.pairs import load_pair
 from pipelines.pair import corpus, recipes
 from pipelines.pair.__main__ import Stage
-from pipelines.pair.build import CORPUS, STAGES, build, stages_of
+from pipelines.pair.build import CORPUS, STAGES, begin_from, build, new_head, stages_of
 from pipelines.pair.recipes import COMMON, HEADS, PAIRS
 from pipelines.pair.smollm2 import build as smollm2
 
@@ -58,6 +59,20 @@ def test_a_pair_is_built_from_a_corpus_and_loads(tmp_path, monkeypatch: pytest.M
     assert len(pair.tokenizer) == 400
     record = json.loads((recipe.build / "draft.json").read_text())
     assert 0 <= record["agreement"] <= 1
+
+
+def test_a_medusa_style_head_begins_as_the_layer_that_it_is_stored_with() -> None:
+    recipe, target = PAIRS["tiny"], load_pair("tiny", dtype=torch.float32).target.model
+    head = new_head(recipe, "draft_medusa", target, torch.zeros(1, 1, dtype=torch.long))
+    assert isinstance(head, MedusaHead)
+    begin_from("draft", head, recipe, target)
+    layer = load_pair("tiny", draft="eagle", dtype=torch.float32).draft.head.state_dict()
+    assert all(head.state_dict()[name].equal(weight) for name, weight in layer.items())
+    hidden = torch.randn(3, recipe.head.hidden_size)
+    assert head.ahead(hidden).equal(hidden[:, None].expand(-1, 3, -1))
+    assert {name for name, weight in head.named_parameters() if weight.requires_grad} == {
+        f"heads.{block}.{part}" for block in (0, 1) for part in ("weight", "bias")
+    }
 
 
 def test_weights_are_small_bf16_shards() -> None:

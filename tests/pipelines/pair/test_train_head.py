@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle3 import Eagle3Head
+from c2t.models.medusa import MedusaHead
 from c2t.models.target import Target
 from pipelines.pair.train_head import (
     Batch,
@@ -20,6 +21,7 @@ from pipelines.pair.train_head import (
     eagle3_loss,
     frequent_tokens,
     level_mask,
+    medusa_loss,
     soft_cross_entropy,
     target_features,
     train_head,
@@ -48,6 +50,41 @@ def eagle3() -> tuple[LlamaForCausalLM, Eagle3Head, Batch]:
     head.t2d[own] = True
     head.embed_tokens = target.model.embed_tokens
     return target, head, Batch(ids, taps.float(), features.float())
+
+
+def medusa() -> tuple[LlamaForCausalLM, MedusaHead, Batch]:
+    target, layer, ids, features = pair()
+    head = MedusaHead(layer.config, 2)
+    head.embed_tokens = target.model.embed_tokens
+    head.load_state_dict(head.state_dict() | layer.state_dict())
+    head.requires_grad_(False).heads.requires_grad_(True)
+    for block in head.heads:
+        nn.init.normal_(block.weight)
+    return target, head, Batch(ids, features, features)
+
+
+def test_medusas_loss_compares_every_block_with_its_own_token_ahead() -> None:
+    target, head, batch = medusa()
+    guess = head(batch.features[:, :-1], batch.ids[:, 1:])
+    wanted = torch.zeros(())
+    for depth in (1, 2):  # slot j's block `depth` guesses the state of position j + 1 + depth
+        pairs = [(head.at(guess[:, j], depth), batch.features[:, j + 1 + depth]) for j in range(7)]
+        ours, true = (torch.cat(part) for part in zip(*pairs, strict=True))
+        wanted = wanted + 0.8**depth * soft_cross_entropy(target.lm_head, ours, true)
+    loss = medusa_loss(head, target.lm_head, batch, noise=0.0)
+    torch.testing.assert_close(loss, wanted)
+    loss.backward()
+    assert {name for name, weight in head.named_parameters() if weight.grad is not None} == {
+        f"heads.{block}.{part}" for block in (0, 1) for part in ("weight", "bias")
+    }
+
+
+def test_a_medusa_head_agrees_on_the_token_after_the_next_one() -> None:
+    target, head, batch = medusa()
+    guess = head.at(head(batch.features[:, :-2], batch.ids[:, 1:-1]), 1)
+    same = target.lm_head(guess).argmax(-1) == target.lm_head(batch.features[:, 2:]).argmax(-1)
+    data = FeatureRows(batch.ids, batch.features, held_back=2)
+    assert agreement(head, target.lm_head, data, torch.arange(12)) == pytest.approx(float(same.float().mean()))
 
 
 def test_level_mask_has_the_prefix_and_the_own_chain() -> None:
