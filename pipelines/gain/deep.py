@@ -3,9 +3,9 @@
     python -m pipelines.gain deep --data FOLDER [--prompts 40] [--temperature 0]
 
 Beside the head's own trees, at the head's own temperature and at the best of three, searched on other prompts, as in
-`pipelines.gain.parallel`. `python -m pipelines.pair smollm2 --stage eagle+fit` (`eagle3+fit`) trains a fit; a head
-without one is left out. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format; first
-turns are asked. Points are kept: the same command goes on where it was stopped.
+`pipelines.gain.parallel`. `python -m pipelines.pair smollm2 --stage eagle+fit` (`eagle3+fit`, `mtp+fit`) trains a fit;
+a head without one is left out. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format;
+first turns are asked. Points are kept: the same command goes on where it was stopped.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ from pipelines import terminal
 from pipelines.gain.parallel import GRID, POINTS, SCALED, SETS, Study, as_rows, halved, show
 
 RESULTS = checkpoints.root() / "data" / "results" / "gain-deep.jsonl"
-DRAFTS = ("eagle", "eagle3")
+DRAFTS = ("eagle", "eagle3", "mtp")
 TAUS = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
 
 

@@ -200,7 +200,7 @@ STAGES: dict[str, Callable[[Places], None]] = {
     "bench": bench_stage,
     **{name: partial(head_stage, name) for name in HEADS},
     "fit": partial(fit_stage, "medusa"),
-    **{f"{name}+fit": partial(fit_stage, name) for name in ("eagle", "eagle3")},
+    **{f"{name}+fit": partial(fit_stage, name) for name in ("eagle", "eagle3", "mtp")},
     "hydra": hydra_stage,
     "block": block_stage,
     "card": card_stage,

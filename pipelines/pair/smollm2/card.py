@@ -75,6 +75,7 @@ by AdamW.
   7 steps), at positions whose next token is one of them. Its second and fourth rounds were ended by hand (those of the
   pipeline end at 2, 3, 4.5 and 6 million positions). It began with the layer of `draft` as that was after 20,000,000
   positions, as far as the two forms allow.
+- `draft_mtp`, which is not in the repository: as `draft`, in {eagle_levels} levels, beginning with that layer.
 - `draft_medusa`: soft cross-entropy at all {depths} depths with weights {deeper}^k. Its layer is that of `draft` and
   does not learn; up to 4,500,000 positions it was that of `draft` at the time. Two files beside it condition it on the
   path (`medusa+fit`, `medusa+bigrams`): `fit.safetensors` learns {epochs} epochs of the answers by cross-entropy over
@@ -170,7 +171,8 @@ def write_card(out: Path, work: Path) -> None:
     InputError if none has."""
     before = earlier.begin(work, out)
     known = {recipe.part: learned(recipe.part, work, before) for recipe in HEADS.values()}
-    there = [recipe for recipe in HEADS.values() if known[recipe.part].rounds]
+    stored = [recipe for recipe in HEADS.values() if (out / recipe.part / "config.json").exists()]
+    there = [recipe for recipe in stored if known[recipe.part].rounds]
     if not there:
         raise InputError(f"{work}: no head has finished a round; train one with --stage eagle")
     found = count_texts(work / "texts")

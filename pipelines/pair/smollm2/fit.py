@@ -13,11 +13,10 @@ from c2t.models.bigrams import Bigrams
 from c2t.models.conditioned import CANDIDATES
 from c2t.models.conditioned import Path as PathEnd
 from c2t.models.eagle import Head
-from c2t.models.eagle3 import Eagle3Head
 from c2t.models.learned_fit import LearnedFit, log_rest
 from c2t.models.medusa import MedusaHead
 from pipelines.pair.smollm2.epochs import train_epochs
-from pipelines.pair.smollm2.losses import eagle3_states, eagle_states, some_of
+from pipelines.pair.smollm2.losses import eagle_states, levels_of, some_of
 from pipelines.pair.smollm2.rounds import training_texts
 from pipelines.pair.smollm2.shards import Rows
 
@@ -51,8 +50,7 @@ def states_at(head: Head, rows: Rows) -> Callable[[int, Tensor], Float[Tensor, "
     if isinstance(head, MedusaHead):
         first = next(eagle_states(head, rows))
         return lambda depth, chosen: head.at(first[chosen], depth)
-    unrolled = eagle3_states if isinstance(head, Eagle3Head) else eagle_states
-    levels = list(unrolled(head, rows, levels=UNROLLED))
+    levels = list(levels_of(head, rows, UNROLLED))
     return lambda depth, chosen: levels[depth][chosen]
 
 

@@ -22,7 +22,7 @@ def test_a_head_without_a_fit_is_left_out_and_the_other_one_judged(
     tiny = load_pair("tiny", dtype=torch.float32)
 
     def loaded(draft: str, dtype: torch.dtype) -> Pair:
-        if draft == "eagle3+fit":
+        if draft in ("eagle3+fit", "mtp+fit"):
             raise InputError("no fit can be read")
         return scaled(tiny, 0.5) if draft == "eagle+fit" else tiny
 
