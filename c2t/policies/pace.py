@@ -11,8 +11,9 @@ from c2t.policies.drift import Drift
 from c2t.policies.round_costs import DOUBT, Promise, RowCosts
 
 # By how much trees must be ahead: by a promise that no trial has confirmed (with eight prompts 1.2 was promised, and
-# 0.92 to 1.1 came out), and by the clock, since a trial is a few rounds.
+# 0.92 to 1.1 came out), and when the clock has compared rounds, if only a few.
 DOUBT_OF_PROMISE, DOUBT_OF_TRIALS = 0.15, 0.02
+WORTH_A_TRIAL = 0.05  # by how much they must be ahead to be tried in a fixed batch, whose rows a trial pulls apart
 # By how much more, for every doubling of the rows, where no row takes the place of one that has ended: with trees the
 # rows end further apart, which no round shows. Eight texts of 48 tokens in rounds 1.05 to 1.07 times as good as plain
 # ones were 1.00 to 1.02 in all.
@@ -62,8 +63,8 @@ class Ways:
             if drafting != self.drafting:
                 self.drafting = drafting
                 self.forget()
-            if fixed and not self.trials and ahead <= DOUBT:
-                self.left = self.pause  # a trial would pull the rows apart, for what not even the promise carries
+            if fixed and not self.trials and ahead <= WORTH_A_TRIAL:
+                self.left = self.pause
         else:
             self.tried += 1
             if self.tried > PATIENCE:
@@ -137,13 +138,15 @@ class Pace:
         """
         asked, self.timing = self._asked, False
         if asked is not None:
-            tokens = int(step.count.sum())  # which waits for the device
+            new = step.count  # one for each row of a round without trees, but to ask waits for the device
+            tokens = int(new.sum()) if asked.drafting or new.is_cuda else len(new)
             seconds = time.perf_counter() - start
             if usual and self._before == asked:
                 ways, drafting, costs = asked
-                ways.add(drafting, seconds, tokens / len(step.rows))
-                levels, verified = sizes(step) if drafting else (0, len(step.rows))
-                self.drift.add(verified, seconds / costs.predicted(levels, verified))
+                ways.add(drafting, seconds, tokens / len(new))
+                if drafting:  # rounds of one size say nothing
+                    levels, verified = sizes(step)
+                    self.drift.add(verified, seconds / costs.predicted(levels, verified))
         self._before = asked
 
     def watch(self, steps: Iterator[Any]) -> Iterator[Any]:

@@ -118,6 +118,19 @@ def test_a_fixed_batch_asks_for_more(rows: int, drafts: bool) -> None:
     assert asked == [drafts] * 5
 
 
+@pytest.mark.parametrize("drafts", [True, False])
+def test_the_drift_hears_what_a_round_verified(drafts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of plain rounds nothing: they all have one size."""
+    subject, promised = Pace(), Promise(1.6, 1.25 if drafts else 1.9)
+    asked, heard = costs(ROWS), []
+    monkeypatch.setattr(asked, "predicted", lambda levels, verified: heard.append((levels, verified)) or 1.0)
+    for _ in range(2):  # a first round is not counted
+        start = subject.begin()
+        subject.drafts(asked, promised)
+        subject.end(step(ROWS, torch.ones(ROWS)), start)
+    assert heard == [(2, 3 * ROWS)] * drafts
+
+
 @pytest.mark.parametrize(
     ("fixed", "slower", "tries"), [(True, 1.6, False), (True, 1.5, True), (False, 1.6, True), (False, 1.5, True)]
 )
