@@ -368,7 +368,8 @@ def block() -> str:
 
 def deep() -> str:
     """Return what the learned fit saves behind autoregressive heads: gamma at equal tau over that without it."""
-    rows, notes = [], {}
+    rows: list[tuple[str, ...]] = []
+    runs: dict[str, dict[str, None]] = {}  # their drafts
     for line in lines("gain-deep.jsonl"):
         run = line["configuration"]
         where = f"`{run['draft']}`, {run['set']}, T = {run['temperature']:g}"
@@ -376,8 +377,10 @@ def deep() -> str:
             if row["ratio"][0] is not None:
                 gammas = (f"{row[name]:.1f}" for name in ("rival_gamma", "gamma"))
                 rows.append((where, f"{row['tau']:g}", *gammas, interval(Interval(*row["ratio"]))))
-                where, notes[run["temperature"]] = "", by_prompt(line)
-    return table(("draft, texts", "tau", "gamma", "gamma, `+fit`", "ratio"), rows, "\n".join(notes.values()))
+                where = ""
+                runs.setdefault(by_prompt(line), {})[run["draft"]] = None
+    notes = [f"<sub>{', '.join(drafts)}, {note.removeprefix('<sub>')}" for note, drafts in runs.items()]
+    return table(("draft, texts", "tau", "gamma", "gamma, `+fit`", "ratio"), rows, "\n".join(notes))
 
 
 def by_prompt(line: dict[str, Any]) -> str:
