@@ -131,8 +131,10 @@ def worth(root: Root) -> Float[np.ndarray, " B"]:
     The last text decides when a batch is done, and rounds of few rows cost nearly as much as those of many. Where other
     texts take the places of those that end, all tokens are worth the same.
     """
-    left = np.ones(len(root.token)) if root.left is None else np.array(root.left, dtype=float)
-    return left / left.mean()
+    if root.left is None:
+        return np.ones(len(root.token))
+    mean = sum(root.left) / len(root.left)  # by hand: between two forwards numpy takes 0.1 ms for these few numbers
+    return np.array([left / mean for left in root.left])
 
 
 def worth_most_of(tree: Tree, confidence: Float[np.ndarray, "B n"], worth: Float[np.ndarray, " B"], count: int) -> Tree:
