@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -26,7 +25,7 @@ from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, Pack
 from c2t.kernels.network import COLUMNS, NetworkInC
 from c2t.kernels.nodes import Blocks
 from c2t.kernels.noise import Noise
-from c2t.kernels.paying import Yields, YieldsInC
+from c2t.kernels.paying import Yields
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 MOST = 10_000  # candidates of a level
@@ -104,7 +103,7 @@ class Spending(NamedTuple):
     start: float
     yields: Callable[[int, int], Yields]
     most: int | None
-    worth: Float[np.ndarray, " B"]
+    worth: Sequence[float]
 
 
 class GrownColumns(NamedTuple):
@@ -126,7 +125,7 @@ class _Functions(ctypes.Structure):
 
 class _Spending(ctypes.Structure):
     _fields_ = [
-        *(("yields", ctypes.POINTER(YieldsInC)), ("worth", _POINTER)),
+        *(("yields", _POINTER), ("worth", _POINTER)),
         *(("start", ctypes.c_double), ("most", _LONG)),
     ]
 
@@ -288,9 +287,9 @@ class DraftPhase:
         if spending is None:
             return _Spending()
         start, yields, most, worth = spending
-        arrays, worth = yields(rows * self._most(), rows * self.plan.width), np.ascontiguousarray(worth, np.float64)
+        arrays, worth = yields(rows * self._most(), rows * self.plan.width), (ctypes.c_double * rows)(*worth)
         most = paying.UNBOUNDED if most is None else most
-        found = _Spending(ctypes.pointer(arrays.in_c), worth.ctypes.data, start, most)
+        found = _Spending(ctypes.addressof(arrays.in_c), ctypes.addressof(worth), start, most)
         found.arrays = arrays, worth  # which it points into
         return found
 

@@ -6,6 +6,7 @@ small arrays took about a fifth of a millisecond for each.
 """
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -55,7 +56,7 @@ class Guesses(NamedTuple):
     logarithm: bool
     alive: Bool[Tensor, "B n"]
     parent: Int[Tensor, "B n"]
-    worth: Float[np.ndarray, " B"]
+    worth: Sequence[float]
 
 
 class Decision(NamedTuple):
@@ -114,7 +115,7 @@ def numpy_decide(
     guesses: Guesses, slots: Int[Tensor, "B F"], yields: Yields, spent: float, most: int | None
 ) -> Decision:
     """Do `decide` in numpy."""
-    confidence, wanted, worth = confidences(guesses), slots.cpu().numpy(), guesses.worth[:, None]
+    confidence, wanted, worth = confidences(guesses), slots.cpu().numpy(), np.array(guesses.worth)[:, None]
     rows = len(confidence)
     drafted = confidence >= 0
     value = np.where(drafted, worth * np.interp(confidence, yields.sure, yields.accepted), -1.0)
@@ -172,12 +173,12 @@ def compiled_decide(
     confidence, alive, parent, wanted = (
         each.contiguous() for each in (guesses.confidence, guesses.alive, guesses.parent, slots)
     )
-    worth = np.ascontiguousarray(guesses.worth, dtype=np.float64)
     rows, size = confidence.shape
+    worth = (ctypes.c_double * rows)(*guesses.worth)
     expand, keep = torch.empty_like(wanted, dtype=torch.bool), torch.empty_like(alive)
     places, found = torch.empty_like(parent), (ctypes.c_int64 * 2)()
     if compiled().decide(
-        *(yields.in_c, worth.ctypes.data, rows, size),
+        *(yields.in_c, worth, rows, size),
         *(confidence.data_ptr(), guesses.logarithm, confidence.dtype == torch.float64),
         *(alive.data_ptr(), parent.data_ptr(), wanted.data_ptr(), wanted.shape[1]),
         *(spent, UNBOUNDED if most is None else most),

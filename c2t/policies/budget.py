@@ -1,5 +1,6 @@
 """One budget of verified tokens for all requests of a batch, spent on the nodes that are most likely accepted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -90,7 +91,7 @@ class Budget(Around):
         except Enough as stopped:
             return stopped.tree
 
-    def guesses(self, tree: Tree, worth: Float[np.ndarray, " B"]) -> Guesses:
+    def guesses(self, tree: Tree, worth: Sequence[float]) -> Guesses:
         """Return how probable each drafted node is, as the policy knows it: by its classifier, else by the joint
         probability under the draft."""
         by_classifier = isinstance(self.policy, C2T)
@@ -99,7 +100,7 @@ class Budget(Around):
 
     def confidence(self, tree: Tree) -> Float[np.ndarray, "B n"]:
         """Return the probability that each drafted node is accepted, see `c2t.kernels.paying.confidences`."""
-        return confidences(self.guesses(tree, np.ones(len(tree.token))))
+        return confidences(self.guesses(tree, [1.0] * len(tree.token)))
 
     def never_drafts(self, rows: int) -> bool:
         """Return True if no round of at most so many rows can draft: the draft then need not follow the text."""
@@ -125,21 +126,21 @@ class Budget(Around):
         return {}
 
 
-def worth(root: Root) -> Float[np.ndarray, " B"]:
+def worth(root: Root) -> list[float]:
     """Return what a token of each row is worth, 1 on average: as much as the row's text may still get.
 
     The last text decides when a batch is done, and rounds of few rows cost nearly as much as those of many. Where other
     texts take the places of those that end, all tokens are worth the same.
     """
     if root.left is None:
-        return np.ones(len(root.token))
+        return [1.0] * len(root.token)
     mean = sum(root.left) / len(root.left)  # by hand: between two forwards numpy takes 0.1 ms for these few numbers
-    return np.array([left / mean for left in root.left])
+    return [left / mean for left in root.left]
 
 
-def worth_most_of(tree: Tree, confidence: Float[np.ndarray, "B n"], worth: Float[np.ndarray, " B"], count: int) -> Tree:
+def worth_most_of(tree: Tree, confidence: Float[np.ndarray, "B n"], worth: Sequence[float], count: int) -> Tree:
     """Return the trees with their roots and the `count` nodes of all rows whose confidence is worth most."""
     if count >= (confidence >= 0).sum():
         return tree
-    chosen = worth_most(worth[:, None] * confidence, confidence, count)
+    chosen = worth_most(np.array(worth)[:, None] * confidence, confidence, count)
     return replace(tree, alive=torch.from_numpy(chosen).to(tree.alive.device)).packed()

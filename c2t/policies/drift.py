@@ -14,7 +14,7 @@ MEMORY = 64  # rounds that the fit goes back
 # rounds whose sizes are an eighth above and below their mean count half.
 PRIOR = 1.0
 OUTLIER = 0.3  # logarithm of what a round may be off the line: beyond it the machine did something else
-EVERY = 8  # rounds after which the line is fitted again
+EVERY = 16  # rounds after which the line is fitted again
 STEEPEST = 1.0
 
 
@@ -34,12 +34,15 @@ class Drift:
     def add(self, tokens: int, ratio: float) -> None:
         """Take in a round that verified so many tokens of all rows, and took `ratio` times what its costs say."""
         size, more = math.log(tokens), math.log(ratio)
-        weight, _, total, *_ = self._sums
+        weight, sizes, total, squares, products = self._sums
         if weight:
             line = total / weight + self._slope * (size - self._middle)
             more = min(max(more, line - OUTLIER), line + OUTLIER)
-        new = 1.0, size, more, size * size, size * more
-        self._sums = tuple((1 - 1 / MEMORY) * old + each for old, each in zip(self._sums, new, strict=True))
+        kept = 1 - 1 / MEMORY
+        self._sums = (
+            *(kept * weight + 1.0, kept * sizes + size, kept * total + more),
+            *(kept * squares + size * size, kept * products + size * more),
+        )
         self._rounds += 1
         if self._rounds % EVERY == 0:
             self._fit()

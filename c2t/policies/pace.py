@@ -22,9 +22,10 @@ TRIAL = 5  # rounds of the other way, whose median is compared with that of as m
 PATIENCE = 4 * TRIAL  # rounds that a trial may take: one round in which a request arrives does not count
 SHORTEST, LONGEST = 50, 800  # rounds before the first trial, and in the end
 LONGER = 4  # times the last pause: a trial pulls the rows of a batch apart, which costs that batch its last rounds
-# Trees whose promised tokens per second are less than so many times plain decoding's are never tried: promises were
-# seen to be too high by up to 1.4, since they are of texts that a draft may know, and never too low.
-HOPELESS = 1.0
+# Trees whose promised tokens per second are less than so many times plain decoding's are never tried, and if they are
+# more than so many times, the first trial can wait: promises were seen to be too high by up to 1.4, since they are of
+# texts that a draft may know, and never too low.
+HOPELESS, SURE = 1.0, 1.4
 PROMISED = 16  # rounds that the promised tokens count as
 MEMORY = 64  # rounds that the mean of the tokens goes back
 TRIALS = 2  # that the mean of the seconds goes back
@@ -42,7 +43,7 @@ class Ways:
         self.tokens, self.slower = promise
         self.drafting = False
         self.rounds, self.trials = PROMISED, 0
-        self.pause = self.left = SHORTEST
+        self.pause = self.left = SHORTEST if promise.gain < SURE else LONGEST
         self.tried: int | None = None
         self.forget()
 
@@ -138,12 +139,11 @@ class Pace:
         """
         asked, self.timing = self._asked, False
         if asked is not None:
-            new = step.count  # one for each row of a round without trees, but to ask waits for the device
-            tokens = int(new.sum()) if asked.drafting or new.is_cuda else len(new)
+            new = step.count.tolist()  # which waits for the device; a reduction of a tensor takes ten times as long
             seconds = time.perf_counter() - start
             if usual and self._before == asked:
                 ways, drafting, costs = asked
-                ways.add(drafting, seconds, tokens / len(new))
+                ways.add(drafting, seconds, sum(new) / len(new))
                 if drafting:  # rounds of one size say nothing
                     levels, verified = sizes(step)
                     self.drift.add(verified, seconds / costs.predicted(levels, verified))
@@ -167,4 +167,5 @@ class Pace:
 def sizes(step: Any) -> tuple[int, int]:
     """Return the levels of a round's trees and the tokens of all of them, roots included. Levels, not forwards: a
     parallel draft makes one for all, and a draft without a model none."""
-    return max(int(step.draft_passes.max()), int(step.tree.depth.max()) + 1), int(step.tree.alive.sum())
+    depth, alive = step.tree.depth.tolist(), step.tree.alive.tolist()
+    return max(*step.draft_passes.tolist(), *(max(row) + 1 for row in depth)), sum(map(sum, alive))

@@ -1,10 +1,9 @@
 """Drafting only what pays: a level is drafted if with it a tree promises more tokens per second than without."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -39,9 +38,9 @@ class PayingLevels:
         self,
         draft: Draft,
         costs: RowCosts,
-        guesses: Callable[[Tree, Float[np.ndarray, " B"]], Guesses],
+        guesses: Callable[[Tree, Sequence[float]], Guesses],
         most: int | None,
-        worth: Float[np.ndarray, " B"],
+        worth: Sequence[float],
     ):
         self.draft, self.costs, self.guesses, self.most, self.worth = draft, costs, guesses, most, worth
         self.spent = 0.0  # seconds of the round up to here

@@ -34,7 +34,7 @@ def guesses(rng: np.random.Generator, rows: int, size: int, logarithm: bool, dty
         own = np.log(own) if logarithm else own
     worth = rng.choice([1.0, 2.0, 3.0], rows)
     worth /= worth.mean()
-    return Guesses(torch.tensor(own, dtype=dtype), logarithm, torch.tensor(alive), torch.tensor(parent), worth)
+    return Guesses(torch.tensor(own, dtype=dtype), logarithm, torch.tensor(alive), torch.tensor(parent), worth.tolist())
 
 
 def plain(found: Decision) -> list:
@@ -102,7 +102,7 @@ def test_what_a_row_is_worth_counts(way) -> None:
 
     def kept(worth: list[float]) -> list[list[bool]]:
         own, parent = torch.tensor([[1.0, 0.4], [1.0, 0.9]]), torch.tensor([[-1, 0], [-1, 0]])
-        tree = Guesses(own, False, torch.ones(2, 2, dtype=torch.bool), parent, np.array(worth))
+        tree = Guesses(own, False, torch.ones(2, 2, dtype=torch.bool), parent, worth)
         return way(tree, parent[:, :0], known, 0.0, None).keep.tolist()
 
     assert kept([1.0, 1.0]) == [[True, False], [True, True]]

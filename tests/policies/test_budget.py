@@ -82,8 +82,8 @@ def test_where_texts_end_together_those_that_lag_get_more(left: list[int]) -> No
 
 
 def test_texts_that_come_and_go_are_worth_the_same() -> None:
-    assert worth(root_of(0, 1)).tolist() == [1, 1]
-    assert worth(root_of(0, 1)._replace(left=[2, 6])).tolist() == [0.5, 1.5]
+    assert worth(root_of(0, 1)) == [1, 1]
+    assert worth(root_of(0, 1)._replace(left=[2, 6])) == [0.5, 1.5]
 
 
 def test_no_node_is_worth_more_than_its_parent() -> None:

@@ -12,7 +12,7 @@ from c2t.batching import BatchDecoder
 from c2t.decoding import generate, pace_of
 from c2t.models.pairs import Pair
 from c2t.policies import Budget, Eagle2, Plain, pace
-from c2t.policies.pace import SHORTEST, TRIAL, Pace, Ways
+from c2t.policies.pace import LONGEST, PATIENCE, SHORTEST, TRIAL, Pace, Ways
 from c2t.policies.round_costs import DOUBT, Promise, RowCosts, best_promise
 from c2t.policies.spec import parse
 from c2t.replay.lockstep import replay, write_continuations
@@ -168,10 +168,18 @@ def test_what_is_left_of_a_fixed_batch_asks_for_as_much_as_its_rows() -> None:
     assert asked == [False, True] * 2
 
 
+def test_what_is_promised_by_far_is_tried_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, lambda _: 1.0, tokens=1.6)
+    early, _ = machine.play(Pace(), Promise(1.6, 1.6 / 1.3), LONGEST + PATIENCE)
+    late, _ = machine.play(Pace(), Promise(1.6, 1.6 / 1.5), LONGEST + PATIENCE)
+    assert early.index(False) < 2 * SHORTEST
+    assert LONGEST <= late.index(False)
+
+
 def test_trials_become_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, subject = Machine(monkeypatch, lambda _: 1.0, tokens=1.6), Pace()
-    first, _ = machine.play(subject, Promise(1.6, 1.0), 100)
-    later, _ = machine.play(subject, Promise(1.6, 1.0), 10_000)
+    first, _ = machine.play(subject, Promise(1.6, 1.25), 100)
+    later, _ = machine.play(subject, Promise(1.6, 1.25), 10_000)
     assert 0.8 < np.mean(first) < 1
     assert 0.99 < np.mean(later) < 1
 
@@ -180,14 +188,14 @@ def test_a_trial_that_learns_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> No
     """Requests begin to arrive in every round, just when the other way is tried."""
     machine = Machine(monkeypatch, lambda _: 1.0, tokens=1.6)
     calm = SHORTEST + 2
-    ways, _ = machine.play(Pace(), Promise(1.6, 1.0), 1000, usual=lambda number: number < calm)
-    assert 0 < ways.count(False) <= pace.PATIENCE
+    ways, _ = machine.play(Pace(), Promise(1.6, 1.25), 1000, usual=lambda number: number < calm)
+    assert 0 < ways.count(False) <= PATIENCE
     assert all(ways[-100:])
 
 
 def test_short_texts_seldom_go_the_wrong_way() -> None:
     """They end before a trial does, and the next one does not begin it again."""
-    subject, promised, ways = Pace(), Promise(1.6, 1.0), []
+    subject, promised, ways = Pace(), Promise(1.6, 1.25), []
     played = step(1, torch.full((1,), 2))
 
     def steps():
