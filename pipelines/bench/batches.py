@@ -67,7 +67,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "budget": (
         *("budget", "budget:of=eagle2:N=none,K=4,levels=4", "budget:of=eagle2:N=none,K=10,levels=6"),
         *("budget:of=threshold:threshold=0.1,K=6,W=6,levels=3", "budget:of=c2t:beta=0.3,K=6,W=6,levels=3"),
-        *("budget:of=eagle2:K=4,levels=3,N=8", "budget:of=chain:length=2"),
+        *("budget:of=eagle2:K=4,levels=3,N=8", "budget:of=chain:length=1", "budget:of=chain:length=2"),
         "budget:of=threshold:threshold=0.03,K=8,W=8,levels=5",
     ),
 }
