@@ -9,7 +9,7 @@ from c2t.study.batches import Speed
 from c2t.study.interval import Interval
 from pipelines.docs.result_lines import RESULTS, computed, interval, lines, source, table
 
-WHOLE = "bfloat16"  # target and head: the type whose speeds are drawn
+DRAWN = "bfloat16, head in 8 bits"  # the type whose speeds are drawn: what these pairs decode in by default
 BUDGET = "budget"
 
 
@@ -30,7 +30,7 @@ def batch_speeds() -> dict[str, list[Speed]]:
     found: dict[str, dict[tuple[int, str], Speed]] = {}
     for line in lines("batches.jsonl"):
         figures, pair = line["figures"], line["configuration"]["pair"]
-        if line["configuration"]["dtype"] != WHOLE:
+        if line["configuration"]["dtype"] != DRAWN:
             continue
         rate, ratio = (Interval(*figures[name]) for name in ("tokens_per_second", "against_plain"))
         who = figures["contender"]
