@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.decoding import Committed, Step, TargetVerifier, cut, draft_session, pace_of, speculate
+from c2t.decoding import Committed, Step, TargetVerifier, cut, draft_session, in_effect, pace_of, speculate
 from c2t.errors import InputError, at_least_one
 from c2t.models.draft import DraftSession, NoDraft, WrappedSession
 from c2t.models.pairs import Pair
@@ -121,7 +121,7 @@ class BatchDecoder:
         check_playable(policy, pair.target)
         if policy.proposal == "target-initialised":
             raise InputError(f"{type(policy).__name__} decodes fixed batches only; use generate, or another policy")
-        self.pace = pace_of(policy, max_rows)
+        self._played, self.pace = in_effect(policy, max_rows), pace_of(policy, max_rows)
         self.last: Step | None = None  # the round of the last step, for who counts what rounds cost and yield
         self._queue: deque[Request] = deque()
         self._running: Running | None = None
@@ -247,7 +247,7 @@ class BatchDecoder:
                 self._running = new
         if running := self._running:
             start = self.pace.begin() if self.pace else 0.0
-            step, running.committed = speculate(running.draft, self.policy, running.verifier)
+            step, running.committed = speculate(running.draft, self._played, running.verifier)
             if self.pace:
                 self.pace.end(step, start, usual=not arrived)
             self.last, self._running = step, self._hand_out(running, step)

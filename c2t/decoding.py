@@ -37,6 +37,7 @@ from c2t.policies.budget import Budget
 from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.mcsd_plus import Forks
 from c2t.policies.pace import Pace
+from c2t.policies.plain import Plain
 from c2t.policies.rehearsed import ONLY, Rehearsed
 from c2t.protocols import Policy, RecordingDraft, Root
 from c2t.sampling import Sampling
@@ -55,6 +56,7 @@ def decode(
     """
     with torch.inference_mode():  # never around a yield: what the caller does between two rounds is its own
         step, committed = verifier.prefill()  # the prompt, and the first root, which no tree has guessed
+        policy = in_effect(policy, len(step.rows))
         draft = draft_session(drafter, policy, len(step.rows), verifier)
     while True:
         yield step
@@ -364,6 +366,12 @@ def generate(
 # What some drafts and policies need besides.
 
 
+def in_effect(policy: Policy, rows: int) -> Policy:
+    """Return what rounds of at most so many rows are played by: plain decoding where a budget never drafts, which that
+    would find anew in every round."""
+    return Plain() if isinstance(policy, Budget) and policy.never_drafts(rows) else policy
+
+
 def draft_session(
     drafter: DraftModel | None, policy: Policy, rows: int, verifier: Verifier | None = None
 ) -> DraftSession | WrappedSession | NoDraft:
@@ -373,7 +381,7 @@ def draft_session(
         if not isinstance(verifier, TargetVerifier):
             raise InputError(f"Rehearsed: {ONLY}")
         return RehearsingSession(draft_session(drafter, policy.policy, rows), verifier.rehearsal, speculate, guess)
-    if drafter is None or not policy.levels or (isinstance(policy, Budget) and policy.never_drafts(rows)):
+    if drafter is None or not in_effect(policy, rows).levels:
         return NoDraft()
     session = drafter.session()
     if isinstance(policy, Budget) and isinstance(session, DraftSession):  # it may guess nothing for many rounds
@@ -397,7 +405,8 @@ def hearing(draft: Any, policy: Policy, root: Root) -> Any:
 
 def pace_of(policy: Policy, rows: int) -> Pace | None:
     """Return what rounds of at most so many rows are to be timed for, None if nothing asks for their seconds."""
-    return policy.pace if isinstance(policy, Budget) and not policy.never_drafts(rows) else None
+    policy = in_effect(policy, rows)
+    return policy.pace if isinstance(policy, Budget) else None
 
 
 # Texts as tensors and lists.
