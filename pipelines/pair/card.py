@@ -19,6 +19,7 @@ MODELS = {
     "draft_distilled": "`draft`, trained on with 1.0 soft cross-entropy + 0.1 SmoothL1, also one level down the tree",
     "draft_eagle3": "EAGLE-3 head on layers 2, 4 and 5, vocabulary of the 4096 most frequent tokens, 2 unrolled steps",
     "draft_mtp": "MTP-style layer: norms of embedding and feature, joined, one block; loss of `draft_distilled`",
+    "draft_medusa": "Medusa-style: `draft` for the first depth, 2 residual blocks for the next two, in one forward",
     "draft_lm": "independent Llama, 2 layers of 128, tied head, the target's tokenizer",
 }
 AGREEMENT, AIMED = 0.7, ("eagle", "distilled")  # share of equal most probable tokens; drafts that it is wanted of
@@ -74,7 +75,7 @@ Documents by domain and split; a source file belongs to one split. Prompts of ca
 | --- | {rule} |
 {documents}
 
-## Training (`--stage target`, `draft`, `draft_distilled`, `draft_eagle3`, `draft_mtp`, `draft_lm`)
+## Training (`--stage target`, `draft`, `draft_distilled`, `draft_eagle3`, `draft_mtp`, `draft_medusa`, `draft_lm`)
 
 {pictures}
 
@@ -82,7 +83,8 @@ Documents by domain and split; a source file belongs to one split. Prompts of ca
 
 The heads learn from the corpus and from {written_tokens:,} tokens that the target wrote at T = 0.4, 0.8 and 1.0
 (`--stage texts`), none of them begun with a file that prompts come from. Losses are means over 50 steps (heads: 100).
-`agreement` here is on rows held back from the text at T = 1.0, the hardest. `heldout loss` is that of one batch of
+`agreement` here is on rows held back from the text at T = 1.0, the hardest; that of `draft_medusa`, which learns its
+blocks alone, is of the token after the next one. `heldout loss` is that of one batch of
 left-out files (`draft_lm`: of held-back text of the target), a different one each time, which is why it jumps.
 
 ## Regime (`--stage report`)

@@ -10,7 +10,9 @@ from c2t.decoding import DraftModel, TargetModel, generate
 from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.medusa import MedusaHead
 from c2t.models.ngrams import NgramDraft
+from c2t.models.pairs import load_pair
 from c2t.policies import MCSD, Eagle2, Plain
+from c2t.prompts import default_prompts, read_prompts
 from c2t.sampling import Sampling
 from tests.rounding import assert_same_network
 from tests.test_law import chi_square, p_value
@@ -61,6 +63,17 @@ def test_written_as_read(tmp_path: Path) -> None:
 
 def test_greedy_text_is_the_targets_and_a_round_costs_one_pass() -> None:
     assert_greedy_text_costs_one_pass(TARGET, DRAFT, Eagle2(K=3, levels=3, N=10), 12)
+
+
+def test_the_head_of_tiny_guesses_further_than_its_layer() -> None:
+    """Whose own guess is one token: with the blocks' two, rounds accept more."""
+    pair = load_pair("tiny", draft="medusa", dtype=torch.float32)
+    (file, *_) = default_prompts("tiny", "bench")
+    prompts = [pair.tokenizer(prompt.turns[0]).input_ids for prompt in read_prompts(file)[:6]]
+    plain, _ = run(pair.target, None, Plain(), prompts)
+    texts, steps = run(pair.target, pair.draft, Eagle2(K=4, levels=3, N=20), prompts)
+    assert texts == plain
+    assert torch.cat([step.accepted.length for step in steps[1:]]).double().mean() > 1
 
 
 def assert_greedy_text_costs_one_pass(target: TargetModel, own: DraftModel, policy: Eagle2, new: int) -> None:
