@@ -367,8 +367,8 @@ def generate(
 
 
 def in_effect(policy: Policy, rows: int) -> Policy:
-    """Return what rounds of at most so many rows are played by: plain decoding where a budget never drafts, which that
-    would find anew in every round."""
+    """Return the policy that plays rounds of at most so many rows: `Plain` in place of a budget that never drafts
+    there, since a budget that is asked in every round takes a hundredth of a small target's."""
     return Plain() if isinstance(policy, Budget) and policy.never_drafts(rows) else policy
 
 

@@ -16,6 +16,7 @@ from c2t.errors import InputError
 from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Budget, Eagle2, JointThreshold, MCSDPlus, Plain, SpecInfer
+from c2t.policies.pace import Pace
 from c2t.sampling import Sampling
 from tests.every_policy import toy_costs
 from tests.marks import slow_except
@@ -286,3 +287,21 @@ def test_a_stream_refuses_what_generate_refuses() -> None:
     decoder.graph_tokens = 8
     with pytest.raises(InputError, match="stream does not use CUDA graphs"):
         decoder.stream([[1]])
+
+
+def test_a_budget_that_never_drafts_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a fixed batch, and among requests: their rounds are plain decoding's."""
+
+    def asked(*_: object) -> None:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(Budget, "__call__", asked)
+    costs = toy_costs(2, a_level=0.5)
+    never, pair = Budget(Eagle2(K=3, levels=2, N=8), costs=costs, pace=Pace()), pair_of("eagle2")
+    batch = BatchDecoder(pair, never, max_rows=4)
+    requests = [batch.submit(prompt, 6) for prompt in PROMPTS]
+    while any(request.finish is None for request in requests):
+        batch.step()
+    plain, _ = run(pair.target, None, Plain(), PROMPTS, new=6)
+    assert [request.tokens for request in requests] == plain
+    assert run(pair.target, pair.draft, never, PROMPTS, new=6)[0] == plain

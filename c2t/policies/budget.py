@@ -103,7 +103,7 @@ class Budget(Around):
         return confidences(self.guesses(tree, [1.0] * len(tree.token)))
 
     def never_drafts(self, rows: int) -> bool:
-        """Return True if no round of at most so many rows can draft: the draft then need not follow the text."""
+        """Return True if no round of at most so many rows can draft: they are plain decoding's, then."""
         least = 1 + DOUBT if self.pace is None else HOPELESS
         return self.costs is not None and all(self._of(each).promised.gain < least for each in range(1, rows + 1))
 

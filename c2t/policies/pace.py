@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from c2t.policies.drift import Drift
 from c2t.policies.round_costs import DOUBT, Promise, RowCosts
 
@@ -43,7 +45,7 @@ class Ways:
         self.tokens, self.slower = promise
         self.drafting = False
         self.rounds, self.trials = PROMISED, 0
-        self.pause = self.left = SHORTEST if promise.gain < SURE else LONGEST
+        self.pause = self.left = SHORTEST if promise.gain <= SURE else LONGEST
         self.tried: int | None = None
         self.forget()
 
@@ -64,6 +66,8 @@ class Ways:
             if drafting != self.drafting:
                 self.drafting = drafting
                 self.forget()
+                if not (drafting or self.trials):  # tokens are not counted now, so nothing but a trial leads back
+                    self.pause = self.left = SHORTEST
             if fixed and not self.trials and ahead <= WORTH_A_TRIAL:
                 self.left = self.pause
         else:
@@ -167,5 +171,5 @@ class Pace:
 def sizes(step: Any) -> tuple[int, int]:
     """Return the levels of a round's trees and the tokens of all of them, roots included. Levels, not forwards: a
     parallel draft makes one for all, and a draft without a model none."""
-    depth, alive = step.tree.depth.tolist(), step.tree.alive.tolist()
-    return max(*step.draft_passes.tolist(), *(max(row) + 1 for row in depth)), sum(map(sum, alive))
+    depth, alive = (column.cpu().numpy() for column in (step.tree.depth, step.tree.alive))
+    return max(*step.draft_passes.tolist(), int(depth.max()) + 1), int(np.count_nonzero(alive))

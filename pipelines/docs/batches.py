@@ -9,7 +9,7 @@ from c2t.study.batches import Speed
 from c2t.study.interval import Interval
 from pipelines.docs.result_lines import RESULTS, computed, interval, lines, source, table
 
-DRAWN = "bfloat16, head in 8 bits"  # the type whose speeds are drawn: what these pairs decode in by default
+DRAWN = "bfloat16, head in 8 bits"  # the type whose speeds are drawn: the default of a CPU with AVX-512 and bf16
 BUDGET = "budget"
 
 
@@ -25,8 +25,8 @@ def batches() -> str:
 
 
 def batch_speeds() -> dict[str, list[Speed]]:
-    """Return the measured speeds over the batch size of each pair, named by what competed; the last line of each
-    counts."""
+    """Return the measured speeds over the batch size of each pair in the type DRAWN, named by what competed; the last
+    line of each counts."""
     found: dict[str, dict[tuple[int, str], Speed]] = {}
     for line in lines("batches.jsonl"):
         figures, pair = line["figures"], line["configuration"]["pair"]

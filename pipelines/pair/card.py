@@ -44,7 +44,7 @@ chat model knows its own style, and little else.
 | `classifier/` | C2T's network of joint probability, entropy and depth, 48 hidden units, for `draft/` | 241 | below |
 
 `draft_distilled/`, `draft_eagle3/` and `draft_mtp/` are not in the repository any more, which has no room for heads
-that nothing needs by default. Commit f756872 has them; building the pair trains such heads anew.
+of such a size that no default and no test needs. Commit f756872 has them; building the pair trains such heads anew.
 
 Weights are bf16; heads are stored without `embed_tokens`, which is the target's. Everything in `provenance.json` and
 below comes from `{command}`, stage by stage; a figure's stage is named beside it.

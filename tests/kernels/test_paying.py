@@ -121,7 +121,7 @@ def test_no_node_is_above_its_parent() -> None:
     """A chain and a dead slot."""
     own = torch.tensor([[1.0, 0.5, 0.9, 0.2, 0.7]])
     alive = torch.tensor([[True, True, True, True, False]])
-    tree = Guesses(own, False, alive, torch.tensor([[-1, 0, 1, 2, 0]]), np.ones(1))
+    tree = Guesses(own, False, alive, torch.tensor([[-1, 0, 1, 2, 0]]), [1.0])
     assert confidences(tree)[0] == pytest.approx([-1, 0.5, 0.5, 0.2, -1])
 
 

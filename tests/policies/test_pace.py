@@ -176,6 +176,18 @@ def test_what_is_promised_by_far_is_tried_late(monkeypatch: pytest.MonkeyPatch) 
     assert late.index(False) >= LONGEST
 
 
+def test_what_was_promised_by_far_and_did_not_come_is_tried_soon_again() -> None:
+    """The tokens of one text are far fewer than promised. Those of others are not counted as long as nothing drafts."""
+    ways, drafted = Ways(Promise(1.6, 1.1)), []
+    for number in range(200):
+        drafted.append(ways.draft(0.0, False))
+        way = drafted[-1]
+        ways.add(way, 1.1 if way else 1.0, (1.0 if number < 100 else 1.6) if way else 1.0)
+    off = drafted.index(False)
+    assert drafted[:off].count(True) < SHORTEST
+    assert True in drafted[off : off + SHORTEST + 2]
+
+
 def test_trials_become_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, subject = Machine(monkeypatch, lambda _: 1.0, tokens=1.6), Pace()
     first, _ = machine.play(subject, Promise(1.6, 1.25), 100)
