@@ -1,7 +1,7 @@
 """Every table and every measured number of README and docs, rendered from the result lines in data/results."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields
 from functools import cache, partial
 from pathlib import Path
@@ -126,7 +126,7 @@ def gain() -> str:
         "conditional network, `+ngrams`",
         "over the best untrained with `+ngrams`",
     )
-    return table(columns, rows, gain_source(gains("gain.jsonl")[0]))
+    return table(columns, rows, gain_sources([*gains("gain.jsonl"), *gains("gain-fresh.jsonl")]))
 
 
 def calibration() -> str:
@@ -157,7 +157,7 @@ def ngrams() -> str:
         )
         for one in found
     ]
-    return table(("draft, text", "all prompts", "known sources", "held-out sources"), rows, gain_source(found[0]))
+    return table(("draft, text", "all prompts", "known sources", "held-out sources"), rows, gain_sources(found))
 
 
 def tried() -> str:
@@ -175,11 +175,22 @@ def tried() -> str:
     return table(("score", *(f"tau {tau:g}" for tau in TAUS)), rows, gain_source(one))
 
 
-def gain_source(one: Gain) -> str:
+def gain_source(one: Gain, drafts: str = "") -> str:
     """Return where and when a gain line was measured, in small print."""
     run = one.line["configuration"]
     told = f"{run['prompts']} prompts, {run['max_new_tokens']} new tokens"
-    return source(one.line, told, "95 % intervals by prompt")
+    return source(one.line, drafts + told, "95 % intervals by prompt")
+
+
+def gain_sources(found: Sequence[Gain]) -> str:
+    """Return the same for lines of more than one commit, with the drafts of each."""
+    commits: dict[str, list[Gain]] = {}
+    for one in found:
+        commits.setdefault(one.line["commit"], []).append(one)
+    if len(commits) == 1:
+        return gain_source(found[0])
+    names = [", ".join(dict.fromkeys(one.line["configuration"]["draft"] for one in some)) for some in commits.values()]
+    return "\n".join(gain_source(some[0], f"{name}; ") for name, some in zip(names, commits.values(), strict=True))
 
 
 def gain_at(file: str, score: str, tau: float, **of: Any) -> str:
