@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from c2t.policies.drift import Drift
 from c2t.policies.round_costs import DOUBT, Promise, RowCosts
 
@@ -171,5 +169,6 @@ class Pace:
 def sizes(step: Any) -> tuple[int, int]:
     """Return the levels of a round's trees and the tokens of all of them, roots included. Levels, not forwards: a
     parallel draft makes one for all, and a draft without a model none."""
-    depth, alive = (column.cpu().numpy() for column in (step.tree.depth, step.tree.alive))
-    return max(*step.draft_passes.tolist(), int(depth.max()) + 1), int(np.count_nonzero(alive))
+    # Lists: the budget's trees are small, and a reduction, by torch or numpy, takes 0.04 ms behind a forward.
+    depth, alive = step.tree.depth.tolist(), step.tree.alive.tolist()
+    return max(*step.draft_passes.tolist(), *(max(row) + 1 for row in depth)), sum(map(sum, alive))
