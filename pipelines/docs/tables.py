@@ -17,6 +17,7 @@ from pipelines.docs.result_lines import RESULTS, computed, interval, lines, sour
 TAUS = (1.5, 2.0, 2.5)
 NGRAMS = "+ngrams"
 CONDITIONAL = "conditional: network, own 5"  # the inputs of `c2t train --model c2t-conditional`
+COPYING = "conditional: network, own 8, copies" + NGRAMS  # it also reads how often the text went on so
 MADE = ("classifier", "acceptance", "pace")  # settings made of the pair or by runs: no text gives them
 ALONE, KNOWING = "the best untrained tree", "the best untrained tree, n-grams known"  # what ratios are taken over
 
@@ -193,10 +194,10 @@ def gain_sources(found: Sequence[Gain]) -> str:
     return "\n".join(gain_source(some[0], f"{name}; ") for name, some in zip(names, commits.values(), strict=True))
 
 
-def gain_at(file: str, score: str, tau: float, **of: Any) -> str:
+def gain_at(file: str, score: str, tau: float, over: str = ALONE, **of: Any) -> str:
     """Return one ratio; `of` are settings of the line that it is read from."""
     (one,) = (one for one in gains(file) if of.items() <= one.line["configuration"].items())
-    return one.at(score, tau)
+    return one.at(score, tau, over)
 
 
 def decoding() -> str:
@@ -497,6 +498,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "policies": policies,
     "pairs-on-the-hub": heads.pairs,
     "other-heads": heads.others,
+    "copies-medusa": partial(gain_at, "gain.jsonl", COPYING, 1.5, KNOWING, draft="medusa", temperature=0.4),
+    "copies-medusa-greedy": partial(gain_at, "gain.jsonl", COPYING, 1.5, KNOWING, draft="medusa", temperature=0.0),
     "paper-eagle": partial(gain_at, "gain.jsonl", "paper's network", 2.0, draft="eagle", temperature=0.4),
     "oracle": partial(gain_at, "gain.jsonl", "oracle", 2.0, draft="eagle", temperature=0.4),
     "paper-doubled": partial(gain_at, "gain-calibration.jsonl", "paper's network", 2.0, scale=2.0),
