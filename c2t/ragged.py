@@ -6,20 +6,22 @@ A forward costs what it computes. With trees of 1, 5 and 60 tokens in a batch, i
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+
+from c2t.kernels.layout import lay_out
 
 
 class Ragged(NamedTuple):
     """The S real ones of a batch's slots (B, n), row after row.
 
-    row, slot: where each of them stands in the batch. place: for each slot of the batch its number among them; that of
-    some other one for a slot which is not real. sizes: how many each row has. spans: the slots of each row up to its
-    last real one. full: every slot of the batch is real.
+    number, row, slot: where each of them stands, among all slots of the batch and as row and slot. place: for each slot
+    of the batch its number among them; that of some other one for a slot which is not real. sizes: how many each row
+    has. spans: the slots of each row up to its last real one. full: every slot of the batch is real.
     """
 
+    number: Int[Tensor, " S"]
     row: Int[Tensor, " S"]
     slot: Int[Tensor, " S"]
     place: Int[Tensor, "B n"]
@@ -29,22 +31,17 @@ class Ragged(NamedTuple):
 
     @classmethod
     def of(cls, real: Bool[Tensor, "B n"]) -> "Ragged":
-        """Return the real slots; waits for the device, whose answer decides shapes.
-
-        In numpy, because every round asks, and torch's small operations take several times as long.
-        """
-        flags, (rows, n) = real.cpu().numpy(), real.shape
-        if 0 not in flags.tobytes():
-            return whole(rows, n, real.device)
-        number = (flags.ravel().cumsum() - 1).clip(0).reshape(rows, n)
-        dense = map(np.ascontiguousarray, (*flags.nonzero(), number))  # kernels read them by their addresses
-        row, slot, place = (torch.from_numpy(each).to(real.device) for each in dense)
-        behind = np.where(flags.any(1), flags[:, ::-1].argmax(1), n)  # the last real slot
-        return cls(row, slot, place, flags.sum(1).tolist(), (n - behind).tolist(), full=False)
+        """Return the real slots; waits for the device, whose answer decides shapes."""
+        found, device = lay_out(real.cpu()), real.device
+        if len(found.row) == real.numel():
+            return whole(*real.shape, device)
+        number, row, slot, place = (each.to(device) for each in found[:4])
+        return cls(number, row, slot, place, found.sizes, found.spans, full=False)
 
     def take(self, values: Shaped[Tensor, "B n ..."]) -> Shaped[Tensor, "S ..."]:
         """Return the real slots' values."""
-        return values.flatten(0, 1) if self.full else values[self.row, self.slot]
+        values = values.flatten(0, 1)
+        return values if self.full else values.index_select(0, self.number)
 
     def back(self, values: Shaped[Tensor, "S ..."]) -> Shaped[Tensor, "B n ..."]:
         """Return values in their slots; slots that are not real get those of some other one, or 0 if there is none."""
@@ -59,7 +56,7 @@ def whole(rows: int, n: int, device: torch.device) -> Ragged:
     """Return all slots of a batch as real ones. Cached: most levels of most drafts are such."""
     with torch.inference_mode(False):  # kept for whoever comes next, with gradients or without
         number = torch.arange(rows * n, device=device)
-        return Ragged(number // n, number % n, number.view(rows, n), [n] * rows, [n] * rows, full=True)
+        return Ragged(number, number // n, number % n, number.view(rows, n), [n] * rows, [n] * rows, full=True)
 
 
 class SlotLogits(NamedTuple):

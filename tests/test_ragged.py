@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from c2t.kernels import layout
 from c2t.ragged import Ragged
 
 MASKS = {
@@ -14,17 +15,21 @@ MASKS = {
 }
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("name", MASKS)
-def test_real_slots_are_found_row_after_row(name: str) -> None:
+def test_real_slots_are_found_row_after_row(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiled:
+        monkeypatch.setattr(layout, "compiled", lambda: None)
     real = torch.tensor(MASKS[name], dtype=torch.bool)
     rows = Ragged.of(real)
     row, slot = real.nonzero(as_tuple=True)
+    assert rows.number.equal(real.flatten().nonzero()[:, 0])
     assert rows.row.equal(row)
     assert rows.slot.equal(slot)
     assert rows.place[real].equal(torch.arange(len(row)))
     assert rows.sizes == real.sum(1).tolist()
     assert rows.spans == [max((n + 1 for n, one in enumerate(each) if one), default=0) for each in MASKS[name]]
-    assert all(part.is_contiguous() for part in (rows.row, rows.slot, rows.place))
+    assert all(part.is_contiguous() for part in rows[:4])
 
 
 @pytest.mark.parametrize("name", MASKS)

@@ -1,0 +1,26 @@
+/* Layout of a batch's real slots: where they stand, and where the values of each slot are among theirs; see layout.py. */
+
+#include <stdint.h>
+
+/* (S) each, and place: (rows, n). size, span: (rows). */
+typedef struct {
+    int64_t *number, *row, *slot, *place;
+    long *size, *span;
+} layout;
+
+/* Find the real ones of (rows, n) slots. Returns S, how many there are. */
+long lay_out(const uint8_t *real, long rows, long n, const layout *found) {
+    long count = 0;
+    for (long r = 0, i = 0; r < rows; r++) {
+        long before = count, span = 0;
+        for (long s = 0; s < n; s++, i++) {
+            if (real[i]) {
+                found->number[count] = i, found->row[count] = r, found->slot[count++] = s;
+                span = s + 1;
+            }
+            found->place[i] = count ? count - 1 : 0; /* of one that is not real some other one's */
+        }
+        found->size[r] = count - before, found->span[r] = span;
+    }
+    return count;
+}
