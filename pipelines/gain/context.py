@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
 from c2t.harvest.harvest import HarvestSettings
 from c2t.models.pairs import Pair
@@ -22,21 +23,28 @@ NEVER = 8.0  # minus the nearness of a gram that does not occur: farther than an
 
 
 class Texts(NamedTuple):
-    """Prompts with the target's continuations, joined to one row of tokens.
-
-    start: where each text begins. entropy, peak: entropy of the distribution that each token was drawn from, and the
-    log of its highest probability (0 in the prompts).
-    """
+    """Prompts with the target's continuations, joined to one row of tokens. start: where each text begins."""
 
     token: Int[np.ndarray, " m"]
     start: Int[np.ndarray, " n"]
+
+    @classmethod
+    def joined(cls, tokens: Sequence[Int[Tensor, " t"]]) -> "Texts":
+        """Return texts as one row."""
+        return cls(torch.cat(list(tokens)).numpy(), np.cumsum([0, *map(len, tokens)])[:-1])
+
+
+class Laws(NamedTuple):
+    """Entropy of the distribution that each token of texts was drawn from, and the log of its highest probability (0 in
+    the prompts)."""
+
     entropy: Float[np.ndarray, " m"]
     peak: Float[np.ndarray, " m"]
 
 
-def read_texts(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> Texts:
-    """Return the texts that a harvest of these prompts (of one turn each) follows. The pair's features must be the
-    target's last states, which EAGLE-3's are not; texts do not depend on the draft."""
+def read_texts(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings) -> tuple[Texts, Laws]:
+    """Return the texts that a harvest of these prompts (of one turn each) follows, and what they were drawn from. The
+    pair's features must be the target's last states, which EAGLE-3's are not; texts do not depend on the draft."""
     sampling = Sampling(settings.temperature, seed=settings.seed)
     tokens, entropies, peaks = [], [], []
     for first in range(0, len(prompts), settings.batch):
@@ -55,15 +63,13 @@ def read_texts(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
             tokens.append(text.tokens)
             entropies.append(torch.cat([quiet, -(law.exp() * law).sum(-1)]))
             peaks.append(torch.cat([quiet, law.amax(-1)]))
-    start = np.cumsum([0, *map(len, tokens)])[:-1]
-    return Texts(
-        torch.cat(tokens).numpy(), start, *(torch.cat(column).double().numpy() for column in (entropies, peaks))
-    )
+    laws = Laws(*(torch.cat(column).double().numpy() for column in (entropies, peaks)))
+    return Texts.joined(tokens), laws
 
 
-def with_context(nodes: Nodes, texts: Texts) -> Nodes:
+def with_context(nodes: Nodes, texts: Texts, laws: Laws) -> Nodes:
     """Return the nodes with the columns of their context."""
-    return nodes._replace(columns=nodes.columns | copied(nodes, texts) | rooted(nodes, texts) | before(nodes))
+    return nodes._replace(columns=nodes.columns | copied(nodes, texts) | rooted(nodes, texts, laws) | before(nodes))
 
 
 def copied(nodes: Nodes, texts: Texts) -> dict[str, Float[np.ndarray, " n"]]:
@@ -128,10 +134,10 @@ def _upto(numbers: np.ndarray, wanted: np.ndarray, end: np.ndarray) -> tuple[np.
     return count, np.where(count > 0, order[upper - 1] % size, -1)
 
 
-def rooted(nodes: Nodes, texts: Texts) -> dict[str, Float[np.ndarray, " n"]]:
+def rooted(nodes: Nodes, texts: Texts, laws: Laws) -> dict[str, Float[np.ndarray, " n"]]:
     """Return columns of the target's distribution at the root, known since the last verification."""
     root = texts.start[nodes.prompt] + nodes.position
-    return {"root_entropy": texts.entropy[root], "root_peak": texts.peak[root]}
+    return {"root_entropy": laws.entropy[root], "root_peak": laws.peak[root]}
 
 
 def before(nodes: Nodes) -> dict[str, Float[np.ndarray, " n"]]:

@@ -1,6 +1,6 @@
 """Learned and training-free trees on a real pair, by draft and temperature: gamma at equal tau, with everything that a
-tree without training may choose (its levels, its draft's temperature) searched on one half of the prompts and judged on
-the other half.
+tree without training may choose (its levels, its draft's temperature, what the text's counts weigh) searched on one
+half of the prompts and judged on the other half.
 
     python -m pipelines.gain real-pair --data FOLDER [--prompts 80] [--drafts a,b] [--temperatures 0,1]
 
@@ -32,6 +32,7 @@ from c2t.study.interval import Interval, bootstrap
 from c2t.study.pareto import gamma_at
 from c2t.study.points import Point
 from pipelines import options, terminal
+from pipelines.gain.context import PRIOR_WEIGHTS
 from pipelines.gain.full_trees import HARVESTS, Build
 from pipelines.gain.recorded_trees import recorded
 from pipelines.gain.reliability import reliability
@@ -45,8 +46,14 @@ TAUS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 1.75, 2.0)
 K = 6
 LEVELS = 5  # as many as the parallel draft has depths
 PLAIN, TEMPERED, EAGLE2 = "threshold on P", "threshold on P, draft temperature searched", "EAGLE-2, levels searched"
-RIVALS = (PLAIN, TEMPERED, EAGLE2)
-NETWORKS = {"paper's network": "paper's network", "conditional network": "conditional: network, own 5"}
+COUNTED = "threshold on P mixed with the text's counts, weight searched"
+RIVALS = (PLAIN, TEMPERED, EAGLE2, COUNTED)
+NETWORKS = {
+    "paper's network": "paper's network",
+    "conditional network": "conditional: network, own 5",
+    "conditional network, own 8": "conditional: network, own 8",
+    "conditional network, own 8 and the text's counts": "conditional: network, own 8, copies",
+}
 BEST = "the best of these"
 Families = dict[str, dict[str, list[Point]]]  # family -> setting -> points
 
@@ -120,6 +127,7 @@ def families(nodes: Nodes, source: Nodes) -> Families:
     scores: dict[str, dict[str, np.ndarray]] = {
         PLAIN: {"": nodes.columns["log_joint"]},
         TEMPERED: tempered,
+        COUNTED: {str(weight): nodes.columns[f"mixed_{weight}"] for weight in PRIOR_WEIGHTS},
         EAGLE2: {str(levels): eagle2(nodes, levels) for levels in range(2, int(nodes.depth.max()) + 2)},
         **{name: {"": transferred(VARIANTS[kind], source, nodes)} for name, kind in NETWORKS.items()},
     }

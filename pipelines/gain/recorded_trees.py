@@ -1,5 +1,6 @@
 """Full EAGLE-2 trees of a real pair's draft along the target's texts, with what their nodes' probabilities would be at
-other draft temperatures. Kept in a folder, so that a stopped study goes on."""
+other draft temperatures, and with what followed the same tokens in the text before. Kept in a folder, so that a stopped
+study goes on."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +17,11 @@ from c2t.replay.lockstep import replay
 from c2t.sampling import Sampling
 from c2t.storage.atomic import new_file
 from c2t.study.evaluate import BATCH, continuations
-from pipelines.gain.subtrees import Nodes
+from pipelines.gain.context import Texts, copied
+from pipelines.gain.subtrees import Nodes, of_neighbours
 
 COLUMNS = ("rank", "depth", "log_prob", "log_joint", "log_max_prob", "entropy", *(f"log_prob^{p:g}" for p in POWERS))
+TEXTS = tuple(f"texts_{name}" for name in Texts._fields)
 
 
 def recorded(
@@ -38,9 +41,13 @@ def recorded(
                     trees, rows = trees + len(step.rows), rows + len(parts[-1]["tree"])
         file.parent.mkdir(parents=True, exist_ok=True)
         with new_file(file) as new, new.open("wb") as out:
-            np.savez(out, **{name: np.concatenate([one[name] for one in parts]) for name in parts[0]})
+            columns = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
+            joined = Texts.joined([text.tokens for text in texts])
+            np.savez(out, **columns, **dict(zip(TEXTS, joined, strict=True)))
     with np.load(file) as found:
-        return _nodes({name: found[name] for name in found.files})
+        nodes = _nodes({name: found[name] for name in found.files})
+        texts = Texts(*(found[name] for name in TEXTS))
+    return nodes._replace(columns=nodes.columns | copied(nodes, texts))
 
 
 def _columns(step: Step, first: int, trees: int, rows: int) -> dict[str, np.ndarray]:
@@ -60,23 +67,23 @@ def _columns(step: Step, first: int, trees: int, rows: int) -> dict[str, np.ndar
         "above": torch.where(tree.parent > 0, number.gather(1, parent), -1),
         "tree": (trees + torch.arange(len(step.rows)))[:, None].expand_as(drafted),
         "prompt": (first + step.rows)[:, None].expand_as(drafted),
+        **{"token": tree.token, "position": step.position[:, None].expand_as(drafted)},
     }
     return {name: column[drafted].numpy() for name, column in found.items()}
 
 
 def _nodes(found: dict[str, np.ndarray]) -> Nodes:
     columns = {name: found[name].astype(float) for name in COLUMNS} | {"joint_prob": np.exp(found["log_joint"])}
-    nothing = np.zeros(0, dtype=np.int64)
-    depth = found["depth"].astype(np.int64)
+    depth, above = found["depth"].astype(np.int64), found["above"]
     return Nodes(
-        columns,
-        found["above"],
+        columns | of_neighbours(columns, above),
+        above,
         depth,
         found["tree"],
         found["prompt"],
-        fold=nothing,
+        fold=np.zeros(0, dtype=np.int64),
         accepted=found["accepted"],
-        token=nothing,
-        position=nothing,
+        token=found["token"],
+        position=found["position"],
         files=(),
     )

@@ -127,7 +127,7 @@ def judged(
     """Return the number of trees of the draft alone, and all scores on its harvest and on that with n-grams. mixed:
     scores by models that saw other prompts of the same domain."""
     with torch.no_grad():
-        texts = read_texts(load_pair("tiny", dtype=torch.float32), prompts, settings)
+        texts, laws = read_texts(load_pair("tiny", dtype=torch.float32), prompts, settings)
     found: dict[str, list[Point]] = {}
     alone = harvested(condition, prompts, settings, build)
     for ngrams, names in (
@@ -139,7 +139,7 @@ def judged(
         if mixed:
             folds = np.random.default_rng(0).integers(len(nodes.files), size=len(prompts))
             nodes = nodes._replace(fold=folds[nodes.prompt])
-        for name, score in scores(with_context(nodes, texts), names):
+        for name, score in scores(with_context(nodes, texts, laws), names):
             found[name + ngrams] = cuts(nodes, name + ngrams, score)
     return describe(alone).trees, list(ratios(nodes, describe(alone).prompts, found, tuple(BARS)))
 

@@ -56,15 +56,13 @@ def read_nodes(folder: Path) -> Nodes:
     above = np.where(parent < 0, -1, np.arange(len(parent)) - place["node"] + parent)
     joint, prob, peak = (getattr(records, name).double().numpy() for name in ("log_joint", "log_prob", "max_log_prob"))
     entropy, depth = records.entropy.double().numpy(), records.depth.numpy().astype(np.int64)
-    first = above < 0
-    better = np.where(records.rank.numpy() > 0, np.roll(prob, 1), prob)  # siblings stand together, by rank
     columns = {
         "joint_prob": np.exp(joint), "log_joint": joint, "entropy": entropy, "depth": depth.astype(float),
         "log_prob": prob, "log_max_prob": peak, "rank": records.rank.numpy().astype(float),
         "path_gap": along(prob - peak, above, depth), "path_entropy": along(entropy, above, depth),
-        "parent_entropy": np.where(first, 0.0, entropy[above]), "parent_log_prob": np.where(first, 0.0, prob[above]),
-        "sibling_gap": better - prob, **{f"depth_{level}": depth == level for level in range(1, DEPTHS)},
+        **{f"depth_{level}": depth == level for level in range(1, DEPTHS)},
     }  # fmt: skip
+    columns |= of_neighbours(columns, above)
     entries = describe(folder).prompts
     files = tuple(sorted({entry["file"] for entry in entries}))
     fold = np.array([files.index(entry["file"]) for entry in entries])
@@ -72,6 +70,14 @@ def read_nodes(folder: Path) -> Nodes:
     token, position = (place[name].astype(np.int64) for name in ("token", "position"))
     accepted = records.accepted.numpy()
     return Nodes(columns, above, depth, tree, prompt, fold[prompt], accepted, token, position, files)
+
+
+def of_neighbours(columns: dict[str, np.ndarray], above: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the columns of a node's parent and of the sibling that is ranked before it."""
+    prob, first = columns["log_prob"], above < 0
+    better = np.where(columns["rank"] > 0, np.roll(prob, 1), prob)  # siblings stand together, by rank
+    parent = {f"parent_{name}": np.where(first, 0.0, columns[name][above]) for name in ("entropy", "log_prob")}
+    return parent | {"sibling_gap": better - prob}
 
 
 def cuts(nodes: Nodes, family: str, score: Float[np.ndarray, " n"]) -> list[Point]:

@@ -7,7 +7,7 @@ import torch
 from c2t.harvest.harvest import HarvestSettings, harvest
 from c2t.models.pairs import load_pair
 from c2t.prompts import Prompt
-from pipelines.gain.context import GRAMS, Texts, grams, read_texts, with_context
+from pipelines.gain.context import GRAMS, Laws, Texts, grams, read_texts, with_context
 from pipelines.gain.subtrees import Nodes, read_nodes
 from tests.rounding import growth
 
@@ -16,12 +16,11 @@ SETTINGS = HarvestSettings(K=4, levels=4, max_new_tokens=10)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Nodes, Texts]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Nodes, Texts, Laws]:
     pair = load_pair("tiny")
     folder = harvest(pair, PROMPTS, tmp_path_factory.mktemp("context") / "rows", SETTINGS).folder
     with torch.no_grad():
-        texts = read_texts(pair, PROMPTS, SETTINGS)
-    return read_nodes(folder), texts
+        return read_nodes(folder), *read_texts(pair, PROMPTS, SETTINGS)
 
 
 def path_of(nodes: Nodes, row: int) -> list[int]:
@@ -31,15 +30,15 @@ def path_of(nodes: Nodes, row: int) -> list[int]:
     return path
 
 
-def test_texts_are_those_of_the_harvest(found: tuple[Nodes, Texts]) -> None:
-    nodes, texts = found
+def test_texts_are_those_of_the_harvest(found: tuple[Nodes, Texts, Laws]) -> None:
+    nodes, texts, _ = found
     for row in np.flatnonzero(nodes.accepted):
         place = texts.start[nodes.prompt[row]] + nodes.position[row] + nodes.depth[row] + 1
         assert texts.token[place] == nodes.token[row]
 
 
-def test_grams_are_counted_up_to_the_root_and_no_further(found: tuple[Nodes, Texts]) -> None:
-    nodes, texts = found
+def test_grams_are_counted_up_to_the_root_and_no_further(found: tuple[Nodes, Texts, Laws]) -> None:
+    nodes, texts, _ = found
     counted = list(grams(nodes, texts))
     assert len(counted) == GRAMS
     for row in range(0, len(nodes.token), 7):
@@ -56,7 +55,7 @@ def test_grams_are_counted_up_to_the_root_and_no_further(found: tuple[Nodes, Tex
                 assert distance[row] == len(text) - ends[-1]
 
 
-def test_columns(found: tuple[Nodes, Texts]) -> None:
+def test_columns(found: tuple[Nodes, Texts, Laws]) -> None:
     nodes = with_context(*found)
     assert all(np.isfinite(column).all() for column in nodes.columns.values())
     match, count = nodes.columns["match"], nodes.columns["count_2"]

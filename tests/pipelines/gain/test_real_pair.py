@@ -1,6 +1,7 @@
 """Trees of a real pair: recorded nodes are those of a replay, settings are searched on other prompts than they are
 judged on, and the draft's reliability."""
 
+import itertools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from c2t.study.points import Point
 from c2t.tree import Tree
 from pipelines.docs.real_pair import needed_prompts
 from pipelines.gain import real_pair, recorded_trees
-from pipelines.gain.real_pair import EAGLE2, PLAIN, TEMPERED, judged
+from pipelines.gain.real_pair import COUNTED, EAGLE2, PLAIN, TEMPERED, judged
 from pipelines.gain.reliability import EVERYTHING, reliability
 from pipelines.gain.subtrees import Nodes
 from tests.rounding import growth
@@ -77,8 +78,17 @@ def test_recorded_nodes_are_those_of_a_replay(tmp_path: Path) -> None:
     for power in POWERS:  # siblings keep their order and their odds to that power
         gaps = (np.diff(nodes.columns[name][:3]) for name in ("log_prob", f"log_prob^{power:g}"))
         np.testing.assert_allclose(power * next(gaps), next(gaps), atol=1e-4)
+    with np.load(tmp_path / "nodes.npz") as kept:
+        token, start = kept["texts_token"], kept["texts_start"]
+    for row in np.flatnonzero(nodes.depth == 1)[::97]:
+        here = start[nodes.prompt[row]]
+        text = token[here : here + nodes.position[row] + 1].tolist()
+        asked = (nodes.token[above[row]], nodes.token[row])
+        assert nodes.columns["count_2"][row] == np.log1p(sum(two == asked for two in itertools.pairwise(text)))
+    assert nodes.columns["count_2"].any()
     again = recorded_trees.recorded(pair, [], POLICY, 8, sampling, tmp_path / "nodes.npz")  # read, not made
-    assert (again.columns["log_prob"] == nodes.columns["log_prob"]).all()
+    assert again.columns.keys() == nodes.columns.keys()
+    assert all((again.columns[name] == column).all() for name, column in nodes.columns.items())
 
 
 def front(family: str, dearer: np.ndarray) -> list[Point]:
@@ -97,6 +107,7 @@ def test_settings_are_searched_on_other_prompts_than_judged() -> None:
         # The first setting is the better one on the prompts to search on, the second where it is judged.
         TEMPERED: {"a": front(TEMPERED, np.where(even, 1.0, 1.5)), "b": front(TEMPERED, np.where(even, 1.4, 0.5))},
         EAGLE2: {"2": front(EAGLE2, np.full(40, 1.2))},
+        COUNTED: {"4": front(COUNTED, np.full(40, 1.7))},
         "learned": {"": front("learned", np.where(even, 9.0, 3.0))},
     }
     rows = {(row.family, row.tau): row for row in judged(found)}
@@ -110,7 +121,7 @@ def test_settings_are_searched_on_other_prompts_than_judged() -> None:
 
 def test_a_draft_that_reaches_no_tau_has_no_rows() -> None:
     nothing = [point._replace(accepted=(0,) * 40) for point in front(PLAIN, np.full(40, 1.0))]
-    assert judged({family: {"": nothing} for family in (PLAIN, TEMPERED, EAGLE2)}) == []
+    assert judged({family: {"": nothing} for family in real_pair.RIVALS}) == []
 
 
 def test_a_draft_that_is_too_unsure_is_seen() -> None:
