@@ -88,8 +88,7 @@ class Raised(NamedTuple):
 
     text: Int[Tensor, "B L"]
     lengths: Int[Tensor, " B"]
-    plausible: int
-    prior_weights: Sequence[float]
+    prior: ngrams.Prior
 
 
 class Spending(NamedTuple):
@@ -315,7 +314,6 @@ def _plan(plan: Layered) -> _Plan:
 def _ngrams(raised: Raised | None) -> _Ngrams:
     if raised is None:
         return _Ngrams()
-    text, lengths, plausible, weights = raised
-    prior = (ctypes.c_double * len(weights))(*weights)
+    text, lengths, (shortest, weights, plausible) = raised
     of_text = text.data_ptr(), text.stride(0), text.shape[1], lengths.data_ptr()
-    return _Ngrams(*of_text, plausible, prior, ngrams.SHORTEST, len(weights))
+    return _Ngrams(*of_text, plausible, ngrams.in_c(weights), shortest, len(weights))

@@ -6,11 +6,19 @@
 
 #define MOST_KINDS 8 /* lengths of contexts */
 
-/* A token that followed, and how often it did behind a context of each length. */
+/* A token that followed, how often it did behind a context of each length, and its place among the numbers. */
 typedef struct {
     int64_t token;
-    long times[MOST_KINDS];
+    long times[MOST_KINDS], place;
 } follower;
+
+/* Followers of one context, and the number of each one more than it is, hashed by its token; 0 for none. most: a power
+   of two, more than there can be followers. */
+typedef struct {
+    follower *found;
+    int32_t *number;
+    long count, most;
+} followers;
 
 /* The last `longest` tokens of a path, its end first: up the tree to below the root, then back through the text, whose
    last token is the root. Returns how many there are. */
@@ -22,21 +30,31 @@ static long read_context(const int64_t *token, const int64_t *parent, int64_t sl
     return found;
 }
 
-/* Count what followed the context in the text. places: how often a context of each length was there, and went on.
-   Returns the number of followers. */
-static long count_followers(const int64_t *text, long length, const int64_t *context, long known, long shortest,
-                            long kinds, long *places, follower *found) {
-    long followers = 0;
+/* The follower of this token, a new one if need be. */
+static follower *follower_of(followers *all, int64_t token) {
+    long place = (long)((uint64_t)token * 0x9e3779b97f4a7c15u >> 32) & (all->most - 1);
+    for (; all->number[place]; place = (place + 1) & (all->most - 1))
+        if (all->found[all->number[place] - 1].token == token) return all->found + all->number[place] - 1;
+    all->found[all->count] = (follower){.token = token, .place = place};
+    all->number[place] = (int32_t)++all->count;
+    return all->found + all->count - 1;
+}
+
+static void forget(followers *all) {
+    while (all->count) all->number[all->found[--all->count].place] = 0;
+}
+
+/* Count what followed the context in the text. places: how often a context of each length was there, and went on. */
+static void count_followers(const int64_t *text, long length, const int64_t *context, long known, long shortest,
+                            long kinds, long *places, followers *all) {
     for (long n = 0; n < kinds; n++) places[n] = 0;
     for (long end = shortest - 1; known >= shortest && end < length - 1; end++) {
-        long same = 0, which = 0;
+        long same = 0;
         while (same < known && same <= end && text[end - same] == context[same]) same++;
         if (same < shortest) continue;
-        while (which < followers && found[which].token != text[end + 1]) which++;
-        if (which == followers) found[followers++] = (follower){.token = text[end + 1]};
-        for (long n = 0; n <= same - shortest; n++) places[n]++, found[which].times[n]++;
+        follower *next = follower_of(all, text[end + 1]);
+        for (long n = 0; n <= same - shortest; n++) places[n]++, next->times[n]++;
     }
-    return followers;
 }
 
 /* Tokens that logits are of: `count` in rising order, NULL for all, then the `own` of each text (-1: none). */
@@ -90,19 +108,20 @@ static double log_add(double a, double b) {
 
 /* Raise the logits of `count` slots, row after row of a vocabulary, in place: slot[s] of tree row[s]. text: `stride`
    tokens from one to the next; trees of `size` slots. A token is raised if fewer than `plausible` come before it. prior:
-   a weight for each of `kinds` lengths of a context, from `shortest` on. room: for as many followers as the longest text
-   has tokens. */
+   a weight for each of `kinds` lengths of a context, from `shortest` on. all: none yet, with room for as many as the
+   longest text has tokens. */
 static void raise_all(const int64_t *text, long stride, const int64_t *lengths, const int64_t *token,
                       const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
                       float *logits, const vocabulary *v, long plausible, const double *prior, long shortest,
-                      long kinds, follower *room) {
+                      long kinds, followers *all) {
+    follower *found = all->found;
     for (long s = 0; s < count; s++) {
         const int64_t *own = text + row[s] * stride;
         int64_t context[shortest + kinds - 1];
         long places[kinds], first = row[s] * size, length = lengths[row[s]];
         long known = read_context(token + first, parent + first, slot[s] < 0 ? 0 : slot[s], own, length,
                                   shortest + kinds - 1, context);
-        long followers = count_followers(own, length, context, known, shortest, kinds, places, room);
+        count_followers(own, length, context, known, shortest, kinds, places, all);
         double left = 1, weight[kinds]; /* what longer contexts leave to shorter ones; of a place of each length */
         for (long n = kinds - 1; n >= 0; n--) {
             weight[n] = left / (places[n] + prior[n]);
@@ -113,19 +132,20 @@ static void raise_all(const int64_t *text, long stride, const int64_t *lengths, 
         float *x = logits + s * (v->count + v->own);
         long named = v->count; /* of this text's vocabulary: a sum must not depend on what other texts have */
         while (named < v->count + v->own && v->of_text[row[s] * v->own + named - v->count] >= 0) named++;
-        long raised = 0;
-        for (long f = 0; f < followers; f++) {
-            long place = place_of(room[f].token, v, row[s]);
+        long raised = 0, counted = all->count;
+        forget(all);
+        for (long f = 0; f < counted; f++) {
+            long place = place_of(found[f].token, v, row[s]);
             if (place < 0 || !(x[place] > -INFINITE)) continue;
             if (plausible < named && before(x, named, place) >= plausible) continue;
-            room[raised] = room[f];
-            room[raised++].token = place;
+            found[raised] = found[f];
+            found[raised++].token = place;
         }
         double norm = raised ? log_sum_exp(x, named) : 0;
         for (long f = 0; f < raised; f++) {
             double share = 0;
-            for (long n = 0; n < kinds; n++) share += room[f].times[n] * weight[n];
-            float *y = x + room[f].token;
+            for (long n = 0; n < kinds; n++) share += found[f].times[n] * weight[n];
+            float *y = x + found[f].token;
             *y = (float)log_add(*y, norm + __builtin_log(share / left));
         }
     }
@@ -137,10 +157,13 @@ int raise_followers(const int64_t *text, long stride, long longest, const int64_
                     float *logits, long count_of_ids, const int64_t *ids, const int64_t *own_ids, long own,
                     long plausible, const double *prior, long shortest, long kinds) {
     vocabulary v = {ids, own_ids, count_of_ids, own};
-    follower *room = malloc(longest * sizeof *room);
-    if (!room || kinds > MOST_KINDS) return 1;
-    raise_all(text, stride, lengths, token, parent, size, row, slot, count, logits, &v, plausible, prior, shortest, kinds,
-              room);
-    free(room);
-    return 0;
+    long most = 2;
+    while (most < 2 * longest) most *= 2;
+    followers all = {malloc(longest * sizeof *all.found), calloc(most, sizeof *all.number), 0, most};
+    int failed = !all.found || !all.number || kinds > MOST_KINDS;
+    if (!failed)
+        raise_all(text, stride, lengths, token, parent, size, row, slot, count, logits, &v, plausible, prior, shortest,
+                  kinds, &all);
+    free(all.found), free(all.number);
+    return failed;
 }

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from c2t.kernels.compiled import changeable, library
 
-SHORTEST, LONGEST = 2, 4  # tokens of an n-gram's context
 BEFORE = -1  # in place of the tokens before the text
 NOTHING = -2  # in place of a token: unlike any, and unlike the beginning of the text
 
@@ -26,6 +25,21 @@ class Paths(NamedTuple):
     lengths: Int[Tensor, " B"]
     token: Int[Tensor, "B n"]
     parent: Int[Tensor, "B n"]
+
+
+class Prior(NamedTuple):
+    """How much a draft is trusted against counts: it weighs as much as weights[i] places in the text for contexts of
+    shortest + i tokens, the longest of `longest`. plausible: only so many of the draft's most probable tokens are
+    raised; None: all."""
+
+    shortest: int
+    weights: tuple[float, ...]
+    plausible: int | None
+
+    @property
+    def longest(self) -> int:
+        """Return the tokens of the longest context."""
+        return self.shortest + len(self.weights) - 1
 
 
 @cache
@@ -55,11 +69,10 @@ def raise_followers(
     logits: Float[Tensor, "*S w"],
     ids: Int[Tensor, " v"] | None,
     own: Int[Tensor, "B E"] | None,
-    plausible: int,
-    prior_weights: Sequence[float],
+    prior: Prior,
 ) -> None:
-    """Do `mix` in C for the `plausible` most probable tokens of slot[s] of tree row[s]: change their logits in place,
-    so that their softmax is the mixture.
+    """Do `mix` in C for slot[s] of tree row[s]: change the logits of plausible tokens in place, so that their softmax
+    is the mixture.
 
     ids: the tokens that the logits are of, in rising order; None for all. own: those of each text, behind them."""
     text, (lengths, token, parent), slot = paths.text, (part.contiguous() for part in paths[1:]), slot.contiguous()
@@ -68,10 +81,16 @@ def raise_followers(
         *(text.data_ptr(), text.stride(0), text.shape[1], lengths.data_ptr()),
         *(token.data_ptr(), parent.data_ptr(), token.shape[1], row.data_ptr(), slot.data_ptr(), len(slot)),
         *(logits.data_ptr(), logits.shape[-1] - more, None if ids is None else ids.data_ptr(), of_texts, more),
-        *(plausible, (ctypes.c_double * len(prior_weights))(*prior_weights), SHORTEST, len(prior_weights)),
+        *(logits.shape[-1] if prior.plausible is None else prior.plausible, in_c(prior.weights)),
+        *(prior.shortest, len(prior.weights)),
     )
     if failed:
         raise MemoryError(f"no memory to count what follows in a text of {text.shape[1]} tokens")
+
+
+def in_c(weights: Sequence[float]) -> ctypes.Array:
+    """Return weights as C reads them."""
+    return (ctypes.c_double * len(weights))(*weights)
 
 
 def mix(
@@ -79,51 +98,51 @@ def mix(
     slots: Int[Tensor, "B F"],
     tokens: Int[Tensor, "B F K"],
     log_probs: Float[Tensor, "B F K"],
-    prior_weights: Sequence[float],
+    prior: Prior,
 ) -> tuple[Float[Tensor, "B F K"], Float[Tensor, "B F 1"]]:
     """Return new log scores of these tokens after these slots (-1: any), and the log-factor for the probabilities of
     all other tokens.
 
     If the last n tokens of a slot's path occur N times earlier in the text, c of them before the token x, the
-    probability p of x becomes (c + d p) / (N + d), where d is the prior weight of n. This is applied for n = SHORTEST,
-    then to that result for n one larger, up to LONGEST. A token of probability 0 keeps it.
+    probability p of x becomes (c + d p) / (N + d), where d is the prior's weight of n. This is applied for its shortest
+    n, then to that result for n one larger, up to its longest. A token of probability 0 keeps it.
     """
-    copied, kept = _copies(paths, slots, torch.tensor(prior_weights, dtype=log_probs.dtype, device=log_probs.device))
+    copied, kept = _copies(paths, slots, prior, log_probs)
     share = ((tokens[..., None] == paths.text.roll(-1, 1)[:, None, None]) * copied[:, :, None]).sum(-1)
     scores = torch.logaddexp(log_probs + kept.log(), share.log())
     return scores.where(log_probs > float("-inf"), log_probs), kept.log()
 
 
 def mix_all(
-    paths: Paths, slots: Int[Tensor, "B F"], log_probs: Float[Tensor, "B F V"], prior_weights: Sequence[float]
+    paths: Paths, slots: Int[Tensor, "B F"], log_probs: Float[Tensor, "B F V"], prior: Prior
 ) -> Float[Tensor, "B F V"]:
     """Return `mix` of the whole vocabulary, as log-scores: a token of probability 0 keeps it."""
-    copied, kept = _copies(paths, slots, torch.tensor(prior_weights, dtype=log_probs.dtype, device=log_probs.device))
+    copied, kept = _copies(paths, slots, prior, log_probs)
     following = paths.text.roll(-1, 1)[:, None].expand_as(copied)
     share = torch.zeros_like(log_probs).scatter_add(2, following, copied)
     return torch.logaddexp(log_probs + kept.log(), share.log()).where(log_probs > float("-inf"), log_probs)
 
 
 def _copies(
-    paths: Paths, slots: Int[Tensor, "B F"], prior_weights: Float[Tensor, " N"]
+    paths: Paths, slots: Int[Tensor, "B F"], prior: Prior, like: Float[Tensor, "..."]
 ) -> tuple[Float[Tensor, "B F L"], Float[Tensor, "B F 1"]]:
     """Return the probability that goes to the token after each place of the text, and the factor left to the
-    draft's."""
-    text = paths.text
+    draft's, in the dtype of `like`."""
+    text, weights = paths.text, torch.tensor(prior.weights, dtype=like.dtype, device=like.device)
     places = torch.arange(text.shape[1], device=text.device)
-    behind = torch.stack([text.roll(back, 1).masked_fill(places < back, NOTHING) for back in range(LONGEST)], 1)
+    behind = torch.stack([text.roll(back, 1).masked_fill(places < back, NOTHING) for back in range(prior.longest)], 1)
     behind = behind.masked_fill((places >= (paths.lengths - 1)[:, None])[:, None], NOTHING)
-    same = (behind[:, None] == _context(paths, slots)[..., None]).to(prior_weights.dtype)
-    fits = same.cumprod(2)[:, :, SHORTEST - 1 :]
-    weight = 1 / (fits.sum(3) + prior_weights)
+    same = (behind[:, None] == _context(paths, slots, prior.longest)[..., None]).to(like.dtype)
+    fits = same.cumprod(2)[:, :, prior.shortest - 1 :]
+    weight = 1 / (fits.sum(3) + weights)
     # A longer context's counts leave that much of what the shorter ones said.
-    left = (weight * prior_weights).flip(2).cumprod(2).flip(2)
+    left = (weight * weights).flip(2).cumprod(2).flip(2)
     copied = (fits * (weight * torch.nn.functional.pad(left[..., 1:], (0, 1), value=1.0))[..., None]).sum(2)
     return copied, left[..., :1]
 
 
-def _context(paths: Paths, slots: Int[Tensor, "B F"]) -> Int[Tensor, "B F N"]:
-    """Return the last LONGEST tokens up to each slot, its own first; BEFORE before the beginning of the text.
+def _context(paths: Paths, slots: Int[Tensor, "B F"], longest: int) -> Int[Tensor, "B F N"]:
+    """Return the last `longest` tokens up to each slot, its own first; BEFORE before the beginning of the text.
 
     A beginning mark, the text and the tree stand in one row of tokens, with each one's predecessor.
     """
@@ -132,7 +151,7 @@ def _context(paths: Paths, slots: Int[Tensor, "B F"]) -> Int[Tensor, "B F N"]:
     before = (torch.arange(size, device=token.device) - 1).clamp(min=0).expand(len(token), -1)
     under_root = torch.where(paths.parent < 0, paths.lengths[:, None] - 1, size + paths.parent)
     before, place, places = torch.cat([before, under_root], 1), size + slots.clamp(min=0), []
-    for _ in range(LONGEST):
+    for _ in range(longest):
         places.append(place)
         place = before.gather(1, place)
-    return token.gather(1, torch.cat(places, 1)).unflatten(1, (LONGEST, -1)).mT
+    return token.gather(1, torch.cat(places, 1)).unflatten(1, (longest, -1)).mT

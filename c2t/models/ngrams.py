@@ -6,6 +6,7 @@ counts. It costs no forward and serves every policy.
 
 from dataclasses import dataclass
 from numbers import Real
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +15,7 @@ from torch import Tensor
 from c2t.errors import InputError
 from c2t.kernels.draft_phase import Raised, Spending
 from c2t.kernels.layered import Layered
-from c2t.kernels.ngrams import LONGEST, SHORTEST, Paths, mix, mix_all, raise_followers, serves
+from c2t.kernels.ngrams import Paths, Prior, mix, mix_all, raise_followers, serves
 from c2t.models.block import BlockDraft
 from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft import DraftSession, WrappedSession
@@ -28,10 +29,35 @@ from c2t.protocols import Grown, NextTokenDistributions, Root, grown_by
 from c2t.ragged import whole
 from c2t.tree import Tree
 
-SOONER = 4.0  # the draft's weight is divided by this for each further token of the context
-PLAUSIBLE = 20  # most probable tokens of the draft that counts may raise; others are rarely right, however frequent
 PRIOR_WEIGHTS = (1e-3, 1e6)  # beyond them float32 has no room, and no draft needs it
-LOOKUP_WEIGHT = 4.0  # prior weight of `lookup`, chosen on smollm2's harvest prompts (docs/LOG.md)
+
+
+class Mixing(NamedTuple):
+    """How counts are mixed into a kind of draft, chosen on smollm2's harvest prompts (docs/LOG.md).
+
+    prior_weight: number of places in the text that weigh as much as the draft, for the shortest context. sooner: it is
+    divided by this for each further token of the context. shortest, longest: tokens of a context. plausible: most
+    probable tokens of the draft that counts may raise; None: all.
+    """
+
+    prior_weight: float
+    sooner: float
+    shortest: int
+    longest: int
+    plausible: int | None
+
+    def prior(self, prior_weight: float) -> Prior:
+        """Return what the draft weighs against counts, with this weight for the shortest context."""
+        longer = range(self.longest - self.shortest + 1)
+        return Prior(self.shortest, tuple(prior_weight / self.sooner**more for more in longer), self.plausible)
+
+
+# A draft that reads the path knows what fits: other tokens than its best ones are rarely right, however frequent, and
+# what followed a single token says nothing new.
+READING = Mixing(32.0, 4.0, 2, 4, 20)
+# A parallel draft's distributions say nothing of the path, so that what followed even one token is news.
+PARALLEL = Mixing(16.0, 2.0, 1, 5, None)
+ALONE = Mixing(4.0, 4.0, 2, 4, None)  # there is nothing else: `lookup`
 
 
 @dataclass(frozen=True)
@@ -39,10 +65,10 @@ class NgramDraft:
     """Draft `draft`, mixed with the n-grams of the text itself.
 
     If the last n tokens occur N times earlier in the text, c of them before the token x, the probability p of x becomes
-    (c + d p) / (N + d) with d = prior_weight / SOONER^(n - SHORTEST). This is applied first for n = SHORTEST, then to
-    that result for n one larger, up to LONGEST. Counts of tokens that are not among the draft's `plausible` most
-    probable ones are left out (None: of none), and the rest is normalised. prior_weight: number of places in the text
-    that weigh as much as the draft; InputError outside of PRIOR_WEIGHTS.
+    (c + d p) / (N + d), where d is the prior's weight of n. This is applied first for the shortest n, then to that
+    result for n one larger, up to the longest. Counts of tokens that are not plausible are left out, and the rest is
+    normalised. `mixing` says which n, weights and tokens these are. prior_weight: the weight of the shortest n (None:
+    as `mixing` has it); InputError outside of PRIOR_WEIGHTS.
     """
 
     draft: (
@@ -55,11 +81,21 @@ class NgramDraft:
         | HydraDraft
         | EvenDraft
     )
-    prior_weight: float = 32.0
-    plausible: int | None = PLAUSIBLE
+    prior_weight: float | None = None
 
     def __post_init__(self):
+        if self.prior_weight is None:
+            # Frozen dataclasses have no other way to a default that depends on another field.
+            object.__setattr__(self, "prior_weight", self.mixing.prior_weight)
         check_prior_weight(self.prior_weight)
+
+    @property
+    def mixing(self) -> Mixing:
+        """The way of mixing that goes with the kind of draft."""
+        inner = self.draft.draft if isinstance(self.draft, ConditionedDraft | HydraDraft) else self.draft
+        if isinstance(inner, EvenDraft):
+            return ALONE
+        return PARALLEL if isinstance(inner, MedusaDraft | PublishedMedusaDraft | BlockDraft) else READING
 
     @property
     def hidden_size(self) -> int:
@@ -67,15 +103,15 @@ class NgramDraft:
 
     def session(self) -> "NgramSession":
         """Return a new session for one generation."""
-        return NgramSession(self.draft.session(), self.prior_weight, self.plausible)
+        return NgramSession(self.draft.session(), self.mixing.prior(self.prior_weight))
 
 
-def lookup(vocabulary: int, dtype: torch.dtype, prior_weight: float = LOOKUP_WEIGHT) -> NgramDraft:
+def lookup(vocabulary: int, dtype: torch.dtype, prior_weight: float | None = None) -> NgramDraft:
     """Return a draft without a model, for a target of so many tokens and this dtype: prompt lookup decoding (Saxena,
     2023), as distributions. What followed the last tokens earlier in the text is all that it knows; a context that was
     there several times has several continuations, so that it gives trees."""
     even = EvenDraft(vocabulary, torch.float64 if dtype == torch.float64 else torch.float32)
-    return NgramDraft(even, prior_weight, plausible=None)
+    return NgramDraft(even, prior_weight)
 
 
 def check_prior_weight(prior_weight: float) -> None:
@@ -88,10 +124,9 @@ def check_prior_weight(prior_weight: float) -> None:
 class NgramSession(WrappedSession):
     """Session of the inner draft, and the committed text with the root: text[r, :lengths[r]]."""
 
-    def __init__(self, draft: DraftSession, prior_weight: float, plausible: int | None = PLAUSIBLE):
+    def __init__(self, draft: DraftSession, prior: Prior):
         super().__init__(draft)
-        self.plausible = plausible
-        self.prior_weights = [prior_weight / SOONER**longer for longer in range(LONGEST - SHORTEST + 1)]
+        self.prior = prior
         self.text: Int[Tensor, "B L"] | None = None
         self.lengths: Int[Tensor, " B"] | None = None
 
@@ -115,24 +150,23 @@ class NgramSession(WrappedSession):
             real = rows.rows or whole(*slots.shape, slots.device)
             drafted = rows.vocabulary
             ids, own = (drafted.tokens, drafted.own) if drafted else (None, None)
-            plausible = rows.drafted.shape[-1] if self.plausible is None else self.plausible
-            raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, own, plausible, self.prior_weights)
+            raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, own, self.prior)
             return rows
-        if self.plausible is None:
-            return NextTokenDistributions(mix_all(paths, slots, rows.log_probs, self.prior_weights), rows.hidden)
+        if self.prior.plausible is None:
+            return NextTokenDistributions(mix_all(paths, slots, rows.log_probs, self.prior), rows.hidden)
 
         def mixed(tokens: Int[Tensor, "B F K"], log_probs: Float[Tensor, "B F K"]) -> tuple[Tensor, Tensor]:
-            return mix(paths, slots, tokens, log_probs, self.prior_weights)
+            return mix(paths, slots, tokens, log_probs, self.prior)
 
-        return rows.rescored(self.plausible, mixed)
+        return rows.rescored(self.prior.plausible, mixed)
 
     def grow_by(
         self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
     ) -> Grown | None:
         """See `DraftSession.grow_by`."""
-        if raised is not None or self.plausible is None:  # the draft of this session's is mixed already
+        if raised is not None or self.prior.plausible is None:  # the draft of this session's is mixed already
             return None
-        own = Raised(self.text, self.lengths.contiguous(), self.plausible, self.prior_weights)
+        own = Raised(self.text, self.lengths.contiguous(), self.prior)
         return grown_by(self.draft, plan, root, spending, own)
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
@@ -26,7 +26,7 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.models.hydra import HydraDraft, HydraHead
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.medusa import MedusaDraft, MedusaHead
-from c2t.models.ngrams import LOOKUP_WEIGHT, NgramDraft, check_prior_weight, lookup
+from c2t.models.ngrams import NgramDraft, check_prior_weight, lookup
 from c2t.models.packed_llama import PackedLlama
 from c2t.models.published_medusa import PICKLED, PublishedMedusaDraft, is_published, load_heads
 from c2t.models.scaled import ScaledDraft
@@ -140,7 +140,7 @@ def load_pair(
     """
     if pair is None and target is None:
         pair = checkpoints.DEFAULT_PAIR
-    draft, prior_weight = _split(draft)
+    draft, ngrams = _split(draft)
     draft, fit = _split_fit(draft)
     draft, taps = _split_taps(draft)
     if draft is not None and not str(draft):
@@ -170,7 +170,7 @@ def load_pair(
         loaded = _head_draft(folder, target_model, taps, rounded)
         _check_trained_for(folder, Path(target_place))
     elif looks_up:
-        loaded = _lookup(target_model, prior_weight)
+        loaded = _lookup(target_model, ngrams)
     elif taps is not None:
         raise _no_taps(folder)
     else:
@@ -193,16 +193,17 @@ def load_pair(
     name = pair or Path(target_place).name
     template = published.template if published else "chat" * bool(tokenizer.chat_template)
     found = Pair(name, target_model, loaded, tokenizer, template, sources, rounded)
-    return found if prior_weight is None or looks_up else with_ngrams(found, prior_weight)
+    return found if ngrams is None or looks_up else with_ngrams(found, ngrams.prior_weight)
 
 
-def with_ngrams(pair: Pair, prior_weight: float = NgramDraft.prior_weight) -> Pair:
-    """Return the pair with its draft mixed with the text's n-grams; InputError if it is already."""
+def with_ngrams(pair: Pair, prior_weight: float | None = None) -> Pair:
+    """Return the pair with its draft mixed with the text's n-grams, by default with the draft's usual prior weight;
+    InputError if it is already."""
     if isinstance(pair.draft, NgramDraft):
         raise InputError(f"the draft of {pair.name} has {NGRAMS} already")
-    source, mark = pair.sources["draft"]
-    mixed = {"draft": (f"{source}{NGRAMS}={prior_weight:g}", f"{mark}{NGRAMS}={prior_weight:g}")}
-    return replace(pair, draft=NgramDraft(pair.draft, prior_weight), sources={**pair.sources, **mixed})
+    draft = NgramDraft(pair.draft, prior_weight)
+    source, mark = (f"{each}{NGRAMS}={draft.prior_weight:g}" for each in pair.sources["draft"])
+    return replace(pair, draft=draft, sources={**pair.sources, "draft": (source, mark)})
 
 
 def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = False) -> AnyDraft:
@@ -211,9 +212,9 @@ def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = Fals
     draft: a folder, a Hub id, or the name of a pair for its usual one, with endings as in `load_pair`.
     InputError for one that cannot be loaded or belongs to another target.
     """
-    place, taps, fit, prior_weight = _parts(draft)
+    place, taps, fit, ngrams = _parts(draft)
     if place == LOOKUP:
-        return _lookup(target, prior_weight)
+        return _lookup(target, ngrams)
     folder = fetch(place)
     if kind_of(folder) == "head":
         loaded = _head_draft(folder, target, taps)
@@ -225,7 +226,7 @@ def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = Fals
         loaded = DraftLM(model)
     if fit is not None:
         loaded = _conditioned(loaded, fit, folder, target)
-    return loaded if prior_weight is None else NgramDraft(loaded, prior_weight)
+    return loaded if ngrams is None else NgramDraft(loaded, ngrams.prior_weight)
 
 
 def check_draft(draft: str | Path) -> None:
@@ -233,15 +234,21 @@ def check_draft(draft: str | Path) -> None:
     _parts(draft)
 
 
-def _parts(draft: str | Path) -> tuple[Path | str, tuple[int, ...] | None, str | None, float | None]:
+class _Ngrams(NamedTuple):
+    """N-grams that a draft's name asks for. prior_weight: None for the usual one."""
+
+    prior_weight: float | None
+
+
+def _parts(draft: str | Path) -> tuple[Path | str, tuple[int, ...] | None, str | None, _Ngrams | None]:
     """Return a draft's folder or Hub id, its taps (None: its config's), which of FITS conditions it (None: none), and
-    the prior weight of its n-grams (None: no n-grams)."""
-    reference, prior_weight = _split(draft)
+    its n-grams (None: none)."""
+    reference, ngrams = _split(draft)
     reference, fit = _split_fit(reference)
     reference, taps = _split_taps(reference)
     if _looks_up(reference, fit, taps):
-        return LOOKUP, None, None, prior_weight
-    return checkpoints.resolve("" if reference is None else reference, "draft"), taps, fit, prior_weight
+        return LOOKUP, None, None, ngrams
+    return checkpoints.resolve("" if reference is None else reference, "draft"), taps, fit, ngrams
 
 
 def _looks_up(draft: str | Path | None, fit: str | None, taps: tuple[int, ...] | None) -> bool:
@@ -253,10 +260,10 @@ def _looks_up(draft: str | Path | None, fit: str | None, taps: tuple[int, ...] |
     return True
 
 
-def _lookup(target: Target, prior_weight: float | None) -> NgramDraft:
-    """Return the draft without a model for this target, with its usual prior weight where none is given."""
-    dtype = target.embed_tokens.weight.dtype
-    return lookup(target.config.vocab_size, dtype, LOOKUP_WEIGHT if prior_weight is None else prior_weight)
+def _lookup(target: Target, ngrams: _Ngrams | None) -> NgramDraft:
+    """Return the draft without a model for this target."""
+    weight = None if ngrams is None else ngrams.prior_weight
+    return lookup(target.config.vocab_size, target.embed_tokens.weight.dtype, weight)
 
 
 def _no_taps(folder: Path) -> InputError:
@@ -349,20 +356,20 @@ def _check_trained_for(head: Path, target: Path) -> None:
         )
 
 
-def _split(draft: str | Path | None) -> tuple[str | Path | None, float | None]:
-    """Split "+ngrams=WEIGHT" from a draft's end; return the draft (None: the pair's usual one) and the prior weight
-    (None: no n-grams)."""
+def _split(draft: str | Path | None) -> tuple[str | Path | None, _Ngrams | None]:
+    """Split "+ngrams=WEIGHT" from a draft's end; return the draft (None: the pair's usual one) and its n-grams (None:
+    none)."""
     found = re.fullmatch(rf"(.*){re.escape(NGRAMS)}(?:=([^/]*))?", str(draft or ""), re.DOTALL)
     if not found:
         return draft, None
     name, prior_weight = found[1] and type(draft)(found[1]), found[2]
     try:
-        usual = LOOKUP_WEIGHT if str(name) == LOOKUP else NgramDraft.prior_weight
-        prior_weight = usual if prior_weight is None else float(prior_weight)
+        prior_weight = None if prior_weight is None else float(prior_weight)
     except ValueError as error:
         raise InputError(f"draft = {draft}: write {NGRAMS}, or {NGRAMS}=WEIGHT with a number") from error
-    check_prior_weight(prior_weight)
-    return name or None, prior_weight
+    if prior_weight is not None:
+        check_prior_weight(prior_weight)
+    return name or None, _Ngrams(prior_weight)
 
 
 def _split_fit(draft: str | Path | None) -> tuple[str | Path | None, str | None]:

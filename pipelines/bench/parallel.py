@@ -32,8 +32,8 @@ from pipelines.options import PairName
 COMMAND, PLAIN = "bench parallel", "plain"
 CHOICE_PROMPTS = 12
 DRAFTS = (
-    *("eagle", "eagle" + NGRAMS, "eagle3", "medusa", "medusa" + BIGRAMS, "medusa" + FIT, "medusa" + FIT + NGRAMS),
-    *("medusa" + HYDRA, "block", "block" + BIGRAMS),
+    *("eagle", "eagle" + NGRAMS, "eagle3", "medusa", "medusa" + NGRAMS, "medusa" + BIGRAMS, "medusa" + FIT),
+    *("medusa" + FIT + NGRAMS, "medusa" + HYDRA, "block", "block" + NGRAMS, "block" + BIGRAMS),
 )
 # EAGLE-2's trees, the most probable nodes (DDTree's trees, with CaDDTree's stop behind them), and thresholds.
 TREES = (

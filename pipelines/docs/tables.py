@@ -340,7 +340,7 @@ def settings(policy: type) -> str:
 def parallel() -> str:
     """Return what conditioning a parallel draft saves: gamma of each draft's best tree, and ratios at equal tau."""
     fit, copying = "medusa+fit", "medusa+fit+ngrams"
-    rivals = ("all on marginals", "medusa+bigrams", "medusa+hydra", "eagle")
+    rivals = ("all on marginals", "medusa+ngrams", "medusa+bigrams", "medusa+hydra", "eagle")
     ratios = [(fit, rival) for rival in rivals] + [(copying, "all training-free")]
     rows, notes = [], {}
     for line in lines("gain-parallel.jsonl"):
@@ -358,8 +358,9 @@ def parallel() -> str:
             shown = ("" if row is None else interval(Interval(*row["ratio"])) for row in there)
             rows.append([where, f"{tau:g}", *("" if gamma is None else f"{gamma:.1f}" for gamma in gammas), *shown])
             where, notes[line["configuration"]["temperature"]] = "", by_prompt(line)
-    columns = ("texts", "tau", "`+fit`", "marginals", "`+bigrams`", "`+hydra`", "`eagle`", "`+fit+ngrams`")
-    columns += ("fit / marginals", "fit / bigrams", "fit / hydra", "fit / `eagle`", "fit, n-grams / all training-free")
+    columns = ("texts", "tau", "`+fit`", "marginals", "`+ngrams`", "`+bigrams`", "`+hydra`", "`eagle`", "`+fit+ngrams`")
+    columns += ("fit / marginals", "fit / n-grams", "fit / bigrams", "fit / hydra", "fit / `eagle`")
+    columns += ("fit, n-grams / all training-free",)
     return table(columns, rows, "\n".join(notes.values()))
 
 

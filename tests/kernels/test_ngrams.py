@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from c2t.kernels.ngrams import Paths, compiled, mix, raise_followers, serves
+from c2t.kernels.ngrams import Paths, Prior, compiled, mix, mix_all, raise_followers, serves
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.ragged import Ragged
 from c2t.tree import Tree
 
-ROWS, TOKENS, PLAUSIBLE = 5, 4, 6  # few tokens, so that long contexts are found too
+ROWS, TOKENS = 5, 4  # few tokens, so that long contexts are found too
 IDS = torch.tensor([*range(1, TOKENS), *range(40, 90)])  # of the draft's vocabulary; texts have token 0 too
-PRIOR_WEIGHTS = [8.0, 2.0, 0.5]
+READING = Prior(2, (8.0, 2.0, 0.5), 6)
+PARALLEL = Prior(1, (8.0, 4.0, 2.0, 1.0, 0.5), None)
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C kernels here")
 
 
@@ -44,10 +45,17 @@ def level(seed: int, longest: int = 60) -> Level:
     return Level(Paths(text, lengths, tree.token, tree.parent), slots, logits)
 
 
-def in_c(paths: Paths, slots: Tensor, logits: Tensor, ids: Tensor | None = IDS, own: Tensor | None = None) -> Tensor:
+def in_c(
+    paths: Paths,
+    slots: Tensor,
+    logits: Tensor,
+    ids: Tensor | None = IDS,
+    own: Tensor | None = None,
+    prior: Prior = READING,
+) -> Tensor:
     changed, rows = logits.clone(), Ragged.of(slots >= 0)
     assert serves(changed)
-    raise_followers(paths, rows.row, rows.take(slots), changed, ids, own, PLAUSIBLE, PRIOR_WEIGHTS)
+    raise_followers(paths, rows.row, rows.take(slots), changed, ids, own, prior)
     return changed
 
 
@@ -56,7 +64,7 @@ def in_torch(
 ) -> Tensor:
     known = None if ids is None else DraftVocabulary(ids, 100, own)
     old = NextTokenDistributions(logits.double(), None, known, Ragged.of(slots >= 0))
-    return old.rescored(PLAUSIBLE, lambda *top: mix(paths, slots, *top, PRIOR_WEIGHTS)).drafted
+    return old.rescored(READING.plausible, lambda *top: mix(paths, slots, *top, READING)).drafted
 
 
 @pytest.mark.parametrize("ids", [IDS, None], ids=["part of the vocabulary", "all of it"])
@@ -69,6 +77,28 @@ def test_distributions_are_those_of_torch(longest: int, ids: Tensor | None) -> N
         torch.testing.assert_close(found.softmax(1), wanted.softmax(1).float(), rtol=1e-5, atol=1e-9)
         changed += int((found != logits).any(1).sum())
     assert changed >= (3 if longest == 8 else 30)
+
+
+@pytest.mark.parametrize("ids", [IDS, None], ids=["part of the vocabulary", "all of it"])
+def test_all_tokens_may_be_raised_behind_one_token(ids: Tensor | None) -> None:
+    """Those that only a text has, too; a text of one token has no followers, and a long one has some of them often."""
+    own = None if ids is None else torch.tensor([[95, 0], [0, -1], [-1, -1], [0, 96], [97, -1]])
+    changed = 0
+    for seed in range(10):
+        paths, slots, logits = level(seed, (1, 8, 60, 300)[seed % 4])
+        rows = Ragged.of(slots >= 0)
+        if own is not None:
+            theirs = torch.randn(len(logits), 2).mul(3).masked_fill(own[rows.row] < 0, float("-inf"))
+            logits = torch.cat([logits, theirs], 1)
+        known = None if ids is None else DraftVocabulary(ids, 100, own)
+        found = in_c(paths, slots, logits, ids, own, PARALLEL)
+        mine = NextTokenDistributions(found.double(), None, known, rows).log_probs
+        alone = NextTokenDistributions(logits.double(), None, known, rows).log_probs
+        wanted = mix_all(paths, slots, alone, PARALLEL).log_softmax(-1)
+        real = slots >= 0
+        torch.testing.assert_close(mine[real].exp(), wanted[real].exp(), rtol=1e-5, atol=1e-9)
+        changed += int((found != logits).any(1).sum())
+    assert changed >= 100
 
 
 def test_tokens_that_only_a_text_has_are_raised_in_it() -> None:

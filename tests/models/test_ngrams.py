@@ -9,8 +9,11 @@ from torch import Tensor
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import cut, generate
 from c2t.errors import InputError
+from c2t.kernels.ngrams import Prior
+from c2t.models.bigrams import Bigrams
+from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft import DraftSession
-from c2t.models.ngrams import LONGEST, PLAUSIBLE, SHORTEST, SOONER, NgramDraft, NgramSession, lookup
+from c2t.models.ngrams import ALONE, PARALLEL, READING, NgramDraft, NgramSession, lookup
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
 from c2t.protocols import Draft, NextTokenDistributions
@@ -27,9 +30,9 @@ from tests.test_law import DRAFT, PROMPT, ROWS, SAMPLINGS, TARGET, p_of_bonus, p
 from tests.toys import (
     PROMPTS,
     VOCABULARY,
+    deep_pairs,
     emitted,
     path_of,
-    random_eagle,
     root_of,
     run,
     toy_classifier,
@@ -52,23 +55,27 @@ def reader(drafter: NgramDraft, texts: list[list[int]]) -> NgramSession:
     return session
 
 
-def mixed(log_prob: Tensor, text: list[int], path: list[int], prior_weight: float, count: int = PLAUSIBLE) -> Tensor:
+def mixed(log_prob: Tensor, text: list[int], path: list[int], prior: Prior) -> Tensor:
     """The definition. The plausible are told by logarithms: some processes flush probabilities below 1e-308 to 0."""
+    count = prior.plausible or len(log_prob)
     whole, plausible = text + path, log_prob >= log_prob.sort(descending=True).values[count - 1]
     prob = log_prob.exp()
-    for n in range(SHORTEST, min(LONGEST, len(whole)) + 1):
+    for n, weight in enumerate(prior.weights, prior.shortest):
+        if n > len(whole):
+            break
         behind = [text[i + n] for i in range(len(text) - n) if text[i : i + n] == whole[-n:]]
         count = torch.tensor([float(behind.count(token)) for token in range(len(prob))], dtype=prob.dtype)
-        prob = (count * plausible + prior_weight * prob) / (len(behind) + prior_weight)
-        prior_weight /= SOONER
+        prob = (count * plausible + weight * prob) / (len(behind) + weight)
     return prob / prob.sum()
 
 
 @pytest.mark.parametrize("prior_weight", [0.5, 16.0])
-@pytest.mark.parametrize("name", ["eagle", "same"])
+@pytest.mark.parametrize("name", ["eagle", "same", "medusa"])
 @torch.no_grad()
 def test_distributions_are_mixed_with_counts(name: str, prior_weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, drafted, changed = reader(NgramDraft(toy_drafts()[name], prior_weight), TEXTS), [], 0
+    draft = NgramDraft(toy_drafts().get(name) or deep_pairs()[name][1], prior_weight)
+    prior = draft.mixing.prior(prior_weight)
+    session, drafted, changed = reader(draft, TEXTS), [], 0
     assert isinstance(session, Draft)
     expand = session.draft.expand
     monkeypatch.setattr(session.draft, "expand", lambda *level: drafted.append(expand(*level)) or drafted[-1])
@@ -79,7 +86,7 @@ def test_distributions_are_mixed_with_counts(name: str, prior_weight: float, mon
         for row, text in enumerate(TEXTS):
             for place, slot in enumerate(slots[row].tolist()):
                 alone = drafted[-1].log_probs[row, place]
-                wanted = mixed(alone, text, path_of(tree, row, slot), prior_weight)
+                wanted = mixed(alone, text, path_of(tree, row, slot), prior)
                 assert_same_network(rows.log_probs[row, place].exp(), wanted)
                 changed += bool((alone.exp() - wanted).abs().max() > 1e-6)
         children = torch.tensor([1, 2, 7]).expand(*slots.shape, 3)  # which the texts are made of
@@ -101,7 +108,7 @@ def test_lookup_gives_what_followed_and_all_else_alike(dtype: torch.dtype) -> No
         assert rows.log_probs.dtype == dtype
         for row, text in enumerate(TEXTS):
             for place, slot in enumerate(slots[row].tolist()):
-                wanted = mixed(even.to(dtype), text, path_of(tree, row, slot), 2.0, VOCABULARY)
+                wanted = mixed(even.to(dtype), text, path_of(tree, row, slot), ALONE.prior(2.0))
                 torch.testing.assert_close(rows.log_probs[row, place].exp(), wanted)
         children = torch.tensor([1, 2, 7]).expand(*slots.shape, 3)  # which the texts are made of
         prob = torch.zeros(children.shape, dtype=dtype)
@@ -117,7 +124,7 @@ def test_all_tokens_may_be_counted_around_any_draft() -> None:
     """But for those that it excludes: with C in float32, and without."""
     found = []
     for dtype in (torch.float32, torch.float64):
-        session = NgramSession(Excluding(dtype), 2.0, plausible=None)
+        session = NgramSession(Excluding(dtype), ALONE.prior(2.0))
         text = torch.tensor([TEXTS[0]])
         session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
         rows = session.expand(Tree.root(text[:, -1]), torch.zeros(1, 1, dtype=torch.long))
@@ -161,7 +168,7 @@ def test_no_probability_exceeds_one_and_no_child_its_parent() -> None:
     """Or reranking would keep a node without its parent, even without the root."""
     for last in range(1, 21):
         text = torch.tensor([[*range(last + 9)] * 2 + [*range(last + 1)]])
-        session = NgramSession(Certain(last), prior_weight=32.0)
+        session = NgramSession(Certain(last), READING.prior(32.0))
         session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
         tree = Eagle2(K=3, levels=6, N=5)(session, root_of(last))
         assert tree.depth[0].tolist() == [-1, 0, 1, 2, 3]
@@ -208,12 +215,11 @@ def test_text_follows_the_targets_law(policy) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["eagle", "lookup"])
+@pytest.mark.parametrize("name", ["medusa", "lookup"])
 def test_a_text_that_repeats_itself_is_gone_on_with(name: str) -> None:
     """Whatever a random head says, as long as it does not exclude a token."""
     text = [4, 9, 2, 30, 17] * 3 + [4, 9]
-    eagle = NgramDraft(random_eagle(toy_target()), prior_weight=0.1, plausible=None)
-    drafter = {"eagle": eagle, "lookup": lookup(VOCABULARY, torch.float64)}[name]
+    drafter = {"medusa": NgramDraft(deep_pairs()["medusa"][1], 0.01), "lookup": lookup(VOCABULARY, torch.float64)}[name]
     tree = Eagle2(K=1, levels=7, N=None)(reader(drafter, [text]), root_of(text[-1]))
     assert tree.token[0].tolist() == [9, 2, 30, 17, 4, 9, 2, 30]
 
@@ -231,6 +237,18 @@ def test_replays_are_the_live_run(policy, kind: str) -> None:
     live = list(generate(target, drafter, policy, PROMPTS, max_new_tokens=20, sampling=sampling))
     assert_same(live, replay(drafter, policy, texts, seed=2, temperature=0.4))
     assert_same(live, visited(replay_all(drafter, policy, texts, seed=2, temperature=0.4)))
+
+
+def test_what_is_mixed_goes_with_the_kind_of_draft() -> None:
+    """And stays so behind what conditions it."""
+    fit = Bigrams.counted([torch.tensor(text) for text in TEXTS], VOCABULARY)
+    drafts = {name: draft for name, (_, draft) in deep_pairs().items()}
+    for name, draft in drafts.items():
+        mixing = PARALLEL if "medusa" in name else READING
+        for each in (draft, ConditionedDraft(draft, fit)):
+            assert NgramDraft(each).mixing is mixing
+            assert NgramDraft(each).prior_weight == mixing.prior_weight
+            assert NgramDraft(each, 5.0).prior_weight == 5.0
 
 
 @pytest.mark.parametrize("prior_weight", [0.0, -1.0, float("nan"), float("inf"), 1e-4, 1e7])

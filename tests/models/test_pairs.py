@@ -17,7 +17,7 @@ from c2t.kernels.llama_layer import Kind, works
 from c2t.models import gguf_target, pairs
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.ngrams import LOOKUP_WEIGHT, NgramDraft
+from c2t.models.ngrams import ALONE, NgramDraft
 from c2t.models.pairs import (
     UNLEARNED,
     check_draft,
@@ -159,13 +159,14 @@ def test_ngrams_of_no_sensible_weight_are_refused(name: str, reason: str, pair_f
 
 
 @pytest.mark.parametrize(
-    ("name", "prior_weight"), [("lookup", LOOKUP_WEIGHT), ("lookup+ngrams", LOOKUP_WEIGHT), ("lookup+ngrams=2", 2.0)]
+    ("name", "prior_weight"),
+    [("lookup", ALONE.prior_weight), ("lookup+ngrams", ALONE.prior_weight), ("lookup+ngrams=2", 2.0)],
 )
 def test_lookup_needs_no_files_and_comes_with_any_target(name: str, prior_weight: float, pair_folder: Path) -> None:
     own, other = load_pair("toy", draft=name), load_pair(target=pair_folder / "target", draft=name)
     for pair in (own, other):
         assert pair.draft == load_draft(name, pair.target)
-        assert (pair.draft.prior_weight, pair.draft.plausible) == (prior_weight, None)
+        assert (pair.draft.prior_weight, pair.draft.mixing) == (prior_weight, ALONE)
         assert pair.marks["draft"] == f"lookup+ngrams={prior_weight:g}"
     with pytest.raises(InputError, match="has \\+ngrams already"):
         with_ngrams(own)

@@ -32,7 +32,7 @@ def front(draft: str, dearer: float) -> list[Point]:
 
 
 def test_ratios_are_the_subjects_tokens_over_each_others() -> None:
-    factors = (0.5, 2.0, 1.5, 1.0, 1.75, 1.25, 2.25, 2.5, 2.75)
+    factors = (0.5, 2.0, 1.5, 1.0, 1.6, 1.75, 1.25, 2.25, 2.5, 2.75)
     dearer = dict(zip(parallel.DRAFTS, factors, strict=True))
     dearer |= dict.fromkeys(parallel.RIVALS, 3.0)
     dearer[parallel.MARGINALS + parallel.BIGRAMS + parallel.SCALED] = 1.1  # cheaper than without the factor
