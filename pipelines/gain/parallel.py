@@ -54,7 +54,7 @@ SEARCHED_ON = 16  # prompts of a set that are not judged on
 MEASURED_ON = 24  # prompts that the static trees' accuracies come from; none of a set
 RANKS, LEVELS = 16, 5
 SHAPE = f"K={RANKS},levels={LEVELS}"
-GRID = f"threshold:threshold=0.12|0.06|0.03|0.015|0.007,W=none,max_width=24,{SHAPE}"
+GRID = f"threshold:threshold=0.5|0.25|0.12|0.06|0.03|0.015|0.007,W=none,max_width=24,{SHAPE}"
 SEARCH_GRID = f"threshold:threshold=0.12|0.02,W=none,max_width=24,{SHAPE}"
 STATIC = (8, 20, 40)  # tokens of the static trees
 OTHERS = {  # families on marginals as they are

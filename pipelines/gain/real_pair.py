@@ -168,9 +168,14 @@ def judged(found: Families) -> list[Row]:
     found_figures = bootstrap(counts[:, 1::2], figures)
     rows = []
     for number, (family, place) in enumerate(places):
-        own, plain, best = found_figures[3 * number : 3 * number + 3]
+        own, plain, best = (rounded(one) for one in found_figures[3 * number : 3 * number + 3])
         rows.append(Row(family, choice[family, place][1], TAUS[place], own.estimate, plain, best))
     return rows
+
+
+def rounded(figure: Interval) -> Interval:
+    """Return a figure to four digits behind the point: more of them would only be longer lines."""
+    return Interval(*(value if value is None else round(value, 4) for value in figure))
 
 
 def chosen(
