@@ -210,12 +210,26 @@ def ratios(points: Sequence[Point], subject: str, every: bool = True) -> list[di
 
 
 def as_rows(subject: str, rival: str, ratios: Iterable[Ratio]) -> list[dict[str, Any]]:
-    """Return ratios as rows of a result line, without those at which neither side reaches the tau."""
-    return [
-        {"draft": subject, "rival": rival, **one._asdict(), "ratio": list(one.ratio)}
-        for one in ratios
-        if one.gamma is not None or one.rival_gamma is not None
-    ]
+    """Return ratios as rows of a result line, to four digits, without those at which neither side reaches the tau."""
+    rows: list[dict[str, Any]] = []
+    for one in ratios:
+        if one.gamma is not None or one.rival_gamma is not None:
+            gammas = {"gamma": short(one.gamma), "rival_gamma": short(one.rival_gamma)}
+            rows.append(
+                {
+                    "draft": subject,
+                    "rival": rival,
+                    "tau": one.tau,
+                    **gammas,
+                    "ratio": [short(part) for part in one.ratio],
+                }
+            )
+    return rows
+
+
+def short(value: float | None) -> float | None:
+    """Return a figure to four digits behind the point: more of them would only be longer lines."""
+    return None if value is None else round(value, 4)
 
 
 def show(title: str, rows: Iterable[dict[str, Any]]) -> None:

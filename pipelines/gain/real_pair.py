@@ -34,6 +34,7 @@ from c2t.study.points import Point
 from pipelines import options, terminal
 from pipelines.gain.context import PRIOR_WEIGHTS
 from pipelines.gain.full_trees import HARVESTS, Build
+from pipelines.gain.parallel import short
 from pipelines.gain.recorded_trees import recorded
 from pipelines.gain.reliability import reliability
 from pipelines.gain.subtrees import Nodes, along, cuts, eagle2
@@ -168,14 +169,9 @@ def judged(found: Families) -> list[Row]:
     found_figures = bootstrap(counts[:, 1::2], figures)
     rows = []
     for number, (family, place) in enumerate(places):
-        own, plain, best = (rounded(one) for one in found_figures[3 * number : 3 * number + 3])
+        own, plain, best = (Interval(*map(short, one)) for one in found_figures[3 * number : 3 * number + 3])
         rows.append(Row(family, choice[family, place][1], TAUS[place], own.estimate, plain, best))
     return rows
-
-
-def rounded(figure: Interval) -> Interval:
-    """Return a figure to four digits behind the point: more of them would only be longer lines."""
-    return Interval(*(value if value is None else round(value, 4) for value in figure))
 
 
 def chosen(
