@@ -1,4 +1,4 @@
-/* Layout of a batch's real slots: where they stand, and where the values of each slot are among theirs; see layout.py. */
+/* Layout of a batch's real slots: where they stand, and which of theirs are a slot's values; see layout.py. */
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
-"""A draft's most probable tokens mixed with counts of what followed the same tokens earlier in the text: `mix` in
-torch, and the same in C on a CPU (ngrams.c)."""
+"""A draft's tokens, or its most probable ones, mixed with counts of what followed the same tokens earlier in the text:
+`mix` and `mix_all` in torch, and the same in C on a CPU (ngrams.c)."""
 
 import ctypes
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from torch import Tensor
 from c2t.kernels.compiled import changeable, library
 
 BEFORE = -1  # in place of the tokens before the text
+MOST_WEIGHTS = 8  # lengths of a context that ngrams.c has room for
 NOTHING = -2  # in place of a token: unlike any, and unlike the beginning of the text
 
 
@@ -75,6 +76,7 @@ def raise_followers(
     is the mixture.
 
     ids: the tokens that the logits are of, in rising order; None for all. own: those of each text, behind them."""
+    assert len(prior.weights) <= MOST_WEIGHTS
     text, (lengths, token, parent), slot = paths.text, (part.contiguous() for part in paths[1:]), slot.contiguous()
     of_texts, more = (None, 0) if own is None else (own.data_ptr(), own.shape[1])
     failed = compiled().raise_followers(
@@ -109,8 +111,8 @@ def mix(
     """
     copied, kept = _copies(paths, slots, prior, log_probs)
     share = ((tokens[..., None] == paths.text.roll(-1, 1)[:, None, None]) * copied[:, :, None]).sum(-1)
-    scores = torch.logaddexp(log_probs + kept.log(), share.log())
-    return scores.where(log_probs > float("-inf"), log_probs), kept.log()
+    scores = torch.logaddexp(log_probs + kept, share.log())
+    return scores.where(log_probs > float("-inf"), log_probs), kept
 
 
 def mix_all(
@@ -120,14 +122,14 @@ def mix_all(
     copied, kept = _copies(paths, slots, prior, log_probs)
     following = paths.text.roll(-1, 1)[:, None].expand_as(copied)
     share = torch.zeros_like(log_probs).scatter_add(2, following, copied)
-    return torch.logaddexp(log_probs + kept.log(), share.log()).where(log_probs > float("-inf"), log_probs)
+    return torch.logaddexp(log_probs + kept, share.log()).where(log_probs > float("-inf"), log_probs)
 
 
 def _copies(
     paths: Paths, slots: Int[Tensor, "B F"], prior: Prior, like: Float[Tensor, "..."]
 ) -> tuple[Float[Tensor, "B F L"], Float[Tensor, "B F 1"]]:
-    """Return the probability that goes to the token after each place of the text, and the factor left to the
-    draft's, in the dtype of `like`."""
+    """Return the probability that goes to the token after each place of the text, and the log of the factor that is
+    left to the draft's, in the dtype of `like`."""
     text, weights = paths.text, torch.tensor(prior.weights, dtype=like.dtype, device=like.device)
     places = torch.arange(text.shape[1], device=text.device)
     behind = torch.stack([text.roll(back, 1).masked_fill(places < back, NOTHING) for back in range(prior.longest)], 1)
@@ -135,9 +137,10 @@ def _copies(
     same = (behind[:, None] == _context(paths, slots, prior.longest)[..., None]).to(like.dtype)
     fits = same.cumprod(2)[:, :, prior.shortest - 1 :]
     weight = 1 / (fits.sum(3) + weights)
-    # A longer context's counts leave that much of what the shorter ones said.
-    left = (weight * weights).flip(2).cumprod(2).flip(2)
-    copied = (fits * (weight * torch.nn.functional.pad(left[..., 1:], (0, 1), value=1.0))[..., None]).sum(2)
+    # A longer context's counts leave that much of what the shorter ones said; as logarithms, since float32 has no room
+    # for a product of five small numbers.
+    left = (weight * weights).log().flip(2).cumsum(2).flip(2)
+    copied = (fits * (weight * torch.nn.functional.pad(left[..., 1:], (0, 1)).exp())[..., None]).sum(2)
     return copied, left[..., :1]
 
 

@@ -55,7 +55,8 @@ class Mixing(NamedTuple):
 # A draft that reads the path knows what fits: other tokens than its best ones are rarely right, however frequent, and
 # what followed a single token says nothing new.
 READING = Mixing(32.0, 4.0, 2, 4, 20)
-# A parallel draft's distributions say nothing of the path, so that what followed even one token is news.
+# A parallel draft's distributions say nothing of the path, so that what followed even one token is news; it is so, if
+# less, behind what conditions them by a token or two (`+bigrams`, `+fit`, `+hydra`).
 PARALLEL = Mixing(16.0, 2.0, 1, 5, None)
 ALONE = Mixing(4.0, 4.0, 2, 4, None)  # there is nothing else: `lookup`
 
@@ -91,7 +92,7 @@ class NgramDraft:
 
     @property
     def mixing(self) -> Mixing:
-        """The way of mixing that goes with the kind of draft."""
+        """Return the way of mixing that goes with the kind of draft."""
         inner = self.draft.draft if isinstance(self.draft, ConditionedDraft | HydraDraft) else self.draft
         if isinstance(inner, EvenDraft):
             return ALONE
@@ -164,7 +165,8 @@ class NgramSession(WrappedSession):
         self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
     ) -> Grown | None:
         """See `DraftSession.grow_by`."""
-        if raised is not None or self.prior.plausible is None:  # the draft of this session's is mixed already
+        # The draft of this session's may be mixed already, and C has no tree phase in which counts raise any token.
+        if raised is not None or self.prior.plausible is None:
             return None
         own = Raised(self.text, self.lengths.contiguous(), self.prior)
         return grown_by(self.draft, plan, root, spending, own)

@@ -28,7 +28,7 @@ def recorded(
     pair: Pair, ids: Sequence[Sequence[int]], policy: Eagle2, max_new_tokens: int, sampling: Sampling, file: Path
 ) -> Nodes:
     """Return the nodes of this policy's trees along the target's texts, from the file if they are there."""
-    if not file.is_file():
+    if not _known(file):
         texts = continuations(pair, ids, max_new_tokens, policy.levels, sampling)
         parts, trees, rows = [], 0, 0
         drawn = {"seed": sampling.seed, "temperature": sampling.temperature}
@@ -48,6 +48,14 @@ def recorded(
         nodes = _nodes({name: found[name] for name in found.files})
         texts = Texts(*(found[name] for name in TEXTS))
     return nodes._replace(columns=nodes.columns | copied(nodes, texts))
+
+
+def _known(file: Path) -> bool:
+    """Return True if the file has the nodes and their texts, which older ones lack."""
+    if not file.is_file():
+        return False
+    with np.load(file) as found:
+        return {*TEXTS, "token", "position"} <= set(found.files)
 
 
 def _columns(step: Step, first: int, trees: int, rows: int) -> dict[str, np.ndarray]:

@@ -115,6 +115,24 @@ def test_tokens_that_only_a_text_has_are_raised_in_it() -> None:
     assert raised >= 5
 
 
+def test_a_token_with_hundreds_of_followers_counts_each_of_them() -> None:
+    """In slots of several rows, whose followers must not be taken for each other's."""
+    torch.manual_seed(0)
+    vocabulary = 50_000
+    following = torch.randint(1, vocabulary, (2, 400)).repeat_interleave(2, 1)
+    following[:, 1::2] = 0  # every second token is the same
+    text = torch.cat([torch.zeros(2, 1, dtype=torch.long), following], 1)
+    tree = Tree.root(text[:, -1])
+    paths = Paths(text, torch.tensor([801, 601]), tree.token, tree.parent)
+    logits = torch.randn(4, vocabulary)
+    found = logits.clone()
+    slots = torch.zeros(4, dtype=torch.long)
+    raise_followers(paths, torch.tensor([0, 1, 0, 1]), slots, found, None, None, PARALLEL)
+    wanted = mix_all(paths, slots.view(2, 2), logits.double()[[0, 2, 1, 3]].view(2, 2, -1).log_softmax(-1), PARALLEL)
+    found = found.double().log_softmax(-1)[[0, 2, 1, 3]].view(2, 2, -1)
+    torch.testing.assert_close(found.exp(), wanted.log_softmax(-1).exp(), rtol=1e-5, atol=1e-9)
+
+
 def test_own_tokens_of_other_texts_do_not_count() -> None:
     """They make the row longer, by tokens without probability; its bits stay."""
     own, differ = torch.full((ROWS, 1), 0), 0

@@ -14,7 +14,7 @@ from c2t.models.bigrams import Bigrams
 from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft import DraftSession
 from c2t.models.ngrams import ALONE, PARALLEL, READING, NgramDraft, NgramSession, lookup
-from c2t.models.pairs import Pair
+from c2t.models.pairs import Pair, with_ngrams
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
 from c2t.protocols import Draft, NextTokenDistributions
 from c2t.replay.every_position import replay_all, visited
@@ -24,6 +24,8 @@ from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY
 from tests.markov import MarkovDraft, MarkovTarget
 from tests.marks import slow_except
+from tests.models.test_block import DRAFT as BLOCK
+from tests.models.test_hydra import DRAFT as HYDRA
 from tests.replay.test_every_position import assert_same
 from tests.rounding import assert_same_network
 from tests.test_law import DRAFT, PROMPT, ROWS, SAMPLINGS, TARGET, p_of_bonus, p_of_texts
@@ -242,13 +244,16 @@ def test_replays_are_the_live_run(policy, kind: str) -> None:
 def test_what_is_mixed_goes_with_the_kind_of_draft() -> None:
     """And stays so behind what conditions it."""
     fit = Bigrams.counted([torch.tensor(text) for text in TEXTS], VOCABULARY)
-    drafts = {name: draft for name, (_, draft) in deep_pairs().items()}
-    for name, draft in drafts.items():
-        mixing = PARALLEL if "medusa" in name else READING
-        for each in (draft, ConditionedDraft(draft, fit)):
-            assert NgramDraft(each).mixing is mixing
-            assert NgramDraft(each).prior_weight == mixing.prior_weight
-            assert NgramDraft(each, 5.0).prior_weight == 5.0
+    drafts = {name: draft for name, (_, draft) in deep_pairs().items()} | {"block": BLOCK}
+    conditioned = {f"{name}, conditioned": ConditionedDraft(draft, fit) for name, draft in drafts.items()}
+    for name, draft in {**drafts, **conditioned, "medusa with sequential heads": HYDRA}.items():
+        mixing = PARALLEL if name.startswith(("medusa", "published medusa", "block")) else READING
+        assert NgramDraft(draft).mixing is mixing
+        assert NgramDraft(draft, 5.0).prior_weight == 5.0
+        pair = Pair("toy", toy_target(), draft, toy_tokenizer(), "", {"draft": ("place", "mark")})
+        mixed = with_ngrams(pair)
+        assert mixed.draft.prior_weight == mixing.prior_weight
+        assert mixed.sources["draft"] == tuple(f"{each}+ngrams={mixing.prior_weight:g}" for each in ("place", "mark"))
 
 
 @pytest.mark.parametrize("prior_weight", [0.0, -1.0, float("nan"), float("inf"), 1e-4, 1e7])

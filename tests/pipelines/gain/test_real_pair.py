@@ -86,6 +86,8 @@ def test_recorded_nodes_are_those_of_a_replay(tmp_path: Path) -> None:
         asked = (nodes.token[above[row]], nodes.token[row])
         assert nodes.columns["count_2"][row] == np.log1p(sum(two == asked for two in itertools.pairwise(text)))
     assert nodes.columns["count_2"].any()
+    for row in np.flatnonzero(nodes.accepted):
+        assert token[start[nodes.prompt[row]] + nodes.position[row] + nodes.depth[row] + 1] == nodes.token[row]
     again = recorded_trees.recorded(pair, [], POLICY, 8, sampling, tmp_path / "nodes.npz")  # read, not made
     assert again.columns.keys() == nodes.columns.keys()
     assert all((again.columns[name] == column).all() for name, column in nodes.columns.items())
