@@ -199,6 +199,8 @@ def ratios(points: Sequence[Point], subject: str, every: bool = True) -> list[di
     """Return the subject's tokens verified over each other draft's and family's, and, if `every` draft was asked for,
     over those of TOGETHER, at equal tau, with both and the interval."""
     there = {point.family for point in points} - {subject}
+    if subject == BLOCK + BIGRAMS:  # it has learned too little for the others: what counts do to it is asked
+        there &= {BLOCK}
     rivals = {name: (name,) for name in (*DRAFTS, *RIVALS) if name in there} | (TOGETHER if every else {})
     rows: list[dict[str, Any]] = []
     for name, families in rivals.items():
