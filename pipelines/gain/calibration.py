@@ -21,7 +21,7 @@ from c2t.storage.results import append_line, result_line
 from pipelines import options
 from pipelines.gain.full_trees import HARVESTS, Build, Condition, harvested, kept
 from pipelines.gain.scaled import scaled
-from pipelines.gain.study import MAIN, PLAIN, ratios, show
+from pipelines.gain.study import EVERYTHING, MAIN, PLAIN, ratios, show
 from pipelines.gain.subtrees import cuts, read_nodes
 from pipelines.gain.variants import RIVALS, scores
 
@@ -49,7 +49,7 @@ def main(
         found = {name: cuts(nodes, name, score) for name, score in scores(nodes, (*RIVALS, *MAIN))}
         name = "threshold on P, logits as they were"
         found[name] = cuts(before, name, before.columns["log_joint"])
-        rows = list(ratios(nodes, describe(folder).prompts, found, [PLAIN]))
+        rows = [row for row in ratios(nodes, describe(folder).prompts, found, [PLAIN]) if row.prompts == EVERYTHING]
         show(f"{condition.title}, logits x {scale:g}", rows)
         run = {"draft": draft, "scale": scale, "prompts": len(prompts), **asdict(settings)}
         append_line(out, result_line("gain calibration", {"trees": describe(folder).trees, "rows": rows}, run))

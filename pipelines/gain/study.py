@@ -95,14 +95,10 @@ def parts(nodes: Nodes, entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str
 
 
 def ratios(
-    nodes: Nodes,
-    entries: Sequence[dict[str, Any]],
-    found: dict[str, list[Point]],
-    bars: Sequence[str],
-    by_part: bool = True,
+    nodes: Nodes, entries: Sequence[dict[str, Any]], found: dict[str, list[Point]], bars: Sequence[str]
 ) -> Iterator[Row]:
-    """Yield the ratio of every score to these bars, on all prompts; on parts of the prompts (if `by_part`) only the
-    ratios that are drawn."""
+    """Yield the ratio of every score to these bars, on all prompts; on parts of the prompts only the ratios that are
+    drawn."""
     points = [point for family in found.values() for point in family]
     counts = np.array([getattr(point, name) for name in ("rounds", "accepted", "verified") for point in points], float)
     names = [(bar, name, tau) for bar in bars for name in found for tau in TAUS]
@@ -120,7 +116,7 @@ def ratios(
 
     for part, kept in parts(nodes, entries):
         for (bar, name, tau), ratio in zip(names, bootstrap(counts[:, kept], over_bars), strict=True):
-            drawn = by_part and bar == PLAIN and tau in DRAWN_TAUS
+            drawn = bar == PLAIN and tau in DRAWN_TAUS
             if ratio.estimate is not None and (drawn or part == EVERYTHING):
                 yield Row(part, name, bar, tau, *(value if value is None else round(value, 4) for value in ratio))
 
@@ -145,7 +141,7 @@ def judged(
             nodes = nodes._replace(fold=folds[nodes.prompt])
         for name, score in scores(with_context(nodes, texts, laws), names):
             found[name + ngrams] = cuts(nodes, name + ngrams, score)
-    return describe(alone).trees, list(ratios(nodes, describe(alone).prompts, found, tuple(BARS), not every))
+    return describe(alone).trees, list(ratios(nodes, describe(alone).prompts, found, tuple(BARS)))
 
 
 def limit_of(folder: Path) -> list[Row]:
@@ -254,6 +250,8 @@ def main(
         if oracle and condition == chosen[0]:
             few = prompts[:oracle]
             rows += limit_of(harvested(condition, few, replace(settings, columns=["target_prob"]), build))
+        if every or fresh:  # no figure shows their parts
+            rows = [row for row in rows if row.prompts == EVERYTHING]
         show(condition.title, rows)
         found[condition.title] = rows
         run = {"purpose": purpose, "mixed": mixed, "prompts": len(prompts), "oracle_prompts": oracle}
