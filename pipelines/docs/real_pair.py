@@ -16,6 +16,8 @@ from pipelines.gain.reliability import Reliability
 from pipelines.gain.reliability import picture as reliability_picture
 
 PAPERS, TREES, HEADS = "papers-smollm2.jsonl", "gain-real.jsonl", "smollm2-heads.jsonl"
+COUNTS = "gain-counts.jsonl"  # the same as in TREES, of drafts with the text's n-grams
+COUNTED, OWN = "threshold on P mixed with the text's counts, weight searched", "conditional network, own 8"
 COUNTED_BY_SET = ("figure4", "figure8")  # reports whose limit is that of each data set
 OF_HARVEST = ("eagle2-figure6", "figure2", "figure9", "figure10", "figure7")  # reports that rest on harvested texts
 SHOWN = ("threshold on P, draft temperature searched", "EAGLE-2, levels searched", "paper's network")
@@ -87,6 +89,25 @@ def trees() -> str:
     columns = ("draft, text", "tau", "gamma, threshold", "threshold, draft temperature searched", "EAGLE-2")
     columns += ("paper's network", "conditional network", "paper's / best untrained", "conditional / best untrained")
     return table(columns, rows, _sources(_halves, "95 % intervals by prompt"))
+
+
+def counts() -> str:
+    """Return what a network gains that also reads the text's counts, on drafts that are mixed with n-grams."""
+    rows, notes = [], {}
+    for line in lines(COUNTS):
+        run = line["configuration"]
+        notes[source(line, _halves(run), "95 % intervals by prompt")] = None
+        where = f"`{run['draft']}`, T = {run['temperature']:g}"
+        found = {(row[0], row[2]): row for row in line["figures"]["rows"]}
+        for tau in sorted({tau for _, tau in found if tau >= 1}):
+            plain = found["threshold on P", tau]
+            over_plain = [_ratio(found.get((name, tau)), 4) for name in (SHOWN[0], COUNTED)]
+            over_best = [_ratio(found.get((name, tau)), 5) for name in (SHOWN[2], OWN, f"{OWN} and the text's counts")]
+            rows.append((where, f"{tau:g}", f"{plain[3]:.1f}", *over_plain, *over_best))
+            where = ""
+    columns = ("draft, text", "tau", "gamma, threshold", "draft temperature searched", "weight of the counts searched")
+    columns += ("paper's / best untrained", "conditional / best untrained", "conditional with counts / best untrained")
+    return table(columns, rows, "\n".join(notes))
 
 
 def _halves(run: dict[str, Any]) -> str:

@@ -480,6 +480,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "paper-conclusions": real_pair.conclusions,
     "two-heads": real_pair.two_heads,
     "real-pair": real_pair.trees,
+    "real-pair-counts": real_pair.counts,
     "reliability": real_pair.reliability,
     "real-paper": partial(real_pair.ratio_at, "eagle", "paper's network", 1.5, over_best=True),
     "real-least": real_pair.least_over_best,
