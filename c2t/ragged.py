@@ -32,11 +32,11 @@ class Ragged(NamedTuple):
     @classmethod
     def of(cls, real: Bool[Tensor, "B n"]) -> "Ragged":
         """Return the real slots; waits for the device, whose answer decides shapes."""
-        found, device = lay_out(real.cpu()), real.device
-        if len(found.row) == real.numel():
-            return whole(*real.shape, device)
-        number, row, slot, place = (each.to(device) for each in found[:4])
-        return cls(number, row, slot, place, found.sizes, found.spans, full=False)
+        *places, sizes, spans = lay_out(real.cpu())
+        if sum(sizes) == real.numel():
+            return whole(*real.shape, real.device)
+        number, row, slot, place = (each.to(real.device) for each in places)
+        return cls(number, row, slot, place, sizes, spans, full=False)
 
     def take(self, values: Shaped[Tensor, "B n ..."]) -> Shaped[Tensor, "S ..."]:
         """Return the real slots' values."""

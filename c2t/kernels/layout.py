@@ -4,35 +4,20 @@ operation of torch or numpy finds its code cold."""
 import ctypes
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from c2t.kernels.compiled import library
 
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
-
-
-class Layout(NamedTuple):
-    """The S real ones of a batch's slots, row after row.
-
-    number, row, slot: where each of them stands, among all slots and as row and slot. place: for each slot of the batch
-    its number among them; that of some other one for a slot which is not real. sizes: how many each row has. spans: the
-    slots of each row up to its last real one.
-    """
-
-    number: Int[Tensor, " S"]
-    row: Int[Tensor, " S"]
-    slot: Int[Tensor, " S"]
-    place: Int[Tensor, "B n"]
-    sizes: list[int]
-    spans: list[int]
+NAMES = ("number", "row", "slot", "place", "sizes", "spans")  # columns of `c2t.ragged.Ragged`, which says what they are
+Layout = tuple[Tensor, Tensor, Tensor, Tensor, list[int], list[int]]
 
 
 class _Layout(ctypes.Structure):
-    _fields_ = [(name, _POINTER) for name in Layout._fields]
+    _fields_ = [(name, _POINTER) for name in NAMES]
 
 
 @cache
@@ -46,7 +31,7 @@ def compiled() -> ctypes.CDLL | None:
 
 
 def lay_out(real: Bool[Tensor, "B n"]) -> Layout:
-    """Return where the real slots stand; the flags are on the CPU."""
+    """Return where the real slots stand, as NAMES; the flags are on the CPU."""
     if compiled() is None:
         return _torch_lay_out(real)
     (rows, n), real = real.shape, real.contiguous()
@@ -55,7 +40,7 @@ def lay_out(real: Bool[Tensor, "B n"]) -> Layout:
     counts = (_LONG * rows)(), (_LONG * rows)()
     addresses = [each.data_ptr() for each in (number, row, slot, place)] + [ctypes.addressof(each) for each in counts]
     count = compiled().lay_out(real.data_ptr(), rows, n, _Layout(*addresses))
-    return Layout(number[:count], row[:count], slot[:count], place.view(rows, n), *map(list, counts))
+    return number[:count], row[:count], slot[:count], place.view(rows, n), list(counts[0]), list(counts[1])
 
 
 def _torch_lay_out(real: Bool[Tensor, "B n"]) -> Layout:
@@ -63,4 +48,4 @@ def _torch_lay_out(real: Bool[Tensor, "B n"]) -> Layout:
     row, slot = row.contiguous(), slot.contiguous()  # kernels read them by their addresses
     place = (real.flatten().cumsum(0) - 1).clamp(min=0).view(real.shape)
     spans = (real * torch.arange(1, n + 1)).amax(1) if n else real.sum(1)
-    return Layout(row * n + slot, row, slot, place, real.sum(1).tolist(), spans.tolist())
+    return row * n + slot, row, slot, place, real.sum(1).tolist(), spans.tolist()
