@@ -250,8 +250,8 @@ def main(
         if oracle and condition == chosen[0]:
             few = prompts[:oracle]
             rows += limit_of(harvested(condition, few, replace(settings, columns=["target_prob"]), build))
-        if every or fresh:  # no figure shows their parts
-            rows = [row for row in rows if row.prompts == EVERYTHING]
+        if every or fresh:  # no figure shows their parts, and the table of every score no other bar
+            rows = [row for row in rows if row.prompts == EVERYTHING and (fresh or row.rivals == PLAIN)]
         show(condition.title, rows)
         found[condition.title] = rows
         run = {"purpose": purpose, "mixed": mixed, "prompts": len(prompts), "oracle_prompts": oracle}
