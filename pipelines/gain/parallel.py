@@ -217,15 +217,8 @@ def as_rows(subject: str, rival: str, ratios: Iterable[Ratio]) -> list[dict[str,
     for one in ratios:
         if one.gamma is not None or one.rival_gamma is not None:
             gammas = {"gamma": short(one.gamma), "rival_gamma": short(one.rival_gamma)}
-            rows.append(
-                {
-                    "draft": subject,
-                    "rival": rival,
-                    "tau": one.tau,
-                    **gammas,
-                    "ratio": [short(part) for part in one.ratio],
-                }
-            )
+            ratio = [short(part) for part in one.ratio]
+            rows.append({"draft": subject, "rival": rival, "tau": one.tau, **gammas, "ratio": ratio})
     return rows
 
 

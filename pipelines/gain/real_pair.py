@@ -90,12 +90,8 @@ def main(
         for draft in drafts.split(","):
             loaded = load_pair(PAIR, draft=draft, dtype=torch.float32)
             run = {"draft": draft, "temperature": temperature, "prompts": len(asked), "learned_from": len(known)}
-            run |= {
-                "max_new_tokens": max_new_tokens,
-                "pair": PAIR,
-                "sources": loaded.marks,
-                "trees": [*RIVALS, *NETWORKS],
-            }
+            run |= {"max_new_tokens": max_new_tokens, "pair": PAIR, "sources": loaded.marks}
+            run |= {"trees": [*RIVALS, *NETWORKS]}
             run |= {"draws": Sampling(temperature).draws} if temperature else {}
             if run not in done:
                 nodes, source = (
