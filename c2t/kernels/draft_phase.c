@@ -5,6 +5,7 @@
 #include "best.h"
 #include "llama_layer.h"
 #include "network.h"
+#include "ngrams.h"
 #include "paying.h"
 
 #include <math.h>
@@ -22,7 +23,7 @@ typedef struct {
     void (*rank_rows)(const float *, long, long, long, long, int64_t *, float *, float *, float *, int);
     int (*raise_followers)(const int64_t *, long, long, const int64_t *, const int64_t *, const int64_t *, long,
                            const int64_t *, const int64_t *, long, float *, long, const int64_t *, const int64_t *,
-                           long, long, const double *, long, long);
+                           long, const prior *);
     int (*decide)(const Yields *, const double *, long, long, const void *, int, int, const uint8_t *, const int64_t *,
                   const int64_t *, long, double, long, uint8_t *, uint8_t *, int64_t *, int64_t *);
     void (*confidences)(const network *, const void *const *, long, float *);
@@ -78,14 +79,12 @@ typedef struct {
     long more;
 } text;
 
-/* What raises the logits, see ngrams.c; kinds: 0 for nothing. */
+/* What raises the logits, see ngrams.c; prior: NULL for nothing. */
 typedef struct {
     const int64_t *text;
     long stride, longest;
     const int64_t *lengths;
-    long plausible;
-    const double *prior;
-    long shortest, kinds;
+    const prior *prior;
 } ngrams;
 
 /* The noise of the target's draws, see noise.py; temperature: NULL for none. */
@@ -392,9 +391,9 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
     long tokens = h->vocabulary + t->more, entropy = p->entropy < tokens ? p->entropy : -1;
     for (long level = 0, column = 0;; level++) {
         long many = m.now.begin[t->rows];
-        if (g->kinds && f->raise_followers(g->text, g->stride, g->longest, g->lengths, tree->token, tree->parent,
+        if (g->prior && f->raise_followers(g->text, g->stride, g->longest, g->lengths, tree->token, tree->parent,
                                            tree->slots, m.now.row, m.now.slot, many, m.logits, h->vocabulary, h->ids,
-                                           t->own, t->more, g->plausible, g->prior, g->shortest, g->kinds))
+                                           t->own, t->more, g->prior))
             return -2;
         if (drawn->temperature) add_noise(f, h, t, &m, drawn, threads);
         f->rank_rows(m.logits, many, tokens, p->K, entropy, m.top, m.log_prob, m.entropy, m.log_norm, threads);

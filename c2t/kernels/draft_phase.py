@@ -170,9 +170,7 @@ class _Ngrams(ctypes.Structure):
         ("text", _POINTER),
         *((name, _LONG) for name in ("stride", "longest")),
         ("lengths", _POINTER),
-        ("plausible", _LONG),
-        ("prior", ctypes.POINTER(ctypes.c_double)),
-        *((name, _LONG) for name in ("shortest", "kinds")),
+        ("prior", ctypes.POINTER(ngrams.PriorInC)),
     ]
 
 
@@ -314,6 +312,5 @@ def _plan(plan: Layered) -> _Plan:
 def _ngrams(raised: Raised | None) -> _Ngrams:
     if raised is None:
         return _Ngrams()
-    text, lengths, (shortest, weights, plausible) = raised
-    of_text = text.data_ptr(), text.stride(0), text.shape[1], lengths.data_ptr()
-    return _Ngrams(*of_text, plausible, ngrams.in_c(weights), shortest, len(weights))
+    text, lengths, prior = raised
+    return _Ngrams(text.data_ptr(), text.stride(0), text.shape[1], lengths.data_ptr(), ctypes.pointer(prior.in_c))

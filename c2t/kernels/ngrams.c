@@ -2,14 +2,14 @@
 
 #include <stdlib.h>
 
+#include "ngrams.h"
 #include "vectors.h"
 
-#define MOST_KINDS 8 /* lengths of contexts */
-
-/* A token that followed, how often it did behind a context of each length, and its place among the numbers. */
+/* A token that followed, how often it did behind a context of each length, its place among the numbers, and where the
+   last of these contexts ended. */
 typedef struct {
     int64_t token;
-    long times[MOST_KINDS], place;
+    long times[MOST_KINDS], place, end;
 } follower;
 
 /* Followers of one context, and the number of each one more than it is, hashed by its token; 0 for none. most: a power
@@ -54,6 +54,7 @@ static void count_followers(const int64_t *text, long length, const int64_t *con
         if (same < shortest) continue;
         follower *next = follower_of(all, text[end + 1]);
         for (long n = 0; n <= same - shortest; n++) places[n]++, next->times[n]++;
+        next->end = end;
     }
 }
 
@@ -78,14 +79,6 @@ static long place_of(int64_t token, const vocabulary *v, long r) {
     return low < v->count && ids[low] == token ? low : -1;
 }
 
-/* How many logits come before this one: greater ones, and equal ones of lower id. */
-static long before(const float *x, long size, long place) {
-    int count = 0;
-    for (long i = 0; i < place; i++) count += x[i] >= x[place];
-    for (long i = place + 1; i < size; i++) count += x[i] > x[place];
-    return count;
-}
-
 static double log_sum_exp(const float *x, long size) {
     long whole = size / W * W;
     vector most = {0}, sum = {0};
@@ -106,47 +99,45 @@ static double log_add(double a, double b) {
     return most + __builtin_log1p(__builtin_exp(least - most));
 }
 
+/* By how much to raise the logit of a token that followed. own: its log-probability by the draft; share: what the counts
+   alone would give it; left: what they leave to the draft; back: tokens from where its last context ended to the root. */
+static double raise_of(const prior *p, double own, double share, double left, long back) {
+    /* Only ratios matter: instead of lowering all others by `left`, raise this one by so much more. */
+    double raised = log_add(0, __builtin_log(share / left) - own);
+    return p->raised * raised + p->distance * __builtin_log(back) + p->bias;
+}
+
 /* Raise the logits of `count` slots, row after row of a vocabulary, in place: slot[s] of tree row[s]. text: `stride`
-   tokens from one to the next; trees of `size` slots. A token is raised if fewer than `plausible` come before it. prior:
-   a weight for each of `kinds` lengths of a context, from `shortest` on. all: none yet, with room for as many as the
-   longest text has tokens. */
+   tokens from one to the next; trees of `size` slots. all: none yet, with room for as many as the longest text has
+   tokens. */
 static void raise_all(const int64_t *text, long stride, const int64_t *lengths, const int64_t *token,
                       const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
-                      float *logits, const vocabulary *v, long plausible, const double *prior, long shortest,
-                      long kinds, followers *all) {
+                      float *logits, const vocabulary *v, const prior *p, followers *all) {
     follower *found = all->found;
+    long kinds = p->kinds, longest = p->shortest + kinds - 1;
     for (long s = 0; s < count; s++) {
         const int64_t *own = text + row[s] * stride;
-        int64_t context[shortest + kinds - 1];
+        int64_t context[longest];
         long places[kinds], first = row[s] * size, length = lengths[row[s]];
-        long known = read_context(token + first, parent + first, slot[s] < 0 ? 0 : slot[s], own, length,
-                                  shortest + kinds - 1, context);
-        count_followers(own, length, context, known, shortest, kinds, places, all);
+        long known = read_context(token + first, parent + first, slot[s] < 0 ? 0 : slot[s], own, length, longest, context);
+        count_followers(own, length, context, known, p->shortest, kinds, places, all);
         double left = 1, weight[kinds]; /* what longer contexts leave to shorter ones; of a place of each length */
         for (long n = kinds - 1; n >= 0; n--) {
-            weight[n] = left / (places[n] + prior[n]);
-            left *= prior[n] / (places[n] + prior[n]);
+            weight[n] = left / (places[n] + p->weights[n]);
+            left *= p->weights[n] / (places[n] + p->weights[n]);
         }
-        /* Only ratios matter: instead of lowering all others by `left`, raise these by so much more. The ranks are those
-           of the draft, so all of them are found before a logit changes. */
         float *x = logits + s * (v->count + v->own);
         long named = v->count; /* of this text's vocabulary: a sum must not depend on what other texts have */
         while (named < v->count + v->own && v->of_text[row[s] * v->own + named - v->count] >= 0) named++;
-        long raised = 0, counted = all->count;
+        long counted = all->count;
         forget(all);
+        double norm = counted ? log_sum_exp(x, named) : 0; /* of the draft's own, before a logit changes */
         for (long f = 0; f < counted; f++) {
             long place = place_of(found[f].token, v, row[s]);
             if (place < 0 || !(x[place] > -INFINITE)) continue;
-            if (plausible < named && before(x, named, place) >= plausible) continue;
-            found[raised] = found[f];
-            found[raised++].token = place;
-        }
-        double norm = raised ? log_sum_exp(x, named) : 0;
-        for (long f = 0; f < raised; f++) {
             double share = 0;
             for (long n = 0; n < kinds; n++) share += found[f].times[n] * weight[n];
-            float *y = x + found[f].token;
-            *y = (float)log_add(*y, norm + __builtin_log(share / left));
+            x[place] += (float)raise_of(p, x[place] - norm, share, left, length - 1 - found[f].end);
         }
     }
 }
@@ -155,15 +146,13 @@ static void raise_all(const int64_t *text, long stride, const int64_t *lengths, 
 int raise_followers(const int64_t *text, long stride, long longest, const int64_t *lengths, const int64_t *token,
                     const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
                     float *logits, long count_of_ids, const int64_t *ids, const int64_t *own_ids, long own,
-                    long plausible, const double *prior, long shortest, long kinds) {
+                    const prior *p) {
     vocabulary v = {ids, own_ids, count_of_ids, own};
     long most = 2;
     while (most < 2 * longest) most *= 2;
     followers all = {malloc(longest * sizeof *all.found), calloc(most, sizeof *all.number), 0, most};
-    int failed = !all.found || !all.number || kinds > MOST_KINDS;
-    if (!failed)
-        raise_all(text, stride, lengths, token, parent, size, row, slot, count, logits, &v, plausible, prior, shortest,
-                  kinds, &all);
+    int failed = !all.found || !all.number || p->kinds > MOST_KINDS;
+    if (!failed) raise_all(text, stride, lengths, token, parent, size, row, slot, count, logits, &v, p, &all);
     free(all.found), free(all.number);
     return failed;
 }

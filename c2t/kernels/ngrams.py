@@ -1,14 +1,13 @@
-"""A draft's tokens, or its most probable ones, mixed with counts of what followed the same tokens earlier in the text:
-`mix` and `mix_all` in torch, and the same in C on a CPU (ngrams.c)."""
+"""A draft's distributions, mixed with counts of what followed the same tokens earlier in the text: `mix` in torch, and
+the same in C on a CPU (ngrams.c)."""
 
 import ctypes
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.kernels.compiled import changeable, library
@@ -28,19 +27,49 @@ class Paths(NamedTuple):
     parent: Int[Tensor, "B n"]
 
 
+class Trust(NamedTuple):
+    """How far a token that followed is trusted. The logit of such a token x rises by
+
+        raised * log(1 + c(x) / p(x)) + distance * log b(x) + bias
+
+    p: its probability by the draft; c: what the counts alone would give it, over what they leave to the draft; b: how
+    many tokens before the root the last context that it followed ended. Without learning it is the first term alone.
+    """
+
+    raised: float = 1.0
+    distance: float = 0.0
+    bias: float = 0.0
+
+
 class Prior(NamedTuple):
     """How much a draft is trusted against counts: it weighs as much as weights[i] places in the text for contexts of
-    shortest + i tokens, the longest of `longest`. plausible: only so many of the draft's most probable tokens are
-    raised; None: all."""
+    shortest + i tokens, the longest of `longest`."""
 
     shortest: int
     weights: tuple[float, ...]
-    plausible: int | None
+    trust: Trust = Trust()
 
     @property
     def longest(self) -> int:
         """Return the tokens of the longest context."""
         return self.shortest + len(self.weights) - 1
+
+    @property
+    def in_c(self) -> "PriorInC":
+        """Return the same for functions in C."""
+        assert len(self.weights) <= MOST_WEIGHTS
+        weights = (ctypes.c_double * MOST_WEIGHTS)(*self.weights)
+        return PriorInC(weights, self.shortest, len(self.weights), *self.trust)
+
+
+class PriorInC(ctypes.Structure):
+    """`Prior` in C."""
+
+    _fields_ = (
+        ("weights", ctypes.c_double * MOST_WEIGHTS),
+        *((name, ctypes.c_long) for name in ("shortest", "kinds")),
+        *((name, ctypes.c_double) for name in Trust._fields),
+    )
 
 
 @cache
@@ -53,7 +82,7 @@ def compiled() -> ctypes.CDLL | None:
             *(pointer, size, size, pointer),
             *(pointer, pointer, size, pointer, pointer, size),
             *(pointer, size, pointer, pointer, size),
-            *(size, pointer, size, size),
+            ctypes.POINTER(PriorInC),
         )
     return found
 
@@ -72,76 +101,75 @@ def raise_followers(
     own: Int[Tensor, "B E"] | None,
     prior: Prior,
 ) -> None:
-    """Do `mix` in C for slot[s] of tree row[s]: change the logits of plausible tokens in place, so that their softmax
-    is the mixture.
+    """Do `mix` in C for slot[s] of tree row[s]: change the logits of tokens that followed, in place, so that their
+    softmax is the mixture.
 
     ids: the tokens that the logits are of, in rising order; None for all. own: those of each text, behind them."""
-    assert len(prior.weights) <= MOST_WEIGHTS
     text, (lengths, token, parent), slot = paths.text, (part.contiguous() for part in paths[1:]), slot.contiguous()
     of_texts, more = (None, 0) if own is None else (own.data_ptr(), own.shape[1])
     failed = compiled().raise_followers(
         *(text.data_ptr(), text.stride(0), text.shape[1], lengths.data_ptr()),
         *(token.data_ptr(), parent.data_ptr(), token.shape[1], row.data_ptr(), slot.data_ptr(), len(slot)),
         *(logits.data_ptr(), logits.shape[-1] - more, None if ids is None else ids.data_ptr(), of_texts, more),
-        *(logits.shape[-1] if prior.plausible is None else prior.plausible, in_c(prior.weights)),
-        *(prior.shortest, len(prior.weights)),
+        prior.in_c,
     )
     if failed:
         raise MemoryError(f"no memory to count what follows in a text of {text.shape[1]} tokens")
 
 
-def in_c(weights: Sequence[float]) -> ctypes.Array:
-    """Return weights as C reads them."""
-    return (ctypes.c_double * len(weights))(*weights)
-
-
 def mix(
-    paths: Paths,
-    slots: Int[Tensor, "B F"],
-    tokens: Int[Tensor, "B F K"],
-    log_probs: Float[Tensor, "B F K"],
-    prior: Prior,
-) -> tuple[Float[Tensor, "B F K"], Float[Tensor, "B F 1"]]:
-    """Return new log scores of these tokens after these slots (-1: any), and the log-factor for the probabilities of
-    all other tokens.
+    paths: Paths, slots: Int[Tensor, "B F"], log_probs: Float[Tensor, "B F V"], prior: Prior
+) -> Float[Tensor, "B F V"]:
+    """Return new log scores of the tokens after these slots (-1: any).
 
     If the last n tokens of a slot's path occur N times earlier in the text, c of them before the token x, the
     probability p of x becomes (c + d p) / (N + d), where d is the prior's weight of n. This is applied for its shortest
-    n, then to that result for n one larger, up to its longest. A token of probability 0 keeps it.
+    n, then to that result for n one larger, up to its longest; but for a factor that all tokens have. Where the prior
+    has a trust of its own, it says what becomes of that raise. A token of probability 0 keeps it.
     """
-    copied, kept = _copies(paths, slots, prior, log_probs)
-    share = ((tokens[..., None] == paths.text.roll(-1, 1)[:, None, None]) * copied[:, :, None]).sum(-1)
-    scores = torch.logaddexp(log_probs + kept, share.log())
-    return scores.where(log_probs > float("-inf"), log_probs), kept
-
-
-def mix_all(
-    paths: Paths, slots: Int[Tensor, "B F"], log_probs: Float[Tensor, "B F V"], prior: Prior
-) -> Float[Tensor, "B F V"]:
-    """Return `mix` of the whole vocabulary, as log-scores: a token of probability 0 keeps it."""
-    copied, kept = _copies(paths, slots, prior, log_probs)
+    fits, copied, left = _copies(paths, slots, prior, log_probs)
     following = paths.text.roll(-1, 1)[:, None].expand_as(copied)
     share = torch.zeros_like(log_probs).scatter_add(2, following, copied)
-    return torch.logaddexp(log_probs + kept, share.log()).where(log_probs > float("-inf"), log_probs)
+    raised = torch.logaddexp(torch.zeros_like(share), share.log() - left - log_probs)
+    ends = torch.arange(paths.text.shape[1]).to(log_probs)
+    last = torch.zeros_like(share).scatter_reduce(2, following, ends * fits[:, :, 0], "amax")
+    back = (paths.lengths - 1)[:, None, None] - last
+    rise = prior.trust.raised * raised + prior.trust.distance * back.log() + prior.trust.bias
+    return torch.where((share > 0) & (log_probs > float("-inf")), log_probs + rise, log_probs)
 
 
 def _copies(
     paths: Paths, slots: Int[Tensor, "B F"], prior: Prior, like: Float[Tensor, "..."]
-) -> tuple[Float[Tensor, "B F L"], Float[Tensor, "B F 1"]]:
-    """Return the probability that goes to the token after each place of the text, and the log of the factor that is
-    left to the draft's, in the dtype of `like`."""
-    text, weights = paths.text, torch.tensor(prior.weights, dtype=like.dtype, device=like.device)
+) -> tuple[Float[Tensor, "B F N L"], Float[Tensor, "B F L"], Float[Tensor, "B F 1"]]:
+    """Return `contexts`, the probability that goes to the token after each place of the text, and the log of the factor
+    that is left to the draft's, in the dtype of `like`."""
+    fits = contexts(paths, slots, prior.shortest, len(prior.weights)).to(like.dtype)
+    weights = torch.tensor(prior.weights, dtype=like.dtype, device=like.device)
+    weight, left = shares(fits.sum(3), weights)
+    return fits, (fits * weight[..., None]).sum(2), left
+
+
+def contexts(paths: Paths, slots: Int[Tensor, "B F"], shortest: int, kinds: int) -> Bool[Tensor, "B F N L"]:
+    """Return whether the last n tokens of each slot's path end at each place of the text before the root, for so many n
+    from the shortest on."""
+    text, longest = paths.text, shortest + kinds - 1
     places = torch.arange(text.shape[1], device=text.device)
-    behind = torch.stack([text.roll(back, 1).masked_fill(places < back, NOTHING) for back in range(prior.longest)], 1)
+    behind = torch.stack([text.roll(back, 1).masked_fill(places < back, NOTHING) for back in range(longest)], 1)
     behind = behind.masked_fill((places >= (paths.lengths - 1)[:, None])[:, None], NOTHING)
-    same = (behind[:, None] == _context(paths, slots, prior.longest)[..., None]).to(like.dtype)
-    fits = same.cumprod(2)[:, :, prior.shortest - 1 :]
-    weight = 1 / (fits.sum(3) + weights)
+    same = behind[:, None] == _context(paths, slots, longest)[..., None]
+    return same.cummin(2).values[:, :, shortest - 1 :]
+
+
+def shares(
+    places: Float[Tensor, "*S N"], weights: Float[Tensor, " N"]
+) -> tuple[Float[Tensor, "*S N"], Float[Tensor, "*S 1"]]:
+    """Return the probability that each place of a context gives to the token after it, if contexts of N lengths were at
+    so many places, and the log of the factor that is left to the draft's."""
+    weight = 1 / (places + weights)
     # A longer context's counts leave that much of what the shorter ones said; as logarithms, since float32 has no room
-    # for a product of five small numbers.
-    left = (weight * weights).log().flip(2).cumsum(2).flip(2)
-    copied = (fits * (weight * torch.nn.functional.pad(left[..., 1:], (0, 1)).exp())[..., None]).sum(2)
-    return copied, left[..., :1]
+    # for a product of eight small numbers.
+    left = (weight * weights).log().flip(-1).cumsum(-1).flip(-1)
+    return weight * torch.nn.functional.pad(left[..., 1:], (0, 1)).exp(), left[..., :1]
 
 
 def _context(paths: Paths, slots: Int[Tensor, "B F"], longest: int) -> Int[Tensor, "B F N"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from c2t.errors import InputError
 from c2t.kernels.draft_phase import Raised, Spending
 from c2t.kernels.layered import Layered
-from c2t.kernels.ngrams import Paths, Prior, mix, mix_all, raise_followers, serves
+from c2t.kernels.ngrams import Paths, Prior, Trust, mix, raise_followers, serves
 from c2t.models.block import BlockDraft
 from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft import DraftSession, WrappedSession
@@ -27,49 +27,64 @@ from c2t.models.medusa import MedusaDraft
 from c2t.models.published_medusa import PublishedMedusaDraft
 from c2t.protocols import Grown, NextTokenDistributions, Root, grown_by
 from c2t.ragged import whole
+from c2t.storage.checksum import checksum
 from c2t.tree import Tree
 
 PRIOR_WEIGHTS = (1e-3, 1e6)  # beyond them float32 has no room, and no draft needs it
 
 
 class Mixing(NamedTuple):
-    """How counts are mixed into a kind of draft, chosen on smollm2's harvest prompts (docs/LOG.md).
+    """How counts are mixed into a kind of draft, on evidence of smollm2's harvest prompts (docs/LOG.md).
 
-    prior_weight: number of places in the text that weigh as much as the draft, for the shortest context. sooner: it is
-    divided by this for each further token of the context. shortest, longest: tokens of a context. plausible: most
-    probable tokens of the draft that counts may raise; None: all.
+    learned: weights and trust that explain these texts best, found by `python -m pipelines.ngrams`; None if nothing is.
+    The others are the mixing without learning, for a weight that is given. prior_weight: the weight of the shortest
+    context that was best; sooner: it is divided by this for each further token; shortest, longest: tokens of a context.
     """
 
+    learned: Prior | None
     prior_weight: float
     sooner: float
     shortest: int
     longest: int
-    plausible: int | None
 
-    def prior(self, prior_weight: float) -> Prior:
-        """Return what the draft weighs against counts, with this weight for the shortest context."""
+    def prior(self, prior_weight: float | None = None) -> Prior:
+        """Return what the draft weighs against counts, with this weight for the shortest context; None: as learned, or
+        with the weight that was best."""
+        if prior_weight is None and self.learned is not None:
+            return self.learned
+        first = self.prior_weight if prior_weight is None else prior_weight
         longer = range(self.longest - self.shortest + 1)
-        return Prior(self.shortest, tuple(prior_weight / self.sooner**more for more in longer), self.plausible)
+        return Prior(self.shortest, tuple(first / self.sooner**more for more in longer))
 
 
-# A draft that reads the path knows what fits: other tokens than its best ones are rarely right, however frequent, and
-# what followed a single token says nothing new.
-READING = Mixing(32.0, 4.0, 2, 4, 20)
+# A draft that reads the path: what followed a single token says nothing new.
+READING = Mixing(
+    learned=Prior(2, (53.0, 13.4, 13.9, 10.3, 6.78, 8.81, 1.51), Trust(0.751, 0.362, 0.268)),
+    prior_weight=16.0,
+    sooner=1.5,
+    shortest=2,
+    longest=8,
+)
 # A parallel draft's distributions say nothing of the path, so that what followed even one token is news; it is so, if
 # less, behind what conditions them by a token or two (`+bigrams`, `+fit`, `+hydra`).
-PARALLEL = Mixing(16.0, 2.0, 1, 5, None)
-ALONE = Mixing(4.0, 4.0, 2, 4, None)  # there is nothing else: `lookup`
+PARALLEL = Mixing(
+    learned=Prior(1, (89.6, 6.66, 9.21, 6.09, 11.4, 4.16, 5.19, 1.9), Trust(0.894, 0.089, 1.27)),
+    prior_weight=16.0,
+    sooner=2.0,
+    shortest=1,
+    longest=5,
+)
+# There is nothing else: `lookup`.
+ALONE = Mixing(learned=None, prior_weight=4.0, sooner=4.0, shortest=2, longest=4)
 
 
 @dataclass(frozen=True)
 class NgramDraft:
     """Draft `draft`, mixed with the n-grams of the text itself.
 
-    If the last n tokens occur N times earlier in the text, c of them before the token x, the probability p of x becomes
-    (c + d p) / (N + d), where d is the prior's weight of n. This is applied first for the shortest n, then to that
-    result for n one larger, up to the longest. Counts of tokens that are not plausible are left out, and the rest is
-    normalised. `mixing` says which n, weights and tokens these are. prior_weight: the weight of the shortest n (None:
-    as `mixing` has it); InputError outside of PRIOR_WEIGHTS.
+    Counts of what followed the last n tokens earlier in the text raise its probabilities, for several n, as
+    `c2t.kernels.ngrams.mix` says; `mixing` says how much, and for which n. prior_weight: mix without what was learned,
+    with this weight for the shortest n; InputError outside of PRIOR_WEIGHTS. None: as learned.
     """
 
     draft: (
@@ -85,10 +100,8 @@ class NgramDraft:
     prior_weight: float | None = None
 
     def __post_init__(self):
-        if self.prior_weight is None:
-            # Frozen dataclasses have no other way to a default that depends on another field.
-            object.__setattr__(self, "prior_weight", self.mixing.prior_weight)
-        check_prior_weight(self.prior_weight)
+        if self.prior_weight is not None:
+            check_prior_weight(self.prior_weight)
 
     @property
     def mixing(self) -> Mixing:
@@ -99,12 +112,22 @@ class NgramDraft:
         return PARALLEL if isinstance(inner, MedusaDraft | PublishedMedusaDraft | BlockDraft) else READING
 
     @property
+    def prior(self) -> Prior:
+        """Return what the draft weighs against counts."""
+        return self.mixing.prior(self.prior_weight)
+
+    @property
+    def mark(self) -> str:
+        """Return what tells it from other mixtures with the same draft."""
+        return checksum(self.prior)[:8]
+
+    @property
     def hidden_size(self) -> int:
         return self.draft.hidden_size
 
     def session(self) -> "NgramSession":
         """Return a new session for one generation."""
-        return NgramSession(self.draft.session(), self.mixing.prior(self.prior_weight))
+        return NgramSession(self.draft.session(), self.prior)
 
 
 def lookup(vocabulary: int, dtype: torch.dtype, prior_weight: float | None = None) -> NgramDraft:
@@ -153,20 +176,13 @@ class NgramSession(WrappedSession):
             ids, own = (drafted.tokens, drafted.own) if drafted else (None, None)
             raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, own, self.prior)
             return rows
-        if self.prior.plausible is None:
-            return NextTokenDistributions(mix_all(paths, slots, rows.log_probs, self.prior), rows.hidden)
-
-        def mixed(tokens: Int[Tensor, "B F K"], log_probs: Float[Tensor, "B F K"]) -> tuple[Tensor, Tensor]:
-            return mix(paths, slots, tokens, log_probs, self.prior)
-
-        return rows.rescored(self.prior.plausible, mixed)
+        return NextTokenDistributions(mix(paths, slots, rows.log_probs, self.prior), rows.hidden)
 
     def grow_by(
         self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
     ) -> Grown | None:
         """See `DraftSession.grow_by`."""
-        # The draft of this session's may be mixed already, and C has no tree phase in which counts raise any token.
-        if raised is not None or self.prior.plausible is None:
+        if raised is not None:  # the draft of this session's is mixed already
             return None
         own = Raised(self.text, self.lengths.contiguous(), self.prior)
         return grown_by(self.draft, plan, root, spending, own)

@@ -180,9 +180,7 @@ def load_pair(
     sources = {
         # A Hub checkpoint is known by its commit: its files may be there twice, and in part only.
         "target": (target_place, getattr(target_model.config, "_commit_hash", None) or fingerprint(Path(target_place))),
-        "draft": 2 * (f"{LOOKUP}{NGRAMS}={loaded.prior_weight:g}",)
-        if looks_up
-        else (str(draft_place), fingerprint(folder)),
+        "draft": _mixed((LOOKUP, LOOKUP), loaded) if looks_up else (str(draft_place), fingerprint(folder)),
     }
     if taps is not None:
         sources["draft"] = tuple(f"{source}{TAPS}{','.join(map(str, taps))}" for source in sources["draft"])
@@ -197,13 +195,19 @@ def load_pair(
 
 
 def with_ngrams(pair: Pair, prior_weight: float | None = None) -> Pair:
-    """Return the pair with its draft mixed with the text's n-grams, by default with the draft's usual prior weight;
+    """Return the pair with its draft mixed with the text's n-grams, by default as was learned for drafts of its kind;
     InputError if it is already."""
     if isinstance(pair.draft, NgramDraft):
         raise InputError(f"the draft of {pair.name} has {NGRAMS} already")
     draft = NgramDraft(pair.draft, prior_weight)
-    source, mark = (f"{each}{NGRAMS}={draft.prior_weight:g}" for each in pair.sources["draft"])
-    return replace(pair, draft=draft, sources={**pair.sources, "draft": (source, mark)})
+    return replace(pair, draft=draft, sources={**pair.sources, "draft": _mixed(pair.sources["draft"], draft)})
+
+
+def _mixed(source: tuple[str, str], draft: NgramDraft) -> tuple[str, str]:
+    """Return the source of a draft that is mixed with n-grams: the name that loads it, and what tells it apart."""
+    place, mark = source
+    asked = "" if draft.prior_weight is None else f"={draft.prior_weight:g}"
+    return f"{place}{NGRAMS}{asked}", f"{mark}{NGRAMS}={draft.mark}"
 
 
 def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = False) -> AnyDraft:

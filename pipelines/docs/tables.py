@@ -396,6 +396,29 @@ def deep() -> str:
     return table(("draft, texts", "tau", "gamma", "gamma, `+fit`", "ratio"), rows, "\n".join(notes))
 
 
+def trust() -> str:
+    """Return what n-grams save that are trusted as was learned: gamma at equal tau over that without n-grams, and over
+    that of counts mixed in without learning."""
+    rows: list[tuple[str, ...]] = []
+    notes: dict[float, str] = {}  # temperature -> where its lines come from
+    for line in lines("gain-trust.jsonl"):
+        run = line["configuration"]
+        where = f"`{run['draft']}`, {run['set']}, T = {run['temperature']:g}"
+        found = {(row["rival"], row["tau"]): row for row in line["figures"]["rows"]}
+        alone, counted = run["draft"], f"{run['draft']}+ngrams, best weight"
+        for tau in sorted({tau for _, tau in found}):
+            first, second = found.get((alone, tau)), found.get((counted, tau))
+            if second is None or second["ratio"][0] is None:
+                continue
+            gammas = (first and first["rival_gamma"], second["rival_gamma"], second["gamma"])
+            cells = ("" if one is None else f"{one:.1f}" for one in gammas)
+            ratios = ("" if one is None else interval(Interval(*one["ratio"])) for one in (first, second))
+            rows.append((where, f"{tau:g}", *cells, *ratios))
+            where, notes[run["temperature"]] = "", by_prompt(line)
+    heads = ("draft, texts", "tau", "gamma", "with counts", "learned trust", "over none", "over counts")
+    return table(heads, rows, "\n".join(notes.values()))
+
+
 def by_prompt(line: dict[str, Any]) -> str:
     """Return the small print of a line of `gain parallel` and its kin."""
     run = line["configuration"]
@@ -474,6 +497,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "parallel": parallel,
     "block": block,
     "deep": deep,
+    "trust": trust,
     "served": served,
     "parallel-speed": parallel_speed,
     "tried": tried,

@@ -151,9 +151,11 @@ class Study:
 
     def best_factor(self) -> float:
         """Return the factor of the logits whose trees hold the fewest tokens at equal tau, on the other prompts."""
-        grid = candidates(SEARCH_GRID, TreeClassifier.from_pretrained)
-        fronts = [self._sweep(grid, self.prompts.searched, factor) for factor in FACTORS]
-        return FACTORS[cheapest(fronts)]
+        return FACTORS[cheapest([self.searched(factor) for factor in FACTORS])]
+
+    def searched(self, factor: float = 1.0) -> list[Point]:
+        """Return the points of the draft's trees with its logits multiplied by `factor`, on the other prompts."""
+        return self._sweep(candidates(SEARCH_GRID, TreeClassifier.from_pretrained), self.prompts.searched, factor)
 
     def judged(self, factor: float, family: str) -> list[Point]:
         """Return the points of the draft's trees with its logits multiplied by `factor`, as those of a family."""

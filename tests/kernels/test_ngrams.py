@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from c2t.kernels.ngrams import Paths, Prior, compiled, mix, mix_all, raise_followers, serves
+from c2t.kernels.ngrams import Paths, Prior, Trust, compiled, mix, raise_followers, serves
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.ragged import Ragged
 from c2t.tree import Tree
 
 ROWS, TOKENS = 5, 4  # few tokens, so that long contexts are found too
 IDS = torch.tensor([*range(1, TOKENS), *range(40, 90)])  # of the draft's vocabulary; texts have token 0 too
-READING = Prior(2, (8.0, 2.0, 0.5), 6)
-PARALLEL = Prior(1, (8.0, 4.0, 2.0, 1.0, 0.5), None)
+COUNTS = Prior(1, (8.0, 4.0, 2.0, 1.0, 0.5))
+TRUSTED = Prior(2, (8.0, 2.0, 0.5), Trust(0.5, 0.25, -0.5))
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C kernels here")
 
 
@@ -51,7 +51,7 @@ def in_c(
     logits: Tensor,
     ids: Tensor | None = IDS,
     own: Tensor | None = None,
-    prior: Prior = READING,
+    prior: Prior = TRUSTED,
 ) -> Tensor:
     changed, rows = logits.clone(), Ragged.of(slots >= 0)
     assert serves(changed)
@@ -59,45 +59,42 @@ def in_c(
     return changed
 
 
-def in_torch(
-    paths: Paths, slots: Tensor, logits: Tensor, ids: Tensor | None = IDS, own: Tensor | None = None
-) -> Tensor:
+def distributions(slots: Tensor, logits: Tensor, ids: Tensor | None = IDS, own: Tensor | None = None) -> Tensor:
+    """Log-probabilities of all tokens at these slots."""
     known = None if ids is None else DraftVocabulary(ids, 100, own)
-    old = NextTokenDistributions(logits.double(), None, known, Ragged.of(slots >= 0))
-    return old.rescored(READING.plausible, lambda *top: mix(paths, slots, *top, READING)).drafted
+    return NextTokenDistributions(logits.double(), None, known, Ragged.of(slots >= 0)).log_probs
+
+
+def assert_as_in_torch(
+    paths: Paths,
+    slots: Tensor,
+    logits: Tensor,
+    ids: Tensor | None = IDS,
+    own: Tensor | None = None,
+    prior: Prior = TRUSTED,
+) -> int:
+    """Return how many slots it has changed."""
+    found = in_c(paths, slots, logits, ids, own, prior)
+    wanted = mix(paths, slots, distributions(slots, logits, ids, own), prior).log_softmax(-1)
+    real = slots >= 0
+    mine = distributions(slots, found, ids, own)
+    torch.testing.assert_close(mine[real].exp(), wanted[real].exp(), rtol=1e-5, atol=1e-9)
+    return int((found != logits).any(1).sum())
 
 
 @pytest.mark.parametrize("ids", [IDS, None], ids=["part of the vocabulary", "all of it"])
-@pytest.mark.parametrize("longest", [8, 60])
-def test_distributions_are_those_of_torch(longest: int, ids: Tensor | None) -> None:
-    changed = 0
-    for seed in range(10):
-        paths, slots, logits = level(seed, longest)
-        found, wanted = in_c(paths, slots, logits, ids), in_torch(paths, slots, logits, ids)
-        torch.testing.assert_close(found.softmax(1), wanted.softmax(1).float(), rtol=1e-5, atol=1e-9)
-        changed += int((found != logits).any(1).sum())
-    assert changed >= (3 if longest == 8 else 30)
-
-
-@pytest.mark.parametrize("ids", [IDS, None], ids=["part of the vocabulary", "all of it"])
-def test_all_tokens_may_be_raised_behind_one_token(ids: Tensor | None) -> None:
-    """Those that only a text has, too; a text of one token has no followers, and a long one has some of them often."""
+@pytest.mark.parametrize("prior", [COUNTS, TRUSTED], ids=["counts", "trusted"])
+def test_distributions_are_those_of_torch(prior: Prior, ids: Tensor | None) -> None:
+    """Those of a text's own tokens, too; a text of one token has no followers, and a long one has some often."""
     own = None if ids is None else torch.tensor([[95, 0], [0, -1], [-1, -1], [0, 96], [97, -1]])
     changed = 0
-    for seed in range(10):
+    for seed in range(12):
         paths, slots, logits = level(seed, (1, 8, 60, 300)[seed % 4])
-        rows = Ragged.of(slots >= 0)
         if own is not None:
-            theirs = torch.randn(len(logits), 2).mul(3).masked_fill(own[rows.row] < 0, float("-inf"))
+            row = Ragged.of(slots >= 0).row
+            theirs = torch.randn(len(logits), 2).mul(3).masked_fill(own[row] < 0, float("-inf"))
             logits = torch.cat([logits, theirs], 1)
-        known = None if ids is None else DraftVocabulary(ids, 100, own)
-        found = in_c(paths, slots, logits, ids, own, PARALLEL)
-        mine = NextTokenDistributions(found.double(), None, known, rows).log_probs
-        alone = NextTokenDistributions(logits.double(), None, known, rows).log_probs
-        wanted = mix_all(paths, slots, alone, PARALLEL).log_softmax(-1)
-        real = slots >= 0
-        torch.testing.assert_close(mine[real].exp(), wanted[real].exp(), rtol=1e-5, atol=1e-9)
-        changed += int((found != logits).any(1).sum())
+        changed += assert_as_in_torch(paths, slots, logits, ids, own, prior)
     assert changed >= 100
 
 
@@ -109,9 +106,7 @@ def test_tokens_that_only_a_text_has_are_raised_in_it() -> None:
         row = Ragged.of(slots >= 0).row
         theirs = torch.randn(len(logits), 2).mul(3).masked_fill(own[row] < 0, float("-inf"))
         logits = torch.cat([logits, theirs], 1)
-        found, wanted = in_c(paths, slots, logits, IDS, own), in_torch(paths, slots, logits, IDS, own)
-        torch.testing.assert_close(found.softmax(1), wanted.softmax(1).float(), rtol=1e-5, atol=1e-9)
-        raised += int((found != logits)[:, len(IDS) :].sum())
+        raised += int((in_c(paths, slots, logits, IDS, own) != logits)[:, len(IDS) :].sum())
     assert raised >= 5
 
 
@@ -127,8 +122,8 @@ def test_a_token_with_hundreds_of_followers_counts_each_of_them() -> None:
     logits = torch.randn(4, vocabulary)
     found = logits.clone()
     slots = torch.zeros(4, dtype=torch.long)
-    raise_followers(paths, torch.tensor([0, 1, 0, 1]), slots, found, None, None, PARALLEL)
-    wanted = mix_all(paths, slots.view(2, 2), logits.double()[[0, 2, 1, 3]].view(2, 2, -1).log_softmax(-1), PARALLEL)
+    raise_followers(paths, torch.tensor([0, 1, 0, 1]), slots, found, None, None, COUNTS)
+    wanted = mix(paths, slots.view(2, 2), logits.double()[[0, 2, 1, 3]].view(2, 2, -1).log_softmax(-1), COUNTS)
     found = found.double().log_softmax(-1)[[0, 2, 1, 3]].view(2, 2, -1)
     torch.testing.assert_close(found.exp(), wanted.log_softmax(-1).exp(), rtol=1e-5, atol=1e-9)
 
@@ -154,17 +149,6 @@ def test_a_row_does_not_depend_on_the_others() -> None:
         own = own._replace(text=own.text[:, : int(own.lengths)])
         mine = (slots >= 0).nonzero()[:, 0] == row
         assert in_c(own, slots[row : row + 1], logits[mine]).equal(together[mine])
-
-
-def test_equal_logits_are_told_apart_by_id_only() -> None:
-    """As many of them are plausible as fit; the others keep their logit."""
-    paths, slots, logits = level(2)
-    logits[:] = 0.5
-    found, wanted = in_c(paths, slots, logits), in_torch(paths, slots, logits)
-    torch.testing.assert_close(found.softmax(1), wanted.softmax(1).float(), rtol=1e-5, atol=1e-9)
-    assert (found > 0.5).any()
-    logits[:, TOKENS - 1 :] = 1.0  # tokens that no text has, and more of them than are plausible
-    assert in_c(paths, slots, logits).equal(logits)
 
 
 def test_excluded_tokens_stay_excluded_and_nan_stays_nan() -> None:

@@ -20,6 +20,7 @@ from c2t.protocols import Draft, NextTokenDistributions
 from c2t.replay.every_position import replay_all, visited
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
+from c2t.storage.checksum import checksum
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY
 from tests.markov import MarkovDraft, MarkovTarget
@@ -58,25 +59,31 @@ def reader(drafter: NgramDraft, texts: list[list[int]]) -> NgramSession:
 
 
 def mixed(log_prob: Tensor, text: list[int], path: list[int], prior: Prior) -> Tensor:
-    """The definition. The plausible are told by logarithms: some processes flush probabilities below 1e-308 to 0."""
-    count = prior.plausible or len(log_prob)
-    whole, plausible = text + path, log_prob >= log_prob.sort(descending=True).values[count - 1]
-    prob = log_prob.exp()
+    """The definition, count by count."""
+    whole, prob, left = text + path, log_prob.exp(), 1.0
+    end = torch.full_like(prob, -1)  # of the last context that a token followed
     for n, weight in enumerate(prior.weights, prior.shortest):
         if n > len(whole):
             break
-        behind = [text[i + n] for i in range(len(text) - n) if text[i : i + n] == whole[-n:]]
-        count = torch.tensor([float(behind.count(token)) for token in range(len(prob))], dtype=prob.dtype)
-        prob = (count * plausible + weight * prob) / (len(behind) + weight)
-    return prob / prob.sum()
+        ends = [i + n - 1 for i in range(len(text) - n) if text[i : i + n] == whole[-n:]]
+        count = torch.zeros_like(prob)
+        for place in ends:
+            count[text[place + 1]] += 1
+            end[text[place + 1]] = max(place, int(end[text[place + 1]]))
+        prob, left = (count + weight * prob) / (len(ends) + weight), left * weight / (len(ends) + weight)
+    raised, back, trust = prob.log() - math.log(left) - log_prob, len(text) - 1 - end, prior.trust
+    rise = trust.raised * raised + trust.distance * back.log() + trust.bias
+    return (log_prob + rise.where((end >= 0) & (log_prob > -math.inf), 0.0)).softmax(0)
 
 
-@pytest.mark.parametrize("prior_weight", [0.5, 16.0])
+@pytest.mark.parametrize("prior_weight", [0.5, 16.0, None])
 @pytest.mark.parametrize("name", ["eagle", "same", "medusa"])
 @torch.no_grad()
-def test_distributions_are_mixed_with_counts(name: str, prior_weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distributions_are_mixed_with_counts(
+    name: str, prior_weight: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draft = NgramDraft(toy_drafts().get(name) or deep_pairs()[name][1], prior_weight)
-    prior = draft.mixing.prior(prior_weight)
+    prior = draft.prior
     session, drafted, changed = reader(draft, TEXTS), [], 0
     assert isinstance(session, Draft)
     expand = session.draft.expand
@@ -96,7 +103,7 @@ def test_distributions_are_mixed_with_counts(name: str, prior_weight: float, mon
         nodes = tree.children(slots, children, prob, prob[..., 0])
         slots = tree.size + torch.arange(nodes.size).expand(len(TEXTS), -1)
         tree = tree.extend(nodes)
-    assert changed >= 6
+    assert changed >= (6 if prior_weight else 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -249,11 +256,18 @@ def test_what_is_mixed_goes_with_the_kind_of_draft() -> None:
     for name, draft in {**drafts, **conditioned, "medusa with sequential heads": HYDRA}.items():
         mixing = PARALLEL if name.startswith(("medusa", "published medusa", "block")) else READING
         assert NgramDraft(draft).mixing is mixing
-        assert NgramDraft(draft, 5.0).prior_weight == 5.0
-        pair = Pair("toy", toy_target(), draft, toy_tokenizer(), "", {"draft": ("place", "mark")})
-        mixed = with_ngrams(pair)
-        assert mixed.draft.prior_weight == mixing.prior_weight
-        assert mixed.sources["draft"] == tuple(f"{each}+ngrams={mixing.prior_weight:g}" for each in ("place", "mark"))
+        assert NgramDraft(draft).prior == mixing.prior()
+        weights = tuple(5.0 / mixing.sooner**n for n in range(mixing.longest - mixing.shortest + 1))
+        assert NgramDraft(draft, 5.0).prior == Prior(mixing.shortest, weights)
+
+
+def test_a_mixture_is_known_by_what_it_weighs() -> None:
+    """And loaded again by its name."""
+    pair = Pair("toy", toy_target(), toy_drafts()["same"], toy_tokenizer(), "", {"draft": ("place", "mark")})
+    names, marks = zip(*(with_ngrams(pair, weight).sources["draft"] for weight in (None, 5.0, 6.0)), strict=True)
+    assert names == ("place+ngrams", "place+ngrams=5", "place+ngrams=6")
+    assert len(set(marks)) == 3
+    assert marks[0] == f"mark+ngrams={checksum(READING.learned)[:8]}"
 
 
 @pytest.mark.parametrize("prior_weight", [0.0, -1.0, float("nan"), float("inf"), 1e-4, 1e7])

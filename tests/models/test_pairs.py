@@ -127,18 +127,18 @@ def test_the_rates_that_come_with_tiny_are_those_of_its_head_in_any_arithmetic(
 @pytest.mark.parametrize(
     ("name", "part", "prior_weight"),
     [
-        ("+ngrams", "draft", 32.0),
+        ("+ngrams", "draft", None),
         ("lm+ngrams=0.5", "draft_lm", 0.5),
-        ("{}/draft_distilled+ngrams", "draft_distilled", 32.0),
+        ("{}/draft_distilled+ngrams", "draft_distilled", None),
     ],
 )
-def test_ngrams_come_with_any_draft(name: str, part: str, prior_weight: float, pair_folder: Path) -> None:
+def test_ngrams_come_with_any_draft(name: str, part: str, prior_weight: float | None, pair_folder: Path) -> None:
     pair = load_pair("toy", draft=name.format(pair_folder))
     assert isinstance(pair.draft, NgramDraft)
     assert pair.draft.prior_weight == prior_weight
     place, version = pair.sources["draft"]
-    assert place == f"{pair_folder / part}+ngrams={prior_weight:g}"
-    assert version == f"{fingerprint(pair_folder / part)}+ngrams={prior_weight:g}"
+    assert place == f"{pair_folder / part}+ngrams" + (f"={prior_weight:g}" if prior_weight else "")
+    assert version == f"{fingerprint(pair_folder / part)}+ngrams={pair.draft.mark}"
 
 
 @pytest.mark.parametrize(
@@ -160,14 +160,16 @@ def test_ngrams_of_no_sensible_weight_are_refused(name: str, reason: str, pair_f
 
 @pytest.mark.parametrize(
     ("name", "prior_weight"),
-    [("lookup", ALONE.prior_weight), ("lookup+ngrams", ALONE.prior_weight), ("lookup+ngrams=2", 2.0)],
+    [("lookup", None), ("lookup+ngrams", None), ("lookup+ngrams=2", 2.0)],
 )
-def test_lookup_needs_no_files_and_comes_with_any_target(name: str, prior_weight: float, pair_folder: Path) -> None:
+def test_lookup_needs_no_files_and_comes_with_any_target(
+    name: str, prior_weight: float | None, pair_folder: Path
+) -> None:
     own, other = load_pair("toy", draft=name), load_pair(target=pair_folder / "target", draft=name)
     for pair in (own, other):
         assert pair.draft == load_draft(name, pair.target)
         assert (pair.draft.prior_weight, pair.draft.mixing) == (prior_weight, ALONE)
-        assert pair.marks["draft"] == f"lookup+ngrams={prior_weight:g}"
+        assert pair.marks["draft"] == f"lookup+ngrams={pair.draft.mark}"
     with pytest.raises(InputError, match="has \\+ngrams already"):
         with_ngrams(own)
 

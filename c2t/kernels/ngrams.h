@@ -1,0 +1,12 @@
+/* How far what followed in the text is trusted; see `Prior` and `Trust` in ngrams.py. */
+
+#pragma once
+
+#define MOST_KINDS 8 /* lengths of contexts */
+
+/* weights: of each of `kinds` lengths of a context, from `shortest` on. The others are those of `Trust`. */
+typedef struct {
+    double weights[MOST_KINDS];
+    long shortest, kinds;
+    double raised, distance, bias;
+} prior;

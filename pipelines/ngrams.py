@@ -1,0 +1,193 @@
+"""Learn how far what followed the same tokens earlier in the text is to be trusted: the weights and the `Trust` by
+which drafts of a kind, mixed with n-grams (`c2t.models.ngrams`), explain the target's texts best.
+
+    python -m pipelines.ngrams [--pair smollm2] [--draft eagle]
+
+Evidence are all places of the target's texts to the pair's harvest prompts, greedy and drawn, each behind as many
+tokens as a tree could hold there. Ten numbers are fitted, by maximum likelihood; where texts are drawn, the draft
+hears the noise of the draws, as it does at run time (`c2t.noisy_draft`).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, NamedTuple
+
+import torch
+import typer
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.decoding import DraftModel
+from c2t.kernels.ngrams import MOST_WEIGHTS, Paths, Prior, Trust, contexts, shares
+from c2t.models.draft import scale_of
+from c2t.models.ngrams import NgramDraft
+from c2t.models.pairs import load_pair
+from c2t.noisy_draft import NoisyDraft
+from c2t.prompts import default_prompts
+from c2t.protocols import NextTokenDistributions
+from c2t.replay.cache import cached_continuations
+from c2t.replay.every_position import forks
+from c2t.replay.lockstep import Continuation
+from c2t.sampling import Sampling, noise_at
+from c2t.study.evaluate import BATCH, encode
+from c2t.tree import Tree
+from pipelines import options
+from pipelines.papers.study import evenly
+
+LEVELS = 5
+LEAST_P = 0.01  # of a path that a tree would hold
+STEPS, RATE = 600, 5e-2
+FIRST = 16.0, 1.5  # the weight of the shortest context, and what it is divided by for each further token, to begin with
+
+
+class Evidence(NamedTuple):
+    """Tokens that followed at e places of texts, m in all. owner: the place that each is of. own, heard: their
+    log-probabilities by the draft, and with the noise of the draws. times: how often they followed contexts of N
+    lengths; back: how many tokens before the root the last of these ended. right: which of them the target wrote.
+    places: how often contexts of N lengths were there, by place; target: the log-probability that was heard of the
+    target's token."""
+
+    owner: Int[Tensor, " m"]
+    own: Float[Tensor, " m"]
+    heard: Float[Tensor, " m"]
+    times: Float[Tensor, "m N"]
+    back: Int[Tensor, " m"]
+    right: Bool[Tensor, " m"]
+    places: Float[Tensor, "e N"]
+    target: Float[Tensor, " e"]
+
+
+def main(
+    pair: options.PairName = "smollm2",
+    draft: Annotated[str, typer.Option(help="Draft of the pair, without n-grams, or lookup.")] = "eagle",
+    prompts: Annotated[int, typer.Option(help="Prompts to learn from.")] = 600,
+    temperatures: Annotated[str, typer.Option(help="Temperatures of the texts.")] = "0,1",
+    max_new_tokens: options.TextTokens = 64,
+) -> None:
+    """Learn from the harvest prompts of a pair, and print the prior."""
+    loaded = load_pair(pair, draft=draft, dtype=torch.float32)
+    mixed = loaded.draft if isinstance(loaded.draft, NgramDraft) else NgramDraft(loaded.draft)
+    shortest = mixed.mixing.shortest
+    found: list[Evidence] = []
+    for temperature in map(float, temperatures.split(",")):
+        sampling = Sampling(temperature)
+        ids = encode(loaded, evenly(default_prompts(pair, "harvest"), prompts), max_new_tokens, sampling).ids
+        for start in range(0, len(ids), BATCH):
+            numbers = range(start, min(start + BATCH, len(ids)))
+            drawn = {"max_new_tokens": max_new_tokens, "beyond": LEVELS + 1, "sampling": sampling, "sequences": numbers}
+            texts = cached_continuations(loaded, ids[start : start + BATCH], **drawn)
+            for number, text in zip(numbers, texts, strict=True):
+                found += evidence(mixed.draft, text, shortest, sampling, number)
+    print(fitted(joined(found), shortest))
+
+
+@torch.inference_mode()
+def evidence(
+    drafter: DraftModel, text: Continuation, shortest: int, sampling: Sampling, number: int
+) -> Iterator[Evidence]:
+    """Yield the evidence of one text, behind paths of up to LEVELS - 1 of its tokens."""
+    for root, draft in forks(drafter, text):
+        tree, slots = Tree.root(text.tokens[root]), torch.zeros_like(root)[:, None]
+        noise = noise_at(root, sampling.temperature, sampling.seed, torch.full_like(root, number))
+        for depth in range(LEVELS):
+            paths = Paths(text.tokens.expand(len(root), -1), root + 1, tree.token, tree.parent)
+            rows, right = draft.expand(tree, slots), text.tokens[root + depth + 1][:, None]
+            own = rows.log_probs[:, 0]
+            heard = NoisyDraft(Given(rows), noise, scale_of(draft)).expand(tree, slots).log_probs[:, 0]
+            held = tree.log_joint[:, -1].exp() >= LEAST_P
+            yield at_places(paths, slots, own, heard, right, held, shortest)
+            chance = heard.gather(1, right)
+            tree = tree.extend(tree.children(slots, right[:, None], chance[:, None], torch.zeros_like(chance)))
+            slots = torch.full_like(slots, tree.size - 1)
+
+
+def at_places(
+    paths: Paths,
+    slots: Int[Tensor, "B 1"],
+    own: Float[Tensor, "B V"],
+    heard: Float[Tensor, "B V"],
+    right: Int[Tensor, "B 1"],
+    held: Bool[Tensor, " B"],
+    shortest: int,
+) -> Evidence:
+    """Return the evidence behind one slot of each tree, of those that are held."""
+    text, vocabulary = paths.text, own.shape[1]
+    fits = contexts(paths, slots, shortest, MOST_WEIGHTS - shortest + 1)[held, 0].float()
+    row, place = fits[:, 0].nonzero().T
+    following = text.roll(-1, 1)[held][row, place]
+    key, which = (row * vocabulary + following).unique(return_inverse=True)
+    owner, token = key // vocabulary, key % vocabulary
+    times = torch.zeros(len(key), fits.shape[1]).index_add(0, which, fits[row, :, place])
+    last = torch.zeros_like(key).scatter_reduce(0, which, place, "amax")
+    own, heard, right = own[held], heard[held], right[held]
+    found = Evidence(
+        owner,
+        own[owner, token],
+        heard[owner, token],
+        times,
+        (paths.lengths[held] - 1)[owner] - last,
+        token == right[owner, 0],
+        fits.sum(2),
+        heard.gather(1, right)[:, 0],
+    )
+    possible = found.own > float("-inf")
+    return Evidence(*(part[possible] for part in found[:-2]), *found[-2:])
+
+
+class Given(NamedTuple):
+    """Draft that has drafted already."""
+
+    rows: NextTokenDistributions
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`."""
+        return self.rows
+
+
+def joined(parts: Sequence[Evidence]) -> Evidence:
+    """Return all of it as one."""
+    first = torch.tensor([0, *(len(part.places) for part in parts)]).cumsum(0)
+    parts = [part._replace(owner=part.owner + begin) for part, begin in zip(parts, first, strict=False)]
+    return Evidence(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def fitted(found: Evidence, shortest: int) -> Prior:
+    """Return the prior under which what the target wrote is the most probable."""
+    weight, sooner = FIRST
+    logs = (torch.tensor(weight) / sooner ** torch.arange(found.times.shape[1])).log().requires_grad_()
+    trust = torch.tensor(Trust()).requires_grad_()
+    optimiser = torch.optim.Adam([logs, trust], lr=RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, STEPS)
+    for _ in range(STEPS):
+        loss = nats(found, logs.exp(), trust)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    print(f"{len(found.target):,} places, {len(found.own):,} tokens; {nats(found, logs.exp(), trust):.4f} nats")
+    return Prior(shortest, tuple(map(short, logs.exp().tolist())), Trust(*map(short, trust.tolist())))
+
+
+def nats(found: Evidence, weights: Float[Tensor, " N"], trust: Float[Tensor, " t"]) -> Float[Tensor, ""]:
+    """Return minus the mean log-probability of what the target wrote, but for tokens that the draft does not have."""
+    rise = rises(found, weights, trust)
+    more = torch.zeros_like(found.target).index_add(0, found.owner, found.heard.exp() * rise.expm1())
+    told = torch.zeros_like(found.target).index_add(0, found.owner, rise * found.right)
+    known = found.target > float("-inf")
+    return ((1 + more).log() - found.target - told)[known].mean()
+
+
+def rises(found: Evidence, weights: Float[Tensor, " N"], trust: Float[Tensor, " t"]) -> Float[Tensor, " m"]:
+    """Return by how much each logit rises; see `Trust`."""
+    each, left = shares(found.places, weights)
+    share = (found.times * each[found.owner]).sum(1)
+    raised = torch.nn.functional.softplus(share.log() - left[found.owner, 0] - found.own)
+    return torch.stack([raised, found.back.log(), torch.ones_like(raised)], 1) @ trust
+
+
+def short(number: float) -> float:
+    """Return a number in three digits."""
+    return float(f"{number:.3g}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,69 @@
+"""Trust in n-grams, learned: the evidence is what a session would say, and a fit finds what made the texts."""
+
+import pytest
+import torch
+
+from c2t.kernels.ngrams import Prior, Trust
+from c2t.models.ngrams import NgramDraft
+from c2t.models.pairs import load_pair
+from c2t.noisy_draft import NoisyDraft
+from c2t.replay.every_position import forks
+from c2t.replay.lockstep import read_continuations
+from c2t.sampling import Sampling, noise_at
+from c2t.tree import Tree
+from pipelines.ngrams import LEAST_P, LEVELS, Evidence, evidence, fitted, joined, nats, rises
+
+PRIOR = Prior(2, (9.0, 5.0, 4.0, 3.0, 2.0, 2.0, 1.0), Trust(0.8, 0.3, 0.2))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+@torch.no_grad()
+def test_evidence_says_what_a_mixed_draft_would_have_said(temperature: float) -> None:
+    tiny, sampling = load_pair("tiny", dtype=torch.float32), Sampling(temperature, seed=3)
+    ids = tiny.tokenizer("def add(a, b):\n    return a + b\n\n" * 4)["input_ids"]
+    settings = {"max_new_tokens": 24, "beyond": LEVELS + 1, "sampling": sampling}
+    (text,) = read_continuations(tiny.target, [ids[:20]], [ids[20:]], **settings)
+    found = joined(list(evidence(tiny.draft, text, 2, sampling, 5)))
+    wanted = []
+    for (root, mixed), (_, alone) in zip(forks(NgramDraft(tiny.draft), text), forks(tiny.draft, text), strict=True):
+        mixed.prior = PRIOR
+        noise = noise_at(root, temperature, 3, torch.full_like(root, 5))
+        tree, slots = Tree.root(text.tokens[root]), torch.zeros_like(root)[:, None]
+        for depth in range(LEVELS):
+            right = text.tokens[root + depth + 1][:, None]
+            said, chance = (
+                NoisyDraft(draft, noise).expand(tree, slots).log_probs[:, 0].gather(1, right)
+                for draft in (mixed, alone)
+            )
+            wanted.append(said[tree.log_joint[:, -1].exp() >= LEAST_P, 0])
+            tree = tree.extend(tree.children(slots, right[:, None], chance[:, None], torch.zeros_like(chance)))
+            slots = torch.full_like(slots, tree.size - 1)
+    assert len(found.own) > 20
+    assert found.right.sum() > 5
+    told = torch.cat(wanted)
+    mean = nats(found, torch.tensor(PRIOR.weights), torch.tensor(PRIOR.trust))
+    torch.testing.assert_close(mean, -told[told > float("-inf")].mean(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_fit_finds_what_texts_were_made_of() -> None:
+    """Two tokens followed at each place; what comes next was drawn by a known prior."""
+    torch.manual_seed(0)
+    places, kinds = 20_000, len(PRIOR.weights)
+    longest = torch.randint(1, kinds + 1, (places, 2, 1))
+    times = (torch.arange(kinds) < longest) * torch.randint(1, 6, (places, 2, 1)).float()
+    owner, own, back = (
+        torch.arange(places).repeat_interleave(2),
+        torch.rand(2 * places) * 0.4,
+        torch.randint(1, 300, (2 * places,)),
+    )
+    none = torch.zeros(2 * places, dtype=torch.bool)
+    found = Evidence(owner, own.log(), own.log(), times.flatten(0, 1), back, none, times.sum(1), torch.zeros(places))
+    rise = rises(found, torch.tensor(PRIOR.weights), torch.tensor(PRIOR.trust))
+    chances = torch.cat([own.view(-1, 2) * rise.exp().view(-1, 2), 1 - own.view(-1, 2).sum(1, keepdim=True)], 1)
+    drawn = chances.multinomial(1)
+    right = (drawn == torch.arange(2)).flatten()
+    target = torch.cat([own.view(-1, 2), 1 - own.view(-1, 2).sum(1, keepdim=True)], 1).gather(1, drawn)[:, 0].log()
+    prior = fitted(found._replace(right=right, target=target), 2)
+    for name, tolerance in (("raised", 0.1), ("distance", 0.05), ("bias", 0.3)):
+        assert abs(getattr(prior.trust, name) - getattr(PRIOR.trust, name)) < tolerance
+    assert prior.shortest == 2
