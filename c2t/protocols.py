@@ -70,6 +70,15 @@ class DraftVocabulary(NamedTuple):
             return full
         return full.scatter_reduce(-1, self._own(row, logits).clamp(min=0), logits[..., common:], "amax")
 
+    def part(self, logits: Float[Tensor, "B F V"]) -> Float[Tensor, "B F w"]:
+        """Return the logits of this part of the whole vocabulary: the inverse of `spread`."""
+        common = logits[..., self.tokens]
+        if self.own is None:
+            return common
+        own = self._own(None, logits)
+        theirs = logits.gather(-1, own.clamp(min=0)).masked_fill(own < 0, float("-inf"))
+        return torch.cat([common, theirs], -1)
+
     def _own(self, row: Int[Tensor, " S"] | None, like: Shaped[Tensor, "*S n"]) -> Int[Tensor, "*S E"]:
         """Return the own tokens beside each distribution."""
         own = self.own[:, None] if row is None else self.own[row]

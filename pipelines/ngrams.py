@@ -3,8 +3,8 @@ which drafts of a kind, mixed with n-grams (`c2t.models.ngrams`), explain the ta
 
     python -m pipelines.ngrams [--pair smollm2] [--draft eagle]
 
-Evidence are all places of the target's texts to the pair's harvest prompts, greedy and drawn, each behind as many
-tokens as a tree could hold there. Ten numbers are fitted, by maximum likelihood; where texts are drawn, the draft
+Evidence is every place of the target's texts to the pair's harvest prompts, greedy and drawn, each behind as many
+tokens as a tree could hold there. Ten numbers or so are fitted, by maximum likelihood; where texts are drawn, the draft
 hears the noise of the draws, as it does at run time (`c2t.noisy_draft`).
 """
 
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.decoding import DraftModel
-from c2t.kernels.ngrams import MOST_WEIGHTS, Paths, Prior, Trust, contexts, shares
+from c2t.kernels.ngrams import FARTHEST, LONGEST, Paths, Prior, Trust, contexts, shares
 from c2t.models.draft import scale_of
 from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import load_pair
@@ -30,7 +30,7 @@ from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling, noise_at
 from c2t.study.evaluate import BATCH, encode
 from c2t.tree import Tree
-from pipelines import options
+from pipelines import options, terminal
 from pipelines.papers.study import evenly
 
 LEVELS = 5
@@ -77,7 +77,10 @@ def main(
             texts = cached_continuations(loaded, ids[start : start + BATCH], **drawn)
             for number, text in zip(numbers, texts, strict=True):
                 found += evidence(mixed.draft, text, shortest, sampling, number)
-    print(fitted(joined(found), shortest))
+    known = joined(found)
+    prior = fitted(known, shortest)
+    said = nats(known, torch.tensor(prior.weights), torch.tensor(prior.trust))
+    print(f"{len(known.target):,} places, {len(known.own):,} tokens that followed, {said:.4f} nats a place: {prior}")
 
 
 @torch.inference_mode()
@@ -92,7 +95,8 @@ def evidence(
             paths = Paths(text.tokens.expand(len(root), -1), root + 1, tree.token, tree.parent)
             rows, right = draft.expand(tree, slots), text.tokens[root + depth + 1][:, None]
             own = rows.log_probs[:, 0]
-            heard = NoisyDraft(Given(rows), noise, scale_of(draft)).expand(tree, slots).log_probs[:, 0]
+            again = NextTokenDistributions(rows.drafted.clone(), rows.hidden, rows.vocabulary, rows.rows)
+            heard = NoisyDraft(Given(again), noise, scale_of(draft)).expand(tree, slots).log_probs[:, 0]
             held = tree.log_joint[:, -1].exp() >= LEAST_P
             yield at_places(paths, slots, own, heard, right, held, shortest)
             chance = heard.gather(1, right)
@@ -111,7 +115,7 @@ def at_places(
 ) -> Evidence:
     """Return the evidence behind one slot of each tree, of those that are held."""
     text, vocabulary = paths.text, own.shape[1]
-    fits = contexts(paths, slots, shortest, MOST_WEIGHTS - shortest + 1)[held, 0].float()
+    fits = contexts(paths, slots, shortest, LONGEST - shortest + 1)[held, 0].float()
     row, place = fits[:, 0].nonzero().T
     following = text.roll(-1, 1)[held][row, place]
     key, which = (row * vocabulary + following).unique(return_inverse=True)
@@ -163,14 +167,13 @@ def fitted(found: Evidence, shortest: int) -> Prior:
         loss.backward()
         optimiser.step()
         schedule.step()
-    print(f"{len(found.target):,} places, {len(found.own):,} tokens; {nats(found, logs.exp(), trust):.4f} nats")
     return Prior(shortest, tuple(map(short, logs.exp().tolist())), Trust(*map(short, trust.tolist())))
 
 
 def nats(found: Evidence, weights: Float[Tensor, " N"], trust: Float[Tensor, " t"]) -> Float[Tensor, ""]:
     """Return minus the mean log-probability of what the target wrote, but for tokens that the draft does not have."""
     rise = rises(found, weights, trust)
-    more = torch.zeros_like(found.target).index_add(0, found.owner, found.heard.exp() * rise.expm1())
+    more = torch.zeros_like(found.target).index_add(0, found.owner, (found.heard + rise).exp() - found.heard.exp())
     told = torch.zeros_like(found.target).index_add(0, found.owner, rise * found.right)
     known = found.target > float("-inf")
     return ((1 + more).log() - found.target - told)[known].mean()
@@ -181,7 +184,7 @@ def rises(found: Evidence, weights: Float[Tensor, " N"], trust: Float[Tensor, " 
     each, left = shares(found.places, weights)
     share = (found.times * each[found.owner]).sum(1)
     raised = torch.nn.functional.softplus(share.log() - left[found.owner, 0] - found.own)
-    return torch.stack([raised, found.back.log(), torch.ones_like(raised)], 1) @ trust
+    return torch.stack([raised, found.back.clamp(max=FARTHEST).log(), torch.ones_like(raised)], 1) @ trust
 
 
 def short(number: float) -> float:
@@ -190,4 +193,5 @@ def short(number: float) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    with terminal.errors_in_one_line("pipelines.ngrams"):
+        typer.run(main)

@@ -104,7 +104,7 @@ static double log_add(double a, double b) {
 static double raise_of(const prior *p, double own, double share, double left, long back) {
     /* Only ratios matter: instead of lowering all others by `left`, raise this one by so much more. */
     double raised = log_add(0, __builtin_log(share / left) - own);
-    return p->raised * raised + p->distance * __builtin_log(back) + p->bias;
+    return p->factor * raised + p->distance * __builtin_log(back < FARTHEST ? back : FARTHEST) + p->bias;
 }
 
 /* Raise the logits of `count` slots, row after row of a vocabulary, in place: slot[s] of tree row[s]. text: `stride`
@@ -151,7 +151,7 @@ int raise_followers(const int64_t *text, long stride, long longest, const int64_
     long most = 2;
     while (most < 2 * longest) most *= 2;
     followers all = {malloc(longest * sizeof *all.found), calloc(most, sizeof *all.number), 0, most};
-    int failed = !all.found || !all.number || p->kinds > MOST_KINDS;
+    int failed = !all.found || !all.number;
     if (!failed) raise_all(text, stride, lengths, token, parent, size, row, slot, count, logits, &v, p, &all);
     free(all.found), free(all.number);
     return failed;

@@ -3,10 +3,11 @@
 #pragma once
 
 #define MOST_KINDS 8 /* lengths of contexts */
+#define FARTHEST 512 /* tokens back that a distance is counted to */
 
 /* weights: of each of `kinds` lengths of a context, from `shortest` on. The others are those of `Trust`. */
 typedef struct {
     double weights[MOST_KINDS];
     long shortest, kinds;
-    double raised, distance, bias;
+    double factor, distance, bias;
 } prior;

@@ -13,7 +13,8 @@ from torch import Tensor
 from c2t.kernels.compiled import changeable, library
 
 BEFORE = -1  # in place of the tokens before the text
-MOST_WEIGHTS = 8  # lengths of a context that ngrams.c has room for
+LONGEST = 8  # tokens of a context; ngrams.c has room for so many lengths of it
+FARTHEST = 512  # tokens back that a distance is counted to: about as far as texts went that trust was learned from
 NOTHING = -2  # in place of a token: unlike any, and unlike the beginning of the text
 
 
@@ -30,20 +31,21 @@ class Paths(NamedTuple):
 class Trust(NamedTuple):
     """How far a token that followed is trusted. The logit of such a token x rises by
 
-        raised * log(1 + c(x) / p(x)) + distance * log b(x) + bias
+        factor * log(1 + c(x) / p(x)) + distance * log b(x) + bias
 
     p: its probability by the draft; c: what the counts alone would give it, over what they leave to the draft; b: how
-    many tokens before the root the last context that it followed ended. Without learning it is the first term alone.
+    many tokens before the root the last context that it followed ended, at most FARTHEST. Without learning it is the
+    first term alone.
     """
 
-    raised: float = 1.0
+    factor: float = 1.0
     distance: float = 0.0
     bias: float = 0.0
 
 
 class Prior(NamedTuple):
     """How much a draft is trusted against counts: it weighs as much as weights[i] places in the text for contexts of
-    shortest + i tokens, the longest of `longest`."""
+    shortest + i tokens, the longest of `longest`; and what becomes of the counts then."""
 
     shortest: int
     weights: tuple[float, ...]
@@ -57,8 +59,7 @@ class Prior(NamedTuple):
     @property
     def in_c(self) -> "PriorInC":
         """Return the same for functions in C."""
-        assert len(self.weights) <= MOST_WEIGHTS
-        weights = (ctypes.c_double * MOST_WEIGHTS)(*self.weights)
+        weights = (ctypes.c_double * LONGEST)(*self.weights)
         return PriorInC(weights, self.shortest, len(self.weights), *self.trust)
 
 
@@ -66,7 +67,7 @@ class PriorInC(ctypes.Structure):
     """`Prior` in C."""
 
     _fields_ = (
-        ("weights", ctypes.c_double * MOST_WEIGHTS),
+        ("weights", ctypes.c_double * LONGEST),
         *((name, ctypes.c_long) for name in ("shortest", "kinds")),
         *((name, ctypes.c_double) for name in Trust._fields),
     )
@@ -124,29 +125,30 @@ def mix(
 
     If the last n tokens of a slot's path occur N times earlier in the text, c of them before the token x, the
     probability p of x becomes (c + d p) / (N + d), where d is the prior's weight of n. This is applied for its shortest
-    n, then to that result for n one larger, up to its longest; but for a factor that all tokens have. Where the prior
-    has a trust of its own, it says what becomes of that raise. A token of probability 0 keeps it.
+    n, then to that result for n one larger, up to its longest, and not normalised. By how much a logit rises so is the
+    first term of `Trust`, which may add others. A token of probability 0 keeps it.
     """
-    fits, copied, left = _copies(paths, slots, prior, log_probs)
-    following = paths.text.roll(-1, 1)[:, None].expand_as(copied)
-    share = torch.zeros_like(log_probs).scatter_add(2, following, copied)
-    raised = torch.logaddexp(torch.zeros_like(share), share.log() - left - log_probs)
-    ends = torch.arange(paths.text.shape[1]).to(log_probs)
-    last = torch.zeros_like(share).scatter_reduce(2, following, ends * fits[:, :, 0], "amax")
-    back = (paths.lengths - 1)[:, None, None] - last
-    rise = prior.trust.raised * raised + prior.trust.distance * back.log() + prior.trust.bias
-    return torch.where((share > 0) & (log_probs > float("-inf")), log_probs + rise, log_probs)
+    fits = contexts(paths, slots, prior.shortest, len(prior.weights))
+    weights = torch.tensor(prior.weights, dtype=log_probs.dtype, device=log_probs.device)
+    weight, left = shares(fits.sum(3).to(log_probs), weights)
+    following = paths.text.roll(-1, 1)[:, None].expand(-1, slots.shape[1], -1)  # the token after each place
 
+    def of_token(values: Float[Tensor, "B F L"], how: str) -> Float[Tensor, "B F L"]:
+        """Join the values of all places that the same token follows."""
+        return (
+            torch.full_like(log_probs, -1)
+            .scatter_reduce(2, following, values, how, include_self=False)
+            .gather(2, following)
+        )
 
-def _copies(
-    paths: Paths, slots: Int[Tensor, "B F"], prior: Prior, like: Float[Tensor, "..."]
-) -> tuple[Float[Tensor, "B F N L"], Float[Tensor, "B F L"], Float[Tensor, "B F 1"]]:
-    """Return `contexts`, the probability that goes to the token after each place of the text, and the log of the factor
-    that is left to the draft's, in the dtype of `like`."""
-    fits = contexts(paths, slots, prior.shortest, len(prior.weights)).to(like.dtype)
-    weights = torch.tensor(prior.weights, dtype=like.dtype, device=like.device)
-    weight, left = shares(fits.sum(3), weights)
-    return fits, (fits * weight[..., None]).sum(2), left
+    share = of_token((fits * weight[..., None]).sum(2), "sum")
+    ends = torch.arange(fits.shape[3], device=slots.device).where(fits[:, :, 0], -1)
+    last, own = of_token(ends.to(log_probs), "amax"), log_probs.gather(2, following)
+    back = ((paths.lengths - 1)[:, None, None] - last).clamp(1, FARTHEST)
+    raised = torch.logaddexp(torch.zeros_like(own), share.log() - left - own)
+    rise = prior.trust.factor * raised + prior.trust.distance * back.log() + prior.trust.bias
+    risen = torch.where((last >= 0) & (own > float("-inf")), own + rise, own)
+    return log_probs.scatter(2, following, risen)
 
 
 def contexts(paths: Paths, slots: Int[Tensor, "B F"], shortest: int, kinds: int) -> Bool[Tensor, "B F N L"]:
@@ -157,7 +159,7 @@ def contexts(paths: Paths, slots: Int[Tensor, "B F"], shortest: int, kinds: int)
     behind = torch.stack([text.roll(back, 1).masked_fill(places < back, NOTHING) for back in range(longest)], 1)
     behind = behind.masked_fill((places >= (paths.lengths - 1)[:, None])[:, None], NOTHING)
     same = behind[:, None] == _context(paths, slots, longest)[..., None]
-    return same.cummin(2).values[:, :, shortest - 1 :]
+    return same.cumprod(2, dtype=torch.uint8).bool()[:, :, shortest - 1 :]
 
 
 def shares(

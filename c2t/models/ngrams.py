@@ -34,33 +34,29 @@ PRIOR_WEIGHTS = (1e-3, 1e6)  # beyond them float32 has no room, and no draft nee
 
 
 class Mixing(NamedTuple):
-    """How counts are mixed into a kind of draft, on evidence of smollm2's harvest prompts (docs/LOG.md).
+    """How counts are mixed into a kind of draft (docs/LOG.md has the evidence).
 
-    learned: weights and trust that explain these texts best, found by `python -m pipelines.ngrams`; None if nothing is.
-    The others are the mixing without learning, for a weight that is given. prior_weight: the weight of the shortest
-    context that was best; sooner: it is divided by this for each further token; shortest, longest: tokens of a context.
+    usual: for a draft of this kind. The others are the mixing without learning, for a weight of the shortest context
+    that is given. sooner: it is divided by this for each further token; shortest, longest: tokens of a context.
     """
 
-    learned: Prior | None
-    prior_weight: float
+    usual: Prior
     sooner: float
     shortest: int
     longest: int
 
     def prior(self, prior_weight: float | None = None) -> Prior:
-        """Return what the draft weighs against counts, with this weight for the shortest context; None: as learned, or
-        with the weight that was best."""
-        if prior_weight is None and self.learned is not None:
-            return self.learned
-        first = self.prior_weight if prior_weight is None else prior_weight
+        """Return what the draft weighs against counts, with this weight for the shortest context; None: the usual."""
+        if prior_weight is None:
+            return self.usual
         longer = range(self.longest - self.shortest + 1)
-        return Prior(self.shortest, tuple(first / self.sooner**more for more in longer))
+        return Prior(self.shortest, tuple(prior_weight / self.sooner**more for more in longer))
 
 
-# A draft that reads the path: what followed a single token says nothing new.
+# Learned by `python -m pipelines.ngrams` from smollm2's `eagle`, as the next from its `medusa`. A draft that reads the
+# path: what followed a single token says nothing new.
 READING = Mixing(
-    learned=Prior(2, (53.0, 13.4, 13.9, 10.3, 6.78, 8.81, 1.51), Trust(0.751, 0.362, 0.268)),
-    prior_weight=16.0,
+    usual=Prior(2, (53.0, 13.4, 13.9, 10.3, 6.78, 8.81, 1.51), Trust(0.751, 0.362, 0.268)),
     sooner=1.5,
     shortest=2,
     longest=8,
@@ -68,14 +64,13 @@ READING = Mixing(
 # A parallel draft's distributions say nothing of the path, so that what followed even one token is news; it is so, if
 # less, behind what conditions them by a token or two (`+bigrams`, `+fit`, `+hydra`).
 PARALLEL = Mixing(
-    learned=Prior(1, (89.6, 6.66, 9.21, 6.09, 11.4, 4.16, 5.19, 1.9), Trust(0.894, 0.089, 1.27)),
-    prior_weight=16.0,
+    usual=Prior(1, (89.6, 6.66, 9.21, 6.09, 11.4, 4.16, 5.19, 1.9), Trust(0.894, 0.089, 1.27)),
     sooner=2.0,
     shortest=1,
     longest=5,
 )
-# There is nothing else: `lookup`.
-ALONE = Mixing(learned=None, prior_weight=4.0, sooner=4.0, shortest=2, longest=4)
+# There is nothing else: `lookup`. Nothing is learned.
+ALONE = Mixing(usual=Prior(2, (4.0, 1.0, 0.25)), sooner=4.0, shortest=2, longest=4)
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ class NgramDraft:
 
     Counts of what followed the last n tokens earlier in the text raise its probabilities, for several n, as
     `c2t.kernels.ngrams.mix` says; `mixing` says how much, and for which n. prior_weight: mix without what was learned,
-    with this weight for the shortest n; InputError outside of PRIOR_WEIGHTS. None: as learned.
+    with this weight for the shortest n; InputError outside of PRIOR_WEIGHTS. None: the usual mixture.
     """
 
     draft: (
@@ -176,14 +171,14 @@ class NgramSession(WrappedSession):
             ids, own = (drafted.tokens, drafted.own) if drafted else (None, None)
             raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, own, self.prior)
             return rows
-        return NextTokenDistributions(mix(paths, slots, rows.log_probs, self.prior), rows.hidden)
+        mixed, drafted = mix(paths, slots, rows.log_probs, self.prior), rows.vocabulary
+        return NextTokenDistributions(mixed if drafted is None else drafted.part(mixed), rows.hidden, drafted)
 
     def grow_by(
         self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
     ) -> Grown | None:
         """See `DraftSession.grow_by`."""
-        if raised is not None:  # the draft of this session's is mixed already
-            return None
+        assert raised is None, "a draft is mixed once"
         own = Raised(self.text, self.lengths.contiguous(), self.prior)
         return grown_by(self.draft, plan, root, spending, own)
 

@@ -124,10 +124,11 @@ def load_pair(
 ) -> Pair:
     """Load a pair by NAME (default: smollm2), or a target and a draft by folder or Hub id.
 
-    draft: may also name one of the pair's own drafts (DRAFTS); "+ngrams" or "+ngrams=WEIGHT" at its end mixes it with
-    the text's n-grams (`c2t.models.ngrams`); "+fit", "+bigrams" or "+hydra" before that conditions a draft on
-    the path, by a file that comes with it (`c2t.models.conditioned`, `c2t.models.hydra`); "+taps=2,18,33" before that
-    names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it clearly.
+    draft: may also name one of the pair's own drafts (DRAFTS); "+ngrams" at its end mixes it with the text's n-grams
+    (`c2t.models.ngrams`), "+ngrams=WEIGHT" does so without what was learned; "+fit", "+bigrams" or "+hydra" before that
+    conditions a draft on the path, by a file that comes with it (`c2t.models.conditioned`, `c2t.models.hydra`);
+    "+taps=2,18,33" before that names the layers of the target whose inputs an EAGLE-3 head reads, where its config does
+    not say it clearly.
     "lookup" drafts from the text alone, without a model (`c2t.models.ngrams.lookup`). dtype: by default the
     checkpoint's; on a CPU, without device_map, what `usual_dtype` says if the draft is "lookup" or has an EAGLE layer,
     which is rounded to 8 bits then where that is faster, else float32. torch.int8: a Llama's layers and LM head,
@@ -195,7 +196,7 @@ def load_pair(
 
 
 def with_ngrams(pair: Pair, prior_weight: float | None = None) -> Pair:
-    """Return the pair with its draft mixed with the text's n-grams, by default as was learned for drafts of its kind;
+    """Return the pair with its draft mixed with the text's n-grams, by default as is usual for drafts of its kind;
     InputError if it is already."""
     if isinstance(pair.draft, NgramDraft):
         raise InputError(f"the draft of {pair.name} has {NGRAMS} already")
@@ -207,7 +208,7 @@ def _mixed(source: tuple[str, str], draft: NgramDraft) -> tuple[str, str]:
     """Return the source of a draft that is mixed with n-grams: the name that loads it, and what tells it apart."""
     place, mark = source
     asked = "" if draft.prior_weight is None else f"={draft.prior_weight:g}"
-    return f"{place}{NGRAMS}{asked}", f"{mark}{NGRAMS}={draft.mark}"
+    return f"{place}{NGRAMS}{asked}", f"{mark}{NGRAMS}:{draft.mark}"
 
 
 def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = False) -> AnyDraft:
@@ -239,7 +240,7 @@ def check_draft(draft: str | Path) -> None:
 
 
 class _Ngrams(NamedTuple):
-    """N-grams that a draft's name asks for. prior_weight: None for the usual one."""
+    """N-grams that a draft's name asks for. prior_weight: None for the usual mixture."""
 
     prior_weight: float | None
 

@@ -31,8 +31,10 @@ from pipelines.options import PairName
 
 COMMAND, PLAIN = "bench parallel", "plain"
 CHOICE_PROMPTS = 12
+COUNTS = NGRAMS + "=16"  # n-grams mixed in without learning
 DRAFTS = (
-    *("eagle", "eagle" + NGRAMS, "eagle3", "medusa", "medusa" + NGRAMS, "medusa" + BIGRAMS, "medusa" + FIT),
+    *("eagle", "eagle" + COUNTS, "eagle" + NGRAMS, "eagle3", "eagle3" + NGRAMS),
+    *("medusa", "medusa" + COUNTS, "medusa" + NGRAMS, "medusa" + BIGRAMS, "medusa" + FIT),
     *("medusa" + FIT + NGRAMS, "medusa" + HYDRA, "block", "block" + NGRAMS, "block" + BIGRAMS),
 )
 # EAGLE-2's trees, the most probable nodes (DDTree's trees, with CaDDTree's stop behind them), and thresholds.

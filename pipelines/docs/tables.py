@@ -339,9 +339,9 @@ def settings(policy: type) -> str:
 
 def parallel() -> str:
     """Return what conditioning a parallel draft saves: gamma of each draft's best tree, and ratios at equal tau."""
-    fit, copying = "medusa+fit", "medusa+fit+ngrams"
-    rivals = ("all on marginals", "medusa+ngrams", "medusa+bigrams", "medusa+hydra", "eagle")
-    ratios = [(fit, rival) for rival in rivals] + [(copying, "all training-free")]
+    fit, trusting = "medusa+fit", ("medusa+ngrams", "medusa+fit+ngrams")
+    rivals = ("all on marginals", "medusa+ngrams=16", "medusa+bigrams", "medusa+hydra", "eagle")
+    ratios = [(fit, rival) for rival in rivals] + [(draft, "all training-free") for draft in trusting]
     rows, notes = [], {}
     for line in lines("gain-parallel.jsonl"):
         where = f"{line['configuration']['set']}, T = {line['configuration']['temperature']:g}"
@@ -352,15 +352,16 @@ def parallel() -> str:
                 continue
             own = [
                 next((row["gamma"] for (name, _, at), row in found.items() if (name, at) == (draft, tau)), None)
-                for draft in (fit, copying)
+                for draft in (fit, *trusting)
             ]
-            gammas = [own[0], *(row and row["rival_gamma"] for row in there[:-1]), own[1]]
-            shown = ("" if row is None else interval(Interval(*row["ratio"])) for row in there)
+            gammas = [own[0], *(row and row["rival_gamma"] for row in there[: len(rivals)]), *own[1:]]
+            shown = ["" if row is None else interval(Interval(*row["ratio"])) for row in there]
+            del shown[1]  # the fit over n-grams: one knows the path, the other the text
             rows.append([where, f"{tau:g}", *("" if gamma is None else f"{gamma:.1f}" for gamma in gammas), *shown])
             where, notes[line["configuration"]["temperature"]] = "", by_prompt(line)
-    columns = ("texts", "tau", "`+fit`", "marginals", "`+ngrams`", "`+bigrams`", "`+hydra`", "`eagle`", "`+fit+ngrams`")
-    columns += ("fit / marginals", "fit / n-grams", "fit / bigrams", "fit / hydra", "fit / `eagle`")
-    columns += ("fit, n-grams / all training-free",)
+    columns = ("texts", "tau", "`+fit`", "marginals", "`+ngrams=16`", "`+bigrams`", "`+hydra`", "`eagle`", "`+ngrams`")
+    columns += ("`+fit+ngrams`", "fit / marginals", "fit / bigrams", "fit / hydra", "fit / `eagle`")
+    columns += ("n-grams / all training-free", "fit, n-grams / all training-free")
     return table(columns, rows, "\n".join(notes.values()))
 
 

@@ -42,10 +42,12 @@ RESULTS = checkpoints.root() / "data" / "results" / "gain-parallel.jsonl"
 POINTS = checkpoints.root() / "build" / "gain" / "parallel.jsonl"
 SETS = ("gsm8k", "humaneval", "mt_bench")
 MARGINALS, BLOCK, AUTOREGRESSIVE = "medusa", "block", "eagle"
-COPYING = MARGINALS + FIT + NGRAMS
+COUNTS = NGRAMS + "=16"  # the text's n-grams, mixed in without learning
+COUNTING = (MARGINALS + COUNTS, MARGINALS + BIGRAMS + COUNTS)
+TRUSTING = (MARGINALS + NGRAMS, MARGINALS + FIT + NGRAMS)  # trusted as was learned
 DRAFTS = (
     *(AUTOREGRESSIVE, MARGINALS, MARGINALS + BIGRAMS, MARGINALS + FIT),
-    *(MARGINALS + NGRAMS, MARGINALS + BIGRAMS + NGRAMS, COPYING, MARGINALS + HYDRA),
+    *(*COUNTING, *TRUSTING, MARGINALS + HYDRA),
     *(BLOCK, BLOCK + BIGRAMS),
 )
 SEARCHED = (AUTOREGRESSIVE, MARGINALS, MARGINALS + BIGRAMS)  # drafts whose temperature is searched
@@ -71,9 +73,8 @@ TOGETHER = {
     MARGINALS + BIGRAMS: (MARGINALS + BIGRAMS, MARGINALS + BIGRAMS + SCALED),
     AUTOREGRESSIVE: (AUTOREGRESSIVE, AUTOREGRESSIVE + SCALED),
 }
-COUNTING = (MARGINALS + NGRAMS, MARGINALS + BIGRAMS + NGRAMS)
 TOGETHER[TRAINING_FREE] = (*TOGETHER[ON_MARGINALS], *TOGETHER[MARGINALS + BIGRAMS], *COUNTING)
-SUBJECTS = (MARGINALS + FIT, COPYING, BLOCK + BIGRAMS)
+SUBJECTS = (MARGINALS + FIT, *TRUSTING, BLOCK + BIGRAMS)
 TAUS = (0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2)
 
 
@@ -199,11 +200,12 @@ def static_trees(pair: Pair, settings: SweepSettings) -> list[Candidate]:
 
 def ratios(points: Sequence[Point], subject: str, every: bool = True) -> list[dict[str, Any]]:
     """Return the subject's tokens verified over each other draft's and family's, and, if `every` draft was asked for,
-    over those of TOGETHER, at equal tau, with both and the interval."""
+    over those of TOGETHER, at equal tau, with both and the interval; those of TRUSTING only over the latter."""
     there = {point.family for point in points} - {subject}
     if subject == BLOCK + BIGRAMS:  # it has learned too little for the others: what counts do to it is asked
         there &= {BLOCK}
-    rivals = {name: (name,) for name in (*DRAFTS, *RIVALS) if name in there} | (TOGETHER if every else {})
+    rivals = {name: (name,) for name in (*DRAFTS, *RIVALS) if name in there and subject not in TRUSTING}
+    rivals |= TOGETHER if every else {}
     rows: list[dict[str, Any]] = []
     for name, families in rivals.items():
         if several := there.intersection(families):

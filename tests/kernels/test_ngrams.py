@@ -15,6 +15,7 @@ ROWS, TOKENS = 5, 4  # few tokens, so that long contexts are found too
 IDS = torch.tensor([*range(1, TOKENS), *range(40, 90)])  # of the draft's vocabulary; texts have token 0 too
 COUNTS = Prior(1, (8.0, 4.0, 2.0, 1.0, 0.5))
 TRUSTED = Prior(2, (8.0, 2.0, 0.5), Trust(0.5, 0.25, -0.5))
+LONG = Prior(1, (64.0, 8.0, 9.0, 6.0, 11.0, 4.0, 5.0, 2.0), Trust(0.9, 0.1, 1.3))
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C kernels here")
 
 
@@ -83,13 +84,13 @@ def assert_as_in_torch(
 
 
 @pytest.mark.parametrize("ids", [IDS, None], ids=["part of the vocabulary", "all of it"])
-@pytest.mark.parametrize("prior", [COUNTS, TRUSTED], ids=["counts", "trusted"])
+@pytest.mark.parametrize("prior", [COUNTS, TRUSTED, LONG], ids=["counts", "trusted", "long"])
 def test_distributions_are_those_of_torch(prior: Prior, ids: Tensor | None) -> None:
     """Those of a text's own tokens, too; a text of one token has no followers, and a long one has some often."""
     own = None if ids is None else torch.tensor([[95, 0], [0, -1], [-1, -1], [0, 96], [97, -1]])
     changed = 0
     for seed in range(12):
-        paths, slots, logits = level(seed, (1, 8, 60, 300)[seed % 4])
+        paths, slots, logits = level(seed, (1, 8, 60, 700)[seed % 4])
         if own is not None:
             row = Ragged.of(slots >= 0).row
             theirs = torch.randn(len(logits), 2).mul(3).masked_fill(own[row] < 0, float("-inf"))

@@ -16,7 +16,7 @@ from c2t.models.draft import DraftSession
 from c2t.models.ngrams import ALONE, PARALLEL, READING, NgramDraft, NgramSession, lookup
 from c2t.models.pairs import Pair, with_ngrams
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
-from c2t.protocols import Draft, NextTokenDistributions
+from c2t.protocols import Draft, DraftVocabulary, NextTokenDistributions
 from c2t.replay.every_position import replay_all, visited
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
@@ -72,7 +72,7 @@ def mixed(log_prob: Tensor, text: list[int], path: list[int], prior: Prior) -> T
             end[text[place + 1]] = max(place, int(end[text[place + 1]]))
         prob, left = (count + weight * prob) / (len(ends) + weight), left * weight / (len(ends) + weight)
     raised, back, trust = prob.log() - math.log(left) - log_prob, len(text) - 1 - end, prior.trust
-    rise = trust.raised * raised + trust.distance * back.log() + trust.bias
+    rise = trust.factor * raised + trust.distance * back.log() + trust.bias
     return (log_prob + rise.where((end >= 0) & (log_prob > -math.inf), 0.0)).softmax(0)
 
 
@@ -173,11 +173,24 @@ class Excluding(Certain):
         return NextTokenDistributions(logits, logits[..., :0])
 
 
+class Narrow(Certain):
+    """A draft of three tokens that are alike, and one more that this text has."""
+
+    def __init__(self, dtype: torch.dtype):
+        self.dtype = dtype
+
+    def expand(self, tree: Tree, slots: Tensor) -> NextTokenDistributions:
+        logits = torch.zeros(*slots.shape, 5, dtype=self.dtype)
+        logits[..., 4] = -math.inf
+        vocabulary = DraftVocabulary(torch.tensor([1, 2, 3]), VOCABULARY, torch.tensor([[9, -1]]))
+        return NextTokenDistributions(logits, logits[..., :0], vocabulary)
+
+
 def test_no_probability_exceeds_one_and_no_child_its_parent() -> None:
     """Or reranking would keep a node without its parent, even without the root."""
     for last in range(1, 21):
         text = torch.tensor([[*range(last + 9)] * 2 + [*range(last + 1)]])
-        session = NgramSession(Certain(last), READING.prior(32.0))
+        session = NgramSession(Certain(last), READING.usual)
         session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
         tree = Eagle2(K=3, levels=6, N=5)(session, root_of(last))
         assert tree.depth[0].tolist() == [-1, 0, 1, 2, 3]
@@ -256,9 +269,27 @@ def test_what_is_mixed_goes_with_the_kind_of_draft() -> None:
     for name, draft in {**drafts, **conditioned, "medusa with sequential heads": HYDRA}.items():
         mixing = PARALLEL if name.startswith(("medusa", "published medusa", "block")) else READING
         assert NgramDraft(draft).mixing is mixing
-        assert NgramDraft(draft).prior == mixing.prior()
+        assert NgramDraft(draft).prior is mixing.usual
         weights = tuple(5.0 / mixing.sooner**n for n in range(mixing.longest - mixing.shortest + 1))
         assert NgramDraft(draft, 5.0).prior == Prior(mixing.shortest, weights)
+
+
+def test_without_a_draft_nothing_is_learned() -> None:
+    assert lookup(VOCABULARY, torch.float32).prior == ALONE.prior(4.0) == Prior(2, (4.0, 1.0, 0.25))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_draft_keeps_its_part_of_the_vocabulary(dtype: torch.dtype) -> None:
+    """With C and without: other tokens stay out, a text's own are in, and there are no more children than tokens."""
+    text = torch.tensor([TEXTS[0]])
+    session = NgramSession(Narrow(dtype), READING.usual)
+    session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
+    rows = session.expand(Tree.root(text[:, -1]), torch.zeros(1, 1, dtype=torch.long))
+    assert rows.log_probs[0, 0].isfinite().nonzero()[:, 0].tolist() == [1, 2, 3, 9]
+    assert rows.log_probs[0, 0, 1] > rows.log_probs[0, 0, 3]  # it followed often
+    with pytest.raises(InputError, match="more than the draft's vocabulary of 3 tokens"):
+        rows.top(4)
 
 
 def test_a_mixture_is_known_by_what_it_weighs() -> None:
@@ -267,7 +298,7 @@ def test_a_mixture_is_known_by_what_it_weighs() -> None:
     names, marks = zip(*(with_ngrams(pair, weight).sources["draft"] for weight in (None, 5.0, 6.0)), strict=True)
     assert names == ("place+ngrams", "place+ngrams=5", "place+ngrams=6")
     assert len(set(marks)) == 3
-    assert marks[0] == f"mark+ngrams={checksum(READING.learned)[:8]}"
+    assert marks[0] == f"mark+ngrams:{checksum(READING.usual)[:8]}"
 
 
 @pytest.mark.parametrize("prior_weight", [0.0, -1.0, float("nan"), float("inf"), 1e-4, 1e7])

@@ -138,7 +138,7 @@ def test_ngrams_come_with_any_draft(name: str, part: str, prior_weight: float | 
     assert pair.draft.prior_weight == prior_weight
     place, version = pair.sources["draft"]
     assert place == f"{pair_folder / part}+ngrams" + (f"={prior_weight:g}" if prior_weight else "")
-    assert version == f"{fingerprint(pair_folder / part)}+ngrams={pair.draft.mark}"
+    assert version == f"{fingerprint(pair_folder / part)}+ngrams:{pair.draft.mark}"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_lookup_needs_no_files_and_comes_with_any_target(
     for pair in (own, other):
         assert pair.draft == load_draft(name, pair.target)
         assert (pair.draft.prior_weight, pair.draft.mixing) == (prior_weight, ALONE)
-        assert pair.marks["draft"] == f"lookup+ngrams={pair.draft.mark}"
+        assert pair.marks["draft"] == f"lookup+ngrams:{pair.draft.mark}"
     with pytest.raises(InputError, match="has \\+ngrams already"):
         with_ngrams(own)
 
