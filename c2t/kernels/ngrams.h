@@ -3,7 +3,7 @@
 #pragma once
 
 #define MOST_KINDS 8 /* lengths of contexts */
-#define FARTHEST 512 /* tokens back that a distance is counted to */
+#define FARTHEST 128 /* tokens back that a distance is counted to */
 
 /* weights: of each of `kinds` lengths of a context, from `shortest` on. The others are those of `Trust`. */
 typedef struct {

@@ -14,7 +14,7 @@ from c2t.kernels.compiled import changeable, library
 
 BEFORE = -1  # in place of the tokens before the text
 LONGEST = 8  # tokens of a context; ngrams.c has room for so many lengths of it
-FARTHEST = 512  # tokens back that a distance is counted to: about as far as texts went that trust was learned from
+FARTHEST = 128  # tokens back that a distance is counted to: beyond it, trust was learned from few texts
 NOTHING = -2  # in place of a token: unlike any, and unlike the beginning of the text
 
 

@@ -56,7 +56,7 @@ class Mixing(NamedTuple):
 # Learned by `python -m pipelines.ngrams` from smollm2's `eagle`, as the next from its `medusa`. A draft that reads the
 # path: what followed a single token says nothing new.
 READING = Mixing(
-    usual=Prior(2, (53.0, 13.4, 13.9, 10.3, 6.78, 8.81, 1.51), Trust(0.751, 0.362, 0.268)),
+    usual=Prior(2, (34.2, 8.63, 7.82, 9.3, 5.35, 5.21, 1.2), Trust(0.756, 0.303, 0.0129)),
     sooner=1.5,
     shortest=2,
     longest=8,
@@ -64,7 +64,7 @@ READING = Mixing(
 # A parallel draft's distributions say nothing of the path, so that what followed even one token is news; it is so, if
 # less, behind what conditions them by a token or two (`+bigrams`, `+fit`, `+hydra`).
 PARALLEL = Mixing(
-    usual=Prior(1, (89.6, 6.66, 9.21, 6.09, 11.4, 4.16, 5.19, 1.9), Trust(0.894, 0.089, 1.27)),
+    usual=Prior(1, (89.6, 6.67, 9.22, 6.09, 11.4, 4.15, 5.18, 1.89), Trust(0.894, 0.0871, 1.27)),
     sooner=2.0,
     shortest=1,
     longest=5,
