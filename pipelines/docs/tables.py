@@ -527,7 +527,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "other-heads": heads.others,
     "copies-medusa": partial(gain_at, "gain.jsonl", COPYING, 1.5, KNOWING, draft="medusa", temperature=0.4),
     "copies-medusa-greedy": partial(gain_at, "gain.jsonl", COPYING, 1.5, KNOWING, draft="medusa", temperature=0.0),
-    "paper-eagle": partial(gain_at, "gain.jsonl", "paper's network", 2.0, draft="eagle", temperature=0.4),
     "oracle": partial(gain_at, "gain.jsonl", "oracle", 2.0, draft="eagle", temperature=0.4),
     "paper-doubled": partial(gain_at, "gain-calibration.jsonl", "paper's network", 2.0, scale=2.0),
     "threshold-doubled": partial(

@@ -252,6 +252,8 @@ def main(
             rows += limit_of(harvested(condition, few, replace(settings, columns=["target_prob"]), build))
         if every or fresh:  # no figure shows their parts, and the table of every score no other bar
             rows = [row for row in rows if row.prompts == EVERYTHING and (fresh or row.rivals == PLAIN)]
+        else:
+            rows = [row for row in rows if row.prompts == EVERYTHING or (row.rivals == PLAIN and row.score in DRAWN)]
         show(condition.title, rows)
         found[condition.title] = rows
         run = {"purpose": purpose, "mixed": mixed, "prompts": len(prompts), "oracle_prompts": oracle}

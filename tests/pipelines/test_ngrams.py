@@ -12,20 +12,24 @@ from c2t.replay.lockstep import read_continuations
 from c2t.sampling import Sampling, noise_at
 from c2t.tree import Tree
 from pipelines.ngrams import LEAST_P, LEVELS, Evidence, evidence, fitted, joined, nats, rises
+from tests.models.test_own_tokens import narrow_draft
 
 PRIOR = Prior(2, (9.0, 5.0, 4.0, 3.0, 2.0, 2.0, 1.0), Trust(0.8, 0.3, 0.2))
 
 
+@pytest.mark.parametrize("narrow", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
 @torch.no_grad()
-def test_evidence_says_what_a_mixed_draft_would_have_said(temperature: float) -> None:
+def test_evidence_says_what_a_mixed_draft_would_have_said(temperature: float, narrow: bool) -> None:
+    """Of all tokens, and of each fourth and those of the text."""
     tiny, sampling = load_pair("tiny", dtype=torch.float32), Sampling(temperature, seed=3)
+    drafter = narrow_draft(tiny, parallel=False) if narrow else tiny.draft
     ids = tiny.tokenizer("def add(a, b):\n    return a + b\n\n" * 4)["input_ids"]
     settings = {"max_new_tokens": 24, "beyond": LEVELS + 1, "sampling": sampling}
     (text,) = read_continuations(tiny.target, [ids[:20]], [ids[20:]], **settings)
-    found = joined(list(evidence(tiny.draft, text, 2, sampling, 5)))
+    found = joined(list(evidence(drafter, text, 2, sampling, 5)))
     wanted = []
-    for (root, mixed), (_, alone) in zip(forks(NgramDraft(tiny.draft), text), forks(tiny.draft, text), strict=True):
+    for (root, mixed), (_, alone) in zip(forks(NgramDraft(drafter), text), forks(drafter, text), strict=True):
         mixed.prior = PRIOR
         noise = noise_at(root, temperature, 3, torch.full_like(root, 5))
         tree, slots = Tree.root(text.tokens[root]), torch.zeros_like(root)[:, None]
