@@ -4,8 +4,8 @@ which drafts of a kind, mixed with n-grams (`c2t.models.ngrams`), explain the ta
     python -m pipelines.ngrams [--pair smollm2] [--draft eagle]
 
 Evidence is every place of the target's texts to the pair's harvest prompts, greedy and drawn, each behind as many
-tokens as a tree could hold there. Ten numbers or so are fitted, by maximum likelihood; where texts are drawn, the draft
-hears the noise of the draws, as it does at run time (`c2t.noisy_draft`).
+tokens as a tree could hold there. Ten or eleven numbers are fitted, by maximum likelihood; where texts are drawn, the
+draft hears the noise of the draws, as it does at run time (`c2t.noisy_draft`).
 """
 
 from collections.abc import Iterator, Sequence

@@ -27,11 +27,11 @@ from pipelines import terminal
 from pipelines.bench.batches import Entrants, fastest, judged, show
 from pipelines.bench.decoding import SETS, prompt_sets
 from pipelines.bench.lines import Json, append, computed
+from pipelines.gain.parallel import COUNTS
 from pipelines.options import PairName
 
 COMMAND, PLAIN = "bench parallel", "plain"
 CHOICE_PROMPTS = 12
-COUNTS = NGRAMS + "=16"  # n-grams mixed in without learning
 DRAFTS = (
     *("eagle", "eagle" + COUNTS, "eagle" + NGRAMS, "eagle3", "eagle3" + NGRAMS),
     *("medusa", "medusa" + COUNTS, "medusa" + NGRAMS, "medusa" + BIGRAMS, "medusa" + FIT),
