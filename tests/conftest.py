@@ -30,12 +30,15 @@ from tests import whole_float64  # noqa: E402  (it imports transformers, which r
 whole_float64.install()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` deselects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[COLLECTED] = list(items)
     for item in items:
         if item.get_closest_marker("gpu") and not HAS_GPU:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-        if "pipelines/papers" in item.path.as_posix():  # each makes harvests, classifiers and tables of its own
-            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -131,4 +131,5 @@ EVERY_POLICY: dict[str, Case] = {
 }
 SHARED = [name for name, case in EVERY_POLICY.items() if isinstance(case.policy, Budget)]  # one budget for all rows
 EXACT = [name for name, case in EVERY_POLICY.items() if case.policy.exact]
+ONE_OF_EACH = list({type(case.policy): name for name, case in reversed(EVERY_POLICY.items())}.values())  # class's first
 SAMPLED = [name for name, case in EVERY_POLICY.items() if case.policy.proposal == "sampled"]

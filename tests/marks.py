@@ -1,4 +1,4 @@
-"""Which of a test's parameters `make quick` runs, and which tests need smollm2's target."""
+"""Which of a test's parameters `make test` runs, and which tests need smollm2's target."""
 
 from collections.abc import Iterable
 

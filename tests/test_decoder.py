@@ -18,8 +18,6 @@ from c2t.storage import paths
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, save_language_model, toy_classifier
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -52,6 +50,7 @@ def test_the_default_policy_is_c2t_with_the_pairs_classifier(decoder: Speculativ
     assert decoder.policy.classifier.output.weight.equal(toy_classifier().output.weight)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 def test_a_warm_decoder_packs_nothing_in_a_texts_time() -> None:
     warm, cold = (SpeculativeDecoder.from_pretrained("tiny", dtype=torch.float32) for _ in range(2))
@@ -163,6 +162,7 @@ def test_the_text_ends_with_the_targets_eos(decoder: SpeculativeDecoder) -> None
     assert all(text == plain[: len(text)] for text, plain in zip(output.sequences, free, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompts", "settings", "message"),
     [
@@ -246,6 +246,7 @@ print(decoder.generate(encoded["input_ids"], max_new_tokens=1).total.new_tokens)
 """
 
 
+@pytest.mark.slow
 def test_values_of_other_kinds_are_refused(home: Path) -> None:
     """In a process of its own, where no hook checks types."""
     environment = {**os.environ, "C2T_HOME": str(home), "PYTHONPATH": str(ROOT)}
@@ -277,6 +278,7 @@ def test_an_empty_text_is_refused_where_a_bos_token_would_fill_it(small_home: Pa
         decoder.generate("a\ud800")
 
 
+@pytest.mark.slow
 def test_the_embedded_pair_writes_what_generate_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained weights, in float64: three prompts, 24 tokens."""
     monkeypatch.delenv("C2T_HOME", raising=False)
@@ -293,6 +295,7 @@ def test_the_embedded_pair_writes_what_generate_writes(monkeypatch: pytest.Monke
         assert output.total.tau > 1  # else exactness would say little
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [Eagle2(K=3, levels=3, N=9), C2T(toy_classifier(), beta=0.4), Plain()], ids=str)
 def test_graphs_write_the_same_text(policy, home: Path, tmp_path: Path) -> None:
     """On a CPU they are called, not replayed; the target has heads that the kernel serves."""

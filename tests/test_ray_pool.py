@@ -25,8 +25,6 @@ from c2t.study.sweep import SweepSettings, candidates, sweep
 from tests import whole_float64
 from tests.small_pair import TURNS
 
-pytestmark = pytest.mark.slow
-
 PROMPTS = [Prompt(number, "known", [turn], "code.jsonl") for number, turn in enumerate(TURNS[:9])]
 PROMPTS += [Prompt(9, "heldout", ["The sum of", "a number is"], "chat.jsonl")]
 SMALL = HarvestSettings(K=3, levels=3, M=100, max_new_tokens=8, batch=2)
@@ -57,6 +55,7 @@ def refuse(pair: Pair, item: int) -> int:
     return 2 * item
 
 
+@pytest.mark.slow
 def test_a_killed_actor_changes_nothing(pool: RayPool, small_pair: Pair, tmp_path: Path) -> None:
     """No row is lost and none is there twice: the files are those of one process."""
     whole = harvest(small_pair, PROMPTS, tmp_path / "whole", SMALL)
@@ -97,6 +96,7 @@ def test_actors_go_on_with_a_stopped_harvest(pool: RayPool, small_pair: Pair, tm
     assert max(told) == len(whole.prompts)
 
 
+@pytest.mark.slow
 def test_a_sweeps_points_are_those_of_one_process(pool: RayPool, small_pair: Pair, tmp_path: Path) -> None:
     """With a classifier in a policy, which is sent along, and with the file of points."""
     network = TreeClassifier(ClassifierConfig(beta=0.3))
@@ -138,6 +138,7 @@ def other_version(pool: RayPool, patch: pytest.MonkeyPatch) -> None:
     pool._check_versions()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ask", "message"),
     [

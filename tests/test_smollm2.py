@@ -23,7 +23,7 @@ from c2t.storage.paths import DEFAULT_PAIR
 from tests.marks import needs_smollm2
 
 QUESTION = "What is the capital of France?"
-pytestmark = [pytest.mark.slow, needs_smollm2]
+pytestmark = needs_smollm2
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ def said_by(*arguments: str | Path) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_it_is_the_default_pair_and_has_its_own_template(pair: Pair) -> None:
     assert DEFAULT_PAIR == pair.name == "smollm2"
     assert pair.template == "chat"
@@ -48,6 +49,7 @@ def test_it_is_the_default_pair_and_has_its_own_template(pair: Pair) -> None:
     assert text.endswith(f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n")
 
 
+@pytest.mark.slow
 def test_its_greedy_text_in_float32_is_that_of_transformers(pair: Pair) -> None:
     decoder = SpeculativeDecoder(pair, JointThreshold(0.05))
     asked = decoder.encode("Name three rivers of Europe, and say where each begins.")
@@ -58,6 +60,7 @@ def test_its_greedy_text_in_float32_is_that_of_transformers(pair: Pair) -> None:
     assert max(output.statistics[0].verified) > 4  # trees, not plain decoding
 
 
+@pytest.mark.slow
 def test_commands_take_it(tmp_path: Path) -> None:
     short = ["--max-new-tokens", "12"]
     written = said_by("generate", QUESTION, "--policy", "plain", *short)
@@ -80,6 +83,7 @@ def test_the_prompts_of_bench_are_not_those_of_the_harvest() -> None:
     assert min(len(bench), len(harvest) // 4) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes")
 @torch.inference_mode()
 def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(pair: Pair) -> None:
@@ -92,6 +96,7 @@ def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(pair: Pair) 
     assert abs(accepted[1] / accepted[0] - 1) < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes")
 @torch.inference_mode()
 def test_in_int8_it_writes_one_text_with_a_tree_and_without_and_is_nearly_the_same_model(pair: Pair) -> None:

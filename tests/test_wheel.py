@@ -14,7 +14,6 @@ from c2t.storage.paths import find
 
 ROOT = Path(__file__).parents[1]
 BUILD = "import hatchling.build, sys; print(hatchling.build.build_wheel(sys.argv[1]))"
-pytestmark = pytest.mark.slow
 SMOLLM2 = ("/draft", "/draft_medusa", "/classifier", "/classifier_conditional")
 
 
@@ -65,6 +64,7 @@ def test_the_wheel_holds_the_embedded_pairs_and_nothing_made_on_this_machine(whe
     assert wheel.stat().st_size < 30 * 2**20
 
 
+@pytest.mark.slow
 def test_commands_and_the_three_lines_of_python_run_outside_of_the_checkout(installed: Path, tmp_path: Path) -> None:
     package = next(installed.parent.glob("lib/python*/site-packages/c2t"))
     before = {path for path in package.rglob("*") if "__pycache__" not in str(path)}

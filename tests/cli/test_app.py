@@ -42,8 +42,6 @@ from c2t.training.fit import FINETUNE
 from tests.harvests import PROVENANCE, make_harvest, prompt_list, trees
 from tests.small_pair import write_draft, write_prompts, write_target
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 SMALL = ["--k", "4", "--levels", "4", "--max-new-tokens", "16"]
 
@@ -119,6 +117,7 @@ def test_defaults_are_those_of_the_settings() -> None:
     assert checked > 20
 
 
+@pytest.mark.slow
 def test_a_bare_harvest_says_that_it_is_complete(at_home: Path) -> None:
     before = sorted((at_home / "data" / "harvest" / "tiny").iterdir())
     said = good("harvest", *SMALL, "--json", "-")
@@ -164,6 +163,7 @@ def test_train_and_finetune_write_what_their_names_find(trained: Path, tmp_path:
     assert TreeClassifier.from_pretrained("tiny-finetuned").config.hidden == 7
 
 
+@pytest.mark.slow
 def test_a_conditional_network_is_trained_and_used(at_home: Path, tmp_path: Path) -> None:
     said = good("train", "tiny", "--model", "c2t-conditional", "--epochs", "1", "--out", tmp_path / "steps")
     use = next(line for line in said.splitlines() if line.startswith("to use it: "))
@@ -172,6 +172,7 @@ def test_a_conditional_network_is_trained_and_used(at_home: Path, tmp_path: Path
     assert [row["policy"].split(",")[0] for row in line["figures"]["rows"]] == ["c2t:beta=0.05"]
 
 
+@pytest.mark.slow
 def test_the_literal_command(trained: Path) -> None:
     """`c2t finetune --from llama2-7b`, as a process of its own."""
     command = [sys.executable, "-c", "from c2t.cli.app import app; app()", "finetune", "--from", "llama2-7b"]
@@ -192,6 +193,7 @@ def test_finetune_learns_from_the_default_pairs_harvest_first(home: Path) -> Non
     assert harvests(["llama2-7b", str(tiny)], "tiny") == [other, tiny]
 
 
+@pytest.mark.slow
 def test_without_a_classifier_the_commands_that_make_it_are_named(home: Path) -> None:
     line = refused("finetune", "--from", "llama2-7b")
     rows, out = home / "data/harvest/llama2-7b", home / "checkpoints/local/llama2-7b/classifier"
@@ -203,6 +205,7 @@ def test_without_a_classifier_the_commands_that_make_it_are_named(home: Path) ->
     good("finetune", "--from", "llama2-7b", "--epochs", "1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["c2t", "plain", "eagle2:N=5,K=3", "c2t:W=none,K=5"])
 def test_generate_writes_the_same_text_with_every_policy(at_home: Path, policy: str) -> None:
     short = ["--max-new-tokens", "12", "--dtype", "float64"]  # in float32 a near tie may be decided by the tree's shape
@@ -213,6 +216,7 @@ def test_generate_writes_the_same_text_with_every_policy(at_home: Path, policy: 
     assert re.match(r"12 tokens in \d+\.\d s, \d+ tokens/s; \d+ rounds: tau \d", cost)
 
 
+@pytest.mark.slow
 def test_graphs_write_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedded pair, whose heads the kernel for trees has blocks for; on a CPU, where graphs are called."""
     few = ["--max-new-tokens", "12", "--policy", "threshold:levels=3", "--dtype", "float32"]
@@ -262,6 +266,7 @@ def test_generate_treats_a_text_as_the_decoder_does(at_home: Path, pair: str, ra
     assert (decoder.encode("a number", chat=not raw) == other) == (pair == "tiny")
 
 
+@pytest.mark.slow
 def test_bench_over_batch_sizes(at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(batch_costs, "VERIFIED", (1, 8))
@@ -338,6 +343,7 @@ def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.Monk
     assert "model.safetensors is damaged" in refused("info")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "specs",
     [
@@ -359,6 +365,7 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
 # Wrong input
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -497,6 +504,7 @@ def test_help_describes_every_command_and_option() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_module_runs_as_the_command_does() -> None:
     command = [sys.executable, "-m", "c2t"]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
@@ -563,6 +571,7 @@ def break_draft_weights(home: Path) -> None:
     put_nan(home / "checkpoints" / "tiny" / "draft" / "model.safetensors", "fc.weight")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -644,6 +653,7 @@ def test_folders_that_are_not_empty(at_home: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -677,6 +687,7 @@ def test_a_harvest_from_elsewhere_names_no_place(at_home: Path, tmp_path: Path, 
     assert (sorted(tmp_path.rglob("*")), sorted(at_home.rglob("*"))) == before
 
 
+@pytest.mark.slow
 def test_training_replaces_classifiers_only(at_home: Path, tmp_path: Path) -> None:
     """Not a draft's head, and not a classifier's folder that holds somebody's own file."""
     head, mine = tmp_path / "head", tmp_path / "mine"

@@ -9,8 +9,6 @@ import pytest
 from c2t.classifier import TreeClassifier
 from tests.cli.test_app import good, refused
 
-pytestmark = pytest.mark.slow
-
 GRID = "c2t:beta=0.4|0.45|0.47,K=3,levels=3,eagle2:K=3,levels=2|3,N=4|9"
 FAST = ["--grid", GRID, "--limit", "4", "--max-new-tokens", "8", "--taus", "0.1,0.2,9"]
 
@@ -77,6 +75,7 @@ def test_plot_compares_what_the_sweep_compared(home_swept: Path, swept: tuple[Pa
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_several_files_are_several_panels(home_swept: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     for file, temperature in ((first, "0"), (second, "1")):
@@ -98,6 +97,7 @@ def test_several_files_are_several_panels(home_swept: Path, tmp_path: Path) -> N
     assert (tmp_path / "plot.png").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -12,8 +12,6 @@ from c2t.study import costs
 from c2t.study.autotune import DEFAULT_CANDIDATES, TuneSettings
 from tests.cli.test_app import c2t, good, refused
 
-pytestmark = pytest.mark.slow
-
 POLICIES = "eagle2:N=8,K=4,levels=2,chain:length=1"
 SMALL = ["--limit", "4", "--repeats", "1", "--timed", "1", "--max-new-tokens", "8", "--policies", POLICIES]
 
@@ -73,6 +71,7 @@ def test_tune_then_use(cache: Path, tmp_path: Path) -> None:
     assert json.loads(said[-1])["configuration"]["policy"].startswith("eagle2:K=3,levels=2,N=6")
 
 
+@pytest.mark.slow
 def test_ngrams_are_part_of_the_choice(cache: Path) -> None:
     """--tuned drafts with them if they were chosen, and the text stays the target's."""
     said = good("tune", *SMALL, "--policies", "chain:length=1", "--ngrams", "--json", "-").splitlines()
@@ -92,6 +91,7 @@ def test_ngrams_are_part_of_the_choice(cache: Path) -> None:
     assert "--flags vllm: its drafts have no n-grams" in refused("tune", *SMALL, "--ngrams", "--flags", "vllm")
 
 
+@pytest.mark.slow
 def test_bench_shows_prediction_and_measurement_side_by_side(cache: Path) -> None:
     good("tune", *SMALL)
     short = ["bench", "--tuned", "--max-new-tokens", "4", "--limit", "1"]
@@ -107,6 +107,7 @@ def test_bench_shows_prediction_and_measurement_side_by_side(cache: Path) -> Non
     assert [row["label"] for row in json.loads(said[-1])["figures"]["rows"]] == ["plain"]
 
 
+@pytest.mark.slow
 def test_a_batch_of_its_own(cache: Path, tmp_path: Path) -> None:
     """What was tuned for two prompts decodes two, and neither one nor three."""
     said = good("tune", *SMALL, "--batch", "2", "--json", "-")
@@ -148,6 +149,7 @@ def test_prompts_out_of_a_file_are_in_place_of_the_argument(cache: Path, tmp_pat
     assert "prompts.jsonl: cannot be read" in refused("generate", "--prompts", tmp_path / "prompts.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["generate", "bench"])
 def test_what_was_not_tuned_or_is_damaged(cache: Path, command: str) -> None:
     line = refused(command, "--tuned")

@@ -15,8 +15,6 @@ from c2t.models.pairs import load_pair
 from c2t.policies import MCSDPlus
 from tests.toys import toy_classifier
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def model_and_tokenizer() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -41,6 +39,7 @@ def test_a_tree_from_a_file_of_this_machine_is_refused(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["gate:high=9,low=8,of=c2t:K=6,W=6,levels=3", "eagle2:K=4,levels=3,N=10"])
 def test_generate_takes_the_folder(tmp_path: Path, model_and_tokenizer, policy: str) -> None:
     folder = tmp_path / "exported"

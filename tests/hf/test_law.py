@@ -13,6 +13,7 @@ from c2t import Eagle2
 from c2t.hf import TreeDecoding
 from c2t.models.target import Target
 from c2t.policies import SpecInfer
+from tests.marks import slow_except
 from tests.test_law import chi_square, p_value
 from tests.toys import FAMILIES, SIZES, language_model, perturbed
 
@@ -69,8 +70,7 @@ def law(settings: str, family: str = "llama") -> Tensor:
     return probs.reshape([VOCABULARY] * NEW)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", slow_except(SETTINGS, "top-k"))
 def test_sampled_texts_have_generates_law(settings: str) -> None:
     _, noisy = models()
     for policy in POLICIES.values():

@@ -18,8 +18,6 @@ from c2t.storage.atomic import standing
 from tests.harvests import make_harvest
 from tests.hostile.strikes import KILLED, SMALL, Strike, fresh, harvest, struck, swapless, write_file, write_folder
 
-pytestmark = pytest.mark.slow
-
 
 def interrupt() -> None:
     raise KeyboardInterrupt
@@ -77,6 +75,7 @@ def content(folder: Path) -> str:
     return texts[0]
 
 
+@pytest.mark.slow
 @STOPS
 @pytest.mark.parametrize("write", [write_folder, swapless], ids=["swapped in one step", "where the system cannot swap"])
 def test_a_folder_is_old_or_new_at_every_line(tmp_path: Path, survives: Callable, write: Callable) -> None:
@@ -115,6 +114,7 @@ def rows(folder: Path) -> bytes:
     return b"".join(np.ascontiguousarray(column).tobytes() for column in read_columns(folder, list(COLUMNS)).values())
 
 
+@pytest.mark.slow
 @STOPS
 def test_a_harvest_goes_on_after_a_stop_at_every_line(tmp_path: Path, survives: Callable) -> None:
     whole = rows(make_harvest(tmp_path / "whole", prompts=2, trees_each=1, **SMALL))
@@ -129,6 +129,7 @@ def test_a_harvest_goes_on_after_a_stop_at_every_line(tmp_path: Path, survives: 
     assert number > 50
 
 
+@pytest.mark.slow
 @STOPS
 def test_an_old_harvest_stands_until_the_new_one_is_whole(tmp_path: Path, survives: Callable) -> None:
     new = rows(make_harvest(tmp_path / "new", prompts=2, trees_each=1, **SMALL))

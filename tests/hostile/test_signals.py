@@ -20,8 +20,6 @@ from c2t.records.schema import COLUMNS
 from c2t.stopping import SIGNALS
 from tests.harvests import make_harvest
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 # The command line, which sends itself a signal when a function is called the n-th time: no sleep decides.
 DRIVER = """if True:
@@ -80,6 +78,7 @@ def line(number: int, words: str) -> str:
     return rf"c2t: stopped by {signal.Signals(number).name}: {words}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "number"),
     [
@@ -94,6 +93,7 @@ def test_during_imports(small_home: Path, package: str, number: int) -> None:
     assert re.fullmatch(line(number, "nothing has begun; run the command again"), err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_harvest_says_how_to_go_on(home: Path, number: int) -> None:
     rows = home / "rows"
@@ -120,6 +120,7 @@ def test_a_harvest_says_how_to_go_on(home: Path, number: int) -> None:
         assert not (home / ".rows.new").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_training_leaves_the_old_classifier(home: Path, number: int) -> None:
     """In the middle of Lightning, which has handlers of its own."""
@@ -135,6 +136,7 @@ def test_a_training_leaves_the_old_classifier(home: Path, number: int) -> None:
     assert [path.name for path in home.glob(".*")] == []
 
 
+@pytest.mark.slow
 def test_after_the_end(small_home: Path) -> None:
     """Where Python itself no longer hears signals."""
     code, out, err = stopped(small_home, "c2t.__main__:end", 1, [signal.SIGTERM], "info", "tiny")
@@ -143,6 +145,7 @@ def test_after_the_end(small_home: Path) -> None:
     assert re.fullmatch(line(signal.SIGTERM, "the command had ended before, and what it writes is written"), err), err
 
 
+@pytest.mark.slow
 def test_output_that_is_lost_is_no_success(small_home: Path) -> None:
     environment = {**os.environ, "C2T_HOME": str(small_home), "PYTHONPATH": str(ROOT)}
     with open("/dev/full", "w") as full:
@@ -151,6 +154,7 @@ def test_output_that_is_lost_is_no_success(small_home: Path) -> None:
             assert subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE).returncode != 0
 
 
+@pytest.mark.slow
 def test_a_signal_that_nohup_ignores_is_ignored(small_home: Path) -> None:
     command = ["nohup", sys.executable, "-c", DRIVER, "c2t.cli.info", "folder", "1", "1", "info", "tiny"]
     environment = {**os.environ, "C2T_HOME": str(small_home), "PYTHONPATH": str(ROOT)}

@@ -25,6 +25,7 @@ from c2t.policies.threshold import JointThreshold
 from c2t.protocols import NextTokenDistributions, RecordingDraft, Root
 from c2t.sampling import Sampling
 from c2t.tree import COLUMNS, Tree
+from tests.marks import slow_except
 from tests.tiny_heads import saved
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
@@ -133,7 +134,7 @@ def eagle3(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", slow_except(POLICIES, "few", "narrow", "classifier", "budget"))
 @torch.inference_mode()
 def test_trees_are_those_of_level_by_level(name: str, temperature: float, pair: Pair) -> None:
     """At a temperature with the noise of the target's draws."""
@@ -141,7 +142,7 @@ def test_trees_are_those_of_level_by_level(name: str, temperature: float, pair: 
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("name", ["few", "narrow", "classifier that trusts", "budget"])
+@pytest.mark.parametrize("name", slow_except(["few", "narrow", "classifier that trusts", "budget"], "few", "budget"))
 @torch.inference_mode()
 def test_trees_of_eagle3_are_those_of_level_by_level(name: str, temperature: float, eagle3: Pair) -> None:
     """The head's first layer reads token and state side by side, and the LM head may read them normalised."""

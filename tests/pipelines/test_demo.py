@@ -8,13 +8,12 @@ import pytest
 from c2t.prompts import default_prompts, read_prompts
 from pipelines import demo
 
-pytestmark = pytest.mark.slow
-
 SHORT = demo.DEMOS["tiny"]._replace(
     prompts=2, new=16, harvest="--limit 6 --max-new-tokens 16 --temperature 0 --k 4 --levels 3"
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shipped", [True, False])
 def test_the_toy_pair_shows_the_same_text_in_fewer_forwards(
     shipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -49,6 +49,7 @@ def test_evidence_says_what_a_mixed_draft_would_have_said(temperature: float, na
     torch.testing.assert_close(mean, -told[told > float("-inf")].mean(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_fit_finds_what_texts_were_made_of() -> None:
     """Two tokens followed at each place; what comes next was drawn by a known prior."""
     torch.manual_seed(0)

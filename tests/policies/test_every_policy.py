@@ -11,7 +11,7 @@ from c2t.policies import POLICIES, Rehearsed
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
-from tests.every_policy import EVERY_POLICY, EXACT, SAMPLED, SHARED
+from tests.every_policy import EVERY_POLICY, EXACT, ONE_OF_EACH, SAMPLED, SHARED
 from tests.marks import slow_except
 from tests.replay.test_lockstep import assert_same
 from tests.toys import PROMPTS, TableDraft, deep_pairs, emitted, random_table, root_of, toy_drafts, toy_target
@@ -19,7 +19,6 @@ from tests.toys import PROMPTS, TableDraft, deep_pairs, emitted, random_table, r
 NEW = 10
 GREEDY, SAMPLING = Sampling(), Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=3)
 SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLING}
-QUICK = ("chain", "eagle2", "c2t", "mcsd", "dyspec")  # one of each kind, for `make quick`
 RUNS = [("eagle", "greedy"), ("perturbed", "greedy"), ("perturbed", "sampled")]
 
 
@@ -53,7 +52,7 @@ def test_greedy_texts_are_those_of_generate() -> None:
 
 
 @pytest.mark.parametrize(("draft", "sampling"), RUNS)
-@pytest.mark.parametrize("name", slow_except(EXACT, *QUICK))
+@pytest.mark.parametrize("name", slow_except(EXACT, *ONE_OF_EACH))
 def test_text_is_plain_decodings_and_replay_is_the_live_run(name: str, draft: str, sampling: str) -> None:
     case, chosen = EVERY_POLICY[name], SAMPLINGS[sampling]
     steps = live(name, draft, chosen, "target-only")
@@ -84,7 +83,7 @@ def test_greedy_text_is_that_of_generate_with_other_heads(name: str, draft: str)
     assert [tokens[:6] for tokens in emitted(steps, 2)] == deep_texts()
 
 
-@pytest.mark.parametrize("name", slow_except(EVERY_POLICY, *QUICK))
+@pytest.mark.parametrize("name", slow_except(EVERY_POLICY, *ONE_OF_EACH))
 def test_each_row_is_its_run_alone(name: str) -> None:
     rule = "residual" if name in SAMPLED else None
     together = live(name, "perturbed", SAMPLING, rule)

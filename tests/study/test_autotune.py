@@ -21,8 +21,6 @@ from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
 from tests.small_pair import TURNS
 
-pytestmark = pytest.mark.slow
-
 PROMPTS = [Prompt(i, "", [turn], "f") for i, turn in enumerate(TURNS[:6])]
 POLICIES = [Eagle2(K=4, levels=3, N=12), Chain(2)]
 SETTINGS = TuneSettings(limit=6, max_new_tokens=12, repeats=1, timed=2, compared=1)
@@ -85,6 +83,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Curve, Curve], None]:
     return use
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
 def test_where_drafting_is_free_the_tree_wins_and_where_it_is_dear_plain_decoding_does(
     small_pair: Pair, made_up: Callable, batch: int
@@ -116,6 +115,7 @@ def test_where_drafting_is_free_the_tree_wins_and_where_it_is_dear_plain_decodin
     assert dear.plain.predicted <= batch
 
 
+@pytest.mark.slow
 def test_a_rehearsal_competes_by_the_clock_alone(small_pair: Pair, made_up: Callable) -> None:
     """Here the target rehearses itself, so that a round of it writes what some of the other policies' rounds do."""
     made_up(FLAT, Curve((1,), (0.0,)))

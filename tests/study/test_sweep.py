@@ -20,8 +20,6 @@ from c2t.study.sweep import SweepSettings, candidates, expand, oracles, sweep
 from tests.small_pair import TURNS
 from tests.toys import toy_classifier
 
-pytestmark = pytest.mark.slow
-
 PROMPTS = [Prompt(i, "", [turn, "a number"] if i == 1 else [turn], "f.jsonl") for i, turn in enumerate(TURNS[:3])]
 SETTINGS = SweepSettings(max_new_tokens=8, limit=None)
 GRID = "eagle2:K=3,levels=2,N=4|7,c2t:beta=0.25,K=3,levels=3,chain:length=2"
@@ -123,6 +121,7 @@ def test_a_stopped_sweep_goes_on(small_pair: Pair, tmp_path: Path, monkeypatch: 
     assert read_points(file) == {whole.condition: whole.points}
 
 
+@pytest.mark.slow
 def test_another_configuration_is_counted_anew(small_pair: Pair, tmp_path: Path) -> None:
     file = tmp_path / "points.jsonl"
     sweep(small_pair, of(), PROMPTS, SETTINGS, file)

@@ -26,7 +26,6 @@ from c2t.viewer.view import Viewer
 from tests.viewer.documents import columns, decoded
 from tests.viewer.test_page import HOSTILE, with_text
 
-pytestmark = pytest.mark.slow
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install playwright")
 EXECUTABLE = next(filter(None, map(shutil.which, BROWSERS)), None)

@@ -12,8 +12,6 @@ from pipelines.gain.__main__ import app
 from pipelines.gain.subtrees import read_nodes
 from tests.rounding import growth
 
-pytestmark = pytest.mark.slow
-
 
 def test_probabilities_are_sharpened_and_ratios_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "STEPS", 5)

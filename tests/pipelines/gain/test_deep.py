@@ -14,7 +14,6 @@ from pipelines.gain.__main__ import app
 from pipelines.gain.scaled import scaled
 
 
-@pytest.mark.slow
 def test_a_head_without_a_fit_is_left_out_and_the_other_one_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,8 +10,6 @@ from typer.testing import CliRunner
 from pipelines.gain import other_domain
 from pipelines.gain.__main__ import app
 
-pytestmark = pytest.mark.slow
-
 
 def test_ratios_are_shown_beside_scaled_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(other_domain, "MAIN", ("logistic, log P",))

@@ -13,7 +13,6 @@ from pipelines.gain import parallel, trust
 from pipelines.gain.__main__ import app
 
 
-@pytest.mark.slow
 def test_trust_is_compared_with_none_and_with_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On tiny, with prompts that repeat themselves."""
     tiny, searched = load_pair("tiny", dtype=torch.float32), []

@@ -16,11 +16,10 @@ from pipelines.gpu.parity import close
 from pipelines.gpu.texts import Sizes, Way, compare
 from pipelines.papers.tree_blocks import Timing
 
-pytestmark = pytest.mark.slow
-
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 def test_every_stage_runs_and_is_written_down(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     gpu_report.main(["--tiny", "--out", str(tmp_path)])
@@ -90,6 +89,7 @@ def test_texts_are_compared_with_those_of_the_first_way() -> None:
     assert second[1:] == (1.5, 2 / 1.5, 500.0, 750.0, 1.5, 0.0)
 
 
+@pytest.mark.slow
 def test_whole_texts_of_a_pair(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain decoding alone: what graphs write under every policy is tested elsewhere."""
     monkeypatch.setattr(texts, "policies", lambda pair, name: {"plain": Plain()})

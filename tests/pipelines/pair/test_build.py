@@ -16,8 +16,6 @@ from pipelines.pair.build import CORPUS, STAGES, begin_from, build, new_head, st
 from pipelines.pair.recipes import COMMON, HEADS, PAIRS
 from pipelines.pair.smollm2 import build as smollm2
 
-pytestmark = pytest.mark.slow
-
 OUT = PAIRS["tiny"].out
 MB = 1_000_000
 
@@ -40,6 +38,7 @@ def test_the_smaller_pair_has_a_third_of_the_parameters() -> None:
     assert 0.3 < sizes["tiny-small"] / sizes["tiny"] < 0.4
 
 
+@pytest.mark.slow
 def test_a_pair_is_built_from_a_corpus_and_loads(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole recipe of a pair of another family, at a size that takes seconds."""
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1}

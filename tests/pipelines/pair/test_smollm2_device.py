@@ -18,6 +18,7 @@ from pipelines.pair.smollm2 import block, device_texts, device_training, on_devi
 from pipelines.pair.smollm2.device_llama import DeviceLlama
 from pipelines.pair.smollm2.questions import Left
 from pipelines.pair.smollm2.writer import Writer
+from tests.marks import slow_except
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
 ASKED = [[5, 6, 7], [8, 9, 10, 11, 12], [13], [14, 15]]
@@ -197,7 +198,7 @@ def test_batches_have_every_text_once_and_no_more_positions(
     assert all(len(batch) * max(len(text.ids) for text in batch) <= 400 for batch in batches)
 
 
-@pytest.mark.parametrize("name", device_training.RECIPES)
+@pytest.mark.parametrize("name", slow_except(device_training.RECIPES, "medusa"))
 def test_a_head_learns_from_ids_and_is_saved(
     name: str, target: LlamaForCausalLM, llama: DeviceLlama, tmp_path: Path, small: None
 ) -> None:

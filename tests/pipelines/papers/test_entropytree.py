@@ -10,6 +10,7 @@ from pipelines.papers import study as paper
 from tests.pipelines.papers.small_study import SMALL, check, counts_in, decoded
 
 
+@pytest.mark.slow
 def test_figure2_counts_wasted_passes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entropytree, "TIMED", 1)
     study = paper.study(**SMALL, draft="lm")

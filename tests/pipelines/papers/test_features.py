@@ -10,6 +10,7 @@ from pipelines.papers.study import Study
 from tests.pipelines.papers.small_study import EPOCHS, check, counts_in, decoded
 
 
+@pytest.mark.slow
 def test_table1_counts_what_live_decoding_costs(study: Study) -> None:
     report = check(features.table1(study))
     assert counts_in(report, "EAGLE-2", "N=100") == decoded(study, Eagle2(K=15, levels=10, N=100))
@@ -26,6 +27,7 @@ def test_table6_is_alike_for_all_m_that_hold_the_vocabulary(study: Study) -> Non
         assert counts_in(report, "C2T", "M=100") == decoded(study, C2T(study.classifier(), 0.5, M=100))
 
 
+@pytest.mark.slow
 def test_figure6_draws_every_epoch(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "HIDDEN", (2, 12, 48))
     monkeypatch.setattr(features, "BETAS", (0.6, 0.5))

@@ -33,6 +33,7 @@ def test_without_a_name_every_report_is_listed() -> None:
         Settings(**report.defaults)
 
 
+@pytest.mark.slow
 def test_reports_go_to_result_lines_and_figures(here: Path, tmp_path: Path) -> None:
     out = tmp_path / "results" / "lines.jsonl"
     done = called("c2t-table6", "figure9", *FEW, "--out", str(out))
@@ -49,6 +50,7 @@ def test_reports_go_to_result_lines_and_figures(here: Path, tmp_path: Path) -> N
     assert not (out.parent / "table6.png").exists()
 
 
+@pytest.mark.slow
 def test_an_actor_makes_the_report_of_one_process(
     here: Path, small_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +85,7 @@ def test_what_is_not_said_is_the_reports_own(monkeypatch: pytest.MonkeyPatch) ->
     assert "temperature" not in given
 
 
+@pytest.mark.slow
 def test_a_stopped_command_goes_on(here: Path, tmp_path: Path) -> None:
     out = tmp_path / "lines.jsonl"
     assert called("figure9", *FEW, "--out", str(out)).exit_code == 0

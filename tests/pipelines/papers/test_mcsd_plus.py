@@ -11,6 +11,7 @@ from pipelines.papers.study import Study
 from tests.pipelines.papers.small_study import check
 
 
+@pytest.mark.slow
 def test_a_row_per_width_and_decision_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcsd_plus, "WIDTHS", (1, 2))
     monkeypatch.setattr(mcsd_plus, "TIMED", 0)

@@ -35,6 +35,7 @@ def counted(accepted: int, verified: int, rounds: int = 100, spread: int = 0) ->
     return Counted(point, Statistics(), [], None)
 
 
+@pytest.mark.slow
 def test_a_harvest_is_made_once_and_a_classifier_once_per_settings(study: paper.Study) -> None:
     harvest = study.harvest()
     assert harvest.rows == 1010 * harvest.trees > 0

@@ -23,6 +23,7 @@ def one(study: Study) -> Study:
     return Study(study.pair, replace(study.settings, limit=1, max_new_tokens=4))
 
 
+@pytest.mark.slow
 def test_figure5_adds_up(one: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "SIZES", (4, 15))
     monkeypatch.setattr(timing, "BETAS", (0.5,))

@@ -13,6 +13,7 @@ from pipelines.papers.study import Study
 from tests.pipelines.papers.small_study import check, counts_in, decoded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [None, "llama2-7b"])
 def test_table2_counts_what_live_decoding_costs(other: str | None, study: Study, here: Path) -> None:
     folder = here / "data" / "prompts" / "tiny"
@@ -29,6 +30,7 @@ def test_table2_counts_what_live_decoding_costs(other: str | None, study: Study,
     assert counts_in(report, f"{other or 'tiny'}, C2T", setting) == decoded(judged, frozen)
 
 
+@pytest.mark.slow
 def test_table7_of_the_same_head_under_two_names(study: Study, here: Path) -> None:
     draft = str(here / "checkpoints" / "tiny" / "draft")
     other = Study(load_pair("tiny", draft=draft), replace(study.settings, draft=draft))
@@ -46,6 +48,7 @@ def test_the_papers_tokens_are_whole_numbers_of_rounds() -> None:
         assert eagle2.verified_tokens % 90 == 0
 
 
+@pytest.mark.slow
 def test_figure7_starts_from_the_transferred_classifier(study: Study, here: Path) -> None:
     report = check(transfer.figure7(Study(study.pair, replace(study.settings, same="tiny", same_draft="lm"))))
     rows = {row[0]: dict(zip(report.columns, row, strict=True)) for row in report.rows}

@@ -38,6 +38,7 @@ def test_counted_blocks_are_those_of_the_dense_mask() -> None:
     assert mask_of(tree).count.sum(1).equal(blocks.sum((1, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("kv_heads", [1, 4])
 def test_all_that_is_timed_attends_alike(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Trees of equal sizes, and with and without the second top-K."""
 
+import pytest
+
 from c2t.policies import C2T, Eagle1
 from pipelines.papers import trees
 from pipelines.papers.study import Study
@@ -13,6 +15,7 @@ def test_table4_counts_what_live_decoding_costs(study: Study) -> None:
     assert (row["setting"], row["gamma"]) == ("N=60", 60)
 
 
+@pytest.mark.slow
 def test_table5_counts_what_live_decoding_costs(study: Study) -> None:
     report = check(trees.table5(study))
     classifier = study.classifier()
