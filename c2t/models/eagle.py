@@ -14,6 +14,7 @@ from transformers import LlamaConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from c2t.kv_cache import KVCache
+from c2t.models.positions import within
 
 
 class Head(nn.Module):
@@ -58,7 +59,7 @@ class Head(nn.Module):
         """Return cosines and sines of the positions, which are 0..n-1 by default."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None]
-        return self.rotary(hidden, positions)
+        return self.rotary(hidden, within(positions, self.config))
 
     def logits(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n V"]:
         """Return next-token logits from the head's outputs and the target's LM head."""

@@ -23,6 +23,7 @@ from c2t.kv_cache import KVCache
 from c2t.kv_pool import KVPool
 from c2t.models.attention import TREE_ATTENTION, check_heads, tree_arguments
 from c2t.models.packed_llama import PackedLlama
+from c2t.models.positions import positions_of, within
 from c2t.models.prefixes import Beginning, Prefixes, behind, joined, unpadded
 from c2t.models.projection import Projection
 from c2t.models.row_attention import RowAttention
@@ -149,12 +150,8 @@ class Target:
 
     @property
     def max_positions(self) -> int:
-        """Positions that a text may have. With LongRoPE it ends where the frequencies change with the text's length:
-        beyond, a tree's forward would not be that of its paths."""
-        rope = getattr(self.config, "rope_parameters", None) or {}
-        if rope.get("rope_type") == "longrope":
-            return rope["original_max_position_embeddings"]
-        return self.config.max_position_embeddings
+        """Positions that a text may have; see `positions_of`."""
+        return positions_of(self.config)
 
     @property
     def eos(self) -> frozenset[int]:
@@ -231,10 +228,12 @@ class Target:
             masks = tree_arguments(mask)
         else:
             masks = {"attention_mask": self._masks(mask, positions, cache)}
-        if hasattr(self.model.base_model, "wpe"):  # a table of positions, past whose end a text's last tree may reach
-            positions = positions.clamp(max=self.config.max_position_embeddings - 1)
         hidden = self.model.base_model(
-            input_ids=tokens, position_ids=positions, past_key_values=cache, use_cache=True, **masks
+            input_ids=tokens,
+            position_ids=within(positions, self.config),  # past whose end a text's last tree may reach
+            past_key_values=cache,
+            use_cache=True,
+            **masks,
         ).last_hidden_state
         return hidden.to(self.device)  # where layers are spread over devices, the last one is elsewhere
 
@@ -250,11 +249,13 @@ class Target:
         """Run R tokens of rows of different sizes, which the cache has slots for, and return their post-norm states.
         Each sees its row's committed slots, and of the row's n new ones those that `sees` marks. tree: what they are,
         for tree attention."""
-        if hasattr(self.model.base_model, "wpe"):  # a table of positions, past whose end a text's last tree may reach
-            positions = positions.clamp(max=self.config.max_position_embeddings - 1)
         with RowAttention(self.model, positions, sees, rows, cache, tree) as attention:
             hidden = self.model.base_model(
-                input_ids=tokens[None], position_ids=positions[None], past_key_values=cache, use_cache=True, **attention
+                input_ids=tokens[None],
+                position_ids=within(positions, self.config)[None],  # past whose end a text's last tree may reach
+                past_key_values=cache,
+                use_cache=True,
+                **attention,
             ).last_hidden_state[0]
         return hidden.to(self.device)  # where layers are spread over devices, the last one is elsewhere
 
