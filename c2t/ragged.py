@@ -3,6 +3,7 @@
 A forward costs what it computes. With trees of 1, 5 and 60 tokens in a batch, it computes 66 and not 180.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -58,6 +59,26 @@ def whole(rows: int, n: int, device: torch.device) -> Ragged:
     with torch.inference_mode(False):  # kept for whoever comes next, with gradients or without
         number = torch.arange(rows * n, device=device)
         return Ragged(number, number // n, number % n, number.view(rows, n), [n] * rows, [n] * rows, full=True)
+
+
+AT_ONCE = 512  # tokens of a text that are read in one forward, whose masks so grow with the text, not with its square
+
+
+def stretches(count: Int[Tensor, " B"], *columns: Shaped[Tensor, "B _ ..."]) -> Iterator[tuple[Tensor, ...]]:
+    """Yield texts of count[r] real tokens in row r, AT_ONCE columns at a time: how many of these are real, then the
+    columns themselves."""
+    n = columns[0].shape[1]
+    if n <= AT_ONCE:  # all rounds of decoding, and short prompts
+        yield count, *columns
+        return
+    for start in range(0, n, AT_ONCE):
+        part = (column[:, start : start + AT_ONCE] for column in columns)
+        yield (count - start).clamp(0, AT_ONCE), *part
+
+
+def end_to_end(parts: Sequence[Shaped[Tensor, "B _ ..."]]) -> Shaped[Tensor, "B n ..."]:
+    """Return what was found for each of the stretches as one tensor."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
 
 
 class SlotLogits(NamedTuple):

@@ -13,7 +13,7 @@ from c2t.kernels.entries import Columns, Entries, descend, follow
 from c2t.kernels.layered import Layered
 from c2t.kv_cache import KVCache
 from c2t.protocols import DraftVocabulary, Grown, NextTokenDistributions, Root
-from c2t.ragged import Ragged, whole
+from c2t.ragged import Ragged, end_to_end, stretches, whole
 from c2t.tree import Tree
 
 
@@ -58,6 +58,17 @@ class DraftSession(ABC):
     def _observe(self, tokens: Tensor, features: Tensor, count: Tensor) -> None:
         """Run committed tokens through the draft and make the last real one of each row the root's entry."""
         self.cache.drop()
+        found, full = zip(*(self._read(*part) for part in stretches(count, tokens, features)), strict=True)
+        hidden = self.observed = end_to_end(found)
+        if not all(full):
+            hidden = hidden[torch.arange(len(count), device=count.device), count - 1][:, None]
+        self._begin(hidden[:, -1:])
+
+    def _read(
+        self, count: Int[Tensor, " B"], tokens: Int[Tensor, "B n"], features: Float[Tensor, "B _ H"]
+    ) -> tuple[Float[Tensor, "B n H"], bool]:
+        """Run the next count[r] tokens of row r through the draft in one forward, and commit them; return whether all
+        tokens are real, too."""
         rows, steps = tokens.shape
         lengths = self.cache.lengths if self.cache.lengths is not None else torch.zeros_like(count)
         positions, sight, real = follow(lengths, self.cache.length, count, steps)
@@ -70,8 +81,7 @@ class DraftSession(ABC):
             places = Ragged.of(step < count[:, None])
         hidden = self._forward(tokens, features, positions, sight, places)
         self.cache.keep(step, count)
-        self.observed = hidden
-        self._begin(hidden[:, -1:] if full else hidden[torch.arange(rows, device=count.device), count - 1][:, None])
+        return hidden, full
 
     def _begin(self, root: Float[Tensor, "B 1 H"]) -> None:
         """Start a new round, whose first entry will be the root."""

@@ -116,6 +116,8 @@ def attend(
         return inner(module, query, key, value, **rows.tree_arguments(query.device), **others)
     out, begin = [], 0
     for row, size in enumerate(rows.rows.sizes):
+        if not size:  # a text that has ended before the others that are read beside it
+            continue
         slots = rows.cache.row(row, rows.rows.spans[row])
         parts = query[:, :, begin : begin + size], key[:, :, slots], value[:, :, slots]
         out.append(inner(module, *parts, rows.mask(row, begin, sliding_window, query), **others)[0])

@@ -28,7 +28,7 @@ from c2t.models.prefixes import Beginning, Prefixes, behind, joined, unpadded
 from c2t.models.projection import Projection
 from c2t.models.row_attention import RowAttention
 from c2t.models.versions import Version, Versions
-from c2t.ragged import Ragged, SlotLogits
+from c2t.ragged import Ragged, SlotLogits, end_to_end, stretches
 from c2t.tree import Tree
 
 # Tested: tree forward = forward of every path.
@@ -334,16 +334,25 @@ class TargetSession:
         """Committed tokens of each row, without the root."""
         return self.cache.lengths
 
-    def read(self, tokens: Int[Tensor, "B n"], count: Int[Tensor, " B"]) -> tuple[Float[Tensor, "R H"], Ragged]:
-        """Read the next count[r] tokens of row r's text and commit them; return their post-norm states, and where they
-        stand."""
+    def read(
+        self, tokens: Int[Tensor, "B n"], count: Int[Tensor, " B"]
+    ) -> tuple[Float[Tensor, "B n H"], Float[Tensor, "B n D"]]:
+        """Read the next count[r] tokens of row r's text and commit them; return their post-norm states, and the
+        features that the draft reads. Behind a row's last token both mean nothing."""
+        hidden, features = zip(*(self._read(part, real) for real, part in stretches(count, tokens)), strict=True)
+        return end_to_end(hidden), end_to_end(features)
+
+    def _read(
+        self, tokens: Int[Tensor, "B n"], count: Int[Tensor, " B"]
+    ) -> tuple[Float[Tensor, "B n H"], Float[Tensor, "B n D"]]:
+        """Do `read` in one forward."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         causal = (steps[:, None] >= steps).expand(len(tokens), -1, -1)
         start = torch.zeros_like(count) if self.cache.lengths is None else self.cache.lengths
         rows = Ragged.of(steps < count[:, None])
         hidden = self.forward(tokens, start[:, None] + steps, causal, rows)
         self.cache.keep(steps.expand_as(tokens), count)
-        return hidden, rows
+        return rows.back(hidden), rows.back(self.target.features(hidden[None])[0])
 
     def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
         """Run prompts, padded on the right; return logits after each row's last token only, as if it were the row's
@@ -355,9 +364,9 @@ class TargetSession:
         if any(known):
             self.cache.begin([each.caches if each else () for each in known], tokens.device)
         rest, count = behind(known, tokens, lengths)
-        hidden, rows = self.read(rest, count)
-        features = joined(known, rows.back(self.target.features(hidden[None])[0]), count)
-        last = hidden[rows.place.gather(1, count[:, None] - 1)[:, 0]]
+        hidden, features = self.read(rest, count)
+        features = joined(known, features, count)
+        last = hidden[torch.arange(len(count), device=count.device), count - 1]
         for row, prompt in enumerate(prompts):
             caches = [self.cache.prefix(layer, row) for layer in range(len(self.cache.buffers))]
             prefixes.keep(prompt, Beginning(caches, features[row, : len(prompt)]))

@@ -94,15 +94,14 @@ def read_continuations(
     assert min(ends) > 0, "texts that are too short are left out"
     texts = [[*prompt, *c[: end + beyond]] for prompt, c, end in zip(prompts, completions, ends, strict=True)]
     tokens, lengths = pad(texts, target.device)
-    states, rows = target.session().read(tokens, lengths)
-    features = target.features(states[None])[0]
+    states, features = target.session().read(tokens, lengths)
     found = []
-    for row, (own, read) in enumerate(zip(states.split(rows.sizes), features.split(rows.sizes), strict=True)):
-        length, prompt = rows.sizes[row], len(prompts[row])
-        logits = target.logits(own[None, prompt - 1 : length - 1])[0]
+    for row, length in enumerate(lengths.tolist()):
+        prompt = len(prompts[row])
+        logits = target.logits(states[row, None, prompt - 1 : length - 1])[0]
         judged, end = judge(logits, tokens[row, prompt:length], sampling), prompt + ends[row]
         limit = prompt + max_new_tokens
-        found.append(Continuation(tokens[row, :length], read[: length - 1], prompt, end, limit, judged))
+        found.append(Continuation(tokens[row, :length], features[row, : length - 1], prompt, end, limit, judged))
     return found
 
 

@@ -80,8 +80,8 @@ class Asked(NamedTuple):
 def read(target: Target, asked: list[list[int]]) -> Asked:
     """Read the questions."""
     session = target.session()
-    hidden, rows = session.read(*pad(asked, target.device))
-    parts = hidden.split(rows.sizes), target.features(hidden[None])[0].split(rows.sizes)
+    tokens, lengths = pad(asked, target.device)
+    parts = ([each[:n] for each, n in zip(read, lengths, strict=True)] for read in session.read(tokens, lengths))
     return Asked(session, *([[part] for part in each] for each in parts))
 
 
@@ -104,8 +104,7 @@ def write(target: Target, asked: list[list[int]], temperature: float, longest: i
         if not going.all():
             rows, new = rows[going], new[going]
             session.select(going.nonzero()[:, 0])
-        last, _ = session.read(new[:, None], torch.ones_like(new))
-        taps = target.features(last[None])[0]
+        last, taps = (each[:, 0] for each in session.read(new[:, None], torch.ones_like(new)))
         for place, row in enumerate(rows.tolist()):
             features[row].append(last[place : place + 1])
             tapped[row].append(taps[place : place + 1])
