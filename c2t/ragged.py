@@ -3,8 +3,8 @@
 A forward costs what it computes. With trees of 1, 5 and 60 tokens in a batch, it computes 66 and not 180.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, wraps
 from typing import NamedTuple
 
 import torch
@@ -53,9 +53,23 @@ class Ragged(NamedTuple):
         return found.view(*self.place.shape, *values.shape[1:])
 
 
-@lru_cache(maxsize=256)
+KEPT = 256  # slots of a batch whose layout is kept at most: a level's or a tree's, not a prompt's
+
+
+def kept_if_small(maxsize: int) -> Callable[[Callable], Callable]:
+    """Return a decorator that keeps what a function of (rows, slots of each, ...) returned for the `maxsize` last
+    batches of at most KEPT slots."""
+
+    def keeping(make: Callable) -> Callable:
+        kept = lru_cache(maxsize)(make)
+        return wraps(make)(lambda rows, n, *others: (kept if rows * n <= KEPT else make)(rows, n, *others))
+
+    return keeping
+
+
+@kept_if_small(256)  # most levels of most drafts are such
 def whole(rows: int, n: int, device: torch.device) -> Ragged:
-    """Return all slots of a batch as real ones. Cached: most levels of most drafts are such."""
+    """Return all slots of a batch as real ones."""
     with torch.inference_mode(False):  # kept for whoever comes next, with gradients or without
         number = torch.arange(rows * n, device=device)
         return Ragged(number, number // n, number % n, number.view(rows, n), [n] * rows, [n] * rows, full=True)

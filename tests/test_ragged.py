@@ -1,11 +1,17 @@
 """Real slots laid end to end, as torch's own operations find them, in dense memory, which kernels read by address."""
 
+import gc
+import weakref
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from c2t.kernels import layout
-from c2t.ragged import Ragged
+from c2t.models.packed_heads import slots_of_all
+from c2t.ragged import KEPT, Ragged, whole
 
+CPU = torch.device("cpu")
 MASKS = {
     "ragged": [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]],
     "with holes": [[1, 0, 1, 0], [0, 0, 0, 1], [0, 1, 1, 0]],
@@ -41,3 +47,11 @@ def test_values_go_there_and_back(name: str) -> None:
     taken = rows.take(values)
     assert taken.equal(values[real])
     assert rows.back(taken)[real].equal(values[real])
+
+
+@pytest.mark.parametrize("make", [lambda rows, n: whole(rows, n, CPU), lambda rows, n: slots_of_all(rows, n, 4096)])
+def test_layouts_of_levels_are_kept_and_those_of_prompts_are_not(make: Callable) -> None:
+    assert make(3, 20) is make(3, 20)
+    gone = weakref.ref(make(3, KEPT)[0])
+    gc.collect()
+    assert gone() is None

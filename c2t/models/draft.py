@@ -74,7 +74,7 @@ class DraftSession(ABC):
         positions, sight, real = follow(lengths, self.cache.length, count, steps)
         full = real == tokens.numel()
         if full:
-            places = whole(rows, steps, tokens.device)  # cached, which padded prompts are too large for
+            places = whole(rows, steps, tokens.device)  # kept, where it is small
             step = places.slot.view(rows, steps)
         else:
             step = torch.arange(steps, device=tokens.device).expand(rows, -1)

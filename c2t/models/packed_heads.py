@@ -1,7 +1,6 @@
 """EAGLE heads on a CPU as `c2t.kernels.llama_layer` runs them: snapshots of their modules for decoding."""
 
 from abc import ABC, abstractmethod
-from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,7 +13,7 @@ from c2t.kv_cache import KVCache
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.packed_llama import Decoder
-from c2t.ragged import Ragged, whole
+from c2t.ragged import Ragged, kept_if_small, whole
 
 
 class PackedHead(ABC):
@@ -130,7 +129,7 @@ def slots_of(rows: Ragged, step: int) -> tuple[Int[Tensor, " S"], Int[Tensor, " 
     return first, torch.zeros_like(first), first + rows.slot
 
 
-@lru_cache(maxsize=64)
+@kept_if_small(64)
 def slots_of_all(batch: int, new: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return `slots_of` a batch whose slots are all real."""
     with torch.inference_mode(False):  # kept for whoever comes next
