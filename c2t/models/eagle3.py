@@ -20,6 +20,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3Decode
 from c2t.errors import InputError
 from c2t.kv_cache import KVCache
 from c2t.models.eagle import Head
+from c2t.models.offloaded import check_in_memory
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Eagle3Head(Head):
 
     def take_rows(self, lm_head: nn.Module) -> None:
         """Set the rows of the LM head to the target's for the same tokens; they are not trained."""
+        check_in_memory(lm_head, "LM head")
         rows: Tensor = lm_head.weight
         self.lm_head.weight = nn.Parameter(
             rows.detach()[self.tokens.to(rows.device)] if self.tokens is not None else rows.detach(),

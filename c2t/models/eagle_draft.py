@@ -15,6 +15,7 @@ from c2t.kernels.tree_attention import grouped_attention
 from c2t.models.draft import DraftSession, refuse_nan
 from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
+from c2t.models.offloaded import check_in_memory
 from c2t.models.own_tokens import OwnTokens
 from c2t.models.packed_heads import PackedHead, llama_layers, packed
 from c2t.models.projection import Projection
@@ -40,6 +41,8 @@ class EagleDraft:
         if head.tokens is not None:
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
             self.known = frozenset(head.tokens.tolist())
+            if head.shares_lm_head or own is None:
+                check_in_memory(lm_head, "LM head")
             weight: Tensor = lm_head.weight
             self.all_rows = weight.detach() if head.shares_lm_head else None
             own = rows_of(lm_head, head.tokens) if own is None else own

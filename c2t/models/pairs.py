@@ -27,6 +27,7 @@ from c2t.models.hydra import HydraDraft, HydraHead
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.ngrams import NgramDraft, check_prior_weight, lookup
+from c2t.models.offloaded import check_in_memory
 from c2t.models.packed_llama import PackedLlama
 from c2t.models.published_medusa import PICKLED, PublishedMedusaDraft, is_published, load_heads
 from c2t.models.scaled import ScaledDraft
@@ -278,6 +279,7 @@ def _no_taps(folder: Path) -> InputError:
 def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = None, rounded: bool = False) -> HeadDraft:
     """Load a head for this target, and tap the layers that it reads; `taps` as in `load_head`, `rounded` as in
     `EagleDraft`. InputError for another target's head."""
+    check_in_memory(target.embed_tokens, "embedding")
     if is_published(folder):
         if taps is not None:
             raise InputError(f"{folder}: Medusa's heads read the last layer; leave {TAPS} out")
@@ -294,6 +296,7 @@ def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = Non
 
 def _conditioned(draft: HeadDraft | DraftLM, fit: str, folder: Path, target: Target) -> ConditionedDraft | HydraDraft:
     """Return the draft with what conditions it, from its folder; InputError if that is not there."""
+    check_in_memory(target.embed_tokens, "embedding")
     if fit == HYDRA:
         if not isinstance(draft, MedusaDraft):
             raise InputError(f"{folder}: {HYDRA} corrects the states of a Medusa-style head; leave it out")

@@ -22,6 +22,7 @@ from c2t.kernels.tree_mask import TreeMask
 from c2t.kv_cache import KVCache
 from c2t.kv_pool import KVPool
 from c2t.models.attention import TREE_ATTENTION, check_heads, tree_arguments
+from c2t.models.offloaded import device_of
 from c2t.models.packed_llama import PackedLlama
 from c2t.models.positions import positions_of, within
 from c2t.models.prefixes import Beginning, Prefixes, behind, joined, unpadded
@@ -161,7 +162,7 @@ class Target:
 
     @property
     def device(self) -> torch.device:
-        return self.embed_tokens.weight.device
+        return device_of(self.embed_tokens)
 
     def session(self) -> "TargetSession":
         """Return a new session for one generation."""

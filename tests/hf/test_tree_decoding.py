@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import (
     LlamaConfig,
@@ -392,6 +393,37 @@ def test_hooks_inside_of_the_model_are_run() -> None:
     model.register_forward_hook(lambda *_: None)
     with pytest.raises(InputError, match="LlamaForCausalLM has a forward hook"):
         model.generate(**BATCH, custom_generate=decoding)
+
+
+def offloaded(module: torch.nn.Module) -> None:
+    """Keep a module's weights away from it but while it is called, as accelerate does for those on a disk."""
+    hooks = pytest.importorskip("accelerate.hooks")
+    hooks.add_hook_to_module(module, hooks.AlignDevicesHook(execution_device="cpu", offload=True))
+    assert module.weight.is_meta
+
+
+@pytest.mark.parametrize("config", [FAMILIES["qwen2"], PACKABLE], ids=["transformers' layers", "packed kernels"])
+def test_an_embedding_on_disk_is_read_when_it_is_called(config: LlamaConfig, tmp_path: Path) -> None:
+    model = language_model(config).float()
+    noisy, own = perturbed(Target(language_model(config))).model.model.float(), model.generate(**BATCH)
+    for each in (model, noisy):
+        offloaded(each.get_input_embeddings())
+    for draft in ("lookup", noisy):
+        assert model.generate(**BATCH, custom_generate=TreeDecoding(draft, policy=TREE)).equal(own)
+    save_head_of_toys(tmp_path)
+    with pytest.raises(InputError, match=r"the target's embedding is offloaded, .* give it a device in device_map"):
+        model.generate(**BATCH, custom_generate=TreeDecoding(tmp_path, policy=TREE))
+
+
+def test_an_lm_head_on_disk_serves_heads_that_do_not_take_rows_of_it(tmp_path: Path) -> None:
+    model = language_model(FAMILIES["llama"])
+    own = model.generate(**BATCH)
+    offloaded(model.lm_head)
+    save_head_of_toys(tmp_path)
+    assert model.generate(**BATCH, custom_generate=TreeDecoding(tmp_path, policy=TREE)).equal(own)
+    save_file({"tokens": torch.tensor([1, 5, 9, 30, 40])}, tmp_path / "tokens.safetensors")
+    with pytest.raises(InputError, match="the target's LM head is offloaded"):
+        model.generate(**BATCH, custom_generate=TreeDecoding(tmp_path, policy=TREE))
 
 
 # Refusals
