@@ -298,9 +298,9 @@ def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
     for parent in parents:
         depths.append(depths[parent] + 1)
     token = root[:, None].expand(-1, size - 1)
-    zero = torch.zeros(token.shape, device=root.device)
-    columns = {"parent": torch.tensor(parents), "depth": torch.tensor(depths[1:]), "rank": torch.zeros(size - 1)}
-    whole = {name: values.to(root).expand_as(token) for name, values in columns.items()}
+    zero = torch.zeros(token.shape, dtype=torch.float32, device=root.device)
+    columns = {"parent": parents, "depth": depths[1:], "rank": [0] * (size - 1)}
+    whole = {name: root.new_tensor(values).expand_as(token) for name, values in columns.items()}
     floats = {name: zero for name in ("log_prob", "log_joint", "entropy", "max_log_prob", "score")}
     return Tree.root(root).extend(Nodes(token=token, **whole, **floats, alive=torch.ones_like(token, dtype=torch.bool)))
 

@@ -281,4 +281,4 @@ def _load_weights(model: TreeClassifier, path: Path) -> None:
         raise InputError(f"{path} does not fit its config.json ({size}): {found} instead of {expected}")
     if not all(tensor.isfinite().all() for tensor in weights.values()):
         raise InputError(f"{path} holds weights that are not finite")
-    model.load_state_dict(weights)
+    model.float().load_state_dict(weights)

@@ -417,7 +417,7 @@ def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Ten
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
     tokens = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long, device=device)
     for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt)] = torch.tensor(list(prompt))
+        tokens[row, : len(prompt)] = torch.tensor(list(prompt), device=device)
     return tokens, lengths
 
 

@@ -159,7 +159,7 @@ class KVCache:
 @lru_cache(maxsize=64)
 def _multiples(step: int, count: int) -> Int[Tensor, " n"]:
     with torch.inference_mode(False):  # kept for whoever comes next
-        return step * torch.arange(count)
+        return step * torch.arange(count, device="cpu")
 
 
 class StaticKVCache(KVCache):

@@ -126,7 +126,7 @@ def invert(probs: Float[Tensor, "... V"], uniforms: Float[Tensor, "... n"]) -> I
 def hashed(seed: int) -> int:
     """Return a well mixed int64 for a seed of any size, which `stream_key` begins with."""
     wrapped = (seed + (1 << 63)) % (1 << 64) - (1 << 63)
-    return int(_mix(torch.tensor(wrapped)))
+    return int(_mix(torch.tensor(wrapped, device="cpu")))
 
 
 def stream_key(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], draw: int = 0) -> Int[Tensor, " B"]:

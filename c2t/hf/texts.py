@@ -61,6 +61,6 @@ class Texts:
         self.ids[row, self.lengths[row]] = token
         self.lengths[row] += 1
         if self.streamer is not None:
-            self.streamer.put(torch.tensor([token]))
+            self.streamer.put(torch.tensor([token], device="cpu"))
         if self.ends[row] is None and bool(self.criteria(self.of(row)[None], None).any()):
             self.ends[row] = self.lengths[row]

@@ -112,7 +112,7 @@ class TreeDecoding:
         """Return greedy choice, or draws from what generate's own processors leave."""
         if not config.do_sample:
             return Sampling()
-        seed = int(torch.randint(2**62, ())) if self.seed is None else self.seed
+        seed = int(torch.randint(2**62, (), device="cpu")) if self.seed is None else self.seed
         return Sampling(temperature=1.0, seed=seed)
 
     def _for(self, model: PreTrainedModel) -> "Loaded":

@@ -25,7 +25,7 @@ def argmax_at(logits: Float[Tensor, "R V"], places: Int[Tensor, " B"]) -> tuple[
         return token, chosen.gather(1, token[:, None])[:, 0].tolist()
     rows = [_values(logits[place]) for place in places.tolist()]
     tokens = [int(row.argmax()) for row in rows]
-    return torch.tensor(tokens), [float(row[token]) for row, token in zip(rows, tokens, strict=True)]
+    return torch.tensor(tokens, device="cpu"), [float(row[token]) for row, token in zip(rows, tokens, strict=True)]
 
 
 def _values(logits: Tensor) -> np.ndarray:

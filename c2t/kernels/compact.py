@@ -14,6 +14,7 @@ from torch import Tensor
 
 from c2t.kernels.compiled import library
 from c2t.kernels.layer_buffers import LayerBuffers
+from c2t.kernels.pointer import pointers
 
 try:
     import triton
@@ -72,10 +73,10 @@ def compiled_compact(buffers: LayerBuffers, index: Tensor, count: Tensor, source
     """Do `compact` in C, on a CPU."""
     heads, size, dim = buffers[0].shape[-3:]
     half = buffers[0].stride(0) // dim
-    index, count, source, target = (each.contiguous() for each in (index, count, source, target))
     shape = len(buffers), len(count), heads, half, size, dim * buffers[0].element_size()
-    paths = index.data_ptr(), index.shape[1], count.data_ptr(), source.data_ptr(), target.data_ptr()
-    if compiled().compact(buffers.addresses, *shape, *paths):
+    given = [each.contiguous() for each in (index, count, source, target)]
+    at, *ends = pointers(given, [torch.int64] * 4)
+    if compiled().compact(buffers.addresses, *shape, at, index.shape[1], *ends):
         raise MemoryError(f"no memory for a path of {index.shape[1]} slots")
 
 

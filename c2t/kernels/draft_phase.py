@@ -26,8 +26,10 @@ from c2t.kernels.network import COLUMNS, NetworkInC
 from c2t.kernels.nodes import Blocks
 from c2t.kernels.noise import Noise
 from c2t.kernels.paying import Yields
+from c2t.kernels.pointer import pointer, pointers, weights
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+_WHOLE, _REAL, _FLAG, _BYTE = torch.int64, torch.float32, torch.bool, torch.uint8
 MOST = 10_000  # candidates of a level
 UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead of a size
 
@@ -214,17 +216,17 @@ class DraftPhase:
     def __init__(self, head: Head, plan: Layered):
         self.head, self.plan = head, plan
         self.entries = plan.width * (plan.levels - 1)  # slots of the cache that a row's tree takes
-        self._room = torch.empty(0, dtype=torch.uint8)
+        self._room = torch.empty(0, dtype=_BYTE, device="cpu")
         (reader, base, layers, table, norm, normed), lm_head, tokens, all_rows = head
         assert lm_head.struct.inputs == table.shape[1]
-        self._plan = _plan(plan)
+        self._plan, (at, halves) = _plan(plan), weights(table)
         self._head = _Head(
-            *(reader.struct, lm_head.struct, norm and norm.weight.data_ptr(), base, normed),
+            *(reader.struct, lm_head.struct, norm and pointer(norm.weight, _REAL), base, normed),
             *(layers.address, len(layers)),
-            *(table.data_ptr(), len(table), table.dtype == torch.bfloat16),
-            *(None if tokens is None else tokens.data_ptr(), lm_head.outputs),
+            *(at, len(table), halves),
+            *(None if tokens is None else pointer(tokens, _WHOLE), lm_head.outputs),
             *(table.shape[1], layers.width, llama_layer.panel() // 2),
-            *((None, 0) if all_rows is None else (all_rows.data_ptr(), all_rows.dtype == torch.bfloat16)),
+            *((None, 0) if all_rows is None else weights(all_rows)),
         )
 
     def __call__(
@@ -242,31 +244,31 @@ class DraftPhase:
         """
         root, hidden, lengths, buffers, places, step, (cosine, sine), own = text
         root, hidden, lengths = root.contiguous(), hidden.contiguous(), lengths.contiguous()
-        assert hidden.dtype == buffers[0].dtype == torch.float32
-        assert root.dtype == lengths.dtype == torch.int64
-        assert buffers.alike or not self.entries  # a fork's are its origin's until it appends
+        assert buffers[0].dtype == torch.float32
+        assert buffers.alike or not self.entries
+        keys = ctypes.addressof(buffers.addresses) if self.entries else None  # a fork's have gaps until it appends
         strides, count, threads = buffers[0].stride(), len(root), torch.get_num_threads()
         of_text = _Text(
-            *(count, root.data_ptr(), lengths.data_ptr(), hidden.data_ptr(), ctypes.addressof(buffers.addresses)),
-            *(strides[0], strides[-3], step, places, cosine.data_ptr(), sine.data_ptr(), len(cosine)),
-            *(own.data_ptr(), own.shape[1]),
+            *(count, *pointers((root, lengths, hidden), (_WHOLE, _WHOLE, _REAL)), keys),
+            *(strides[0], strides[-3], step, places, pointer(cosine, _REAL), pointer(sine, _REAL), len(cosine)),
+            *(pointer(own, _WHOLE), own.shape[1]),
         )
-        self._head.table = self.head.layers.table.data_ptr()
+        self._head.table, self._head.halves = weights(self.head.layers.table)
         function, called = compiled()
         needed = function.room_of(self._plan, self._head, of_text, threads)
         if needed > len(self._room):
-            self._room = torch.empty(2 * needed, dtype=torch.uint8)
+            self._room = self._room.new_empty(2 * needed)
         size, reranked = self._most(), self.plan.reranked
         size = min(size, reranked) if reranked and spending is None else size
-        whole, alive = (
-            torch.empty(many * count * size, dtype=kind) for many, kind in ((4, torch.int64), (1, torch.bool))
-        )
-        real, score = (torch.empty(many * count * size, dtype=torch.float32) for many in (4, 1))
-        capped, passes = torch.empty(2, count, dtype=torch.int64)
-        slots = torch.full((self.plan.levels, count, self.plan.width), -1)
-        made = (each.data_ptr() for each in (self._room, whole, real, score, alive, capped, passes, slots))
+        kinds = (4, _WHOLE), (4, _REAL), (1, _REAL), (1, _FLAG)
+        whole, real, score, alive = (root.new_empty(many * count * size, dtype=kind) for many, kind in kinds)
+        capped, passes = root.new_empty(2, count)
+        slots = root.new_full((self.plan.levels, count, self.plan.width), -1)
+        columns = self._room, whole, real, score, alive, capped, passes, slots
+        made = pointers(columns, (_BYTE, _WHOLE, _REAL, _REAL, _FLAG, _WHOLE, _WHOLE, _WHOLE))
         noisy = [each.contiguous() for each in drawn or ()]  # kept until the call is over
-        chances = _ngrams(raised), _Noise(*(each.data_ptr() for each in noisy)), self._spending(spending, count)
+        noise = _Noise(*pointers(noisy, (_REAL, _WHOLE, _WHOLE))) if noisy else _Noise()
+        chances = _ngrams(raised), noise, self._spending(spending, count)
         n = function.draft_phase(called, self._plan, self._head, of_text, *chances, *made, threads)
         if n == UNKNOWN:
             raise IndexError(
@@ -313,4 +315,5 @@ def _ngrams(raised: Raised | None) -> _Ngrams:
     if raised is None:
         return _Ngrams()
     text, lengths, prior = raised
-    return _Ngrams(text.data_ptr(), text.stride(0), text.shape[1], lengths.data_ptr(), ctypes.pointer(prior.in_c))
+    at, given = pointer(text, _WHOLE, rows=True), pointer(lengths, _WHOLE)
+    return _Ngrams(at, text.stride(0), text.shape[1], given, ctypes.pointer(prior.in_c))

@@ -12,8 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.kernels.compiled import library
+from c2t.kernels.pointer import pointer, pointers
 
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
+_WHOLE, _REAL, _FLAG = torch.int64, torch.float32, torch.bool
 
 
 class Columns(NamedTuple):
@@ -92,20 +94,18 @@ def descend(
     if hidden.dtype != torch.float32 or hidden.device.type != "cpu" or compiled() is None:
         return _torch_descend(known, hidden, tree, slots, lengths)
     (rows, E, places), F, H = known.sight.shape, slots.shape[1], hidden.shape[2]
-    assert slots.dtype == lengths.dtype == torch.int64
     own = [each.contiguous() for each in (*tree, slots, lengths, *known, hidden)]
     columns, (at, read, *before, states) = own[: len(tree)], own[len(tree) :]
     found = Entries(slots.new_empty(rows, E + F), known.sight.new_empty(rows, E + F, places + F))
     new = slots.new_empty(2, rows, F), hidden.new_empty(rows, F, H), known.sight.new_empty(rows)
     (tokens, positions), features, asked = new
     used = compiled().descend(
-        _Nodes(*(column.data_ptr() for column in columns), *tree.token.shape),
-        at.data_ptr(),
-        read.data_ptr(),
-        _Entries(*(each.data_ptr() for each in before), E, places),
-        states.data_ptr(),
-        _Entries(*(each.data_ptr() for each in found), E + F, places + F),
-        _Level(*(each.data_ptr() for each in (tokens, positions, features, asked)), F, H),
+        _Nodes(*pointers(columns, (_WHOLE, _WHOLE, _WHOLE, _FLAG)), *tree.token.shape),
+        *pointers((at, read), (_WHOLE, _WHOLE)),
+        _Entries(*pointers(before, (_WHOLE, _FLAG)), E, places),
+        pointer(states, _REAL),
+        _Entries(*pointers(found, (_WHOLE, _FLAG)), E + F, places + F),
+        _Level(*pointers((tokens, positions, features, asked), (_WHOLE, _WHOLE, _REAL, _FLAG)), F, H),
     )
     if used < 0:
         raise IndexError(f"a slot outside of the tree's {tree.token.shape[1]}")
@@ -139,9 +139,10 @@ def follow(lengths: Int[Tensor, " B"], prefix: int, count: Int[Tensor, " B"], st
     positions = count.new_empty(rows, steps)
     sight = count.new_empty(rows, steps, prefix + steps, dtype=torch.bool)
     lengths, count = lengths.contiguous(), count.contiguous()
-    assert lengths.dtype == count.dtype == torch.int64
-    out = positions.data_ptr(), sight.data_ptr()
-    real = compiled().follow(lengths.data_ptr(), count.data_ptr(), rows, steps, prefix, *out)
+    given, out = (
+        pointers(pair, (_WHOLE, kind)) for pair, kind in (((lengths, count), _WHOLE), ((positions, sight), _FLAG))
+    )
+    real = compiled().follow(*given, rows, steps, prefix, *out)
     if real < 0:
         raise IndexError(f"a row whose prefix is longer than the {prefix} places of all")
     return Following(positions, sight, real)

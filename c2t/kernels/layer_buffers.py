@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from c2t.kernels.pointer import pointer
+
 
 class LayerBuffers(list[Tensor | None]):
     """Keys and values of each layer, (2, *B, heads, slots, dim); None before there are any."""
@@ -33,7 +35,7 @@ class LayerBuffers(list[Tensor | None]):
     @cached_property
     def addresses(self) -> ctypes.Array:
         """Return where the buffers begin."""
-        return (ctypes.c_void_p * len(self))(*map(torch.Tensor.data_ptr, self))
+        return (ctypes.c_void_p * len(self))(*(pointer(buffer, buffer.dtype) for buffer in self))
 
     @cached_property
     def there(self) -> Int[Tensor, " L"]:

@@ -10,6 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from c2t.kernels.compiled import library
+from c2t.kernels.pointer import pointer
 
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
 NAMES = ("number", "row", "slot", "place", "sizes", "spans")  # columns of `c2t.ragged.Ragged`, which says what they are
@@ -35,11 +36,10 @@ def lay_out(real: Bool[Tensor, "B n"]) -> Layout:
     if compiled() is None:
         return _torch_lay_out(real)
     (rows, n), real = real.shape, real.contiguous()
-    assert real.dtype == torch.bool
-    number, row, slot, place = (torch.empty(rows * n, dtype=torch.int64) for _ in range(4))
+    number, row, slot, place = (real.new_empty(rows * n, dtype=torch.int64) for _ in range(4))
     counts = (_LONG * rows)(), (_LONG * rows)()
-    addresses = [each.data_ptr() for each in (number, row, slot, place)] + [ctypes.addressof(each) for each in counts]
-    count = compiled().lay_out(real.data_ptr(), rows, n, _Layout(*addresses))
+    addresses = [pointer(each, torch.int64) for each in (number, row, slot, place)] + [*map(ctypes.addressof, counts)]
+    count = compiled().lay_out(pointer(real, torch.bool), rows, n, _Layout(*addresses))
     return number[:count], row[:count], slot[:count], place.view(rows, n), list(counts[0]), list(counts[1])
 
 
@@ -47,5 +47,5 @@ def _torch_lay_out(real: Bool[Tensor, "B n"]) -> Layout:
     (row, slot), n = real.nonzero(as_tuple=True), real.shape[1]
     row, slot = row.contiguous(), slot.contiguous()  # kernels read them by their addresses
     place = (real.flatten().cumsum(0) - 1).clamp(min=0).view(real.shape)
-    spans = (real * torch.arange(1, n + 1)).amax(1) if n else real.sum(1)
+    spans = (real * torch.arange(1, n + 1, device=real.device)).amax(1) if n else real.sum(1)
     return row * n + slot, row, slot, place, real.sum(1).tolist(), spans.tolist()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from c2t.kernels.compiled import library
 from c2t.kernels.layer_buffers import LayerBuffers
+from c2t.kernels.pointer import pointer, pointers, weights
 
 # Inputs behind whose multiples a forward's cost steps up: so many meet a panel at once with AVX2 and with AVX-512, and
 # 16 are the height of a tile (a GPU's, too).
@@ -119,6 +120,13 @@ class Kind(IntEnum):
         return {Kind.NIBBLES: BLOCK, Kind.BYTES: BLOCK, Kind.PAIRS: 2, Kind.TILES: 32}.get(self, 1)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Return the type of the numbers that a matrix is stored in."""
+        if self == Kind.FLOATS:
+            return torch.float32
+        return torch.uint8 if self < Kind.FLOATS else torch.bfloat16
+
+    @property
     def together(self) -> int:
         """Return how many inputs of a product share a word."""
         return {Kind.BYTES: 4, Kind.PAIRS: 2, Kind.TILES: 2}.get(self, 1)
@@ -172,14 +180,15 @@ def fastest_of(kinds: tuple[Kind, ...]) -> Kind:
     which. One core tries it, in a millisecond; others' work would not let several keep step."""
     if len(kinds) == 1:
         return kinds[0]
-    weight, rows, out = torch.zeros(256, 512, dtype=torch.bfloat16), torch.zeros(14, 512), torch.empty(14, 256)
-    room = torch.empty_like(rows)
+    weight = torch.zeros(256, 512, dtype=torch.bfloat16, device="cpu")
+    rows, room, out = (torch.zeros(14, width, dtype=torch.float32, device="cpu") for width in (512, 512, 256))
     ways = {kind: PackedMatrix(weight, kind=kind) for kind in kinds}
     seconds = dict.fromkeys(ways, float("inf"))
     for _ in range(20):  # the fastest run counts: what else the machine does only adds to it
         for kind, matrix in ways.items():
             start = time.perf_counter()
-            kernels().linear(matrix.struct, rows.data_ptr(), len(rows), room.data_ptr(), out.data_ptr(), len(weight), 1)
+            given, *made = pointers((rows, room, out), [torch.float32] * 3)
+            kernels().linear(matrix.struct, given, len(rows), *made, len(weight), 1)
             seconds[kind] = min(seconds[kind], time.perf_counter() - start)
     fastest = min(seconds, key=seconds.__getitem__)
     return fastest if MARGIN * seconds[fastest] < seconds[Kind.HALVES] else Kind.HALVES
@@ -205,16 +214,16 @@ class PackedMatrix:
             rows = weight.bfloat16() if self.kind >= Kind.HALVES else weight.float()
             self._panels = in_panels(nn.functional.pad(rows, more), width, self.kind)
         self._bias = None if bias is None else nn.functional.pad(bias.detach().float(), (0, padded - self.outputs))
-        beside = (None if each is None else each.data_ptr() for each in (self._bias, self._scales))
-        self.struct = Matrix(self._panels.data_ptr(), *beside, inputs, padded, self.kind)
+        beside = (None if each is None else pointer(each, torch.float32) for each in (self._bias, self._scales))
+        self.struct = Matrix(pointer(self._panels, self.kind.dtype), *beside, inputs, padded, self.kind)
 
     def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
         """Return x W' + b in float32."""
         x = x.float().contiguous()
         out = x.new_empty(*x.shape[:-1], self.struct.outputs)
         rows, room = x.numel() // self.struct.inputs, torch.empty_like(x)
-        made = room.data_ptr(), out.data_ptr(), self.struct.outputs
-        kernels().linear(self.struct, x.data_ptr(), rows, *made, torch.get_num_threads())
+        given, *made = pointers((x, room, out), [torch.float32] * 3)
+        kernels().linear(self.struct, given, rows, *made, self.struct.outputs, torch.get_num_threads())
         return out if self.outputs == self.struct.outputs else out[..., : self.outputs]
 
 
@@ -230,7 +239,7 @@ def in_panels(rows: Shaped[Tensor, "O I"], width: int, kind: Kind) -> Shaped[Ten
 
 def to_bytes(weight: Float[Tensor, "O I"]) -> tuple[UInt8[Tensor, "O I"], Float[Tensor, " O"]]:
     """Return a matrix rounded to 8 bits, each number ZERO more than it is, and the scale of each row."""
-    rows, scales = torch.empty(weight.shape, dtype=torch.uint8), torch.empty(len(weight))
+    rows, scales = weight.new_empty(weight.shape, dtype=torch.uint8), weight.new_empty(len(weight), dtype=torch.float32)
     for begin in range(0, len(weight), AT_ONCE):
         some = slice(begin, begin + AT_ONCE)
         part = weight[some].float()
@@ -261,8 +270,8 @@ class PackedReader:
 
     def __init__(self, matrix: PackedMatrix, norms: "tuple[PackedNorm, PackedNorm] | None" = None):
         self.matrix, self.norms = matrix, norms  # what the structure points to
-        weights = [None, None] if norms is None else [norm.weight.data_ptr() for norm in norms]
-        self.struct = Reader(matrix.struct, *weights, 0.0 if norms is None else norms[0].epsilon)
+        of_norms = [None, None] if norms is None else [pointer(norm.weight, torch.float32) for norm in norms]
+        self.struct = Reader(matrix.struct, *of_norms, 0.0 if norms is None else norms[0].epsilon)
 
     @classmethod
     def of(cls, linear: nn.Linear, rounded: bool = False) -> "PackedReader":
@@ -276,13 +285,12 @@ class PackedReader:
         none."""
         tokens, states = tokens.contiguous(), states.float().contiguous()
         rows, struct = len(tokens), self.matrix.struct
-        assert tokens.dtype == torch.int64
         assert 2 * table.shape[1] == 2 * states.shape[1] == struct.inputs
-        assert table.is_contiguous()
         out, room = states.new_empty(rows, struct.outputs), states.new_empty(rows, struct.inputs)
-        embeddings = table.data_ptr(), len(table), table.dtype == torch.bfloat16
-        given, made = (tokens.data_ptr(), states.data_ptr()), (room.data_ptr(), out.data_ptr())
-        if kernels().read_both(self.struct, *embeddings, *given, rows, *made, torch.get_num_threads()):
+        at, halves = weights(table)
+        real = torch.float32
+        given, made = pointers((tokens, states), (torch.int64, real)), pointers((room, out), (real, real))
+        if kernels().read_both(self.struct, at, len(table), halves, *given, rows, *made, torch.get_num_threads()):
             raise IndexError(f"a token that is not among the {len(table)} known ones")
         return out
 
@@ -307,10 +315,10 @@ class PackedNorm:
 
     def __call__(self, x: Float[Tensor, "*R H"]) -> Float[Tensor, "*R H"]:
         """Return the rows normalised; x is in float32."""
-        assert x.dtype == torch.float32
         x, width, threads = x.contiguous(), x.shape[-1], torch.get_num_threads()
-        out, weight = torch.empty_like(x), self.weight.data_ptr()
-        kernels().rms_norm(x.data_ptr(), weight, self.epsilon, x.numel() // width, width, out.data_ptr(), threads)
+        out = torch.empty_like(x)
+        given, weight, made = pointers((x, self.weight, out), [torch.float32] * 3)
+        kernels().rms_norm(given, weight, self.epsilon, x.numel() // width, width, made, threads)
         return out
 
 
@@ -364,8 +372,8 @@ class PackedLayers:
         self._kept += [*matrices, read, norm]
         return _Layer(
             *(matrix.struct for matrix in matrices),
-            read.weight.data_ptr() if read else None,
-            norm.weight.data_ptr(),
+            pointer(read.weight, torch.float32) if read else None,
+            pointer(norm.weight, torch.float32),
             *(self.heads, self.kv_heads, self.dim, norm.epsilon),
         )
 
@@ -389,30 +397,30 @@ class PackedLayers:
         The inputs of the layers that are keys of `tapped` become its values, (1, R, H); the number of layers stands for
         the outputs. read: queries, keys and values of the first layer, if they are not made from x; they are changed.
         """
-        strides, threads = buffers[0].stride(), torch.get_num_threads()
-        assert all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, *turns))
+        strides, threads, whole, real = buffers[0].stride(), torch.get_num_threads(), torch.int64, torch.float32
         assert buffers.alike
         halves = buffers[0].dtype == torch.bfloat16
         assert kernels().best_kind() >= Kind.PAIRS if halves else buffers[0].dtype == torch.float32
-        assert places.is_contiguous()
         positions = positions.contiguous()
         assert len(buffers) == len(self)
         assert (read is None) == (self.reads.struct.inputs == x.shape[1]), "who reads more than states reads before"
-        assert read is None or (read.dtype == torch.float32 and read.is_contiguous())
         assert read is None or read.shape == (len(x), self.reads.struct.outputs)
         taps = (_POINTER * (len(self) + 1))()
         for number in tapped:
             tapped[number] = tap = torch.empty_like(x[None])
-            taps[number] = tap.data_ptr()
-        cache = _Cache(ctypes.addressof(buffers.addresses), strides[0], strides[-3], places.data_ptr(), behind, halves)
+            taps[number] = pointer(tap, real)
+        cache = _Cache(
+            ctypes.addressof(buffers.addresses), strides[0], strides[-3], pointer(places, whole), behind, halves
+        )
         told = [each.contiguous() for each in sight[:3]]
         slots = told[2].shape[1]
-        seen = _Sight(*(each.data_ptr() for each in told), slots, sight.longest)
+        seen = _Sight(*pointers(told, (whole, whole, torch.bool)), slots, sight.longest)
         lanes = panel() // 2
         room = x.new_empty(len(x) * self.width + threads * lanes * (sight.longest + slots + lanes))
-        turned = _Rotations(*(each.data_ptr() for each in (*turns, positions)), len(turns[0]))
-        stack = (self._structs, len(self), x.data_ptr(), None if read is None else read.data_ptr(), turned, len(x))
-        if kernels().llama_layers(*stack, cache, seen, room.data_ptr(), ctypes.addressof(taps), threads):
+        turned = _Rotations(*pointers((*turns, positions), (real, real, whole)), len(turns[0]))
+        states, first = pointer(x, real), None if read is None else pointer(read, real)
+        stack = (self._structs, len(self), states, first, turned, len(x))
+        if kernels().llama_layers(*stack, cache, seen, pointer(room, real), ctypes.addressof(taps), threads):
             raise IndexError(f"a state at a position that is not among the {len(turns[0])} known ones")
 
 

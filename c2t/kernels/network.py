@@ -16,6 +16,7 @@ from torch import Tensor
 
 from c2t.kernels.compiled import library
 from c2t.kernels.features import Column
+from c2t.kernels.pointer import pointer, pointers
 
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
 COLUMNS = ("log_joint", "entropy", "depth", "log_prob", "max_log_prob", "rank")  # that a kernel can read
@@ -63,7 +64,7 @@ class Network:
         found = NetworkInC(
             *(ctypes.cast(flags, _POINTER) for flags in (whole, exps)),
             *(len(self.features), len(self.hidden_bias)),
-            *(each.data_ptr() for each in self.weights),
+            *(pointer(each, torch.float32) for each in self.weights),
             self.conditional,
         )
         found.flags = whole, exps  # which it points into
@@ -98,6 +99,7 @@ def confidence(network: Network, nodes: Any) -> Float[Tensor, "..."]:
     """Return each node's confidence in (0, 1) in C; a node's is the same among any others."""
     columns = [getattr(nodes, feature.name).contiguous() for feature in network.features]
     found = torch.empty(columns[0].shape, dtype=torch.float32, device="cpu")
-    pointers = (_POINTER * len(columns))(*(column.data_ptr() for column in columns))
-    compiled().confidences(network.in_c, pointers, found.numel(), found.data_ptr())
+    kinds = (torch.int64 if feature.name in WHOLE else torch.float32 for feature in network.features)
+    read = (_POINTER * len(columns))(*pointers(columns, kinds))
+    compiled().confidences(network.in_c, read, found.numel(), pointer(found, torch.float32))
     return found

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.kernels.compiled import changeable, library
+from c2t.kernels.pointer import pointer
 
 BEFORE = -1  # in place of the tokens before the text
 LONGEST = 8  # tokens of a context; ngrams.c has room for so many lengths of it
@@ -106,12 +107,14 @@ def raise_followers(
     softmax is the mixture.
 
     ids: the tokens that the logits are of, in rising order; None for all. own: those of each text, behind them."""
-    text, (lengths, token, parent), slot = paths.text, (part.contiguous() for part in paths[1:]), slot.contiguous()
-    of_texts, more = (None, 0) if own is None else (own.data_ptr(), own.shape[1])
+    kept = [part.contiguous() for part in (*paths[1:], row, slot)]
+    text, (lengths, token, parent, rows, slots) = paths.text, (pointer(each, torch.int64) for each in kept)
+    of_texts, more = (None, 0) if own is None else (pointer(own, torch.int64), own.shape[1])
     failed = compiled().raise_followers(
-        *(text.data_ptr(), text.stride(0), text.shape[1], lengths.data_ptr()),
-        *(token.data_ptr(), parent.data_ptr(), token.shape[1], row.data_ptr(), slot.data_ptr(), len(slot)),
-        *(logits.data_ptr(), logits.shape[-1] - more, None if ids is None else ids.data_ptr(), of_texts, more),
+        *(pointer(text, torch.int64, rows=True), text.stride(0), text.shape[1], lengths),
+        *(token, parent, paths.token.shape[1], rows, slots, len(slot)),
+        *(pointer(logits, torch.float32), logits.shape[-1] - more),
+        *(None if ids is None else pointer(ids, torch.int64), of_texts, more),
         prior.in_c,
     )
     if failed:

@@ -14,8 +14,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.kernels.compiled import library
+from c2t.kernels.pointer import pointer, pointers
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+_WHOLE, _REAL, _FLAG = torch.int64, torch.float32, torch.bool
 
 
 class Blocks(NamedTuple):
@@ -77,7 +79,7 @@ def take(nodes: Blocks, index: Int[Tensor, "B m"], renumber: bool = False) -> Bl
         taken = Blocks(*(block.gather(-1, index.expand(*block.shape[:-1], -1)) for block in nodes))
         return taken._replace(whole=_renumbered(taken.whole, index, nodes.alive)) if renumber else taken
     index, out = index.contiguous(), nodes.new(index.shape[1])
-    if compiled().take(_struct(nodes), index.data_ptr(), renumber, _struct(out)):
+    if compiled().take(_struct(nodes), pointer(index, _WHOLE), renumber, _struct(out)):
         raise IndexError(f"a place outside of the {nodes.alive.shape[1]} slots")
     return out
 
@@ -113,7 +115,7 @@ def children(
     F, K = token.shape[1:]
     given = [each.contiguous() for each in (slots, token, log_prob, entropy)]
     out = tree.new(F * K)
-    at, *values = (each.data_ptr() for each in given)
+    at, *values = pointers(given, (_WHOLE, _WHOLE, _REAL, _REAL))
     if compiled().children(_struct(tree), at, F, K, *values, _struct(out)):
         raise IndexError(f"a slot outside of the tree's {tree.alive.shape[1]}")
     return out._replace(score=None)
@@ -141,7 +143,8 @@ def ancestors(parent: Int[Tensor, "B n"], depth: Int[Tensor, "B n"]) -> Bool[Ten
     rows, size = parent.shape
     reach = torch.zeros(rows, size, size, dtype=torch.bool, device=parent.device)
     if parent.device.type == "cpu" and compiled() is not None:
-        compiled().ancestors(parent.contiguous().data_ptr(), rows, size, reach.data_ptr())
+        parent = parent.contiguous()
+        compiled().ancestors(pointer(parent, _WHOLE), rows, size, pointer(reach, _FLAG))
         return reach
     parent = parent.clamp(min=0)  # the root stays where it is
     line = [torch.arange(size, device=parent.device).expand(rows, size)]
@@ -162,8 +165,8 @@ def best(
     (rows, n), count = score.shape, min(count, score.shape[1])
     score, alive, places = score.contiguous(), alive.contiguous(), alive.new_empty(rows, count, dtype=torch.int64)
     second = None if second is None else second.contiguous()
-    others = (None if second is None else second.data_ptr(), alive.data_ptr())
-    compiled().best(score.data_ptr(), *others, rows, n, count, places.data_ptr())
+    others = None if second is None else pointer(second, _REAL), pointer(alive, _FLAG)
+    compiled().best(pointer(score, _REAL), *others, rows, n, count, pointer(places, _WHOLE))
     return places
 
 
@@ -197,7 +200,7 @@ def admit(
     """Return which candidates join the trees, the best first. joins, expand: those that a policy lets join, and those
     among them that it expands (None: all). grown: alive nodes of the trees so far."""
     joint = candidates.real[1]
-    if score.data_ptr() == joint.data_ptr():
+    if score.is_set_to(joint):
         score = joint
     if not _served(candidates) or score.dtype != torch.float32:
         return _torch_admit(candidates, score, joint, joins, expand, grown, limits)
@@ -209,9 +212,10 @@ def admit(
     fits, capped, going = grown.new_empty(rows, wide), numbers.new_empty(rows), _INT()
     places, frontier = numbers
     used = compiled().admit(
-        *(each.data_ptr() for each in given), expand if expand is None else expand.data_ptr(), rows, n,
-        grown.data_ptr(), slots, *limits, wide,
-        *(each.data_ptr() for each in (usable, places, fits, frontier, capped)), ctypes.byref(going),
+        *pointers(given, (_REAL, _REAL, _FLAG, _FLAG)), None if expand is None else pointer(expand, _FLAG), rows, n,
+        pointer(grown, _FLAG), slots, *limits, wide,
+        *pointers((usable, places, fits, frontier, capped), (_FLAG, _WHOLE, _FLAG, _WHOLE, _WHOLE)),
+        ctypes.byref(going),
     )  # fmt: skip
     return Admitted(places[:, :used], fits[:, :used], frontier[:, :used], capped, bool(going))
 
@@ -249,4 +253,4 @@ def _served(*nodes: Blocks) -> bool:
 
 
 def _struct(nodes: Blocks) -> _Nodes:
-    return _Nodes(*(block.data_ptr() for block in nodes), *nodes.alive.shape)
+    return _Nodes(*pointers(nodes, (_WHOLE, _REAL, _REAL, _FLAG)), *nodes.alive.shape)

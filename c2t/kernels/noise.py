@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.kernels.compiled import changeable, library
+from c2t.kernels.pointer import pointer, pointers
 
 
 class Noise(NamedTuple):
@@ -50,10 +51,11 @@ def add_noise(
 
     ids: the tokens that the logits are of; None for all. own: those of each text, behind them.
     """
-    of_texts, more = (None, 0) if own is None else (own.data_ptr(), own.shape[1])
-    row, position, temperature, stream = (each.contiguous() for each in (row, position, *noise[:2]))
+    whole, real = torch.int64, torch.float32
+    of_texts, more = (None, 0) if own is None else (pointer(own, whole), own.shape[1])
+    given = [each.contiguous() for each in (row, position, *noise[:2])]
     compiled().add_noise(
-        *(logits.data_ptr(), len(row), logits.shape[-1] - more, None if ids is None else ids.data_ptr()),
-        *(of_texts, more, row.data_ptr(), position.data_ptr(), temperature.data_ptr(), stream.data_ptr()),
+        *(pointer(logits, real), len(row), logits.shape[-1] - more, None if ids is None else pointer(ids, whole)),
+        *(of_texts, more, *pointers(given, (whole, whole, real, whole))),
         torch.get_num_threads(),
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from c2t.kernels import llama_layer
 from c2t.kernels.compiled import library
+from c2t.kernels.pointer import pointer, weights
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -51,9 +52,10 @@ def add_own_tokens(
         more = of_all.gather(1, at).to(logits)
         return torch.cat([logits, more.masked_fill(ids[text] < 0, float("-inf"))], 1)
     joined, states, text = logits.new_empty(len(logits), common + own), states.contiguous(), text.contiguous()
+    real, whole = torch.float32, torch.int64
     joined[:, :common] = logits
     compiled().add_own_tokens(
-        *(states.data_ptr(), text.data_ptr(), *states.shape, lm_head.data_ptr(), lm_head.dtype == torch.bfloat16),
-        *(ids.data_ptr(), own, joined.data_ptr(), common, torch.get_num_threads()),
+        *(pointer(states, real), pointer(text, whole), *states.shape, *weights(lm_head)),
+        *(pointer(ids, whole), own, pointer(joined, real), common, torch.get_num_threads()),
     )
     return joined

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.kernels.compiled import library
+from c2t.kernels.pointer import pointer, pointers
 
 UNBOUNDED = 2**31
 
@@ -42,7 +43,7 @@ class Yields:
     def in_c(self) -> "YieldsInC":
         """The same for the C function."""
         sure, accepted, parents, promised, verify, draft = (
-            each.ctypes.data
+            pointer(torch.from_numpy(each), torch.float64)
             for each in (self.sure, self.accepted, self.parents, self.promised, self.verify, self.draft)
         )
         return YieldsInC(sure, accepted, len(self.sure), parents, promised, *self.promised.shape, verify, draft)
@@ -173,16 +174,16 @@ def compiled_decide(
     confidence, alive, parent, wanted = (
         each.contiguous() for each in (guesses.confidence, guesses.alive, guesses.parent, slots)
     )
-    rows, size = confidence.shape
+    (rows, size), wide = confidence.shape, confidence.dtype == torch.float64
     worth = (ctypes.c_double * rows)(*guesses.worth)
     expand, keep = torch.empty_like(wanted, dtype=torch.bool), torch.empty_like(alive)
     places, found = torch.empty_like(parent), (ctypes.c_int64 * 2)()
     if compiled().decide(
         *(yields.in_c, worth, rows, size),
-        *(confidence.data_ptr(), guesses.logarithm, confidence.dtype == torch.float64),
-        *(alive.data_ptr(), parent.data_ptr(), wanted.data_ptr(), wanted.shape[1]),
+        *(pointer(confidence, torch.float64 if wide else torch.float32), guesses.logarithm, wide),
+        *(*pointers((alive, parent, wanted), (torch.bool, torch.int64, torch.int64)), wanted.shape[1]),
         *(spent, UNBOUNDED if most is None else most),
-        *(expand.data_ptr(), keep.data_ptr(), places.data_ptr(), found),
+        *(*pointers((expand, keep, places), (torch.bool, torch.bool, torch.int64)), found),
     ):
         raise MemoryError(f"no memory to choose among {rows * size} nodes")
     return Decision(expand, found[0], keep, places, found[1])

@@ -15,6 +15,7 @@ from torch import Tensor
 from c2t.kernels import llama_layer, own_tokens
 from c2t.kernels.compiled import library
 from c2t.kernels.llama_layer import Kind, PackedMatrix
+from c2t.kernels.pointer import pointer, weights
 
 ANEW = 8  # of a row; with 4 the chains of a rehearsal are accepted 0.2 % less far, with 16 as far
 
@@ -49,10 +50,11 @@ class RefinedMatrix(PackedMatrix):
         """Return the logits in float32."""
         x = x.float().contiguous()
         logits = super().__call__(x)
-        count, hidden, weight, bias = min(ANEW, self.outputs), x.shape[-1], self._weight, self._bias
+        count, hidden, real = min(ANEW, self.outputs), x.shape[-1], torch.float32
+        given, bias = pointer(x, real), None if self._bias is None else pointer(self._bias, real)
         compiled().refine(
-            *(logits.data_ptr(), x.numel() // hidden, self.struct.outputs, self.outputs, count, x.data_ptr(), hidden),
-            *(weight.data_ptr(), weight.dtype == torch.bfloat16, None if bias is None else bias.data_ptr()),
+            *(pointer(logits, real, rows=True), x.numel() // hidden, self.struct.outputs, self.outputs, count),
+            *(given, hidden, *weights(self._weight), bias),
             torch.get_num_threads(),
         )
         return logits

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.kernels.compiled import library
+from c2t.kernels.pointer import pointer, pointers
 from c2t.kernels.torch_rows import torch_entropy, torch_log_norm, torch_top
 
 try:
@@ -80,8 +81,9 @@ def compiled_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None) -> TopK:
         logits.new_empty(batch),
     )
     most = -1 if m is None or m >= vocabulary else m
-    rows, out = found.log_norm.numel(), (column.data_ptr() for column in found)
-    compiled().rank_rows(logits.data_ptr(), rows, vocabulary, k, most, *out, torch.get_num_threads())
+    real = torch.float32
+    rows, out = found.log_norm.numel(), pointers(found, (torch.int64, real, real, real))
+    compiled().rank_rows(pointer(logits, real), rows, vocabulary, k, most, *out, torch.get_num_threads())
     return found
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from c2t.kernels.compiled import library
 from c2t.kernels.noise import Noise
+from c2t.kernels.pointer import pointer, pointers
 
 try:
     import triton
@@ -62,8 +63,9 @@ def draw(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " 
     """Draw a token of each row by the random numbers of its key. No logit is NaN, and one in each row is finite."""
     key = key.contiguous()
     token = torch.empty_like(key)
-    shape = logits.stride(0), logits.shape[1]
-    compiled().draw(logits.data_ptr(), *shape, key.data_ptr(), len(key), token.data_ptr(), torch.get_num_threads())
+    given = pointer(logits, torch.float32, rows=True), logits.stride(0), logits.shape[1]
+    keys, tokens = pointers((key, token), [torch.int64] * 2)
+    compiled().draw(*given, keys, len(key), tokens, torch.get_num_threads())
     return token
 
 
@@ -83,11 +85,12 @@ def walk(
     streams = [each.contiguous() for each in noise or ()]
     path, length, bonus = torch.empty_like(columns[1]), token.new_empty(rows), token.new_empty(rows)
     largest = logits.new_empty(rows)
-    trees = *(each.data_ptr() for each in columns), rows, slots
-    rule = (each.data_ptr() for each in streams) if streams else (None,) * 3
-    out = (each.data_ptr() for each in (path, length, bonus, largest))
-    shape = logits.stride(0), logits.shape[1]
-    longest = compiled().walk(logits.data_ptr(), *shape, *trees, *rule, *out, torch.get_num_threads())
+    whole, real = torch.int64, torch.float32
+    trees = *pointers(columns, (whole, whole, whole, torch.bool)), rows, slots
+    rule = pointers(streams, (real, whole, whole)) if streams else (None,) * 3
+    out = pointers((path, length, bonus, largest), (whole, whole, whole, real))
+    given = pointer(logits, real, rows=True), logits.stride(0), logits.shape[1]
+    longest = compiled().walk(*given, *trees, *rule, *out, torch.get_num_threads())
     return Walk(path[:, :longest], length, bonus, largest)
 
 

@@ -115,5 +115,5 @@ def pairs_of(
     fits = different.min() >= 0 and different.max() <= len(followers) and different.sum() == len(followers)
     if not fits or followers.min() < 0 or followers.max() >= vocabulary:
         return None
-    pairs = torch.arange(vocabulary).repeat_interleave(different) * vocabulary + followers
+    pairs = torch.arange(vocabulary, device=different.device).repeat_interleave(different) * vocabulary + followers
     return pairs if (pairs[1:] > pairs[:-1]).all() else None

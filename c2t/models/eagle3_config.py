@@ -168,10 +168,10 @@ def with_maps(state: dict[str, Tensor], vocabulary: int, folder: Path) -> dict[s
     if "d2t" not in state:
         return state
     d2t = state["d2t"].long()
-    tokens = torch.arange(len(d2t)) + d2t if d2t.dim() == 1 else d2t.new_zeros(0)
+    tokens = torch.arange(len(d2t), device=d2t.device) + d2t if d2t.dim() == 1 else d2t.new_zeros(0)
     if not len(tokens) or tokens[0] < 0 or tokens[-1] >= vocabulary or not (tokens[1:] > tokens[:-1]).all():
         raise InputError(f"{folder}: d2t does not name rising tokens of the target's {vocabulary}; copy the file again")
-    t2d = torch.zeros(vocabulary, dtype=torch.bool).index_fill(0, tokens, True)
+    t2d = torch.zeros(vocabulary, dtype=torch.bool, device=d2t.device).index_fill(0, tokens, True)
     if "t2d" in state and not torch.equal(state["t2d"].bool(), t2d):
         raise InputError(f"{folder}: d2t and t2d name different tokens; copy the file again")
     return state | {"d2t": d2t, "t2d": t2d}

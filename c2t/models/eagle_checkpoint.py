@@ -122,7 +122,7 @@ def load_head(
         _check_names(folder, _stored(empty), state)
         if layer is not None and isinstance(empty, MedusaHead):
             state |= _read_layer(folder, layer, empty)
-    head = _build(raw, folder)
+    head = _build(raw, folder).to(embed_tokens.weight.dtype)  # before, so that torch's default rounds no weight
     head.load_state_dict(state, strict=False)
     if isinstance(head, Eagle3Head) and head.shares_lm_head:
         if lm_head is None:

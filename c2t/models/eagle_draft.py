@@ -109,7 +109,7 @@ class EagleSession(DraftSession):
         text = Texts(
             root.token, self.hidden[:, 0], self.cache.lengths, self.cache.buffers, places, self.cache.step, turns, own
         )
-        grown = phase(text, raised, root.noise, spending, lambda: refuse_nan(torch.ones((), dtype=torch.bool)))
+        grown = phase(text, raised, root.noise, spending, lambda: refuse_nan(root.token.new_ones((), dtype=torch.bool)))
         self.expanded, self.passes = True, grown.passes
         return Grown(Tree.of(grown.blocks, capped=grown.capped), grown.slots)
 

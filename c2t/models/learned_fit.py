@@ -95,5 +95,5 @@ class LearnedFit(nn.Module):
             raise InputError(f"{path}: not the fit of a draft with {len(tokens)} tokens on this target; train it again")
         if not all(weight.isfinite().all() for weight in state.values()):
             raise InputError(f"{path} holds weights that are not finite; copy the file again, or leave +fit out")
-        fit.load_state_dict(state)
+        fit.load_state_dict(state, assign=True)
         return fit.requires_grad_(False).to(embed_tokens.weight.device).eval()

@@ -35,6 +35,6 @@ class Versions:
 def look_at(weight: Tensor) -> Tensor:
     """Return a view of a few values of a weight; nothing where they cannot be had at once."""
     if weight.device.type != "cpu" or not weight.is_contiguous():
-        return torch.empty(0)
+        return torch.empty(0, dtype=torch.float32, device="cpu")
     flat = weight.detach().view(-1)
     return flat[:: max(1, len(flat) // LOOKED_AT)]

@@ -74,7 +74,8 @@ class Eagle2:
             score = children.log_joint if self.expand == "value" else children.log_prob
             selected = best(score, children.log_joint, children.alive, self.K)
             if not self.reranked:
-                children, selected = children.take(selected), torch.arange(self.K).to(selected).expand_as(selected)
+                ranks = torch.arange(self.K, device=selected.device)
+                children, selected = children.take(selected), ranks.expand_as(selected)
             frontier = tree.size + selected
             tree = tree.extend(children)
         return rerank(tree, self.N) if self.reranked and self.N else tree

@@ -55,7 +55,7 @@ def forks(drafter: DraftModel, text: Continuation) -> Iterator[tuple[Int[Tensor,
     last = text.end - 2
     if last < text.prompt:
         return
-    known = text.tokens[None, : last + 1], text.features[None, :last], torch.tensor([last]).to(text.tokens)
+    known = text.tokens[None, : last + 1], text.features[None, :last], text.tokens.new_tensor([last])
     with torch.inference_mode():
         draft = drafter.session()
         draft.observe(*known)

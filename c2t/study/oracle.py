@@ -94,7 +94,9 @@ class OracleSession(WrappedSession):
         order = torch.sort(inner, dim=1, descending=True, stable=True).indices[:, : int(inner.sum(1).max())]
         log_probs = self._log_probs(self.target.verify(tree.select(order)).logits.padded())
         rows = torch.arange(len(order), device=order.device)[:, None]
-        place = torch.zeros_like(tree.token).scatter(1, order, torch.arange(order.shape[1]).to(order).expand_as(order))
+        place = torch.zeros_like(tree.token).scatter(
+            1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
+        )
         own = log_probs[rows, place.gather(1, parent), tree.token]
         own[:, 0] = 0.0
         return tree.along_path(own).exp()
