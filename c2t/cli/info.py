@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
-from c2t.kernels.llama_layer import Kind, bf16_products_pay, bytes_pay, kernels, works
+from c2t.kernels.llama_layer import Kind, bf16_products_pay, bytes_pay, fastest_in_bf16, kernels, works
 from c2t.models import gguf_target
 from c2t.models.eagle_checkpoint import download_size, fetch, shared_layer
 from c2t.models.pairs import DRAFTS, FILES, drafts_of, fingerprint, kind_of
@@ -22,6 +22,13 @@ from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import from_json, read_file
 from c2t.storage.published import PUBLISHED
+
+# How a processor multiplies with bf16 weights, which its make and its instructions decide.
+PRODUCTS = {
+    Kind.HALVES: "in float32",
+    Kind.PAIRS: "in bfloat16, two at a time (AVX512-BF16)",
+    Kind.TILES: "in bfloat16, in tiles (AMX)",
+}
 
 
 class Facts(NamedTuple):
@@ -87,9 +94,7 @@ def _pair(name: str) -> list[Facts]:
 def arithmetic() -> str:
     """Return how Llama targets and EAGLE heads are computed on this machine's CPU."""
     if kernels() is not None:
-        if bf16_products_pay():
-            return "c2t's kernels in C: sums in float32, products in the dtype, in bfloat16 faster than in float32"
-        return "c2t's kernels in C: float32 arithmetic, weights that bf16 holds exactly are kept in bf16"
+        return f"c2t's kernels in C: sums in float32, products with bfloat16 weights {PRODUCTS[fastest_in_bf16()]}"
     why = f"${MARCH} is {OFF}" if os.environ.get(MARCH) == OFF else "no C compiler here that makes c2t's kernels"
     return f"torch, several times slower: {why}"
 

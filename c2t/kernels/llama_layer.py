@@ -7,7 +7,6 @@ torch is transformers' `LlamaDecoderLayer`.
 """
 
 import ctypes
-import time
 from collections.abc import Iterable
 from enum import IntEnum
 from functools import cache
@@ -29,7 +28,6 @@ BLOCK = 64  # inputs that share a scale where they are rounded to bytes
 GROUP = 32  # weights of an output that share a scale where they are rounded to halves of bytes
 ZERO = 128  # a weight's byte that stands for 0
 AT_ONCE = 4096  # rows that are rounded together, since float32 takes four times the room
-MARGIN = 1.2  # products in bf16 must be so many times as fast: where they are, they are nearly twice as fast
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 
 
@@ -90,7 +88,7 @@ def kernels() -> ctypes.CDLL | None:
         )
         found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
         found.lanes.restype = found.best_kind.restype = _LONG
-        found.has_bytes.restype = _INT
+        found.has_bytes.restype = found.pairs_pay.restype = _INT
     return found
 
 
@@ -149,11 +147,9 @@ def bf16_products_pay() -> bool:
 
 
 def bytes_pay() -> bool:
-    """Return True if this processor multiplies matrices of bytes faster than any others. One with tiles does not: many
-    rows are dearer in bytes there."""
-    kinds = works()
-    tried = tuple(kind for kind in kinds if kind not in (Kind.NIBBLES, Kind.FLOATS))
-    return Kind.TILES not in kinds and fastest_of(tried) == Kind.BYTES
+    """Return True if this processor multiplies matrices of bytes faster than any others: where it can, unless it has
+    tiles, in which many rows are cheaper."""
+    return Kind.BYTES in works() and Kind.TILES not in works()
 
 
 def rounds(inputs: int) -> bool:
@@ -162,8 +158,11 @@ def rounds(inputs: int) -> bool:
 
 
 def fastest_in_bf16() -> Kind:
-    """Return how this processor multiplies bf16 weights fastest."""
-    return fastest_of(tuple(kind for kind in works() if kind >= Kind.HALVES))
+    """Return how this processor multiplies bf16 weights fastest. Its make and its instructions say so: a clock would
+    now and then say something else on a busy machine, and what was made in one arithmetic is refused in another."""
+    if Kind.TILES in works():
+        return Kind.TILES
+    return Kind.PAIRS if Kind.PAIRS in works() and kernels().pairs_pay() else Kind.HALVES
 
 
 def works() -> list[Kind]:
@@ -171,27 +170,6 @@ def works() -> list[Kind]:
     if kernels() is None:
         return [Kind.HALVES]
     return [kind for kind in Kind if kind <= kernels().best_kind() and (kind > Kind.BYTES or kernels().has_bytes())]
-
-
-@cache
-def fastest_of(kinds: tuple[Kind, ...]) -> Kind:
-    """Return which of these kinds, HALVES among them, this processor multiplies fastest. Its instructions for two
-    products in bf16 at a time are twice as fast as float32's on some and half as fast on others, and no flag tells
-    which. One core tries it, in a millisecond; others' work would not let several keep step."""
-    if len(kinds) == 1:
-        return kinds[0]
-    weight = torch.zeros(256, 512, dtype=torch.bfloat16, device="cpu")
-    rows, room, out = (torch.zeros(14, width, dtype=torch.float32, device="cpu") for width in (512, 512, 256))
-    ways = {kind: PackedMatrix(weight, kind=kind) for kind in kinds}
-    seconds = dict.fromkeys(ways, float("inf"))
-    for _ in range(20):  # the fastest run counts: what else the machine does only adds to it
-        for kind, matrix in ways.items():
-            start = time.perf_counter()
-            given, *made = pointers((rows, room, out), [torch.float32] * 3)
-            kernels().linear(matrix.struct, given, len(rows), *made, len(weight), 1)
-            seconds[kind] = min(seconds[kind], time.perf_counter() - start)
-    fastest = min(seconds, key=seconds.__getitem__)
-    return fastest if MARGIN * seconds[fastest] < seconds[Kind.HALVES] else Kind.HALVES
 
 
 class PackedMatrix:

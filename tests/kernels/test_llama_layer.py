@@ -1,6 +1,7 @@
 """The layer in C computes what transformers' layer does, for each token the same bits whatever else is computed."""
 
-from typing import Any
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -396,61 +397,50 @@ def test_the_dtype_of_the_weights_chooses_the_arithmetic(fastest: Kind, monkeypa
     assert Kind.of(weight[:, 1:].bfloat16()) == Kind.HALVES  # an odd number of inputs makes no pairs
 
 
-def on_a_processor(seconds: dict[Kind, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let products take so long, of the kinds that the processor has, and nothing of that be known before."""
-    clock = [0.0]
+def on_a_processor(kinds: set[Kind], pairs_pay: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a processor have these kinds of products."""
 
     class Kernels:
         def best_kind(self) -> int:
-            return max(seconds)
+            return max(kinds)
 
         def has_bytes(self) -> bool:
-            return Kind.BYTES in seconds
+            return Kind.BYTES in kinds
 
-        def lanes(self) -> int:
-            return 16
-
-        def linear(self, matrix: Any, *_arguments: int) -> None:
-            clock[0] += seconds[Kind(matrix.kind)]
+        def pairs_pay(self) -> bool:
+            return pairs_pay
 
     monkeypatch.setattr(llama_layer, "kernels", Kernels)
-    monkeypatch.setattr(llama_layer, "fastest_of", llama_layer.fastest_of.__wrapped__)
-    monkeypatch.setattr(llama_layer.time, "perf_counter", lambda: clock[0])
 
 
 @pytest.mark.parametrize(
-    ("seconds", "fastest"),
+    ("kinds", "pairs_pay", "fastest", "bytes_pay"),
     [
-        ([2, 1], Kind.PAIRS),
-        ([1, 2], Kind.HALVES),
-        ([1, 1], Kind.HALVES),
-        ([6, 7, 1], Kind.TILES),
-        ([6, 3, 4], Kind.PAIRS),
-        ([1], Kind.HALVES),
+        ({Kind.HALVES}, False, Kind.HALVES, False),  # AVX2
+        ({Kind.HALVES, Kind.BYTES}, False, Kind.HALVES, True),  # Intel's with AVX512-VNNI
+        ({Kind.HALVES, Kind.PAIRS, Kind.BYTES}, False, Kind.HALVES, True),  # with AVX512-BF16, without AMX
+        ({Kind.HALVES, Kind.PAIRS, Kind.BYTES}, True, Kind.PAIRS, True),  # Zen 4
+        ({Kind.HALVES, Kind.PAIRS, Kind.TILES, Kind.BYTES}, False, Kind.TILES, False),  # AMX
     ],
 )
-def test_products_in_bf16_are_used_where_they_are_faster(
-    seconds: list[int], fastest: Kind, monkeypatch: pytest.MonkeyPatch
+def test_the_processor_decides_how_it_multiplies(
+    kinds: set[Kind], pairs_pay: bool, fastest: Kind, bytes_pay: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_a_processor({Kind(Kind.HALVES + number): each for number, each in enumerate(seconds)}, monkeypatch)
+    on_a_processor(kinds, pairs_pay, monkeypatch)
     assert llama_layer.fastest_in_bf16() == fastest
+    assert llama_layer.bf16_products_pay() == (fastest > Kind.HALVES)
+    assert llama_layer.bytes_pay() == bytes_pay
 
 
-@pytest.mark.parametrize(
-    ("seconds", "pay"),
-    [
-        ({Kind.HALVES: 3, Kind.BYTES: 1}, True),
-        ({Kind.HALVES: 3, Kind.PAIRS: 2, Kind.BYTES: 1}, True),
-        ({Kind.HALVES: 12, Kind.BYTES: 11}, False),  # not by enough
-        ({Kind.HALVES: 9, Kind.PAIRS: 8, Kind.TILES: 1, Kind.BYTES: 3}, False),
-        ({Kind.HALVES: 3, Kind.PAIRS: 1}, False),
-    ],
-)
-def test_bytes_are_used_where_they_are_the_fastest(
-    seconds: dict[Kind, int], pay: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_a_processor(seconds, monkeypatch)
-    assert llama_layer.bytes_pay() == pay
+def test_pairs_pay_on_amds_processors_alone() -> None:
+    made_by_amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
+    assert bool(kernels().pairs_pay()) == (made_by_amd and kernels().best_kind() >= Kind.PAIRS)
+
+
+def test_no_clock_decides_about_arithmetic() -> None:
+    """On a busy machine it would decide otherwise now and then, and results would not fit their own continuation."""
+    sources = Path(llama_layer.__file__).parent.glob("*.py")
+    assert not [path.name for path in sources if re.search(r"^(import|from) time\b", path.read_text(), re.MULTILINE)]
 
 
 def test_without_kernels_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
