@@ -1,6 +1,8 @@
 """The one exception for users' errors, and checks that raise it; no module of c2t stands below this one."""
 
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of controls, formats, surrogates and line ends
@@ -26,10 +28,24 @@ def plain(text: str) -> str:
     )
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Return the message of another library's error, without its further lines."""
     said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return said.splitlines()[0]
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Raise InputError, with `what` and the reason, for whatever a library raises that reads somebody's file, panics of
+    one in Rust included."""
+    try:
+        yield
+    except InputError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{what} ({one_line(error)})") from error
 
 
 def counted(number: int) -> str:

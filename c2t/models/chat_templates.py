@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
-
-from c2t.errors import InputError, one_line
+from c2t.errors import InputError, refusing
+from c2t.models.template_process import rendered
 
 LONGEST = 2**20  # characters of a turn
 VICUNA_SYSTEM = (
@@ -27,7 +26,8 @@ def conversation(tokenizer: Any, template: str, turns: Sequence[str], answers: S
 
     template: "" is plain text (each answer follows its turn, the next turn starts a new line); "vicuna" and "llama2"
     are written as EAGLE's evaluation scripts write them; anything else is the tokenizer's own chat template ("llama3"
-    with Meta's system text). Raises InputError for a turn that `check_text` refuses.
+    with Meta's system text). Raises InputError for a turn that `check_text` refuses, and for a template that makes no
+    text of it.
     """
     assert len(turns) == len(answers) + 1, "every turn but the last one has an answer"
     for turn in turns:
@@ -44,8 +44,7 @@ def conversation(tokenizer: Any, template: str, turns: Sequence[str], answers: S
         for turn, answer in zip(turns, [*answers, ""], strict=True)
         for message in ({"role": "user", "content": turn}, {"role": "assistant", "content": answer})
     ]
-    text = tokenizer.apply_chat_template([*system, *said[:-1]], tokenize=False, add_generation_prompt=True)
-    return token_ids(tokenizer, text, special=False)
+    return _own(tokenizer, [*system, *said[:-1]])
 
 
 def dialogue(tokenizer: Any, template: str, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -63,17 +62,22 @@ def dialogue(tokenizer: Any, template: str, messages: Sequence[Mapping[str, str]
         return conversation(tokenizer, template, texts[::2], texts[1::2])
     for message in messages:
         check_text(message["content"])
-    try:
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-    except TemplateError as error:
-        raise InputError(f"messages: {', '.join(roles)}: {one_line(error)}") from error
+    return _own(tokenizer, messages)
+
+
+def _own(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    """Return the token ids of messages by the tokenizer's own chat template."""
+    text = rendered(tokenizer, messages)
+    if not encodable(text):
+        raise InputError("the chat template makes a text that is not UTF-8: it holds half of a surrogate pair")
     return token_ids(tokenizer, text, special=False)
 
 
 def token_ids(tokenizer: Any, text: str, special: bool = True) -> list[int]:
     """Return the token ids of a text, without the tokenizer's warning about long texts: c2t itself leaves out or
-    refuses a text that is too long for the target."""
-    return tokenizer(text, add_special_tokens=special, verbose=False).input_ids
+    refuses a text that is too long for the target. InputError where the tokenizer's file has a step that fails."""
+    with refusing("the tokenizer cannot read this text"):
+        return tokenizer(text, add_special_tokens=special, verbose=False).input_ids
 
 
 def _vicuna(turns: Sequence[str], answers: Sequence[str]) -> str:

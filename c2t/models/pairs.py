@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from c2t.errors import InputError, one_line
+from c2t.errors import InputError, one_line, refusing
 from c2t.kernels.llama_layer import bytes_pay, rounds
 from c2t.models import bigrams, gguf_target, hydra, learned_fit
 from c2t.models.bigrams import Bigrams
@@ -513,10 +513,12 @@ def _no_report() -> Iterator[None]:
 
 
 def _load_tokenizer(place: str, target: Target, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    try:
+    with refusing(f"{place}: no tokenizer can be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
-    except Exception as error:  # tokenizers raises Exception itself
-        raise InputError(f"{place}: no tokenizer can be loaded ({one_line(error)})") from error
+    with refusing(
+        f"{place}: the tokenizer does not work"
+    ):  # its steps come out of its file, and run for the first time
+        tokenizer.decode(tokenizer("a b").input_ids)
     if len(tokenizer) > target.config.vocab_size:
         raise InputError(
             f"{place}: the tokenizer has {len(tokenizer)} tokens, the target {target.config.vocab_size}; "

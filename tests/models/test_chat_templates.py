@@ -1,9 +1,17 @@
 """Messages with roles become the token ids of the template that the pair was trained with."""
 
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+
 import pytest
+from tokenizers import Regex, Tokenizer, normalizers
 
 from c2t.errors import InputError
+from c2t.models import template_process
 from c2t.models.chat_templates import LLAMA_SYSTEM, VICUNA_SYSTEM, conversation, dialogue
+from c2t.models.template_process import TemplateProcess
 
 OWN = "{% if messages[0].role == 'assistant' %}{{ raise_exception('no first turn') }}{% endif %}"
 OWN += "{% for m in messages %}{{ m.role + ': ' + m.content + ';' }}{% endfor %}"
@@ -55,3 +63,96 @@ def test_a_fixed_system_text_is_not_given_up_silently(tokenizer, template: str, 
 def test_what_the_template_does_not_take_is_one_line(tokenizer, said: list[str], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         dialogue(tokenizer, "chat", messages(*said))
+
+
+def asked(template: str, content: str = "a") -> dict:
+    return {"messages": messages(f"user: {content}"), "template": template, "special": {"eos_token": "END"}}
+
+
+@pytest.mark.parametrize("role", ["user", "system"])
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ raise_exception('no such role') }}", "no such role"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ a.b.c }}", "'a' is undefined"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ messages[0].content + 1 }}", "can only concatenate str"),
+        ("{% for part in messages[0].content %}{{ part['text'] + '.' }}{% endfor %}", "has no attribute 'text'"),
+        ("{% for x in range(10 ** 20) %}a{% endfor %}", "Python int too large"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{% include 'x' %}", "no loader"),
+        ("{{ '\\ud800' }}", "half of a surrogate pair"),
+        ("{{ 'a' * 10 ** 10 }}", "asks for more than 1,024 MiB"),
+        ("{{ 'a' * 10 ** 7 }}", "a text of 10,000,000 characters"),
+        ({"other": ""}, "multiple chat templates with no default"),
+    ],
+)
+def test_whatever_a_template_raises_is_one_line(tokenizer, template: str, reason: str, role: str) -> None:
+    tokenizer.chat_template = template
+    with pytest.raises(InputError, match=reason) as error:
+        dialogue(tokenizer, "chat", messages("system: b", "user: a") if role == "system" else messages("user: a"))
+    assert "chat template" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "{{ 10 ** (10 ** 9) }}"],
+)
+def test_a_template_that_goes_on_without_end_is_ended(step: str) -> None:
+    """Loops, and one step of Python that no signal's handler could interrupt; the next conversation is served."""
+    process = TemplateProcess(seconds=0.2)
+    with pytest.raises(InputError, match=r"the chat template: it takes more than 0\.2 seconds"):
+        process.render(asked(step))
+    assert process.render(asked("{{ messages[0].content }}{{ eos_token }}")) == "aEND"
+
+
+def test_a_process_that_has_ended_is_started_again() -> None:
+    process = TemplateProcess()
+    assert process.render(asked("{{ messages[0].content }}")) == "a"
+    os.kill(process.process.pid, signal.SIGKILL)
+    process.process.wait()
+    assert process.render(asked("{{ messages[0].content }}")) == "a"
+
+
+def test_an_interrupted_conversation_is_not_the_next_ones_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = TemplateProcess()
+    assert process.render(asked("{{ messages[0].content }}")) == "a"
+
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(template_process.json, "loads", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.render(asked("late"))
+    monkeypatch.undo()
+    assert process.render(asked("{{ messages[0].content }}")) == "a"
+
+
+def test_threads_get_their_own_texts() -> None:
+    process, contents = TemplateProcess(), [f"{number}\u2028\n" for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        texts = pool.map(lambda content: process.render(asked("{{ messages[0].content }}", content)), contents)
+        assert list(texts) == contents
+
+
+def test_the_text_is_that_of_the_tokenizer(tokenizer) -> None:
+    """Special tokens, trimmed blocks, filters and functions that transformers adds, and loop controls."""
+    tokenizer.chat_template = (
+        "{{ bos_token }}{% set ns = namespace(n=0) %}\n{% for m in messages %}\n  {% if loop.index > 2 %}{% break %}"
+        "{% endif %}{% set ns.n = ns.n + 1 %}{{ m | tojson }}{% endfor %}{{ ns.n }}"
+        "{% if add_generation_prompt %}assistant{% endif %}{{ strftime_now('%Y') }}"
+    )
+    said = messages("system: é<&>", "user: b", "assistant: c", "user: d")
+    text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    assert dialogue(tokenizer, "chat", said) == tokenizer(text, add_special_tokens=False).input_ids
+
+
+def test_a_step_of_the_tokenizer_that_fails_is_one_line(tokenizer) -> None:
+    """tokenizers panics, which is no Exception of Python."""
+    broken = deepcopy(tokenizer)
+    steps = Tokenizer.from_str(broken.backend_tokenizer.to_str())
+    steps.normalizer = normalizers.Replace(Regex("(a+)+$"), "b")  # which tries every way to cut a row of a's
+    broken._tokenizer = steps
+    with pytest.raises(InputError, match=r"the tokenizer cannot read this text .*retry-limit-in-match over"):
+        conversation(broken, "", ["a" * 40 + "b"])

@@ -325,6 +325,18 @@ def test_chat(tiny: Pair) -> None:
                 ai.chat.completions.create(**fields | {"messages": [wrong]})
 
 
+@pytest.mark.parametrize("roles", [("user",), ("system", "user")])
+def test_what_a_chat_template_raises_is_a_refusal(tiny: Pair, roles: tuple[str, ...]) -> None:
+    pair = replace(tiny, template="chat", tokenizer=deepcopy(tiny.tokenizer))
+    said = [{"role": role, "content": "a"} for role in roles]
+    with serving(SpeculativeDecoder(pair, Eagle2(K=3, levels=3, N=8))) as server:
+        for template, reason in (("{{ 1 / 0 }}", "division by zero"), ("{{ raise_exception('no') }}", "no")):
+            pair.tokenizer.chat_template = template
+            with pytest.raises(openai.BadRequestError) as error:
+                client(server).chat.completions.create(model="tiny", messages=said)
+            assert error.value.body["message"] == f"the chat template: {reason}"
+
+
 def test_an_error_while_decoding_reaches_the_client(
     server: Server, ai: OpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
