@@ -3,6 +3,7 @@ B.1); or those of MCSD+'s forks, along the texts that they make."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -66,7 +67,7 @@ def harvest(
     def rows(groups: Sequence[Group], tell: Callable[[int], None]) -> Iterator[Iterable[Columns | None]]:
         for group in groups:
             given = written and written[group.first : group.first + group.texts]
-            yield _rows(pair, group.prompts, group.first, settings, tell, given)
+            yield _rows(pair, group, settings, plan, tell, given)
 
     return write(plan, prompts, out, settings.batch, rows, shard, resume, overwrite, progress)
 
@@ -89,7 +90,7 @@ def harvest_by(
     def rows(groups: Sequence[Group], _: Callable[[int], None]) -> Iterator[Iterable[Columns | None]]:
         nonlocal done
         done = of - sum(group.texts for group in groups)
-        return pool.map(partial(_group, settings=settings), groups, finished)
+        return pool.map(partial(_group, settings=settings, plan=plan), groups, finished)
 
     def finished(group: Group) -> None:
         nonlocal done
@@ -99,27 +100,47 @@ def harvest_by(
     return write(plan, prompts, out, settings.batch, rows, resume=resume, overwrite=overwrite)
 
 
-def _group(pair: Pair, group: Group, settings: HarvestSettings) -> list["Columns | None"]:
+def _group(pair: Pair, group: Group, settings: HarvestSettings, plan: "Plan") -> list["Columns | None"]:
     """Return the columns of all of a group's texts."""
-    return list(_rows(pair, group.prompts, group.first, settings, lambda rows: None))
+    return list(_rows(pair, group, settings, plan, lambda rows: None))
 
 
 class Plan(NamedTuple):
-    """The facts that a writer needs before the first row: provenance, and the types of further columns."""
+    """The facts that a writer needs before the first row: provenance, and the types of further columns; and what all
+    who harvest share.
+
+    now: the time that chat templates write, so that midnight changes no prompt. read: checksums of the groups' first
+    turns as token ids, by the numbers of their first texts.
+    """
 
     facts: dict[str, Any]
     extra: dict[str, Column]
+    now: str
+    read: dict[int, str]
 
 
 def prepare(
     pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings, texts: Sequence[Text] | None = None
 ) -> Plan:
     """Return what the writer needs. InputError for settings or prompts that cannot be harvested."""
-    check(pair, prompts, settings, texts)
+    now, read = datetime.now().isoformat(), {}
+    lengths = [] if texts is None else [len(text.ids) for text in texts]
+    for group in grouped(prompts, settings.batch) if texts is None else ():
+        ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1], now=now) for prompt in group.prompts]
+        read[group.first] = _mark(ids)
+        lengths += map(len, ids)
+    check(pair, settings, lengths)
     facts = provenance(pair, prompts, settings)
-    if texts is not None:
-        facts["texts"] = checksum([(text.ids, text.completion) for text in texts])[:16]
-    return Plan(facts, types(settings.columns, pair.draft.hidden_size))
+    if texts is None:
+        own = pair.tokenizer.chat_template if pair.template else ""
+        facts["prompt_ids"] = _mark([pair.template, own, *read.values()])
+    else:
+        facts["texts"] = _mark([(text.ids, text.completion) for text in texts])
+    return Plan(facts, types(settings.columns, pair.draft.hidden_size), now, read)
+
+
+def _mark(document: Any) -> str:
+    return checksum(document)[:16]
 
 
 def write(
@@ -175,21 +196,16 @@ def entries(group: Group) -> list[dict[str, Any]]:
     ]
 
 
-def check(
-    pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings, texts: Sequence[Text] | None = None
-) -> None:
-    """Raise InputError for trees that the pair cannot draft, and if no conversation has room for an answer."""
+def check(pair: Pair, settings: HarvestSettings, lengths: Sequence[int]) -> None:
+    """Raise InputError for trees that the pair cannot draft, and if no conversation has room for an answer. lengths:
+    tokens of each up to there."""
     check_playable(settings.trees, pair.target)
     limit = pair.target.max_positions
     room = settings.room(limit)
     if room < 1:
         sizes = f"max_new_tokens = {settings.max_new_tokens} and levels = {settings.levels}"
         raise InputError(f"{sizes} leave no room for a prompt in the target's {limit} positions")
-    if texts is None:
-        shortest = (conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in prompts)
-    else:
-        shortest = (text.ids for text in texts)
-    if not any(len(ids) <= room for ids in shortest):
+    if not any(length <= room for length in lengths):
         raise InputError(f"every prompt is too long: prompt and new tokens exceed the target's {limit} positions")
 
 
@@ -204,33 +220,42 @@ def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
         **fixed,
         **({"draws": settings.sampling.draws} if settings.temperature else {}),
         "dtype": pair.arithmetic,
-        "prompts": checksum([prompt._asdict() for prompt in prompts])[:16],
+        "prompts": _mark([prompt._asdict() for prompt in prompts]),
         "environment": varying,
     }
 
 
 def _rows(
     pair: Pair,
-    prompts: Sequence[Prompt],
-    first: int,
+    group: Group,
     settings: HarvestSettings,
+    plan: Plan,
     tell: Callable[[int], None],
     texts: Sequence[Text] | None = None,
 ) -> Iterator[dict[str, Any] | None]:
-    """Yield the columns of every turn of these conversations, in order, None where one is too long. Their numbers start
-    at `first`; `tell(rows)` is called with the number of rows found so far. texts: what an engine has answered."""
+    """Yield the columns of every turn of these conversations, in order, None where one is too long. `tell(rows)` is
+    called with the number of rows found so far. texts: what an engine has answered.
+
+    Raises InputError where this process reads the prompts otherwise than the plan has it.
+    """
     if texts is not None:
         yield from _rows_along(pair, texts, settings, tell)
         return
+    prompts, first = group.prompts, group.first
     numbers = np.cumsum([first, *(len(prompt.turns) for prompt in prompts)])
     answers: list[list[str]] = [[] for _ in prompts]
     columns: dict[int, dict[str, Any]] = {}
     for turn in range(max(len(prompt.turns) for prompt in prompts)):
         ids = {
-            i: conversation(pair.tokenizer, pair.template, prompt.turns[: turn + 1], answers[i])
+            i: conversation(pair.tokenizer, pair.template, prompt.turns[: turn + 1], answers[i], plan.now)
             for i, prompt in enumerate(prompts)
             if turn < len(prompt.turns) and len(answers[i]) == turn
         }
+        if not turn and _mark([*ids.values()]) != plan.read[first]:
+            raise InputError(
+                "the prompts have other token ids here than where the harvest began: give all workers the same "
+                "tokenizer and chat template"
+            )
         fitting = [i for i in ids if len(ids[i]) <= settings.room(pair.target.max_positions)]
         steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings)
         found = sum(len(nodes["node"]) for nodes in columns.values())

@@ -21,12 +21,15 @@ LLAMA_SYSTEM = (
 )
 
 
-def conversation(tokenizer: Any, template: str, turns: Sequence[str], answers: Sequence[str] = ()) -> list[int]:
+def conversation(
+    tokenizer: Any, template: str, turns: Sequence[str], answers: Sequence[str] = (), now: str | None = None
+) -> list[int]:
     """Return the token ids of a conversation up to the place where the answer to the last turn starts.
 
     template: "" is plain text (each answer follows its turn, the next turn starts a new line); "vicuna" and "llama2"
     are written as EAGLE's evaluation scripts write them; anything else is the tokenizer's own chat template ("llama3"
-    with Meta's system text). Raises InputError for a turn that `check_text` refuses, and for a template that makes no
+    with Meta's system text). now: the time (ISO 8601) for a template that writes the date, by default that of the
+    clock. Raises InputError for a turn that `check_text` refuses, and for a template that makes no
     text of it.
     """
     assert len(turns) == len(answers) + 1, "every turn but the last one has an answer"
@@ -44,7 +47,7 @@ def conversation(tokenizer: Any, template: str, turns: Sequence[str], answers: S
         for turn, answer in zip(turns, [*answers, ""], strict=True)
         for message in ({"role": "user", "content": turn}, {"role": "assistant", "content": answer})
     ]
-    return _own(tokenizer, [*system, *said[:-1]])
+    return _own(tokenizer, [*system, *said[:-1]], now)
 
 
 def dialogue(tokenizer: Any, template: str, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -65,9 +68,9 @@ def dialogue(tokenizer: Any, template: str, messages: Sequence[Mapping[str, str]
     return _own(tokenizer, messages)
 
 
-def _own(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
+def _own(tokenizer: Any, messages: Sequence[Mapping[str, str]], now: str | None = None) -> list[int]:
     """Return the token ids of messages by the tokenizer's own chat template."""
-    text = rendered(tokenizer, messages)
+    text = rendered(tokenizer, messages, now)
     if not encodable(text):
         raise InputError("the chat template makes a text that is not UTF-8: it holds half of a surrogate pair")
     return token_ids(tokenizer, text, special=False)

@@ -18,8 +18,9 @@ from c2t.errors import InputError
 SECONDS = 5.0  # processor time of one conversation; published templates take milliseconds
 
 
-def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
-    """Return the text that the tokenizer's chat template makes of messages, up to where the next answer starts.
+def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], now: str | None = None) -> str:
+    """Return the text that the tokenizer's chat template makes of messages, up to where the next answer starts. now:
+    the time (ISO 8601) for a template that asks for it, by default that of the clock.
 
     Raises InputError for whatever the template raises, and for one that takes too much time or memory, or makes too
     long a text.
@@ -28,8 +29,9 @@ def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
         template = tokenizer.get_chat_template()
     except ValueError as error:  # of several, none is the default
         raise InputError(f"the tokenizer has no chat template to take: {error}") from error
+    special = tokenizer.special_tokens_map
     return _process(os.getpid()).render(
-        {"messages": list(messages), "template": template, "special": tokenizer.special_tokens_map}
+        {"messages": list(messages), "template": template, "special": special, "now": now}
     )
 
 

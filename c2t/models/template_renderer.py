@@ -8,8 +8,10 @@ import json
 import resource
 import signal
 import sys
+from datetime import datetime
+from typing import NamedTuple
 
-from transformers.utils.chat_template_utils import render_jinja_template
+from transformers.utils import chat_template_utils
 
 MEMORY = 2**30  # bytes of the whole process, of which its modules take a quarter
 LONGEST = 2**21  # characters of a conversation: twice those of the longest turn
@@ -35,9 +37,23 @@ def main(seconds: float) -> None:
         sys.stdout.flush()
 
 
-def render(messages: list[dict[str, str]], template: str, special: dict[str, str]) -> str:
-    """Return the text of a conversation, as `apply_chat_template` of its tokenizer would."""
-    [text], _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True, **special)
+class Clock(NamedTuple):
+    """A datetime class whose now is always the same."""
+
+    moment: datetime
+
+    def now(self) -> datetime:
+        return self.moment
+
+
+def render(messages: list[dict[str, str]], template: str, special: dict[str, str], now: str | None = None) -> str:
+    """Return the text of a conversation, as `apply_chat_template` of its tokenizer would. now: the time (ISO 8601) for
+    a template that asks for it."""
+    # What transformers' strftime_now asks; a function in the template's context does not get through to it.
+    chat_template_utils.datetime = datetime if now is None else Clock(datetime.fromisoformat(now))
+    [text], _ = chat_template_utils.render_jinja_template(
+        [messages], chat_template=template, add_generation_prompt=True, **special
+    )
     if len(text) > LONGEST:
         raise ValueError(f"it makes a text of {len(text):,} characters, and no target has room for {LONGEST:,}")
     return text

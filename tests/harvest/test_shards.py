@@ -3,9 +3,11 @@
 import json
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -19,6 +21,7 @@ from c2t.harvest.harvest import harvest
 from c2t.harvest.merge import merge
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, ShardNumber, grouped
+from c2t.models.chat_templates import conversation
 from c2t.models.pairs import Pair
 from c2t.prompts import Prompt
 from c2t.records.schema import MANIFEST, Harvest
@@ -156,6 +159,61 @@ def test_what_cannot_be_merged(shards: Path, tmp_path: Path, harm: Callable[[Pat
     assert not out.exists() or not files(out)
     assert not (tmp_path / ".out.new").exists()
     assert {path: path.read_bytes() for path in shards.rglob("*.*") if path.is_file()} == before
+
+
+DATED = "{% for m in messages %}{{ m.content }}{% endfor %} 2026-11-2"
+
+
+def dated(pair: Pair, day: int) -> Pair:
+    """Return the pair with a chat template that has written this day into the prompts."""
+    tokenizer = deepcopy(pair.tokenizer)
+    tokenizer.chat_template = f"{DATED}{day}"
+    return replace(pair, template="chat", tokenizer=tokenizer)
+
+
+def test_prompts_that_were_read_otherwise_are_another_harvest(small_pair: Pair, tmp_path: Path) -> None:
+    """Its shards, and what resumes it; the texts of the prompts are the same."""
+    for index, day in enumerate((7, 8)):
+        number = ShardNumber(index, 2)
+        harvest(dated(small_pair, day), PROMPTS[:4], number.folder(tmp_path / "shards"), SMALL, shard=number)
+    with pytest.raises(InputError, match="are not shards of one harvest: prompt_ids = "):
+        merge(tmp_path / "shards", tmp_path / "out")
+    folder = ShardNumber(1, 2).folder(tmp_path / "shards")
+    with pytest.raises(InputError, match="cannot be resumed with other settings: prompt_ids = "):
+        harvest(dated(small_pair, 7), PROMPTS[:4], folder, SMALL, shard=ShardNumber(1, 2), resume=True)
+
+
+def test_a_process_that_reads_the_prompts_otherwise_harvests_none(small_pair: Pair, tmp_path: Path) -> None:
+    """As a Ray worker could, with other files on its machine."""
+    pair = dated(small_pair, 7)
+
+    def changed(done: int, *_: object) -> None:
+        if done:
+            pair.tokenizer.chat_template = f"{DATED}8"
+
+    with pytest.raises(InputError, match="the prompts have other token ids here than where the harvest began"):
+        harvest(pair, PROMPTS[:4], tmp_path / "rows", SMALL, progress=changed)
+
+
+def test_midnight_changes_no_prompt(small_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair, seen = dated(small_pair, 7), []
+    pair.tokenizer.chat_template = "{{ strftime_now('%f') }} {{ messages[0].content }}"
+
+    def read(*given: Any, **named: Any) -> list[int]:
+        seen.append(pair.tokenizer.decode(ids := conversation(*given, **named)))
+        return ids
+
+    monkeypatch.setattr(harvesting, "conversation", read)
+    harvest(pair, PROMPTS[:2], tmp_path / "rows", SMALL)
+    assert len(seen) == 4
+    assert len({text.split()[0] for text in seen}) == 1, "the microseconds of its beginning"
+
+
+def test_shards_that_do_not_say_what_was_read_are_merged(shards: Path, tmp_path: Path) -> None:
+    """Those that an older c2t has written."""
+    for path in shards.iterdir():
+        change(path, prompt_ids=None)
+    merge(shards, tmp_path / "out")
 
 
 def test_a_merge_replaces_only_if_told_to(shards: Path, tmp_path: Path) -> None:

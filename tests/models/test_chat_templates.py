@@ -148,6 +148,13 @@ def test_the_text_is_that_of_the_tokenizer(tokenizer) -> None:
     assert dialogue(tokenizer, "chat", said) == tokenizer(text, add_special_tokens=False).input_ids
 
 
+def test_the_date_is_todays_or_the_one_that_is_given(tokenizer) -> None:
+    process = TemplateProcess()
+    date = asked("{{ strftime_now('%d %B %Y') }}")
+    assert process.render(date | {"now": "1999-12-31T23:59:59"}) == "31 December 1999"
+    assert process.render(date) != "31 December 1999"
+
+
 def test_a_step_of_the_tokenizer_that_fails_is_one_line(tokenizer) -> None:
     """tokenizers panics, which is no Exception of Python."""
     broken = deepcopy(tokenizer)
