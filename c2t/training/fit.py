@@ -106,7 +106,7 @@ class TrainClassifier(L.LightningModule):
 
     def validation_step(self, x: Tensor, _: int) -> None:
         """Keep the scores of a batch."""
-        self.scores.append(self.classifier.logits(x).sigmoid())
+        self.scores.append(self.classifier.logits(x))
 
     def on_validation_epoch_end(self) -> None:
         """Compute the epoch's metrics and keep its weights; InputError if scores or weights are not finite."""
@@ -125,7 +125,7 @@ def _fit(
 ) -> Result:
     module = TrainClassifier(classifier, nodes.validation, settings)
     with torch.inference_mode():
-        before = evaluate(classifier.logits(nodes.validation.x).sigmoid(), nodes.validation)
+        before = evaluate(classifier.logits(nodes.validation.x), nodes.validation)
     with checkpoints.replacing(out) as folder, quiet(), _one_thread():
         trainer = L.Trainer(
             accelerator="cpu",
@@ -226,7 +226,7 @@ def _log_reliability(logger: Logger, best: TreeClassifier, validation: Validatio
         return
     from c2t.training.reliability import picture, reliability  # noqa: PLC0415 - needs an extra
 
-    probability = best.calibrate(best.logits(validation.x))
+    probability = best.calibrate(best.logits(validation.x).double())
     figure = picture(reliability(probability, validation), "the classifier")
     if isinstance(logger, TensorBoardLogger):
         logger.experiment.add_figure("reliability", figure, step)

@@ -36,7 +36,7 @@ def train_logistic(
     weight = torch.from_numpy(regression.coef_[0]) / scale
     bias = float(regression.intercept_[0] - (weight * torch.from_numpy(model[0].mean_)).sum())
     config = config_of(nodes, settings)
-    metrics = evaluate(linear(weight, bias, config).logits(nodes.validation.x).sigmoid().detach(), nodes.validation)
+    metrics = evaluate(linear(weight, bias, config).logits(nodes.validation.x).detach(), nodes.validation)
     classifier = linear(weight, bias, replace(config, metrics=metrics._asdict()))
     with checkpoints.replacing(out) as folder:
         classifier.save_pretrained(folder)

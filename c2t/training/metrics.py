@@ -29,18 +29,19 @@ class Metrics(NamedTuple):
     average_precision: float
 
 
-def evaluate(score: Float[Tensor, " v"], validation: Validation, threshold: float = 0.5) -> Metrics:
-    """Return the metrics of scores in (0, 1) for the nodes of whole trees."""
+def evaluate(logits: Float[Tensor, " v"], validation: Validation) -> Metrics:
+    """Return the metrics of scores before the sigmoid, which is 1.0 in float32 for all above 16, for the nodes of whole
+    trees."""
     from sklearn.metrics import average_precision_score  # noqa: PLC0415 - of an extra; reports read Metrics without it
 
     accepted, tree = validation.accepted.double(), validation.tree
-    called = (score >= threshold).double()
+    called = (logits >= 0).double()
     nodes = torch.bincount(tree)
     hits, positives, calls = (torch.bincount(tree, weight) for weight in (called * accepted, accepted, called))
     return Metrics(
         recall=float((hits / positives)[positives > 0].mean()),
         theta=float((calls / nodes).mean()),
-        average_precision=float(average_precision_score(validation.accepted.numpy(), score.numpy())),
+        average_precision=float(average_precision_score(validation.accepted.numpy(), logits.numpy())),
     )
 
 

@@ -180,7 +180,7 @@ def judged(classifier: TreeClassifier, study: Study) -> Metrics:
     settings = TrainSettings(features=classifier.config.features)
     validation = NodeData([study.harvest().folder], settings).validation
     with torch.inference_mode():
-        return evaluate(classifier.cpu().logits(validation.x).sigmoid(), validation)
+        return evaluate(classifier.cpu().logits(validation.x), validation)
 
 
 def figure7(study: Study) -> Report:

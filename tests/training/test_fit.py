@@ -42,8 +42,8 @@ def test_it_learns_and_saves_the_chosen_epoch(harvest: Path, trained: training.R
     loaded = TreeClassifier.from_pretrained(trained.out)
     nodes = NodeData([harvest], TrainSettings())
     with torch.inference_mode():
-        score = loaded.logits(nodes.validation.x).sigmoid()
-    assert evaluate(score, nodes.validation) == pytest.approx(trained.metrics)
+        logits = loaded.logits(nodes.validation.x)
+    assert evaluate(logits, nodes.validation) == pytest.approx(trained.metrics)
 
 
 def test_the_config_says_what_it_was_trained_on(harvest: Path, trained: training.Result) -> None:

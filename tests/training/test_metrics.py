@@ -11,11 +11,17 @@ def test_metrics_are_means_over_trees() -> None:
     """Tree 0: 1 of 2 accepted found, 2 of 4 called. Tree 1: 1 of 1, 1 of 2. Tree 2: none accepted, 2 of 2 called."""
     tree = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
     accepted = torch.tensor([1, 1, 0, 0, 1, 0, 0, 0], dtype=torch.bool)
-    score = torch.tensor([0.9, 0.4, 0.6, 0.1, 0.5, 0.2, 0.7, 0.8])
-    metrics = evaluate(score, Validation(torch.zeros(8, 3), accepted, tree))
+    logits = torch.tensor([2.0, -0.5, 0.4, -2.0, 0.0, -1.5, 0.8, 1.5])
+    metrics = evaluate(logits, Validation(torch.zeros(8, 3), accepted, tree))
     assert metrics.recall == pytest.approx((1 / 2 + 1) / 2)
     assert metrics.theta == pytest.approx((2 / 4 + 1 / 2 + 1) / 3)
-    assert metrics.average_precision == pytest.approx(average_precision_score(accepted, score))
+    assert metrics.average_precision == pytest.approx(average_precision_score(accepted, logits))
+
+
+def test_the_surest_nodes_do_not_tie() -> None:
+    """Their sigmoids are all 1.0 in float32."""
+    logits, accepted = torch.tensor([20.0, 18.0, 17.0]), torch.tensor([True, False, False])
+    assert evaluate(logits, Validation(torch.zeros(3, 3), accepted, torch.zeros(3).long())).average_precision == 1
 
 
 @pytest.mark.parametrize(
