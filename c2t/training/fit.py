@@ -20,6 +20,7 @@ from c2t.errors import InputError
 from c2t.storage import paths as checkpoints
 from c2t.training.data import NodeData
 from c2t.training.metrics import Validation, evaluate, select
+from c2t.training.one_process import OneProcess, first_rank
 from c2t.training.result import Result
 from c2t.training.settings import FINETUNE, LOGGERS, TrainSettings
 
@@ -126,10 +127,12 @@ def _fit(
     module = TrainClassifier(classifier, nodes.validation, settings)
     with torch.inference_mode():
         before = evaluate(classifier.logits(nodes.validation.x), nodes.validation)
-    with checkpoints.replacing(out) as folder, quiet(), _one_thread():
+    with checkpoints.replacing(out) as folder, quiet(), _one_thread(), first_rank():
         trainer = L.Trainer(
             accelerator="cpu",
             devices=1,
+            plugins=OneProcess(),
+            default_root_dir=folder,
             max_epochs=settings.epochs,
             num_sanity_val_steps=0,
             log_every_n_steps=1,

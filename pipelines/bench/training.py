@@ -16,6 +16,7 @@ from c2t.classifier import TreeClassifier
 from c2t.training.data import NegativeSampling, TrainSettings
 from c2t.training.fit import TrainClassifier, quiet
 from c2t.training.metrics import Validation
+from c2t.training.one_process import OneProcess
 
 ONE_EPOCH = TrainSettings(epochs=1, negatives=None, min_steps=0)
 PLAIN_SHARE = 10  # the plain loader gets this part of the rows: it is that much slower
@@ -66,6 +67,7 @@ def seconds_of_epoch(module: L.LightningModule, loader: object) -> float:
         trainer = L.Trainer(
             accelerator="cpu",
             devices=1,
+            plugins=OneProcess(),
             max_epochs=1,
             logger=False,
             enable_checkpointing=False,

@@ -1,6 +1,7 @@
 """Training end to end on made-up harvests: it learns, it calibrates, it leaves one whole folder or none."""
 
 import csv
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import wandb
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
@@ -162,6 +164,33 @@ def test_chunked_steps_are_plain_steps() -> None:
     for name, value in plain.state_dict().items():
         assert chunked.state_dict()[name].equal(value), name
     assert module.steps == 4
+
+
+JOBS = {
+    "sbatch": {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "run", "SLURM_PROCID": "1"},
+    "torchrun": {
+        **{"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2"},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x"},
+    },
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_training_is_one_process_in_any_job(
+    harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    settings = replace(QUICK, min_steps=20, epochs=2)
+    alone = train([harvest], tmp_path / "alone", settings)
+    for name, value in JOBS[job].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank_zero_only, "rank", 1)  # as Lightning reads it from them when it is imported
+    within = train([harvest], tmp_path / "within", settings)
+    assert within.history == alone.history
+    tuned = finetune([harvest], within.classifier, tmp_path / "tuned", replace(settings, fraction=0.5))
+    for made in (alone, within, tuned):
+        assert {"metrics.csv", "hparams.yaml"} <= {path.name for path in made.out.iterdir()}
+    assert (within.out / "metrics.csv").read_bytes() == (alone.out / "metrics.csv").read_bytes()
+    assert {name: os.environ.get(name) for name in JOBS[job]} == JOBS[job]
 
 
 def test_a_failure_leaves_nothing(harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
