@@ -169,7 +169,7 @@ def training_table(result: Result) -> Table:
 
 
 def training_remarks(result: Result) -> str:
-    dropped = f", {result.dropped:,} rows with NaN dropped" if result.dropped else ""
+    dropped = f", {result.dropped:,} rows with an unknown input dropped" if result.dropped else ""
     lines = [f"{result.rows:,} rows a pass, {result.steps:,} steps, {result.seconds:.1f} s{dropped}"]
     lines += [f"saved in {result.out}", f"to use it: {use_of(result)}"]
     return "\n".join(lines)

@@ -139,11 +139,12 @@ def read_records(folders: Sequence[str | Path], further: Sequence[str] = ()) -> 
             raise InputError(f"{folder} holds no accepted node among {harvest.rows}: nothing can be learned from it")
         columns = read_columns(folder, ("joint_prob", "entropy", "depth", "accepted", "tree", "prompt"))
         column = {name: torch.from_numpy(columns.pop(name)) for name in ("joint_prob", "entropy", "depth", "accepted")}
+        joint = column["joint_prob"]
         # torch has few operations on uint32; harvests stay far below 2^31 trees.
         tree, prompt = (torch.from_numpy(columns.pop(name).view(np.int32)) for name in ("tree", "prompt"))
         parts.append(
             Records(
-                log_joint=column["joint_prob"].log_(),
+                log_joint=joint.masked_fill_(_underflows(joint), 0).log_(),
                 entropy=column["entropy"],
                 depth=column["depth"],
                 accepted=column["accepted"],
@@ -185,18 +186,27 @@ def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
     if len(above) and not (tree_start.min() >= 0 and (parent < path["node"]).all() and (parent >= -1).all()):
         raise InputError(f"{folder} holds nodes whose parents do not stand before them; harvest again with --overwrite")
     for name in wanted:
-        column = path[of_path[name]]
+        column = torch.from_numpy(path[of_path[name]])
         if name == "parent_accepted":
-            found[name] = torch.from_numpy((parent < 0) | column[above])
+            found[name] = torch.from_numpy(parent < 0) | column[above]
             continue
-        found[name] = torch.from_numpy(column / np.where(parent < 0, 1, column[above]).astype(np.float32))
-        if name != "target":
-            found[name] = found[name].log_()
-    if "max_log_prob" in wanted:
-        family = torch.from_numpy(tree_start * (1 << 16) + parent + 1).unique(return_inverse=True)[1]
-        most = torch.full((int(family.max()) + 1,), -torch.inf).scatter_reduce(0, family, found["max_log_prob"], "amax")
-        found["max_log_prob"] = most[family]
+        parents = torch.where(torch.from_numpy(parent < 0), 1, column[above])
+        own = column / parents
+        if name == "target":
+            found[name] = own.masked_fill_(_underflows(parents), torch.nan)
+            continue
+        own = own.masked_fill_(_underflows(column), 0)
+        if name == "max_log_prob":
+            family = torch.from_numpy(tree_start * (1 << 16) + parent + 1).unique(return_inverse=True)[1]
+            own = torch.zeros(int(family.max()) + 1).scatter_reduce(0, family, own, "amax")[family]
+        found[name] = own.where(own > 0, torch.nan).log_()
     return found
+
+
+def _underflows(path: Tensor) -> Tensor:
+    """Return which probabilities of paths are too small for all of float32's digits, or for any: their logs are finite
+    while trees are drafted, and unknown here."""
+    return path < torch.finfo(path.dtype).smallest_normal
 
 
 def read_shards(folder: Path) -> dict[str, Shard]:

@@ -103,7 +103,7 @@ class Records(NamedTuple):
     """Columns of harvested nodes as features read them; the prompts and trees of several harvests have different
     numbers."""
 
-    log_joint: Float[Tensor, " n"]  # log of the joint probability
+    log_joint: Float[Tensor, " n"]  # log of the joint probability; -inf where it underflows
     entropy: Float[Tensor, " n"]
     depth: UInt8[Tensor, " n"]
     accepted: Bool[Tensor, " n"]
@@ -112,7 +112,7 @@ class Records(NamedTuple):
     top_probs: Float[Tensor, "n k"] | None = None
     hidden: Float[Tensor, "n H"] | None = None
     target: Float[Tensor, " n"] | None = None  # the node's own probability by the target
-    log_prob: Float[Tensor, " n"] | None = None  # log of its own by the draft, and of its most probable sibling's
-    max_log_prob: Float[Tensor, " n"] | None = None
+    log_prob: Float[Tensor, " n"] | None = None  # log of its own by the draft; NaN if not known
+    max_log_prob: Float[Tensor, " n"] | None = None  # of its most probable sibling
     rank: UInt8[Tensor, " n"] | None = None
     parent_accepted: Bool[Tensor, " n"] | None = None  # its parent was accepted, or is the root

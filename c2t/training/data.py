@@ -127,8 +127,9 @@ class Slices:
 
 
 class NodeData(L.LightningDataModule):
-    """Harvests in memory (about 60 bytes a row), split by conversation. Rows with NaN are dropped, and for a
-    conditional network those whose parent was not accepted."""
+    """Harvests in memory (about 60 bytes a row), split by conversation. Rows with an input that is not known
+    are dropped, such as the log of a probability that underflows on disk, and for a conditional network those whose
+    parent was not accepted."""
 
     def __init__(self, folders: Sequence[str | Path], settings: TrainSettings):
         super().__init__()
@@ -149,7 +150,7 @@ class NodeData(L.LightningDataModule):
         conversation = conversations(entries)[records.prompt]
         present = conversation.unique()
         split = split_conversations(len(present), settings.val_fraction, settings.fraction, settings.seed)
-        valid = ~(x.isnan().any(1) | label.isnan())
+        valid = x.isfinite().all(1) & ~label.isnan()
         self.dropped = int((~valid).sum())
         if records.parent_accepted is not None:
             valid &= records.parent_accepted

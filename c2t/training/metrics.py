@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from c2t.errors import InputError
+
 
 class Validation(NamedTuple):
     """Validation rows: features, labels, and the tree of each row."""
@@ -31,9 +33,11 @@ class Metrics(NamedTuple):
 
 def evaluate(logits: Float[Tensor, " v"], validation: Validation) -> Metrics:
     """Return the metrics of scores before the sigmoid, which is 1.0 in float32 for all above 16, for the nodes of whole
-    trees."""
+    trees. InputError if one is not finite."""
     from sklearn.metrics import average_precision_score  # noqa: PLC0415 - of an extra; reports read Metrics without it
 
+    if not logits.isfinite().all():
+        raise InputError("the classifier's scores are not finite: train a new one")
     accepted, tree = validation.accepted.double(), validation.tree
     called = (logits >= 0).double()
     nodes = torch.bincount(tree)

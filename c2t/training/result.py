@@ -17,6 +17,6 @@ class Result(NamedTuple):
     chosen: int  # the epoch that was saved
     before: Metrics  # of the untrained network, or of the fine-tuned classifier
     rows: int  # in one pass
-    dropped: int  # rows with NaN
+    dropped: int  # rows with an input that is not known
     steps: int
     seconds: float

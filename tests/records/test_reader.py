@@ -12,7 +12,8 @@ import torch
 from c2t.errors import InputError
 from c2t.records.reader import describe, read_columns, read_records
 from c2t.records.schema import COLUMNS, Column
-from tests.harvests import PROVENANCE, make_harvest, trees
+from c2t.records.writer import ShardWriter, open_folder
+from tests.harvests import PROVENANCE, make_harvest, prompt_list, trees
 from tests.rounding import assert_within, growth
 
 
@@ -50,6 +51,22 @@ def test_records_of_two_harvests_have_their_own_prompts_and_trees(harvest: Path,
     log = both.log_joint[6 * 1010 :].double()
     exact = torch.from_numpy(alone).double()  # its logarithm is rounded, by a part of its own size
     assert_within(log.exp(), exact, growth(2) * (1 + log.abs()) * exact)
+
+
+def test_paths_that_underflow_have_no_logs(tmp_path: Path) -> None:
+    """Under a node of 1e-20: one of as much, whose path float32 does not hold, and one of 0.5."""
+    joint = np.array([1e-20, 1.0, 1e-40, 0.5e-20, 0.0])
+    columns = {"tree": np.zeros(5), "node": np.arange(5), "parent": np.array([-1, -1, 0, 0, 2]), "joint_prob": joint}
+    columns |= {"depth": np.array([0, 0, 1, 1, 2]), "accepted": np.arange(5) == 1, "entropy": np.ones(5)}
+    columns |= {"token": np.zeros(5), "rank": np.zeros(5), "position": np.zeros(5)}
+    with ShardWriter(open_folder(tmp_path), PROVENANCE, prompt_list(1)) as writer:
+        writer.write(columns)
+    found = read_records([tmp_path], ["log_prob", "max_log_prob"])
+    nan, tiny, half = float("nan"), float(torch.tensor(1e-20).log()), float(torch.tensor(0.5).log())
+    assert found.log_joint[[0, 1, 2, 4]].tolist() == [tiny, 0, -float("inf"), -float("inf")]
+    assert found.log_joint.exp()[[2, 4]].tolist() == [0, 0]
+    assert found.log_prob.tolist() == pytest.approx([tiny, 0, nan, half, nan], nan_ok=True)
+    assert found.max_log_prob.tolist() == pytest.approx([0, 0, half, half, nan], nan_ok=True)
 
 
 def test_lists_per_row_come_back_as_a_matrix(tmp_path: Path) -> None:

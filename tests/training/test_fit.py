@@ -20,7 +20,7 @@ from c2t.training.fit import TrainClassifier, finetune, train
 from c2t.training.metrics import Validation, evaluate
 from c2t.training.settings import MODELS, TrainSettings
 from pipelines.bench import training as bench_training
-from tests.harvests import PROVENANCE, make_harvest
+from tests.harvests import PROVENANCE, make_harvest, trees
 
 QUICK = TrainSettings(min_steps=150)
 NO_VALIDATION = Validation(torch.empty(0, 3), torch.empty(0, dtype=torch.bool), torch.empty(0, dtype=torch.int64))
@@ -164,6 +164,18 @@ def test_chunked_steps_are_plain_steps() -> None:
     for name, value in plain.state_dict().items():
         assert chunked.state_dict()[name].equal(value), name
     assert module.steps == 4
+
+
+@pytest.mark.parametrize("model", ["c2t", "c2t-conditional"])
+def test_paths_that_underflow_train(tmp_path: Path, model: str) -> None:
+    """With P = 0 the paper's network learns from them; logs of 0 are left out."""
+    joint = trees(2, seed=0, K=3, levels=3)["joint_prob"]
+    joint[3::4] = 0
+    make_harvest(tmp_path / "rows", prompts=8, trees_each=2, replace={"joint_prob": joint}, K=3, levels=3)
+    result = train([tmp_path / "rows"], tmp_path / model, replace(MODELS[model], min_steps=20))
+    assert (result.dropped > 0) == (model == "c2t-conditional")
+    logs = replace(QUICK, features=("log_joint", "depth"), min_steps=20)
+    assert train([tmp_path / "rows"], tmp_path / "logs", logs).dropped == 8 * len(joint[3::4])
 
 
 JOBS = {

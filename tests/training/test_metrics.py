@@ -4,6 +4,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
+from c2t.errors import InputError
 from c2t.training.metrics import Metrics, Validation, evaluate, select
 
 
@@ -22,6 +23,13 @@ def test_the_surest_nodes_do_not_tie() -> None:
     """Their sigmoids are all 1.0 in float32."""
     logits, accepted = torch.tensor([20.0, 18.0, 17.0]), torch.tensor([True, False, False])
     assert evaluate(logits, Validation(torch.zeros(3, 3), accepted, torch.zeros(3).long())).average_precision == 1
+
+
+def test_scores_that_are_not_finite_are_no_classifier() -> None:
+    with pytest.raises(InputError, match="scores are not finite"):
+        evaluate(
+            torch.tensor([1.0, torch.inf]), Validation(torch.zeros(2, 3), torch.ones(2) > 0, torch.zeros(2).long())
+        )
 
 
 @pytest.mark.parametrize(
