@@ -125,9 +125,12 @@ class RoundWriter:
         }
 
     def _text(self, tokens: list[int]) -> dict[str, Any]:
-        shown = len(cut(self.written + tokens, self.max_new_tokens, self.eos)) - len(self.written)
+        shown = cut(self.written + tokens, self.max_new_tokens, self.eos)[len(self.written) :]
+        pieces = self.pieces(shown)
+        if shown and (len(self.written + shown) == self.max_new_tokens or shown[-1] in self.eos):
+            pieces[-1] += self.pieces.rest()
         self.written += tokens
-        return {"tokens": tokens, "pieces": self.pieces(tokens), "shown": max(shown, 0)}
+        return {"tokens": tokens, "pieces": [*pieces, *self.pieces(tokens[len(shown) :])], "shown": len(shown)}
 
 
 class TokenTexts:

@@ -9,11 +9,12 @@ import torch
 
 from c2t.classifier import TreeClassifier
 from c2t.decoder import SpeculativeDecoder
+from c2t.decoding import Step
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.sampling import Sampling
-from c2t.viewer.document import SCHEMA, TokenTexts, policy_document
+from c2t.viewer.document import SCHEMA, RoundWriter, TokenTexts, policy_document
 from c2t.viewer.view import Viewer
 from tests.every_policy import EVERY_POLICY
 from tests.marks import slow_except
@@ -149,3 +150,13 @@ def test_refuses_what_generate_refuses(small_pair: Pair) -> None:
         decoded(small_pair, Plain(), prompt="")
     with pytest.raises(InputError, match="Eagle2 ranks its candidates"):
         decoded(small_pair, Eagle2(), rule="residual")
+
+
+def test_the_last_piece_has_the_bytes_that_no_token_completes(small_pair: Pair) -> None:
+    tokens = small_pair.tokenizer.encode("\u20ac\u20ac", add_special_tokens=False)
+    writer = RoundWriter(small_pair.tokenizer, len(tokens) - 1, frozenset())
+    zero, ids = torch.tensor([0]), torch.tensor([tokens])
+    found = writer.first(Step(zero, zero, None, None, ids, torch.tensor([len(tokens)]), zero))
+    whole = small_pair.tokenizer.decode(tokens[:-1])
+    assert whole == "\u20ac\ufffd"
+    assert "".join(found["pieces"][: found["shown"]]) == whole
