@@ -6,9 +6,8 @@ what it would be alone, whatever was decoded beside it.
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -16,13 +15,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from c2t.decoding import Committed, Step, TargetVerifier, cut, draft_session, in_effect, pace_of, speculate
-from c2t.errors import InputError, at_least_one
+from c2t.errors import InputError, check_kind, check_whole, whole
 from c2t.models.draft import DraftSession, NoDraft, WrappedSession
 from c2t.models.pairs import Pair
 from c2t.playable import check_playable, check_rule
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.protocols import Policy
-from c2t.sampling import Sampling
+from c2t.sampling import Sampling, check_sequence
 
 
 class Refused(InputError):
@@ -115,9 +114,10 @@ class BatchDecoder:
         max_waiting: int = 1024,
         rule: str | None = None,
     ):
+        check_kind("pair", pair, Pair, "a pair that load_pair has loaded")
         self.pair, self.policy, self.rule = pair, policy, check_rule(policy, rule)
         self.max_rows, self.max_tokens, self.max_waiting = max_rows, max_tokens, max_waiting
-        at_least_one(self, "max_rows", "max_tokens", "max_waiting")
+        whole(self, "max_rows", "max_tokens", "max_waiting", least=1, most=2**62)
         check_playable(policy, pair.target)
         if policy.proposal == "target-initialised":
             raise InputError(f"{type(policy).__name__} decodes fixed batches only; use generate, or another policy")
@@ -145,8 +145,12 @@ class BatchDecoder:
         ids = checked_ids(prompt, target.config.vocab_size)
         check_new_tokens(max_new_tokens)
         check_length(len(ids), max_new_tokens, target.max_positions, "the prompt")
-        if not isinstance(sequence, Integral) or not -(2**63) <= sequence < 2**63:
-            raise InputError(f"sequence = {sequence} must be a whole number of 64 bits")
+        check_sequence(sequence)
+        check_kind("sampling", sampling, Sampling, "settings, such as Sampling(temperature=0.7)")
+        if eos is not None:
+            check_kind("eos", eos, Set, "a set of token ids")
+            for token in eos:
+                check_whole("eos: a token id", token)
         request = Request(ids, max_new_tokens, sampling, sequence, target.eos if eos is None else frozenset(eos))
         needed = self._needed(request)
         if needed > self.max_tokens:
@@ -162,6 +166,7 @@ class BatchDecoder:
     def cancel(self, request: Request) -> None:
         """End a request, whose row is free before the next round; its tokens so far stay. One that has ended stays as
         it is."""
+        check_kind("request", request, Request, "what submit has returned")
         with self._lock:
             if request.finish is None:
                 request.finish = "cancelled"

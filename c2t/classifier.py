@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from c2t.errors import InputError, counted, one_line
+from c2t.errors import InputError, check_kind, counted, one_line, short_repr
+from c2t.kernels.device import checked_device
 from c2t.kernels.features import FEATURES, WIDE, Column
 from c2t.kernels.network import COLUMNS, Network, confidence, serves
 from c2t.storage import paths as checkpoints
@@ -33,8 +34,11 @@ CARD = Path(__file__).with_name("classifier_card.md")  # a template of Jinja
 
 def features(nodes: Any, names: Sequence[str]) -> Float[Tensor, "... F"]:
     """Return the network's inputs, in the order of `names`, from an object with a node's columns: a Tree, Nodes or
-    Records."""
-    values = {name: FEATURES[name](nodes).float() for name in known_features(names)}
+    Records; InputError for any other."""
+    try:
+        values = {name: FEATURES[name](nodes).float() for name in known_features(names)}
+    except AttributeError as error:
+        raise InputError(f"{short_repr(nodes)} has no column {error.name}: give a Tree, Nodes or Records") from error
     return torch.cat([value if name in WIDE else value[..., None] for name, value in values.items()], dim=-1)
 
 
@@ -129,6 +133,7 @@ class TreeClassifier(
 
     def __init__(self, config: ClassifierConfig = ClassifierConfig()):
         super().__init__()
+        check_kind("config", config, ClassifierConfig, "a ClassifierConfig")
         self.config = config
         self.hidden = nn.Linear(config.inputs, config.hidden)
         self.further = nn.ModuleList(nn.Linear(config.hidden, config.hidden) for _ in range(config.layers - 2))
@@ -197,6 +202,7 @@ class TreeClassifier(
     ) -> "TreeClassifier":
         """Load by NAME, from a folder, or from the Hub (`hub`: revision, token, ... of `hf_hub_download`). Raises
         InputError if it is missing or damaged."""
+        device = checked_device(device)
         place = checkpoints.resolve(reference, checkpoints.CLASSIFIER)
         config_file, weights_file = _download(place, hub) if isinstance(place, str) else [place / f for f in FILES]
         saved = _read_config(config_file)

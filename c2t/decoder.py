@@ -17,7 +17,7 @@ from c2t.classifier import TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
 from c2t.decoding import DraftModel, Step, cut, generate
-from c2t.errors import InputError
+from c2t.errors import InputError, check_kind, check_truth, check_whole
 from c2t.kept_costs import costs_of
 from c2t.models.chat_templates import conversation
 from c2t.models.eagle_draft import EagleDraft
@@ -86,14 +86,14 @@ class SpeculativeDecoder:
     """
 
     def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0, budget: int | str | Path | None = None):
+        check_kind("pair", pair, Pair, "a pair that load_pair has loaded")
         if budget is not None:
             policy = with_budget(pair, policy, budget)
+        check_whole("graph_tokens", graph_tokens, least=0)
         self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
         check_playable(policy, pair.target)
         if not policy.exact:
             warnings.warn(f"{type(policy).__name__} is not exact: its text is not the target's own", stacklevel=2)
-        if not isinstance(graph_tokens, Integral) or graph_tokens < 0:
-            raise InputError(f"graph_tokens = {graph_tokens} must be a whole number, 0 for no graphs")
         self._static: dict[int, Parts] = {}
         if graph_tokens:
             self._static[1] = self._by_graphs(1)  # which says at once what they do not serve
@@ -134,6 +134,7 @@ class SpeculativeDecoder:
     def warm_up(self, rows: int = 1) -> None:
         """Decode two tokens, so that what is made at the first use is there when a text is asked for: weights in the
         kernels' layout, costs of a budget, graphs for so many prompts together."""
+        check_whole("rows", rows, least=1)
         if not self.graph_tokens:
             self.generate([[0]], max_new_tokens=2)
             return
@@ -176,6 +177,7 @@ class SpeculativeDecoder:
         """
         ids = self.encode(prompts, chat)
         check_new_tokens(max_new_tokens)
+        check_kind("watch", watch, Callable, "a function of a round's Step")
         for number, prompt in enumerate(ids):
             check_length(len(prompt), max_new_tokens, self.pair.target.max_positions, f"prompt {number}")
             if self.graph_tokens and len(prompt) + max_new_tokens > self.graph_tokens:
@@ -230,7 +232,7 @@ class SpeculativeDecoder:
             self.pair, self.policy, max_rows=max_rows, max_tokens=max_tokens, max_waiting=max_rows, rule=rule
         )
         if isinstance(prompts, Iterator):
-            ids = (self.encode([prompt], chat)[0] for prompt in prompts)
+            ids = (self._encoded(prompt, chat) for prompt in prompts)
         else:
             ids = iter(self.encode(prompts, chat))
         return _stream(batch, enumerate(ids), max_new_tokens, sampling)
@@ -272,19 +274,27 @@ class SpeculativeDecoder:
 
         Raises InputError for an empty prompt or an id outside the vocabulary.
         """
-        if isinstance(prompts, str):
-            prompts = [prompts]
         if hasattr(prompts, "tolist"):  # a tensor or an array
             prompts = prompts.tolist()
-        if isinstance(prompts, Mapping) or any(isinstance(prompt, Mapping) for prompt in prompts):
-            raise InputError("a mapping is no prompt: give its input_ids, or the text")
-        if len(prompts) and isinstance(prompts[0], Integral):
+        if isinstance(prompts, str):
             prompts = [prompts]
-        template = self.pair.template if chat else ""
-        ids = [conversation(self.pair.tokenizer, template, [p]) if isinstance(p, str) else p for p in prompts]
-        if not ids:
+        if isinstance(prompts, Mapping):
+            raise InputError("a mapping is no prompt: give its input_ids, or the text")
+        check_kind("prompts", prompts, Sequence, "a text, token ids, or a list of either")
+        if not len(prompts):
             raise InputError("no prompt: give at least one")
-        return [checked_ids(prompt, self.pair.target.config.vocab_size) for prompt in ids]
+        if isinstance(prompts[0], Integral):
+            prompts = [prompts]
+        return [self._encoded(prompt, chat) for prompt in prompts]
+
+    def _encoded(self, prompt: str | Sequence[int], chat: bool) -> list[int]:
+        """Return the token ids of one prompt."""
+        check_truth("chat", chat)
+        if isinstance(prompt, Mapping):
+            raise InputError("a mapping is no prompt: give its input_ids, or the text")
+        if isinstance(prompt, str):
+            prompt = conversation(self.pair.tokenizer, self.pair.template if chat else "", [prompt])
+        return checked_ids(prompt, self.pair.target.config.vocab_size)
 
 
 def _stream(
@@ -304,7 +314,8 @@ def _stream(
 
 def with_budget(pair: Pair, policy: Policy, budget: int | str | Path) -> Budget:
     """Return the budget over a policy: of so many nodes, or by costs ("auto", or their file)."""
+    check_kind("budget", budget, Integral | str | Path, "a number of tokens, auto, or a file of costs")
     if isinstance(budget, Integral):
-        return Budget(policy, int(budget))
+        return Budget(policy, budget)
     Budget(policy, nodes=1)  # which refuses a policy before anything is measured for it
     return Budget(policy, costs=costs_of(pair, policy, None if budget == "auto" else budget), pace=Pace())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
 
-from c2t.errors import InputError, plain
+from c2t.errors import InputError, check_whole, plain, short_repr
 
 MOST_NODES = 64  # drawn of a tree; EAGLE-2's full ones have 1011
 MOST_ROWS = 4  # of a batch that a line names one by one
@@ -116,9 +116,14 @@ def show(shown: Any, tokenizer: Any = None, row: int = 0) -> Picture:
     if step is None and not hasattr(tree, "log_joint"):
         raise InputError(f"show draws a Tree or a Step, and not {type(shown).__name__}")
     rows = len(step.rows if step is not None else tree.token)
+    check_whole("row", row)
     if not 0 <= row < rows:
         raise InputError(f"row = {row}: there are {rows} rows, counted from 0")
-    name = namer(tokenizer or (step.extra.get("tokenizer") if step is not None else None))
+    if tokenizer is not None and not hasattr(tokenizer, "decode"):
+        raise InputError(f"tokenizer = {short_repr(tokenizer)} names no tokens: give one that decodes, or none")
+    if tokenizer is None and step is not None:
+        tokenizer = step.extra.get("tokenizer")
+    name = namer(tokenizer)
     where = f"row {row} of {rows}: " if rows > 1 else ""
     if tree is None:
         return Picture(f"{where}the prompt's own forward; the first token is {name(int(step.tokens[row, 0]))}")

@@ -4,6 +4,7 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
+from typing import Any
 
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of controls, formats, surrogates and line ends
 
@@ -53,14 +54,44 @@ def counted(number: int) -> str:
     return f"{number:,}" if abs(number) < 10**15 else "more than 10^15"
 
 
-def whole(settings: object, *names: str, least: int | None = None) -> None:
-    """Raise InputError unless each named field of a settings object is a whole number, and not below `least`."""
+def short_repr(value: object) -> str:
+    """Return a value as messages show it, without the middle of a long one."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:40]} ... {text[-15:]}"
+
+
+def check_whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> None:
+    """Raise InputError unless a value is a whole number, from `least` to `most`. True is no number."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(f"{name} = {short_repr(value)} must be a whole number")
+    if least is not None and int(value) < least:
+        raise InputError(f"{name} = {short_repr(value)} must be at least {least}")
+    if most is not None and int(value) > most:
+        raise InputError(f"{name} = {short_repr(value)} must be at most {most}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise InputError unless a value is a real number. True is no number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{name} = {short_repr(value)} must be a number")
+
+
+def check_truth(name: str, value: Any) -> None:
+    """Raise InputError unless a value is True or False: a text such as "no" would count as True."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} = {short_repr(value)} must be True or False")
+
+
+def check_kind(name: str, value: Any, kind: Any, right: str) -> None:
+    """Raise InputError unless a value is of a kind, a class or several; `right` says what would be right."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name} = {short_repr(value)} must be {right}")
+
+
+def whole(settings: object, *names: str, least: int | None = None, most: int | None = None) -> None:
+    """Raise InputError unless each named field of a settings object is a whole number, from `least` to `most`."""
     for name in names:
-        value = getattr(settings, name)
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise InputError(f"{type(settings).__name__}: {name} = {value} must be a whole number")
-        if least is not None and value < least:
-            raise InputError(f"{type(settings).__name__}: {name} = {value} must be at least {least}")
+        check_whole(f"{type(settings).__name__}: {name}", getattr(settings, name), least, most)
 
 
 def at_least_one(settings: object, *names: str) -> None:
@@ -77,5 +108,6 @@ def probability(settings: object, *names: str) -> None:
     """Raise InputError unless each named field of a settings object is in (0, 1]."""
     for name in names:
         value = getattr(settings, name)
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
+        check_number(f"{type(settings).__name__}: {name}", value)
+        if not 0 < value <= 1:
             raise InputError(f"{type(settings).__name__}: {name} = {value} must be a number above 0 and at most 1")

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from c2t.errors import InputError
+from c2t.errors import InputError, check_kind
 from c2t.policies.rehearsed import Rehearsed
-from c2t.protocols import Policy
+from c2t.protocols import Policy, check_is_policy
 
 # What a policy's candidates are -> the rules that they can be verified by, the default first. Ranked ones are the
 # draft's most probable tokens, sampled ones were drawn from its distribution, and target-initialised ones grow under
@@ -19,10 +19,7 @@ RULES = {
 def check_policy(policy: Policy, vocabulary: int, positions: int) -> None:
     """Raise InputError for what is no policy, and for one that asks for more tokens than the vocabulary has, or for
     more levels than the target has positions for."""
-    if isinstance(policy, type):
-        raise InputError(f"policy = {policy.__name__} is a class: give an instance, such as {policy.__name__}()")
-    if isinstance(policy, str):
-        raise InputError(f"policy = {policy!r} is a name: give a policy, such as Eagle2() (see c2t.policies)")
+    check_is_policy(policy)
     name = "K" if hasattr(policy, "K") else "W"
     k = getattr(policy, name, 1)
     if k > vocabulary:
@@ -43,8 +40,10 @@ def check_playable(policy: Policy, target: Any) -> None:
 
 def check_rule(policy: Policy, rule: str | None) -> str:
     """Return the verification rule to use; InputError for an unknown one and for unsound pairings."""
+    check_is_policy(policy)
+    check_kind("rule", rule, str | None, "the name of a verification rule")
     name, sound = type(policy).__name__, RULES[policy.proposal]
-    rule = rule or sound[0]
+    rule = sound[0] if rule is None else rule
     known = list(dict.fromkeys(rule for rules in RULES.values() for rule in rules))
     if rule not in known:
         raise InputError(f"no verification rule is called {rule!r}; known: {', '.join(known)}")

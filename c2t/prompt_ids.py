@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from numbers import Integral
 
-from c2t.errors import InputError
+from c2t.errors import InputError, check_whole
 
 
 def checked_ids(prompt: Sequence[int], vocabulary: int) -> list[int]:
     """Return token ids as plain numbers; InputError for an empty prompt, an id outside the vocabulary, and what else
     int() would read."""
-    values = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
-    if isinstance(prompt, bytes) or not all(isinstance(v, Integral) and not isinstance(v, bool) for v in values):
+    values = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    listed = isinstance(values, Sequence) and not isinstance(values, bytes)
+    if not listed or not all(isinstance(v, Integral) and not isinstance(v, bool) for v in values):
         raise InputError("a prompt must be a text or a list of whole token ids")
     if not values:
         raise InputError("an empty prompt: give at least one token to continue")
@@ -21,8 +22,7 @@ def checked_ids(prompt: Sequence[int], vocabulary: int) -> list[int]:
 
 def check_new_tokens(count: int) -> None:
     """Raise InputError for a number of new tokens that is no whole number of at least 1."""
-    if not isinstance(count, Integral) or count < 1:
-        raise InputError(f"max_new_tokens = {count} must be a whole number of at least 1")
+    check_whole("max_new_tokens", count, least=1)
 
 
 def check_length(prompt: int, new: int, limit: int, what: str) -> None:

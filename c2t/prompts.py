@@ -3,13 +3,12 @@
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from c2t.errors import InputError
+from c2t.errors import InputError, check_whole
 from c2t.models.chat_templates import conversation
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import OPEN, from_json, read_file
@@ -82,8 +81,8 @@ class _Line:
 def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
     """Return at most `limit` prompts, from every file and category in turn, in the order of each. InputError for a
     limit below 1."""
-    if limit is not None and (not isinstance(limit, Integral) or limit < 1):
-        raise InputError(f"limit = {limit}: use at least one prompt")
+    if limit is not None:
+        check_whole("limit", limit, least=1)
     if limit is None or limit >= len(prompts):
         return list(prompts)
     groups: dict[tuple[str, str], list[Prompt]] = {}

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from c2t.errors import InputError
+from c2t.errors import InputError, short_repr
 from c2t.kernels.draft_phase import Spending
 from c2t.kernels.layered import Layered
 from c2t.kernels.noise import Noise
@@ -224,6 +224,14 @@ class Policy(Protocol):
     levels: int  # layers of drafted nodes at most
 
     def __call__(self, draft: Draft, root: Root) -> Tree: ...
+
+
+def check_is_policy(policy: Any, name: str = "policy") -> None:
+    """Raise InputError for what is no policy, such as its class or its name; `name` says whose policy it was to be."""
+    if isinstance(policy, type):
+        raise InputError(f"{name} = {policy.__name__} is a class: give an instance, such as Eagle2()")
+    if not callable(policy) or not hasattr(policy, "proposal"):
+        raise InputError(f"{name} = {short_repr(policy)} is no policy: give one, such as Eagle2() (see c2t.policies)")
 
 
 class Grown(NamedTuple):

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.errors import InputError, whole
+from c2t.errors import InputError, check_number, check_whole, whole
 from c2t.kernels import walk
 from c2t.kernels.argmax import argmax
 from c2t.kernels.noise import Noise
@@ -39,6 +39,8 @@ class Sampling:
 
     def __post_init__(self):
         whole(self, "top_k", "seed")
+        for name in ("temperature", "top_p", "repetition_penalty"):
+            check_number(name, getattr(self, name))
         if self.temperature != 0 and not LEAST <= self.temperature < float("inf"):
             raise InputError(f"temperature = {self.temperature}: must be 0 (greedy), or at least {LEAST:g} and finite")
         if self.top_k < 0:
@@ -125,8 +127,13 @@ def invert(probs: Float[Tensor, "... V"], uniforms: Float[Tensor, "... n"]) -> I
 @lru_cache(maxsize=1024)  # a server's requests have seeds without end
 def hashed(seed: int) -> int:
     """Return a well mixed int64 for a seed of any size, which `stream_key` begins with."""
-    wrapped = (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+    wrapped = (int(seed) + (1 << 63)) % (1 << 64) - (1 << 63)
     return int(_mix(torch.tensor(wrapped, device="cpu")))
+
+
+def check_sequence(number: int) -> None:
+    """Raise InputError for a number of a random stream that is no whole number of 64 bits."""
+    check_whole("sequence", number, least=-(2**63), most=2**63 - 1)
 
 
 def stream_key(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], draw: int = 0) -> Int[Tensor, " B"]:

@@ -3,21 +3,20 @@
 import copy
 from collections.abc import Callable, Sequence
 from functools import cache
-from numbers import Integral
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.errors import InputError
+from c2t.errors import InputError, short_repr
 from c2t.kernels import walk
 from c2t.kernels.argmax import argmax, argmax_at
 from c2t.kernels.noise import Noise
 from c2t.models.target import check_finite, check_logits
 from c2t.protocols import Root
 from c2t.ragged import SlotLogits
-from c2t.sampling import ON_DEVICE, Sampling, noise_at, stream_key, uniform
+from c2t.sampling import ON_DEVICE, Sampling, check_sequence, noise_at, stream_key, uniform
 from c2t.tree import Tree
 from c2t.verify import Accepted, residual, target_only
 
@@ -229,6 +228,11 @@ def checked(found: walk.Walk) -> Accepted:
 
 def number(count: int, sequences: Sequence[int] | None, device: torch.device) -> Int[Tensor, " B"]:
     """Return the numbers of the rows' random streams, 0, 1, ... by default."""
-    if sequences is not None and (len(sequences) != count or not all(isinstance(n, Integral) for n in sequences)):
-        raise InputError(f"sequences = {list(sequences)}: give a whole number for each of the {count} prompts")
+    if sequences is not None:
+        if not isinstance(sequences, Sequence) or len(sequences) != count:
+            raise InputError(
+                f"sequences = {short_repr(sequences)}: give a whole number for each of the {count} prompts"
+            )
+        for sequence in sequences:
+            check_sequence(sequence)
     return torch.tensor(list(range(count) if sequences is None else sequences), device=device)

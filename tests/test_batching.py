@@ -224,7 +224,7 @@ def raising(error: type[Exception]) -> Callable:
         (([], 4), "an empty prompt"),
         (([VOCABULARY], 4), "outside the target's vocabulary 0..47"),
         (([1], 0), "max_new_tokens = 0 must be"),
-        (([1], 4, Sampling(), 2**63), "must be a whole number of 64 bits"),
+        (([1], 4, Sampling(), 2**63), "must be at most 9223372036854775807"),
         (([1] * 200, 100), "200 tokens \\+ 100 new ones exceed the target's 256 positions"),
         (([1] * 50, 40), r"needs 93 tokens \(50 tokens \+ 40 new ones \+ 3 of a tree\), .* 90 \(max_tokens\)"),
     ],

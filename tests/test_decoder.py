@@ -254,13 +254,13 @@ def test_values_of_other_kinds_are_refused(home: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
         *["a mapping is no prompt: give its input_ids, or the text"] * 2,
-        "policy = 'eagle2' is a name: give a policy, such as Eagle2() (see c2t.policies)",
+        "policy = 'eagle2' is no policy: give one, such as Eagle2() (see c2t.policies)",
         "policy = Eagle2 is a class: give an instance, such as Eagle2()",
         "C2T: 'tiny' is no classifier: load one by TreeClassifier.from_pretrained",
         "Eagle2: N = 2.5 must be a whole number",
         "a prompt must be a text or a list of whole token ids",
-        "sequences = [1.5]: give a whole number for each of the 1 prompts",
-        "max_new_tokens = 2.5 must be a whole number of at least 1",
+        "sequence = 1.5 must be a whole number",
+        "max_new_tokens = 2.5 must be a whole number",
         "Sampling: top_k = 1.5 must be a whole number",
         "Sampling: seed = 1.5 must be a whole number",
         "1",
@@ -323,5 +323,5 @@ def test_graphs_refuse_what_they_do_not_serve(home: Path, tmp_path: Path) -> Non
         SpeculativeDecoder.from_pretrained(**parts, policy=Eagle2(levels=12, N=None))
     with pytest.raises(InputError, match="CUDA graphs serve EAGLE-1/2 heads, without n-grams"):
         SpeculativeDecoder.from_pretrained(**parts | {"draft": f"{parts['draft']}+ngrams"}, policy=Eagle2(N=8))
-    with pytest.raises(InputError, match="graph_tokens = -1 must be a whole number, 0 for no graphs"):
+    with pytest.raises(InputError, match="graph_tokens = -1 must be at least 0"):
         SpeculativeDecoder.from_pretrained(**parts | {"graph_tokens": -1}, policy=Plain())

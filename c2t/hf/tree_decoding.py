@@ -16,7 +16,7 @@ from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
 
 from c2t.classifier import TreeClassifier
 from c2t.decoding import DraftModel, Step, TargetVerifier, decode
-from c2t.errors import InputError
+from c2t.errors import InputError, check_truth, short_repr
 from c2t.hf.processors import TextProcessors
 from c2t.hf.request import check_arguments, check_config, check_streaming, prompts_of
 from c2t.hf.texts import Texts
@@ -56,9 +56,14 @@ class TreeDecoding:
         streamer: BaseStreamer | None = None,
         trust_remote_code: bool = False,
     ):
-        if policy is not None and (classifier, beta) != (None, None):
+        if policy is not None and not (classifier is None and beta is None):
             raise InputError("policy chooses the trees: leave out classifier and beta, or the policy")
-        if isinstance(draft, str | Path):
+        check_truth("trust_remote_code", trust_remote_code)
+        if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+            raise InputError(
+                f"streamer = {short_repr(streamer)} takes no tokens: give one of transformers' kind, or none"
+            )
+        if draft is not None and not isinstance(draft, PreTrainedModel):
             check_draft(draft)
         self.policy = policy if policy is not None else _usual_policy(draft, classifier, beta)
         check_policy(self.policy, sys.maxsize, sys.maxsize)  # what a model has room for is seen when it is there
@@ -81,12 +86,12 @@ class TreeDecoding:
     ) -> Int[Tensor, "B L"] | GenerateDecoderOnlyOutput:
         """Decode what generate has prepared; generate calls it."""
         check_config(generation_config)
-        check_arguments(model_kwargs)
+        check_arguments(model_kwargs | {"assistant_model": _given_to_generate("assistant_model")})
         pad, eos = _special_tokens(generation_config)
         max_length = stopping_criteria.max_length or generation_config.max_length
         loaded = self._for(model)
         prompts = prompts_of(input_ids, model_kwargs, max_length, loaded.target.max_positions)
-        streamer = self.streamer if self.streamer is not None else _streamer_of_generate()
+        streamer = self.streamer if self.streamer is not None else _given_to_generate("streamer")
         check_streaming(prompts, streamer)
         texts = Texts(input_ids, max_length, pad, stopping_criteria, streamer)
         with borrowed(loaded):
@@ -242,7 +247,7 @@ def _check_hooks(target: Target) -> bool:
 def _usual_policy(draft: Any, classifier: str | Path | TreeClassifier | None, beta: float | None) -> Any:
     """Return C2T with this classifier; without, `default_policy` of the pair that the draft is named by."""
     name = draft.partition("+")[0] if isinstance(draft, str) else ""
-    if (classifier, beta) == (None, None):
+    if classifier is None and beta is None:
         return parse(default_policy(name), lambda other=name: TreeClassifier.from_pretrained(other))
     if classifier is None:
         if not name or not checkpoints.is_name(name) or not checkpoints.find(name, checkpoints.CLASSIFIER):
@@ -259,9 +264,10 @@ def _special_tokens(config: GenerationConfig) -> tuple[int | None, frozenset[int
     return None if pad is None else int(pad), frozenset([] if eos is None else eos.tolist())
 
 
-def _streamer_of_generate() -> BaseStreamer | None:
-    """Return the streamer that was given to generate, which keeps it from callables and would never end it."""
+def _given_to_generate(name: str) -> Any:
+    """Return an argument of generate that it keeps from callables: a streamer, which it would never end, or a draft
+    model, which it would silently leave unused."""
     frame, code = inspect.currentframe(), inspect.unwrap(GenerationMixin.generate).__code__
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
-    return None if frame is None else frame.f_locals.get("streamer")
+    return None if frame is None else frame.f_locals.get(name)

@@ -85,7 +85,7 @@ def serves(network: Network, nodes: Any) -> bool:
     """Return True if `confidence` can read these nodes: columns of one shape, on a CPU, in float32 and int64."""
     if network.in_c is None:
         return False
-    columns = {feature.name: getattr(nodes, feature.name) for feature in network.features}
+    columns = {feature.name: getattr(nodes, feature.name, None) for feature in network.features}
     plain = all(
         isinstance(column, Tensor)
         and column.device.type == "cpu"

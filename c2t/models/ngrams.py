@@ -5,14 +5,13 @@ counts. It costs no forward and serves every policy.
 """
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.errors import InputError
+from c2t.errors import InputError, check_number
 from c2t.kernels.draft_phase import Raised, Spending
 from c2t.kernels.layered import Layered
 from c2t.kernels.ngrams import Paths, Prior, Trust, mix, raise_followers, serves
@@ -136,7 +135,8 @@ def lookup(vocabulary: int, dtype: torch.dtype, prior_weight: float | None = Non
 def check_prior_weight(prior_weight: float) -> None:
     """Raise InputError for a prior weight that is no number within PRIOR_WEIGHTS."""
     least, most = PRIOR_WEIGHTS
-    if not isinstance(prior_weight, Real) or not least <= prior_weight <= most:
+    check_number("prior weight", prior_weight)
+    if not least <= prior_weight <= most:
         raise InputError(f"prior weight = {prior_weight} of the n-grams must be a number from {least:g} to {most:g}")
 
 

@@ -13,7 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from c2t.errors import InputError, one_line, refusing
+from c2t.errors import InputError, check_kind, check_truth, one_line, refusing
+from c2t.kernels.device import checked_device
 from c2t.kernels.llama_layer import bytes_pay, rounds
 from c2t.models import bigrams, gguf_target, hydra, learned_fit
 from c2t.models.bigrams import Bigrams
@@ -48,6 +49,7 @@ DRAFTS = {
     "mtp": ("draft_mtp", "head"),
     "lm": ("draft_lm", "lm"),
 }
+PLACES = str | Path | None  # what parts of a pair are named by; None: the usual one
 PROVENANCE = "provenance.json"  # beside a pair's parts
 LOOKUP = "lookup"  # the draft without a model, which needs no files
 NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
@@ -140,6 +142,12 @@ def load_pair(
     first time. Warns of a head that was trained for other weights of the target.
     Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
+    for name, place in (("pair", pair), ("target", target), ("draft", draft)):
+        check_kind(name, place, PLACES, "a name, a folder or a Hub id")
+    check_kind("dtype", dtype, torch.dtype | None, "one of torch, such as torch.bfloat16")
+    check_kind("device_map", device_map, str | dict | None, "a word or a mapping, as in transformers")
+    check_truth("trust_remote_code", trust_remote_code)
+    check_truth("tensor_parallel", tensor_parallel)
     if pair is None and target is None:
         pair = checkpoints.DEFAULT_PAIR
     draft, ngrams = _split(draft)
@@ -237,6 +245,7 @@ def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = Fals
 
 def check_draft(draft: str | Path) -> None:
     """Raise InputError unless `load_draft` would know where to look; nothing is downloaded."""
+    check_kind("draft", draft, PLACES, "a name, a folder or a Hub id")
     _parts(draft)
 
 
@@ -439,20 +448,10 @@ def _hash(files: list[Path]) -> str:
 
 
 def _device(name: str | torch.device) -> torch.device:
-    try:
-        torch.empty(0, device=name)
-    except (
-        RuntimeError,
-        AssertionError,
-        TypeError,
-        ValueError,
-    ) as error:  # torch asserts that it was built for the device
-        raise InputError(f"no device is called {str(name)!r} on this machine; cpu always works") from error
-    if torch.device(name).type == "meta":
-        raise InputError("the device meta holds no numbers: decode on another one; cpu is always there")
-    if torch.device(name).type == "cuda" and torch.device(name).index is not None:
-        torch.cuda.set_device(name)  # kernels and graphs run on the current one
-    return torch.device(name)
+    device = checked_device(name)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # kernels and graphs run on the current one
+    return device
 
 
 def _load_target(

@@ -3,6 +3,7 @@
 from typing import Any
 
 from c2t.errors import InputError
+from c2t.protocols import check_is_policy
 
 
 class Around:
@@ -23,12 +24,9 @@ class Around:
     def check_inner(self) -> None:
         """Raise InputError unless the inner policy ranks its candidates, and has none of its own."""
         mine, kind = type(self).__name__, type(self.policy).__name__
-        if isinstance(self.policy, type):
-            raise InputError(f"{mine}: {self.policy.__name__} is a class: give an instance, such as Eagle2()")
-        proposal = getattr(self.policy, "proposal", None)
-        if proposal is None:
-            raise InputError(f"{mine}: {kind} is no policy: give one that ranks its candidates, such as Eagle2")
+        check_is_policy(self.policy, f"{mine}: policy")
         if hasattr(self.policy, "policy"):
             raise InputError(f"{mine}: {kind} has a policy of its own: give that one")
-        if proposal != "ranked":
-            raise InputError(f"{mine}: {kind} has {proposal} candidates: give a policy that ranks them, such as Eagle2")
+        if self.policy.proposal != "ranked":
+            sampled = f"{kind} has {self.policy.proposal} candidates"
+            raise InputError(f"{mine}: {sampled}: give a policy that ranks them, such as Eagle2")

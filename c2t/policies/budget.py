@@ -18,6 +18,7 @@ from c2t.policies.pace import HOPELESS, Pace
 from c2t.policies.paying_levels import Enough, PayingLevels
 from c2t.policies.round_costs import DOUBT, Promise, RoundCosts, RowCosts, best_promise
 from c2t.protocols import Draft, Root
+from c2t.storage.checked import check_fields
 from c2t.tree import Tree
 
 
@@ -56,6 +57,7 @@ class Budget(Around):
 
     def __post_init__(self):
         self.check_inner()
+        check_fields(self)
         at_least_one(self, "nodes")
         if self.nodes is None and self.costs is None:
             raise InputError("Budget: give nodes, or costs that were measured on this machine")

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from c2t.classifier import CONDITIONAL, TreeClassifier
-from c2t.errors import InputError, at_least_one, from_zero
+from c2t.errors import InputError, at_least_one, from_zero, short_repr
 from c2t.kernels.features import WIDE
 from c2t.kernels.layered import Layered
 from c2t.kernels.select import SelectLimits
@@ -49,7 +49,9 @@ class C2T:
 
     def __post_init__(self):
         if not isinstance(self.classifier, TreeClassifier):
-            raise InputError(f"C2T: {self.classifier!r} is no classifier: load one by TreeClassifier.from_pretrained")
+            raise InputError(
+                f"C2T: {short_repr(self.classifier)} is no classifier: load one by TreeClassifier.from_pretrained"
+            )
         check_fields(self)
         at_least_one(self, "K", "W", "levels", "max_width", "max_nodes")
         check_size(self)

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from pydantic import Field
 from torch import Tensor
 
-from c2t.errors import InputError, whole
+from c2t.errors import InputError, check_kind, whole
 from c2t.policies import static
 from c2t.policies.limits import MOST_LEVELS, MOST_TOKENS, Size, check_size
 from c2t.protocols import Draft, Root
@@ -65,6 +65,7 @@ class MedusaTree:
     tune = ()
 
     def __post_init__(self):
+        check_kind("MedusaTree: accuracies", self.accuracies, Accuracies, "what Accuracies.read has read")
         whole(self, "N", least=2)
         for ranks in self.accuracies.rates:
             if not all(0 <= rate <= 1 for rate in ranks) or sum(ranks) > 1 + 1e-6 * len(ranks):  # files have six digits

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import platformdirs
 from safetensors import SafetensorError
 
-from c2t.errors import InputError, one_line
+from c2t.errors import InputError, one_line, short_repr
 from c2t.storage.atomic import new_folder, standing
 from c2t.storage.checked import from_json, read_file
 from c2t.storage.published import PUBLISHED, PublishedPair
@@ -77,7 +77,7 @@ def usable(path: str | Path) -> Path:
     """Return a path that this machine can look up, whether or not something is there. Raises InputError for an empty
     one, for names that are too long, for links that lead to themselves, and for NUL."""
     if not isinstance(path, str | os.PathLike):
-        raise InputError(f"{path!r} is no path: give a text or a Path")
+        raise InputError(f"{short_repr(path)} is no path: give a text or a Path")
     if not str(path):
         raise InputError("an empty path: give a file or a folder (. is the current one)")
     try:
@@ -127,7 +127,7 @@ def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Pat
     there.
     """
     listed = ", ".join([*others, *known(part)]) or "none yet"
-    if reference == "":
+    if isinstance(reference, str) and not reference:
         raise InputError(f"the name of the {part} is empty: give one of {listed}, a folder or a Hub id")
     usable(reference)
     if is_name(reference):

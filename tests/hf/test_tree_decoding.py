@@ -524,7 +524,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "beta alone": ({"draft": "a/b", "beta": 0.5}, "give the classifier too"),
     "not exact": ({"draft": "tiny", "policy": MCSDPlus(W=2, D=2)}, "MCSDPlus is not exact"),
     "a policy's class": ({"draft": "tiny", "policy": Eagle2}, "is a class"),
-    "a policy's name": ({"draft": "tiny", "policy": "eagle2"}, "is a name"),
+    "a policy's name": ({"draft": "tiny", "policy": "eagle2"}, "'eagle2' is no policy"),
     "seed": ({"draft": "tiny", "seed": 0.5}, "seed = 0.5"),
 }
 

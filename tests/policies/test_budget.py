@@ -221,7 +221,7 @@ def test_a_round_verifies_at_most_its_budget(nodes: int) -> None:
         (lambda: Budget(MCSD((2, 1)), 8), "MCSD has sampled candidates: give a policy that ranks"),
         (lambda: Budget(MCSDPlus(), 8), "MCSDPlus has target-initialised candidates"),
         (lambda: Budget(Budget(INNER, 8), 8), "Budget has a policy of its own"),
-        (lambda: Budget("eagle2", 8), "str is no policy"),
+        (lambda: Budget("eagle2", 8), "'eagle2' is no policy"),
         (lambda: Budget(Eagle2, 8), "Eagle2 is a class: give an instance"),
         (lambda: Budget(INNER, 0), "nodes = 0 must be at least 1"),
         (lambda: Budget(INNER), "give nodes, or costs that were measured"),

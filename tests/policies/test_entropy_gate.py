@@ -127,7 +127,7 @@ def test_it_is_written_as_it_is_read() -> None:
         ({"high": float("inf")}, "high = inf"),
         ({"share": 0.0}, "share = 0.0 must be"),
         ({"policy": SpecInfer((2, 1))}, "SpecInfer has sampled candidates"),
-        ({"policy": "eagle2"}, "str is no policy"),
+        ({"policy": "eagle2"}, "'eagle2' is no policy"),
         ({"policy": Plain()}, "Plain drafts nothing"),
         ({"policy": GATE}, "EntropyGate has a policy of its own"),
         ({"policy": Budget(EAGLE2, nodes=8)}, "Budget has a policy of its own"),
