@@ -1,5 +1,6 @@
 """Lines and tables on a terminal, in a pipe and in a file; names from outside are texts in them and nothing else."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from c2t.errors import plain
 
+PADDING, EDGES = 3, 2  # columns of a terminal between two columns of a table, and around it
 UNLIMITED = 100_000  # columns of a file or a pipe; a table takes what it needs of them
 
 
@@ -25,33 +27,81 @@ def _lines(text: str) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table; all columns but the first are figures."""
+    """Print a table; all columns but the first are figures. Where they do not fit beside each other, the table goes on
+    below, behind the first column again."""
+    console, cells = _console(), [[cell(value) for value in row] for row in rows]
+    names, *figures = ([plain(column), *below] for column, *below in zip(columns, *cells, strict=True))
+    _print(
+        console,
+        title,
+        *(_block(names, block, width) for block, width in _blocks(names, figures, console.width - EDGES)),
+    )
+
+
+def _blocks(names: list[str], figures: list[list[str]], width: int) -> list[tuple[list[list[str]], int]]:
+    """Return the columns of figures that stand beside each other, and the width that they leave for the names."""
+    if sum(max(map(len, column)) + PADDING for column in (names, *figures)) <= width:
+        return [(figures, width)]
+    least = max(width // 3, min(width // 2, max(len(piece) for name in names for piece in pieces(name)))) + PADDING
+    blocks: list[tuple[list[list[str]], int]] = []
+    for header, *below in figures:
+        needed = max(map(len, [*header.split(), *below]))
+        if not blocks or blocks[-1][1] - needed - PADDING < least:
+            blocks.append(([], width))
+        beside, left = blocks[-1]
+        blocks[-1] = [*beside, [broken(header, needed), *below]], left - needed - PADDING
+    return blocks
+
+
+def _block(names: list[str], figures: list[list[str]], width: int) -> Table:
+    """Draw names and figures, each column with its header in front."""
+    header, *named = (Text(broken(name, width - PADDING)) for name in names)
     drawn = Table(box=box.SIMPLE_HEAD)
-    for number, column in enumerate(columns):
-        drawn.add_column(Text(plain(column)), justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(cell(value)) for value in row))
-    _print(title, drawn)
+    drawn.add_column(header, overflow="fold")
+    for above, *_ in figures:
+        drawn.add_column(Text(above), justify="right")
+    for name, *row in zip(named, *(below for _, *below in figures), strict=True):
+        drawn.add_row(name, *map(Text, row))
+    return drawn
+
+
+def pieces(text: str) -> list[str]:
+    """Return the parts of a text between which a line may end: behind a blank, and behind a comma, a colon or a slash
+    that no number goes on behind."""
+    return re.split(r"(?<= )|(?<=[,:/])(?=[^\d ])", text)
+
+
+def broken(text: str, width: int) -> str:
+    """Return a text in lines of at most so many characters; only a part that is longer itself is left as it is."""
+    lines = [""]
+    for piece in pieces(text):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
 
 
 def facts(title: str, values: Mapping[str, Any]) -> None:
     """Print names and values."""
-    drawn = Table(box=box.SIMPLE_HEAD, show_header=False)
+    drawn, console = Table(box=box.SIMPLE_HEAD, show_header=False), _console()
+    left = console.width - max((len(plain(name)) for name in values), default=0) - 2 * PADDING - EDGES
     drawn.add_column(overflow="fold")
     drawn.add_column(overflow="fold")
     for name, value in values.items():
-        drawn.add_row(Text(plain(name)), Text(cell(value)))
-    _print(title, drawn)
+        drawn.add_row(Text(plain(name)), Text(broken(cell(value), left)))
+    _print(console, title, drawn)
 
 
-def _print(title: str, drawn: Table) -> None:
-    """Print a table as wide as the terminal allows, or as it needs to be where a file or a pipe takes it.
+def _console() -> Console:
+    """Return a console as wide as the terminal, or as wide as anything needs it where a file or a pipe takes it."""
+    return Console() if sys.stdout.isatty() else Console(width=UNLIMITED)
 
-    Names from outside are Text, which Rich does not search for markup such as [red].
-    """
-    console = Console() if sys.stdout.isatty() else Console(width=UNLIMITED)
+
+def _print(console: Console, title: str, *drawn: Table) -> None:
+    """Print a title and tables. Names from outside are Text, which Rich does not search for markup such as [red]."""
     console.print(Text(_lines(title), style="table.title"))
-    console.print(drawn)
+    for part in drawn:
+        console.print(part)
 
 
 def cell(value: Any) -> str:

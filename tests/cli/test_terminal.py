@@ -69,3 +69,40 @@ def test_names_from_outside_are_printed_as_they_are(name: str, capsys: pytest.Ca
     terminal.facts(name, {name: name})
     terminal.say(name)
     assert capsys.readouterr().out.count(name) == 1 + 1 + 2 + 1 + 2 + 1
+
+
+BENCH = [
+    "policy",
+    "exact",
+    "tau",
+    "tau writing",
+    "verified tokens",
+    "passes/round",
+    "tokens/s",
+    "x plain",
+    "x HF generate",
+]
+SPECS = ["plain", "c2t:beta=0.1,K=6,W=6,levels=6", "rehearsed:rounds=4,of=threshold:threshold=0.2,K=6,W=6,levels=4"]
+FIGURES = ["yes", "2.35", "1.25", 1234567, "12.5", "1234", "1.25", "1.05"]
+
+
+@pytest.mark.parametrize("columns", [50, 80, 100, 200])
+def test_no_number_and_no_word_of_a_table_is_broken(columns: int, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    terminal.table("title", BENCH, [[spec, *FIGURES] for spec in SPECS])
+    terminal.facts(
+        "title", {"file": "/a/folder/of/some/length/with/another/inside/of/it/and/a/file.json", "size": 10**15}
+    )
+    said = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, said.splitlines())) <= columns
+    words = said.split()
+    for figure in ("yes", "2.35", "1,234,567", "12.5", "1234", "1.05"):
+        assert words.count(figure) == len(SPECS)
+    assert words.count("1.25") == 2 * len(SPECS)
+    for header in ("exact", "writing", "verified", "passes/round", "tokens/s", "generate"):
+        assert words.count(header) == 1
+    assert "1,000,000,000,000,000" in words
+    known = {piece for spec in SPECS for piece in re.split("[:,]", spec)}
+    settings = [piece for word in words if "=" in word for piece in re.split("[:,]", word) if piece]
+    assert set(settings) <= known, "names are broken between their settings"
