@@ -52,6 +52,11 @@ def cache() -> Path:
     return Path(place) if place else platformdirs.user_cache_path("c2t")
 
 
+def state() -> Path:
+    """Return the folder for what this user alone may read: the user's state folder (~/.local/state/c2t on Linux)."""
+    return platformdirs.user_state_path("c2t")
+
+
 def prompts_of(name: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
     """Return the prompt files that come with a pair; none for a pair that brings none."""
     folder = shipped() / "data" / "prompts" / name / ("harvest" if purpose == "harvest" else "")

@@ -1,89 +1,309 @@
-"""Libraries are compiled once for a processor, and not having one is no error."""
+"""Libraries are compiled once for a processor, only what c2t made is run, and not having one is no error."""
 
+import ctypes
+import os
+import shlex
 import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from c2t.kernels import compiled
+from c2t.kernels import compiled, libraries
 
 SOURCES = sorted(place.name for place in Path(compiled.__file__).parent.glob("*.c"))
 SOURCE = "long seven(void) { return 7; }\n"
+FOREIGN = '#include <stdio.h>\n__attribute__((constructor)) static void run(void) { fclose(fopen("%s", "w")); }\n'
+needs_compiler = pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler here")
 
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv(compiled.MARCH, "native")
+    monkeypatch.setattr(compiled, "_warned", [])
     place = tmp_path / "kernel.c"
     place.write_text(SOURCE)
     return place
 
 
-def compile_anew(source: Path):
-    compiled.library.cache_clear()
-    return compiled.library(source)
+def libraries_in_new_process(source: Path, times: int) -> list[ctypes.CDLL | None]:
+    """Return what a process that has neither loaded nor said anything yet would have, so many times."""
+    compiled._warned.clear()
+    return [compiled.library.__wrapped__(source) for _ in range(times)]
 
 
-def made(tmp_path: Path) -> list[Path]:
-    return sorted((tmp_path / "cache" / "kernels").glob("*"))
+def library_in_new_process(source: Path) -> ctypes.CDLL | None:
+    (found,) = libraries_in_new_process(source, 1)
+    return found
 
 
-@pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler here")
+def made(tmp_path: Path, folder: str = "cache/kernels") -> list[Path]:
+    return sorted((tmp_path / folder).glob("*.so"))
+
+
+def counting_compiler(tmp_path: Path, line: str = 'exec gcc "$@"') -> tuple[Path, Callable[[], int]]:
+    """Return a compiler, and what says how often it was called."""
+    place, calls = tmp_path / "a compiler", tmp_path / "calls"
+    place.write_text(f"#!/bin/sh\necho >> {shlex.quote(str(calls))}\n{line}\n")
+    place.chmod(0o755)
+    return place, lambda: len(calls.read_text().splitlines()) if calls.exists() else 0
+
+
+@needs_compiler
 def test_a_library_is_compiled_once(source: Path, tmp_path: Path) -> None:
-    assert compile_anew(source).seven() == 7
+    assert library_in_new_process(source).seven() == 7
     (first,) = made(tmp_path)
     before = first.stat().st_mtime_ns
-    assert compile_anew(source).seven() == 7
+    assert library_in_new_process(source).seven() == 7
     assert first.stat().st_mtime_ns == before
     source.write_text(SOURCE.replace("7;", "8;"))
-    assert compile_anew(source).seven() == 8
+    assert library_in_new_process(source).seven() == 8
     assert len(made(tmp_path)) == 2
 
 
-@pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler here")
+@needs_compiler
+def test_who_comes_meanwhile_waits(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cc, calls = counting_compiler(tmp_path, 'sleep 0.2; exec gcc "$@"')
+    monkeypatch.setenv("CC", shlex.quote(str(cc)))
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(compiled.library.__wrapped__, [source] * 3))
+    assert [each.seven() for each in found] == [7, 7, 7]
+    assert calls() == 1
+
+
+@needs_compiler
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_kernel_compiles(name: str) -> None:
     """A source that does not compile would leave its work to torch, and nobody would see it."""
     place = Path(compiled.__file__).with_name(name)
-    subprocess.run([compiled.compiler(), *compiled.FLAGS, "-fsyntax-only", str(place)], check=True)
+    subprocess.run([*compiled.compiler(), *compiled.FLAGS, "-fsyntax-only", str(place)], check=True)
 
 
 def test_none_without_a_compiler(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert compile_anew(source) is None
+    monkeypatch.delenv("CC", raising=False)
+    assert library_in_new_process(source) is None
 
 
 def test_none_when_switched_off(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiled.MARCH, compiled.OFF)
-    assert compile_anew(source) is None
+    assert library_in_new_process(source) is None
 
 
-@pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler here")
-def test_none_and_a_line_when_it_does_not_compile(source: Path, tmp_path: Path) -> None:
+@needs_compiler
+def test_cc_names_the_compiler(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cc, calls = counting_compiler(tmp_path)
+    monkeypatch.setenv("CC", f"{shlex.quote(str(cc))} -DUNUSED")
+    assert library_in_new_process(source).seven() == 7
+    assert calls() == 1
+    cc.write_text(cc.read_text() + "# another version\n")
+    assert library_in_new_process(source).seven() == 7
+    assert calls() == 2
+
+
+@pytest.mark.parametrize("named", ["no-such-compiler -O2", "'half a name"])
+def test_a_compiler_that_is_not_there_is_named(named: str, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", named)
+    with pytest.warns(UserWarning, match="CC names .*, which is no program here"):
+        assert library_in_new_process(source) is None
+
+
+@needs_compiler
+def test_none_and_a_line_when_it_does_not_compile(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried once for a source and a compiler; a process says it once, however many do not compile."""
+    cc, calls = counting_compiler(tmp_path)
+    monkeypatch.setenv("CC", shlex.quote(str(cc)))
     source.write_text("long seven(void) { return")
-    with pytest.warns(UserWarning, match=r"did not compile kernel\.c, so torch does its work, slower: .*kernel\.c"):
-        assert compile_anew(source) is None
+    for _ in range(3):
+        line = r"did not compile kernel\.c, so torch does its work, slower: .*kernel\.c.*error"
+        with pytest.warns(UserWarning, match=line) as said:
+            assert libraries_in_new_process(source, 2) == [None, None]
+        assert len(said) == 1
+    assert "to try again" in str(said[0].message)
     assert made(tmp_path) == []
+    assert calls() == 1
+    source.write_text(SOURCE)
+    assert library_in_new_process(source).seven() == 7
 
 
-@pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler here")
-def test_a_broken_library_is_made_again(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def break_off(_command: list[str], _source: Path, place: Path) -> None:
-        place.parent.mkdir(parents=True)
-        place.write_bytes(b"\x7fELF")
+@pytest.mark.parametrize("line", ["echo 'error: No space left on device'; exit 1", "kill -9 $$"])
+def test_what_may_succeed_another_time_is_tried_again(
+    line: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cc, calls = counting_compiler(tmp_path, line)
+    monkeypatch.setenv("CC", shlex.quote(str(cc)))
+    for tries in (1, 2):
+        with pytest.warns(UserWarning, match="did not compile"):
+            assert library_in_new_process(source) is None
+        assert calls() == tries
 
-    with monkeypatch.context() as patch:
-        patch.setattr(compiled, "_compile", break_off)
-        assert compile_anew(source) is None
-    assert len(made(tmp_path)) == 1
-    assert compile_anew(source).seven() == 7
+
+def test_the_processor_not_the_clock_limits_a_compiler(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "LIMITED", ("/bin/sh", "-c", 'ulimit -S -t 1; exec "$@"', "sh"))
+    cc, calls = counting_compiler(tmp_path, "while :; do :; done")
+    monkeypatch.setenv("CC", shlex.quote(str(cc)))
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="more than 120 s of a processor"):
+            assert library_in_new_process(source) is None
+    assert calls() == 1
 
 
-@pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler here")
-def test_the_library_of_another_user_is_not_run(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compile_anew(source)
+def in_half(place: Path) -> None:
+    place.write_bytes(place.read_bytes()[: place.stat().st_size // 2])
+
+
+def zeros_behind_the_first_page(place: Path) -> None:
+    place.write_bytes(place.read_bytes()[:4096].ljust(place.stat().st_size, b"\0"))
+
+
+def one_bit(place: Path) -> None:
+    content = bytearray(place.read_bytes())
+    content[len(content) // 2] ^= 1
+    place.write_bytes(content)
+
+
+def a_pipe(place: Path) -> None:
+    place.unlink()
+    os.mkfifo(place)
+
+
+def nothing(place: Path) -> None:
+    place.write_bytes(b"")
+
+
+def of_another_user(place: Path) -> None:
+    if os.getuid():
+        pytest.skip("only root can give a file away")
+    os.chown(place, 65534, 65534)
+
+
+def others_can_write(place: Path) -> None:
+    place.chmod(0o666)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "damage",
+    [in_half, zeros_behind_the_first_page, one_bit, a_pipe, nothing, of_another_user, others_can_write],
+    ids=lambda damage: damage.__name__,
+)
+def test_what_is_damaged_or_not_this_users_is_made_again(
+    damage: Callable[[Path], None], source: Path, tmp_path: Path
+) -> None:
+    library_in_new_process(source)
     (place,) = made(tmp_path)
-    monkeypatch.setattr(compiled.os, "getuid", lambda: place.stat().st_uid + 1)
-    owner = place.stat().st_uid
-    assert (compiled._load(place) is None) == (owner != 0)  # root's is run
+    damage(place)
+    assert libraries.read(place) is None
+    assert library_in_new_process(source).seven() == 7
+    assert libraries.read(place)
+
+
+@needs_compiler
+@pytest.mark.parametrize("how", ["content", "link", "signed by another user", "signed for another name"])
+def test_foreign_code_is_not_run(how: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library_in_new_process(source)
+    (place,), ran, foreign = made(tmp_path), tmp_path / "ran", tmp_path / "foreign.so"
+    foreign.with_suffix(".c").write_text(FOREIGN % ran)
+    subprocess.run(
+        [*compiled.compiler(), "-shared", "-fPIC", "-o", str(foreign), str(foreign.with_suffix(".c"))], check=True
+    )
+    content = foreign.read_bytes()
+    if how == "content":
+        place.write_bytes(content)
+    elif how == "link":
+        place.unlink()
+        place.symlink_to(foreign)
+    elif how == "signed by another user":
+        with monkeypatch.context() as patch:
+            patch.setenv("XDG_STATE_HOME", str(tmp_path / "of another"))
+            libraries.keep(place, content)
+            assert libraries.read(place) == content
+    else:
+        libraries.keep(tmp_path / "other.so", content)
+        (tmp_path / "other.so").replace(place)
+    assert library_in_new_process(source).seven() == 7
+    assert not ran.exists()
+    assert foreign.read_bytes() == content
+    libraries.load(content)  # as it would run
+    assert ran.exists()
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_a_folder_that_others_can_write_is_not_used(mode: int, source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    assert library_in_new_process(source).seven() == 7
+    assert not list(folder.iterdir())
+    (place,) = made(tmp_path, "state/c2t/kernels")
+    before = place.stat().st_mtime_ns
+    assert library_in_new_process(source).seven() == 7
+    assert place.stat().st_mtime_ns == before
+
+
+@needs_compiler
+def test_what_a_process_grants_others_is_not_granted_here(source: Path, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        library_in_new_process(source)
+    finally:
+        os.umask(before)
+    (place,), key = made(tmp_path), tmp_path / "state" / "c2t" / libraries.KEY
+    assert [each.stat().st_mode & 0o777 for each in (place.parent, place, key)] == [0o700, 0o600, 0o600]
+    assert libraries.read(place)
+
+
+@needs_compiler
+def test_a_key_that_others_could_read_is_replaced(source: Path, tmp_path: Path) -> None:
+    library_in_new_process(source)
+    key = tmp_path / "state" / "c2t" / libraries.KEY
+    before = key.read_bytes()
+    key.chmod(0o644)
+    assert library_in_new_process(source).seven() == 7
+    assert key.read_bytes() != before
+    assert key.stat().st_mode & 0o777 == 0o600
+    (place,) = made(tmp_path)
+    assert libraries.read(place)
+
+
+@needs_compiler
+@pytest.mark.parametrize("missing", ["state", "both"])
+def test_where_nothing_can_be_kept_each_start_compiles(
+    missing: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    if missing == "both":
+        monkeypatch.setenv("C2T_CACHE", str(tmp_path / "file"))
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="compiled kernels cannot be kept, so each start makes them anew") as said:
+            assert [each.seven() for each in libraries_in_new_process(source, 2)] == [7, 7]
+        assert len(said) == 1
+
+
+@needs_compiler
+def test_without_files_in_memory_a_copy_of_ones_own_is_loaded(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    assert library_in_new_process(source).seven() == 7
+
+
+@needs_compiler
+def test_a_lock_that_is_held_delays_but_does_not_stop(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "PATIENCE", 0.2)
+    start = time.monotonic()
+    with libraries.locked(libraries.folder(), 1.0):
+        assert library_in_new_process(source).seven() == 7
+    assert time.monotonic() - start >= 0.2
