@@ -16,16 +16,21 @@ from c2t.training.settings import LOGGERS
 
 def a_path(text: str) -> Path:
     """Read an option that names a file or a folder; wrong usage for what cannot be a path."""
-    try:
-        return usable(text)
-    except InputError as error:  # Typer drops the words of a ValueError
-        raise typer.BadParameter(str(error)) from error
+    a_name(text)
+    return _usable(Path(text))  # a path also without a separator
 
 
 def a_name(text: str) -> str:
     """Read an option that is a name, a folder or a Hub id; wrong usage for what cannot be one."""
-    a_path(text)
+    _usable(text)
     return text
+
+
+def _usable(place: str | Path) -> Path:
+    try:
+        return usable(place)
+    except InputError as error:  # Typer drops the words of a ValueError
+        raise typer.BadParameter(str(error)) from error
 
 
 def a_word(text: str) -> str:

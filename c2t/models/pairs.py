@@ -198,7 +198,7 @@ def load_pair(
         loaded = _conditioned(loaded, fit, folder, target_model)
         source, mark = sources["draft"]
         sources["draft"] = (f"{source}{fit}", f"{mark}{fit}={_hash([folder / FILES[fit]])}")
-    name = pair or Path(target_place).name
+    name = pair or checkpoints.name_of(target_place)
     template = published.template if published else "chat" * bool(tokenizer.chat_template)
     found = Pair(name, target_model, loaded, tokenizer, template, sources, rounded)
     return found if ngrams is None or looks_up else with_ngrams(found, ngrams.prior_weight)

@@ -16,7 +16,17 @@ import pyarrow.parquet as pq
 from c2t.errors import InputError, one_line
 from c2t.records.reader import read_shards, unfinished
 from c2t.records.schema import COLUMNS, MANIFEST, METADATA, REPLACED, SCHEMA_VERSION, Column
-from c2t.storage.atomic import NEW, TEMPORARY, beside, delete, new_file, recover, take_place, write_text
+from c2t.storage.atomic import (
+    NEW,
+    TEMPORARY,
+    beside,
+    check_writable_name,
+    delete,
+    new_file,
+    recover,
+    take_place,
+    write_text,
+)
 from c2t.storage.checksum import checksum
 from c2t.storage.lock import locked
 
@@ -30,6 +40,7 @@ PLAIN_ENCODING = {"tree": "DELTA_BINARY_PACKED", "node": "DELTA_BINARY_PACKED", 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, so that nobody else harvests into it. Raises InputError that says who does."""
+    check_writable_name(folder)
     with ExitStack() as held:
         try:
             held.enter_context(locked(folder))

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from c2t.storage.lock import locked
+from c2t.errors import InputError, one_line
+from c2t.storage.lock import check_utf8, locked
 
 TEMPORARY = ".tmp"  # ending of files that are not in their place yet; a killed process leaves one behind
 # Endings of folders beside a folder: what will take its place, what waits while two names are exchanged in several
@@ -26,7 +27,8 @@ def new_file(path: Path) -> Iterator[Path]:
     disk even if the machine stops in the next moment. After an exception `path` is unchanged. Raises OSError."""
     path = Path(os.path.realpath(path))  # a link goes on leading to the file
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
+    start = os.fsdecode(os.fsencode(path.name)[:200])  # the longest names of a file system leave no room behind them
+    new = path.with_name(f"{start}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
     try:
         yield new
         _sync(new)
@@ -68,6 +70,17 @@ def beside(path: Path, ending: str) -> Path:
     """Return the folder .NAME and `ending` beside the folder `path`."""
     path = Path(os.path.realpath(path))
     return path.with_name(f".{path.name}{ending}")
+
+
+def check_writable_name(path: Path) -> None:
+    """Raise InputError for a folder whose name leaves no room for those beside it, or is not UTF-8."""
+    longest = beside(path, max(NEW, OLD, TRASH, key=len))
+    check_utf8(longest)
+    there = next(parent for parent in longest.parents if parent.exists())
+    try:
+        (there / longest.name).exists()
+    except OSError as error:
+        raise InputError(f"{path}: {one_line(error)}: give a folder with a shorter name") from error
 
 
 def standing(path: Path) -> Path:

@@ -13,6 +13,15 @@ from filelock import FileLock, Timeout
 from c2t.errors import InputError
 
 
+def check_utf8(path: Path) -> None:
+    """Raise InputError for a path that is not UTF-8, before any work is done for it: Parquet, safetensors and the JSON
+    that names it have no other."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{path} is not UTF-8: give a path that is, or another name to its folder") from error
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of the folder `path`: the file .NAME.lock beside it, which tells who holds it.

@@ -11,8 +11,9 @@ import platformdirs
 from safetensors import SafetensorError
 
 from c2t.errors import InputError, one_line, short_repr
-from c2t.storage.atomic import new_folder, standing
+from c2t.storage.atomic import check_writable_name, new_folder, standing
 from c2t.storage.checked import from_json, read_file
+from c2t.storage.lock import check_utf8
 from c2t.storage.published import PUBLISHED, PublishedPair
 
 HOME = "C2T_HOME"  # the variable that names another folder with checkpoints/ and data/
@@ -80,7 +81,7 @@ def searched() -> str:
 
 def usable(path: str | Path) -> Path:
     """Return a path that this machine can look up, whether or not something is there. Raises InputError for an empty
-    one, for names that are too long, for links that lead to themselves, and for NUL."""
+    one, for names that are too long or not UTF-8, for links that lead to themselves, and for NUL."""
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"{short_repr(path)} is no path: give a text or a Path")
     if not str(path):
@@ -92,6 +93,7 @@ def usable(path: str | Path) -> Path:
     except (OSError, ValueError) as error:
         shown = repr(str(path)) if len(str(path)) < 80 else f"{str(path)[:60]!r} ... ({len(str(path))} characters)"
         raise InputError(f"{shown} cannot be a path: {one_line(error)}") from error
+    check_utf8(Path(str(path) if is_name(path) else os.path.realpath(path)))  # names are looked up in other folders
     return Path(path)
 
 
@@ -109,6 +111,14 @@ def check_name(name: str, source: str = "") -> str:
         where = f"{source}: " if source else ""
         raise InputError(f"{where}{shown!r} cannot be the name of a folder: choose the place yourself, with --out")
     return name
+
+
+def name_of(place: str) -> str:
+    """Return a name for the folder or Hub id `place`, which `check_name` takes: its last part, without what no name may
+    have."""
+    last = Path(os.path.abspath(place)).name  # of "." too
+    name = "".join(character if character.isprintable() else "_" for character in last).lstrip(".")
+    return name.encode()[:LONGEST_NAME].decode(errors="ignore") or "target"
 
 
 def known(part: str) -> list[str]:
@@ -191,6 +201,7 @@ def check_out(out: Path, overwrite: bool, what: str, is_one: Callable[[Path], bo
 
     what: the kind, in a word or two. is_one: tells a folder of it. files: names that it may hold.
     """
+    check_writable_name(out)
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: give a folder")
     if out.is_dir() and any(out.iterdir()):

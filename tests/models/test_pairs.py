@@ -32,6 +32,7 @@ from c2t.models.pairs import (
 )
 from c2t.policies import JointThreshold, Plain
 from c2t.policies.spec import describe, parse
+from c2t.storage.paths import harvest_of, local_of
 from c2t.study.acceptance import lookup
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.tiny_heads import saved
@@ -111,6 +112,19 @@ def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> Non
     assert isinstance(parts.draft, DraftLM)
     other = load_pair("toy", draft=str(pair_folder / "draft_distilled"))
     assert other.draft.head.fc.weight.equal(load_pair("toy", draft="distilled").draft.head.fc.weight)
+
+
+@pytest.mark.parametrize(("target", "name"), [("./", "target"), ("../.model", "model"), ("../link", "link")])
+def test_a_target_is_named_by_its_folder(
+    pair_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, name: str
+) -> None:
+    shutil.copytree(pair_folder / "target", tmp_path / "target")
+    (tmp_path / ".model").symlink_to(tmp_path / "target")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    monkeypatch.chdir(tmp_path / "target")
+    pair = load_pair(target=target, draft=pair_folder / "draft")
+    assert pair.name == name
+    assert harvest_of(pair.name).name == local_of(pair.name, "classifier").parent.name == name
 
 
 @pytest.mark.parametrize("rounded", [False, True])

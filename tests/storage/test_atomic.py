@@ -1,11 +1,13 @@
 """What is written takes the place of the old in one step, and a failure leaves the old."""
 
 import ctypes
+import os
 from pathlib import Path
 
 import pytest
 
-from c2t.storage.atomic import new_file, new_folder, write_text
+from c2t.errors import InputError
+from c2t.storage.atomic import check_writable_name, new_file, new_folder, write_text
 
 
 def fail_halfway(file: Path) -> None:
@@ -34,6 +36,27 @@ def test_a_link_goes_on_leading_to_the_file(tmp_path: Path) -> None:
     write_text(link, "second")
     assert link.is_symlink()
     assert file.read_text() == "second"
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "line\nend", ".dot", "...", " "])
+def test_every_name_of_a_file_can_be_written(tmp_path: Path, name: str) -> None:
+    write_text(tmp_path / name, "first")
+    write_text(tmp_path / name, "second")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "second")]
+
+
+@pytest.mark.parametrize("name", ["a" * 248, "line\nend", ".dot", "...", " "])
+def test_every_name_of_a_folder_can_be_replaced_or_is_refused_before(tmp_path: Path, name: str) -> None:
+    for text in ("first", "second"):
+        check_writable_name(tmp_path / "made" / name)
+        with new_folder(tmp_path / "made" / name) as new:
+            (new / text).touch()
+    assert [path.name for path in (tmp_path / "made").rglob("*")] == [name, "second"]
+    for made in ("made", "not made"):
+        with pytest.raises(InputError, match="name too long: give a folder with a shorter name"):
+            check_writable_name(tmp_path / made / ("a" * 249))
+        with pytest.raises(InputError, match="is not UTF-8: give a path that is"):
+            check_writable_name(tmp_path / made / os.fsdecode(b"caf\xe9"))
 
 
 @pytest.mark.parametrize("swap", [True, False], ids=["swapped in one step", "where the system cannot swap"])

@@ -1,5 +1,6 @@
 """Names lead to their own folder and nowhere else."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,36 @@ def test_without_a_checkout_the_package_is_read_and_the_users_folders_are_writte
     made = checkpoints.root() / "checkpoints/local/mine/classifier"
     made.mkdir(parents=True)
     assert checkpoints.resolve("mine", "classifier") == made
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (".", "here"),
+        ("./", "here"),
+        ("../.model", "model"),
+        ("/", "target"),
+        ("..." + os.sep, "target"),
+        ("someone/model-7b", "model-7b"),
+        ("line\nend", "line_end"),
+        (os.fsdecode(b"caf\xe9"), "caf_"),
+        ("a" * 230, "a" * 200),
+        ("模" * 80, "模" * 66),
+    ],
+)
+def test_every_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert checkpoints.name_of(place) == checkpoints.check_name(name) == name
+
+
+def test_paths_that_are_not_utf8_are_refused_and_names_beside_them_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert checkpoints.usable("smollm2") == Path("smollm2")
+    for path in (folder, Path("rows"), "./rows", "caf\udce9"):
+        with pytest.raises(InputError, match="is not UTF-8: give a path that is"):
+            checkpoints.usable(path)
