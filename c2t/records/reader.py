@@ -24,7 +24,7 @@ from c2t.records.schema import (
     Records,
     Shard,
 )
-from c2t.storage.atomic import NEW, beside, standing
+from c2t.storage.atomic import NEW, beside, is_folder, standing
 from c2t.storage.checked import from_json, read_file
 from c2t.storage.checksum import checksum
 
@@ -40,7 +40,7 @@ def unfinished(folder: Path) -> Path | None:
     """Return the folder beside a harvest that holds the finished shards of the one that shall replace it, None if there
     is none."""
     new = beside(folder, NEW)
-    return new if any(new.glob("part-*.parquet")) and not (new / REPLACED).exists() else None
+    return new if is_folder(new) and any(new.glob("part-*.parquet")) and not (new / REPLACED).exists() else None
 
 
 def describe(folder: str | Path) -> Harvest:

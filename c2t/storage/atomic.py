@@ -83,15 +83,24 @@ def check_writable_name(path: Path) -> None:
         raise InputError(f"{path}: {one_line(error)}: give a folder with a shorter name") from error
 
 
+def is_folder(path: Path) -> bool:
+    """Return True for a folder, False for a link to one: c2t makes none under the names of `beside`."""
+    return path.is_dir() and not path.is_symlink()
+
+
 def standing(path: Path) -> Path:
     """Return the folder to read for `path`: itself, or the old one that waits beside it if a process was killed between
     the steps of an exchange."""
     waiting = beside(path, OLD)
-    return waiting if waiting.is_dir() and not path.exists() else path
+    return waiting if is_folder(waiting) and not path.exists() else path
 
 
 def recover(path: Path) -> None:
-    """Tidy up what a killed process left of an exchange at `path`. Only for the holder of its lock. Raises OSError."""
+    """Tidy up what a killed process left of an exchange at `path`, and take links away that have a name which it would
+    use: they lead elsewhere. Only for the holder of its lock. Raises OSError."""
+    for name in (beside(path, ending) for ending in (NEW, OLD, TRASH)):
+        if name.is_symlink():
+            name.unlink()
     waiting = beside(path, OLD)
     if waiting.exists() and not path.exists():
         waiting.rename(path)

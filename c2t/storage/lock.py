@@ -32,6 +32,8 @@ def locked(path: Path) -> Iterator[None]:
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.with_name(f".{path.name}.lock")
+    if file.is_symlink():  # who holds the lock would be written to where it leads
+        file.unlink()
     try:
         lock = FileLock(file, fallback_to_soft=False).acquire(blocking=False)
     except Timeout as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from c2t.errors import InputError
-from c2t.storage.atomic import check_writable_name, new_file, new_folder, write_text
+from c2t.storage.atomic import check_writable_name, new_file, new_folder, standing, write_text
 
 
 def fail_halfway(file: Path) -> None:
@@ -111,3 +111,24 @@ def test_the_folder_is_there_after_every_step(tmp_path: Path, monkeypatch: pytes
     assert [file.name for file in path.iterdir()] == ["second"]
     assert there
     assert all(there)  # an exchange by renames would leave an instant without a folder
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["to a folder", "to nowhere"])
+@pytest.mark.parametrize("ending", ["new", "old", "trash", "lock"])
+def test_links_are_not_followed(tmp_path: Path, ending: str, there: bool) -> None:
+    """Under a name that an exchange uses, whoever put it there."""
+    path, elsewhere = tmp_path / "made", tmp_path / "elsewhere"
+    if there and ending == "lock":
+        elsewhere.write_text("kept")
+    elif there:
+        elsewhere.mkdir()
+        (elsewhere / "kept").touch()
+    before = sorted(tmp_path.rglob("*"))
+    (tmp_path / f".made.{ending}").symlink_to(elsewhere)
+    assert standing(path) == path
+    for text in ("first", "second"):
+        with new_folder(path) as new:
+            (new / text).touch()
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, path, path / "second"])
+    assert not path.is_symlink()
+    assert ending != "lock" or not there or elsewhere.read_text() == "kept"
