@@ -21,13 +21,14 @@ from c2t.errors import InputError, check_kind, check_truth, check_whole
 from c2t.kept_costs import costs_of
 from c2t.models.chat_templates import conversation
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.pairs import Pair, default_policy, load_pair
+from c2t.models.pairs import Pair, load_pair
 from c2t.models.target import Target
 from c2t.playable import check_playable
 from c2t.policies.budget import Budget
 from c2t.policies.pace import Pace
 from c2t.policies.plain import Plain
 from c2t.policies.spec import parse
+from c2t.policies.usual import default_policy
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.protocols import Policy
 from c2t.sampling import Sampling

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from c2t.classifier import TreeClassifier
 from c2t.cli import info as information
 from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
@@ -24,7 +25,7 @@ from c2t.progress import working
 from c2t.prompt_ids import check_length
 from c2t.prompts import default_prompts
 from c2t.protocols import Policy
-from c2t.storage.paths import DEFAULT_PAIR
+from c2t.storage.paths import DEFAULT_PAIR, is_name
 from c2t.storage.provenance import hardware
 from c2t.storage.results import check_place
 from c2t.study import acceptance
@@ -107,10 +108,11 @@ def generate(
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code, tp)
     if graphs and loaded.target.device.type not in GRAPHED:
         raise InputError(f"--graphs is for CUDA devices, and the target is on {loaded.target.device}: leave it out")
-    if tuned and (policy, classifier, beta) != (None, None, None):
-        raise InputError("--tuned chooses the policy: leave --policy, --classifier and --beta out")
+    if tuned and (policy, beta) != (None, None):
+        raise InputError("--tuned chooses the policy: leave --policy and --beta out")
     if tuned:
-        loaded, chosen, _ = _tuned(loaded, len(texts), tp)
+        loaded, chosen, entry = _tuned(loaded, len(texts), classifier, tp)
+        _check_tuned_with(entry, classifier)
     else:
         rates = acceptance.lookup(loaded, temperature, rule)
         if policy is None and beta is None:
@@ -230,19 +232,20 @@ def bench(
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
-    if tuned and policies is None and classifier is not None:
-        raise InputError("--tuned has a classifier of its own: leave --classifier out, or give --policies that read it")
     if policies is not None:
         specs = benchmark.specs(policies)
     else:
         usual = batching.DEFAULT_POLICIES if batch else benchmark.DEFAULT_POLICIES
         default = "plain" if tuned else usual
         specs = shared.usual(loaded, classifier, benchmark.specs(default))
-    compared = shared.policies(loaded, classifier, specs, rates, shared.costs(loaded))
+    own = None if tuned and policies is None else classifier  # the tuned policy's alone then
+    compared = shared.policies(loaded, own, specs, rates, shared.costs(loaded))
     if tuned:
         sizes = several.batches if several else (1,)
-        choices = [_tuned(loaded, size) for size in sizes]
+        choices = [_tuned(loaded, size, classifier) for size in sizes]
         loaded, _, entry = choices[-1]
+        if policies is None:
+            _check_tuned_with(entry, classifier)
         if len({entry.ngrams for _, _, entry in choices}) > 1:
             raise InputError(f"--batch {batch}: tuned with +ngrams for some of these sizes only; give those alone")
         for _, fastest, _ in choices:
@@ -295,13 +298,30 @@ def _bench_batches(
     terminal.result(json, "bench batches", {"rows": [batching.figures(row) for row in found]}, about)
 
 
-def _tuned(pair: Pair, batch: int, tensor_parallel: bool = False) -> tuple[Pair, Policy, tuning.Tuned]:
-    """Return what c2t tune chose for so many prompts of this pair on this device, and the pair with its draft."""
+def _tuned(
+    pair: Pair, batch: int, reference: str | None, tensor_parallel: bool = False
+) -> tuple[Pair, Policy, tuning.Tuned]:
+    """Return what c2t tune chose for so many prompts of this pair on this device, and the pair with its draft.
+    reference: of --classifier. InputError for a policy that reads a classifier by a path or a Hub id, unless that is
+    given: a file of the cache cannot ask for one."""
     entry = tuning.lookup(tuning.key(pair, batch))
     pair = with_ngrams(pair) if entry.ngrams else pair
     costs = shared.costs(pair, tensor_parallel)
-    classifier = shared.Classifier(pair.name, entry.classifier, pair.target.device)
+    load = shared.Classifier(pair.name, entry.classifier, pair.target.device)
+
+    def classifier(name: str | None = None) -> TreeClassifier:
+        if name is None and not is_name(entry.classifier) and entry.classifier != reference:
+            raise InputError(f"the policy was tuned with another classifier: give --classifier {entry.classifier}")
+        return load(name)
+
     return pair, parse(entry.policy, classifier, costs=costs), entry
+
+
+def _check_tuned_with(entry: tuning.Tuned, reference: str | None) -> None:
+    if reference not in (None, entry.classifier):
+        raise InputError(
+            f"--classifier {reference}: the policy was tuned with {entry.classifier}; leave the option out"
+        )
 
 
 def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:

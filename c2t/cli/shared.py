@@ -14,10 +14,11 @@ from c2t.cli import info as information
 from c2t.cli import terminal
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of
-from c2t.models.pairs import UNLEARNED, Pair, load_pair, usual_policy
+from c2t.models.pairs import Pair, load_pair
 from c2t.models.tensor_parallel import local_device
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import parse
+from c2t.policies.usual import UNLEARNED, usual_policy
 from c2t.prompts import Prompt, read_prompts
 from c2t.protocols import Policy
 from c2t.storage import paths as checkpoints

@@ -21,12 +21,13 @@ from c2t.hf.processors import TextProcessors
 from c2t.hf.request import check_arguments, check_config, check_streaming, prompts_of
 from c2t.hf.texts import Texts
 from c2t.models.draft_lm import DraftLM, check_vocabulary
-from c2t.models.pairs import check_draft, default_policy, load_draft
+from c2t.models.pairs import check_draft, load_draft
 from c2t.models.target import ATTENTION, Target
 from c2t.models.versions import Version
 from c2t.playable import check_playable, check_policy
 from c2t.policies import C2T
 from c2t.policies.spec import parse
+from c2t.policies.usual import default_policy
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints

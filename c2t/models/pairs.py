@@ -50,7 +50,6 @@ DRAFTS = {
     "lm": ("draft_lm", "lm"),
 }
 PLACES = str | Path | None  # what parts of a pair are named by; None: the usual one
-PROVENANCE = "provenance.json"  # beside a pair's parts
 LOOKUP = "lookup"  # the draft without a model, which needs no files
 NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
 # Behind a draft's name, before NGRAMS: what conditions it on the path.
@@ -98,20 +97,15 @@ class Pair:
         return {part: mark for part, (_, mark) in self.sources.items()}
 
 
-UNLEARNED = "threshold:threshold=0.1"  # the policy of a pair that names none and has no classifier
-
-
 @dataclass(frozen=True)
 class Provenance:
     """Part of a pair's provenance.json that loading reads.
 
-    target_weights: `weights_fingerprint` of the target that its heads learned from. policy: how its trees are built
-    where nobody says, as the command line has it.
+    target_weights: `weights_fingerprint` of the target that its heads learned from.
     """
 
     __pydantic_config__ = OPEN
     target_weights: str | None = None
-    policy: str | None = None
 
 
 def load_pair(
@@ -343,23 +337,8 @@ def drafts_of(pair: str) -> dict[str, Path]:
     return {name: folder for name, folder in found.items() if folder}
 
 
-def default_policy(pair: str) -> str:
-    """Return the policy of a text where nobody says, as the command line has it: what the pair names, C2T where it has
-    a classifier on this machine, else UNLEARNED; this too for models that are no pair, whose name is ""."""
-    if not pair or not checkpoints.is_name(pair):
-        return UNLEARNED
-    return usual_policy(pair) or ("c2t" if checkpoints.find(pair, checkpoints.CLASSIFIER) else UNLEARNED)
-
-
-def usual_policy(pair: str) -> str | None:
-    """Return how the trees of a pair are built where nobody says, as the command line has it (`c2t.policies.spec`);
-    None where the pair does not say."""
-    folder = checkpoints.find(pair, "") if checkpoints.is_name(pair) else None
-    return _provenance(folder).policy if folder else None
-
-
 def _provenance(folder: Path) -> Provenance:
-    file = folder / PROVENANCE
+    file = folder / checkpoints.PROVENANCE
     return from_json(Provenance, read_file(file), file) if file.is_file() else Provenance()
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -14,6 +15,7 @@ from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.pace import Pace
 from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.round_costs import RoundCosts
+from c2t.storage.paths import is_name
 
 # What a brief description always names; other settings only where they are not the default.
 SHAPE = ("N", "beta", "threshold", "length", "config", "high", "low")  # always shown
@@ -61,25 +63,19 @@ def parse(
     A budget names the policy that it cuts to size last, a gate the one that it shuts, a rehearsal its own:
     `budget:nodes=64,of=c2t:beta=0.1,K=6`.
     """
-    name, _, settings = spec.partition(":")
-    if name not in POLICIES:
-        raise InputError(f"no policy is called {name!r}; known: {', '.join(POLICIES)}")
-    policy = POLICIES[name]
+    name, policy, settings, of = _parts(spec)
     within: dict[str, Any] = {}
-    if policy in INNER:
-        settings, _, of = settings.partition(OF)
-        within["policy"] = parse(of.strip() or INNER[policy], classifier, acceptance, costs, **defaults)
+    if of is not None:
+        within["policy"] = parse(of, classifier, acceptance, costs, **defaults)
     if policy is Budget:
         return _budget(settings, within["policy"], costs)
     known = {field.name: field for field in fields(policy) if field.name not in ("classifier", "policy")}
     values = within | {key: value for key, value in defaults.items() if key in known and value is not None}
-    for setting in filter(None, settings.split(",")):
-        key, _, value = (part.strip() for part in setting.partition("="))
+    for key, value in settings:
         if key not in known:
             there = [*known, *(["of=POLICY, which comes last"] if within else [])]
             raise InputError(f"{name} has no setting {key!r}; known: {', '.join(there) or 'none'}")
-        network = TreeClassifier in get_args(known[key].type) and value.lower() != "none"
-        values[key] = classifier(value) if network else _value(name, known[key], value)
+        values[key] = classifier(value) if _names_network(known[key], value) else _value(name, known[key], value)
     if any(field.name == "classifier" for field in fields(policy)):
         values["classifier"] = classifier()
     if acceptance and "acceptance" in known and "acceptance" not in values:
@@ -88,6 +84,38 @@ def parse(
     if missing:
         raise InputError(f"{name} needs {', '.join(missing)}: {name}:{missing[0]}=...")
     return policy(**values)
+
+
+def check_own(spec: str, source: Path) -> None:
+    """Raise InputError for a policy's text out of a file (`source`) that names a file or a Hub id: it would be read or
+    asked for though no user has named it. Networks by NAME are in c2t's own folders."""
+    name, policy, settings, of = _parts(spec)
+    known = {field.name: field for field in fields(policy)}
+    for key, value in settings:
+        network = key in known and _names_network(known[key], value)
+        file = (policy is Budget and key == "costs") or (key in known and known[key].type is Accuracies)
+        if file or (network and not is_name(value)):
+            raise InputError(f"{source}: {name}'s {key} is {value!r}, which only you can name: give --policy {spec}")
+    if of is not None:
+        check_own(of, source)
+
+
+def _parts(spec: str) -> tuple[str, Any, list[tuple[str, str]], str | None]:
+    """Return a policy's name, its class, its settings as written, and the text of the policy inside of it (None: there
+    is none in this class)."""
+    name, _, settings = spec.partition(":")
+    if name not in POLICIES:
+        raise InputError(f"no policy is called {name!r}; known: {', '.join(POLICIES)}")
+    policy, of = POLICIES[name], None
+    if policy in INNER:
+        settings, _, of = settings.partition(OF)
+        of = of.strip() or INNER[policy]
+    pairs = (setting.partition("=") for setting in filter(None, settings.split(",")))
+    return name, policy, [(key.strip(), value.strip()) for key, _, value in pairs], of
+
+
+def _names_network(field: Field, value: str) -> bool:
+    return TreeClassifier in get_args(field.type) and value.lower() != "none"
 
 
 def describe(policy: Any, brief: bool = False) -> str:
@@ -110,11 +138,10 @@ def describe(policy: Any, brief: bool = False) -> str:
     return name + ":" * bool(texts) + ",".join(texts)
 
 
-def _budget(settings: str, spent_on: Any, costs: Callable[..., RoundCosts] | None) -> Budget:
+def _budget(settings: list[tuple[str, str]], spent_on: Any, costs: Callable[..., RoundCosts] | None) -> Budget:
     """The budget over a policy: of so many nodes, or by measured costs."""
     values: dict[str, str] = {}
-    for setting in filter(None, settings.split(",")):
-        key, _, value = (part.strip() for part in setting.partition("="))
+    for key, value in settings:
         if key not in ("nodes", "costs"):
             raise InputError(f"budget has no setting {key!r}; known: nodes, costs=FILE, and of=POLICY behind them")
         values[key] = value

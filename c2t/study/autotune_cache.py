@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from c2t import kept_costs
 from c2t.errors import InputError
 from c2t.models.pairs import Pair
+from c2t.policies.spec import check_own
 from c2t.storage.atomic import write_text
 from c2t.storage.checked import CLOSED, from_json, read_file
 from c2t.storage.checksum import checksum
@@ -56,7 +57,8 @@ def store(key: dict[str, Any], tuned: Tuned) -> Path:
 
 
 def lookup(key: dict[str, Any]) -> Tuned:
-    """Return the entry of a key. Raises InputError, with the command that makes it, where it is missing or damaged."""
+    """Return the entry of a key. Raises InputError, with the command that makes it, where it is missing or damaged, and
+    for a policy that names a file or a Hub id."""
     path = path_of(key)
     if not path.exists():
         raise InputError(
@@ -69,6 +71,7 @@ def lookup(key: dict[str, Any]) -> Tuned:
             raise InputError(f"{path}: an entry of another key")
     except InputError as error:
         raise InputError(f"{path} is damaged; run c2t tune with the same options to replace it") from error
+    check_own(entry.policy, path)
     return Tuned(*(getattr(entry, name) for name in Tuned._fields))
 
 

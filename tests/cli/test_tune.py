@@ -8,6 +8,7 @@ import pytest
 from typer.main import get_command
 
 from c2t.cli.app import app
+from c2t.storage import paths as checkpoints
 from c2t.study import costs
 from c2t.study.autotune import DEFAULT_CANDIDATES, TuneSettings
 from tests.cli.test_app import c2t, good, refused
@@ -162,9 +163,26 @@ def test_what_was_not_tuned_or_is_damaged(cache: Path, command: str) -> None:
     assert c2t("generate", "--tuned", "--max-new-tokens", "2").exit_code == 0
 
 
-@pytest.mark.parametrize("option", [["--policy", "plain"], ["--beta", "0.5"], ["--classifier", "tiny"]])
+@pytest.mark.parametrize("option", [["--policy", "plain"], ["--beta", "0.5"]])
 def test_tuned_brings_its_policy(cache: Path, option: list[str]) -> None:
-    assert "leave --policy, --classifier and --beta out" in refused("generate", "--tuned", *option)
+    assert "leave --policy and --beta out" in refused("generate", "--tuned", *option)
+
+
+def test_a_classifier_by_path_is_given_again(cache: Path) -> None:
+    """The cache's word for it would be a path, or a request to the Hub, that nobody has named."""
+    good("tune", *SMALL)
+    [file] = cache.glob("tuned-*.json")
+    entry = json.loads(file.read_text()) | {"policy": "c2t:K=2,W=2,levels=2"}
+    folder = str(checkpoints.checkout() / "checkpoints/tiny/classifier")
+    assert c2t("generate", "--tuned", "--max-new-tokens", "2").exit_code == 0
+    for place in (folder, "someone/classifier"):
+        file.write_text(json.dumps(entry | {"classifier": place}))
+        assert f"give --classifier {place}" in refused("generate", "--tuned", "--max-new-tokens", "2")
+    assert "the policy was tuned with" in refused("bench", "--tuned", "--classifier", "tiny", "--max-new-tokens", "2")
+    file.write_text(json.dumps(entry | {"classifier": folder}))
+    good("generate", "--tuned", "--classifier", folder, "--max-new-tokens", "2")
+    file.write_text(json.dumps(entry | {"policy": "plain", "classifier": "tiny"}))
+    assert "tuned with tiny; leave" in refused("generate", "--tuned", "--classifier", folder, "--max-new-tokens", "2")
 
 
 @pytest.mark.parametrize(

@@ -19,19 +19,17 @@ from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.ngrams import ALONE, NgramDraft
 from c2t.models.pairs import (
-    UNLEARNED,
     check_draft,
-    default_policy,
     fingerprint,
     kind_of,
     load_draft,
     load_pair,
-    usual_policy,
     weights_fingerprint,
     with_ngrams,
 )
 from c2t.policies import JointThreshold, Plain
 from c2t.policies.spec import describe, parse
+from c2t.policies.usual import UNLEARNED, default_policy, usual_policy
 from c2t.storage.paths import harvest_of, local_of
 from c2t.study.acceptance import lookup
 from tests.eagle_reference import CONFIG, head_state, write_head
@@ -398,6 +396,18 @@ def test_a_pair_names_how_its_trees_are_built(monkeypatch: pytest.MonkeyPatch, t
     assert usual_policy(str(tmp_path)) is None  # a folder is no name
     assert [default_policy(name) for name in ("tiny", "llama2-7b", str(tmp_path))] == ["c2t", UNLEARNED, UNLEARNED]
     assert default_policy("smollm2") == usual_policy("smollm2")
+
+
+def test_a_pair_names_no_file_and_no_hub_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("C2T_HOME", str(tmp_path))
+    folder = tmp_path / "checkpoints" / "mine"
+    (folder / "target").mkdir(parents=True)
+    for policy in ("mcsd+:decision=someone/classifier", "budget:costs=/etc/passwd,of=plain"):
+        (folder / "provenance.json").write_text(json.dumps({"policy": policy}))
+        with pytest.raises(InputError, match=r"provenance\.json: .*, which only you can name: give --policy"):
+            default_policy("mine")
+    (folder / "provenance.json").write_text(json.dumps({"policy": "mcsd+:decision=other"}))
+    assert default_policy("mine") == "mcsd+:decision=other", "a name is a folder of c2t's own"
 
 
 def test_a_model_of_no_known_family_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:

@@ -16,6 +16,14 @@ from c2t.study.costs import Costs, Curve, Overhead
 COSTS = Costs(2, 50, Curve((1, 2), (0.1, 0.25)), Curve((1,), (0.5,)), {"eagle2": Overhead(0.125, 0.5)})
 FOUND = Tuned("eagle2:K=4", "tiny", 123.5, COSTS, {"temperature": 0.4})
 
+FROM_ELSEWHERE = (
+    "mcsd+:decision=someone/classifier",
+    "mcsd+: W = 2, decision = ./classifier",
+    "static:accuracies=rates.json",
+    "budget:costs=costs.json,of=threshold:threshold=0.1",
+    "budget:nodes=4,of=budget:costs=/etc/passwd,of=plain",
+)
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -80,6 +88,14 @@ def test_a_damaged_entry_is_one_clear_line_and_can_be_replaced(small_pair: Pair,
         lookup(key(small_pair, 2))
     store(key(small_pair, 2), FOUND)
     assert lookup(key(small_pair, 2)) == FOUND
+
+
+@pytest.mark.parametrize("policy", FROM_ELSEWHERE)
+def test_a_policy_that_names_a_file_or_a_hub_id_is_not_the_users(small_pair: Pair, policy: str) -> None:
+    where = key(small_pair, 2)
+    store(where, FOUND._replace(policy=policy))
+    with pytest.raises(InputError, match=r"tuned-.*json: .* is '.*', which only you can name: give --policy "):
+        lookup(where)
 
 
 def test_a_cache_that_cannot_be_written(small_pair: Pair, cache: Path) -> None:
