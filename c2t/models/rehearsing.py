@@ -1,19 +1,22 @@
 """The draft of hierarchical speculation: the target in 4 bits, which has a draft of its own."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.models.deferred import Observed, joined
 from c2t.models.draft import DraftSession, NoDraft, WrappedSession
+from c2t.protocols import Draft, Policy, Root
 from c2t.tree import Tree
 
 
 class Rehearsal(NamedTuple):
     """Texts that coarse rounds have written: each row's root and the tokens after it, count[r] in all. tail: trees
-    whose roots are the last of these tokens; None where all texts end before."""
+    whose roots are the last of these tokens, without nodes in rows whose texts end before; None where all do."""
 
     tokens: Int[Tensor, "B m"]
     count: Int[Tensor, " B"]
@@ -26,7 +29,7 @@ class RehearsingSession(WrappedSession):
     coarse: returns a verifier in 4 bits that stands where the target stands, on the target's own cache. speculate,
     guess: play a round of it, and draft the tree of one, as in `c2t.decoding`. The draft observes what the rounds
     write; once the target has spoken it forgets that again. ahead: how much that is, in tokens of each row. before:
-    passes of the rounds played so far.
+    passes of the rounds played so far. going: the rows whose texts go on after them.
     """
 
     def __init__(
@@ -40,35 +43,41 @@ class RehearsingSession(WrappedSession):
         self.coarse, self.speculate, self.guess = coarse, speculate, guess
         self.ahead: Int[Tensor, " B"] | None = None
         self.before: Int[Tensor, " B"] | int = 0
+        self.going: Bool[Tensor, " B"] | bool = True
 
     @property
     def passes(self) -> Int[Tensor, " B"]:
         """Draft forwards of the round, those of the coarse verifier included."""
-        return self.draft.passes + self.before
+        return self.draft.passes * self.going + self.before
 
-    def rehearse(self, policy: Callable, rounds: int) -> Rehearsal:
+    def rehearse(self, policy: Policy, rounds: int) -> Rehearsal:
         """Play at most so many coarse rounds with a policy's trees, fewer where all texts end before; else draft the
-        tree of one more."""
+        tree of one more. A row whose text has ended is beside the others with roots alone, which count for nothing."""
         verifier = self.coarse()
         cache, begin = verifier.session.cache, verifier.session.lengths
+        self.going = torch.ones_like(begin, dtype=torch.bool)
+        count = torch.ones_like(begin)
         written: list[Observed] = []
         tail = None
+        guesses = _OfGoing(policy, self)
         while tail is None:
-            step, new = self.speculate(self.draft, policy, verifier)
+            step, new = self.speculate(self.draft, guesses, verifier)
             written.append(Observed(*new))
-            if not verifier.unfinished(step):
-                self.before = self.before + 1
+            count += new.count * self.going
+            self.before = self.passes + self.going
+            unfinished = verifier.unfinished(step)
+            self.going = self.going & torch.tensor([row in unfinished for row in range(len(count))]).to(count.device)
+            if not self.going.any():
                 break
             self._follow(written[-1])
             if len(written) == rounds:
-                tail, _ = self.guess(self.draft, policy, verifier)
+                tail, _ = self.guess(self.draft, guesses, verifier)
         cache.return_to(begin)
-        text = joined(written)
-        return Rehearsal(text.tokens, text.count + 1, tail)
+        tokens = joined(written).tokens[:, : int(count.max())]
+        return Rehearsal(tokens, count, tail)
 
     def _follow(self, new: Observed) -> None:
         """Let the draft observe what a round has written."""
-        self.before = self.passes + 1
         self.draft.observe(*new)
         self.ahead = new.count if self.ahead is None else self.ahead + new.count
 
@@ -76,7 +85,7 @@ class RehearsingSession(WrappedSession):
         """See `DraftSession.observe`."""
         if self.ahead is not None:
             self.draft.rewind(self.ahead)
-        self.ahead, self.before = None, 0
+        self.ahead, self.before, self.going = None, 0, True
         super().observe(tokens, features, count)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
@@ -84,3 +93,17 @@ class RehearsingSession(WrappedSession):
         super().select(rows)
         if self.ahead is not None:
             self.ahead = self.ahead[rows]
+
+
+class _OfGoing:
+    """A rehearsal's policy, which guesses nothing in rows whose texts have ended."""
+
+    def __init__(self, policy: Policy, session: RehearsingSession):
+        self.policy, self.session = policy, session
+        self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
+
+    def __call__(self, draft: Draft, root: Root) -> Tree:
+        tree, going = self.policy(draft, root), self.session.going
+        if not isinstance(going, Tensor) or bool(going.all()):
+            return tree
+        return replace(tree, alive=tree.alive & (going[:, None] | (tree.depth < 0))).packed()

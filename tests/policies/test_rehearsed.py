@@ -190,6 +190,31 @@ def test_rows_end_at_their_own_time() -> None:
         assert rehearsed("eagle2", draft, "greedy", eos=eos)[0] == expected
 
 
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("draft", slow_except(["eagle", "perturbed", "ngrams"], "eagle"))
+@pytest.mark.parametrize("policy", INNER)
+def test_a_row_of_a_batch_does_what_it_does_alone(policy: str, draft: str, sampling: str) -> None:
+    """Texts end at different rounds of a rehearsal, and the rows beside them go on."""
+    eos = frozenset([plain(sampling)[1][4], plain(sampling)[2][7]])
+    _, steps = rehearsed(policy, draft, sampling, eos=eos)
+    batch = counted(steps, len(PROMPTS))
+    drafter = None if policy == "plain" else drafts()[draft]
+    settings = {"new": NEW, "eos": eos, "sampling": SAMPLINGS[sampling]}
+    for row, prompt in enumerate(PROMPTS):
+        _, steps = run(rehearsing_target(), drafter, Rehearsed(INNER[policy]), [prompt], sequences=[row], **settings)
+        assert counted(steps, 1) == [batch[row]]
+
+
+def counted(steps: list[Step], prompts: int) -> list[list[list[int]]]:
+    """Tokens verified and accepted, and draft passes, in each round of each prompt."""
+    found: list[list[list[int]]] = [[] for _ in range(prompts)]
+    for step in steps[1:]:
+        columns = torch.stack([step.tree.sizes, step.accepted.length, step.draft_passes], 1)
+        for prompt, numbers in zip(step.rows.tolist(), columns.tolist(), strict=True):
+            found[prompt].append(numbers)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("draft", ["eagle", "ngrams"])
 def test_requests_that_come_and_go_have_the_text_that_they_would_have_alone(draft: str) -> None:
