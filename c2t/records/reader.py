@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from c2t.errors import InputError
+from c2t.errors import InputError, one_line
 from c2t.records.schema import (
     COLUMNS,
     MANIFEST,
@@ -26,7 +26,7 @@ from c2t.records.schema import (
 )
 from c2t.storage.atomic import NEW, beside, is_folder, standing
 from c2t.storage.checked import from_json, read_file
-from c2t.storage.checksum import checksum
+from c2t.storage.checksum import checksum, file_checksum
 
 BATCH = 65_536
 
@@ -73,7 +73,7 @@ def read_columns(folder: str | Path, names: Sequence[str]) -> dict[str, np.ndarr
     columns: dict[str, np.ndarray] = {}
     start = 0
     for shard in harvest.shards:
-        with _open(harvest.folder / shard) as file:
+        with _checked(harvest, shard) as file:
             missing = [name for name in names if name not in file.schema_arrow.names]
             if missing:
                 known = ", ".join(file.schema_arrow.names)
@@ -107,7 +107,7 @@ def _pieces(harvest: Harvest) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a harvest in pieces of one text each; a text may have several."""
     for name in harvest.shards:
         path = harvest.folder / name
-        with _open(path) as file:
+        with _checked(harvest, name) as file:
             for batch in _batches(file, file.schema_arrow.names, path):
                 prompt = batch.column("prompt").to_numpy()
                 starts = np.flatnonzero(np.diff(prompt.astype(np.int64), prepend=-1))
@@ -229,6 +229,18 @@ def read_shards(folder: Path) -> dict[str, Shard]:
         prompts, trees = info["prompts"][1], info["trees"][1]
         infos[path.name] = info
     return infos
+
+
+def _checked(harvest: Harvest, name: str) -> pq.ParquetFile:
+    """Return an open shard whose bytes are those that were written: Parquet's checksums cover its pages alone."""
+    path = harvest.folder / name
+    try:
+        changed = harvest.checksums is not None and file_checksum(path) != harvest.checksums.get(name)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({one_line(error)})") from error
+    if changed:
+        raise InputError(f"{path} is damaged, it does not have its checksum: harvest again with --overwrite")
+    return _open(path)
 
 
 def _open(path: Path) -> pq.ParquetFile:

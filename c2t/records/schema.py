@@ -52,6 +52,7 @@ class Harvest(NamedTuple):
     shards: dict[str, int]  # file name -> rows
     provenance: dict[str, Any]
     too_long: int | None = None  # prompts left out because they exceed the target's positions; None: not counted
+    checksums: dict[str, str] | None = None  # file name -> SHA-256 of the shard; None in older ones
 
 
 @with_config(KEPT)
@@ -79,6 +80,7 @@ class Manifest:
     shards: dict[str, Count]
     provenance: Provenance
     too_long: Count | None = None
+    checksums: dict[str, str] | None = None
     sha256: str | None = None
 
 

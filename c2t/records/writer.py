@@ -27,7 +27,7 @@ from c2t.storage.atomic import (
     take_place,
     write_text,
 )
-from c2t.storage.checksum import checksum
+from c2t.storage.checksum import checksum, file_checksum
 from c2t.storage.lock import locked
 
 ROWS, SECONDS = 1_000_000, 120.0  # of a shard; what is reached first ends it, so a kill loses not much more than this
@@ -185,6 +185,7 @@ class ShardWriter:
             "prompts": self.prompts,
         }
         with _writing(self.place):
+            manifest["checksums"] = {name: file_checksum(self.folder / name) for name in manifest["shards"]}
             manifest["sha256"] = checksum(manifest)
             write_text(self.folder / MANIFEST, json.dumps(manifest, indent=1))
             if self.folder != self.place:

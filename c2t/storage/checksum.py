@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -12,3 +13,9 @@ def checksum(document: Any, data: Iterable[bytes | memoryview] = ()) -> str:
     for part in data:
         digest.update(part)
     return digest.hexdigest()
+
+
+def file_checksum(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal digits. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

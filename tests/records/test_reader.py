@@ -97,11 +97,15 @@ def damage_pages(folder: Path) -> None:
     shard.write_bytes(content)
 
 
-def damage_one_bit(folder: Path) -> None:
+def damage_one_bit(folder: Path, place: float = 1 / 3) -> None:
     shard = folder / "part-00001.parquet"
     content = bytearray(shard.read_bytes())
-    content[len(content) // 3] ^= 1
+    content[int(len(content) * place)] ^= 1
     shard.write_bytes(content)
+
+
+def damage_one_bit_of_the_footer(folder: Path) -> None:
+    damage_one_bit(folder, 0.999)
 
 
 def damage_foreign(folder: Path) -> None:
@@ -116,7 +120,10 @@ def with_metadata(folder: Path, **entries: object) -> None:
 
 
 def with_column(folder: Path, name: str, value: int) -> None:
-    """One row of the second shard gets another value, in an otherwise right file."""
+    """One row of the second shard gets another value, in an otherwise right file of an older harvest, whose manifest
+    has no checksums."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"checksums": None, "sha256": None}))
     shard = folder / "part-00001.parquet"
     table = pq.read_table(shard)
     values = table[name].to_numpy().copy()
@@ -178,6 +185,7 @@ def damage_everything(folder: Path) -> None:
         (damage_empty, "part-00001.parquet is empty, truncated"),
         (damage_pages, "part-00001.parquet is damaged"),
         (damage_one_bit, "part-00001.parquet is damaged"),
+        (damage_one_bit_of_the_footer, "part-00001.parquet is damaged"),
         (damage_foreign, "part-00001.parquet is a Parquet file of another program"),
         (damage_version, "part-00001.parquet has schema version 99"),
         (damage_metadata, "part-00001.parquet is damaged: its metadata: prompts = 'x' must be a list"),
