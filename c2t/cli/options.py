@@ -150,7 +150,6 @@ def _policy(usual: str) -> Any:
 
 PolicySpec = Annotated[str | None, _policy("the pair's own, else c2t; without a classifier threshold")]
 ServedPolicy = Annotated[str | None, _policy("a budget over the pair's own")]
-ViewedPolicy = Annotated[str | None, _policy("c2t; without a classifier threshold")]
 
 Prompts = Annotated[
     list[Path] | None,

@@ -28,7 +28,7 @@ def view(
     pair: o.PairName = None,
     target: o.Target = None,
     draft: o.Draft = None,
-    policy: o.ViewedPolicy = None,
+    policy: o.PolicySpec = None,
     compare: Annotated[
         str | None,
         typer.Option(
@@ -85,7 +85,7 @@ def view(
     file = Path("tree.html") if out is None and not serve else out
     _check_file(file, overwrite)
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
-    specs = [policy or shared.usual(loaded, classifier, ["c2t"])[0], *([compare] if compare else [])]
+    specs = [policy or shared.of_a_text(loaded, classifier), *([compare] if compare else [])]
     rates = acceptance.lookup(loaded, temperature, rule)
     viewer = Viewer(
         loaded,

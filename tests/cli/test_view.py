@@ -1,6 +1,7 @@
 """c2t view: one file or a page on this machine, and one line for what cannot be."""
 
 import http.client
+import json
 import os
 import signal
 import subprocess
@@ -87,3 +88,16 @@ def test_serve_shows_the_page_until_it_is_interrupted(here: Path) -> None:
         finally:
             running.kill()  # or a test that fails would wait for it
     assert len(document((here / "kept.html").read_text(encoding="utf-8"))["policies"][0]["rounds"])
+
+
+@pytest.mark.parametrize("named", [None, "chain:length=3"])
+def test_the_policy_is_that_of_generate_where_nobody_says(here: Path, home: Path, named: str | None) -> None:
+    if named:
+        (home / "checkpoints" / "tiny" / "provenance.json").write_text(json.dumps({"policy": named}))
+    line = CliRunner().invoke(app, ["generate", PROMPT, "--pair", "tiny", "--max-new-tokens", "4", "--json", "-"])
+    assert view().exit_code == line.exit_code == 0
+    shown = document((here / "tree.html").read_text(encoding="utf-8"))["policies"][0]["name"]
+    assert shown.partition(":")[0] == (named or "threshold").partition(":")[0]
+    assert (
+        json.loads(line.stdout.splitlines()[-1])["configuration"]["policy"].partition(":")[0] == shown.partition(":")[0]
+    )
