@@ -115,6 +115,12 @@ function go(number) {
   show();
 }
 
+// The first of the rounds with the longest accepted path, which shows best what trees do.
+function longestRound() {
+  const lengths = doc.policies[0].rounds.map((round) => round.accepted.length);
+  return lengths.indexOf(Math.max(...lengths));
+}
+
 // Show the current round of the first policy, and the round of the other that writes the same token.
 function show() {
   const count = doc.policies[0].rounds.length;
@@ -495,7 +501,7 @@ function start() {
     go(to);
   });
   refresh();
-  show();
+  go(document.body.dataset.live ? 0 : longestRound());
   if (document.body.dataset.live) follow(document.body.dataset.live);
 }
 

@@ -24,7 +24,7 @@ from c2t.viewer.recording import path_to
 from c2t.viewer.server import EVENTS, LiveServer
 from c2t.viewer.view import Viewer
 from tests.viewer.documents import columns, decoded
-from tests.viewer.test_page import HOSTILE, with_text
+from tests.viewer.test_page import HOSTILE, READ_ON, ratio, with_text
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install playwright")
@@ -83,7 +83,17 @@ def compared(tiny: Pair, learned: C2T) -> Viewer:
 
 @pytest.fixture
 def view(compared: Viewer, opened: Open, tmp_path: Path) -> Any:
-    return opened(written(compared.document, tmp_path))
+    """The page at its first round."""
+    view = opened(written(compared.document, tmp_path))
+    view.keyboard.press("Home")
+    return view
+
+
+def test_it_opens_at_the_round_with_the_longest_accepted_path(compared: Viewer, opened: Open, tmp_path: Path) -> None:
+    lengths = [len(each["accepted"]) for each in compared.document["policies"][0]["rounds"]]
+    at = 1 + lengths.index(max(lengths))
+    assert at > 1
+    assert opened(written(compared.document, tmp_path)).inner_text("#number") == f"Round {at} of {len(lengths)}"
 
 
 def written(document: dict, folder: Path) -> str:
@@ -227,19 +237,10 @@ def test_the_theme_follows_the_system_until_it_is_chosen(
     assert dark() == (scheme == "dark")
 
 
-def luminance(colour: list[int]) -> float:
-    """Return the relative luminance of WCAG 2, of red, green and blue up to 255."""
-    parts = [part / 255 for part in colour]
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_are_readable(compared: Viewer, opened: Open, tmp_path: Path, scheme: str) -> None:
     """At least 4.5 to 1 (WCAG AA) for words on their ground; confidence can be told by lightness alone."""
     view = opened(written(compared.document, tmp_path), color_scheme=scheme)
-    pairs = [("ink", "paper"), ("quiet", "paper"), ("quiet", "panel"), ("faint", "paper"), ("ink", "accept-soft")]
-    pairs += [("accept", "paper"), ("high", "low")]
     script = """colour => {
         const probe = document.body.appendChild(document.createElement("b"));
         probe.style.color = colour;
@@ -251,12 +252,16 @@ def test_words_are_readable(compared: Viewer, opened: Open, tmp_path: Path, sche
     }"""
 
     def contrast(words: str, ground: str) -> float:
-        light, dark = sorted((luminance(view.evaluate(script, colour)) for colour in (words, ground)), reverse=True)
-        return (light + 0.05) / (dark + 0.05)
+        return ratio(view.evaluate(script, words), view.evaluate(script, ground))
 
-    for words, ground in pairs:
+    for words, ground in READ_ON:
         assert contrast(f"var(--{words})", f"var(--{ground})") >= 4.5, (words, ground)
     style = "node => ['text', 'rect'].map((name) => getComputedStyle(node.querySelector(name)).fill)"
+    view.select_option("#pruned", "2")
+    for more in view.locator(".more").all():
+        words = more.evaluate("text => getComputedStyle(text).fill")
+        assert contrast(words, "var(--paper)") >= 4.5, "how many further children a node has"
+    assert view.locator(".more").count()
     node = view.locator(".node.kept").first
     for percent in range(0, 101, 3):
         node.evaluate("(node, strength) => node.style.setProperty('--strength', strength)", percent / 100)
@@ -388,6 +393,7 @@ def test_the_accepted_path_of_another_beta_is_that_of_decoding_with_it(
     low, high = (JointThreshold(threshold) for threshold in (0.001, 0.05))
     recorded, other = (decoded(tiny, policy, new=32).document["policies"][0]["rounds"][0] for policy in (low, high))
     view = opened(written(decoded(tiny, low, new=32).document, tmp_path))
+    view.keyboard.press("Home")
     kept, path = view.evaluate(
         """(threshold) => {
             const view = views[0];

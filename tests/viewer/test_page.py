@@ -117,3 +117,55 @@ def test_numbers_that_json_lacks_are_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         in_html({"x": float("nan")})
     assert json.loads(in_html({"x": "<"})) == {"x": "<"}
+
+
+READ_ON = [("ink", "paper"), ("quiet", "paper"), ("quiet", "panel"), ("faint", "paper"), ("ink", "accept-soft")]
+READ_ON += [("accept", "paper"), ("high", "low")]  # variables of colours: words, and the ground that they stand on
+
+
+def luminance(colour: list[int]) -> float:
+    """Return the relative luminance of WCAG 2, of red, green and blue up to 255."""
+    parts = [part / 255 for part in colour]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def ratio(one: list[int], other: list[int]) -> float:
+    """Return the contrast of WCAG 2 between two colours."""
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def style() -> str:
+    return re.sub(r"/\*.*?\*/", "", (FOLDER / "page.css").read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def test_every_theme_has_readable_colours() -> None:
+    themes = re.findall(r":root[^{]*\{([^}]*)\}", style())
+    assert len(themes) == 3, "light, dark as the system says, dark as chosen"
+    for theme in themes:
+        colours = {
+            name: [*bytes.fromhex(hexadecimal)] for name, hexadecimal in re.findall(r"--([\w-]+): #(\w{6})", theme)
+        }
+        for words, ground in READ_ON:
+            assert ratio(colours[words], colours[ground]) >= 4.5, (words, ground)
+
+
+@pytest.mark.parametrize("kind", ["kept", "faint", "accepted", "accepted shown", "root", "bonus", "missed"])
+def test_the_number_of_hidden_children_has_a_colour_for_paper(kind: str) -> None:
+    """It stands inside of its chip's element and beside the chip: the rules for words on a chip are not for it."""
+    path = [("g", {"node", *kind.split()}), ("text", {"more"})]
+    found = []
+    for place, (selectors, said) in enumerate(re.findall(r"([^{}]+)\{([^{}]*)\}", style())):
+        fill = re.search(r"\bfill: ([^;]+);", said)
+        for selector in selectors.split(",") if fill else []:
+            parts = [re.fullmatch(r"(\w*)((?:\.[\w-]+)*)", part) for part in selector.split()]
+            if not all(parts) or len(parts) > len(path):
+                continue
+            of_path = zip(parts, path[-len(parts) :], strict=True)
+            if all(
+                part[1] in ("", tag) and {*part[2].split(".")} - {""} <= classes for part, (tag, classes) in of_path
+            ):
+                weight = sum(part[2].count(".") for part in parts), sum(bool(part[1]) for part in parts)
+                found.append((weight, place, fill[1]))
+    assert max(found)[-1] == "var(--faint)"
