@@ -2,6 +2,8 @@
 model's type is; a last bit there, which depends on the processor, is enlarged by the layers after it, and may decide
 between two tokens. Models of other types are left as they are."""
 
+from types import FunctionType
+
 import torch
 from torch import Tensor
 from transformers.models.llama import modeling_llama
@@ -18,7 +20,9 @@ def widen(kind: type, own) -> None:
     def forward(self, x: Tensor, *rest, **named):
         return own(self, x, *rest, **named) if x.dtype == torch.float64 else stock(self, x, *rest, **named)
 
-    kind.forward = forward
+    # For c2t.models.stock it stays the class' own, which it is where models are packed: those are never in float64.
+    code = forward.__code__.replace(co_qualname=f"{kind.__qualname__}.forward")
+    kind.forward = FunctionType(code, {**globals(), "__name__": kind.__module__}, "forward", None, forward.__closure__)
 
 
 def norm(self, x: Tensor) -> Tensor:

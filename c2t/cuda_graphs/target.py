@@ -128,7 +128,7 @@ class StaticTargetSession(TargetSession):
         verified = super().prefill(tokens, lengths)
         if self.owner.cache is None:
             room = self.owner.sizes[-1]
-            self.owner.cache = StaticKVCache(self.owner.config.num_hidden_layers, self.owner.capacity, room)
+            self.owner.cache = StaticKVCache(self.owner.target.num_layers, self.owner.capacity, room)
             self.owner.cache.allocate(self.cache, self.owner.rows)
         self.owner.cache.adopt(self.cache)
         self.cache, self.rows = self.owner.cache, len(tokens)

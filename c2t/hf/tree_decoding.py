@@ -22,8 +22,8 @@ from c2t.hf.request import check_arguments, check_config, check_streaming, promp
 from c2t.hf.texts import Texts
 from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.pairs import check_draft, load_draft
-from c2t.models.target import ATTENTION, Target
-from c2t.models.versions import Version
+from c2t.models.stock import attends_by_softmax
+from c2t.models.target import ATTENTION, Target, check_attention, check_forward
 from c2t.playable import check_playable, check_policy
 from c2t.policies import C2T
 from c2t.policies.spec import parse
@@ -131,21 +131,10 @@ class TreeDecoding:
         return loaded
 
 
-class CallersTarget(Target):
-    """The caller's model as a target. Its packed form would pass over hooks inside of it, so with hooks it has none."""
-
-    hooked = False
-
-    @property
-    def version(self) -> Version | None:
-        """See `Target.version`."""
-        return None if self.hooked else super().version
-
-
 class Loaded(NamedTuple):
     """A caller's model as target, which is held weakly, the draft loaded for it, and the layers that it reads."""
 
-    target: CallersTarget
+    target: Target
     draft: DraftModel | None
     taps: tuple[int, ...]
 
@@ -154,7 +143,7 @@ class Loaded(NamedTuple):
         """Load the draft of a model."""
         with _unchanged(model):
             _take_masks(model)
-            target = CallersTarget(weakref.proxy(model))
+            target = Target(weakref.proxy(model))
             if draft is None:
                 return cls(target, None, ())
             if isinstance(draft, PreTrainedModel):
@@ -200,12 +189,14 @@ class Verifier(TargetVerifier):
 def borrowed(loaded: Loaded) -> Iterator[None]:
     """Use the models of a call as trees need them; afterwards they are as they were."""
     target, draft = loaded.target, loaded.draft
-    target.hooked = _check_hooks(target)
+    _check_hooks(target)
     models = [target.model, *([draft.model.model] if isinstance(draft, DraftLM) else [])]
     with _unchanged(*models):
         for model in models:
             model.eval()
             _take_masks(model)
+            check_attention(model)
+        check_forward(target.model)
         target.tap(loaded.taps)
         try:
             yield
@@ -214,9 +205,9 @@ def borrowed(loaded: Loaded) -> Iterator[None]:
 
 
 def _take_masks(model: PreTrainedModel) -> None:
-    """Let a model attend by SDPA, or eagerly if it has none, where its own attention, such as a flash kernel, takes no
-    mask of a tree."""
-    if model.config._attn_implementation not in ATTENTION:
+    """Let a model attend by SDPA, or eagerly if it has none, where its attention is one of transformers' own that take
+    no mask of a tree, such as a flash kernel."""
+    if model.config._attn_implementation not in ATTENTION and attends_by_softmax(model):
         model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
 
 
@@ -235,14 +226,12 @@ def _unchanged(*models: PreTrainedModel) -> Iterator[None]:
                 model.set_attn_implementation(implementation)
 
 
-def _check_hooks(target: Target) -> bool:
-    """Return True if modules inside of the model have hooks or forwards of their own; InputError where the model
-    itself or its LM head has hooks, which a tree's forward does not pass."""
+def _check_hooks(target: Target) -> None:
+    """Raise InputError where the model itself or its LM head has hooks, which a tree's forward does not pass."""
     inside = set(target.model.base_model.modules())
     hooked = [module for module in target.model.modules() if module._forward_hooks or module._forward_pre_hooks]
     if outside := [module for module in hooked if module not in inside]:
         raise InputError(f"{type(outside[0]).__name__} has a forward hook, which trees would pass over: remove it")
-    return bool(hooked) or any("forward" in vars(module) for module in inside)
 
 
 def _usual_policy(draft: Any, classifier: str | Path | TreeClassifier | None, beta: float | None) -> Any:

@@ -403,8 +403,8 @@ class PackedLayers:
 
 
 def packable(layer: nn.Module, dim: int) -> bool:
-    """Return True if the kernels are there and have the layer's shape: dimensions in whole panels, weights all in bf16
-    or all in float32, on a CPU."""
+    """Return True if the kernels are there and have the layer's shape: matrices as its config says, dimensions in whole
+    panels, weights all in bf16 or all in float32, on a CPU."""
     if kernels() is None:
         return False
     attention, mlp = _parts(layer)
@@ -415,7 +415,12 @@ def packable(layer: nn.Module, dim: int) -> bool:
     kinds = {(linear.weight.device.type, linear.weight.dtype) for linear in linears}
     if len(kinds) > 1 or not kinds <= {("cpu", torch.float32), ("cpu", torch.bfloat16)}:
         return False
-    hidden, inner = linears[-1].out_features, linears[-1].in_features
+    query, key, value, out, gate, up, (hidden, inner) = (tuple(linear.weight.shape) for linear in linears)
+    config, read = attention.config, query[1]
+    queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
+    known = ((queries, read), (keys, read), (keys, read), (hidden, queries), (inner, hidden), (inner, hidden))
+    if (query, key, value, out, gate, up) != known or len({linear.bias is None for linear in linears[:3]}) > 1:
+        return False
     return all(size % panel() == 0 for size in (dim, hidden, inner))
 
 

@@ -30,7 +30,7 @@ class DraftLMSession(DraftSession):
     """Draft session whose cache holds the committed tokens, the root included."""
 
     def __init__(self, draft: DraftLM):
-        super().__init__(draft.model.config.num_hidden_layers)
+        super().__init__(draft.model.num_layers)
         self.draft = draft
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:

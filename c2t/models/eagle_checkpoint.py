@@ -22,7 +22,7 @@ from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.medusa import MedusaHead
 from c2t.models.mtp import MTPHead
-from c2t.models.packed_heads import llama_layers
+from c2t.models.stock_heads import llama_layers
 from c2t.storage.checked import OPEN, from_json, read_file
 
 # Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.

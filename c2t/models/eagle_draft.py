@@ -17,8 +17,9 @@ from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
 from c2t.models.offloaded import check_in_memory
 from c2t.models.own_tokens import OwnTokens
-from c2t.models.packed_heads import PackedHead, llama_layers, packed
+from c2t.models.packed_heads import PackedHead, packed
 from c2t.models.projection import Projection
+from c2t.models.stock_heads import llama_layers
 from c2t.models.versions import Version, Versions
 from c2t.protocols import DraftVocabulary, Grown, Root
 from c2t.ragged import Ragged
@@ -70,7 +71,8 @@ class EagleDraft:
 
     def _form(self, name: str, make: Callable[[], Any]) -> Any:
         """Return the head in a form for decoding, made again when its weights have changed."""
-        version = self._versions.of(self.head.parameters())
+        head = self.head
+        version = self._versions.of((*head.parameters(), head.rotary.inv_freq), head.config.rms_norm_eps)
         if self._forms.get(name, (None,))[0] != version:
             self._forms[name] = version, make()
         return self._forms[name][1]

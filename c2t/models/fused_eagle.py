@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from c2t.models.eagle import EagleHead
 from c2t.models.projection import Projection
+from c2t.models.rotations import Rotations
+from c2t.models.stock_heads import llama_layers
 
 # Layer, queries (B, h, n, D), keys and values (B, k, n, D) of the new tokens -> (B, h, n, D).
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -42,9 +44,9 @@ class FusedEagle:
 
     @staticmethod
     def serves(head: nn.Module) -> bool:
-        """Return True if a head has a fused form: an EAGLE-1/2 head whose rotary frequencies do not depend on the
-        text's length."""
-        return isinstance(head, EagleHead) and head.rotary.rope_type in ("default", "linear", "llama3")
+        """Return True if a head has a fused form: an EAGLE-1/2 head of Llama's own layers, whose rotary frequencies do
+        not depend on the text's length."""
+        return bool(llama_layers(head)) and isinstance(head, EagleHead) and Rotations.serves(head.rotary)
 
     def __init__(self, head: EagleHead):
         self.config, self.embed_tokens, self.fc = head.config, head.embed_tokens, Projection(head.fc)

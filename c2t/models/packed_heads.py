@@ -4,8 +4,7 @@ from abc import ABC, abstractmethod
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
-from transformers import Qwen3Config
+from torch import Tensor
 
 from c2t.kernels.draft_phase import Base, HeadLayers
 from c2t.kernels.llama_layer import Kind, PackedMatrix, PackedNorm, PackedReader, Sight
@@ -13,6 +12,8 @@ from c2t.kv_cache import KVCache
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.packed_llama import Decoder
+from c2t.models.stock import EMBEDDING, is_known
+from c2t.models.stock_heads import llama_layers
 from c2t.ragged import Ragged, kept_if_small, whole
 
 
@@ -100,20 +101,11 @@ class PackedEagle3(PackedHead):
         return self.parts.reader.norms[1](states) if self.parts.base == Base.NORMED else states.clone(), read
 
 
-def llama_layers(head: Head) -> list[nn.Module]:
-    """Return the layers of an EAGLE head that is made of Llama's; none for other heads, and for other layers."""
-    if isinstance(head.config, Qwen3Config) or head.config.hidden_act != "silu":  # Qwen3's norm queries and keys
-        return []
-    if isinstance(head, Eagle3Head):
-        return [head.midlayer, *head.layers.values()]
-    return list(head.layers) if isinstance(head, EagleHead) else []
-
-
 def packed(head: Head, rounded: bool) -> PackedHead | None:
     """Return the packed form of a head of `llama_layers` on a CPU, in bf16 or float32, whose dimensions the kernels can
     run; None for all others."""
     layers = llama_layers(head)
-    if not layers or not Decoder.serves(layers, head.rotary) or type(head.embed_tokens) is not nn.Embedding:
+    if not layers or not Decoder.serves(layers, head.rotary) or not is_known(head.embed_tokens, EMBEDDING):
         return None
     table = head.embed_tokens.weight
     known = table.device.type == "cpu" and table.dtype in (torch.float32, torch.bfloat16)

@@ -1,9 +1,11 @@
 """Llama on a CPU as `c2t.kernels.llama_layer` runs it: decoder layers, and a target made of them.
 
-transformers' modules keep the weights; these are snapshots of them for decoding.
+transformers' modules keep the weights; these are snapshots of them for decoding. `c2t.models.stock` lists what the
+modules have to be.
 """
 
 from collections.abc import Iterable
+from itertools import chain
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -12,7 +14,9 @@ from transformers import PreTrainedModel
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.llama_layer import Kind, PackedLayers, PackedNorm, Sight, packable, rounds, works
 from c2t.kv_pool import KVPool
+from c2t.models.layers import layers_of
 from c2t.models.rotations import Rotations
+from c2t.models.stock import is_stock
 from c2t.ragged import Ragged
 
 
@@ -22,8 +26,13 @@ class Decoder:
 
     @staticmethod
     def serves(layers: Iterable[nn.Module], rotary: nn.Module) -> bool:
-        """Return True if the kernels can run the layers, and rotary frequencies do not depend on the text's length."""
-        return Rotations.serves(rotary) and all(packable(layer, layer.self_attn.head_dim) for layer in layers)
+        """Return True if the kernels can run the layers, whose modules were found to be those that they compute: of one
+        shape, with rotary frequencies that do not depend on the text's length."""
+        layers = list(layers)
+        if not layers or not Rotations.serves(rotary):
+            return False
+        packs = all(packable(layer, layer.self_attn.head_dim) for layer in layers)
+        return packs and len({layer.mlp.down_proj.weight.shape for layer in layers}) == 1
 
     def __init__(self, layers: Iterable[nn.Module], rotary: nn.Module, rounded: bool = False, coarse: bool = False):
         layers = list(layers)
@@ -56,10 +65,15 @@ class PackedLlama:
 
     @staticmethod
     def serves(model: PreTrainedModel) -> bool:
-        """Return True for a Llama on a CPU, in bf16 or float32, whose dimensions the kernels can run."""
-        if model.config.model_type != "llama" or model.config.hidden_act != "silu":
-            return False
-        return Decoder.serves(model.base_model.layers, model.base_model.rotary_emb)
+        """Return True for a Llama of transformers' own modules on a CPU, in bf16 or float32, whose dimensions the
+        kernels can run."""
+        return is_stock(model) and Decoder.serves(layers_of(model), model.base_model.rotary_emb)
+
+    @staticmethod
+    def made_of(model: PreTrainedModel) -> tuple[Iterable[Tensor], float]:
+        """Return all that a packed form holds copies of: tensors, and the norms' epsilon."""
+        base = model.base_model
+        return chain(model.parameters(), (base.rotary_emb.inv_freq,)), float(base.config.rms_norm_eps)
 
     @classmethod
     def why_not_rounded(cls, model: PreTrainedModel) -> str | None:
@@ -67,7 +81,10 @@ class PackedLlama:
         if Kind.BYTES not in works():
             return "c2t's kernels in C and a processor with AVX-512 VNNI (avx512_vnni) do that, and one is missing here"
         if not cls.serves(model):
-            return f"c2t's kernels run Llamas of certain shapes and settings, and not this {model.config.model_type}"
+            return (
+                "c2t's kernels run Llamas of certain shapes, of transformers' own modules, and not this "
+                f"{model.config.model_type}"
+            )
         linears = [part for part in model.base_model.layers.modules() if isinstance(part, nn.Linear)]
         head = model.get_output_embeddings()
         if type(head) is not nn.Linear:
@@ -78,8 +95,9 @@ class PackedLlama:
 
     def __init__(self, model: PreTrainedModel, rounded: bool = False, coarse: bool = False):
         base = model.base_model
-        self.embed_tokens: nn.Embedding = base.embed_tokens
-        self.decoder, self.norm = Decoder(base.layers, base.rotary_emb, rounded, coarse), PackedNorm(base.norm)
+        self._base = base
+        self.decoder = Decoder(layers_of(model), base.rotary_emb, rounded, coarse)
+        self.norm = PackedNorm(base.norm)
 
     def __call__(
         self,
@@ -95,7 +113,7 @@ class PackedLlama:
         cache.append(rows)
         first, prefix = (each.index_select(0, rows.row) for each in (cache.first, cache.lengths))
         sight = Sight(first, prefix, mask, cache.longest)
-        embedded, layers = self.embed_tokens(tokens).float(), self.decoder.layers
+        embedded, layers = self._base.embed_tokens(tokens).float(), self.decoder.layers
         buffers = cache.layers(embedded.new_empty(0, dtype=layers.cached), layers.kv_heads, layers.dim)
         end = cache.longest + max(rows.spans)
         return self.norm(self.decoder(embedded, positions, cache.places, sight, buffers, tapped, end))

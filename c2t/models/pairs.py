@@ -291,7 +291,7 @@ def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = Non
     learns = target.embed_tokens.weight.requires_grad
     head = load_head(folder, target.embed_tokens, target.lm_head, taps).requires_grad_(False)
     target.embed_tokens.requires_grad_(learns)  # the head shares it, but it is the target's
-    target.tap(head.taps(target.config.num_hidden_layers))
+    target.tap(head.taps(target.num_layers))
     if isinstance(head, BlockHead):
         return BlockDraft(head, target.lm_head)
     return (MedusaDraft if isinstance(head, MedusaHead) else EagleDraft)(head, target.lm_head, rounded)

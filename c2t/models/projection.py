@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from c2t.kernels import refined
 from c2t.kernels.llama_layer import Kind, PackedMatrix, kernels, rounds
 from c2t.kernels.refined import RefinedMatrix
+from c2t.models.stock import LINEAR, is_known
 from c2t.models.versions import Version, Versions
 
 ROWS = 16  # oneDNN's order is chosen for so many rows; other numbers work as well
@@ -86,9 +87,9 @@ class Projection:
 
 
 def packing_of(linear: nn.Module) -> type[PackedMatrix] | type[OneDNNMatrix] | None:
-    """Return how a layer can be packed: None unless it is a plain `nn.Linear` on a CPU with weights in float32, or in
-    bf16 where c2t's kernel is there."""
-    if type(linear) is not nn.Linear or linear.weight.device.type != "cpu":
+    """Return how a layer can be packed: None unless it is torch's own `nn.Linear` on a CPU with weights in float32, or
+    in bf16 where c2t's kernel is there."""
+    if not is_known(linear, LINEAR) or linear.weight.device.type != "cpu":
         return None
     if linear.weight.dtype in (torch.float32, torch.bfloat16) and kernels() is not None:
         return PackedMatrix

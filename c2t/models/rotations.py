@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from c2t.models.stock import LLAMA_ROTARY, is_known
+
 
 class Rotations:
     """Cosines and sines of all positions so far asked for; each is computed once, so that it is the same in every
@@ -11,8 +13,8 @@ class Rotations:
 
     @staticmethod
     def serves(rotary: nn.Module) -> bool:
-        """Return True if the frequencies do not depend on the text's length."""
-        return rotary.rope_type in ("default", "linear", "llama3")
+        """Return True for transformers' own module whose frequencies do not depend on the text's length."""
+        return rotary.rope_type in ("default", "linear", "llama3") and is_known(rotary, LLAMA_ROTARY)
 
     def __init__(self, rotary: nn.Module, dim: int):
         self._rotary, self._half = rotary, dim // 2

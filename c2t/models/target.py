@@ -5,7 +5,7 @@ softmax over one growing cache, with sinks or without; sliding windows go into t
 """
 
 import copy
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from math import isfinite
 from typing import Any, NamedTuple
@@ -22,12 +22,15 @@ from c2t.kernels.tree_mask import TreeMask
 from c2t.kv_cache import KVCache
 from c2t.kv_pool import KVPool
 from c2t.models.attention import TREE_ATTENTION, check_heads, tree_arguments
+from c2t.models.layers import layers_of
 from c2t.models.offloaded import device_of
 from c2t.models.packed_llama import PackedLlama
 from c2t.models.positions import positions_of, within
 from c2t.models.prefixes import Beginning, Prefixes, behind, joined, unpadded
 from c2t.models.projection import Projection
 from c2t.models.row_attention import RowAttention
+from c2t.models.stock import attends_by_softmax, is_transformers_own, makes_own_masks
+from c2t.models.taps import Tap
 from c2t.models.versions import Version, Versions
 from c2t.ragged import Ragged, SlotLogits, end_to_end, stretches
 from c2t.tree import Tree
@@ -53,6 +56,36 @@ class Verified(NamedTuple):
     features: Float[Tensor, "B m D"]
 
 
+def check_attention(model: PreTrainedModel) -> None:
+    """Raise InputError for attention that takes no mask of a tree, or whose masks are not transformers' own: a tree's
+    forward brings its own."""
+    name = model.config._attn_implementation
+    if name not in ATTENTION:
+        raise InputError(
+            f"attention by {name} takes no mask of a tree: load the model with attn_implementation one of "
+            f"{', '.join(ATTENTION)}"
+        )
+    if not makes_own_masks(name):
+        raise InputError(f"the masks of {name} are not made by transformers' own function, and trees bring their own")
+
+
+@torch.no_grad()
+def check_forward(model: PreTrainedModel) -> None:
+    """Raise InputError unless a model's logits are what its LM head makes of its base model's states, which is all that
+    a tree's forward runs. What transformers' own classes do is known; others are tried on a few tokens."""
+    if is_transformers_own(model):
+        return
+    head: Any = model.get_output_embeddings()
+    tokens = torch.arange(min(4, model.config.get_text_config(decoder=True).vocab_size), device=model.device)[None]
+    states = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+    found, known = model(input_ids=tokens, use_cache=False).logits, head(states)
+    if not found.float().equal(known.to(found.device).float()):
+        raise InputError(
+            f"the forward of {model.__class__.__name__} does more than its layers and its LM head, which trees would "
+            "pass over: load the model without that"
+        )
+
+
 def check_family(family: str, where: str = "") -> None:
     """Raise InputError for a model of a family that is not in FAMILIES; the message begins with `where`."""
     if family not in FAMILIES:
@@ -63,17 +96,14 @@ class Target:
     """Causal LM and the facts about it that the runtime needs. rounded: layers and LM head are computed in 8 bits;
     coarse: in 4 then, but for the largest logits.
 
-    InputError for a family that is not in FAMILIES, for attention that takes no mask of a tree, and for what cannot be
-    rounded here.
+    InputError for a family that is not in FAMILIES, for attention that takes no mask of a tree, for a model that does
+    more than its layers and its LM head (`check_forward`), and for what cannot be rounded here.
     """
 
     def __init__(self, model: PreTrainedModel, rounded: bool = False, coarse: bool = False):
         check_family(model.config.model_type)
-        if model.config._attn_implementation not in ATTENTION:
-            raise InputError(
-                f"attention by {model.config._attn_implementation} takes no mask of a tree: load the model with "
-                f"attn_implementation one of {', '.join(ATTENTION)}"
-            )
+        check_attention(model)
+        check_forward(model)
         if getattr(model.config, "final_logit_softcapping", None) is not None:
             raise InputError("final_logit_softcapping of the target is not supported")
         if rounded and (why := PackedLlama.why_not_rounded(model)):
@@ -101,7 +131,7 @@ class Target:
                     "the target's layers were changed, and are not what runs in int8 any more: load it again"
                 )
             return None
-        return self._versions.of(self.model.parameters())
+        return self._versions.of(*PackedLlama.made_of(self.model))
 
     @property
     def packed(self) -> PackedLlama | None:
@@ -150,6 +180,11 @@ class Target:
         return (getattr(self.model, "tp_size", None) or 1) > 1
 
     @property
+    def num_layers(self) -> int:
+        """Layers that the model runs, each with keys and values. InputError: see `layers_of`."""
+        return len(layers_of(self.model))
+
+    @property
     def max_positions(self) -> int:
         """Positions that a text may have; see `positions_of`."""
         return positions_of(self.config)
@@ -181,6 +216,8 @@ class Target:
         if self.rounded:
             raise InputError("tree attention and CUDA graphs run transformers' layers, not int8: choose another dtype")
         check_heads(self.config)
+        if not self.has_tree_attention and not attends_by_softmax(self.model):
+            raise InputError("the model's attention is not transformers' own function: decode without tree attention")
         self.model.set_attn_implementation(TREE_ATTENTION)
 
     @property
@@ -198,17 +235,12 @@ class Target:
         places = [*base.layers, base.norm] if layers else []
         self.tapped = {index: None for index in layers}
         self._forget()
-        self._hooks = [
-            places[index].register_forward_pre_hook(partial(self._catch, index), with_kwargs=True) for index in layers
-        ]
+        self._hooks = [places[index].register_forward_pre_hook(Tap(self, index), with_kwargs=True) for index in layers]
 
     def _forget(self) -> None:
         """Forget prompts that other weights have read, or of which a draft read other features."""
         if self.prefixes is not None:
             self.prefixes.clear()
-
-    def _catch(self, index: int, _layer: nn.Module, inputs: tuple, named: dict) -> None:
-        self.tapped[index] = inputs[0] if inputs else named["hidden_states"]
 
     def features(self, hidden: Float[Tensor, "B n H"]) -> Float[Tensor, "B n D"]:
         """Return the features that the draft reads. Call it right after the forward that returned `hidden`."""
@@ -295,7 +327,7 @@ class TargetSession:
     def __init__(self, target: Target):
         self.version = target.version
         self._take(target)
-        self.cache = KVPool(target.config.num_hidden_layers)
+        self.cache = KVPool(target.num_layers)
 
     def _take(self, target: Target) -> None:
         """Go on with this target: with layers of the session's version, and the LM head as it is now."""

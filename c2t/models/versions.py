@@ -22,14 +22,14 @@ class Versions:
         self._at: list[int] = []
         self._looks: list[Tensor] = []
 
-    def of(self, weights: Iterable[Tensor]) -> Version:
-        """Return the version of these weights, one at least, as they are now."""
+    def of(self, weights: Iterable[Tensor], *numbers: float) -> Version:
+        """Return the version of these weights, one at least, as they are now, and of numbers beside them."""
         weights = list(weights)
         at = [weight.data_ptr() for weight in weights]
         if at != self._at:
             self._at, self._looks = at, [look_at(weight) for weight in weights]
         counts = [0 if weight.is_inference() else weight._version for weight in weights]
-        return list(zip(at, counts, strict=True)), torch.cat(self._looks).tolist()
+        return list(zip(at, counts, strict=True)), [*torch.cat(self._looks).tolist(), *numbers]
 
 
 def look_at(weight: Tensor) -> Tensor:
