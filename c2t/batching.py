@@ -6,7 +6,7 @@ what it would be alone, whatever was decoded beside it.
 
 import threading
 from collections import deque
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ class Request:
     """One prompt to continue, and what has been written of it so far.
 
     tokens: the new tokens, cut where the text ends. finish: None while it waits or runs, then "stop" (an EOS token),
-    "length" (max_new_tokens) or "cancelled".
+    "length" (max_new_tokens), "cancelled", or "failed", by `error`.
     """
 
     prompt: list[int]
@@ -47,6 +47,8 @@ class Request:
     eos: frozenset[int]
     tokens: list[int] = field(default_factory=list)
     finish: str | None = None
+    error: Exception | None = None
+    reported: int = 0  # tokens that steps have returned
 
     def add(self, tokens: list[int]) -> None:
         """Append what a round has written, cut where the text ends, and note the end."""
@@ -58,7 +60,8 @@ class Request:
 
 
 class News(NamedTuple):
-    """The tokens that one step has added to a request, at least one; finish: as in `Request`, never "cancelled"."""
+    """The tokens that one step has added to a request, none only where it failed; finish: as in `Request`, never
+    "cancelled"."""
 
     request: Request
     tokens: list[int]
@@ -123,7 +126,10 @@ class BatchDecoder:
             raise InputError(f"{type(policy).__name__} decodes fixed batches only; use generate, or another policy")
         self._played, self.pace = in_effect(policy, max_rows), pace_of(policy, max_rows)
         self.last: Step | None = None  # the round of the last step, for who counts what rounds cost and yield
+        self.failure: Exception | None = None  # what the last step raised inside, if anything
         self._queue: deque[Request] = deque()
+        self._suspects: deque[Request] = deque()  # of a round that failed, each of which is tried alone
+        self._tried: deque[Request] = deque()  # of them, those whose round alone went well
         self._running: Running | None = None
         self._lock = threading.Lock()  # of the queue and of the requests' ends
 
@@ -170,41 +176,46 @@ class BatchDecoder:
         with self._lock:
             if request.finish is None:
                 request.finish = "cancelled"
-            if request in self._queue:
-                self._queue.remove(request)
+            for waiting in (self._queue, self._suspects, self._tried):
+                if request in waiting:
+                    waiting.remove(request)
 
     @torch.inference_mode()
     def step(self) -> list[News]:
         """Admit waiting requests, play one round, and return what it has added, one News for each request; an empty
         list if there is nothing to do.
 
-        A request gets the token after its prompt and its first round in the step that admits it. If a step raises, such
-        as for want of memory, all that ran have ended as "cancelled", and those that wait can go on.
+        A request gets the token after its prompt and its first round in the step that admits it. If a round fails, each
+        of its requests plays the next one alone, from its prompt and the tokens that it has: one that fails again has
+        ended as "failed", and the others go on together with the text that they would have had. Raises what fails for
+        no request in particular; those that wait can go on.
         """
-        self.last = None
+        self.last = self.failure = None
         requests = [*self._requests]
         try:
             self._drop_cancelled()
+            trial = bool(self._suspects)
             arrived = self._admit()
             requests = [*self._requests, *arrived]
-            before = [len(request.tokens) for request in requests]
             self._play(arrived)
+            if trial:
+                self._end_trial()
+        except Exception as error:
+            if not requests:
+                raise
+            self._isolate(requests, error)
         except BaseException:
             self._running = None
             for request in requests:
                 self.cancel(request)
             raise
         with self._lock:
-            return [
-                News(request, request.tokens[known:], request.finish)
-                for request, known in zip(requests, before, strict=True)
-                if request.finish != "cancelled"
-            ]
+            return [*self._news(requests)]
 
     @property
     def waiting(self) -> int:
         """Number of requests that wait."""
-        return len(self._queue)
+        return len(self._queue) + len(self._suspects) + len(self._tried)
 
     @property
     def running(self) -> int:
@@ -231,14 +242,45 @@ class BatchDecoder:
             self._running = self._kept(self._running, going)
 
     def _admit(self) -> list[Request]:
-        """Take requests out of the queue, in their order, as long as the next one fits."""
+        """Take requests out of the queue, in their order, as long as the next one fits; or one that is suspect."""
         admitted: list[Request] = []
         rows, tokens = self.max_rows - self.running, self.max_tokens - self.tokens_in_use
         with self._lock:
+            if self._suspects:
+                return [self._suspects.popleft()]
             while self._queue and len(admitted) < rows and self._needed(self._queue[0]) <= tokens:
                 admitted.append(self._queue.popleft())
                 tokens -= self._needed(admitted[-1])
         return admitted
+
+    def _isolate(self, requests: list[Request], error: Exception) -> None:
+        """Note the failure of a round that was one request's own; suspect each of several, if it goes on."""
+        self.failure, self._running = error, None
+        with self._lock:
+            going = [request for request in requests if request.finish is None]
+            if len(requests) > 1:
+                self._suspects.extendleft(reversed(going))
+                return
+            for request in going:
+                request.finish, request.error = "failed", error
+        self._end_trial()
+
+    def _end_trial(self) -> None:
+        """Set the request that was tried aside, if it goes on, and let all go on together after the last trial."""
+        with self._lock:
+            self._tried.extend(request for request in self._requests if request.finish is None)
+            self._running = None
+            if not self._suspects:
+                self._queue.extendleft(reversed(self._tried))
+                self._tried.clear()
+
+    def _news(self, requests: list[Request]) -> Iterator[News]:
+        """Yield what requests have got since they were last asked."""
+        for request in requests:
+            new = request.tokens[request.reported :]
+            if request.finish != "cancelled" and (new or request.finish):
+                request.reported = len(request.tokens)
+                yield News(request, new, request.finish)
 
     def _play(self, arrived: list[Request]) -> None:
         """Play one round over the running requests and those that have just arrived."""
@@ -262,8 +304,8 @@ class BatchDecoder:
         verifier = TargetVerifier(
             self.pair.target,
             self.policy,
-            [request.prompt for request in arrived],
-            max_new_tokens=[request.max_new_tokens for request in arrived],
+            [request.prompt + request.tokens for request in arrived],  # tokens: of one that was suspect
+            max_new_tokens=[request.max_new_tokens - len(request.tokens) for request in arrived],
             sampling=[request.sampling for request in arrived],
             eos=[request.eos for request in arrived],
             sequences=[request.sequence for request in arrived],

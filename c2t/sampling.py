@@ -23,7 +23,7 @@ from c2t.kernels.noise import Noise
 
 DRAWS = 3  # it rises when a seed draws other texts, or other trees grow along them
 CACHED, ON_DEVICE = 2**16, 2**25  # noisy logits at once: what fits a core's cache; 256 MB of a GPU's memory
-LEAST = 1e-4  # least temperature and penalty: logits divided by much less than this overflow
+LEAST = 1e-4  # of temperatures and penalties; the largest is 1 / LEAST: beyond, logits overflow or are rounded alike
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Sampling:
         whole(self, "top_k", "seed")
         for name in ("temperature", "top_p", "repetition_penalty"):
             check_number(name, getattr(self, name))
-        if self.temperature != 0 and not LEAST <= self.temperature < float("inf"):
-            raise InputError(f"temperature = {self.temperature}: must be 0 (greedy), or at least {LEAST:g} and finite")
+        bounds = f"at least {LEAST:g}, at most {1 / LEAST:g}"
+        if self.temperature != 0 and not LEAST <= self.temperature <= 1 / LEAST:
+            raise InputError(f"temperature = {self.temperature}: must be 0 (greedy), or {bounds}")
         if self.top_k < 0:
             raise InputError(f"top_k = {self.top_k}: must be 0 (off) or positive")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p = {self.top_p}: must be in (0, 1]; 1 is off")
         if not LEAST <= self.repetition_penalty <= 1 / LEAST:
-            bounds = f"at least {LEAST:g}, at most {1 / LEAST:g}"
             raise InputError(f"repetition_penalty = {self.repetition_penalty}: must be {bounds}; 1 is off")
 
     @property

@@ -183,32 +183,57 @@ def test_the_first_in_the_queue_holds_back_what_would_fit() -> None:
     assert ends == [running, long, short]
 
 
-def test_a_failing_step_ends_what_ran_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_that_fails_alone_ends_its_request_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = decoder_of(max_rows=1)
     first, second = (decoder.submit(prompt, NEW, sequence=number) for number, prompt in enumerate(PROMPTS[:2]))
     with monkeypatch.context() as broken:
         broken.setattr(batching, "speculate", raising(torch.OutOfMemoryError))
-        with pytest.raises(torch.OutOfMemoryError):
-            decoder.step()
-    assert (first.finish, decoder.running, decoder.tokens_in_use) == ("cancelled", 0, 0)
+        assert [(news.request, news.tokens, news.finish) for news in decoder.step()] == [
+            (first, first.tokens, "failed")
+        ]
+    assert isinstance(first.error, torch.OutOfMemoryError)
+    assert (decoder.running, decoder.tokens_in_use) == (0, 0)
     finish(decoder)
     assert second.tokens == alone("plain", 1, 0)
 
 
-def test_a_step_that_fails_while_it_drops_rows_ends_what_ran_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "sampling"), [("eagle2", 2), ("eagle2 and ngrams", 1), ("budget", 1)])
+def test_an_error_of_one_request_costs_no_other_its_text(
+    name: str, sampling: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder, played = decoder_of(name), BatchDecoder._play
+    requests = [decoder.submit(prompt, NEW, SAMPLINGS[sampling], number) for number, prompt in enumerate(PROMPTS[:3])]
+    later = decoder.submit(PROMPTS[3], NEW, SAMPLINGS[sampling], 3)
+
+    def fail(self: BatchDecoder, arrived: list) -> None:
+        played(self, arrived)
+        if len(requests[1].tokens) > 2 and requests[1] in self._requests:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(BatchDecoder, "_play", fail)
+    news = [each for step in finish(decoder) for each in step]
+    assert [request.finish for request in (*requests, later)] == ["length", "failed", "length", "length"]
+    assert isinstance(requests[1].error, ZeroDivisionError)
+    for request, text in zip((*requests, later), (alone(name, number, sampling) for number in range(4)), strict=True):
+        said = [token for each in news if each.request is request for token in each.tokens]
+        assert said == request.tokens == text[: len(said)], "each token is told once"
+        assert len(said) == NEW or request is requests[1]
+    assert (decoder.running, decoder.waiting) == (0, 0)
+
+
+def test_rows_go_on_after_a_step_that_fails_while_it_drops_others(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = decoder_of(max_rows=2)
     gone, ran, waits = (decoder.submit(prompt, NEW, sequence=number) for number, prompt in enumerate(PROMPTS[:3]))
     decoder.step()
     decoder.cancel(gone)
     with monkeypatch.context() as broken:
         broken.setattr(TargetVerifier, "select", raising(torch.OutOfMemoryError))
-        with pytest.raises(torch.OutOfMemoryError):
-            decoder.step()
-    assert (gone.finish, ran.finish, waits.finish) == ("cancelled", "cancelled", None)
-    assert (decoder.running, decoder.waiting, decoder.tokens_in_use) == (0, 1, 0)
+        decoder.step()
+    assert isinstance(decoder.failure, torch.OutOfMemoryError)
+    assert (gone.finish, ran.finish, waits.finish) == ("cancelled", None, None)
     finish(decoder)
-    assert waits.tokens == alone("plain", 2, 0)
-    assert (decoder.running, decoder.waiting) == (0, 0)
+    assert (ran.tokens, waits.tokens) == (alone("plain", 1, 0), alone("plain", 2, 0))
+    assert (decoder.running, decoder.waiting, decoder.tokens_in_use) == (0, 0, 0)
 
 
 def raising(error: type[Exception]) -> Callable:

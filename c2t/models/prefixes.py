@@ -1,5 +1,7 @@
 """Beginnings of prompts, kept for those that begin alike: a system prompt, the turns of a conversation so far."""
 
+from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,13 +28,6 @@ class Beginning(NamedTuple):
         return sum(part.numel() * part.element_size() for part in (*self.caches, self.features))
 
 
-class Kept(NamedTuple):
-    """A prompt and what was computed of it."""
-
-    ids: Int[np.ndarray, " t"]
-    computed: Beginning
-
-
 LIMIT = 256 * 2**20  # bytes, of a conversation or a server of which nobody says more
 
 
@@ -44,47 +39,63 @@ class Prefixes:
     """
 
     def __init__(self, limit: int = LIMIT):
-        self.limit, self.reused = limit, 0
-        self._kept: list[Kept] = []  # the one that was used last is the last
+        self.limit, self.reused, self.size = limit, 0, 0  # size: bytes that are in use
+        self._kept: OrderedDict[bytes, Beginning] = OrderedDict()  # by `ordered` ids; used last, last
+        self._sorted: list[bytes] = []  # the same keys in order
 
     def longest(self, prompt: Sequence[int]) -> Beginning | None:
         """Return the longest known beginning of a prompt, without its last token, whose logits are wanted; None where
         nothing is known."""
-        prompt = np.asarray(prompt)
-        shared = [common(kept.ids, prompt[:-1]) for kept in self._kept]
-        if not max(shared, default=0):
+        wanted = ordered(prompt[:-1])
+        shared, best = max(((common(each, wanted), each) for each in self._neighbours(wanted)), default=(0, b""))
+        if not shared:
             return None
-        best = int(np.argmax(shared))
-        kept = self._kept.pop(best)
-        self._kept.append(kept)
-        self.reused += shared[best]
-        return kept.computed.first(shared[best])
+        self._kept.move_to_end(best)
+        self.reused += shared
+        return self._kept[best].first(shared)
 
     def keep(self, prompt: Sequence[int], computed: Beginning) -> None:
-        """Keep a prompt, in the place of those that it begins with, unless another one begins with it; those that were
-        not used for longest go."""
-        ids = np.asarray(prompt)
-        if computed.size > self.limit or any(common(kept.ids, ids) == len(ids) for kept in self._kept):
+        """Keep a prompt, in the place of the one that it begins with, unless another one begins with it; those that
+        were not used for longest go."""
+        key = ordered(prompt)
+        beside = self._neighbours(key)
+        if computed.size > self.limit or any(each.startswith(key) for each in beside):
             return
-        self._kept = [kept for kept in self._kept if common(kept.ids, ids) < len(kept.ids)]
-        self._kept.append(Kept(ids, Beginning([part.clone() for part in computed.caches], computed.features.clone())))
+        for each in beside:
+            if key.startswith(each):  # at most one: none of those that are kept begins with another
+                self._forget(each)
+        insort(self._sorted, key)
+        self._kept[key] = Beginning([part.clone() for part in computed.caches], computed.features.clone())
+        self.size += self._kept[key].size
         while self.size > self.limit:
-            del self._kept[0]
+            self._forget(next(iter(self._kept)))
 
     def clear(self) -> None:
         """Forget all prompts."""
         self._kept.clear()
+        self._sorted.clear()
+        self.size = 0
 
-    @property
-    def size(self) -> int:
-        """Bytes that are in use."""
-        return sum(kept.computed.size for kept in self._kept)
+    def _neighbours(self, key: bytes) -> list[bytes]:
+        """Return the kept prompts next to this one in the order of their ids: none has more first tokens in common with
+        it, since what stands between two texts begins with all that they share."""
+        place = bisect_left(self._sorted, key)
+        return self._sorted[max(0, place - 1) : place + 1]
+
+    def _forget(self, key: bytes) -> None:
+        del self._sorted[bisect_left(self._sorted, key)]
+        self.size -= self._kept.pop(key).size
 
 
-def common(one: Int[np.ndarray, " m"], other: Int[np.ndarray, " n"]) -> int:
-    """Return how many first tokens two texts have in common."""
-    length = min(len(one), len(other))
-    differ = np.flatnonzero(one[:length] != other[:length])
+def ordered(ids: Sequence[int]) -> bytes:
+    """Return token ids as bytes that are ordered, and begin alike, as the ids do."""
+    return np.asarray(ids, dtype=">u4").tobytes()
+
+
+def common(one: bytes, other: bytes) -> int:
+    """Return how many first tokens two `ordered` texts have in common."""
+    length = min(len(one), len(other)) // 4
+    differ = np.flatnonzero(np.frombuffer(one, ">u4", length) != np.frombuffer(other, ">u4", length))
     return int(differ[0]) if len(differ) else length
 
 

@@ -69,6 +69,6 @@ def path_key(tree: Tree, slots: Int[Tensor, "B F"], key: Int[Tensor, " B"]) -> I
 
 def check_temperature(policy) -> None:
     """Raise InputError unless the draft's temperature is positive."""
-    if not LEAST <= policy.temperature < float("inf"):
+    if not LEAST <= policy.temperature <= 1 / LEAST:
         name = type(policy).__name__
-        raise InputError(f"{name}: draft temperature = {policy.temperature} must be at least {LEAST:g} and finite")
+        raise InputError(f"{name}: draft temperature = {policy.temperature} must be from {LEAST:g} to {1 / LEAST:g}")

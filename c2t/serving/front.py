@@ -40,7 +40,7 @@ class Watch:
 class AsyncFront:
     """Decodes requests of any number of asyncio tasks as they come and go, on a thread of its own.
 
-    An error inside of a round costs the requests that were running, whose clients hear of it, and no other.
+    An error inside of a round costs the request whose round alone raises it, whose client hears of it, and no other.
     """
 
     def __init__(self, decoder: BatchDecoder, watch: Watch = Watch()):
@@ -98,6 +98,8 @@ class AsyncFront:
                 except Exception as error:  # noqa: BLE001 - whatever it is, clients hear of it, and the server goes on
                     self._lose(error)
                     continue
+                if self.decoder.failure:
+                    LOG.error("a round failed", exc_info=self.decoder.failure)
                 self.watch.played(news, self.decoder.last, time.perf_counter() - start)
                 for one in news:
                     self._deliver(one)
@@ -137,28 +139,32 @@ class AsyncFront:
                 del self.clients[news.request]
         if client is None:
             return
-        if not client.begun:
+        if news.tokens and not client.begun:
             client.begun = True
             self.watch.began(time.monotonic() - client.since)
         if news.finish:
             self.watch.ended(news.finish)
-        client.tell(news)
+        client.tell(failed(news.request.error) if news.finish == "failed" else news)
 
     def _lose(self, error: Exception) -> None:
-        """Tell those whose requests a failed step has ended; if none, all of them, for it would fail again."""
+        """Tell everybody of an error that is no request's own: the next step would fail as well."""
         LOG.error("decoding failed", exc_info=error)
         if not self.clients:  # a step for nobody fails: so would every other one
             raise error
-        what = plain(f"{type(error).__name__}: {one_line(error)}")
         with self.changed:
-            lost = [request for request in self.clients if request.finish] or list(self.clients)
-            self._give_up(lost, Failed(f"decoding failed ({what}); the request is lost, send it again"))
+            self._give_up(list(self.clients), failed(error))
 
     def _give_up(self, requests: Sequence[Request], reason: Exception) -> None:
         for request in requests:
             self.decoder.cancel(request)
             self.watch.ended("failed")
             self.clients.pop(request).tell(reason)
+
+
+def failed(error: Exception) -> Failed:
+    """Return what a client hears of an error of decoding."""
+    what = plain(f"{type(error).__name__}: {one_line(error)}")
+    return Failed(f"decoding failed ({what}); the request is lost, send it again")
 
 
 class _Client:

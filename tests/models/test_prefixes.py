@@ -1,7 +1,11 @@
 """Prompts that begin like others: the same bits, for less."""
 
+from itertools import takewhile
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from c2t.batching import BatchDecoder
@@ -162,3 +166,19 @@ def test_requests_that_share_a_beginning_have_the_texts_that_they_have_alone(tem
     pair.target.prefixes = Prefixes()
     assert texts() == before
     assert pair.target.prefixes.reused > len(turns[1]), "the third turn begins as the second, which ran with the first"
+
+
+def shared(one: list[int], other: list[int]) -> int:
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))])
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=30))
+def test_what_is_found_is_the_longest_that_any_prompt_has(prompts: list[list[int]]) -> None:
+    kept = Prefixes()
+    for number, prompt in enumerate(prompts):
+        wanted = max((shared(each, prompt[:-1]) for each in prompts[:number]), default=0)
+        found = kept.longest(prompt)
+        assert (len(found.features) if found else 0) == wanted
+        kept.keep(prompt, beginning(len(prompt)))
+    longest = {tuple(p) for p in prompts if not any(q[: len(p)] == p and len(q) > len(p) for q in prompts)}
+    assert kept.size == 16 * sum(map(len, longest)), "each that no other one begins with"

@@ -86,7 +86,7 @@ def test_describe_is_read_back(name: str) -> None:
         ("entropy:leaf_above=nan", "leaf_above = nan must be an entropy"),
         ("sequoia:acceptance=nan", "acceptance rates by rank must be at least 0"),
         ("sequoia:acceptance=0.5x0.2,N=1", "N = 1 must be at least 2"),
-        ("dyspec:temperature=1e-320", "draft temperature = 1e-320 must be at least 0.0001"),
+        ("dyspec:temperature=1e-320", "draft temperature = 1e-320 must be from 0.0001 to 10000"),
     ],
 )
 def test_wrong_settings_say_what_would_be_right(text: str, message: str) -> None:

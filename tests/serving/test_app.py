@@ -118,6 +118,8 @@ REFUSED = [
     ({"extra_body": {"response_format": {"type": "json_object"}}}, "response_format"),
     ({"extra_body": {"top_k": 5}}, "top_k"),
     ({"temperature": -1.0}, None),
+    ({"temperature": 1e39}, None),  # infinite in float32
+    ({"temperature": 1e-39}, None),
     ({"top_p": 0.0}, None),
     ({"max_tokens": 0}, None),
     ({"extra_body": {"max_tokens": "many"}}, "max_tokens"),

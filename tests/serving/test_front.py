@@ -18,10 +18,10 @@ from c2t.serving.front import Answer, AsyncFront, Ending, Failed, Watch
 
 
 class Script(BatchDecoder):
-    """A decoder of two rows whose texts count from 1; a prompt of 13 makes it fail once it runs, one of 14 before."""
+    """A decoder of two rows whose texts count from 1; a prompt of 13 fails once it runs, one of 14 makes all fail."""
 
     def __init__(self):
-        self.last = None
+        self.last = self.failure = None
         self.requests: list[Request] = []
         self.gate = threading.Semaphore(0)  # steps that may be played
         self.steps = 0
@@ -53,11 +53,13 @@ class Script(BatchDecoder):
         news = []
         if any(request.prompt == [14] for request in self.requests):
             raise MemoryError
-        if any(request.prompt == [13] for request in self.requests[:2]):
-            for request in self.requests[:2]:
-                self.cancel(request)
-            raise RuntimeError("no luck\nwith 13")
+        self.failure = None
         for request in self.requests[:2]:
+            if request.prompt == [13]:
+                request.finish, request.error = "failed", RuntimeError("no luck\nwith 13")
+                self.failure = request.error
+                news.append(News(request, [], request.finish))
+                continue
             request.tokens.append(len(request.tokens) + 1)
             request.finish = "length" if len(request.tokens) == request.max_new_tokens else None
             news.append(News(request, request.tokens[-1:], request.finish))
@@ -161,21 +163,17 @@ def test_who_goes_away_frees_the_row_before_the_next_round(how: str) -> None:
     assert run(play).heard.outcomes == ["cancelled"] * (4 if how == "drop" else 3), "the play's end drops `waits` too"
 
 
-def test_an_error_costs_the_requests_that_ran(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_costs_the_request_that_raises_it(caplog: pytest.LogCaptureFixture) -> None:
     async def play(stage: Stage) -> None:
-        ran, waited = [stage.submit(7, 5), stage.submit(13, 5)], stage.submit(8, 2)
-        stage.play(1)
-        for answer in ran:
-            with pytest.raises(
-                Failed, match=r"^decoding failed \(RuntimeError: no luck\); the request is lost, send it"
-            ):
-                await all_of(answer)
-        stage.play(2)
-        assert await all_of(waited) == [1, 2]
+        ran, lost, waited = stage.submit(7, 2), stage.submit(13, 5), stage.submit(8, 2)
+        stage.play(4)
+        with pytest.raises(Failed, match=r"^decoding failed \(RuntimeError: no luck\); the request is lost, send it"):
+            await all_of(lost)
+        assert await all_of(ran) == await all_of(waited) == [1, 2]
         assert stage.front.alive
 
     with caplog.at_level(logging.ERROR):
-        assert run(play).heard.outcomes == ["failed"] * 2 + ["length"]
+        assert sorted(run(play).heard.outcomes) == ["failed", "length", "length"]
     [record] = caplog.records
     assert record.exc_info, "the log has the traceback"
 
