@@ -169,6 +169,10 @@ class BatchDecoder:
             self._queue.append(request)
         return request
 
+    def room(self, prompt: int) -> int:
+        """Return how many new tokens a prompt of so many tokens may have at most; 0 or less where it has no room."""
+        return min(self.pair.target.max_positions, self.max_tokens - self.policy.levels) - prompt
+
     def cancel(self, request: Request) -> None:
         """End a request, whose row is free before the next round; its tokens so far stay. One that has ended stays as
         it is."""

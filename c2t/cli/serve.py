@@ -45,15 +45,20 @@ def serve(
     Requests come and go while others are being decoded; each gets the text that it would get alone.
     """
     from c2t.serving import server as serving  # noqa: PLC0415 - needs an extra
+    from c2t.serving.loading import answering  # noqa: PLC0415 - stands beside it
 
-    listener = serving.listen(host, port)  # before the models are loaded, which takes a while
-    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
-    spec = policy or shared.of_a_server(loaded, classifier)
-    rates = acceptance.lookup(loaded, 0.0, None)
-    (chosen,) = shared.policies(loaded, classifier, [spec], rates, shared.costs(loaded))
-    loaded.target.prefixes = Prefixes(prefix_memory * 2**20)
-    decoder = SpeculativeDecoder(loaded, chosen)
-    decoder.warm_up()
+    listener = serving.listen(host, port)
+    with answering(listener):  # for loading takes a while
+        terminal.say("loading the models; until they are there, every request is answered with 503", error=True)
+        loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+        spec = policy or shared.of_a_server(loaded, classifier)
+        terminal.say(f"{loaded.name} is loaded; preparing {spec}", error=True)
+        rates = acceptance.lookup(loaded, 0.0, None)
+        (chosen,) = shared.policies(loaded, classifier, [spec], rates, shared.costs(loaded))
+        loaded.target.prefixes = Prefixes(prefix_memory * 2**20)
+        decoder = SpeculativeDecoder(loaded, chosen)
+        terminal.say("a first text, which compiles and packs what is not yet", error=True)
+        decoder.warm_up()
     limits = {"max_rows": max_rows, "max_tokens": max_tokens, "max_waiting": max_waiting}
     server = serving.Server(decoder, listener, **limits)
     serving.log_to_stderr()

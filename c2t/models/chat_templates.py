@@ -29,43 +29,43 @@ def conversation(
     template: "" is plain text (each answer follows its turn, the next turn starts a new line); "vicuna" and "llama2"
     are written as EAGLE's evaluation scripts write them; anything else is the tokenizer's own chat template ("llama3"
     with Meta's system text). now: the time (ISO 8601) for a template that writes the date, by default that of the
-    clock. Raises InputError for a turn that `check_text` refuses, and for a template that makes no
-    text of it.
+    clock. Raises InputError as `check_turns` does, and for a template that makes no text of it.
     """
     assert len(turns) == len(answers) + 1, "every turn but the last one has an answer"
-    for turn in turns:
-        check_text(turn)
+    check_turns(turns)
     if template == "":
         return token_ids(tokenizer, "\n".join([*(t + a for t, a in zip(turns, answers, strict=False)), turns[-1]]))
     if template == "vicuna":
         return token_ids(tokenizer, _vicuna(turns, answers))
     if template == "llama2":
         return token_ids(tokenizer, _llama2(turns, answers))
-    system = [{"role": "system", "content": LLAMA_SYSTEM}] if template == "llama3" else []
     said = [
         message
         for turn, answer in zip(turns, [*answers, ""], strict=True)
         for message in ({"role": "user", "content": turn}, {"role": "assistant", "content": answer})
     ]
-    return _own(tokenizer, [*system, *said[:-1]], now)
+    return _own(tokenizer, [*_system(template), *said[:-1]], now)
 
 
 def dialogue(tokenizer: Any, template: str, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Return the token ids of messages with role and content, up to the place where the answer to the last one starts.
 
-    template: as in `conversation`, but not "". A system message takes the place of the template's own. Raises
-    InputError for messages that the template does not take, and for contents that `check_text` refuses.
+    template: as in `conversation`, but not "". A system message takes the place of the template's own, which says in
+    which order roles may come. Raises InputError for messages that it does not take, and as `check_turns` does.
     """
-    roles = [message["role"] for message in messages]
-    if "system" not in roles or template in ("vicuna", "llama2"):
+    roles, texts = [message["role"] for message in messages], [message["content"] for message in messages]
+    if template in ("vicuna", "llama2"):
         if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
             only = "; this one has its own system text" if "system" in roles else ""
             raise InputError(f"messages: {', '.join(roles)}: the template takes user, assistant, user, ...{only}")
-        texts = [message["content"] for message in messages]
         return conversation(tokenizer, template, texts[::2], texts[1::2])
-    for message in messages:
-        check_text(message["content"])
-    return _own(tokenizer, messages)
+    check_turns(texts)
+    return _own(tokenizer, [*([] if "system" in roles else _system(template)), *messages])
+
+
+def _system(template: str) -> list[dict[str, str]]:
+    """Return the system message that a template has where nobody gives one."""
+    return [{"role": "system", "content": LLAMA_SYSTEM}] if template == "llama3" else []
 
 
 def _own(tokenizer: Any, messages: Sequence[Mapping[str, str]], now: str | None = None) -> list[int]:
@@ -100,6 +100,14 @@ def encodable(text: str) -> bool:
     """Return True if a string can be encoded as UTF-8: JSON's escapes, and arguments that are not UTF-8, can leave half
     of a surrogate pair in it."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def check_turns(turns: Sequence[str]) -> None:
+    """Raise InputError for turns that `check_text` refuses; one is empty only if others are not."""
+    for turn in turns:
+        check_text(turn or " ")
+    if not any(turns):
+        check_text("")
 
 
 def check_text(text: str) -> None:

@@ -7,12 +7,12 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,6 +23,7 @@ from c2t.errors import InputError, plain
 from c2t.models.chat_templates import dialogue
 from c2t.serving.fields import ChatCompletion, Completion, Fields
 from c2t.serving.front import LOG, Answer, AsyncFront, Ending, Failed
+from c2t.serving.lengths import characters_of_a_token
 from c2t.serving.metrics import Metrics
 from c2t.serving.text import Text
 
@@ -82,6 +83,9 @@ class _Api:
     def __init__(self, decoder: SpeculativeDecoder, front: AsyncFront, metrics: Metrics):
         self.decoder, self.front, self.metrics = decoder, front, metrics
         self.pair, self.name, self.since = decoder.pair, decoder.pair.name, int(time.time())
+        self.room = min(self.pair.target.max_positions, front.decoder.max_tokens)  # no request may have more tokens
+        self.of_a_token = characters_of_a_token(self.pair.tokenizer)
+        self.encoding = CapacityLimiter(2)  # prompts that are read at once: a long one takes a core for a second
 
     def app(self) -> FastAPI:
         # Its pages of documentation would load scripts from elsewhere.
@@ -99,7 +103,9 @@ class _Api:
     async def complete(self, fields: Completion, request: Request) -> Response:
         """Continue a text, or token ids."""
         self.check(fields)
-        [ids] = await run_in_threadpool(self.decoder.encode, [fields.prompt], False)
+        if isinstance(fields.prompt, str):
+            self.check_fits(fields.prompt)
+        [ids] = await to_thread.run_sync(self.decoder.encode, [fields.prompt], False, limiter=self.encoding)
         return await self.answer(request, fields, ids, COMPLETION, COMPLETIONS)
 
     async def chat(self, fields: ChatCompletion, request: Request) -> Response:
@@ -108,7 +114,8 @@ class _Api:
         if not self.pair.template:
             raise Refusal(f"the pair {self.name} has no chat template: use /v1/completions", "messages")
         said = [message.plain() for message in fields.messages]
-        ids = await run_in_threadpool(dialogue, self.pair.tokenizer, self.pair.template, said)
+        self.check_fits(*(message["content"] for message in said))
+        ids = await to_thread.run_sync(dialogue, self.pair.tokenizer, self.pair.template, said, limiter=self.encoding)
         return await self.answer(request, fields, ids, CHAT, CHATS)
 
     async def models(self) -> dict[str, Any]:
@@ -133,13 +140,20 @@ class _Api:
         for name in fields.refused():
             raise Refusal(f"{name} is not served, and would change the text: leave it out", name, "unsupported_value")
 
+    def check_fits(self, *texts: str) -> None:
+        """Raise Refusal for texts of so many characters that no request has room for their tokens."""
+        characters = sum(map(len, texts))
+        if self.of_a_token and characters > self.room * self.of_a_token:
+            least = -(-characters // self.of_a_token)
+            raise Refusal(f"{characters:,} characters are {least:,} tokens or more, the limit is {self.room:,}")
+
     async def answer(
         self, request: Request, fields: Fields, ids: list[int], usual: int, wording: Wording
     ) -> JSONResponse | StreamingResponse:
         """Submit the request and return its answer, or the stream of it."""
         new = fields.new_tokens
         if new is None:
-            new = max(1, min(usual, self.pair.target.max_positions - len(ids)))
+            new = max(1, min(usual, self.front.decoder.room(len(ids))))
         answer = self.front.generate(ids, new, fields.sampling())
         self.metrics.prompt_tokens.inc(len(ids))
         writing = Writing(answer, Text(self.pair.tokenizer, fields.stops()), len(ids))

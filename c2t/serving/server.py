@@ -3,8 +3,13 @@
 import errno
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -14,6 +19,7 @@ from c2t.batching import BatchDecoder
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError, one_line
 from c2t.serving.app import make_app
+from c2t.serving.connections import HALVES, Connection
 from c2t.serving.front import LOG, AsyncFront
 from c2t.serving.metrics import Metrics
 
@@ -25,7 +31,8 @@ OTHERS = 64  # connections beyond those of requests that run or wait: health, me
 class Server(uvicorn.Server):
     """An OpenAI-compatible server of one pair and policy.
 
-    listener: see `listen`. limits: those of `BatchDecoder`. `run` serves until SIGINT or SIGTERM, or until `stop`.
+    listener: see `listen`. limits: those of `BatchDecoder`. `run` serves until SIGINT, SIGTERM or SIGHUP, or until
+    `stop`.
     """
 
     def __init__(self, decoder: SpeculativeDecoder, listener: socket.socket, **limits: int):
@@ -40,14 +47,14 @@ class Server(uvicorn.Server):
             app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*HERE, "[::1]"], www_redirect=False)
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=partial(Connection, {}),
             ws="none",
             loop="asyncio",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=self.front.decoder.max_rows + self.front.decoder.max_waiting + OTHERS,
+            limit_concurrency=self.front.decoder.max_rows + self.front.decoder.max_waiting + OTHERS + HALVES,
             timeout_graceful_shutdown=int(GRACE) + 5,
         )
         super().__init__(config)
@@ -63,6 +70,21 @@ class Server(uvicorn.Server):
         """End the server, from any thread: running requests get GRACE seconds, new ones are refused."""
         self.front.close(GRACE)
         self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Hear SIGHUP as uvicorn hears the others, unless it is ignored, as nohup wants it."""
+        hangup = getattr(signal, "SIGHUP", None)  # Windows lacks it
+        heard = hangup and threading.current_thread() is threading.main_thread()
+        with super().capture_signals():
+            if not heard or signal.getsignal(hangup) == signal.SIG_IGN:
+                yield
+                return
+            before = signal.signal(hangup, self.handle_exit)
+            try:
+                yield
+            finally:
+                signal.signal(hangup, before)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Hear the first signal as `stop`; a second one ends the running requests before the next round."""

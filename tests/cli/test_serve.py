@@ -51,8 +51,9 @@ def test_the_default_policy_is_a_budget_where_costs_can_be_measured(
 def test_what_cannot_be_is_one_line(home: Path, options: list[str], said: str) -> None:
     done = CliRunner().invoke(app, [*SIMPLE, *options])
     assert (done.exit_code, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    *progress, last = done.stderr.splitlines()
+    assert said in last
+    assert [line.split(";")[0] for line in progress] == ["loading the models", "tiny is loaded"][: len(progress)]
 
 
 def test_a_taken_port_is_said_before_anything_is_loaded() -> None:
@@ -66,7 +67,8 @@ def test_a_taken_port_is_said_before_anything_is_loaded() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard")
-def test_serves_until_ctrl_c_which_lets_running_requests_end(home: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_serves_until_a_signal_which_lets_running_requests_end(home: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "c2t", *SIMPLE, "--port", "0", "--host", EVERYWHERE]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "C2T_HOME": str(home)}
     with subprocess.Popen(
@@ -81,13 +83,16 @@ def test_serves_until_ctrl_c_which_lets_running_requests_end(home: Path) -> None
             with httpx.stream("POST", address, json=asked, timeout=60) as answer:  # a busy machine is slow
                 lines = answer.iter_lines()
                 assert next(lines).startswith("data: {")
-                running.send_signal(signal.SIGINT)
+                running.send_signal(number)
                 assert list(lines)[-2:] == ["data: [DONE]", ""]
-            assert running.wait(30) == 128 + signal.SIGINT
+            assert running.wait(30) == 128 + number
         finally:
             running.kill()  # or a test that fails would wait for it
-        warned, refused, stopping, stopped = running.stderr.read().splitlines()
+        loading, loaded, packs, warned, refused, stopping, stopped = running.stderr.read().splitlines()
+    assert loading == "loading the models; until they are there, every request is answered with 503"
+    assert loaded == "tiny is loaded; preparing chain:length=3"
+    assert packs == "a first text, which compiles and packs what is not yet"
     assert warned == f"{EVERYWHERE}: whoever reaches this address can use it, without a password"
     assert refused.endswith(" 400 /v1/completions: n is not served, and would change the text: leave it out")
     assert stopping.endswith("stopping: running requests (1) get 10 s to end; Ctrl-C again ends them now")
-    assert stopped == "c2t: stopped by SIGINT: the server is down, and no request is left"
+    assert stopped == f"c2t: stopped by {number.name}: the server is down, and no request is left"

@@ -54,15 +54,26 @@ def test_a_fixed_system_text_is_not_given_up_silently(tokenizer, template: str, 
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (["user: a", "user: b"], "the template takes user, assistant, user"),
-        (["user: a", "assistant: b"], "the template takes user, assistant, user"),
         (["assistant: a", "system: b"], "no first turn"),
-        (["system: ", "user: a"], "an empty prompt"),
+        (["assistant: a"], "no first turn"),
+        (["system: ", "user: "], "an empty prompt"),
+        (["user: "], "an empty prompt"),
     ],
 )
 def test_what_the_template_does_not_take_is_one_line(tokenizer, said: list[str], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         dialogue(tokenizer, "chat", messages(*said))
+
+
+@pytest.mark.parametrize(
+    "said", [["user: a", "assistant: ", "user: b"], ["user: a", "user: b"], ["user: a", "assistant: b"], ["user: a"]]
+)
+def test_with_a_system_message_turns_are_taken_as_without(tokenizer, said: list[str]) -> None:
+    """Their order is the template's matter, and an empty turn, such as one that was interrupted, is a turn."""
+    text = tokenizer.decode(dialogue(tokenizer, "chat", messages(*said)))
+    assert text == "".join(f"{turn};" for turn in said)
+    for system in ("system: You are", "system: "):
+        assert tokenizer.decode(dialogue(tokenizer, "chat", messages(system, *said))) == f"{system};{text}"
 
 
 def asked(template: str, content: str = "a") -> dict:

@@ -327,6 +327,21 @@ def test_chat(tiny: Pair) -> None:
                 ai.chat.completions.create(**fields | {"messages": [wrong]})
 
 
+def test_who_names_no_number_gets_the_room_that_is_left(tiny: Pair) -> None:
+    pair = replace(tiny, template="chat", tokenizer=deepcopy(tiny.tokenizer))
+    pair.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    with serving(SpeculativeDecoder(pair, Eagle2(K=3, levels=3, N=8)), max_tokens=40) as server:
+        ai = client(server)
+        fields: dict[str, Any] = {"model": "tiny", "temperature": 0, "messages": [{"role": "user", "content": PROMPT}]}
+        usage = ai.chat.completions.create(**fields).usage
+        assert usage.total_tokens == 40 - 3, "the last tree has three levels"
+        assert ai.completions.create(model="tiny", prompt=PROMPT * 3, temperature=0).usage.total_tokens <= 37
+        with pytest.raises(openai.BadRequestError, match="the limit is 40"):
+            ai.completions.create(model="tiny", prompt=PROMPT * 10)
+        with pytest.raises(openai.BadRequestError, match=r"characters are [0-9,]+ tokens or more, the limit is 40"):
+            ai.completions.create(model="tiny", prompt="a " * 10_000)
+
+
 @pytest.mark.parametrize("roles", [("user",), ("system", "user")])
 def test_what_a_chat_template_raises_is_a_refusal(tiny: Pair, roles: tuple[str, ...]) -> None:
     pair = replace(tiny, template="chat", tokenizer=deepcopy(tiny.tokenizer))

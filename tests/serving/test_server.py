@@ -4,6 +4,7 @@ import re
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Thread
 
 import httpx
@@ -14,7 +15,9 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
 from c2t.models.pairs import Pair, load_pair
 from c2t.policies import Budget, Eagle2, Plain
+from c2t.serving import connections
 from c2t.serving import server as serving
+from c2t.serving.loading import answering
 from tests.every_policy import toy_costs
 from tests.serving.served import client, metrics, until
 from tests.serving.served import serving as served
@@ -78,6 +81,36 @@ def test_names_are_checked_on_loopback_only(tiny: Pair) -> None:
         server.socket.close()
         server.front.close()
         server.front.thread.join(10)
+
+
+def test_requests_that_do_not_arrive_keep_nobody_out(tiny: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HALVES", 5)
+    monkeypatch.setattr(connections, "SECONDS", 0.5)
+    with served(SpeculativeDecoder(tiny, Plain()), max_rows=1, max_waiting=1) as server:
+        halves = [socket.create_connection(server.socket.getsockname()) for _ in range(20)]
+        for half in halves:
+            half.settimeout(20)
+            half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX: y\r\n")
+        assert httpx.get(f"{server.address}/health").status_code == 200
+        with httpx.Client() as kept:  # one that asks again on its connection is no such request
+            assert [kept.get(f"{server.address}/health").status_code for _ in range(3)] == [200] * 3
+        for half in halves:
+            with half, suppress(ConnectionResetError):
+                assert half.recv(100) == b"", "it was ended"
+
+
+def test_before_the_models_are_there_every_answer_is_503() -> None:
+    with serving.listen() as listener:
+        address = "http://{}:{}".format(*listener.getsockname())
+        with answering(listener), ThreadPoolExecutor(3) as pool:
+            ways = [("GET", "/health"), ("POST", "/v1/completions"), ("GET", "/metrics")]
+            found = list(pool.map(lambda way: httpx.request(way[0], address + way[1], json=FIELDS), ways))
+            assert [each.status_code for each in found] == [503] * 3
+            assert found[0].json() == {"status": "loading"}
+            assert found[1].json()["error"]["type"] == "server_error"
+            assert found[1].headers["Retry-After"] == "1"
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(address, timeout=0.2)  # which waits for whoever listens next
 
 
 def has_ipv6() -> bool:

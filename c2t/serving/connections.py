@@ -1,0 +1,50 @@
+"""Connections: requests must arrive whole within a time, and those that do not keep nobody else out."""
+
+from asyncio import TimerHandle, Transport
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+SECONDS = 20.0  # that a request may take to arrive
+HALVES = 256  # connections at most whose request has not arrived
+
+
+class Connection(H11Protocol):
+    """One connection of uvicorn's. arriving: those of the server whose next request is not here yet, oldest first,
+    with the end of their time; a further one than HALVES ends the oldest."""
+
+    def __init__(self, arriving: dict["Connection", TimerHandle], **settings: Any):
+        super().__init__(**settings)
+        self.arriving = arriving
+
+    def connection_made(self, transport: Transport) -> None:
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; a request that is whole waits no more."""
+        super().data_received(data)
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self._wait()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self in self.arriving:
+            return
+        if len(self.arriving) >= HALVES:
+            oldest = next(iter(self.arriving))
+            oldest._stop_waiting()
+            oldest.transport.close()
+        self.arriving[self] = self.loop.call_later(SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if timer := self.arriving.pop(self, None):
+            timer.cancel()

@@ -1,0 +1,32 @@
+"""How many tokens a text has at least, by its characters alone: what cannot fit is refused before it is read."""
+
+import json
+
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerBase
+
+SPLITS = ("Split", "Digits")  # steps that cut a text and keep all of it
+ALPHABET = set(ByteLevel.alphabet())
+
+
+def characters_of_a_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return how many characters of a text one token stands for at most; None where that is not certain.
+
+    Certain is byte-level BPE: each token is some of the text's bytes, all of which are in some token. A normaliser may
+    make a text shorter, an added token may take the white space beside it, an unknown one whatever is unknown.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    made = json.loads(backend.to_str())
+    steps = made["pre_tokenizer"] or {}
+    steps = steps.get("pretokenizers", [steps])
+    kinds = {step.get("type") for step in steps}
+    if made["model"]["type"] != "BPE" or "ByteLevel" not in kinds or not kinds <= {"ByteLevel", *SPLITS}:
+        return None
+    if made["normalizer"] or made["truncation"] or any(step.get("behavior") == "Removed" for step in steps):
+        return None
+    vocabulary = tokenizer.get_vocab()
+    if any(token["lstrip"] or token["rstrip"] for token in made["added_tokens"]) or ALPHABET - vocabulary.keys():
+        return None
+    return max(map(len, vocabulary))  # a character of such a token is a byte, of which one of a text has at least one
