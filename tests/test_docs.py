@@ -64,3 +64,11 @@ def test_the_bars_are_those_of_the_result_lines() -> None:
     parts = [milliseconds for one in found for milliseconds in one["parts"].values()]
     assert len(widths) == len(parts)
     assert max(widths) / sum(widths) == pytest.approx(max(parts) / sum(parts), rel=0.01)
+
+
+def test_a_site_that_is_opened_from_the_folder_can_be_searched_without_a_network() -> None:
+    """The plug-in would load a script from unpkg.com, unless one of that name is there."""
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert re.search(r"^plugins: \[search, offline\]$", settings, re.MULTILINE)
+    [script] = re.findall(r"^  polyfills: \[(.*iframe-worker.*)\]$", settings, re.MULTILINE)
+    assert (ROOT / "docs" / script).is_file()
