@@ -62,7 +62,8 @@ def shared_draft(draft: str) -> str:
         return PUBLISHED[draft].draft
     if draft.partition(NGRAMS)[0] == LOOKUP:
         return draft
-    with_c2t = checkpoints.is_name(draft) and (checkpoints.shipped() / "checkpoints" / draft / "draft").is_dir()
+    its_own = checkpoints.is_name(draft) and checkpoints.base_of(draft) == checkpoints.shipped()
+    with_c2t = its_own and (checkpoints.shipped() / "checkpoints" / draft / "draft").is_dir()
     if with_c2t or (checkpoints.HUB_ID.fullmatch(draft) and not Path(draft).exists()):
         return draft
     checkpoints.resolve(draft, "draft")  # which says what is wrong with one that is nowhere

@@ -34,10 +34,16 @@ def checkout() -> Path | None:
 
 
 def shipped() -> Path:
-    """Return the folder to read `checkpoints/` and `data/` of the embedded pairs from: $C2T_HOME, else the checkout,
-    else the data of the installed package, where nothing is ever written."""
+    """Return the folder to read `checkpoints/` and `data/` of the embedded pairs from: the checkout, else the data of
+    the installed package, where nothing is ever written."""
+    return checkout() or Path(__file__).resolve().parents[1] / "shipped"
+
+
+def base_of(name: str) -> Path:
+    """Return the folder that a pair is read from: $C2T_HOME where it has one of that name, which then is another pair
+    than the embedded one, else `shipped`."""
     home = os.environ.get(HOME)
-    return Path(home) if home else checkout() or Path(__file__).resolve().parents[1] / "shipped"
+    return Path(home) if home and (Path(home) / "checkpoints" / name).is_dir() else shipped()
 
 
 def root() -> Path:
@@ -61,20 +67,20 @@ def state() -> Path:
 
 def prompts_of(name: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
     """Return the prompt files that come with a pair; none for a pair that brings none."""
-    folder = shipped() / "data" / "prompts" / name / ("harvest" if purpose == "harvest" else "")
+    folder = base_of(name) / "data" / "prompts" / name / ("harvest" if purpose == "harvest" else "")
     return sorted(folder.glob("*.jsonl")) if name else []
 
 
-def _folders() -> tuple[Path, Path]:
-    """Return the folders of shipped checkpoints and of those made on this machine, which git ignores; names are looked
-    up in this order."""
-    return shipped() / "checkpoints", root() / "checkpoints" / "local"
+def _folders(name: str) -> tuple[Path, Path]:
+    """Return the folder of a pair, and that of what was made for it on this machine, which git ignores; parts are
+    looked up in this order."""
+    return base_of(name) / "checkpoints" / name, root() / "checkpoints" / "local" / name
 
 
 def searched() -> str:
     """Return the end of an error line that names where names were looked up; "" in a checkout."""
     if os.environ.get(HOME):
-        return f"; searched in ${HOME} = {root()}"
+        return f"; searched in ${HOME} = {root()}, and among the pairs that come with c2t"
     if checkout():
         return ""
     return f"; searched in the installed package and {root()}: set ${HOME} to a checkout, which has more drafts"
@@ -124,14 +130,15 @@ def name_of(place: str) -> str:
 
 def known(part: str) -> list[str]:
     """Return the names that `resolve` accepts for `part`."""
-    local = {path.parent.name for folder in _folders() for path in folder.glob(f"*/{part}")}
+    folders = root() / "checkpoints", root() / "checkpoints" / "local", shipped() / "checkpoints"
+    local = {name for folder in folders for path in folder.glob(f"*/{part}") if find(name := path.parent.name, part)}
     packaged = set(PACKAGED) if part == "target" else set()
     return sorted(local | packaged | (set(PUBLISHED) if part in PublishedPair._fields else set()))
 
 
 def find(name: str, part: str) -> Path | None:
     """Return the folder of a NAME's `part` on this machine, None if there is none."""
-    places = (standing(folder / name / part) for folder in _folders())
+    places = (standing(folder / part) for folder in _folders(name))
     return next((place for place in places if place.is_dir()), None)
 
 
@@ -172,7 +179,7 @@ def _resolve_name(name: str, part: str, listed: str) -> Path | str:
         return _of_files(folder)
     if name in PUBLISHED and part in ("target", "draft"):
         return getattr(PUBLISHED[name], part)
-    if part == CLASSIFIER and (name in PUBLISHED or any((folder / name).is_dir() for folder in _folders())):
+    if part == CLASSIFIER and (name in PUBLISHED or any(folder.is_dir() for folder in _folders(name))):
         raise InputError(f"{name} has no classifier yet; make it with: {recipe(name)}")
     folder = f"; the folder of that name is ./{name}" * Path(name).is_dir()
     raise InputError(f"no {part} is called {name!r}; known: {listed}{searched()}{folder}")

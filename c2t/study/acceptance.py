@@ -77,7 +77,7 @@ def lookup(
 
     def stored(draft_temperature: float) -> tuple[float, ...]:
         wanted = key(pair, temperature, draft_temperature, rule or "residual", top_p)
-        for path in (local_file(pair.name), checkpoints.shipped() / "checkpoints" / pair.name / FILE):
+        for path in (local_file(pair.name), checkpoints.base_of(pair.name) / "checkpoints" / pair.name / FILE):
             for entry in _read(path):
                 if {name: entry.get(name) for name in wanted} == wanted:
                     return tuple(entry["rates"])

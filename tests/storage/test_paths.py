@@ -8,6 +8,8 @@ import pytest
 from c2t.errors import InputError
 from c2t.storage import paths as checkpoints
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -19,13 +21,31 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_root_is_the_checkout_without_c2t_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("C2T_HOME", raising=False)
-    assert checkpoints.root() == Path(__file__).resolve().parents[2]
+    assert checkpoints.root() == ROOT
 
 
 def test_names_find_committed_before_local(home: Path) -> None:
     assert checkpoints.resolve("small", "classifier") == home / "checkpoints/small/classifier"
     assert checkpoints.resolve("mine", "classifier") == home / "checkpoints/local/mine/classifier"
     assert checkpoints.resolve("small", "draft") == home / "checkpoints/small/draft"
+
+
+def test_an_empty_home_hides_no_pair_that_comes_with_c2t(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair of that name in $C2T_HOME does, and with all of its parts: they belong to each other."""
+    monkeypatch.setenv("C2T_HOME", str(tmp_path))
+    shipped = checkpoints.shipped() / "checkpoints" / "tiny"
+    assert checkpoints.resolve("tiny", "classifier") == shipped / "classifier"
+    assert checkpoints.prompts_of("smollm2", "bench") == sorted(ROOT.glob("data/prompts/smollm2/*.jsonl")) != []
+    trained = tmp_path / "checkpoints/local/tiny/own_classifier"
+    trained.mkdir(parents=True)
+    assert checkpoints.resolve("tiny", "own_classifier") == trained
+    assert checkpoints.resolve("tiny", "draft") == shipped / "draft"
+    own = tmp_path / "checkpoints/tiny/draft"
+    own.mkdir(parents=True)
+    assert checkpoints.resolve("tiny", "draft") == own
+    assert checkpoints.find("tiny", "classifier") is None
+    assert "tiny" not in checkpoints.known("classifier")
+    assert checkpoints.prompts_of("tiny", "bench") == []
 
 
 def test_published_pairs_are_hub_ids_until_a_folder_has_their_name(home: Path) -> None:
@@ -54,7 +74,7 @@ def test_the_recipe_is_absolute_from_elsewhere(home: Path, monkeypatch: pytest.M
 
 
 def test_unknown_names_list_the_known(home: Path) -> None:
-    with pytest.raises(InputError, match=r"'smal'; known: mine, small; searched in \$C2T_HOME = "):
+    with pytest.raises(InputError, match=r"'smal'; known: mine, small, smollm2, tiny; searched in \$C2T_HOME = "):
         checkpoints.resolve("smal", "classifier")
     with pytest.raises(InputError, match=r"known: .*llama2-7b.*small.*vicuna-7b"):
         checkpoints.resolve("smal", "target")
