@@ -54,6 +54,12 @@ def counted(number: int) -> str:
     return f"{number:,}" if abs(number) < 10**15 else "more than 10^15"
 
 
+def installed_by(extra: str = "") -> str:
+    """Return the command that installs c2t with an extra: from a clone, since no package index has it."""
+    place = f"'.[{extra}]'" if extra else "."
+    return f"pip install {place} in a clone of c2t"
+
+
 def short_repr(value: object) -> str:
     """Return a value as messages show it, without the middle of a long one."""
     text = repr(value)

@@ -11,7 +11,7 @@ import typer
 from transformers.utils import logging as transformers_logging
 from typer.core import TyperGroup
 
-from c2t.errors import InputError, one_line, plain
+from c2t.errors import InputError, installed_by, one_line, plain
 from c2t.printing import facts, say, table
 from c2t.storage.results import append_line, result_line
 
@@ -43,11 +43,12 @@ class Commands(TyperGroup):
             try:
                 return super().invoke(ctx)
             except ModuleNotFoundError as error:
-                extra = EXTRAS.get((error.name or "").partition(".")[0])
+                package = (error.name or "").partition(".")[0]
+                extra = EXTRAS.get(package)
                 if extra is None:
                     raise
-                command, package = f"c2t {ctx.invoked_subcommand}", f"c2t[{extra}]"
-                raise InputError(f"{command} needs {package}: pip install '{package}'") from error
+                command = f"c2t {ctx.invoked_subcommand}"
+                raise InputError(f"{command} needs {package}: {installed_by(extra)}") from error
             except BrokenPipeError:  # whoever read the output has seen enough
                 raise
             except OSError as error:  # of a file system: full, read-only, gone

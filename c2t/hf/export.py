@@ -9,7 +9,7 @@ import jinja2
 from huggingface_hub import ModelCard, ModelCardData
 
 import c2t
-from c2t.errors import InputError
+from c2t.errors import InputError, installed_by
 from c2t.hf.hub import packed
 from c2t.hf.tree_decoding import TreeDecoding
 from c2t.models.pairs import LOOKUP, NGRAMS
@@ -46,7 +46,12 @@ def export(out: Path, draft: str, policy: Policy, target: str, overwrite: bool =
     )
     data = ModelCardData(library_name="transformers", tags=["custom_generate", "speculative-decoding", "c2t"])
     card = ModelCard.from_template(
-        data, template_str=_template("hub_card.md"), target=target, repo=f"user/{out.name}", **values
+        data,
+        template_str=_template("hub_card.md"),
+        target=target,
+        repo=f"user/{out.name}",
+        install=installed_by(),
+        **values,
     )
     with checkpoints.replacing(out) as new:
         (new / GENERATE).parent.mkdir()
