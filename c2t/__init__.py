@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from c2t.errors import InputError
     from c2t.policies import C2T, POLICIES, Eagle2, Plain
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["C2T", "POLICIES", "Eagle2", "InputError", "Output", "Plain", "SpeculativeDecoder", "TreeClassifier", "show"]
 # Imported when they are asked for: torch takes seconds, in which the command line must already hear signals.
 PLACES = {name: "c2t.policies" for name in ("C2T", "POLICIES", "Eagle2", "Plain")}

@@ -1,10 +1,13 @@
 """Tests where a reader looks for them, one for each policy, and a light import."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import c2t
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted([*ROOT.glob("c2t/**/*.py"), *ROOT.glob("pipelines/**/*.py")])
@@ -33,6 +36,13 @@ def test_import_of_c2t_needs_no_triton_and_loads_nothing_that_only_some_commands
         print([name for name in ("lightning", "matplotlib", "wandb") if name in sys.modules])"""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_there_is_one_version() -> None:
+    """That of the code, the citation, and the newest entry of the changelog."""
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1]
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert c2t.__version__ == cited == newest
 
 
 def test_pipelines_do_not_import_the_command_line() -> None:

@@ -61,6 +61,7 @@ def test_the_wheel_holds_the_embedded_pairs_and_nothing_made_on_this_machine(whe
     viewer = {name for name in names if name.startswith("c2t/viewer/") and not name.endswith(".py")}
     parts = ("page.html", "page.css", "page.js", "rounds.js", "d3-hierarchy-3.1.2.min.js", "d3-hierarchy-3.1.2.LICENSE")
     assert viewer == {f"c2t/viewer/{part}" for part in parts}
+    assert "c2t/py.typed" in names, "type checkers read the annotations"
     assert wheel.stat().st_size < 30 * 2**20
 
 

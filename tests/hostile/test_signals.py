@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from c2t import __version__
 from c2t.classifier import TreeClassifier
 from c2t.cli.app import app
 from c2t.records.reader import describe, read_columns, read_shards
@@ -165,5 +166,5 @@ def test_a_signal_that_nohup_ignores_is_ignored(small_home: Path) -> None:
 def test_the_version_needs_no_torch() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "c2t", "--version"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "c2t 0.1.0\n"
+    assert done.stdout == f"c2t {__version__}\n"
     assert "torch" not in done.stderr
