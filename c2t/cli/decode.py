@@ -32,8 +32,10 @@ from c2t.study import acceptance
 from c2t.study import autotune_cache as tuning
 from c2t.study import batches as batching
 from c2t.study import bench as benchmark
+from c2t.study.autotune import TuneSettings
 
 BENCH = benchmark.BenchSettings()
+TUNED_AT = TuneSettings().temperature
 PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 GRAPHED = ("cuda",)  # elsewhere graphs are called kernel by kernel, padded
 Tuned = Annotated[bool, typer.Option("--tuned", help="Use the policy that c2t tune found to be the fastest here.")]
@@ -111,7 +113,7 @@ def generate(
     if tuned and (policy, beta) != (None, None):
         raise InputError("--tuned chooses the policy: leave --policy and --beta out")
     if tuned:
-        loaded, chosen, entry = _tuned(loaded, len(texts), classifier, tp)
+        loaded, chosen, entry = _tuned(loaded, len(texts), temperature, classifier, tp)
         _check_tuned_with(entry, classifier)
     else:
         rates = acceptance.lookup(loaded, temperature, rule)
@@ -184,7 +186,7 @@ def bench(
     limit: o.Limit = BENCH.limit,
     timed: Annotated[int, typer.Option(help="Prompts to measure the speed on; 0 measures none.")] = BENCH.timed,
     max_new_tokens: o.MaxNewTokens = BENCH.max_new_tokens,
-    temperature: o.Temperature = BENCH.temperature,
+    temperature: o.BenchTemperature = None,
     seed: o.Seed = BENCH.seed,
     live: o.Live = BENCH.live,
     rule: o.Rule = BENCH.rule,
@@ -210,6 +212,8 @@ def bench(
     The speeds of plain decoding and of transformers' generate stand beside them.
     With --batch all policies take turns on the same batches of prompts, and only speeds are compared.
     """
+    if temperature is None:
+        temperature = TUNED_AT if tuned else BENCH.temperature
     if figure and not batch:
         raise InputError("--figure draws tokens/s over the batch size: give --batch 1,4,16 too")
     if figure:
@@ -242,7 +246,7 @@ def bench(
     compared = shared.policies(loaded, own, specs, rates, shared.costs(loaded))
     if tuned:
         sizes = several.batches if several else (1,)
-        choices = [_tuned(loaded, size, classifier) for size in sizes]
+        choices = [_tuned(loaded, size, temperature, classifier) for size in sizes]
         loaded, _, entry = choices[-1]
         if policies is None:
             _check_tuned_with(entry, classifier)
@@ -299,12 +303,12 @@ def _bench_batches(
 
 
 def _tuned(
-    pair: Pair, batch: int, reference: str | None, tensor_parallel: bool = False
+    pair: Pair, batch: int, temperature: float, reference: str | None, tensor_parallel: bool = False
 ) -> tuple[Pair, Policy, tuning.Tuned]:
-    """Return what c2t tune chose for so many prompts of this pair on this device, and the pair with its draft.
-    reference: of --classifier. InputError for a policy that reads a classifier by a path or a Hub id, unless that is
-    given: a file of the cache cannot ask for one."""
-    entry = tuning.lookup(tuning.key(pair, batch))
+    """Return what c2t tune chose for so many prompts of this pair at this temperature on this device, and the pair with
+    its draft. reference: of --classifier. InputError for a policy that reads a classifier by a path or a Hub id, unless
+    that is given: a file of the cache cannot ask for one."""
+    entry = tuning.lookup(tuning.key(pair, batch, temperature))
     pair = with_ngrams(pair) if entry.ngrams else pair
     costs = shared.costs(pair, tensor_parallel)
     load = shared.Classifier(pair.name, entry.classifier, pair.target.device)

@@ -166,6 +166,13 @@ Limit = Annotated[
 ]
 MaxNewTokens = Annotated[int, _run("Stop each text after so many new tokens.")]
 Temperature = Annotated[float, _run("Temperature of the target's text; 0 always takes the most probable token.")]
+BenchTemperature = Annotated[
+    float | None,
+    _run(
+        "Temperature of the target's text; 0 always takes the most probable token.",
+        show_default="0.4; with --tuned 0, as of c2t tune",
+    ),
+]
 Seed = Annotated[int, _run("Seed for sampling and for the draft's own draws.")]
 Live = Annotated[
     bool, _run("Run the target in every round, instead of replaying texts that it wrote once (same counts).", "--live")

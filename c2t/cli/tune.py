@@ -90,6 +90,7 @@ def tune(
 ) -> None:
     """Find the fastest policy on this machine; generate --tuned and bench --tuned use it.
 
+    The choice is for this number of prompts together and this temperature.
     Measures what forwards of target and draft cost here, and predicts the speed of each policy.
     A budget's own costs are measured anew, and kept for everything that uses it here.
     The prompts are those of c2t harvest, so that c2t bench --tuned measures on other ones.
@@ -130,7 +131,7 @@ def tune(
         engine_flags.check(flags, candidates)
     with working("tune", "stages") as tell:
         found = tuning.tune(loaded, candidates, turns, settings, progress=tell)
-    key = tuned.key(loaded, batch)
+    key = tuned.key(loaded, batch, temperature)
     configuration = {**key, "classifier": classifier or loaded.name, "prompts": [Path(path).name for path in files]}
     configuration |= asdict(settings)
     terminal.table(*table(found))

@@ -36,6 +36,7 @@ class TuneSettings(RunSettings):
     decoding. ngrams: every policy is tried a second time, with the text's n-grams in the draft.
     """
 
+    temperature: float = 0.0  # at which c2t generate decodes
     batch: int = 1
     limit: int | None = None
     repeats: int = 15

@@ -1,4 +1,5 @@
-"""Results of `c2t tune`, kept on this machine by device, pair and batch size: in $C2T_CACHE, else ~/.cache/c2t."""
+"""Results of `c2t tune`, kept on this machine by device, pair, batch size and temperature: in $C2T_CACHE, else
+~/.cache/c2t."""
 
 import json
 from dataclasses import dataclass
@@ -31,10 +32,10 @@ class Tuned(NamedTuple):
     ngrams: bool = False
 
 
-def key(pair: Pair, batch: int) -> dict[str, Any]:
-    """Return everything that the fastest policy depends on: the device, the pair with its draft, the dtype and the
-    batch size."""
-    return {**kept_costs.key(pair), "batch": batch}
+def key(pair: Pair, batch: int, temperature: float) -> dict[str, Any]:
+    """Return everything that the fastest policy depends on: the device, the pair with its draft, the dtype, the batch
+    size, and the temperature, since guesses come true less often where the target's own choices vary."""
+    return {**kept_costs.key(pair), "batch": batch, "temperature": float(temperature)}
 
 
 def path_of(key: dict[str, Any]) -> Path:
@@ -63,7 +64,8 @@ def lookup(key: dict[str, Any]) -> Tuned:
     if not path.exists():
         raise InputError(
             f"nothing was tuned for {key['pair']} with this draft, dtype and device ({key['device']}) at batch size "
-            f"{key['batch']}; run c2t tune --batch {key['batch']} with the same options first"
+            f"{key['batch']} and T = {key['temperature']:g}; run c2t tune --batch {key['batch']} "
+            f"--temperature {key['temperature']:g} with the same options first"
         )
     try:
         entry = from_json(_Entry, read_file(path), path)

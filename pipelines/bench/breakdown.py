@@ -167,7 +167,7 @@ def main(
     found = spread([one for file in default_prompts(loaded.name, "bench") for one in read_prompts(file)], prompts)
     ids = [conversation(loaded.tokenizer, loaded.template, one.turns[:1]) for one in found]
     sampling = Sampling(temperature)
-    loaded, chosen = policy_of(loaded, policy)
+    loaded, chosen = policy_of(loaded, policy, temperature=temperature)
     both = [Rounds(loaded, one, sampling, new_tokens) for one in (Plain(), chosen)]
     for one in both:
         Rounds(loaded, one.policy, sampling, new_tokens).run(ids[0])  # the first forwards of a process are slower

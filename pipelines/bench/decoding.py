@@ -273,14 +273,14 @@ def main(
                 f"others takes {wanted}; lower --prompts or --batch"
             )
     loaded = load_pair(pair, draft=draft)
-    ours, chosen = policy_of(loaded, policy, batch)
+    ours, chosen = policy_of(loaded, policy, batch, temperature)
     task = Task(new_tokens, Sampling(temperature), loaded.target.eos)
     programs = [program for program, names in PROGRAMS.items() if not set(names) <= set(skipped)]
     for program in list(programs):
         if why_not := program.missing(loaded, batch):
             terminal.say(f"{PROGRAMS[program][0]} is left out: {why_not}", error=True)
             programs.remove(program)
-    rounded = [] if INT8 in skipped else in_int8(pair, draft, policy, batch)
+    rounded = [] if INT8 in skipped else in_int8(pair, draft, policy, batch, temperature)
     configuration = {
         "pair": loaded.name,
         "sources": ours.sources,
@@ -324,10 +324,10 @@ def main(
     runs.forget()
 
 
-def in_int8(pair: str, draft: str | None, policy: str | None, batch: int) -> list[Ours]:
+def in_int8(pair: str, draft: str | None, policy: str | None, batch: int, temperature: float) -> list[Ours]:
     """Return c2t with its target in 8 bits, plain and with a tree; none where that is not possible, which is said."""
     try:
-        ours, chosen = policy_of(load_pair(pair, draft=draft, dtype=torch.int8), policy, batch)
+        ours, chosen = policy_of(load_pair(pair, draft=draft, dtype=torch.int8), policy, batch, temperature)
     except InputError as error:
         terminal.say(f"{INT8} is left out: {error}", error=True)
         return []

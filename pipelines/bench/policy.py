@@ -18,12 +18,12 @@ PolicyText = Annotated[
 ]
 
 
-def policy_of(pair: Pair, text: str | None, batch: int = 1) -> tuple[Pair, Policy]:
+def policy_of(pair: Pair, text: str | None, batch: int = 1, temperature: float = 0.0) -> tuple[Pair, Policy]:
     """Return the pair, with n-grams in its draft if that was found to be faster, and the policy; InputError, with the
     command that finds one, where nothing was tuned. A budget's costs are those of this machine."""
     if text is not None:
         return pair, parse(text, partial(classifier, pair.name), costs=partial(costs_of, pair))
-    entry = tuning.lookup(tuning.key(pair, batch))
+    entry = tuning.lookup(tuning.key(pair, batch, temperature))
     pair = with_ngrams(pair) if entry.ngrams else pair
     return pair, parse(entry.policy, partial(classifier, entry.classifier), costs=partial(costs_of, pair))
 

@@ -70,6 +70,11 @@ def test_tune_then_use(cache: Path, tmp_path: Path) -> None:
     said = good("generate", "a number", "--tuned", "--max-new-tokens", "8", "--json", "-").splitlines()
     assert said[0] == plain
     assert json.loads(said[-1])["configuration"]["policy"].startswith("eagle2:K=3,levels=2,N=6")
+    assert line["configuration"]["temperature"] == json.loads(said[-1])["configuration"]["temperature"] == 0
+    for command in ("generate", "bench"):
+        assert "T = 0.7; run c2t tune --batch 1 --temperature 0.7" in refused(
+            command, "--tuned", "--temperature", "0.7"
+        )
 
 
 @pytest.mark.slow
@@ -113,11 +118,11 @@ def test_a_batch_of_its_own(cache: Path, tmp_path: Path) -> None:
     """What was tuned for two prompts decodes two, and neither one nor three."""
     said = good("tune", *SMALL, "--batch", "2", "--json", "-")
     rows = json.loads(said.splitlines()[-1])["figures"]["rows"]
-    assert "batch size 2, T = 0.4" in said
+    assert "batch size 2, T = 0\n" in said
     assert all(row["measured"] > 0 and row["predicted_there"] > 0 for row in rows)
     assert kept(cache)["policy"] == fastest(rows)["policy"]
     assert kept(cache)["key"]["batch"] == 2
-    assert "batch size 1; run c2t tune --batch 1" in refused("generate", "--tuned")
+    assert "batch size 1 and T = 0; run c2t tune --batch 1 --temperature 0" in refused("generate", "--tuned")
 
     choose(cache, "eagle2:K=3,levels=2,N=6")
     files = {count: tmp_path / f"{count}.jsonl" for count in (2, 3)}
@@ -135,12 +140,14 @@ def test_a_batch_of_its_own(cache: Path, tmp_path: Path) -> None:
     assert text + "\n" == plain
     assert json.loads(line)["configuration"]["policy"].startswith("eagle2:K=3,levels=2,N=6")
     assert plain == "".join(f"the number {n}{new}\n" for n, new in enumerate(json.loads(line)["figures"]["texts"]))
-    assert "batch size 3; run c2t tune --batch 3" in refused("generate", "--prompts", files[3], "--tuned")
+    assert "batch size 3 and T = 0; run c2t tune --batch 3 --temperature 0" in refused(
+        "generate", "--prompts", files[3], "--tuned"
+    )
 
     bench = ["bench", "--tuned", "--timed", "1", "--max-new-tokens", "4"]
     rows = json.loads(good(*bench, "--batch", "2", "--json", "-").splitlines()[-1])["figures"]["rows"]
     assert [row["label"] for row in rows] == ["plain", "eagle2:K=3,levels=2,N=6"]
-    assert "batch size 4; run c2t tune --batch 4" in refused(*bench, "--batch", "2,4")
+    assert "batch size 4 and T = 0; run c2t tune --batch 4 --temperature 0" in refused(*bench, "--batch", "2,4")
 
 
 def test_prompts_out_of_a_file_are_in_place_of_the_argument(cache: Path, tmp_path: Path) -> None:

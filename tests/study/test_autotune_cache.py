@@ -1,4 +1,4 @@
-"""What was tuned is found again for the same device, pair, draft and batch size, and for nothing else."""
+"""What was tuned is found again for the same device, pair, draft, batch size and temperature, and for nothing else."""
 
 import json
 from dataclasses import replace
@@ -32,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_round_trip(small_pair: Pair, cache: Path) -> None:
-    where = key(small_pair, 2)
+    where = key(small_pair, 2, 0.4)
     with pytest.raises(InputError, match="run c2t tune"):
         lookup(where)
     path = store(where, FOUND)
@@ -48,18 +48,19 @@ def test_without_a_folder_of_ones_own_it_is_the_users(
 ) -> None:
     monkeypatch.delenv("C2T_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert path_of(key(small_pair, 1)).parent == tmp_path / ".cache" / "c2t"
+    assert path_of(key(small_pair, 1, 0.4)).parent == tmp_path / ".cache" / "c2t"
 
 
 def test_the_key(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = key(small_pair, 1)
+    first = key(small_pair, 1, 0.4)
     sources = {**small_pair.sources, "draft": ("elsewhere", "abc")}
     moved = {name: ("elsewhere", mark) for name, (_, mark) in small_pair.sources.items()}
-    assert key(replace(small_pair, sources=moved), 1) == first
-    others = [key(small_pair, 2), key(replace(small_pair, sources=sources), 1), key(replace(small_pair, name="b"), 1)]
+    assert key(replace(small_pair, sources=moved), 1, 0.4) == first
+    others = [key(small_pair, 1, 0), key(small_pair, 2, 0.4)]
+    others += [key(replace(small_pair, sources=sources), 1, 0.4), key(replace(small_pair, name="b"), 1, 0.4)]
     monkeypatch.setattr(kept_costs, "device_name", lambda _device: "another")
-    others.append(key(small_pair, 1))
-    assert len({path_of(one) for one in [first, *others]}) == 5
+    others.append(key(small_pair, 1, 0.4))
+    assert len({path_of(one) for one in [first, *others]}) == 6
 
 
 def test_threads_are_part_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,12 +83,12 @@ def test_threads_are_part_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_a_damaged_entry_is_one_clear_line_and_can_be_replaced(small_pair: Pair, damage) -> None:
-    path = store(key(small_pair, 2), FOUND)
+    path = store(key(small_pair, 2, 0.4), FOUND)
     path.write_text(damage(path.read_text()))
     with pytest.raises(InputError, match=r"\.json is damaged; run c2t tune"):
-        lookup(key(small_pair, 2))
-    store(key(small_pair, 2), FOUND)
-    assert lookup(key(small_pair, 2)) == FOUND
+        lookup(key(small_pair, 2, 0.4))
+    store(key(small_pair, 2, 0.4), FOUND)
+    assert lookup(key(small_pair, 2, 0.4)) == FOUND
 
 
 @pytest.mark.parametrize("policy", FROM_ELSEWHERE)
@@ -101,4 +102,4 @@ def test_a_policy_that_names_a_file_or_a_hub_id_is_not_the_users(small_pair: Pai
 def test_a_cache_that_cannot_be_written(small_pair: Pair, cache: Path) -> None:
     cache.write_text("a file")
     with pytest.raises(InputError, match=r"cannot keep .* set \$C2T_CACHE"):
-        store(key(small_pair, 1), FOUND)
+        store(key(small_pair, 1, 0.4), FOUND)

@@ -163,12 +163,12 @@ def test_ways_can_be_left_out(home: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(Kind.BYTES not in works(), reason="this processor has no products of bytes")
 def test_int8_competes_where_the_target_can_be_rounded(capsys: pytest.CaptureFixture) -> None:
-    plain, tree = in_int8("tiny", None, TREE, 1)
+    plain, tree = in_int8("tiny", None, TREE, 1, 0.0)
     assert (plain.name, tree.name) == ("c2t in int8, plain", "c2t in int8, tree")
     assert plain.pair.target.rounded
     assert isinstance(plain.policy, Plain)
     assert tree.setting == describe(tree.policy, brief=True)
-    assert in_int8("tiny", "lm", "no policy", 1) == []
+    assert in_int8("tiny", "lm", "no policy", 1, 0.0) == []
     assert "c2t in int8 is left out: " in capsys.readouterr().err
 
 

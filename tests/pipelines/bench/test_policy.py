@@ -27,16 +27,18 @@ def test_what_was_tuned_for_a_batch_may_be_a_budget(
     costs = toy_costs(2)
     monkeypatch.setattr(module, "costs_of", lambda pair, policy: asked.append((pair, policy)) or costs)
     text = "budget:of=chain:length=2"
-    store(key(small_pair, 2), Tuned(text, "tiny", 1.0, COSTS, {}))
+    store(key(small_pair, 2, 0.0), Tuned(text, "tiny", 1.0, COSTS, {}))
     for _, found in (policy_of(small_pair, None, batch=2), policy_of(small_pair, text)):
         assert isinstance(found, Budget)
         assert found.costs is costs
         pair, policy = asked.pop()
         assert pair is small_pair
         assert describe(policy, brief=True) == "chain:length=2"
-    store(key(small_pair, 2), Tuned(text, "tiny", 1.0, COSTS, {}, ngrams=True))
+    store(key(small_pair, 2, 0.0), Tuned(text, "tiny", 1.0, COSTS, {}, ngrams=True))
     mixed, _ = policy_of(small_pair, None, batch=2)
     assert mixed.draft == NgramDraft(small_pair.draft)
     assert asked.pop()[0] is mixed
-    with pytest.raises(InputError, match="batch size 1; run c2t tune --batch 1"):
+    with pytest.raises(InputError, match="batch size 1 and T = 0; run c2t tune --batch 1 --temperature 0"):
         policy_of(small_pair, None)
+    with pytest.raises(InputError, match="T = 1; run c2t tune --batch 2 --temperature 1"):
+        policy_of(small_pair, None, 2, temperature=1.0)
