@@ -148,7 +148,7 @@ class Loaded(NamedTuple):
                 return cls(target, None, ())
             if isinstance(draft, PreTrainedModel):
                 with _unchanged(draft):
-                    loaded = DraftLM(Target(draft))
+                    loaded = DraftLM(Target(draft), target.config.vocab_size)
                 check_vocabulary(loaded.model, target, type(draft).__name__)
                 return cls(target, loaded, ())
             try:

@@ -1,21 +1,35 @@
-"""An independent language model with the target's tokenizer as draft (the setting of EntropyTree, MCSD+ and DySpec)."""
+"""An independent language model with the target's tokenizer as draft (the setting of EntropyTree, MCSD+ and DySpec).
+
+Models of one tokenizer may have different numbers of rows: vocabularies are padded, and each size of a family may be
+padded to another multiple.
+"""
 
 from pathlib import Path
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from c2t.errors import InputError
 from c2t.models.draft import DraftSession
 from c2t.models.target import Target
+from c2t.protocols import DraftVocabulary
 from c2t.ragged import Ragged
+
+PADDING = 0.01  # of a vocabulary; models that differ by more are taken to have different tokenizers
 
 
 class DraftLM:
-    """Draft made of any causal LM that `Target` can run; it ignores the target's features."""
+    """Draft made of any causal LM that `Target` can run; it ignores the target's features. size: rows of the target's
+    vocabulary, None for as many as the model has. Rows beyond them are never drafted, and the target's rows beyond the
+    model's have probability 0."""
 
-    def __init__(self, model: Target):
-        self.model = model
+    def __init__(self, model: Target, size: int | None = None):
+        self.model, self.vocabulary, mine = model, None, model.config.vocab_size
+        self.size = mine if size is None else size
+        if mine < self.size:
+            self.vocabulary = DraftVocabulary(torch.arange(mine, device=model.device), self.size)
 
     @property
     def hidden_size(self) -> int:
@@ -30,7 +44,7 @@ class DraftLMSession(DraftSession):
     """Draft session whose cache holds the committed tokens, the root included."""
 
     def __init__(self, draft: DraftLM):
-        super().__init__(draft.model.num_layers)
+        super().__init__(draft.model.num_layers, draft.vocabulary)
         self.draft = draft
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
@@ -41,14 +55,34 @@ class DraftLMSession(DraftSession):
             self._observe(tokens[:, 1:], features, count)
 
     def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, rows: Ragged) -> Tensor:
+        if self.vocabulary is not None:  # a padding token of the target's in a text stands for the model's last one
+            tokens = tokens.clamp(max=len(self.vocabulary.tokens) - 1)
         return self.draft.model.forward(tokens, positions, mask, self.cache)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.draft.model.logits(hidden)
+        return self.draft.model.logits(hidden)[..., : self.draft.size].contiguous()
 
 
 def check_vocabulary(draft: Target, target: Target, where: str | Path) -> None:
-    """Raise InputError unless both models have the same number of tokens."""
+    """Raise InputError if the models' numbers of tokens differ by more than padding, so that they cannot have one
+    tokenizer; for models whose tokenizers are not known."""
     mine, theirs = draft.config.vocab_size, target.config.vocab_size
-    if mine != theirs:
+    if abs(mine - theirs) > PADDING * max(mine, theirs):
         raise InputError(f"{where}: the draft has {mine} tokens, the target {theirs}; take a draft with its tokenizer")
+
+
+def check_tokens(draft: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, where: str | Path) -> None:
+    """Raise InputError if an id stands for different tokens, other than those that were added to a vocabulary: these
+    differ between a base model and those trained further."""
+    mine, theirs = _words(draft), _words(target)
+    for number in mine.keys() & theirs.keys():
+        if mine[number] != theirs[number]:
+            raise InputError(
+                f"{where}: token {number} is {mine[number]!r} to the draft and {theirs[number]!r} to the target; take "
+                "a draft with its tokenizer"
+            )
+
+
+def _words(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    added = tokenizer.get_added_vocab()
+    return {number: word for word, number in tokenizer.get_vocab().items() if word not in added}

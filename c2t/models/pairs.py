@@ -21,7 +21,7 @@ from c2t.models.bigrams import Bigrams
 from c2t.models.block import BlockDraft, BlockHead
 from c2t.models.checkpoint_files import check_files
 from c2t.models.conditioned import ConditionedDraft
-from c2t.models.draft_lm import DraftLM, check_vocabulary
+from c2t.models.draft_lm import DraftLM, check_tokens, check_vocabulary
 from c2t.models.eagle_checkpoint import fetch, has_eagle_layer, load_head, shared_layer
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.hydra import HydraDraft, HydraHead
@@ -178,8 +178,9 @@ def load_pair(
     elif taps is not None:
         raise _no_taps(folder)
     else:
-        loaded = DraftLM(_load_target(str(folder), device, types[1], device_map, trust_remote_code))
-        check_vocabulary(loaded.model, target_model, folder)
+        model = _load_target(str(folder), device, types[1], device_map, trust_remote_code)
+        _check_same_tokens(folder, model, tokenizer, target_model, trust_remote_code)
+        loaded = DraftLM(model, target_model.config.vocab_size)
     published = PUBLISHED.get(pair or "")
     sources = {
         # A Hub checkpoint is known by its commit: its files may be there twice, and in part only.
@@ -231,7 +232,7 @@ def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = Fals
     else:
         model = _load_target(str(folder), target.device, target.model.dtype, None, trust_remote_code)
         check_vocabulary(model, target, folder)
-        loaded = DraftLM(model)
+        loaded = DraftLM(model, target.config.vocab_size)
     if fit is not None:
         loaded = _conditioned(loaded, fit, folder, target)
     return loaded if ngrams is None else NgramDraft(loaded, ngrams.prior_weight)
@@ -309,8 +310,8 @@ def _conditioned(draft: HeadDraft | DraftLM, fit: str, folder: Path, target: Tar
         return ConditionedDraft(draft, Bigrams.load(folder, vocabulary, device))
     if draft.hidden_size != target.embed_tokens.weight.shape[1]:
         raise InputError(f"{folder}: {FIT} reads states as wide as the target's; leave it out")
-    tokens = None if isinstance(draft, DraftLM) else draft.head.tokens
-    tokens = torch.arange(vocabulary, device=device) if tokens is None else tokens
+    known = draft.vocabulary and draft.vocabulary.tokens if isinstance(draft, DraftLM) else draft.head.tokens
+    tokens = torch.arange(vocabulary, device=device) if known is None else known
     return ConditionedDraft(draft, LearnedFit.load(folder, target.embed_tokens, tokens))
 
 
@@ -490,9 +491,26 @@ def _no_report() -> Iterator[None]:
         transformers_logging.set_verbosity(level)
 
 
-def _load_tokenizer(place: str, target: Target, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+def _check_same_tokens(
+    folder: Path, draft: Target, tokenizer: PreTrainedTokenizerBase, target: Target, trust_remote_code: bool
+) -> None:
+    """Raise InputError unless a draft LM has the target's tokens: by its own tokenizer, or if that cannot be read, by
+    their number."""
+    try:
+        own = _read_tokenizer(str(folder), trust_remote_code)
+    except InputError:
+        check_vocabulary(draft, target, folder)
+    else:
+        check_tokens(own, tokenizer, folder)
+
+
+def _read_tokenizer(place: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     with refusing(f"{place}: no tokenizer can be loaded"):
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
+        return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
+
+
+def _load_tokenizer(place: str, target: Target, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    tokenizer = _read_tokenizer(place, trust_remote_code)
     with refusing(
         f"{place}: the tokenizer does not work"
     ):  # its steps come out of its file, and run for the first time

@@ -35,7 +35,17 @@ from c2t.noisy_draft import HEARD
 from c2t.policies import JointThreshold, MCSDPlus, Rehearsed, SpecInfer
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.marks import slow_except
-from tests.toys import FAMILIES, SIZES, VOCABULARY, language_model, perturbed, randomise, toy_classifier, toy_tokenizer
+from tests.toys import (
+    FAMILIES,
+    SIZES,
+    VOCABULARY,
+    language_model,
+    perturbed,
+    randomise,
+    save_language_model,
+    toy_classifier,
+    toy_tokenizer,
+)
 
 PAD, EOS = 0, [47, 12]
 # Left padded, of lengths 4, 9, 1.
@@ -543,6 +553,15 @@ def test_a_draft_of_another_target_is_refused(pairs, tmp_path: Path) -> None:
     other = language_model(LlamaConfig(**{**SIZES, "vocab_size": 50}))
     with pytest.raises(InputError, match="LlamaForCausalLM: the draft has 50 tokens, the target 48"):
         model.generate(**ONE, custom_generate=TreeDecoding(other, policy=TREE))
+
+
+@pytest.mark.parametrize("sizes", [(400, 403), (403, 400)])
+def test_a_draft_may_be_padded_otherwise(sizes: tuple[int, int], tmp_path: Path) -> None:
+    """Loaded, or from a folder."""
+    model, draft = (language_model(LlamaConfig(**{**SIZES, "vocab_size": size})) for size in sizes)
+    for given in (draft, save_language_model(tmp_path / "draft", draft)):
+        own, trees = both(model, TreeDecoding(given, policy=TREE), **ONE)
+        assert trees.tolist() == own.tolist()
 
 
 def test_the_usual_policy() -> None:

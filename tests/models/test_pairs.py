@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers.models import WordLevel
 from transformers import LlamaConfig
 
 from c2t.classifier import TreeClassifier
@@ -27,14 +28,14 @@ from c2t.models.pairs import (
     weights_fingerprint,
     with_ngrams,
 )
-from c2t.policies import JointThreshold, Plain
+from c2t.policies import Eagle2, JointThreshold, Plain
 from c2t.policies.spec import describe, parse
 from c2t.policies.usual import UNLEARNED, default_policy, usual_policy
 from c2t.storage.paths import harvest_of, local_of
 from c2t.study.acceptance import lookup
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.tiny_heads import saved
-from tests.toys import FAMILIES, SIZES, language_model, run, save_language_model
+from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, run, save_language_model, toy_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -283,6 +284,15 @@ def other_target(folder: Path, **sizes) -> Path:
     return save_language_model(folder, language_model(LlamaConfig(**{**SIZES, **sizes})), sizes.get("vocab_size", 48))
 
 
+def test_a_draft_of_the_same_tokenizer_may_be_padded_otherwise(pair_folder: Path, tmp_path: Path) -> None:
+    """Of 60 rows for 48 tokens, or of 60 tokens for 48 rows."""
+    large = other_target(tmp_path / "large", vocab_size=60)
+    for target, draft in ((pair_folder / "target", large), (large, pair_folder / "draft_lm")):
+        pair = load_pair(target=target, draft=draft, dtype=torch.float64)
+        plain, _ = run(pair.target, None, Plain(), PROMPTS)
+        assert run(pair.target, pair.draft, Eagle2(K=3, levels=3, N=9), PROMPTS)[0] == plain
+
+
 def test_parts_that_do_not_fit_are_refused(pair_folder: Path, tmp_path: Path) -> None:
     wide = other_target(tmp_path / "wide", hidden_size=64)
     with pytest.raises(InputError, match="hidden_size 32, the target 64"):
@@ -290,6 +300,12 @@ def test_parts_that_do_not_fit_are_refused(pair_folder: Path, tmp_path: Path) ->
     large = other_target(tmp_path / "large", vocab_size=60)
     with pytest.raises(InputError, match="vocab_size 48, the target 60"):
         load_pair(target=large, draft=pair_folder / "draft")
+    other = toy_tokenizer()
+    other.backend_tokenizer.model = WordLevel({f"v{i}": i for i in range(48)}, unk_token="v0")  # noqa: S106 - a token
+    other.save_pretrained(save_language_model(tmp_path / "other", language_model(FAMILIES["llama"])))
+    with pytest.raises(InputError, match=r"other: token 0 is 'v0' to the draft and 'w0' to the target"):
+        load_pair("toy", draft=tmp_path / "other")
+    (large / "tokenizer.json").unlink()
     with pytest.raises(InputError, match="the draft has 60 tokens, the target 48"):
         load_pair("toy", draft=large)
     chatty = save_language_model(tmp_path / "chatty", language_model(FAMILIES["llama"]), vocabulary=70)
