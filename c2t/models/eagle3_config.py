@@ -54,14 +54,18 @@ IGNORED = {
     *("decoder_start_token_id", "sep_token_id", "unk_token_id", "tie_word_embeddings", "is_decoder", "torchscript"),
     *("add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder", "finetuning_task", "prefix"),
     *("pruned_heads", "task_specific_params", "tokenizer_class", "use_bfloat16", "tf_legacy_loss", "use_cache"),
-    *("bos_token_id", "eos_token_id", "pad_token_id"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "embd_pdrop", "resid_pdrop"),
 }
 
 
 def is_eagle3(raw: dict[str, Any]) -> bool:
     """Return True for the config.json of an EAGLE-3 head."""
+    return KIND in raw or "draft_vocab_size" in raw or _has_class(raw)
+
+
+def _has_class(raw: dict[str, Any]) -> bool:
     named = raw.get("architectures")
-    return KIND in raw or "draft_vocab_size" in raw or (isinstance(named, list) and named[:1] in ARCHITECTURES)
+    return isinstance(named, list) and named[:1] in ARCHITECTURES
 
 
 def flattened(raw: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -79,10 +83,15 @@ def flattened(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     if twice:
         raise InputError(f"{path}: {twice[0]} is there twice, with different values")
     flat = layer | own | eagle
+    # A flat config of EAGLE's own class has Llama's layers, whatever model_type it took over from its target.
+    by_class = KIND not in raw and _has_class(raw)
     if KIND in raw:
         flat |= {"model_type": layer.get("model_type", "llama")}
+    if not flat.get("rope_scaling") and not flat.get("rope_parameters"):
+        flat.pop("original_max_position_embeddings", None)  # Phi-3's, which only a scaled RoPE reads
     for name, value in flat.items():
-        _check_known(name, value, path)
+        if name != "model_type" or not by_class:
+            _check_known(name, value, path)
     if KIND in raw and "norm_before_residual" not in flat:
         raise InputError(
             f"{path}: norm_before_residual is missing, which speculators takes as false and vLLM as true; write the "

@@ -1,4 +1,5 @@
-"""Reading and writing of draft heads, EAGLE's in upstream's formats: `config.json` and one file of weights."""
+"""Reading and writing of draft heads, EAGLE's in upstream's formats: `config.json` and one file of weights, or an index
+and shards."""
 
 import json
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ ROPES: dict[str, set[str]] = {
 TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t's own, upstream reads past it
 _Layer = Annotated[int, Field(ge=0, le=1024)]  # of the target
 _Layers = Annotated[list[_Layer], Field(min_length=1, max_length=eagle3_config.MOST_TAPS)] | None
-PATTERNS = ("*.json", "*.safetensors", "*.bin", "medusa_lm_head.pt")  # files of a head on the Hub
+PATTERNS = ("*.json", "*.safetensors", "*.bin", "medusa_lm_head*.pt")  # files of a head on the Hub
 TOKENIZER = ("*.model", "*.txt", "*.jinja")  # further files of a language model
 SUBFOLDERS = "*/*"  # of a repository: other formats, training states
 _OUT_OF_REACH = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)
@@ -81,7 +82,8 @@ def load_head(
     """Load a head (EAGLE-1/2, EAGLE-3, MTP, Medusa-style or DFlash, by its config) onto the target's embedding, device
     and dtype.
 
-    Reads `model.safetensors` or `pytorch_model.bin` in fp32, fp16 or bf16, with or without embed_tokens. lm_head: the
+    Reads `model.safetensors` or `pytorch_model.bin`, whole or in shards, in fp32, fp16 or bf16, with or without
+    embed_tokens. lm_head: the
     target's, for EAGLE-3 heads that store none of its rows. taps: layers of the target whose inputs an EAGLE-3 head
     reads, in place of those that its config names. Raises InputError for a head whose hidden size or
     vocabulary differs from the target's, for entries of an EAGLE-3 config that c2t does not compute, and for missing,
@@ -390,19 +392,51 @@ def _config(raw: dict) -> LlamaConfig | Qwen3Config:
 def read_weights(
     folder: Path, safe: str = "model.safetensors", pickled: str = "pytorch_model.bin"
 ) -> dict[str, Tensor]:
-    """Return the tensors of a folder's file of weights; of a pickle no code is run. InputError where there is neither
-    file, or one that cannot be read."""
-    if not (folder / safe).exists() and not (folder / pickled).exists():
-        raise InputError(f"{folder}: neither {safe} nor {pickled}")
+    """Return the tensors of a folder's file of weights, or of the shards that its index names; of a pickle no code is
+    run. InputError where there is neither file, or one that cannot be read."""
+    for name in (safe, pickled):
+        if (folder / name).exists():
+            return _read_table(folder / name)
+        if (folder / f"{name}{INDEX}").exists():
+            return _read_shards(folder / f"{name}{INDEX}")
+    raise InputError(f"{folder}: neither {safe} nor {pickled}")
+
+
+INDEX = ".index.json"  # behind the name of a file that is stored in shards
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Index of shards: tensor -> file beside it."""
+
+    __pydantic_config__ = OPEN
+    weight_map: Annotated[dict[str, Annotated[str, Field(pattern=r"^[\w.-]+$")]], Field(min_length=1)]  # no path
+
+
+def _read_shards(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of all shards of an index; InputError unless they are those that it names."""
+    places, state = from_json(_Index, read_file(path), path).weight_map, {}
+    for name in sorted(set(places.values())):
+        if not (path.parent / name).is_file():
+            raise InputError(f"{path}: {name} is not there; copy all of its files")
+        shard = _read_table(path.parent / name)
+        if shard.keys() != {tensor for tensor, place in places.items() if place == name}:
+            raise InputError(f"{path}: {name} holds other weights than it says; copy all of its files again")
+        state |= shard
+    return state
+
+
+def _read_table(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of one file."""
     try:
-        if (folder / safe).exists():
-            state = load_file(folder / safe)
+        if path.suffix == ".safetensors":
+            state = load_file(path)
         else:
-            state = torch.load(folder / pickled, map_location="cpu", weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler has any
-        raise InputError(f"{folder}: weights cannot be read ({one_line(error)}); copy the file again") from error
+        raise InputError(f"{path.parent}: weights cannot be read ({one_line(error)}); copy the file again") from error
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise InputError(f"{folder}: weights cannot be read (not a table of tensors); copy the file again")
+        raise InputError(f"{path.parent}: weights cannot be read (not a table of tensors); copy the file again")
     return {str(name): tensor for name, tensor in state.items()}
 
 

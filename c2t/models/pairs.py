@@ -411,7 +411,7 @@ def weights_fingerprint(folder: Path) -> str:
 
 
 def _weights(folder: Path) -> list[Path]:
-    found = [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob(PICKLED)]
+    found = [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob(f"{Path(PICKLED).stem}*.pt")]
     return [path for path in found if path.name not in FILES.values()]
 
 

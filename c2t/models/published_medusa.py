@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from c2t.errors import InputError
 from c2t.models.draft import DraftSession, refuse_nan
-from c2t.models.eagle_checkpoint import read_weights
+from c2t.models.eagle_checkpoint import INDEX, read_weights
 from c2t.models.medusa import AtDepth, ByDepth
 from c2t.models.projection import Projection
 from c2t.storage.atomic import new_file, write_text
@@ -153,7 +153,7 @@ class _Config:
 
 def is_published(folder: Path) -> bool:
     """Return True for the folder of published Medusa heads."""
-    return any((folder / name).is_file() for name in FILES)
+    return any((folder / name).is_file() or (folder / f"{name}{INDEX}").is_file() for name in FILES)
 
 
 def load_heads(folder: Path, embed_tokens: nn.Embedding) -> PublishedMedusaHeads:

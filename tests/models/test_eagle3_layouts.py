@@ -88,6 +88,24 @@ def test_a_head_reads_the_embedding_as_it_is_stored(tmp_path: Path) -> None:
     assert head.embed_tokens(torch.tensor([5])).equal(embedding()(torch.tensor([5])))
 
 
+TAKEN_OVER = {  # entries that heads' configs have from their targets'
+    "phi4": {"model_type": "phi3", "embd_pdrop": 0.0, "resid_pdrop": 0.0, "partial_rotary_factor": 1.0}
+    | {"original_max_position_embeddings": 16384},
+    "qwq": {"model_type": "qwen2", "use_sliding_window": False, "max_window_layers": 64, "sliding_window": 32768},
+}
+
+
+@pytest.mark.parametrize("name", TAKEN_OVER)
+def test_the_class_says_what_layers_a_flat_head_has(name: str, tmp_path: Path) -> None:
+    """Not model_type, which many heads have from their targets."""
+    table = embedding()
+    plain = load_head(write(tmp_path / "plain", flat(), Math(), {}), table)
+    other = load_head(write(tmp_path / name, flat(**TAKEN_OVER[name]), Math(), {}), table)
+    features = torch.randn(len(TEXT), 3 * 32, dtype=torch.float64)
+    one, two = (head(head.read(features[None]), torch.tensor([TEXT])) for head in (plain, other))
+    assert one.equal(two)
+
+
 IDS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -175,7 +193,11 @@ def test_text_is_the_targets(layout: str, tmp_path: Path) -> None:
         (flat(eagle_config={"use_mtp_layernorm": True}), "use_mtp_layernorm = True is not supported"),
         (flat(eagle_config={"draft_vocab_size": 9}), "draft_vocab_size is there twice"),
         (flat(eagle_config=[1]), "eagle_config must be objects"),
-        (flat(model_type="deepseek_v3"), "layers of the type 'deepseek_v3'"),
+        (flat(model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"]), "layers of the type 'deepseek_v3'"),
+        (
+            flat(original_max_position_embeddings=64, rope_scaling={"type": "yarn"}),
+            "original_max_position_embeddings = 64",
+        ),
         (speculators({"model_type": "gemma2"}), "layers of the type 'gemma2'"),
         (speculators(speculators_model_type="dflash"), "a speculators head of the kind 'dflash'"),
         (speculators(norm_before_residual="left out"), "norm_before_residual is missing, which speculators takes"),

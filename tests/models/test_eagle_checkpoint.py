@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from c2t.errors import InputError
@@ -196,3 +196,52 @@ def test_missing_files_are_named(tmp_path, embedding) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     with pytest.raises(InputError, match=r"neither model\.safetensors nor pytorch_model\.bin"):
         load_head(tmp_path, embedding)
+
+
+def in_shards(folder: Path, name: str = "model.safetensors") -> Path:
+    """Store a folder's weights as two files and an index, as transformers names them."""
+    stem, suffix = name.split(".")
+    pickled = suffix != "safetensors"
+    state = torch.load(folder / name, weights_only=True) if pickled else load_file(folder / name)
+    names, places = sorted(state), {}
+    for number, part in enumerate((names[::2], names[1::2]), 1):
+        shard = f"{stem}-{number:05}-of-00002.{suffix}"
+        (torch.save if pickled else save_file)({each: state[each] for each in part}, folder / shard)
+        places |= dict.fromkeys(part, shard)
+    (folder / name).unlink()
+    (folder / f"{name}.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
+    return folder
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_shards_are_read(pickled: bool, tmp_path: Path, embedding: nn.Embedding) -> None:
+    state, name = head_state(CONFIG), "pytorch_model.bin" if pickled else "model.safetensors"
+    whole, folder = write_head(tmp_path / "whole", CONFIG, state), write_head(tmp_path / "shards", CONFIG, state)
+    if pickled:
+        torch.save(state, folder / name)
+        (folder / "model.safetensors").unlink()
+    in_shards(folder, name)
+    one, two = (load_head(place, embedding).state_dict() for place in (whole, folder))
+    assert one.keys() == two.keys()
+    assert all(one[each].equal(two[each]) for each in one)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda index, _: {**index, "weight_map": {}}, r"index\.json: weight_map"),
+        (lambda index, _: {"weight_map": dict.fromkeys(index["weight_map"], "../x.safetensors")}, "weight_map"),
+        (
+            lambda index, _: {"weight_map": dict.fromkeys(index["weight_map"], "x.safetensors")},
+            "x.safetensors is not there",
+        ),
+        (lambda index, first: {"weight_map": dict.fromkeys(index["weight_map"], first)}, "holds other weights than it"),
+    ],
+)
+def test_shards_that_do_not_fit_their_index_are_one_line(change, message: str, tmp_path: Path, embedding) -> None:
+    place = in_shards(write_head(tmp_path, CONFIG, head_state(CONFIG))) / "model.safetensors.index.json"
+    index = json.loads(place.read_text())
+    place.write_text(json.dumps(change(index, min(index["weight_map"].values()))))
+    with pytest.raises(InputError, match=message) as caught:
+        load_head(tmp_path, embedding)
+    assert "\n" not in str(caught.value)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from c2t.cli.info import info
 from c2t.errors import InputError
 from c2t.models.pairs import fingerprint, kind_of, load_pair
-from c2t.models.published_medusa import PICKLED, SAFE, PublishedMedusaDraft, load_heads, save_heads
+from c2t.models.published_medusa import PICKLED, SAFE, PublishedMedusaDraft, is_published, load_heads, save_heads
 from c2t.policies import Eagle2, Plain
 from c2t.replay.every_position import replay_all, visited
 from c2t.replay.lockstep import replay, write_continuations
@@ -94,6 +94,21 @@ def test_heads_are_those_of_a_plain_reading(layers: int, own: bool, pickled: boo
         )
         assert_same_network(rows.logits[0], expected.expand(slots.shape[1], -1))
     assert session.passes.tolist() == [1]
+
+
+def test_shards_are_read(tmp_path: Path) -> None:
+    state = head_state()
+    write(tmp_path, state)
+    names = sorted(state)
+    places = {name: f"medusa_lm_head-{place % 2}.safetensors" for place, name in enumerate(names)}
+    for shard in set(places.values()):
+        save_file({name: state[name] for name in names if places[name] == shard}, tmp_path / shard)
+    (tmp_path / SAFE).unlink()
+    assert not is_published(tmp_path)
+    (tmp_path / f"{SAFE}.index.json").write_text(json.dumps({"weight_map": places}))
+    assert is_published(tmp_path)
+    heads = load_heads(tmp_path, nn.Embedding(VOCABULARY, HIDDEN))
+    assert all(tensor.equal(state[name].to(tensor)) for name, tensor in heads.state_dict().items())
 
 
 def test_written_as_read(tmp_path: Path) -> None:
