@@ -8,7 +8,7 @@ from c2t.errors import InputError, short_repr
 def checked_device(name: str | torch.device) -> torch.device:
     """Return the device of this name; InputError if this machine has none that computes."""
     try:
-        torch.empty(0, device=name)
+        torch.empty(0, device=name, dtype=torch.uint8)
         device = torch.device(name)
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch asserts that it was built for it
         raise InputError(f"no device is called {short_repr(str(name))} on this machine; cpu always works") from error
