@@ -3,10 +3,16 @@
 Processors add in different orders (vector width, fused multiply-add, threads), so nothing here is what a machine
 printed: bounds follow from the unit roundoff u of the type and the number of roundings n that a result has gone
 through. Each rounding is a factor (1 + d), |d| <= u, and n of them at most 1 + n u / (1 - n u), whatever their order
-(N. Higham, Accuracy and Stability of Numerical Algorithms, lemma 3.1).
+(N. Higham, Accuracy and Stability of Numerical Algorithms, lemma 3.1). No other file of the tests types a tolerance
+(test_rounding.py looks for them): what is no rounding has its bound from the number of samples, or from a step of the
+code.
 """
 
+from typing import Any
+
+import pytest
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 # Two float64 computations of a toy network. A result passes at most 8 layers of some 500 roundings in sequence (seven
@@ -26,9 +32,16 @@ def dot_bound(a: Tensor, b: Tensor, dtype: torch.dtype = torch.float32) -> Tenso
     return growth(a.shape[-1], dtype) * (a.double().abs() @ b.double().abs())
 
 
-def assert_within(found: Tensor, exact: Tensor, bound: Tensor | float, what: str = "value") -> None:
+def assert_equal(found: Tensor, expected: Tensor, what: str = "value") -> None:
+    """Fail where two tensors differ at all, in type or shape too; NaN equals NaN."""
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape), what
+    assert_within(found, expected, 0, what)
+
+
+def assert_within(found: ArrayLike, exact: ArrayLike, bound: Tensor | float, what: str = "value") -> None:
     """Fail where |found - exact| > bound; NaN equals NaN, and an infinity itself only."""
-    found, exact = found.detach().double(), exact.detach().double()
+    found, exact = (torch.as_tensor(each).detach().double() for each in (found, exact))
+    assert found.shape == exact.shape, what
     bound = torch.as_tensor(bound, dtype=torch.float64, device=exact.device).expand_as(exact)
     error = (found - exact).abs()
     right = (found == exact) | (error <= bound) | (found.isnan() & exact.isnan())
@@ -45,6 +58,41 @@ def assert_same_network(found: Tensor, expected: Tensor, what: str = "value") ->
     assert found.dtype == expected.dtype == torch.float64
     finite = expected.detach()[expected.isfinite()].abs()
     assert_within(found, expected, NETWORK * max(1.0, float(finite.max()) if finite.numel() else 0.0), what)
+
+
+def within(expected: Any, bound: float) -> Any:
+    """Return a number, or several in a list, a tuple or an array, that equals what is no further than `bound` away."""
+    return pytest.approx(expected, rel=0, abs=bound)
+
+
+def figure(expected: Any, roundings: int = 10_000, dtype: torch.dtype = torch.float64) -> Any:
+    """Return a number, or several, that equals the same figure computed in another order: one of at most so many
+    roundings, whose terms are no larger than 1 or than the figure."""
+    error = growth(roundings, dtype)
+    return pytest.approx(expected, rel=error, abs=error, nan_ok=True)
+
+
+def as_printed(expected: float, digits: int) -> Any:
+    """Return a number that equals itself rounded to so many digits after the point: half a unit of the last one."""
+    return within(expected, (0.5 + growth(4)) * 10**-digits)
+
+
+def stored_bound(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return how far `values` that were stored in `dtype` may lie from themselves: one rounding, to a multiple of the
+    smallest number at least."""
+    kind = torch.finfo(dtype)
+    return growth(1, dtype) * values.double().abs() + kind.smallest_normal * kind.eps / 2
+
+
+def mean_bound(deviation: float, samples: int) -> float:
+    """Return how far the mean of so many independent samples may lie from the expectation: five standard errors, which
+    one of 1.7 million means exceeds."""
+    return 5 * deviation / samples**0.5
+
+
+def proportion_bound(p: float, samples: int) -> float:
+    """Return the same for the share of samples that have what each has with probability p."""
+    return mean_bound((p * (1 - p)) ** 0.5, samples)
 
 
 def log_prob_bound(logits: Tensor, dtype: torch.dtype = torch.float32) -> float:

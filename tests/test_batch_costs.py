@@ -31,6 +31,7 @@ from c2t.prompts import Prompt
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests.every_policy import toy_costs
+from tests.rounding import figure
 from tests.small_pair import TURNS
 from tests.toys import PROMPTS, TableDraft, random_table, root_of, toy_drafts, toy_target
 
@@ -51,8 +52,8 @@ def test_the_profile_counts_what_was_accepted() -> None:
     found = profile_of(texts, POLICY)
     steps = [step for step in replay(toy_drafts()["perturbed"], POLICY, texts) if step.tree is not None]
     accepted = torch.cat([step.accepted.length for step in steps]).double()
-    assert found.accepted[1][-1] == pytest.approx(accepted.mean().item())
-    assert found.accepted[0][-1] == pytest.approx(accepted.clamp(max=1).mean().item())
+    assert found.accepted[1][-1] == figure(accepted.mean().item())
+    assert found.accepted[0][-1] == figure(accepted.clamp(max=1).mean().item())
     assert found.widths == (1.0, 3.0)
     for gains in found.accepted:
         assert gains[0] == 0
@@ -90,7 +91,7 @@ def test_children_promise_what_such_nodes_had() -> None:
     """Nodes called 0.9 have one child of 0.6, those called 0.3 two of 0.1; confidence is twice what is accepted."""
     known = [Family(0.9, np.array([0.6])), Family(0.3, np.array([0.1, 0.1]))] * 40
     found = promise(Calibration((0.0, 1.0), (0.0, 0.5)), known)
-    assert found.of(np.array([0.0, 0.3, 0.6, 0.9, 1.0])) == pytest.approx(
+    assert found.of(np.array([0.0, 0.3, 0.6, 0.9, 1.0])) == figure(
         np.array([[0, 0], [0.05, 0.05], [0.175, 0.025], [0.3, 0], [0.3, 0]])
     )
     for nothing in ([], [Family(0.0, np.array([0.5]))], [Family(0.7, np.zeros(0))] * 20):
@@ -130,7 +131,7 @@ def test_the_rest_is_fitted_without_negative_parts() -> None:
     exact = [excess(rows, levels, known.seconds(rows, levels)) for rows in (1, 8) for levels in (0, 1, 3)]
     assert known.seconds(8, 3) == 0.5 + 8 * 0.25 + 1.0 + 3 * 2.0 + 24 * 0.125
     assert known.seconds(8, 0) == 2.5
-    assert fit(exact) == pytest.approx(known)
+    assert fit(exact) == figure(known)
     assert fit([excess(1, 0, 1.0), excess(8, 0, 1.0), excess(8, 2, 0.5)]).a_level == 0
     assert fit([excess(1, 0, -1.0)]) == fit([]) == Rest()
 

@@ -75,7 +75,7 @@ def test_names_are_found_under_the_root(folder: Path, tmp_path: Path, monkeypatc
     place.mkdir(parents=True)
     folder.rename(place / "classifier")
     assert TreeClassifier.from_pretrained("mine").config.pair == "toy"
-    with pytest.raises(InputError, match=r"'yours'; known: mine; searched in"):
+    with pytest.raises(InputError, match=r"'yours'; known: mine, smollm2, tiny; searched in"):
         TreeClassifier.from_pretrained("yours")
     with pytest.raises(InputError, match="c2t harvest --pair llama2-7b"):
         TreeClassifier.from_pretrained("llama2-7b")

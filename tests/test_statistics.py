@@ -1,12 +1,12 @@
 """What a run costs and yields, on Steps made by hand."""
 
-import pytest
 import torch
 
 from c2t.decoding import Step
 from c2t.statistics import Statistics, Trace, total
 from c2t.tree import Tree
 from c2t.verify import Accepted
+from tests.rounding import figure
 
 
 def step(rows: list[int], tokens: list[list[int]], sizes: list[int], passes: list[int], capped: list[int]) -> Step:
@@ -70,7 +70,7 @@ def test_sums_leave_their_parts_alone() -> None:
     one, other = Statistics(1, 2, 0, 0, [3], [1], [1]), Statistics(1, 5, 1, 2, [4, 4], [1, 2], [2, 2])
     assert (one + other).rounds == 3
     assert (one.verified, other.verified) == ([3], [4, 4])
-    assert (one + other).tau == pytest.approx(4 / 3)
+    assert (one + other).tau == figure(4 / 3)
 
 
 def test_a_text_without_a_round_has_no_means() -> None:

@@ -7,6 +7,7 @@ from c2t.errors import InputError
 from c2t.policies import Sequoia
 from c2t.policies.sequoia import best_shape
 from c2t.protocols import Root
+from tests.rounding import figure
 from tests.toys import TableDraft, path_of, random_table
 
 RATES = [(0.6, 0.2, 0.1), (0.4, 0.3, 0.2, 0.1), (0.9,), (0.5, 0.0, 0.0), (0.0, 0.0), (0.3, 0.35, 0.05)]
@@ -44,7 +45,7 @@ def test_no_tree_of_that_size_is_worth_more(rates: tuple[float, ...], size: int,
     paths = best_shape(rates, size, levels)
     shapes = all_trees(size, len(rates), levels)
     assert frozenset(paths) in shapes
-    assert worth(rates, paths) == pytest.approx(max(worth(rates, shape) for shape in shapes))
+    assert worth(rates, paths) == figure(max(worth(rates, shape) for shape in shapes))
 
 
 def test_the_tree_has_the_shape_and_distinct_siblings() -> None:

@@ -19,6 +19,7 @@ from c2t.study.autotune import Candidate, Race, Row, TuneSettings, candidate, ov
 from c2t.study.costs import Costs, Curve, Overhead
 from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
+from tests.rounding import figure
 from tests.small_pair import TURNS
 
 PROMPTS = [Prompt(i, "", [turn], "f") for i, turn in enumerate(TURNS[:6])]
@@ -41,8 +42,8 @@ def test_every_round_is_charged_at_its_own_size() -> None:
     rounds = [a_round(9, (9, 1), 9), a_round(1, (1,), 2), a_round(20, (2, 1), 3)]
     each = candidate(Chain(2), [rounds, rounds], 1)
     seconds = (1.0 + 0.5 + 0.25 + 0.125) + (7.0 + 1.0 + 0.25 + 0.25)  # first rounds left out
-    assert predict(convex, each) == pytest.approx((2 + 3) / seconds)
-    assert predict(convex, candidate(Chain(2), [rounds, rounds[:1]], 1), [0]) == pytest.approx(5 / seconds)
+    assert predict(convex, each) == figure((2 + 3) / seconds)
+    assert predict(convex, candidate(Chain(2), [rounds, rounds[:1]], 1), [0]) == figure(5 / seconds)
     assert predict(convex, candidate(Chain(2), [rounds[:1]], 1)) == 0.0
 
 
@@ -109,9 +110,9 @@ def test_where_drafting_is_free_the_tree_wins_and_where_it_is_dear_plain_decodin
         assert [row.predicted for row in found.rows] == sorted((row.predicted for row in found.rows), reverse=True)
         assert {row.label for row in found.rows if row.measured} == {found.best.label, "plain"}
         # Every round of the race takes one tick, as it costs where drafting is free.
-        assert found.plain.measured == pytest.approx(found.plain.predicted_there)
-    assert free.best.measured == pytest.approx(free.best.predicted_there)
-    assert free.best.corrected == pytest.approx(free.best.predicted)
+        assert found.plain.measured == figure(found.plain.predicted_there)
+    assert free.best.measured == figure(free.best.predicted_there)
+    assert free.best.corrected == figure(free.best.predicted)
     assert dear.plain.predicted <= batch
 
 
@@ -131,7 +132,7 @@ def test_a_rehearsal_competes_by_the_clock_alone(small_pair: Pair, made_up: Call
     assert found.best is row
     assert row.total.gamma > 1 + row.total.tau > 1 + 3  # accepted whole, and a part of the tree behind it
     assert row.measured == pytest.approx(1 + row.total.tau, rel=0.2)  # but where a text ends
-    assert row.corrected == pytest.approx(row.measured * found.plain.corrected / found.plain.measured)
+    assert row.corrected == figure(row.measured * found.plain.corrected / found.plain.measured)
     assert len(found.candidates) == len(POLICIES) + 1, "it is not replayed"
     assert found.said.startswith("rehearsed:of=eagle2:K=4,levels=3,N=12, ")
     assert "predicted" not in found.said
@@ -164,7 +165,7 @@ def test_ngrams_double_the_candidates(small_pair: Pair, made_up: Callable) -> No
     assert {row.label.endswith(" +ngrams"): row.ngrams for row in found.rows} == {True: True, False: False}
     assert sum(row.ngrams for row in found.rows) == 2
     for row in found.rows:
-        assert row.measured == pytest.approx(row.predicted_there)
+        assert row.measured == figure(row.predicted_there)
     with pytest.raises(InputError, match=r"has \+ngrams already"):
         tune(with_ngrams(small_pair), POLICIES, PROMPTS, settings, float)
 
@@ -202,8 +203,8 @@ def test_overheads_are_fitted_for_each_kind_on_members_that_are_fast_by_their_fo
     race = MadeUpRace(costs)
     found = overheads(costs, [plain, *chains], race)
     assert [each.policy for each in race.ran] == [Plain(), Chain(1), Chain(4)]  # 5 and 6 are slower
-    assert found["plain"] == pytest.approx((0.5, 0.0))
-    assert found["chain"] == pytest.approx((0.0, 0.1))
+    assert found["plain"] == figure((0.5, 0.0))
+    assert found["chain"] == figure((0.0, 0.1))
     with pytest.raises(InputError, match="too short to time"):
         overheads(costs, [candidate(Plain(), [[a_round(1, (), 1)]], 1)], race)
 

@@ -93,7 +93,7 @@ def test_a_damaged_entry_is_one_clear_line_and_can_be_replaced(small_pair: Pair,
 
 @pytest.mark.parametrize("policy", FROM_ELSEWHERE)
 def test_a_policy_that_names_a_file_or_a_hub_id_is_not_the_users(small_pair: Pair, policy: str) -> None:
-    where = key(small_pair, 2)
+    where = key(small_pair, 2, 0.4)
     store(where, FOUND._replace(policy=policy))
     with pytest.raises(InputError, match=r"tuned-.*json: .* is '.*', which only you can name: give --policy "):
         lookup(where)

@@ -28,6 +28,7 @@ from c2t.study.batches import (
 from c2t.study.interval import Interval
 from c2t.study.plots import plot_batches
 from tests.every_policy import toy_costs
+from tests.rounding import figure
 from tests.small_pair import TURNS
 
 PROMPTS = [Prompt(number, "", [turn, "a number"], "f") for number, turn in enumerate(TURNS[:3])]
@@ -51,8 +52,8 @@ def test_a_speed_is_over_the_same_batches() -> None:
     runs = [Run(30, 1.0, COUNTS), Run(30, 2.0, COUNTS)]
     plain = [Run(30, 2.0, COUNTS), Run(30, 6.0, COUNTS)]
     found = speed(3, Plain(), runs, plain)
-    assert found.tokens_per_second.estimate == pytest.approx(20)
-    assert found.against_plain.estimate == pytest.approx(8 / 3)
+    assert found.tokens_per_second.estimate == figure(20)
+    assert found.against_plain.estimate == figure(8 / 3)
     assert found.against_plain.low >= 2 - 1e-9
     assert found.against_plain.high <= 3 + 1e-9
     assert found.total.rounds == 4
@@ -118,7 +119,7 @@ def test_policies_take_turns_within_a_batch(small_pair: Pair, monkeypatch: pytes
 
 def test_the_budget_is_held_against_the_best_of_all_others() -> None:
     rows = [row(1, "plain", 10.0), row(1, "eagle2:N=8", 20.0), row(1, "budget:of=c2t", 22.0), row(4, "plain", 10.0)]
-    assert best_rival(rows) == {1: pytest.approx(1.1)}
+    assert best_rival(rows) == {1: figure(1.1)}
 
 
 def test_the_figure(tmp_path: Path) -> None:

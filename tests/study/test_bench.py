@@ -16,6 +16,7 @@ from c2t.storage.results import append_line, result_line
 from c2t.study import bench as benchmark
 from c2t.study.bench import BenchSettings, bench, configuration, figures
 from c2t.study.evaluate import evaluate
+from tests.rounding import figure
 from tests.small_pair import TURNS
 
 PROMPTS = [Prompt(i, ("known", "heldout")[i % 2], [turn], "f") for i, turn in enumerate(TURNS[:6])]
@@ -62,8 +63,8 @@ def test_alpha_is_tau_as_a_share_of_the_longest_draft(small_pair: Pair) -> None:
 
 def test_speeds_are_ratios_of_one_run(result: benchmark.Bench) -> None:
     for row in result.rows:
-        assert row.against_plain == pytest.approx(row.tokens_per_second / result.plain_tokens_per_second)
-        assert row.against_hf == pytest.approx(row.tokens_per_second / result.hf_tokens_per_second)
+        assert row.against_plain == figure(row.tokens_per_second / result.plain_tokens_per_second)
+        assert row.against_hf == figure(row.tokens_per_second / result.hf_tokens_per_second)
     assert result.rows[1].against_plain == 1
 
 

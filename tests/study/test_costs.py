@@ -14,6 +14,7 @@ from c2t.study import costs
 from c2t.study.costs import Costs, Curve, Overhead, fit_overhead, measure
 from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
+from tests.rounding import figure
 from tests.small_pair import TURNS
 
 VERIFY, DRAFT = Curve((1, 4, 8), (1.0, 2.0, 10.0)), Curve((1, 2), (0.5, 0.75))
@@ -23,7 +24,7 @@ VERIFY, DRAFT = Curve((1, 4, 8), (1.0, 2.0, 10.0)), Curve((1, 2), (0.5, 0.75))
     ("size", "seconds"), [(0.5, 1.0), (1, 1.0), (2.5, 1.5), (4, 2.0), (6, 6.0), (8, 10.0), (10, 14.0)]
 )
 def test_a_curve_is_interpolated_and_goes_on_as_it_ended(size: float, seconds: float) -> None:
-    assert VERIFY.at(size) == pytest.approx(seconds)
+    assert VERIFY.at(size) == figure(seconds)
 
 
 def test_curves_that_end_falling_or_have_one_point_stay_level() -> None:
@@ -34,21 +35,21 @@ def test_curves_that_end_falling_or_have_one_point_stay_level() -> None:
 def test_a_round_costs_its_forwards_and_the_overhead_of_its_policy() -> None:
     known = Costs(1, 50, VERIFY, DRAFT, {"eagle2": Overhead(0.1, 0.01), "plain": Overhead(0.3, 0.0)})
     drafted = Round(1, 6, (2, 1, 2), 2, 3)
-    assert known.forwards(drafted) == pytest.approx(6.0 + 0.75 + 0.5 + 0.75)
-    assert known.seconds("eagle2", drafted) == pytest.approx(8.0 + 0.1 + 3 * 0.01)
-    assert known.seconds("plain", Round(1, 1, (), 0, 1)) == pytest.approx(1.3)
+    assert known.forwards(drafted) == figure(6.0 + 0.75 + 0.5 + 0.75)
+    assert known.seconds("eagle2", drafted) == figure(8.0 + 0.1 + 3 * 0.01)
+    assert known.seconds("plain", Round(1, 1, (), 0, 1)) == figure(1.3)
 
 
 def test_rows_that_have_left_a_batch_cost_nothing() -> None:
     known = Costs(4, 50, VERIFY, DRAFT, {})
-    assert known.forwards(Round(4, 8, (2,), 0, 4)) == pytest.approx(10.75)
-    assert known.forwards(Round(2, 8, (2,), 0, 2)) == pytest.approx(2.5)
+    assert known.forwards(Round(4, 8, (2,), 0, 4)) == figure(10.75)
+    assert known.forwards(Round(2, 8, (2,), 0, 2)) == figure(2.5)
 
 
 def test_the_overhead_is_a_line_through_medians() -> None:
     passes = [2, 2, 2, 4, 4, 4]
     seconds = [0.5, 0.5, 90.0, 0.9, 0.9, 0.0]  # the outliers do not count
-    assert fit_overhead(passes, seconds) == pytest.approx((0.1, 0.2))
+    assert fit_overhead(passes, seconds) == figure((0.1, 0.2))
     assert fit_overhead([0, 0, 0], [0.2, 0.3, 9.0]) == (0.3, 0.0)
 
 

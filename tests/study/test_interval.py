@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from c2t.study.interval import Interval, bootstrap
+from tests.rounding import figure
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:
@@ -14,7 +15,7 @@ def test_the_interval_of_a_mean_is_that_of_its_standard_error() -> None:
     values = np.random.default_rng(3).normal(5, 2, 400)
     (found,) = bootstrap(np.stack([values, np.ones(400)]), ratio, resamples=4000)
     error = values.std() / 20
-    assert found.estimate == pytest.approx(values.mean())
+    assert found.estimate == figure(values.mean())
     assert found.low == pytest.approx(values.mean() - 1.96 * error, abs=0.15 * error)
     assert found.high == pytest.approx(values.mean() + 1.96 * error, abs=0.15 * error)
 
@@ -22,12 +23,12 @@ def test_the_interval_of_a_mean_is_that_of_its_standard_error() -> None:
 def test_resamples_are_the_same_for_all_counts_and_in_every_call() -> None:
     one = np.random.default_rng(0).uniform(1, 9, 30)
     counts = np.stack([2 * one, one])
-    assert bootstrap(counts, ratio) == [Interval(*[pytest.approx(2)] * 3)]
+    assert bootstrap(counts, ratio) == [Interval(*[figure(2)] * 3)]
     alone = [bootstrap(np.stack([row, np.ones(30)]), ratio, seed=7)[0] for row in counts]
-    assert alone[0] == pytest.approx([2 * value for value in alone[1]])
+    assert alone[0] == figure([2 * value for value in alone[1]])
     assert bootstrap(np.stack([one, np.ones(30)]), ratio, seed=8)[0].low != alone[1].low
     together = bootstrap(np.stack([*counts, np.ones(30)]), lambda sums: sums[:2] / sums[2:], seed=7)
-    assert together == [pytest.approx(interval) for interval in alone]
+    assert together == [figure(interval) for interval in alone]
 
 
 def test_what_is_not_defined_has_no_estimate_and_what_seldom_is_no_interval() -> None:

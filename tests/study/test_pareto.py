@@ -8,6 +8,7 @@ import pytest
 from c2t.errors import InputError
 from c2t.study.pareto import LIMIT, RIVALS_TOGETHER, compare, front, gamma_at, on_front, shared_taus
 from c2t.study.points import Point
+from tests.rounding import figure
 
 
 def point(family: str, tau: float, gamma: float, prompts: int = 4, label: str = "", rounds: int = 10) -> Point:
@@ -46,10 +47,10 @@ def test_ratios_at_equal_tau_by_hand() -> None:
     subject = [point("c2t", t, g) for t, g in ((1, 5), (2.5, 20))]
     found = compare([*subject, *rival], resamples=20)
     assert found.taus == (1.0, 1.5, 2.0, 2.5)
-    assert [r.rival_gamma for r in found.ratios["eagle2"]] == pytest.approx([10, 15, 20, 40])
-    assert [r.ratio.estimate for r in found.ratios["eagle2"]] == pytest.approx([0.5, 10 / 15, 15 / 20, 0.5])
+    assert [r.rival_gamma for r in found.ratios["eagle2"]] == figure([10, 15, 20, 40])
+    assert [r.ratio.estimate for r in found.ratios["eagle2"]] == figure([0.5, 10 / 15, 15 / 20, 0.5])
     # All prompts are alike, so resampling changes nothing.
-    assert all(tuple(r.ratio) == pytest.approx((r.ratio.estimate,) * 3) for r in found.ratios["eagle2"])
+    assert all(tuple(r.ratio) == figure((r.ratio.estimate,) * 3) for r in found.ratios["eagle2"])
     assert found.strongest == "eagle2"
     assert RIVALS_TOGETHER not in found.ratios, "there is one rival only"
 
@@ -85,7 +86,7 @@ def test_a_tau_not_reached_gives_none() -> None:
 def test_the_default_taus_are_round_and_in_reach_of_both(own, others, taus) -> None:
     points = [[point("p", tau, 5, rounds=100) for tau in taus] for taus in (own, others)]
     found = shared_taus(*points)
-    assert found == pytest.approx(taus)
+    assert found == figure(taus)
     assert all(max(min(own), min(others)) <= tau <= min(max(own), max(others)) for tau in found)
 
 
@@ -94,7 +95,7 @@ def test_fronts_below_tau_1_are_compared() -> None:
     points = [point("c2t", 0.3, 3), point("c2t", 0.9, 9), point("a", 0.2, 4), point("a", 0.8, 10)]
     found = compare(points, resamples=20)
     assert found.taus == (0.4, 0.6, 0.8)
-    assert [r.ratio.estimate for r in found.ratios["a"]] == pytest.approx([4 / 6, 6 / 8, 8 / 10])
+    assert [r.ratio.estimate for r in found.ratios["a"]] == figure([4 / 6, 6 / 8, 8 / 10])
     assert found.strongest == "a"
 
 
@@ -128,9 +129,9 @@ def test_the_strongest_rival_is_best_at_most_taus_and_the_oracle_is_nobodys_riva
     assert found.strongest == "strong"
     assert list(found.ratios) == ["weak", "strong", "lucky", RIVALS_TOGETHER, LIMIT]
     together = [r.ratio.estimate for r in found.ratios[RIVALS_TOGETHER]]
-    assert together[0] == pytest.approx(10 / 7), "what reaches tau 2 reaches tau 1"
-    assert together[2] == pytest.approx(20 / 7)
-    assert found.ratios[LIMIT][0].ratio.estimate == pytest.approx(10 / 3)
+    assert together[0] == figure(10 / 7), "what reaches tau 2 reaches tau 1"
+    assert together[2] == figure(20 / 7)
+    assert found.ratios[LIMIT][0].ratio.estimate == figure(10 / 3)
 
 
 def sampled(family: str, size: float, seed: np.random.Generator, difficulty: np.ndarray) -> list[Point]:
@@ -169,7 +170,7 @@ def test_pairing_narrows_the_interval() -> None:
     base = sampled("a", 1.0, generator, difficulty)
     same = [p._replace(family="c2t", verified=tuple(2 * count for count in p.verified)) for p in base]
     for found in compare([*base, *same], taus=[1.0, 2.0], resamples=100).ratios["a"]:
-        assert tuple(found.ratio) == pytest.approx((2, 2, 2))
+        assert tuple(found.ratio) == figure((2, 2, 2))
 
 
 def test_a_thousand_resamples_take_seconds() -> None:

@@ -14,6 +14,7 @@ from c2t.study import pareto
 from c2t.study.autotune import Row, TuneSettings, Tuning
 from c2t.study.plots import draw_panel, draw_ratio, headline, plot_fronts, plot_speeds
 from c2t.study.points import Condition
+from tests.rounding import figure
 from tests.study.test_pareto import point
 
 CONDITION = Condition("tiny", "t", "d", "draft", "float32", 0.4, 0, 64, None, ("f.jsonl",), 4, "x")
@@ -57,7 +58,7 @@ def test_the_title_is_what_the_points_say() -> None:
 def test_the_ratio_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = Figure().subplots()
     draw_ratio(panel, POINTS)
-    assert panel.lines[1].get_ydata() == pytest.approx(np.full(25, 0.8))
+    assert panel.lines[1].get_ydata() == figure(np.full(25, 0.8))
     assert len(panel.collections) == 1
     alone = Figure().subplots()
     draw_ratio(alone, POINTS[:2])
@@ -102,7 +103,7 @@ def test_speeds_say_prediction_and_clock(tmp_path: Path, monkeypatch: pytest.Mon
 def test_names_keep_their_distance_and_order(heights: list[float]) -> None:
     placed = figures.spread(heights, 0.1)
     assert np.diff(placed).min() > 0.1 - 1e-9
-    assert np.mean(placed) == pytest.approx(np.mean(heights))
+    assert np.mean(placed) == figure(np.mean(heights))
     assert figures.spread([0.1, 0.9], 0.1) == [0.1, 0.9]
 
 

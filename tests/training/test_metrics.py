@@ -6,6 +6,7 @@ from sklearn.metrics import average_precision_score
 
 from c2t.errors import InputError
 from c2t.training.metrics import Metrics, Validation, evaluate, select
+from tests.rounding import figure
 
 
 def test_metrics_are_means_over_trees() -> None:
@@ -14,9 +15,9 @@ def test_metrics_are_means_over_trees() -> None:
     accepted = torch.tensor([1, 1, 0, 0, 1, 0, 0, 0], dtype=torch.bool)
     logits = torch.tensor([2.0, -0.5, 0.4, -2.0, 0.0, -1.5, 0.8, 1.5])
     metrics = evaluate(logits, Validation(torch.zeros(8, 3), accepted, tree))
-    assert metrics.recall == pytest.approx((1 / 2 + 1) / 2)
-    assert metrics.theta == pytest.approx((2 / 4 + 1 / 2 + 1) / 3)
-    assert metrics.average_precision == pytest.approx(average_precision_score(accepted, logits))
+    assert metrics.recall == figure((1 / 2 + 1) / 2)
+    assert metrics.theta == figure((2 / 4 + 1 / 2 + 1) / 3)
+    assert metrics.average_precision == figure(average_precision_score(accepted, logits))
 
 
 def test_the_surest_nodes_do_not_tie() -> None:

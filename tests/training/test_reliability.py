@@ -5,6 +5,7 @@ import torch
 
 from c2t.training.metrics import Validation
 from c2t.training.reliability import picture, reliability
+from tests.rounding import figure
 
 
 def rows(trees: int, each: int, power: float = 1.0) -> tuple[torch.Tensor, Validation]:
@@ -44,5 +45,5 @@ def test_all_alike_is_one_bin() -> None:
     validation = Validation(torch.empty(3, 0), torch.tensor([True, True, False]), torch.tensor([0, 0, 1]))
     found = reliability(torch.full((3,), 0.5), validation)
     assert found.probability.tolist() == [0.5]
-    assert found.accepted.tolist() == [pytest.approx(2 / 3)]
+    assert found.accepted.tolist() == [figure(2 / 3)]
     assert picture(found, "x").axes[0].get_xscale() == "log"

@@ -16,6 +16,7 @@ from pipelines.bench import batches
 from pipelines.bench.batches import FAMILIES, fastest, field_of, judged, known
 from pipelines.bench.roofline import ARITHMETIC, BANDWIDTH, EFFICIENCY, TARGETS, UNKNOWN, compared, rate
 from tests.every_policy import toy_costs
+from tests.rounding import figure
 from tests.small_pair import TURNS
 from tests.toys import toy_classifier
 
@@ -74,8 +75,8 @@ def test_the_model_has_a_floor_and_a_roof() -> None:
     found = costs.verify.over(np.array([1, 100, 206, 400, 4000]))
     assert found == pytest.approx([floor, floor, floor, 400 * token, 4000 * token], rel=0.01)
     copies = shape.costs(Profile((), (0.0,), (), Children()), copies=4)
-    assert copies.verify.at(100) == pytest.approx(costs.verify.at(400))
-    assert copies.rest.a_row == 4 * costs.rest.a_row == pytest.approx(4 * 32 * 2 * 4096 * 1024 * 2 / (4.8e12 * 0.7))
+    assert copies.verify.at(100) == figure(costs.verify.at(400))
+    assert copies.rest.a_row == 4 * costs.rest.a_row == figure(4 * 32 * 2 * 4096 * 1024 * 2 / (4.8e12 * 0.7))
 
 
 def test_modelled_speed_by_hand() -> None:
@@ -83,8 +84,8 @@ def test_modelled_speed_by_hand() -> None:
     first, second = Round(1, 1, (), 0, 1), Round(1, 3, (2, 1), 1, 2)
     one = shape.costs(Profile((), (0.0,), (), Children()))
     whole = one.verify.at(6) + 2 * one.rest.a_row + one.draft.at(4) + one.draft.at(2) + 4 * one.rest.a_level_row
-    assert rate(shape, [[first, second], [first, second]], 2) == pytest.approx(4 / whole)
-    assert rate(shape, [[first, second]], 2) == pytest.approx(4 / whole), "a copy of a row is a row"
+    assert rate(shape, [[first, second], [first, second]], 2) == figure(4 / whole)
+    assert rate(shape, [[first, second]], 2) == figure(4 / whole), "a copy of a row is a row"
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from c2t.policies import Eagle2
 from pipelines.bench import replay
 from pipelines.bench.replay import MATCHING, TARGET, measure, ways
 from pipelines.stages import FORWARD, SELECT, TREES
+from tests.rounding import figure
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, replay.Run]:
 def test_top_k_is_seen_in_every_way(runs: dict[str, replay.Run]) -> None:
     for run in runs.values():
         assert set(run.shares) == {TARGET, FORWARD, SELECT, TREES} | (set() if "live" in run.name else {MATCHING})
-        assert sum(run.shares.values()) == pytest.approx(1)
+        assert sum(run.shares.values()) == figure(1)
         ticks = {stage: round(share * run.seconds) for stage, share in run.shares.items()}
         rounds = ticks[SELECT] / 3  # a level each
         assert rounds == int(rounds) > 0

@@ -17,7 +17,7 @@ from c2t.study.points import Point
 from pipelines.gain import parallel
 from pipelines.gain.__main__ import app
 from tests.models.test_medusa import DRAFT, observed
-from tests.rounding import assert_same_network
+from tests.rounding import assert_same_network, figure
 from tests.toys import PROMPTS, root_of
 
 
@@ -53,7 +53,7 @@ def test_ratios_are_the_subjects_tokens_over_each_others() -> None:
             else:
                 wanted = dearer[subject] / dearer[row["rival"]]
                 assert row["ratio"] == pytest.approx([wanted] * 3, abs=1e-4)
-                assert row["gamma"] == pytest.approx(4 * row["tau"] * dearer[subject])
+                assert row["gamma"] == figure(4 * row["tau"] * dearer[subject])
 
 
 def test_the_cheapest_front_is_taken_where_all_are() -> None:

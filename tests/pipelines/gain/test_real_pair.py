@@ -23,7 +23,7 @@ from pipelines.gain import real_pair, recorded_trees
 from pipelines.gain.real_pair import COUNTED, EAGLE2, PLAIN, TEMPERED, judged
 from pipelines.gain.reliability import EVERYTHING, reliability
 from pipelines.gain.subtrees import Nodes
-from tests.rounding import growth
+from tests.rounding import figure, growth
 
 POLICY = Eagle2(K=3, levels=3, N=None, M=100)
 
@@ -116,9 +116,9 @@ def test_settings_are_searched_on_other_prompts_than_judged() -> None:
     assert {family for family, _ in rows} == set(found)
     for tau in real_pair.TAUS:
         assert rows[TEMPERED, tau].setting == "a"
-        assert rows[TEMPERED, tau].over_plain == pytest.approx((0.75,) * 3)
-        assert rows["learned", tau].over_best == pytest.approx((2.0,) * 3)  # EAGLE-2 would be better: it was not chosen
-        assert rows["learned", tau].gamma == pytest.approx(12 * tau)
+        assert rows[TEMPERED, tau].over_plain == figure((0.75,) * 3)
+        assert rows["learned", tau].over_best == figure((2.0,) * 3)  # EAGLE-2 would be better: it was not chosen
+        assert rows["learned", tau].gamma == figure(12 * tau)
 
 
 def test_a_draft_that_reaches_no_tau_has_no_rows() -> None:

@@ -13,6 +13,7 @@ from pipelines.papers import study as paper
 from pipelines.papers.report import METHOD, Report
 from pipelines.papers.study import Study
 from pipelines.papers.verdicts import FAILS, HOLDS, OPEN
+from tests.rounding import figure
 
 SMALL: dict[str, Any] = {"limit": 3, "max_new_tokens": 8, "harvest_limit": 6, "harvest_tokens": 12}
 EPOCHS = 2
@@ -61,7 +62,7 @@ def counts_in(report: Report, method: str, setting: str) -> tuple[float, int, fl
     """The same numbers as a table prints them."""
     (row,) = (dict(zip(report.columns, row, strict=True)) for row in report.rows if row[:2] == [method, setting])
     tau = row["tau"] if "tau" in row else row["tau + 1"] - 1
-    return pytest.approx(tau), row["verified tokens"], pytest.approx(row["passes/round"])
+    return figure(tau), row["verified tokens"], figure(row["passes/round"])
 
 
 def check(report: Report) -> Report:

@@ -9,6 +9,7 @@ from c2t.records.reader import read_columns
 from pipelines.papers import calibration
 from pipelines.papers.study import Study
 from tests.pipelines.papers.small_study import check
+from tests.rounding import figure
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_figure2_judges_the_bias_by_its_standard_error() -> None:
     excess[0, 0], squares = 50.0, np.zeros(nodes.shape)
     squares[0, 0] = 50.0  # of 100 distributions half are over by 1: mean 0.5, deviation 0.5
     found = calibration.Cells(nodes, excess, excess, excess, squares)
-    assert found.best(calibration.LOW) == (pytest.approx(0.5), pytest.approx(0.05))
+    assert found.best(calibration.LOW) == (figure(0.5), figure(0.05))
 
 
 def test_eagle2_figure6_counts_the_nodes_under_accepted_ones(short: Study) -> None:
@@ -46,4 +47,4 @@ def test_eagle2_figure6_counts_the_nodes_under_accepted_ones(short: Study) -> No
         trees.setdefault(tree, {})[node] = accepted
     assert sum(row[1] for row in report.rows) == tokens
     accepted = sum(row[1] * row[3] for row in report.rows if row[1])
-    assert accepted == pytest.approx(columns["accepted"].sum())
+    assert accepted == figure(columns["accepted"].sum())

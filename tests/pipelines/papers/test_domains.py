@@ -9,6 +9,7 @@ from c2t.policies import C2T, JointThreshold
 from pipelines.papers import domains
 from pipelines.papers.study import Study
 from tests.pipelines.papers.small_study import check, decoded
+from tests.rounding import figure
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def test_figure4_has_every_method_on_every_data_set(study: Study, here: Path, tm
     assert [row[-1] for row in points if row[0] == domains.EAGLE2] == list(domains.SIZES)  # gamma a round is N
     tau, verified, _ = decoded(Study(study.pair, short), JointThreshold(0.1, domains.K, domains.K, domains.LEVELS))
     (first, _) = (row for row in points if row[0] == domains.SIMPLE)
-    assert (first[2], first[3]) == (pytest.approx(tau), verified)
+    assert (first[2], first[3]) == (figure(tau), verified)
 
 
 def test_figure8_compares_a_classifier_with_itself_at_one(study: Study, here: Path, tmp_path: Path) -> None:
@@ -47,4 +48,4 @@ def test_figure8_compares_a_classifier_with_itself_at_one(study: Study, here: Pa
     learned = Study(study.pair, replace(judge.settings, harvest_prompts=(prose,))).classifier()
     tau, verified, _ = decoded(study, C2T(learned, 0.5))
     (row,) = (row for row in report.rows if row[1] == "prose" and "0.5" in row[2])
-    assert (row[3], row[4]) == (pytest.approx(tau), verified)
+    assert (row[3], row[4]) == (figure(tau), verified)

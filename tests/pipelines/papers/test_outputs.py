@@ -1,13 +1,13 @@
 """The classifier as a function, on one whose output is known."""
 
 import numpy as np
-import pytest
 import torch
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from pipelines.papers import outputs
 from pipelines.papers.study import Study
 from tests.pipelines.papers.small_study import check
+from tests.rounding import figure
 
 
 def only_p() -> TreeClassifier:
@@ -24,7 +24,7 @@ def only_p() -> TreeClassifier:
 def test_figure9_finds_the_feature_that_matters(study: Study) -> None:
     report = check(outputs.figure9(study))
     assert [row[0] for row in report.rows] == ["P", "H", "d"]
-    assert outputs.shares(only_p()) == {"P": pytest.approx(1), "H": pytest.approx(0), "d": pytest.approx(0)}
+    assert outputs.shares(only_p()) == {"P": figure(1), "H": figure(0), "d": figure(0)}
 
 
 def test_figure10_reads_the_surfaces(study: Study) -> None:

@@ -18,6 +18,7 @@ from pipelines.papers.report import Row, ends_where_plain_decoding_does
 from pipelines.papers.study import Counted, Settings
 from pipelines.papers.verdicts import FAILS, HOLDS, OPEN, above, all_of, apart, at_equal_tau, below
 from tests.pipelines.papers.small_study import SMALL, small_training
+from tests.rounding import figure
 
 TEXTS = 40
 
@@ -99,7 +100,7 @@ def test_rounds_that_do_not_end_with_the_text_are_seen(study: paper.Study, chang
 def test_gamma_at_equal_tau_is_read_between_points() -> None:
     subject, goal = [counted(100, 1000), counted(300, 3000)], counted(200, 4000)
     found = at_equal_tau(subject, [goal], goal)
-    assert found == Interval(*[pytest.approx(2000 / 4000)] * 3)
+    assert found == Interval(*[figure(2000 / 4000)] * 3)
     assert at_equal_tau(subject, [goal], counted(400, 1)).estimate is None
     few = at_equal_tau([counted(200, 2000)], [goal], counted(200, 1, spread=50))
     assert few.estimate is not None
@@ -124,10 +125,10 @@ def test_verdicts_follow_the_interval(found: Interval, is_below: str, is_above: 
 def test_the_interval_covers_what_texts_differ_in() -> None:
     one, other = counted(200, 1000, spread=100), counted(190, 1000)
     found = verdicts.tau_ratio(one, other)
-    assert found.estimate == pytest.approx(200 / 190)
+    assert found.estimate == figure(200 / 190)
     assert found.low < 1 < found.high
-    assert verdicts.tau_ratio(counted(200, 1000), other).low == pytest.approx(200 / 190)
-    assert verdicts.gamma_ratio(counted(1, 50), counted(1, 100)) == Interval(*[pytest.approx(0.5)] * 3)
+    assert verdicts.tau_ratio(counted(200, 1000), other).low == figure(200 / 190)
+    assert verdicts.gamma_ratio(counted(1, 50), counted(1, 100)) == Interval(*[figure(0.5)] * 3)
     assert verdicts.mean_ratio([1, 1], [0, 0]) == Interval(None, None, None)
 
 
@@ -156,13 +157,13 @@ def test_defaults_are_the_papers_training() -> None:
 
 def test_an_open_question_says_how_many_more_texts_would_close_it() -> None:
     opened = below("s", "w", Interval(0.9, 0.7, 1.1))  # the end to move is 1.1, twice as far away as the limit
-    assert (opened.verdict, opened.more) == (OPEN, pytest.approx(4))
-    assert below("s", "w", Interval(1.2, 0.9, 1.3)).more == pytest.approx(2.25)
+    assert (opened.verdict, opened.more) == (OPEN, figure(4))
+    assert below("s", "w", Interval(1.2, 0.9, 1.3)).more == figure(2.25)
     assert below("s", "w", Interval(1.0, 0.9, 1.1)).more is None
     assert below("s", "w", Interval(0.9, None, None)).more is None
     assert below("s", "w", Interval(0.5, 0.4, 0.6)).more is None
     both = all_of("s", [opened, below("", "w", Interval(1.2, 0.9, 1.3))])
-    assert (both.verdict, both.more) == (OPEN, pytest.approx(4))
+    assert (both.verdict, both.more) == (OPEN, figure(4))
     assert both.figures == (Interval(0.9, 0.7, 1.1), Interval(1.2, 0.9, 1.3))
     assert all_of("s", [opened, below("", "w", Interval(1.5, 1.4, 1.6))]).more is None
 
