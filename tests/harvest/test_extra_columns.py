@@ -22,7 +22,7 @@ from c2t.records.schema import COLUMNS, Harvest
 from c2t.sampling import Sampling
 from c2t.training.fit import train
 from c2t.training.settings import LABELS, MODELS
-from tests.rounding import NETWORK, growth
+from tests.rounding import NETWORK, assert_within, figure, growth
 from tests.small_pair import TURNS
 
 PROMPTS = [Prompt(number, "known", [turn], "code.jsonl") for number, turn in enumerate(TURNS[:4])]
@@ -62,9 +62,9 @@ def test_columns_are_the_drafts_and_nan_where_it_has_drawn_nothing(
     expected = small_pair.target.lm_head(hidden).softmax(-1).topk(10).values
     # Stored states are rounded to float32, so a logit errs by a part of its terms' sizes, and a probability relatively.
     terms = float((hidden.abs() @ small_pair.target.lm_head.weight.abs().T).max())
-    np.testing.assert_allclose(top, expected.numpy(), rtol=growth(2) + 2 * growth(1) * terms)
+    assert_within(top, expected, (growth(2) + 2 * growth(1) * terms) * expected)
     above = columns["joint_prob"][np.arange(len(first)) - columns["node"] + np.maximum(columns["parent"], 0)][~first]
-    np.testing.assert_allclose(columns["joint_prob"][~first] / above, top[:, 0], rtol=growth(4))
+    assert_within(columns["joint_prob"][~first] / above, top[:, 0], growth(4) * torch.from_numpy(top[:, 0]))
 
 
 def test_target_prob_is_the_targets_probability_of_the_path(columns: dict[str, np.ndarray], small_pair: Pair) -> None:
@@ -78,7 +78,7 @@ def test_target_prob_is_the_targets_probability_of_the_path(columns: dict[str, n
         logits = small_pair.target.model(input_ids=torch.tensor([[*text, *path]])).logits[0, len(text) - 1 : -1]
         own = (logits / 0.8).softmax(-1).gather(1, torch.tensor(path)[:, None])[:, 0]
         found = columns["target_prob"][[fork, fork + 3, fork + 6, fork + 9]]
-        np.testing.assert_allclose(found, own.cumprod(0).detach().numpy(), rtol=growth(1) + NETWORK)
+        assert_within(found, own.cumprod(0), (growth(1) + NETWORK) * own.cumprod(0).detach())
 
 
 def test_the_label_of_the_first_decision_model_is_the_ratio_of_target_and_draft(
@@ -87,7 +87,7 @@ def test_the_label_of_the_first_decision_model_is_the_ratio_of_target_and_draft(
     ratio = LABELS["ratio"].of(read_records([forks.folder], ["target", "log_prob"])).numpy()
     for row in range(3, 12):
         p, q = (columns[name][row] / columns[name][row - 3] for name in ("target_prob", "joint_prob"))
-        assert ratio[row] == pytest.approx(min(1, p / q), rel=growth(8))
+        assert ratio[row] == figure(min(1, p / q), 8, torch.float32)
 
 
 def test_replayed_columns_of_full_trees_are_the_live_ones(small_pair: Pair, tmp_path: Path) -> None:
@@ -97,11 +97,12 @@ def test_replayed_columns_of_full_trees_are_the_live_ones(small_pair: Pair, tmp_
     )
     for name in ("top_probs", "hidden"):
         found = [read_columns(done.folder, [name])[name] for done in (live, replayed)]
-        np.testing.assert_allclose(*found, rtol=growth(2), atol=NETWORK)
+        assert_within(*found, NETWORK + growth(2) * torch.from_numpy(found[1]).abs())
     top, rank, entropy = read_columns(live.folder, ["top_probs", "rank", "entropy"]).values()
     joint, node, parent = read_columns(live.folder, ["joint_prob", "node", "parent"]).values()
     above = np.where(parent < 0, 1, joint[np.arange(len(node)) - node + parent.astype(int)])
-    np.testing.assert_allclose(joint / above, top[np.arange(len(top)), rank], rtol=growth(4))
+    own = top[np.arange(len(top)), rank]
+    assert_within(joint / above, own, growth(4) * torch.from_numpy(own))
     assert not np.isnan(entropy).any()
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from c2t.kernels import entries
 from c2t.kernels.entries import Columns, Entries
 from c2t.tree import Tree
+from tests.rounding import assert_equal
 from tests.test_tree import trees
 
 pytestmark = pytest.mark.skipif(entries.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
@@ -21,7 +22,7 @@ H = 5
 def agree(found: NamedTuple, expected: NamedTuple) -> None:
     for name, mine, theirs in zip(found._fields, found, expected, strict=True):
         if isinstance(mine, Tensor):
-            torch.testing.assert_close(mine, theirs, rtol=0, atol=0, msg=name)
+            assert_equal(mine, theirs, name)
         else:
             assert mine == theirs, name
 

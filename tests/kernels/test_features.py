@@ -9,7 +9,7 @@ import torch
 from c2t.classifier import features
 from c2t.errors import InputError
 from c2t.kernels.features import FEATURES, WIDE
-from tests.rounding import assert_within, growth
+from tests.rounding import assert_within, growth, within
 
 NODES = SimpleNamespace(
     log_joint=torch.tensor([[0.5, 0.25], [1.0, 1e-6]]).log(),
@@ -28,7 +28,7 @@ def test_raw_values_in_the_order_of_the_names() -> None:
     assert x[..., 0].tolist() == [[0, 1], [2, 10]]
     assert x[..., 2].equal(NODES.entropy)
     for place, prob in (((0, 0), 0.5), ((1, 1), 1e-6)):  # an exponential of a rounded logarithm
-        assert x[(*place, 1)].item() == pytest.approx(prob, rel=growth(4) - growth(1) * math.log(prob))
+        assert x[(*place, 1)].item() == within(prob, (growth(4) - growth(1) * math.log(prob)) * prob)
 
 
 def test_the_log_odds_of_the_most_probable_sibling_are_finite() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from c2t.kernels import nodes
 from c2t.kernels.nodes import Blocks
 from c2t.tree import Tree
+from tests.rounding import assert_equal
 from tests.test_tree import trees
 
 pytestmark = pytest.mark.skipif(nodes.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
@@ -25,7 +26,7 @@ def both(function, *blocks: Blocks | torch.Tensor, **named) -> tuple[Blocks, Blo
 def agree(found: Blocks, expected: Blocks) -> None:
     for name, mine, theirs in zip(Blocks._fields, found, expected, strict=True):
         if mine is not theirs:
-            torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True, msg=name)
+            assert_equal(mine, theirs, name)
 
 
 def filled(tree: Tree, random: torch.Generator) -> Blocks:

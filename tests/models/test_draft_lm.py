@@ -9,7 +9,7 @@ from c2t.models.ngrams import NgramDraft
 from c2t.models.target import Target
 from c2t.policies import Chain, Eagle2, Plain, SpecInfer
 from c2t.sampling import Sampling
-from tests.rounding import NETWORK
+from tests.rounding import NETWORK, assert_same_network
 from tests.toys import PROMPTS, VOCABULARY, emitted, path_of, run, toy_drafts, toy_target, toy_tokenizer
 
 
@@ -25,7 +25,7 @@ def test_every_tree_of_a_run_holds_the_models_own_probabilities() -> None:
                 *above, token = path_of(step.tree, row, slot)
                 text = torch.tensor([[*texts[prompt][: position + 1], *above]])
                 own = draft.model.model(text).logits[0, -1].log_softmax(-1)[token]
-                assert step.tree.log_prob[row, slot].item() == pytest.approx(own.item(), abs=NETWORK, rel=NETWORK)
+                assert_same_network(step.tree.log_prob[row, slot], own)
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ from c2t.protocols import NextTokenDistributions, RecordingDraft, Root
 from c2t.sampling import Sampling
 from c2t.tree import COLUMNS, Tree
 from tests.marks import slow_except
+from tests.rounding import assert_equal
 from tests.tiny_heads import saved
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
@@ -180,16 +181,11 @@ def check_round(policy, verifier: TargetVerifier, committed: Committed, at_once,
     assert inner(at_once)._phase is not None, "it was grown level by level"
     assert torch.equal(found.alive, expected.alive)
     for column in COLUMNS:
-        assert_same(getattr(found, column)[found.alive], getattr(expected, column)[found.alive])
+        assert_equal(getattr(found, column)[found.alive], getattr(expected, column)[found.alive])
     assert torch.equal(found.ancestors()[found.alive], expected.ancestors()[found.alive])
     assert torch.equal(found.capped, expected.capped)
     assert torch.equal(at_once.passes, by_level.passes)
     return found
-
-
-def assert_same(found: Tensor, expected: Tensor) -> None:
-    assert found.dtype == expected.dtype
-    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def observed(pair: Pair):
@@ -213,7 +209,7 @@ def test_forks_grow_the_trees_of_their_places(name: str, pair: Pair) -> None:
     found, expected = POLICIES[name](forks[0], roots), POLICIES[name](LevelByLevel(forks[1]), roots)
     assert inner(forks[0])._phase is not None
     for column in COLUMNS:
-        assert_same(getattr(found, column), getattr(expected, column))
+        assert_equal(getattr(found, column), getattr(expected, column))
 
 
 @torch.inference_mode()

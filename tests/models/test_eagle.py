@@ -9,7 +9,7 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.policies import Eagle2, Plain
 from c2t.tree import Tree
 from tests.eagle_reference import CONFIG, head_forward, head_state, write_head
-from tests.rounding import NETWORK, assert_same_network
+from tests.rounding import assert_same_network
 from tests.toys import PROMPTS, VOCABULARY, emitted, path_of, root_of, run, toy_target
 
 VARIANTS = {
@@ -89,7 +89,7 @@ def test_tree_slots_continue_the_prefix_along_their_own_path(draft: EagleDraft) 
                 if next_token is not None:
                     known, fed = torch.cat([known, predicted[-1:]]), torch.cat([fed, torch.tensor([next_token])])
             log_probs = target.lm_head(predicted[-1]).log_softmax(-1)
-            assert tree.log_prob[row, slot].item() == pytest.approx(log_probs[token].item(), abs=NETWORK, rel=NETWORK)
+            assert_same_network(tree.log_prob[row, slot], log_probs[token])
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
 from c2t.policies import C2T
-from tests.rounding import SCORE
+from tests.rounding import SCORE, within
 from tests.toys import TableDraft, path_of, random_table, root_of, toy_classifier
 
 VOCABULARY = 20
@@ -78,7 +78,7 @@ def test_tree_is_that_of_algorithm_1(
         nodes = [slot for slot in range(1, tree.size) if tree.alive[row, slot]]
         flat = [node for level in expected for node in level]
         assert [tuple(path_of(tree, row, slot)) for slot in nodes] == [path for path, _ in flat]
-        assert [tree.score[row, slot].item() for slot in nodes] == pytest.approx([s for _, s in flat], abs=SCORE, rel=0)
+        assert [tree.score[row, slot].item() for slot in nodes] == within([s for _, s in flat], SCORE)
         assert [tree.depth[row, slot].item() for slot in nodes] == [len(path) - 1 for path, _ in flat]
         sizes.append(1 + len(flat))
     assert tree.sizes.tolist() == sizes

@@ -16,7 +16,7 @@ from c2t.policies.sampled import path_key
 from c2t.protocols import Root
 from c2t.sampling import gumbel
 from c2t.tree import Nodes, Tree
-from tests.rounding import NETWORK
+from tests.rounding import figure
 from tests.test_tree import ancestry
 from tests.toys import TableDraft, path_of, random_table
 
@@ -106,7 +106,7 @@ def test_greedy_tree_is_that_of_algorithm_1(m: int, most: int, spread: float) ->
     tree = DySpec(N=m + 1, K=most)(draft, ROOT)
     for row in range(3):
         dice = Dice(logits, row)
-        assert values_of(tree, row) == pytest.approx(algorithm_1(dice, m, most), rel=NETWORK)
+        assert values_of(tree, row) == figure(algorithm_1(dice, m, most))
         siblings_in_order(tree, row, dice)
     assert len(draft.expanded) <= m  # the paper makes a forward for every node
 
@@ -119,7 +119,7 @@ def test_threshold_tree_is_that_of_algorithm_2(threshold: float, most: int, leve
     tree = DySpecThreshold(threshold, most, levels, max_width=1000)(TableDraft(logits), ROOT)
     for row in range(3):
         dice = Dice(logits, row)
-        assert values_of(tree, row) == pytest.approx(algorithm_2(dice, threshold, most, levels), rel=NETWORK)
+        assert values_of(tree, row) == figure(algorithm_2(dice, threshold, most, levels))
         siblings_in_order(tree, row, dice)
     assert not tree.capped.any()
 
@@ -142,7 +142,7 @@ def test_distributions_of_the_tree_are_those_drawn_from() -> None:
             if (tree.parent[row] == slot).any():
                 expected = Dice(logits, row).distribution(tuple(path_of(tree, row, slot)))
                 stored = tree.drawn.log_probs[row, tree.drawn.row[row, slot]].exp().tolist()
-                assert stored == pytest.approx(expected, rel=NETWORK)
+                assert stored == figure(expected)
 
 
 def test_nodes_stand_depth_first_and_heavy_children_first() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from c2t.errors import InputError
 from c2t.policies import Eagle2
 from c2t.tree import Tree
-from tests.rounding import entropy_bound, growth, log_prob_bound
+from tests.rounding import entropy_bound, growth, log_prob_bound, within
 from tests.toys import TableDraft, path_of, random_table, root_of
 
 VOCABULARY = 20
@@ -74,17 +74,17 @@ def check_columns(tree: Tree, logits: Callable, M: int | None = None) -> None:
             own = distribution[path[-1]].item()
             raw = logits(row, tuple(path[:-1]))
             step = log_prob_bound(raw, raw.dtype)
-            assert tree.log_prob[row, slot].item() == pytest.approx(own, abs=step, rel=0)
+            assert tree.log_prob[row, slot].item() == within(own, step)
             above = tree.log_joint[row, parent].item() if parent else 0.0
             step += growth(1, raw.dtype) * abs(above + own)
-            assert tree.log_joint[row, slot].item() == pytest.approx(above + own, abs=step, rel=0)
+            assert tree.log_joint[row, slot].item() == within(above + own, step)
             mine = raw[path[-1]]
             assert (raw > mine).sum() <= tree.rank[row, slot] <= (raw >= mine).sum() - 1
             if M is not None:
                 p = distribution.exp().sort(descending=True).values[:M]
                 entropy = -sum(x * math.log(x) for x in p.tolist() if x > 0)
                 bound = entropy_bound(torch.tensor(entropy), raw, raw.dtype)
-                assert tree.entropy[row, slot].item() == pytest.approx(entropy, abs=float(bound), rel=0)
+                assert tree.entropy[row, slot].item() == within(entropy, float(bound))
 
 
 @pytest.mark.parametrize("M", [None, 0, 6, 1000])

@@ -49,7 +49,7 @@ def test_path_probabilities_are_the_targets(temperature: float) -> None:
     found = session.path_probs(full)
     for row, prompt in enumerate(PROMPTS[:3]):
         expected = [by_hand([*prompt, roots[row]], path_of(full, row, slot), temperature) for slot in range(full.size)]
-        assert found[row].tolist() == pytest.approx(expected, abs=1e-9)
+        assert found[row].tolist() == figure(expected)
 
 
 def connected(parent: list[int], chosen: set[int]) -> bool:
@@ -73,7 +73,7 @@ def test_no_subtree_of_its_size_has_a_larger_sum(threshold: float) -> None:
         best = max(sum(own[s] for s in chosen) for chosen in subsets if connected(parent, set(chosen)))
         paths = {tuple(path_of(full, row, slot)): own[slot] for slot in range(1, full.size)}
         kept = [tuple(path_of(tree, row, slot)) for slot in range(1, tree.size) if tree.alive[row, slot]]
-        assert sum(paths[path] for path in kept) == pytest.approx(best, abs=1e-9)
+        assert sum(paths[path] for path in kept) == figure(best)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pipelines.bench import attention
+from tests.rounding import assert_within, growth
 
 
 def test_the_ways_agree() -> None:
@@ -15,7 +16,7 @@ def test_the_ways_agree() -> None:
     for name in ("sdpa, row by row", "sdpa, padded", "eager, padded"):
         for row, (size, own) in enumerate(zip(attention.SIZES, expected, strict=True)):
             found = ways[name]()[row][..., :size, :]
-            torch.testing.assert_close(found.view_as(own[0]), own[0])
+            assert_within(found.view_as(own[0]), own[0], 2 * growth(5 * own[0].shape[-2] + own[0].shape[-1]))
 
 
 def test_nested_tensors_take_no_mask() -> None:

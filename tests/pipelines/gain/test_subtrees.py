@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from pipelines.gain.subtrees import along, cuts, ddd, eagle2, read_nodes, talon
 from tests.harvests import two_files
-from tests.rounding import growth
+from tests.rounding import figure, growth, within
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +29,10 @@ def test_columns_are_those_of_the_tree(harvest: Path) -> None:
             path.append(nodes.above[path[-1]])
         assert nodes.depth[row] == len(path) - 1
         entropy = nodes.columns["entropy"][path].sum()
-        assert nodes.columns["path_entropy"][row] == pytest.approx(entropy, rel=growth(12, torch.float64))
+        assert nodes.columns["path_entropy"][row] == figure(entropy, 12)
         steps = nodes.columns["log_prob"][path]  # each the float32 logarithm of a float32 quotient
         step = growth(2) * (len(path) + 1 + abs(steps).sum() + abs(nodes.columns["log_joint"][row]))
-        assert nodes.columns["log_joint"][row] == pytest.approx(steps.sum(), abs=step, rel=0)
+        assert nodes.columns["log_joint"][row] == within(steps.sum(), step)
         if nodes.columns["rank"][row] == 0:
             assert nodes.columns["log_max_prob"][row] == nodes.columns["log_prob"][row]
 

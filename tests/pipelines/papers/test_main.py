@@ -15,6 +15,7 @@ from pipelines.papers.report import Reproduction
 from pipelines.papers.reports import REPORTS, TOPICS
 from pipelines.papers.study import Settings
 from tests.pipelines.papers.small_study import SMALL
+from tests.rounding import figure
 
 FEW = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
 
@@ -67,7 +68,7 @@ def test_an_actor_makes_the_report_of_one_process(
     found, expected = (json.loads(path.read_text())["figures"]["rows"] for path in (ray, plain))
     assert len(found) == len(expected) == 20
     for row, same in zip(found, expected, strict=True):  # an actor may sum with another number of threads
-        assert row == [pytest.approx(one, abs=1e-9, nan_ok=True) if isinstance(one, float) else one for one in same]
+        assert row == [figure(one) if isinstance(one, float) else one for one in same]
 
 
 def test_what_is_not_said_is_the_reports_own(monkeypatch: pytest.MonkeyPatch) -> None:
