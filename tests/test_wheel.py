@@ -95,3 +95,16 @@ def test_commands_and_the_three_lines_of_python_run_outside_of_the_checkout(inst
     assert Path(module) == package / "storage" / "paths.py"
     assert (checkout, root) == ("None", str(tmp_path / ".local" / "share" / "c2t"))
     assert version == f"c2t {c2t.__version__}"
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_every_package_is_installed_by_version_and_hash(name: str) -> None:
+    """torch is none of them: its builds differ from index to index."""
+    text = re.sub(r"^#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE)
+    entries = re.split(r"\n(?=\S)", text.strip())
+    pinned = re.compile(r"[\w.-]+==\S+( ; [^\\\n]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+")
+    assert [entry for entry in entries if not pinned.fullmatch(entry)] == []
+    assert not any(entry.startswith("torch==") for entry in entries)
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"--require-hashes -r {name}" in makefile
+    assert re.search(r"^TORCH := torch==\d", makefile, re.MULTILINE)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from c2t.cli import shared
@@ -54,6 +55,11 @@ def test_what_cannot_be_is_one_line(home: Path, options: list[str], said: str) -
     *progress, last = done.stderr.splitlines()
     assert said in last
     assert [line.split(";")[0] for line in progress] == ["loading the models", "tiny is loaded"][: len(progress)]
+
+
+def test_the_server_listens_on_this_machine_alone_and_keeps_256_mib_of_prompts_by_default() -> None:
+    options = {option.name: option.default for option in get_command(app).commands["serve"].params}
+    assert (options["host"], options["prefix_memory"]) == ("127.0.0.1", 256)
 
 
 def test_a_taken_port_is_said_before_anything_is_loaded() -> None:

@@ -1,13 +1,17 @@
 """`c2t tune`, and `--tuned` of generate and bench, on the small pair."""
 
 import json
+import signal
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
+from c2t.cli import terminal
 from c2t.cli.app import app
+from c2t.stopping import Stopped
 from c2t.storage import paths as checkpoints
 from c2t.study import costs
 from c2t.study.autotune import DEFAULT_CANDIDATES, TuneSettings
@@ -78,6 +82,24 @@ def test_tune_then_use(cache: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["tune", "bench"])
+def test_a_stopped_command_has_written_no_result(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """It is stopped when all of its work is done, just before it tells what it found."""
+
+    def stopped(*_: object, **__: object) -> None:
+        raise Stopped(signal.SIGINT)
+
+    monkeypatch.setattr(terminal, "table", stopped)
+    lines = tmp_path / "lines.jsonl"
+    more = SMALL if command == "tune" else [*SMALL[:2], "--timed", "0", "--max-new-tokens", "4", "--policies", "plain"]
+    with pytest.raises(Stopped):
+        CliRunner().invoke(app, [command, "--pair", "tiny", *more, "--json", str(lines)])
+    assert not lines.exists()
+    assert list(cache.glob("tuned-*")) == []
+
+
 def test_ngrams_are_part_of_the_choice(cache: Path) -> None:
     """--tuned drafts with them if they were chosen, and the text stays the target's."""
     said = good("tune", *SMALL, "--policies", "chain:length=1", "--ngrams", "--json", "-").splitlines()

@@ -1,10 +1,12 @@
-"""Code that comes with a checkpoint is not run, whatever stdin says, unless it is asked for."""
+"""Code that comes with a checkpoint is not run, whatever stdin says, unless it is asked for; code in a pickle never."""
 
 import ast
 import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from c2t.cli.app import app
@@ -85,3 +87,32 @@ def test_every_call_says_whether_it_trusts() -> None:
                 if "trust_remote_code" not in said and ".from_config(" not in said and "**where" not in said:
                     silent.append(f"{path}: {said}")
     assert silent == []
+
+
+def test_code_in_a_targets_pickle_is_not_run(home: Path, tmp_path: Path) -> None:
+    class Touch:
+        def __reduce__(self) -> tuple:
+            return Path.touch, (tmp_path / "mark",)
+
+    target, weights = home / "checkpoints" / "tiny" / "target", {}
+    for path in target.glob("*.safetensors"):
+        weights |= load_file(path)
+        path.unlink()
+    torch.save(weights, target / "pytorch_model.bin")
+    load_pair("tiny")
+    torch.save(weights | {"more": Touch()}, target / "pytorch_model.bin")
+    with pytest.raises(InputError, match="the language model cannot be loaded"):
+        load_pair("tiny")
+    assert not (tmp_path / "mark").exists()
+
+
+def test_no_file_is_unpickled() -> None:
+    unpickled = []
+    for path in [*(ROOT / "c2t").rglob("*.py"), *(ROOT / "integrations").rglob("*.py")]:
+        for call in ast.walk(ast.parse(path.read_text())):
+            said = ast.unparse(call) if isinstance(call, ast.Call) else ""
+            if said.startswith(("torch.load(", "pickle.", "joblib.load(")) and "weights_only=True" not in said:
+                unpickled.append(f"{path}: {said}")
+            if "allow_pickle" in said:
+                unpickled.append(f"{path}: {said}")
+    assert unpickled == []

@@ -13,12 +13,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from c2t import __version__
+from c2t import __version__, stopping
 from c2t.classifier import TreeClassifier
 from c2t.cli.app import app
 from c2t.records.reader import describe, read_columns, read_shards
 from c2t.records.schema import COLUMNS
-from c2t.stopping import SIGNALS
+from c2t.stopping import SIGNALS, Stopped, Stopping
 from tests.harvests import make_harvest
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +92,26 @@ def test_during_imports(small_home: Path, package: str, number: int) -> None:
     code, out, err = stopped(small_home, f"import:{package}", 1, [number], "info", "tiny")
     assert (code, out) == (128 + number, "")
     assert re.fullmatch(line(number, "nothing has begun; run the command again"), err)
+
+
+def test_a_second_signal_ends_a_command_at_once_after_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it is the first one sent twice."""
+    now, ended = [100.0], []
+    monkeypatch.setattr(stopping.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(stopping, "end", lambda code, line: ended.append((code, line)))
+    heard = Stopping()
+    heard.at_once = None  # a command runs
+    with pytest.raises(Stopped):
+        heard(signal.SIGTERM, None)
+    now[0] = 105.0
+    heard(signal.SIGTERM, None)
+    assert ended == []
+    now[0] = 105.1
+    heard(signal.SIGTERM, None)
+    [(code, said)] = ended
+    assert code == 128 + signal.SIGTERM
+    assert said.startswith("c2t: stopped by SIGTERM: ")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Libraries are compiled once for a processor, only what c2t made is run, and not having one is no error."""
 
 import ctypes
+import hmac
 import os
 import shlex
 import subprocess
@@ -54,7 +55,7 @@ def counting_compiler(tmp_path: Path, line: str = 'exec gcc "$@"') -> tuple[Path
 
 
 @needs_compiler
-def test_a_library_is_compiled_once(source: Path, tmp_path: Path) -> None:
+def test_a_library_is_compiled_once(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert library_in_new_process(source).seven() == 7
     (first,) = made(tmp_path)
     before = first.stat().st_mtime_ns
@@ -63,6 +64,9 @@ def test_a_library_is_compiled_once(source: Path, tmp_path: Path) -> None:
     source.write_text(SOURCE.replace("7;", "8;"))
     assert library_in_new_process(source).seven() == 8
     assert len(made(tmp_path)) == 2
+    monkeypatch.setattr(compiled, "FLAGS", (*compiled.FLAGS, "-DUNUSED"))
+    assert library_in_new_process(source).seven() == 8
+    assert len(made(tmp_path)) == 3
 
 
 @needs_compiler
@@ -234,6 +238,29 @@ def test_foreign_code_is_not_run(how: str, source: Path, tmp_path: Path, monkeyp
     assert foreign.read_bytes() == content
     libraries.load(content)  # as it would run
     assert ran.exists()
+
+
+@needs_compiler
+def test_the_bytes_that_were_checked_are_loaded(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever exchanges the file after the check comes too late."""
+    library_in_new_process(source)
+    (place,), load = made(tmp_path), libraries.load
+
+    def late(content: bytes) -> ctypes.CDLL:
+        place.write_bytes(b"another library")
+        return load(content)
+
+    monkeypatch.setattr(libraries, "load", late)
+    assert library_in_new_process(source).seven() == 7
+    assert place.read_bytes() == b"another library"
+
+
+@needs_compiler
+def test_the_digest_is_hmac_sha_256_of_name_and_content(source: Path, tmp_path: Path) -> None:
+    library_in_new_process(source)
+    (place,), key = made(tmp_path), (tmp_path / "state" / "c2t" / "kernels.key").read_bytes()
+    content, digest = place.read_bytes()[:-32], place.read_bytes()[-32:]
+    assert digest == hmac.digest(key, place.name.encode() + b"\0" + content, "sha256")
 
 
 @needs_compiler

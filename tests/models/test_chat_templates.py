@@ -93,6 +93,7 @@ def asked(template: str, content: str = "a") -> dict:
         ("{% for x in range(10 ** 20) %}a{% endfor %}", "Python int too large"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         ("{% include 'x' %}", "no loader"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ '\\ud800' }}", "half of a surrogate pair"),
         ("{{ 'a' * 10 ** 10 }}", "asks for more than 1,024 MiB"),
         ("{{ 'a' * 10 ** 7 }}", "a text of 10,000,000 characters"),
@@ -112,6 +113,7 @@ def test_whatever_a_template_raises_is_one_line(tokenizer, template: str, reason
 )
 def test_a_template_that_goes_on_without_end_is_ended(step: str) -> None:
     """Loops, and one step of Python that no signal's handler could interrupt; the next conversation is served."""
+    assert TemplateProcess().seconds == 5
     process = TemplateProcess(seconds=0.2)
     with pytest.raises(InputError, match=r"the chat template: it takes more than 0\.2 seconds"):
         process.render(asked(step))

@@ -135,6 +135,12 @@ def test_memory_is_bounded_and_what_was_not_used_for_longest_goes() -> None:
     assert kept.size == 16 * 25
 
 
+def test_no_memory_keeps_none() -> None:
+    kept = Prefixes(0)
+    kept.keep([1] * 10, beginning(10))
+    assert (kept.size, kept.longest([1] * 12)) == (0, None)
+
+
 def test_a_conversation_is_kept_once() -> None:
     kept = Prefixes()
     for turn in range(1, 5):

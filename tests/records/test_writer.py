@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import inspect
 import json
 import os
 from pathlib import Path
@@ -83,6 +84,8 @@ def test_a_killed_process_loses_only_the_open_shard(tmp_path: Path, whole: dict)
 
 def test_a_shard_ends_by_rows_or_by_time(tmp_path: Path, whole: dict) -> None:
     """Whichever comes first; and the rows are the same."""
+    usual = inspect.signature(ShardWriter).parameters
+    assert (usual["rows_per_shard"].default, usual["seconds_per_shard"].default) == (1_000_000, 120)
     for seconds, shards_left in ((3600.0, 1), (0.0, 3)):
         folder = open_folder(tmp_path / str(seconds))
         writer = ShardWriter(folder, PROVENANCE, prompt_list(PROMPTS), seconds_per_shard=seconds, rows_per_shard=100)
@@ -228,5 +231,9 @@ def test_folders_are_only_continued_or_replaced_on_request(tmp_path: Path) -> No
     assert is_complete(open_folder(folder, overwrite=True))
     write_until(folder, PROMPTS, overwrite=True)
     assert describe(folder).rows == PROMPTS * 2 * 21
+    with pytest.raises(KeyboardInterrupt):
+        write_until(folder, 5, KeyboardInterrupt(), overwrite=True)
+    again = ShardWriter(folder, PROVENANCE, prompt_list(PROMPTS), overwrite=True)
+    assert again.next_prompt == 0, "--overwrite begins anew"
     with pytest.raises(InputError, match="is a file"):
         open_folder(Path(__file__))

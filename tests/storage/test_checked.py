@@ -1,13 +1,15 @@
 """What is wrong with a document is one line that names the place, the entry and what would be right."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 from pydantic import Field
 
 from c2t.errors import InputError
-from c2t.storage.checked import CLOSED, Positive, Share, check_fields, from_json
+from c2t.storage.checked import CLOSED, Positive, Share, check_fields, from_json, read_file
 
 
 @dataclass(frozen=True)
@@ -53,3 +55,12 @@ def test_settings_check_their_own_fields() -> None:
         check_fields(Settings(0))
     with pytest.raises(InputError, match=r"^Settings: names.0 = 3 must be a string$"):
         check_fields(Settings(1, names=(3,)))
+
+
+def test_what_has_no_end_or_more_than_64_mib_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # which nobody writes to
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(64 * 2**20 + 1)
+    for place, reason in (("pipe", "no regular file"), ("/dev/zero", "no regular file"), ("large", "more than 64 MiB")):
+        with pytest.raises(InputError, match=f"cannot be read as a config .{reason}"):
+            read_file(tmp_path / place, "a config")
