@@ -10,14 +10,17 @@ code.
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-# Two float64 computations of a toy network. A result passes at most 8 layers of some 500 roundings in sequence (seven
-# products of at most 96 terms, a softmax, two norms), 4000 in all, and a layer's errors are enlarged at most
-# 1000-fold by those after it (test_rounding.py measures that): 4000 * 1000 * 2^-53 = 4.4e-10, on both sides.
+# A result of a toy network passes at most 8 layers of some 500 roundings in sequence (seven products of at most 96
+# terms, a softmax, two norms).
+ROUNDINGS = 4000
+# Two float64 computations of such a network: a layer's errors are enlarged at most 1000-fold by those after it
+# (test_rounding.py measures that), 4000 * 1000 * 2^-53 = 4.4e-10, on both sides.
 NETWORK = 1e-9
 
 
@@ -40,7 +43,7 @@ def assert_equal(found: Tensor, expected: Tensor, what: str = "value") -> None:
 
 def assert_within(found: ArrayLike, exact: ArrayLike, bound: Tensor | float, what: str = "value") -> None:
     """Fail where |found - exact| > bound; NaN equals NaN, and an infinity itself only."""
-    found, exact = (torch.as_tensor(each).detach().double() for each in (found, exact))
+    found, exact = (as_tensor(each).detach().double() for each in (found, exact))
     assert found.shape == exact.shape, what
     bound = torch.as_tensor(bound, dtype=torch.float64, device=exact.device).expand_as(exact)
     error = (found - exact).abs()
@@ -51,6 +54,22 @@ def assert_within(found: ArrayLike, exact: ArrayLike, bound: Tensor | float, wha
             f"{what}: {int((~right).sum())} of {right.numel()} differ by more than rounding explains; the worst is "
             f"{found.flatten()[place]:.9g} for {exact.flatten()[place]:.9g}, where {bound.flatten()[place]:.2g} may be"
         )
+
+
+def as_tensor(values: ArrayLike) -> Tensor:
+    """Return numbers as a tensor, Python's in float64."""
+    return values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+
+
+def assert_same_sums(found: ArrayLike, expected: ArrayLike, roundings: int = ROUNDINGS, what: str = "value") -> None:
+    """Fail where two computations of one thing differ by more than so many roundings in sequence, in the coarser of
+    both types, of numbers no larger than 1 or than the largest that is expected."""
+    found, expected = as_tensor(found), as_tensor(expected)
+    kinds = [each.dtype for each in (found, expected) if each.is_floating_point()]
+    dtype = max(kinds, key=lambda kind: torch.finfo(kind).eps)
+    finite = expected.detach()[expected.isfinite()].double().abs()
+    largest = max(1.0, float(finite.max())) if finite.numel() else 1.0
+    assert_within(found, expected, growth(roundings, dtype) * largest, what)
 
 
 def assert_same_network(found: Tensor, expected: Tensor, what: str = "value") -> None:
@@ -72,9 +91,20 @@ def figure(expected: Any, roundings: int = 10_000, dtype: torch.dtype = torch.fl
     return pytest.approx(expected, rel=error, abs=error, nan_ok=True)
 
 
+def roughly(expected: Any, share: float) -> Any:
+    """Return a number, or several, that equals what was fitted, searched or sampled and comes within this share of it:
+    no rounding, but as far as the method goes on the data of the test."""
+    return pytest.approx(expected, rel=share)
+
+
 def as_printed(expected: float, digits: int) -> Any:
     """Return a number that equals itself rounded to so many digits after the point: half a unit of the last one."""
-    return within(expected, (0.5 + growth(4)) * 10**-digits)
+    return within(expected, half_a_digit(digits))
+
+
+def half_a_digit(digits: int) -> float:
+    """Return how far a figure may lie from itself rounded to so many digits after the point."""
+    return (0.5 + growth(4)) * 10**-digits
 
 
 def stored_bound(values: Tensor, dtype: torch.dtype) -> Tensor:

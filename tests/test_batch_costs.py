@@ -31,7 +31,7 @@ from c2t.prompts import Prompt
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests.every_policy import toy_costs
-from tests.rounding import figure
+from tests.rounding import figure, roughly, within
 from tests.small_pair import TURNS
 from tests.toys import PROMPTS, TableDraft, random_table, root_of, toy_drafts, toy_target
 
@@ -68,12 +68,13 @@ def test_confidence_is_calibrated_by_what_was_accepted() -> None:
     sure = np.repeat([0.9, 0.6, 0.2], [320, 800, 1000]).astype(np.float64)
     accepted = np.concatenate([np.arange(320) % 2 == 1, np.arange(800) % 10 == 9, np.zeros(1000, bool)])
     found = calibrate(sure, accepted)
-    assert found.at(np.array([0.9, 0.6])) == pytest.approx([0.5, 0.1], abs=0.03)
+    # a group has some 32 of those that are called 0.9
+    assert found.at(np.array([0.9, 0.6])) == within([0.5, 0.1], 1 / 32)
     assert found.at(np.array([0.2]))[0] < 0.06
     assert list(found.accepted) == sorted(found.accepted)
     assert list(found.confidence) == sorted(found.confidence)
     upside_down = calibrate(np.array([0.9] * 50 + [0.5] * 50), np.array([False] * 50 + [True] * 50))
-    assert upside_down.at(np.array([0.9, 0.6])) == pytest.approx([0.5, 0.5], abs=0.1), "never against the order"
+    assert upside_down.at(np.array([0.9, 0.6])) == roughly([0.5, 0.5], 0.2), "never against the order"
     assert calibrate(np.array([0.9, 0.5]), np.array([False, False])).at(np.array([0.7, 1.0])).tolist() == [0, 0]
     assert calibrate(np.zeros(0), np.zeros(0, bool)).at(np.array([0.5])).tolist() == [0]
 
@@ -108,7 +109,7 @@ def test_children_of_a_profile_add_up_to_what_was_accepted() -> None:
     sure = [budget.confidence(step.tree)[step.tree.depth.numpy() == 0] for step in steps]
     promised = found.children.of(np.concatenate(sure)).sum()
     below = sum(int((step.accepted.length > 1).sum()) for step in steps)
-    assert promised == pytest.approx(below, rel=0.35), "calibration and groups are coarse on so few rounds"
+    assert promised == roughly(below, 0.35), "calibration and groups are coarse on so few rounds"
     assert below > 0
 
 

@@ -12,6 +12,7 @@ from pipelines.docs import bars, tree
 from pipelines.docs.pages import ROOT, names, pages, render, typed_numbers
 from pipelines.docs.result_lines import lines
 from pipelines.docs.tables import PARTS
+from tests.rounding import roughly
 
 PAGES = pages()
 
@@ -63,7 +64,7 @@ def test_the_bars_are_those_of_the_result_lines() -> None:
     widths = [float(width) for width in re.findall(r'width="([\d.]+)" height="26"', picture)]
     parts = [milliseconds for one in found for milliseconds in one["parts"].values()]
     assert len(widths) == len(parts)
-    assert max(widths) / sum(widths) == pytest.approx(max(parts) / sum(parts), rel=0.01)
+    assert max(widths) / sum(widths) == roughly(max(parts) / sum(parts), 0.01)
 
 
 def test_a_site_that_is_opened_from_the_folder_can_be_searched_without_a_network() -> None:

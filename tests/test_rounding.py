@@ -1,10 +1,15 @@
 """The bounds of rounding.py: what they assume of the toys, and that they are broken by what is no rounding."""
 
+import ast
+from pathlib import Path
+
 import pytest
 import torch
 
 from tests.rounding import assert_within, confidence_bound, dot_bound, growth, log_prob_bound
 from tests.toys import PROMPTS, deep_pairs, random_eagle, toy_classifier, toy_target
+
+HERE = Path(__file__).parent
 
 
 @torch.no_grad()
@@ -60,3 +65,30 @@ def test_nan_and_infinity_equal_themselves_only() -> None:
     for other in ([0.0, 1.0, 2.0], [float("nan"), float("-inf"), float("inf")]):
         with pytest.raises(AssertionError):
             assert_within(special, torch.tensor(other), 1.0)
+
+
+CLOSE = {"allclose", "assert_close", "assert_allclose", "assert_almost_equal", "isclose"}
+TOLERANCES = {"atol", "rtol", "abs", "rel", "rel_tol", "abs_tol", "places", "decimal"}
+
+
+def is_typed(value: ast.expr) -> bool:
+    """True for numbers other than 0, and for what is computed of numbers alone."""
+    nodes = [node for node in ast.walk(value) if isinstance(node, ast.expr)]
+    numbers = all(isinstance(node, ast.Constant | ast.BinOp | ast.UnaryOp) for node in nodes)
+    return numbers and not (isinstance(value, ast.Constant) and value.value == 0)
+
+
+@pytest.mark.parametrize("file", sorted(HERE.rglob("*.py")), ids=lambda file: file.relative_to(HERE).as_posix())
+def test_no_tolerance_is_typed(file: Path) -> None:
+    """Each follows from the length of a sum, a number of samples or a step of the code, by rounding.py."""
+    if file.name == "rounding.py":
+        return
+    for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if not isinstance(call, ast.Call):
+            continue
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        given = {word.arg: word.value for word in call.keywords if word.arg in TOLERANCES}
+        place = f"{file.relative_to(HERE)}:{call.lineno}: {ast.unparse(call)[:80]}"
+        assert not any(map(is_typed, given.values())), place
+        assert name not in CLOSE or given, f"{place} has tolerances of its own"
+        assert name != "approx" or given, f"{place} has a tolerance of its own"

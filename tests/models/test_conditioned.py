@@ -29,7 +29,7 @@ from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests.models.test_medusa import assert_law_is_kept
 from tests.replay.test_every_position import assert_same
-from tests.rounding import assert_same_network
+from tests.rounding import assert_same_network, assert_same_sums
 from tests.toys import PROMPTS, VOCABULARY, deep_pairs, random_eagle, root_of, run, toy_classifier
 
 TARGET, DRAFT = deep_pairs()["medusa"]
@@ -191,7 +191,7 @@ def test_fits_are_read_by_the_drafts_name(tmp_path: Path) -> None:
         pairs = torch.arange(VOCABULARY).expand(1, 1, -1)
         path = conditioned.Path(*torch.tensor([[[9]], [[5]], [[1]]]), torch.ones(1, 1, 32, dtype=torch.float64))
         scores = [read(path, pairs, torch.full(pairs.shape, -3.0)) for read in (fit, again)]
-        assert torch.allclose(*(score[0].float() for score in scores), rtol=0.05, atol=0.05)  # stored in bf16
+        assert_same_sums(*(score[0].bfloat16() for score in scores), 32)  # stored in bfloat16
 
 
 def counts_of(

@@ -14,6 +14,7 @@ from c2t.policies.round_costs import Curve, RoundCosts, RowCosts
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests.every_policy import toy_costs
+from tests.rounding import roughly
 from tests.toys import PROMPTS, emitted, toy_drafts, toy_target
 
 SIZES = np.array([4, 8, 16])
@@ -33,14 +34,14 @@ def played(slope: float, level: float = 1.0, sizes: tuple[int, ...] = (4, 8, 12,
 @pytest.mark.parametrize("slope", [-0.4, 0.0, 0.4])
 def test_the_slope_is_found_and_the_level_is_nothing(slope: float, level: float) -> None:
     found = played(slope, level).over(SIZES)
-    assert found[2] / found[0] == pytest.approx(4**slope, rel=0.1)
+    assert found[2] / found[0] == roughly(4**slope, 0.1)
     assert found[0] < 1.35, "a machine that is slow alike for all sizes corrects none"
 
 
 def test_a_slope_is_found_by_few_rounds_that_are_much_smaller() -> None:
     """They lie further below the mean than any outlier may, and on the line."""
     found = played(0.3, sizes=(40,) * 9 + (4,), rounds=400).over(np.array([4, 40]))
-    assert found[1] / found[0] == pytest.approx(10**0.3, rel=0.1)
+    assert found[1] / found[0] == roughly(10**0.3, 0.1)
 
 
 def test_a_machine_that_becomes_twice_as_slow_keeps_the_slope() -> None:
@@ -49,11 +50,11 @@ def test_a_machine_that_becomes_twice_as_slow_keeps_the_slope() -> None:
         size = int(random.choice((4, 8, 12, 16)))
         drift.add(size, 2 * (size / 8) ** 0.4)
         found = drift.over(SIZES)
-        assert found[2] / found[0] == pytest.approx(4**0.4, rel=0.15)
+        assert found[2] / found[0] == roughly(4**0.4, 0.15)
 
 
 def test_rounds_of_one_size_say_nothing() -> None:
-    assert played(0.4, 3.0, sizes=(8,)).over(SIZES) == pytest.approx(np.ones(3), abs=0.02)
+    assert played(0.4, 3.0, sizes=(8,)).over(SIZES) == roughly(np.ones(3), 0.02)
 
 
 def test_nothing_is_corrected_before_a_fit() -> None:
@@ -66,7 +67,7 @@ def test_what_a_machine_does_now_counts() -> None:
         for size in (4, 16):
             drift.add(size, (size / 8) ** -0.4)
     found = drift.over(SIZES)
-    assert found[2] / found[0] == pytest.approx(4**-0.4, rel=0.1)
+    assert found[2] / found[0] == roughly(4**-0.4, 0.1)
 
 
 def test_arrays_follow_the_drift_and_costs_without_one_stay() -> None:

@@ -19,7 +19,7 @@ from c2t.study.autotune import Candidate, Race, Row, TuneSettings, candidate, ov
 from c2t.study.costs import Costs, Curve, Overhead
 from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
-from tests.rounding import figure
+from tests.rounding import figure, roughly
 from tests.small_pair import TURNS
 
 PROMPTS = [Prompt(i, "", [turn], "f") for i, turn in enumerate(TURNS[:6])]
@@ -101,7 +101,7 @@ def test_where_drafting_is_free_the_tree_wins_and_where_it_is_dear_plain_decodin
     made_up(FLAT, Curve((1,), (0.0,)))
     free = run()
     assert free.best.label == "eagle2:K=4,levels=3,N=12"
-    assert free.best.predicted == pytest.approx(batch * (1 + free.best.total.tau), rel=0.35)
+    assert free.best.predicted == roughly(batch * (1 + free.best.total.tau), 0.35)
     assert done == [(count, 7) for count in range(8)]
     made_up(FLAT, Curve((1,), (9.0,)))
     dear = run()
@@ -131,7 +131,7 @@ def test_a_rehearsal_competes_by_the_clock_alone(small_pair: Pair, made_up: Call
     row = next(row for row in found.rows if not row.replayed)
     assert found.best is row
     assert row.total.gamma > 1 + row.total.tau > 1 + 3  # accepted whole, and a part of the tree behind it
-    assert row.measured == pytest.approx(1 + row.total.tau, rel=0.2)  # but where a text ends
+    assert row.measured == roughly(1 + row.total.tau, 0.2)  # but where a text ends
     assert row.corrected == figure(row.measured * found.plain.corrected / found.plain.measured)
     assert len(found.candidates) == len(POLICIES) + 1, "it is not replayed"
     assert found.said.startswith("rehearsed:of=eagle2:K=4,levels=3,N=12, ")

@@ -16,7 +16,7 @@ from pipelines.bench import batches
 from pipelines.bench.batches import FAMILIES, fastest, field_of, judged, known
 from pipelines.bench.roofline import ARITHMETIC, BANDWIDTH, EFFICIENCY, TARGETS, UNKNOWN, compared, rate
 from tests.every_policy import toy_costs
-from tests.rounding import figure
+from tests.rounding import figure, roughly
 from tests.small_pair import TURNS
 from tests.toys import toy_classifier
 
@@ -68,12 +68,12 @@ def test_the_model_has_a_floor_and_a_roof() -> None:
     """7B in bfloat16 on an H200 by hand: 6.6e9 weights outside the embedding."""
     shape = TARGETS["7B"]
     weights = 32 * shape.layer + shape.head
-    assert weights == pytest.approx(6.6e9, rel=0.01)
-    assert 80 * TARGETS["70B"].layer + TARGETS["70B"].head == pytest.approx(68.7e9, rel=0.01)
+    assert weights == roughly(6.6e9, 0.01)
+    assert 80 * TARGETS["70B"].layer + TARGETS["70B"].head == roughly(68.7e9, 0.01)
     costs = shape.costs(Profile((), (0.0,), (), Children()))
     floor, token = weights * 2 / (BANDWIDTH * EFFICIENCY), 2 * weights / (ARITHMETIC * EFFICIENCY)
     found = costs.verify.over(np.array([1, 100, 206, 400, 4000]))
-    assert found == pytest.approx([floor, floor, floor, 400 * token, 4000 * token], rel=0.01)
+    assert found == roughly([floor, floor, floor, 400 * token, 4000 * token], 0.01)
     copies = shape.costs(Profile((), (0.0,), (), Children()), copies=4)
     assert copies.verify.at(100) == figure(costs.verify.at(400))
     assert copies.rest.a_row == 4 * costs.rest.a_row == figure(4 * 32 * 2 * 4096 * 1024 * 2 / (4.8e12 * 0.7))

@@ -17,7 +17,7 @@ from c2t.study.points import Point
 from pipelines.gain import parallel
 from pipelines.gain.__main__ import app
 from tests.models.test_medusa import DRAFT, observed
-from tests.rounding import assert_same_network, figure
+from tests.rounding import as_printed, assert_same_network, figure
 from tests.toys import PROMPTS, root_of
 
 
@@ -52,7 +52,7 @@ def test_ratios_are_the_subjects_tokens_over_each_others() -> None:
                 assert row["ratio"][0] is None
             else:
                 wanted = dearer[subject] / dearer[row["rival"]]
-                assert row["ratio"] == pytest.approx([wanted] * 3, abs=1e-4)
+                assert row["ratio"] == [as_printed(wanted, 4)] * 3
                 assert row["gamma"] == figure(4 * row["tau"] * dearer[subject])
 
 

@@ -1,7 +1,6 @@
 """smollm2's texts are what the target would write alone, its rows judge answers only, its heads learn and resume."""
 
 import json
-import math
 from collections import Counter
 from functools import partial
 from itertools import cycle, pairwise, product
@@ -26,6 +25,7 @@ from c2t.models.target import Target
 from pipelines.pair import train_head
 from pipelines.pair.smollm2 import block, build, earlier, fit, heads, hydra, losses, rounds, shards, texts
 from pipelines.pair.smollm2.questions import RUN, Left, code_tasks, functions
+from tests.rounding import assert_same_sums
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
 ASKED = [[5, 6, 7], [8, 9, 10, 11, 12], [13], [14, 15]]
@@ -59,9 +59,9 @@ def test_states_are_those_of_one_forward_over_the_text(target: Target) -> None:
     for ids, features, taps in zip(*(part.split(found.lengths.tolist()) for part in per_text), strict=True):
         mask = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()[None, None]
         out = target.model.model(ids[None], output_hidden_states=True, attention_mask=mask)
-        torch.testing.assert_close(features[:-1], out.last_hidden_state[0, :-1])
+        assert_same_sums(features[:-1], out.last_hidden_state[0, :-1])
         wanted = torch.cat([out.hidden_states[layer][0, :-1] for layer in (2, 3, 4)], -1)
-        torch.testing.assert_close(taps[:-1], wanted)
+        assert_same_sums(taps[:-1], wanted)
 
 
 def test_writing_stops_when_few_go_on(target: Target) -> None:
@@ -183,14 +183,14 @@ def test_padding_changes_no_loss(name: str, target: Target, monkeypatch: pytest.
         parts = [(len(text.ids) - text.question - depth, shown[key]) for text, shown in zip(texts, alone, strict=True)]
         parts = [(count, part.item()) for count, part in parts if count > 0]
         wanted = sum(count * part for count, part in parts) / sum(count for count, _ in parts)
-        assert math.isclose(value.item(), wanted, rel_tol=1e-5)
+        assert_same_sums(value.float(), wanted)
 
 
 @pytest.mark.parametrize("name", ["eagle", "mtp"])
 def test_answers_are_predicted_as_by_the_whole_head(name: str, target: Target) -> None:
     head, rows = new_head(name, target), shards.rows_of(some_texts(), "features", questions=False)
     whole = head(rows.inputs[:, :-1], rows.ids[:, 1:-1])
-    torch.testing.assert_close(next(losses.levels_of(head, rows, 1)), whole[rows.judged])
+    assert_same_sums(next(losses.levels_of(head, rows, 1)), whole[rows.judged])
 
 
 def test_unrolled_levels_are_those_under_one_mask(target: Target) -> None:
@@ -199,7 +199,7 @@ def test_unrolled_levels_are_those_under_one_mask(target: Target) -> None:
     ids = F.pad(rows.ids, (0, levels - 1))
     whole = train_head.unrolled(head, head.fc(rows.inputs[:, :-1]), ids, levels)
     for ours, theirs in zip(losses.eagle3_states(head, rows, levels), whole, strict=True):
-        torch.testing.assert_close(ours, theirs[rows.judged])
+        assert_same_sums(ours, theirs[rows.judged])
 
 
 @pytest.mark.parametrize("name", ["eagle", "mtp"])
@@ -213,7 +213,7 @@ def test_unrolled_levels_are_those_of_drafting(name: str, target: Target) -> Non
         read = rows.inputs[r : r + 1, : j + 1]
         for level in range(levels):
             whole = head(read, ids[:, 1 : read.shape[1] + 1])
-            torch.testing.assert_close(states[level][at], whole[0, -1])
+            assert_same_sums(states[level][at], whole[0, -1])
             read = torch.cat([read, whole[:, -1:]], 1)
 
 
@@ -227,9 +227,7 @@ def test_deeper_guesses_come_from_earlier_positions(target: Target) -> None:
     wrong = losses.by_depth([true] * 2, lambda hidden: hidden @ lm_head.T, lm_head, rows, torch.arange(len(true)))
     assert wrong.shown["agreement_1"] < 1
     parts = found.shown["cross_entropy"], found.shown["cross_entropy_1"], found.shown["cross_entropy_2"]
-    assert math.isclose(
-        found.total.item(), sum(losses.DEEPER**k * part.item() for k, part in enumerate(parts)), rel_tol=1e-6
-    )
+    assert_same_sums(found.total, sum(losses.DEEPER**k * part.item() for k, part in enumerate(parts)), 8)
 
 
 def test_a_step_compares_frequent_tokens_its_own_and_some_others() -> None:
@@ -263,7 +261,7 @@ def test_a_round_ends_with_its_mean_if_held_out_answers_agree_more(
         state = torch.load(tmp_path / "state.pt", weights_only=True)
         assert state["step"] == 7
         for name, weight in rounds.trained_of(head).items():
-            torch.testing.assert_close(weight.data, (began[name] + ended[name]) / 2 if better else ended[name])
+            assert_same_sums(weight.data, (began[name] + ended[name]) / 2 if better else ended[name], 3)
             assert state["model"][name].equal(weight.data)
 
 
@@ -294,11 +292,11 @@ def test_eagle3_begins_with_what_eagle_knows(target: Target) -> None:
                 layer.self_attn.get_submodule(name)(read)
                 for layer, read in ((head.midlayer, ours), (eagle.layers[0], theirs))
             )
-            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+            assert_same_sums(found, wanted)
         for part in ("mlp", "post_attention_layernorm", "self_attn.o_proj"):
             for name, weight in eagle.layers[0].get_submodule(part).named_parameters():
                 assert head.midlayer.get_submodule(part).get_parameter(name).equal(weight), (part, name)
-        torch.testing.assert_close(head.readable(features), features, rtol=1e-3, atol=1e-4)
+        assert_same_sums(head.readable(features), features)
 
 
 def test_mtp_begins_with_what_eagle_knows(target: Target) -> None:
@@ -601,7 +599,7 @@ def test_a_block_in_training_is_that_of_drafting(target: Target) -> None:
         session.observe(
             rows.ids[text : text + 1, : root + 1], rows.inputs[text : text + 1, :root], torch.tensor([root])
         )
-        torch.testing.assert_close(session._forward()[0], states[text, anchor], rtol=1e-4, atol=1e-4)
+        assert_same_sums(session._forward()[0], states[text, anchor])
 
 
 def test_a_stage_without_texts_or_data_says_what_is_missing(tmp_path: Path) -> None:

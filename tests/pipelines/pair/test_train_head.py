@@ -27,7 +27,7 @@ from pipelines.pair.train_head import (
     train_head,
     upstream_loss,
 )
-from tests.rounding import figure
+from tests.rounding import ROUNDINGS, assert_same_sums, assert_within, figure, growth, stored_bound
 
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1}
 
@@ -73,7 +73,7 @@ def test_medusas_loss_compares_every_block_with_its_own_token_ahead() -> None:
         ours, true = (torch.cat(part) for part in zip(*pairs, strict=True))
         wanted = wanted + 0.8**depth * soft_cross_entropy(target.lm_head, ours, true)
     loss = medusa_loss(head, target.lm_head, batch, noise=0.0)
-    torch.testing.assert_close(loss, wanted)
+    assert_same_sums(loss, wanted)
     loss.backward()
     assert {name for name, weight in head.named_parameters() if weight.grad is not None} == {
         f"heads.{block}.{part}" for block in (0, 1) for part in ("weight", "bias")
@@ -98,7 +98,7 @@ def test_upstream_loss_is_regression_plus_a_tenth_of_the_cross_entropy() -> None
     target, head, ids, features = pair()
     predicted, true = head(features[:, :-1], ids[:, 1:]), features[:, 1:]
     expected = F.smooth_l1_loss(predicted, true) + 0.1 * soft_cross_entropy(target.lm_head, predicted, true)
-    torch.testing.assert_close(upstream_loss(head, target.lm_head, Batch(ids, features, features), noise=0.0), expected)
+    assert_same_sums(upstream_loss(head, target.lm_head, Batch(ids, features, features), noise=0.0), expected)
 
 
 def test_soft_cross_entropy_is_least_at_the_target() -> None:
@@ -117,11 +117,11 @@ def test_second_level_is_fed_as_a_drafted_token_is() -> None:
     by_hand = head(inputs, tokens)[:, -1]
     positions = torch.cat([torch.arange(n), torch.arange(n) + 1])[None]
     both = torch.cat([features[:1, :n], first], 1), torch.cat([ids[:1, 1 : n + 1], ids[:1, 2 : n + 2]], 1)
-    torch.testing.assert_close(head(*both, positions, level_mask(n, 2))[:, n + j], by_hand)
+    assert_same_sums(head(*both, positions, level_mask(n, 2))[:, n + j], by_hand)
     one = distillation_loss(head, target.lm_head, Batch(ids, features, features), noise=0.0, levels=1)
     true, predicted = features[:, 1:], head(features[:, :-1], ids[:, 1:])
     expected = soft_cross_entropy(target.lm_head, predicted, true) + 0.1 * F.smooth_l1_loss(predicted, true)
-    torch.testing.assert_close(one, expected)
+    assert_same_sums(one, expected)
 
 
 class Stop(Exception):
@@ -170,7 +170,8 @@ def test_tapped_states_are_what_the_runtime_taps() -> None:
     runtime = Target(target)
     runtime.tap((0, 1))
     features = runtime.session().prefill(batch.ids, torch.full((12,), 10)).features
-    torch.testing.assert_close(batch.inputs[..., :32], features, atol=2e-3, rtol=2e-3)  # stored in half precision
+    computed = growth(ROUNDINGS) * features.abs().max()
+    assert_within(batch.inputs[..., :32], features, stored_bound(features, torch.float16) + computed)
     assert head.fc.in_features == batch.inputs.shape[-1] == 48
 
 
@@ -187,7 +188,7 @@ def test_eagle3_loss_is_the_cross_entropy_over_its_own_vocabulary() -> None:
     assert 0 < known.sum() < known.numel()
     mine = head.logits(hidden, target.lm_head)[known][:, head.t2d].log_softmax(-1)
     by_hand = -(logits[known][:, head.t2d].softmax(-1) * mine).sum(-1).mean()
-    torch.testing.assert_close(eagle3_loss(head, target.lm_head, batch, noise=0.0, levels=1), by_hand)
+    assert_same_sums(eagle3_loss(head, target.lm_head, batch, noise=0.0, levels=1), by_hand)
 
 
 @pytest.mark.slow
