@@ -16,6 +16,7 @@ from transformers import (
 
 from c2t.errors import InputError
 from c2t.hf.texts import Texts
+from c2t.sampling import Sampling
 from c2t.target_sampler import Path
 
 # Those of transformers by name, for versions that lack some. These read the scores alone, ...
@@ -61,6 +62,7 @@ class TextProcessors:
         self.texts, self.eos = texts, eos
         warpers = [processor for processor in processors if isinstance(processor, TemperatureLogitsWarper)]
         self.temperature = math.prod(float(warper.temperature) for warper in warpers)
+        Sampling(temperature=self.temperature)  # which refuses what float32 has no room for
         for processor in processors:
             if _own(processor) and type(processor).__name__ not in OF_SCORES | OF_TEXTS:
                 raise InputError(

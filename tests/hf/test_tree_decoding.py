@@ -473,6 +473,7 @@ REFUSED: dict[str, tuple[Callable[[PreTrainedModel], dict[str, Any]], str]] = {
         lambda _: {"logits_processor": LogitsProcessorList([Stateful()])},
         "Stateful cannot be applied to trees",
     ),
+    "hot": (lambda _: {"do_sample": True, "temperature": 1e39}, r"temperature = 1e\+39: must be 0"),
     "nothing left": (
         lambda _: {"suppress_tokens": list(range(VOCABULARY))},
         "the logits processors exclude every token",
