@@ -144,6 +144,13 @@ def test_hub_ids_are_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert asked == [("someone/c2t-toy", name, {"revision": "main"}) for name in ("config.json", "model.safetensors")]
 
 
+def test_what_a_hub_repository_holds_is_checked_as_any_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("c2t.classifier.hf_hub_download", lambda _, name: str(folder / name))
+    edit(folder, hidden=12)
+    with pytest.raises(InputError, match="does not fit its config"):
+        TreeClassifier.from_pretrained("someone/c2t-toy")
+
+
 def test_a_hub_id_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="someone/nothing is no folder, and no classifier") as raised:
@@ -189,6 +196,15 @@ def test_damage_is_named_in_one_line(folder: Path, damage, message: str) -> None
     with pytest.raises(InputError, match=message) as raised:
         TreeClassifier.from_pretrained(folder)
     assert "\n" not in str(raised.value)
+
+
+def test_sizes_end_at_64_layers_and_2_to_the_24_weights() -> None:
+    ClassifierConfig(layers=64)
+    with pytest.raises(InputError, match="layers = 65 must be at most 64"):
+        ClassifierConfig(layers=65)
+    ClassifierConfig(hidden=4093, layers=3)
+    with pytest.raises(InputError, match="16,785,400 weights; at most 16,777,216"):
+        ClassifierConfig(hidden=4094, layers=3)
 
 
 def test_weights_that_are_not_finite_are_refused(folder: Path) -> None:

@@ -57,7 +57,7 @@ def test_what_cannot_be_is_one_line(home: Path, options: list[str], said: str) -
     assert [line.split(";")[0] for line in progress] == ["loading the models", "tiny is loaded"][: len(progress)]
 
 
-def test_the_server_listens_on_this_machine_alone_and_keeps_256_mib_of_prompts_by_default() -> None:
+def test_without_options_it_serves_this_machine_alone() -> None:
     options = {option.name: option.default for option in get_command(app).commands["serve"].params}
     assert (options["host"], options["prefix_memory"]) == ("127.0.0.1", 256)
 

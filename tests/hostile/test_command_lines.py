@@ -105,7 +105,7 @@ def test_options_that_name_a_place(tmp: Path, option: str, place: str, message: 
         ("bench --policies mcsd:config=1000x1000x1000", "at most 8,192 fit"),
         (
             "sweep --grid eagle2:N=" + "|".join(["1"] * 100) + ",K=" + "|".join(["1"] * 100) + ",levels=1|2",
-            "20,000 points",
+            "20,000 points; at most 10,000 fit",
         ),
         ("sweep --grid eagle2:" + ",".join(f"K={'|'.join('1' * 100)}" for _ in range(99)), "more than 10.15 points"),
         ("train {harvest} --hidden 1000000000000", "hidden = 1000000000000 must be at most 65536"),

@@ -26,6 +26,8 @@ FEW = "--pair tiny --limit 4 --max-new-tokens 4"
 COMMANDS = [
     f"harvest {FEW} --k 3 --levels 3 --out OUT/rows",
     "train OUT/rows --out OUT/classifier --epochs 1 --json OUT/lines.jsonl",
+    "finetune OUT/rows --from OUT/classifier --out OUT/tuned --epochs 1",
+    "export-hub --pair tiny --draft lookup --policy chain --out OUT/hub",
     "generate a --pair tiny --max-new-tokens 4 --classifier OUT/classifier --json OUT/lines.jsonl",
     f"sweep {FEW} --grid 'eagle2:N=4|8' --out OUT/points.jsonl",
     "plot OUT/points.jsonl --out OUT/figure.png",
@@ -49,7 +51,7 @@ def test_commands_write_where_they_were_told_to_and_ask_no_network(home: Path, t
     before = files(home)
     variables = {"HOME": "user", "TMPDIR": "temporary", "C2T_CACHE": "cache"}
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "HF_HOME"))},
+        **{name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "HF_"))},
         **{variable: str(places[name]) for variable, name in variables.items()},
         **{"C2T_HOME": str(home), "PYTHONPATH": str(ROOT), "MPLCONFIGDIR": str(tmp_path / "matplotlib")},
     }
@@ -68,7 +70,7 @@ def test_commands_write_where_they_were_told_to_and_ask_no_network(home: Path, t
     assert files(places["here"]) | files(places["temporary"]) == set()
     assert files(places["cache"]), "texts, costs and kernels"
     assert {name.split("/")[0] for name in files(places["out"])} == {
-        *("rows", "classifier", "lines.jsonl", "points.jsonl", "figure.png", "points.png", "page.html")
+        *("rows", "classifier", "tuned", "hub", "lines.jsonl", "points.jsonl", "figure.png", "points.png", "page.html")
     }
     new = files(home) - before
     assert new

@@ -219,6 +219,7 @@ def test_errors_are_openais(server: Server, ai: OpenAI) -> None:
 
 
 def test_a_body_that_is_too_long_is_refused_before_it_is_read(server: Server) -> None:
+    assert BODY == 2**20
     long = json.dumps({"model": "tiny", "prompt": "a" * BODY}).encode()
     for content in (long, iter([long[: BODY // 2], long[BODY // 2 :]])):  # with its length, and without
         answer = httpx.post(
