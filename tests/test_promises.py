@@ -160,7 +160,7 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/hostile/test_signals.py::test_a_harvest_says_how_to_go_on
             tests/records/test_writer.py::test_folders_are_only_continued_or_replaced_on_request""",
         "`serve` takes no more requests and gives those that run ten seconds ([Serving](serving.md)).": """
-            tests/cli/test_serve.py::test_serves_until_ctrl_c_which_lets_running_requests_end
+            tests/cli/test_serve.py::test_serves_until_a_signal_which_lets_running_requests_end
             tests/serving/test_server.py::test_a_signal_lets_requests_end_and_a_second_one_ends_them
             tests/serving/test_front.py::test_requests_may_end_when_the_front_is_closed_but_not_for_ever""",
         "`tune` and `bench` write no result before the end;": """
@@ -254,15 +254,35 @@ PROMISES: dict[str, dict[str, str]] = {
         "A client that goes away frees its row before the next round.": """
             tests/serving/test_app.py::test_who_goes_away_frees_the_row
             tests/serving/test_front.py::test_who_goes_away_frees_the_row_before_the_next_round""",
-        """An error inside of a round is told to the requests that ran, and costs no other; the log has it.""": """
-            tests/serving/test_front.py::test_an_error_costs_the_requests_that_ran
+        """A prompt that by its characters alone has too many tokens is refused unread, where the tokenizer's kind
+        allows it.""": """
+            tests/serving/test_app.py::test_who_names_no_number_gets_the_room_that_is_left
+            tests/serving/test_lengths.py::test_a_text_has_as_many_tokens_as_it_promises
+            tests/serving/test_lengths.py::test_where_a_step_may_lose_characters_nothing_is_promised""",
+        "Two prompts are read at a time.": """
+            tests/serving/test_app.py::test_two_prompts_are_read_at_a_time""",
+        "Who names no `max_tokens` gets 16 new tokens, in a chat 1,024, or as many as there is room for.": """
+            tests/serving/test_app.py::test_who_names_no_number_gets_the_room_that_is_left""",
+        """A request must arrive whole within 20 seconds. Of more than 256 connections whose request has not arrived,
+        the oldest are closed.""": """
+            tests/serving/test_server.py::test_requests_that_do_not_arrive_keep_nobody_out""",
+        """If a round raises an error, each of its requests plays the next one alone. The one that raises it again gets
+        status 500; the others keep their text, or the text's law where a policy samples its candidates. The log has
+        the error.""": """
+            tests/serving/test_front.py::test_an_error_costs_the_request_that_raises_it
             tests/serving/test_app.py::test_an_error_while_decoding_reaches_the_client
-            tests/test_batching.py::test_a_failing_step_ends_what_ran_and_nothing_else""",
-        """Ctrl-C takes no more requests and gives those that run ten seconds; a second one ends them at once. A client
-        whose text is cut off is told so.""": """
+            tests/test_batching.py::test_an_error_of_one_request_costs_no_other_its_text
+            tests/test_batching.py::test_rows_go_on_after_a_step_that_fails_while_it_drops_others""",
+        """While the models are being loaded, `/health` answers 503 `{"status": "loading"}`, and everything else 503
+        with `Retry-After`.""": """
+            tests/serving/test_server.py::test_before_the_models_are_there_every_answer_is_503""",
+        "The line with the address is printed when they are there.": """
+            tests/cli/test_serve.py::test_serves_until_a_signal_which_lets_running_requests_end""",
+        """Ctrl-C, `SIGTERM` and `SIGHUP` take no more requests and give those that run ten seconds; a second one ends
+        them at once. A client whose text is cut off is told so.""": """
             tests/serving/test_server.py::test_a_signal_lets_requests_end_and_a_second_one_ends_them
             tests/serving/test_front.py::test_requests_may_end_when_the_front_is_closed_but_not_for_ever
-            tests/cli/test_serve.py::test_serves_until_ctrl_c_which_lets_running_requests_end""",
+            tests/cli/test_serve.py::test_serves_until_a_signal_which_lets_running_requests_end""",
         """Unless `--host` says otherwise, the server listens on 127.0.0.1 and answers to this machine's own names
         only.""": """
             tests/cli/test_serve.py::test_without_options_it_serves_this_machine_alone

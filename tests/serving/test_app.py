@@ -1,6 +1,7 @@
 """OpenAI's API with OpenAI's client, against a server in a thread."""
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
@@ -342,6 +343,23 @@ def test_who_names_no_number_gets_the_room_that_is_left(tiny: Pair) -> None:
             ai.completions.create(model="tiny", prompt=PROMPT * 10)
         with pytest.raises(openai.BadRequestError, match=r"characters are [0-9,]+ tokens or more, the limit is 40"):
             ai.completions.create(model="tiny", prompt="a " * 10_000)
+
+
+def test_two_prompts_are_read_at_a_time(tiny: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, reading, most = SpeculativeDecoder(tiny, Eagle2(K=3, levels=3, N=8)), [], []
+    encode = decoder.encode
+
+    def slowly(*given: Any) -> list[list[int]]:
+        reading.append(given)
+        most.append(len(reading))
+        time.sleep(0.05)
+        reading.pop()
+        return encode(*given)
+
+    monkeypatch.setattr(decoder, "encode", slowly)
+    with serving(decoder) as server, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: complete(client(server), max_tokens=1), range(8)))
+    assert max(most) == 2
 
 
 @pytest.mark.parametrize("roles", [("user",), ("system", "user")])
