@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 LEFT_TO_TEST_ALL = {
     "harvest/test_same_rows.py": "a harvest of smollm2 in other batches; harvest/test_harvest.py has tiny's",
     "hf/test_example.py": "an example; test_readme.py runs the same lines",
+    "hostile/test_places.py": "twelve commands under an audit hook; storage/ has the places one by one",
     "kernels/test_compile_sm90.py": "compiles what the kernels' own files run in the interpreter",
     "pipelines/papers/test_entropytree.py": "one figure; its policy has a file of its own",
     "pipelines/papers/test_mcsd_plus.py": "one table; its policy has a file of its own",

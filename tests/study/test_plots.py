@@ -93,7 +93,7 @@ def test_speeds_say_prediction_and_clock(tmp_path: Path, monkeypatch: pytest.Mon
     [panel] = drawn[0].axes
     title = panel.get_title(loc="left")
     said = "c2t:beta=0.5, 1.50 times as fast as plain decoding (1.50 predicted)"
-    assert title == f"{said}\nbatch size 1, T = 0.4"
+    assert title == f"{said}\nbatch size 1, T = 0"
     points = next(line for line in panel.lines if line.get_label() == "c2t")
     assert points.get_xydata().tolist() == [[6, 75], [30, 20]]
     assert [text.get_text() for text in panel.texts] == ["c2t", "plain"]
