@@ -218,8 +218,11 @@ class TreeClassifier(
 
     def save_pretrained(self, save_directory: str | Path, **how: Any) -> str | None:
         """Save weights, config.json with a checksum of both, and the model card in a folder. `how`: as of
-        PyTorchModelHubMixin."""
-        told = super().save_pretrained(save_directory, **how)
+        PyTorchModelHubMixin. Raises OSError."""
+        try:
+            told = super().save_pretrained(save_directory, **how)
+        except SafetensorError as error:  # of a full disk
+            raise OSError(f"{save_directory}: {one_line(error)}") from error
         config, weights = (Path(save_directory) / name for name in FILES)
         document = json.loads(config.read_text()) | {"sha256": _checksum(config, weights)}
         config.write_text(json.dumps(document, sort_keys=True, indent=2))

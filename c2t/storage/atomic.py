@@ -34,6 +34,9 @@ def new_file(path: Path) -> Iterator[Path]:
         _sync(new)
         os.replace(new, path)
         _sync(path.parent)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not say where it is
+        raise
     finally:
         new.unlink(missing_ok=True)
 

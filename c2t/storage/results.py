@@ -1,5 +1,6 @@
 """Result lines: the result of a command as one line of JSON, from which tables and plots are made."""
 
+import io
 import json
 import os
 import tempfile
@@ -36,16 +37,34 @@ def check_place(path: Path) -> None:
 
 def append_line(path: str | Path, line: str) -> None:
     """Append a result line to a file, which is made if it is not there. Where a killed process left a line without its
-    end, a new one is begun. Raises InputError if it cannot be written."""
+    end, a new one is begun. Raises InputError if it cannot be written; then nothing of it is."""
     # One write at the end, not a new file in place of the old one: that could lose another process's line.
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         begin = "\n" if _is_torn(path) else ""
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{begin}{line}\n")
+        new = not path.exists()
+        with path.open("ab", buffering=0) as file:
+            try:
+                _write_whole(file, f"{begin}{line}\n".encode())
+            except OSError:
+                if new and not os.fstat(file.fileno()).st_size:
+                    path.unlink()
+                raise
     except OSError as error:
         raise InputError(f"cannot write results to {path}: {error.strerror}") from error
+
+
+def _write_whole(file: io.FileIO, data: bytes) -> None:
+    """Write all bytes behind a file's last one, or none where its disk becomes full."""
+    written = 0
+    try:
+        while written < len(data):
+            written += file.write(data[written:])
+    except OSError:
+        if written and file.tell() == os.fstat(file.fileno()).st_size:  # else another process has written since
+            file.truncate(file.tell() - written)
+        raise
 
 
 def _is_torn(path: Path) -> bool:

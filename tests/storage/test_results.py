@@ -3,7 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from c2t.classifier import TreeClassifier
+from c2t.errors import InputError
+from c2t.storage.atomic import write_text
 from c2t.storage.results import append_line
+from tests.hostile.starved import files_end_at
 
 
 def test_a_line_behind_a_torn_one_is_whole(tmp_path: Path) -> None:
@@ -15,3 +21,21 @@ def test_a_line_behind_a_torn_one_is_whole(tmp_path: Path) -> None:
     lines = path.read_text().split("\n")
     assert lines == ['{"a": 1}', '{"a": 2}', '{"a": ', '{"a": 3}', ""]
     assert json.loads(lines[3]) == {"a": 3}
+
+
+def test_a_full_disk_leaves_nothing_of_a_line(tmp_path: Path) -> None:
+    path, new = tmp_path / "results.jsonl", tmp_path / "new.jsonl"
+    append_line(path, '{"a": 1}')
+    for place, room in ((path, 12), (new, 0)):
+        with files_end_at(room), pytest.raises(InputError, match=f"cannot write results to {place}: File too large"):
+            append_line(place, '{"a": 222222222222222222222}')
+    assert path.read_text() == '{"a": 1}\n'
+    assert not new.exists()
+
+
+def test_a_full_disk_is_an_error_of_the_file(tmp_path: Path) -> None:
+    with files_end_at(10), pytest.raises(OSError, match="File too large") as raised:
+        write_text(tmp_path / "page", "x" * 100)
+    assert raised.value.filename == str(tmp_path / "page")
+    with files_end_at(10), pytest.raises(OSError, match="File too large"):
+        TreeClassifier().save_pretrained(tmp_path / "classifier")
