@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -81,5 +81,6 @@ def end(code: int, line: str = "") -> NoReturn:
         except (OSError, ValueError, RuntimeError):  # a full disk, nobody reads it, or it is just being written to
             code = code or 1
     if line:
-        os.write(2, f"{line}\n".encode(errors="replace"))
+        with suppress(OSError):  # a terminal that is closed
+            os.write(2, f"{line}\n".encode(errors="replace"))
     os._exit(code)

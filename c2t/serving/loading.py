@@ -15,7 +15,7 @@ ERROR = {"message": "the models are being loaded: try again", "type": "server_er
 def answering(listener: socket.socket) -> Iterator[None]:
     """Answer every request with 503, /health with `{"status": "loading"}`, until the block ends; what comes after that
     waits for whoever listens next."""
-    server = ThreadingHTTPServer(("", 0), _NotYet, bind_and_activate=False)
+    server = _Server(("", 0), _NotYet, bind_and_activate=False)
     server.socket.close()
     server.socket = listener
     thread = Thread(target=server.serve_forever, args=(0.05,), name="loading", daemon=True)
@@ -27,12 +27,17 @@ def answering(listener: socket.socket) -> Iterator[None]:
         thread.join()
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of a client that went away or sent no request: nobody's text is lost by it."""
+
+
 class _NotYet(BaseHTTPRequestHandler):
     timeout = 5.0  # seconds that a client may keep silent
 
     def do_GET(self) -> None:
         length = self.headers.get("Content-Length", "0")
-        self.rfile.read(min(int(length), READ) if length.isdecimal() else 0)
+        self.rfile.read(min(int(length[:10]), READ) if length.isdecimal() else 0)
         loading = self.path.partition("?")[0] == "/health"
         body = json.dumps({"status": "loading"} if loading else {"error": ERROR}).encode()
         self.send_response_only(503)
