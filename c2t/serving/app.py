@@ -23,7 +23,7 @@ from c2t.errors import InputError, plain
 from c2t.models.chat_templates import dialogue
 from c2t.serving.fields import ChatCompletion, Completion, Fields
 from c2t.serving.front import LOG, Answer, AsyncFront, Ending, Failed
-from c2t.serving.lengths import characters_of_a_token
+from c2t.serving.lengths import Checked, characters_of_a_token
 from c2t.serving.metrics import Metrics
 from c2t.serving.text import Text
 
@@ -114,8 +114,8 @@ class _Api:
         if not self.pair.template:
             raise Refusal(f"the pair {self.name} has no chat template: use /v1/completions", "messages")
         said = [message.plain() for message in fields.messages]
-        self.check_fits(*(message["content"] for message in said))
-        ids = await to_thread.run_sync(dialogue, self.pair.tokenizer, self.pair.template, said, limiter=self.encoding)
+        tokenizer = Checked(self.pair.tokenizer, self.check_fits)  # of the text that the template makes
+        ids = await to_thread.run_sync(dialogue, tokenizer, self.pair.template, said, limiter=self.encoding)
         return await self.answer(request, fields, ids, CHAT, CHATS)
 
     async def models(self) -> dict[str, Any]:
@@ -140,12 +140,11 @@ class _Api:
         for name in fields.refused():
             raise Refusal(f"{name} is not served, and would change the text: leave it out", name, "unsupported_value")
 
-    def check_fits(self, *texts: str) -> None:
-        """Raise Refusal for texts of so many characters that no request has room for their tokens."""
-        characters = sum(map(len, texts))
-        if self.of_a_token and characters > self.room * self.of_a_token:
-            least = -(-characters // self.of_a_token)
-            raise Refusal(f"{characters:,} characters are {least:,} tokens or more, the limit is {self.room:,}")
+    def check_fits(self, text: str) -> None:
+        """Raise Refusal for a text of so many characters that no request has room for its tokens."""
+        if self.of_a_token and len(text) > self.room * self.of_a_token:
+            least = -(-len(text) // self.of_a_token)
+            raise Refusal(f"{len(text):,} characters are {least:,} tokens or more, the limit is {self.room:,}")
 
     async def answer(
         self, request: Request, fields: Fields, ids: list[int], usual: int, wording: Wording

@@ -343,6 +343,12 @@ def test_who_names_no_number_gets_the_room_that_is_left(tiny: Pair) -> None:
             ai.completions.create(model="tiny", prompt=PROMPT * 10)
         with pytest.raises(openai.BadRequestError, match=r"characters are [0-9,]+ tokens or more, the limit is 40"):
             ai.completions.create(model="tiny", prompt="a " * 10_000)
+        long = [{"role": "user", "content": "a " * 10_000}]
+        with pytest.raises(openai.BadRequestError, match="tokens or more, the limit is 40"):
+            ai.chat.completions.create(model="tiny", messages=long)
+        pair.tokenizer.chat_template = "{% for m in messages %}{{ m.content | trim }}{% endfor %}"
+        long[0]["content"] = "a" + " " * 100_000  # of which the template leaves one letter
+        assert ai.chat.completions.create(model="tiny", messages=long).usage.prompt_tokens == 1
 
 
 def test_two_prompts_are_read_at_a_time(tiny: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
