@@ -388,10 +388,6 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
             "no policy here reads a classifier; give one",
         ),
         (["export-hub", "--policy", "eagle2", "--classifier", "tiny"], "no policy here reads a classifier; give one"),
-        (
-            ["serve", "--pair", "tiny", "--port", "0", "--policy", "plain", "--classifier", "tiny"],
-            "no policy here reads a",
-        ),
         (["bench", "--tuned", "--classifier", "tiny"], "nothing was tuned for"),
         (["generate", "--beta", "1"], "beta = 1.0 must be between 0 and 1"),
         (["generate", "--beta", "0"], "beta = 0.0 must be between 0 and 1"),

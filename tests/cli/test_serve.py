@@ -47,6 +47,7 @@ def test_the_default_policy_is_a_budget_where_costs_can_be_measured(
         (["--prefix-memory", "-1"], "--prefix-memory"),
         (["--max-waiting", "0"], "--max-waiting"),  # every request waits for the next round
         (["--policy", "tree", "--port", "0"], "no policy is called 'tree'"),
+        (["--policy", "plain", "--classifier", "tiny", "--port", "0"], "no policy here reads a classifier"),
     ],
 )
 def test_what_cannot_be_is_one_line(home: Path, options: list[str], said: str) -> None:

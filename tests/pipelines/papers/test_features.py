@@ -3,6 +3,7 @@
 import warnings
 
 import pytest
+import torch
 
 from c2t.policies import C2T, Eagle2
 from pipelines.papers import features
@@ -36,7 +37,7 @@ def test_figure6_draws_every_epoch(study: Study, monkeypatch: pytest.MonkeyPatch
     sizes = {row[0]: dict(zip(report.columns, row, strict=True)) for row in report.rows}
     for hidden, found in report.numbers["epochs"].items():
         assert {len(values) for values in found.values()} == {EPOCHS}
-        assert any(value == figure(sizes[f"HS{hidden}"]["recall"]) for value in found["recall"])
+        assert any(value == figure(sizes[f"HS{hidden}"]["recall"], 10, torch.float32) for value in found["recall"])
     assert sizes["HS48"]["gamma at equal tau"] == 1
     tau, verified, _ = decoded(study, C2T(study.classifier(hidden=2), 0.5))
     assert (sizes["HS2"]["tau at 0.5"], sizes["HS2"]["verified tokens"]) == (figure(tau), verified)
