@@ -61,7 +61,7 @@ class TextProcessors:
     def __init__(self, processors: LogitsProcessorList, texts: Texts, eos: frozenset[int]):
         self.texts, self.eos = texts, eos
         warpers = [processor for processor in processors if isinstance(processor, TemperatureLogitsWarper)]
-        self.temperature = math.prod(float(warper.temperature) for warper in warpers)
+        self.temperature = math.prod((float(warper.temperature) for warper in warpers), start=1.0)
         Sampling(temperature=self.temperature)  # which refuses what float32 has no room for
         for processor in processors:
             if _own(processor) and type(processor).__name__ not in OF_SCORES | OF_TEXTS:

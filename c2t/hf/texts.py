@@ -1,10 +1,12 @@
 """The texts of one call of generate: what has been written, where each ends, and what the caller gets."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
 from transformers import StoppingCriteriaList
-from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
+from transformers.generation import GenerateDecoderOnlyOutput
 
 from c2t.decoding import Step
 
@@ -22,7 +24,7 @@ class Texts:
         max_length: int,
         pad: int | None,
         criteria: StoppingCriteriaList,
-        streamer: BaseStreamer | None,
+        streamer: Any,
     ):
         rows, prompt = input_ids.shape
         self.ids = input_ids.new_full((rows, max_length), pad or 0)

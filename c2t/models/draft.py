@@ -65,7 +65,7 @@ class DraftSession(ABC):
         self._begin(hidden[:, -1:])
 
     def _read(
-        self, count: Int[Tensor, " B"], tokens: Int[Tensor, "B n"], features: Float[Tensor, "B _ H"]
+        self, count: Int[Tensor, " B"], tokens: Int[Tensor, "B n"], features: Float[Tensor, "B _ D"]
     ) -> tuple[Float[Tensor, "B n H"], bool]:
         """Run the next count[r] tokens of row r through the draft in one forward, and commit them; return whether all
         tokens are real, too."""

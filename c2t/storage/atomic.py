@@ -35,7 +35,8 @@ def new_file(path: Path) -> Iterator[Path]:
         os.replace(new, path)
         _sync(path.parent)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk does not say where it is
+        if error.errno and not error.filename:  # a full disk does not say where it is
+            error.filename = str(path)
         raise
     finally:
         new.unlink(missing_ok=True)

@@ -56,7 +56,7 @@ def test_the_key(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = {**small_pair.sources, "draft": ("elsewhere", "abc")}
     moved = {name: ("elsewhere", mark) for name, (_, mark) in small_pair.sources.items()}
     assert key(replace(small_pair, sources=moved), 1, 0.4) == first
-    others = [key(small_pair, 1, 0), key(small_pair, 2, 0.4)]
+    others = [key(small_pair, 1, 0.0), key(small_pair, 2, 0.4)]
     others += [key(replace(small_pair, sources=sources), 1, 0.4), key(replace(small_pair, name="b"), 1, 0.4)]
     monkeypatch.setattr(kept_costs, "device_name", lambda _device: "another")
     others.append(key(small_pair, 1, 0.4))
