@@ -217,18 +217,36 @@ def read_shards(folder: Path) -> dict[str, Shard]:
     for path in sorted(folder.glob("*.parquet")):
         with _open(path) as file:
             metadata = (file.schema_arrow.metadata or {}).get(METADATA)
-            rows = file.metadata.num_rows
+            rows, schema = file.metadata.num_rows, file.schema_arrow
         if metadata is None:
             raise InputError(f"{path} is a Parquet file of another program, not a shard written by c2t harvest")
         info = from_json(Shard, metadata, f"{path} is damaged: its metadata", "harvest again with --overwrite")
         if info["schema_version"] != SCHEMA_VERSION:
             version = info["schema_version"]
             raise InputError(f"{path} has schema version {version}; this version of c2t reads {SCHEMA_VERSION}")
+        _check_schema(schema, path)
         if info["prompts"][0] != prompts or info["trees"][0] != trees or rows != info["rows"]:
             raise InputError(f"{path} does not continue the shard before it: harvest again with --overwrite")
         prompts, trees = info["prompts"][1], info["trees"][1]
         infos[path.name] = info
     return infos
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """Return Parquet's type of a column."""
+    kind = pa.type_for_alias(column.dtype)
+    return pa.list_(kind, column.size) if column.size else kind
+
+
+def _check_schema(schema: pa.Schema, path: Path) -> None:
+    """Raise InputError unless a shard has every one of COLUMNS, in its type, and else columns of floats, each once."""
+    for name, column in COLUMNS.items():
+        if schema.names.count(name) != 1 or schema.field(name).type != arrow_type(column):
+            raise InputError(f"{path} is damaged: {name} is no column of {arrow_type(column)}; harvest again")
+    for field in schema:
+        kind = field.type.value_type if isinstance(field.type, pa.FixedSizeListType) else field.type
+        if schema.names.count(field.name) != 1 or not (field.name in COLUMNS or pa.types.is_floating(kind)):
+            raise InputError(f"{path} is damaged: {field.name} is no column of floats; harvest again")
 
 
 def _checked(harvest: Harvest, name: str) -> pq.ParquetFile:
@@ -253,9 +271,16 @@ def _open(path: Path) -> pq.ParquetFile:
 
 def _batches(file: pq.ParquetFile, names: Sequence[str], path: Path) -> Iterator[pa.RecordBatch]:
     try:
-        yield from file.iter_batches(BATCH, columns=list(names))
+        for batch in file.iter_batches(BATCH, columns=list(names)):
+            if any(column.null_count or _inner(column).null_count for column in batch.columns):
+                raise InputError(f"{path} is damaged: it has rows without values; harvest again with --overwrite")
+            yield batch
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path} is damaged: harvest again with --overwrite") from error
+
+
+def _inner(array: pa.Array) -> pa.Array:
+    return array.flatten() if isinstance(array, pa.FixedSizeListArray) else array
 
 
 def _to_numpy(array: pa.Array) -> np.ndarray:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from c2t.errors import InputError, one_line
-from c2t.records.reader import read_shards, unfinished
+from c2t.records.reader import arrow_type, read_shards, unfinished
 from c2t.records.schema import COLUMNS, MANIFEST, METADATA, REPLACED, SCHEMA_VERSION, Column
 from c2t.storage.atomic import (
     NEW,
@@ -107,7 +107,7 @@ class ShardWriter:
         assert {"pair", "K", "levels", "M"} <= provenance.keys(), "training reads these"
         self.place, self.rows_per_shard, self.seconds_per_shard = folder, rows_per_shard, seconds_per_shard
         self.folder = beside(folder, NEW) if overwrite else unfinished(folder) or folder
-        self.types = {name: _arrow(column) for name, column in {**COLUMNS, **(extra or {})}.items()}
+        self.types = {name: arrow_type(column) for name, column in {**COLUMNS, **(extra or {})}.items()}
         self.columns = {name: str(kind) for name, kind in self.types.items()}
         self.prompts = [dict(prompt) for prompt in prompts]
         self.provenance = json.loads(json.dumps(dict(provenance)))
@@ -125,11 +125,15 @@ class ShardWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is None:
-            self.close()
-        elif not isinstance(error, InputError):  # which may be the full disk itself
-            self._seal()
-            error.add_note(self._left())
+        try:
+            if error is None:
+                self.close()
+            elif not isinstance(error, InputError):  # which may be the full disk itself
+                self._seal()
+                error.add_note(self._left())
+        finally:
+            if not (self.infos or self.overwrite or self.folder == self.place):
+                delete(self.folder)  # of a new harvest, of which no shard could be written
 
     @property
     def next_prompt(self) -> int:
@@ -262,11 +266,6 @@ def difference(old: Settings, new: Settings) -> tuple[str, Any, Any] | None:
     one, other = ({**p, **p.get("sources", {}), "sources": None, "columns": columns} for p, columns in (old, new))
     names = [k for k in sorted(one.keys() | other.keys()) if k != "environment" and one.get(k) != other.get(k)]
     return (names[0], one.get(names[0]), other.get(names[0])) if names else None
-
-
-def _arrow(column: Column) -> pa.DataType:
-    kind = pa.type_for_alias(column.dtype)
-    return pa.list_(kind, column.size) if column.size else kind
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:

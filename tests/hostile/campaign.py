@@ -37,7 +37,9 @@ from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
 from c2t.records.reader import read_columns
 from c2t.records.schema import COLUMNS
+from c2t.stopping import Stopping
 from c2t.storage.atomic import NEW, OLD, TEMPORARY, TRASH
+from tests.hostile.forgeries import forge_file
 from tests.hostile.mutations import damage_file
 from tests.hostile.starved import disk_of
 from tests.small_pair import TURNS, write_pair, write_prompts
@@ -86,7 +88,7 @@ WRITING = (
     ("sweep", *FEW, "--grid", "eagle2:N=4|8,levels=3", "--out", "points.jsonl"),
     ("tune", *FEW, "--json", "tuned.jsonl"),
     ("bench", *FEW, "--policies", "eagle2:N=6,levels=2", "--json", "bench.jsonl"),
-    ("export-hub", "--out", "hub"),
+    ("export-hub", "--draft", "somebody/head", "--out", "hub"),
     ("view", "def", "--max-new-tokens", "6", "--out", "page.html"),
 )
 REPLACING = ("harvest", "train", "finetune", "export-hub", "view")  # those that know --overwrite
@@ -132,9 +134,11 @@ def run(words: list[str], home: Path, strike: Strike = Strike()) -> Ending:
     words = [*words, *(ON_TINY.get(words[0], []) if "tiny" not in words else [])]
     pipes = [os.pipe() for _ in range(2)]  # no files, whose size a case may limit
     since = time.monotonic()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until somebody hears them
     child = os.fork()
     if not child:
         _be_the_command(words, home, [write for _, write in pipes], strike.room)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     for _, write in pipes:
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE)
         os.close(write)
@@ -156,6 +160,8 @@ def _be_the_command(words: list[str], home: Path, outputs: list[int], room: int)
         os.setsid()
         for number, output in enumerate(outputs, start=1):
             os.dup2(output, number)
+        Stopping()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.chdir(home)
@@ -236,7 +242,7 @@ class Case(NamedTuple):
 def try_case(number: int, pristine: Path) -> Case:
     """Let happen to a command, in a copy of the home, what the number says."""
     random_ = random.Random(number)
-    kind = random_.choice((damaged, damaged, stopped, starved))
+    kind = random_.choice((damaged, damaged, forged, stopped, starved))
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         shutil.copytree(pristine, home)
@@ -256,6 +262,17 @@ def damaged(random_: random.Random, home: Path, _: Path) -> Case:
     ended = run(words, home)
     sealed = subject.sealed and not harmless(before, path.read_bytes())
     return Case(words, str(path.relative_to(home)), ended, finding(ended, sealed))
+
+
+def forged(random_: random.Random, home: Path, _: Path) -> Case:
+    """Forge one file in a format that has headers or schemas, without checksums, and run a command on it."""
+    files = [each for each in SUBJECTS if each.files.endswith((".parquet", ".safetensors"))]
+    subject = random_.choice(files)
+    path = random_.choice(sorted(home.glob(subject.files)))
+    forge_file(path, random_)
+    words = list(random_.choice(subject.commands))
+    ended = run(words, home)
+    return Case(words, f"{path.relative_to(home)}, forged", ended, finding(ended, sealed=False))
 
 
 def stopped(random_: random.Random, home: Path, pristine: Path) -> Case:

@@ -1,6 +1,7 @@
 """What is read back is what was written; whatever is not a complete harvest of ours is named in one line."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,35 @@ def damage_tree_number(folder: Path) -> None:
     with_column(folder, "tree", 10**6)
 
 
+def with_another(folder: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """The second shard has another schema, in an older harvest, whose manifest has no checksums."""
+    shard = folder / "part-00001.parquet"
+    pq.write_table(change(pq.read_table(shard)), shard)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"checksums": None, "sha256": None}))
+
+
+def damage_type(folder: Path) -> None:
+    with_another(folder, lambda table: table.set_column(3, "depth", table["depth"].cast(pa.uint64())))
+
+
+def damage_twice(folder: Path) -> None:
+    with_another(folder, lambda table: table.append_column("depth", table["depth"]))
+
+
+def damage_column(folder: Path) -> None:
+    with_another(folder, lambda table: table.drop_columns(["rank"]))
+
+
+def damage_extra(folder: Path) -> None:
+    with_another(folder, lambda table: table.append_column("hidden", table["depth"].cast(pa.string())))
+
+
+def damage_null(folder: Path) -> None:
+    kind = pa.array([None], pa.float32())
+    with_another(folder, lambda table: pa.concat_tables([table[:-1], table[-1:].set_column(5, "entropy", kind)]))
+
+
 def damage_gap(folder: Path) -> None:
     (folder / "part-00001.parquet").unlink()
 
@@ -193,6 +223,11 @@ def damage_everything(folder: Path) -> None:
         (damage_prompt_number, "rows of prompts or trees that its manifest.json does not list"),
         (damage_large_prompt_number, "rows of prompts or trees that its manifest.json does not list"),
         (damage_tree_number, "rows of prompts or trees that its manifest.json does not list"),
+        (damage_type, "part-00001.parquet is damaged: depth is no column of uint8"),
+        (damage_twice, "part-00001.parquet is damaged: depth is no column of uint8"),
+        (damage_column, "part-00001.parquet is damaged: rank is no column of uint8"),
+        (damage_extra, "part-00001.parquet is damaged: hidden is no column of floats"),
+        (damage_null, "part-00001.parquet is damaged: it has rows without values"),
         (damage_gap, "part-00002.parquet does not continue"),
         (damage_end, "part-00002.parquet is missing"),
         (damage_unfinished, "interrupted harvest .*--resume"),

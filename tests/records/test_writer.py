@@ -19,6 +19,7 @@ from c2t.records.writer import ShardWriter, open_folder
 from c2t.storage import atomic
 from tests.flips import flips
 from tests.harvests import PROVENANCE, make_harvest, prompt_list, trees
+from tests.hostile.starved import files_end_at
 
 PROMPTS = 7
 SMALL = {"K": 3, "levels": 3}
@@ -178,6 +179,16 @@ def test_full_disk_leaves_a_folder_that_resumes(tmp_path: Path, whole: dict, mon
     assert write_until(open_folder(folder, resume=True), PROMPTS).rows == len(whole["tree"])
     for name, values in all_rows(folder).items():
         assert np.array_equal(values, whole[name]), name
+
+
+def test_a_new_harvest_without_a_shard_leaves_nothing_beside_the_old_one(tmp_path: Path) -> None:
+    folder = make_harvest(tmp_path / "rows", prompts=1, trees_each=1, K=3, levels=2)
+    new = trees(1, seed=1, K=3, levels=2)
+    writer = ShardWriter(folder, PROVENANCE, prompt_list(1), overwrite=True)
+    with files_end_at(100), pytest.raises(InputError, match="cannot write to"), writer:
+        writer.write(new)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+    assert describe(folder).rows == len(new["tree"])
 
 
 def test_any_trouble_with_the_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
