@@ -94,7 +94,7 @@ notebooks: $(READY)
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[notebooks]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
-# Commands on damaged files, for 20 minutes; `python -m tests.hostile.campaign --case N` shows one of them again.
+# Commands on damaged files, stopped, and on full disks, for 20 minutes; `python -m tests.hostile.campaign --case N` shows one of them again.
 hostile: $(READY)
 	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false MPLBACKEND=Agg OMP_NUM_THREADS=1 \
 		$(BIN)/python -m tests.hostile.campaign

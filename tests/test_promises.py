@@ -317,7 +317,8 @@ EXPLANATIONS: dict[str, list[str]] = {
     "docs/commands.md": [
         "A smaller `--batch` loses less.",
         "`SECURITY.md` in the repository says what is trusted and what is not.",
-        """`make hostile` runs commands on damaged files for 20 minutes; the [log](LOG.md) has what came out.""",
+        """`make hostile` damages and forges files, stops commands and fills their disks for 20 minutes; the
+        [log](LOG.md) has what came out.""",
     ],
     "docs/serving.md": [
         """Whoever shares a server can tell from the time of a first token whether somebody's prompt began as theirs:
