@@ -1,4 +1,4 @@
-"""Connections: requests must arrive whole within a time, and those that do not keep nobody else out."""
+"""Connections: requests must arrive whole and answers be read within a time; who is slower keeps nobody else out."""
 
 from asyncio import TimerHandle, Transport
 from typing import Any
@@ -8,6 +8,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS = 20.0  # that a request may take to arrive
 HALVES = 256  # connections at most whose request has not arrived
+UNREAD = 60.0  # seconds that a client may read nothing of an answer that is larger than the system's buffers
 
 
 class Connection(H11Protocol):
@@ -17,6 +18,7 @@ class Connection(H11Protocol):
     def __init__(self, arriving: dict["Connection", TimerHandle], **settings: Any):
         super().__init__(**settings)
         self.arriving = arriving
+        self.unread: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:
         """Begin to wait for a request."""
@@ -31,9 +33,20 @@ class Connection(H11Protocol):
         else:
             self._stop_waiting()
 
+    def pause_writing(self) -> None:
+        """Wait for the client to read; one that does not is cut off, which frees the row of its request."""
+        super().pause_writing()
+        self.unread = self.loop.call_later(UNREAD, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on with the answer."""
+        super().resume_writing()
+        self._stop_unread()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         self._stop_waiting()
+        self._stop_unread()
         super().connection_lost(exc)
 
     def _wait(self) -> None:
@@ -48,3 +61,7 @@ class Connection(H11Protocol):
     def _stop_waiting(self) -> None:
         if timer := self.arriving.pop(self, None):
             timer.cancel()
+
+    def _stop_unread(self) -> None:
+        if self.unread:
+            self.unread.cancel()

@@ -12,6 +12,11 @@ from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None
+
 import uvicorn
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -25,6 +30,7 @@ from c2t.serving.metrics import Metrics
 
 HERE = ("127.0.0.1", "::1", "localhost")  # addresses and names of this machine that no other machine reaches
 GRACE = 10.0  # seconds that running requests get when the server is stopped
+FILES = 128  # open files that are no connections: weights, libraries, logs, the event loop
 OTHERS = 64  # connections beyond those of requests that run or wait: health, metrics, refusals
 
 
@@ -54,7 +60,9 @@ class Server(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=self.front.decoder.max_rows + self.front.decoder.max_waiting + OTHERS + HALVES,
+            limit_concurrency=most_connections(
+                self.front.decoder.max_rows + self.front.decoder.max_waiting + OTHERS + HALVES
+            ),
             timeout_graceful_shutdown=int(GRACE) + 5,
         )
         super().__init__(config)
@@ -106,6 +114,20 @@ def listen(host: str = HERE[0], port: int = 0) -> socket.socket:
         known = isinstance(error, OSError) and error.errno in errno.errorcode
         why = os.strerror(error.errno) if known else one_line(error)  # Python adds the address, which stands here
         raise InputError(f"cannot serve on {host}, port {port}: {why}; choose another, 0 for any port") from error
+
+
+def most_connections(wanted: int) -> int:
+    """Return how many connections may be open: `wanted`, or what the system's limit of open files leaves, which is
+    raised as far as it can be."""
+    if resource is None:
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(1, min(wanted, soft - FILES))
+    return wanted
 
 
 def log_to_stderr() -> None:

@@ -5,11 +5,14 @@ import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Thread
+from functools import partial
+from threading import Event, Thread
+from typing import Any
 
 import httpx
 import openai
 import pytest
+import uvicorn
 
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
@@ -97,6 +100,44 @@ def test_requests_that_do_not_arrive_keep_nobody_out(tiny: Pair, monkeypatch: py
         for half in halves:
             with half, suppress(ConnectionResetError):
                 assert half.recv(100) == b"", "it was ended"
+
+
+def test_a_client_that_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "UNREAD", 0.2)
+    gone = Event()
+
+    async def much(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(1 << 26), "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    config = uvicorn.Config(much, http=partial(connections.Connection, {}), lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    with serving.listen() as listener:
+        thread = Thread(target=server.run, args=([listener],))
+        thread.start()
+        with socket.create_connection(listener.getsockname()) as client:
+            client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+            assert gone.wait(30)
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("limits", "set_to", "most"),
+    [((1024, 4096), 1128, 1000), ((1024, 1024), 1024, 896), ((4096, 4096), None, 1000), ((-1, -1), None, 1000)],
+)
+def test_connections_are_as_many_as_files_may_be_open(
+    limits: tuple[int, int], set_to: int | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = []
+    monkeypatch.setattr(serving.resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(serving.resource, "setrlimit", lambda _, value: now.append(value))
+    assert serving.most_connections(1000) == most
+    assert now == ([] if set_to is None else [(set_to, limits[1])])
 
 
 def test_before_the_models_are_there_every_answer_is_503() -> None:
