@@ -28,7 +28,6 @@ from pipelines.pair.smollm2.block import new_block, train_block
 from pipelines.pair.smollm2.card import write_card
 from pipelines.pair.smollm2.fit import count_pairs, train_fit
 from pipelines.pair.smollm2.heads import HEADS, Given, new_eagle, save_draft
-from pipelines.pair.smollm2.hydra import train_hydra
 from pipelines.pair.smollm2.shards import Text
 from pipelines.pair.smollm2.texts import count_written, write_bench, write_until
 
@@ -173,13 +172,6 @@ def fit_stage(name: str, places: Places) -> None:
         count_pairs(source, embedding.num_embeddings).save(out)
 
 
-def hydra_stage(places: Places) -> None:
-    """Train sequential heads behind the Medusa-style head."""
-    head, embedding, tokens, lm_head, folder = trained("medusa", places)
-    learned = train_hydra(head, embedding, tokens, lm_head, places.work / "texts", folder("hydra"))
-    learned.cpu().save(places.out / HEADS["medusa"].part)
-
-
 def block_stage(places: Places) -> None:
     """Train a block drafter, and count the pairs that condition it without training."""
     source, out = places.work / "texts", places.out / DRAFTS["block"][0]
@@ -201,7 +193,6 @@ STAGES: dict[str, Callable[[Places], None]] = {
     **{name: partial(head_stage, name) for name in HEADS},
     "fit": partial(fit_stage, "medusa"),
     **{f"{name}+fit": partial(fit_stage, name) for name in ("eagle", "eagle3", "mtp")},
-    "hydra": hydra_stage,
     "block": block_stage,
     "card": card_stage,
 }

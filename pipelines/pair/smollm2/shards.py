@@ -64,21 +64,16 @@ def read_texts(folder: Path) -> Iterator[Text]:
 
 
 def rows_of(texts: list[Text], inputs: str, questions: bool) -> Rows:
-    """Return texts as rows whose inputs are their "features" or "taps". questions: see `judged_ids`."""
-    ids, judged = judged_ids(texts, questions)
-    features = padded([text.features for text in texts])
-    read = padded([text.taps for text in texts]) if inputs == "taps" else features
-    return Rows(ids, read, features, judged)
-
-
-def judged_ids(texts: list[Text], questions: bool) -> tuple[Int[Tensor, "B n"], Bool[Tensor, "B n-2"]]:
-    """Return the padded ids, and the slots that are judged: the answers' positions, from the state that the first token
-    is drawn from on; with `questions` also those of the questions."""
+    """Return texts as rows whose inputs are their "features" or "taps". Judged are the answers' positions, from the
+    state that the first token is sampled from on; with `questions` also those of the questions."""
     lengths = torch.tensor([len(text.ids) for text in texts])
     ids = nn.utils.rnn.pad_sequence([text.ids for text in texts], batch_first=True, padding_value=END).long()
     predicted = torch.arange(1, ids.shape[1] - 1)  # the position of slot j's prediction
     begin = torch.tensor([min(TEMPLATE, text.question - 1) if questions else text.question - 1 for text in texts])
-    return ids, (predicted >= begin[:, None]) & (predicted < (lengths - 1)[:, None])
+    judged = (predicted >= begin[:, None]) & (predicted < (lengths - 1)[:, None])
+    features = padded([text.features for text in texts])
+    read = padded([text.taps for text in texts]) if inputs == "taps" else features
+    return Rows(ids, read, features, judged)
 
 
 def padded(states: list[Float[Tensor, "_ D"]]) -> Float[Tensor, "B n D"]:
