@@ -10,7 +10,6 @@ published configs name fewer.
 """
 
 import copy
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import Annotated
 import torch
 from jaxtyping import Float, Int
 from pydantic import Field
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,7 +26,6 @@ from c2t.models.draft import DraftSession, refuse_nan
 from c2t.models.eagle_checkpoint import INDEX, read_weights
 from c2t.models.medusa import AtDepth, ByDepth
 from c2t.models.projection import Projection
-from c2t.storage.atomic import new_file, write_text
 from c2t.storage.checked import OPEN, from_json, read_file
 from c2t.tree import Tree
 
@@ -183,15 +180,3 @@ def load_heads(folder: Path, embed_tokens: nn.Embedding) -> PublishedMedusaHeads
     like = embed_tokens.weight
     heads.load_state_dict({name: tensor.to(like.device, like.dtype) for name, tensor in state.items()}, assign=True)
     return heads.requires_grad_(False).eval()
-
-
-def save_heads(heads: PublishedMedusaHeads, folder: Path, base_model_name_or_path: str) -> None:
-    """Write heads as upstream does, in safetensors. base_model_name_or_path: the target that they belong to."""
-    config = {
-        "medusa_num_heads": len(heads),
-        "medusa_num_layers": heads.layers,
-        "base_model_name_or_path": base_model_name_or_path,
-    }
-    with new_file(folder / SAFE) as new:
-        save_file({name: tensor.contiguous() for name, tensor in heads.state_dict().items()}, new)
-    write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")

@@ -4,8 +4,7 @@ Drafts read a text causally, so one pass over its true features gives the keys, 
 Their trees are drafted as rows of one batch over that shared prefix.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from c2t.decoding import DraftModel, Step, speculate
 from c2t.models.draft import DraftSession
 from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation, TextVerifier
-from c2t.verify import Accepted
 
 CHUNK = 32  # positions at a time: more cost memory and were measured to be no faster on two CPU cores
 
@@ -63,39 +61,3 @@ def forks(drafter: DraftModel, text: Continuation) -> Iterator[tuple[Int[Tensor,
         with torch.inference_mode():
             fork = draft.fork(last - position)
         yield position, fork
-
-
-def visited(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield those Steps of `replay_all` that a live run goes through: the prefill, then the rounds of each text in
-    order, found by walking position <- position + accepted + 1. What was recorded on them is left out."""
-    following: dict[int, int] = {}
-    for step in steps:
-        if step.tree is None:
-            following = dict(zip(step.rows.tolist(), step.position.tolist(), strict=True))
-            yield step
-            continue
-        chosen = []
-        places = zip(step.rows.tolist(), step.position.tolist(), step.count.tolist(), strict=True)
-        for row, (text, position, count) in enumerate(places):
-            if position == following[text]:
-                following[text] += count
-                chosen.append(row)
-        if chosen:
-            yield _select(step, torch.tensor(chosen, device=step.rows.device))
-
-
-def _select(step: Step, rows: Int[Tensor, " b"]) -> Step:
-    """Return these rows of a Step."""
-    tree, accepted = step.tree, step.accepted
-    drawn = tree.drawn and replace(tree.drawn, log_probs=tree.drawn.log_probs[rows], row=tree.drawn.row[rows])
-    columns = {name: column[rows] for name, column in tree.columns().items()}
-    tree = replace(tree, **columns, capped=tree.capped[rows], drawn=drawn)
-    return Step(
-        step.rows[rows],
-        step.position[rows],
-        tree,
-        Accepted(accepted.slots[rows], accepted.length[rows], accepted.bonus[rows]),
-        step.tokens[rows],
-        step.count[rows],
-        step.draft_passes[rows],
-    )

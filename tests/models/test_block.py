@@ -17,11 +17,11 @@ from c2t.models.ngrams import NgramDraft
 from c2t.models.pairs import load_draft
 from c2t.policies import Eagle2, Plain
 from c2t.protocols import Root
-from c2t.replay.every_position import replay_all, visited
+from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests.models.test_medusa import assert_law_is_kept
-from tests.replay.test_every_position import assert_same
+from tests.replay.test_every_position import assert_same, visited
 from tests.rounding import assert_same_sums
 from tests.test_joining import EAGLE2, GREEDY, assert_join_is_seamless
 from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, randomise, run
@@ -136,7 +136,7 @@ def test_greedy_text_is_the_targets_and_replay_its_rounds() -> None:
             TARGET, PROMPTS, max_new_tokens=12, beyond=policy.levels + 1, sampling=Sampling(temperature=0.0)
         )
         assert_same(steps, list(replay(draft, policy, written)))
-        assert_same(list(replay(draft, policy, written)), list(visited(replay_all(draft, policy, written))))
+        assert_same(replay(draft, policy, written), visited(replay_all(draft, policy, written)))
 
 
 @pytest.mark.slow

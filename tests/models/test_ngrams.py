@@ -17,7 +17,7 @@ from c2t.models.ngrams import ALONE, PARALLEL, READING, NgramDraft, NgramSession
 from c2t.models.pairs import Pair, with_ngrams
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
 from c2t.protocols import Draft, DraftVocabulary, NextTokenDistributions
-from c2t.replay.every_position import replay_all, visited
+from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.storage.checksum import checksum
@@ -27,7 +27,7 @@ from tests.markov import MarkovDraft, MarkovTarget
 from tests.marks import slow_except
 from tests.models.test_block import DRAFT as BLOCK
 from tests.models.test_hydra import DRAFT as HYDRA
-from tests.replay.test_every_position import assert_same
+from tests.replay.test_every_position import assert_same, visited
 from tests.rounding import assert_same_network, assert_same_sums
 from tests.test_law import DRAFT, PROMPT, ROWS, SAMPLINGS, TARGET, p_of_bonus, p_of_texts
 from tests.toys import (

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from c2t.cli.info import info
 from c2t.errors import InputError
 from c2t.models.pairs import fingerprint, kind_of, load_pair
-from c2t.models.published_medusa import PICKLED, SAFE, PublishedMedusaDraft, is_published, load_heads, save_heads
+from c2t.models.published_medusa import PICKLED, SAFE, PublishedMedusaDraft, is_published, load_heads
 from c2t.policies import Eagle2, Plain
-from c2t.replay.every_position import replay_all, visited
+from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests.models.test_medusa import assert_greedy_text_costs_one_pass, assert_law_is_kept
-from tests.replay.test_every_position import assert_same
+from tests.replay.test_every_position import assert_same, visited
 from tests.rounding import assert_same_network
 from tests.small_pair import HIDDEN as SMALL
 from tests.small_pair import VOCABULARY as SMALL_VOCABULARY
@@ -109,16 +109,6 @@ def test_shards_are_read(tmp_path: Path) -> None:
     assert is_published(tmp_path)
     heads = load_heads(tmp_path, nn.Embedding(VOCABULARY, HIDDEN))
     assert all(tensor.equal(state[name].to(tensor)) for name, tensor in heads.state_dict().items())
-
-
-def test_written_as_read(tmp_path: Path) -> None:
-    save_heads(DRAFT.head, tmp_path / "new", "some/target")
-    again = load_heads(tmp_path / "new", TARGET.embed_tokens)
-    assert again.state_dict().keys() == DRAFT.head.state_dict().keys()
-    assert all(again.state_dict()[name].equal(tensor) for name, tensor in DRAFT.head.state_dict().items())
-    config = json.loads((tmp_path / "new" / "config.json").read_text())
-    assert config == {"medusa_num_heads": 3, "medusa_num_layers": 2, "base_model_name_or_path": "some/target"}
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["config.json", SAFE]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from c2t.decoding import Step, generate
 from c2t.policies import C2T, DySpec, Eagle2, EntropyTree, JointThreshold
 from c2t.protocols import Policy
 from c2t.replay import every_position as positions
-from c2t.replay.every_position import replay_all, visited
+from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests import toys
@@ -30,7 +30,10 @@ SEQUENCES = [4, 0, 9]
 NEW = 7
 
 
-def rounds(steps: Iterable[Step]) -> dict[int, list[dict[str, Tensor]]]:
+Rounds = dict[int, list[dict[str, Tensor]]]  # of each text
+
+
+def rounds(steps: Iterable[Step]) -> Rounds:
     """Each text's rounds in order, without what fills up the rows of a batch."""
     found: dict[int, list[dict[str, Tensor]]] = {}
     for step in steps:
@@ -47,6 +50,19 @@ def rounds(steps: Iterable[Step]) -> dict[int, list[dict[str, Tensor]]]:
     return found
 
 
+def visited(steps: Iterable[Step]) -> Rounds:
+    """Of all positions' rounds those that a live run goes through: position <- position + accepted + 1."""
+    found = rounds(steps)
+    for text, (prefill, *every) in found.items():
+        position, path = int(prefill["position"]), [prefill]
+        for one in every:
+            if one["position"] == position:
+                path.append(one)
+                position += int(one["count"])
+        found[text] = path
+    return found
+
+
 def same(one: object, other: object, name: str) -> None:
     if isinstance(one, torch.Tensor):
         assert_same_column(one, other, name)
@@ -54,8 +70,8 @@ def same(one: object, other: object, name: str) -> None:
         assert one == other, name
 
 
-def assert_same(one: Iterable[Step], other: Iterable[Step]) -> None:
-    left, right = rounds(one), rounds(other)
+def assert_same(one: Iterable[Step] | Rounds, other: Iterable[Step] | Rounds) -> None:
+    left, right = (each if isinstance(each, dict) else rounds(each) for each in (one, other))
     assert left.keys() == right.keys()
     for text in left:
         assert len(left[text]) == len(right[text])
@@ -110,5 +126,5 @@ def test_a_round_anywhere_is_the_first_round_after_that_prefix() -> None:
 def test_texts_without_a_round_have_no_steps() -> None:
     target, drafter = deep_pairs()["eagle"]
     texts = write_continuations(target, PROMPTS, max_new_tokens=1, beyond=4, sampling=Sampling())
-    [prefill] = visited(replay_all(drafter, POLICIES["eagle2"], texts))
+    [prefill] = replay_all(drafter, POLICIES["eagle2"], texts)
     assert prefill.tokens[:, 0].tolist() == [text.tokens[text.prompt] for text in texts]

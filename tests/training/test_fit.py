@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import lightning as L
 import pytest
 import torch
 import wandb
@@ -18,8 +19,8 @@ from c2t.training import fit as training
 from c2t.training.data import NegativeSampling, NodeData
 from c2t.training.fit import TrainClassifier, finetune, train
 from c2t.training.metrics import Validation, evaluate
+from c2t.training.one_process import OneProcess
 from c2t.training.settings import MODELS, TrainSettings
-from pipelines.bench import training as bench_training
 from tests.harvests import PROVENANCE, make_harvest, trees
 from tests.rounding import figure, roughly
 
@@ -35,6 +36,15 @@ def harvest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(harvest: Path, tmp_path_factory: pytest.TempPathFactory) -> training.Result:
     return train([harvest], tmp_path_factory.mktemp("trained") / "classifier", replace(QUICK, min_steps=600, lr=1e-2))
+
+
+def train_for_an_epoch(module: TrainClassifier, loader: NegativeSampling) -> None:
+    nothing = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    with training.quiet():
+        trainer = L.Trainer(
+            accelerator="cpu", plugins=OneProcess(), max_epochs=1, enable_model_summary=False, **nothing
+        )
+        trainer.fit(module, loader)
 
 
 def test_it_learns_and_saves_the_chosen_epoch(harvest: Path, trained: training.Result) -> None:
@@ -97,7 +107,7 @@ def test_calibrated_scores_are_probabilities() -> None:
     settings = TrainSettings(epochs=1, min_steps=500, lr=1e-2)
     data = NegativeSampling(x, accepted, torch.ones_like(accepted), settings)
     model = TreeClassifier(ClassifierConfig(negatives_kept=data.negatives_kept))
-    bench_training.seconds_of_epoch(TrainClassifier(model, NO_VALIDATION, settings), data)
+    train_for_an_epoch(TrainClassifier(model, NO_VALIDATION, settings), data)
     probe = torch.tensor([0.2, 0.5, 0.9])
     zero = torch.zeros_like(probe)
     nodes = SimpleNamespace(log_joint=probe.log(), entropy=zero, depth=zero)
@@ -154,7 +164,7 @@ def test_chunked_steps_are_plain_steps() -> None:
     chunked, plain = TreeClassifier(), TreeClassifier()
     plain.load_state_dict(chunked.state_dict())
     module = TrainClassifier(chunked, NO_VALIDATION, settings)
-    bench_training.seconds_of_epoch(module, chunks[0])
+    train_for_an_epoch(module, chunks[0])
     optimiser = torch.optim.Adam(plain.parameters(), settings.lr, fused=True)  # the same operations, so the same bits
     rows, labels = next(iter(chunks[1]))
     for xs, ys in zip(rows.split(10), labels.split(10), strict=True):
