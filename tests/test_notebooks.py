@@ -42,7 +42,6 @@ def test_outputs_are_those_of_one_run_from_top_to_bottom(path: Path) -> None:
     ("name", "found"),
     [
         ("rows", "result.metrics.average_precision > 0 and steps[1]._repr_html_().count('<svg') == 1"),
-        ("gain", "len(gain.read(gain.RESULTS)) == 9"),
         pytest.param(
             "decode",
             "best._repr_html_().count('<svg') == 1 and min(map(len, seconds.values())) == 3",

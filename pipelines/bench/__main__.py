@@ -1,33 +1,15 @@
-"""Commands that measure speed: python -m pipelines.bench decoding|batches|parallel|breakdown|forward|..."""
+"""Commands that measure speed: python -m pipelines.bench batches|breakdown|decoding|forward|serve"""
 
 import typer
 
 from pipelines import terminal
-from pipelines.bench import (
-    attention,
-    batches,
-    breakdown,
-    decoding,
-    draft,
-    forward,
-    parallel,
-    ragged,
-    replay,
-    serve,
-    training,
-)
+from pipelines.bench import batches, breakdown, decoding, forward, serve
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 app.command("decoding")(decoding.main)
 app.command("batches")(batches.main)
 app.command("breakdown")(breakdown.main)
 app.command("forward")(forward.main)
-app.command("ragged")(ragged.main)
-app.command("attention")(attention.main)
-app.command("replay")(replay.main)
-app.command("draft")(draft.main)
-app.command("parallel")(parallel.main)
-app.command("training")(training.main)
 app.command("serve")(serve.main)
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
 """Tokens per second over the batch size: plain decoding, the best of each family of trees, and one budget for all rows.
 
     python -m pipelines.bench batches --pair smollm2 --json data/results/batches.jsonl
-    python -m pipelines.bench batches --pair smollm2 --model --json data/results/batches-model.jsonl
 
 Every family competes with the setting that was the fastest at the same batch size on the harvest's prompts; the bench's
-prompts judge. A batch size whose lines are in the file is not run again, so that a stopped run goes on. With --model
-nothing is timed: rounds are replayed and cost what a model of an H200 says (see `roofline`).
+prompts judge. A batch size whose lines are in the file is not run again, so that a stopped run goes on.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,15 +33,12 @@ from c2t.study.batches import (
     race,
     speed,
 )
-from c2t.study.evaluate import continuations
 from pipelines import terminal
-from pipelines.bench import roofline
 from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import classifier
 from pipelines.options import Draft, PairName
 
-COMMAND, MODEL_COMMAND = "bench batches", "bench batches model"
-SIZES, MODEL_SIZES = "1,2,4,8,16,32", "1,2,4,8,16,32,64,128,256"
+COMMAND = "bench batches"
 CHOICE_PROMPTS, CHOICE_TOKENS = 48, 32  # prompts that settings are chosen on, in two batches at least; their new tokens
 # What competes; of several settings the fastest one, which is searched anew for every batch size.
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -72,7 +67,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
 }
 Field = dict[str, list[Policy]]
-Entrants = dict[str, list[Entrant]]  # of each family, or of each draft
+Entrants = dict[str, list[Entrant]]  # of each family
 
 
 def field_of(pair: Pair, costs: Callable[..., Any]) -> Field:
@@ -118,18 +113,14 @@ def known(file: Path | None, command: str, configuration: dict[str, Any]) -> set
 def main(
     pair: PairName = DEFAULT_PAIR,
     draft: Draft = None,
-    batch: Annotated[
-        str | None, typer.Option(help="Batch sizes.", show_default=f"{SIZES}; with --model {MODEL_SIZES}")
-    ] = None,
+    batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,2,4,8,16,32",
     timed: Annotated[int, typer.Option(help="Prompts to judge each size on, in two batches at least.", min=1)] = 16,
     new_tokens: Annotated[int, typer.Option(help="New tokens of each text, whatever EOS says.", min=2)] = 48,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    model: Annotated[bool, typer.Option("--model", help="Replay, at the costs of a modelled H200.")] = False,
-    texts: Annotated[int, typer.Option(help="With --model: texts to replay.", min=2)] = 64,
     json: Json = None,
 ) -> None:
     """Compare speeds over the batch size."""
-    sizes = tuple(int(size) for size in (batch or (MODEL_SIZES if model else SIZES)).split(","))
+    sizes = tuple(int(size) for size in batch.split(","))
     settings = BatchSettings(max_new_tokens=new_tokens, temperature=temperature, batches=sizes, timed=timed)
     loaded = load_pair(pair, draft=draft)
     judging, choosing = (
@@ -139,12 +130,8 @@ def main(
     configuration = {"pair": loaded.name, "sources": {part: list(at) for part, at in loaded.sources.items()}}
     run = asdict(settings)
     configuration |= {name: run[name] for name in ("max_new_tokens", "temperature", "seed")}
-    configuration |= {"texts": texts} if model else {"timed": timed, **computed(loaded)}
-    command = MODEL_COMMAND if model else COMMAND
-    missing = [size for size in sizes if size not in known(json, command, configuration)]
-    if model:
-        modelled(loaded, judging, choosing, settings, missing, texts, configuration, json)
-        return
+    configuration |= {"timed": timed, **computed(loaded)}
+    missing = [size for size in sizes if size not in known(json, COMMAND, configuration)]
     field = {
         name: [Entrant(loaded, policy) for policy in policies]
         for name, policies in field_of(loaded, partial(costs_of, loaded)).items()
@@ -158,7 +145,7 @@ def main(
             found = judged(chosen, grouped(mine, size, settings.groups(size)), settings)
             rows = [{"contender": name, **figures(row)} for name, row in found.items()]
             show(f"batch {size}", rows)
-            append(json, command, rows, configuration)
+            append(json, COMMAND, rows, configuration)
 
 
 def shorter(pair: Pair, prompts: Sequence[Prompt], most: int, settings: BatchSettings) -> list[list[int]]:
@@ -168,37 +155,11 @@ def shorter(pair: Pair, prompts: Sequence[Prompt], most: int, settings: BatchSet
     return [each for each in ids if len(each) <= middle]
 
 
-def modelled(
-    pair: Pair,
-    judging: Sequence[Prompt],
-    choosing: Sequence[Prompt],
-    settings: BatchSettings,
-    sizes: Sequence[int],
-    texts: int,
-    configuration: dict[str, Any],
-    json: Path | None,
-) -> None:
-    """Compare modelled speeds over the batch size, of targets of several shapes."""
-    field = field_of(pair, lambda policy: roofline.UNKNOWN(policy.levels))
-    deepest = max(policy.levels for policies in field.values() for policy in policies)
-    mine, others = (
-        continuations(
-            pair, shorter(pair, prompts, texts, settings)[:count], settings.max_new_tokens, deepest, settings.sampling
-        )
-        for prompts, count in ((judging, texts), (choosing, texts // 2))
-    )
-    with working("batches", "replays") as tell:
-        for size, rows in roofline.compared(pair, field, mine, others, sizes, tell):
-            show(f"modelled H200, batch {size}", rows)
-            append(json, MODEL_COMMAND, rows, configuration)
-
-
 def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Print a batch size's table."""
     cells = []
     for row in rows:
-        rate, ratio = row["tokens_per_second"], row["against_plain"]
-        rate, ratio = (each if isinstance(each, float) else each[0] for each in (rate, ratio))
-        name = row["contender"] if "target" not in row else f"{row['target']}, {row['contender']}"
-        cells.append([name, row["label"], f"{rate:.0f}", f"{ratio:.2f}", f"{row['tau']:.2f}", f"{row['gamma']:.1f}"])
+        rate, ratio = row["tokens_per_second"][0], row["against_plain"][0]
+        counts = [f"{row['tau']:.2f}", f"{row['gamma']:.1f}"]
+        cells.append([row["contender"], row["label"], f"{rate:.0f}", f"{ratio:.2f}", *counts])
     terminal.table(title, ["contender", "setting", "tokens/s", "x plain", "tau", "gamma"], cells)

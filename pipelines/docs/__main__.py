@@ -1,5 +1,5 @@
 """Render every table and measured number of README and docs from data/results; `tree` draws the picture of one tree,
-`bars` that of a round's milliseconds, `figures` the fronts of a sweep, the gains and a draft's reliability.
+`bars` that of a round's milliseconds, `figures` the fronts of a sweep and a draft's reliability.
 
 python -m pipelines.docs [tables|tree|bars|figures]
 """
@@ -16,7 +16,6 @@ from pipelines.docs.pages import ROOT, pages, render
 from pipelines.docs.result_lines import lines
 from pipelines.docs.tables import PARTS
 from pipelines.docs.tree import draw
-from pipelines.gain import study as gain
 from pipelines.papers import drawing
 
 PICTURE = ROOT / "docs" / "images" / "tree.svg"
@@ -41,7 +40,6 @@ def main(
             if batch_figure(pair).exists():  # tiny has none: no tree pays there
                 plot_batches(rows, f"{pair}: tokens/s over the batch size", batch_figure(pair))
         drawing.save(real_pair.picture(), ROOT / "docs" / "images" / "reliability.png")
-        drawing.save(gain.picture(gain.read(gain.RESULTS)), gain.RESULTS.with_suffix(".png"))
         return
     for page in pages():
         text = page.read_text(encoding="utf-8")

@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 
 from c2t.study.interval import Interval, bootstrap
 from c2t.study.points import Point, read_points
+from pipelines.docs import reliability as reliabilities
 from pipelines.docs.result_lines import RESULTS, interval, lines, source, table
-from pipelines.gain.reliability import Reliability
-from pipelines.gain.reliability import picture as reliability_picture
 
 PAPERS, TREES, HEADS = "papers-smollm2.jsonl", "gain-real.jsonl", "smollm2-heads.jsonl"
 COUNTS = "gain-counts.jsonl"  # the same as in TREES, of drafts with the text's n-grams
@@ -182,9 +181,7 @@ def picture() -> Figure:
         for line in conditions()
         if line["configuration"]["draft"] == "eagle"
     }
-    return reliability_picture(
-        {title: [Reliability(*row) for row in one["reliability"]] for title, one in found.items()}
-    )
+    return reliabilities.picture({title: one["reliability"] for title, one in found.items()})
 
 
 def ratio_at(draft: str, family: str, tau: float, over_best: bool = False) -> str:

@@ -21,11 +21,11 @@ def test_wrong_input_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_one_line(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(number)
-    with pytest.raises(SystemExit) as ended, errors_in_one_line("pipelines.gain"):
+    with pytest.raises(SystemExit) as ended, errors_in_one_line("pipelines.bench"):
         signal.raise_signal(number)
     assert ended.value.code == 128 + number
     name = signal.Signals(number).name
-    expected = f"pipelines.gain: stopped by {name}: no file is half-written; run the command again\n"
+    expected = f"pipelines.bench: stopped by {name}: no file is half-written; run the command again\n"
     assert capsys.readouterr().err == expected
     assert signal.getsignal(number) is before
 

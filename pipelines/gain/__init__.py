@@ -1,1 +1,0 @@
-"""Study of when a learned tree gains over the best tree without training."""
