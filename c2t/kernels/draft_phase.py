@@ -1,9 +1,8 @@
 """A round's draft phase in one call: a layered policy on an EAGLE head on a CPU.
 
 Level by level (`c2t.policies.growth`, `c2t.policies.eagle2`) it takes a dozen calls a level, and after a target's
-forward the code of each is cold: of a round of four levels that was 2 ms in 18 (`docs/LOG.md`). The same functions in C
-compute here, so the trees are the same, but for a candidate within an ulp of the threshold, or as confident as another
-row's.
+forward the code of each is cold: of a round of four levels that was 2 ms in 18. The same functions in C compute
+here, so the trees are the same, but for a candidate within an ulp of the threshold, or as confident as another row's.
 """
 
 import ctypes

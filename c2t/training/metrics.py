@@ -53,8 +53,8 @@ def select(history: Sequence[Metrics]) -> int:
     """Return the number of the epoch to keep. Average precision must be within 1 % of the best, then recall within
     0.005 of the highest of those; of the rest the one with the smallest theta is taken.
 
-    Recall alone, as in the paper, would choose an epoch in which the network calls nearly everything positive;
-    docs/LOG.md has what that changes.
+    Recall alone, as in the paper, would choose an early epoch that calls many more nodes positive: on smollm2's harvest
+    its average precision is 0.30 to 0.37, where later epochs reach 0.41.
     """
     best = max(metrics.average_precision for metrics in history)
     near = [i for i, metrics in enumerate(history) if metrics.average_precision >= 0.99 * best]

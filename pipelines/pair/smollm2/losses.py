@@ -23,7 +23,7 @@ from pipelines.pair.train_head import noisy
 
 NOISE = 0.2  # upstream's
 # Weight of the cross-entropy beside SmoothL1 on the features. With upstream's 0.1 a head that knows the features gains
-# half as much agreement in the same time (docs/LOG.md, 2026-11-26).
+# half as much agreement in the same time.
 ENTROPY = 1.0
 DEEPER = 0.8  # a depth's weight in that of the one above: upstream's of EAGLE-3 and of Medusa
 EAGLE_LEVELS = 2  # unrolled steps of EAGLE-1; upstream's is 1, HASS's are 3

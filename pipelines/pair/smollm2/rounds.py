@@ -26,7 +26,7 @@ from pipelines.pair.train_lm import Progress
 ROWS = 12
 # Drawn tokens that a step compares besides the frequent ones and those of its texts. A head for which only frequent
 # ones were compared agreed at 0.27 where MT-bench's answers have a rare token, at 0.62 elsewhere, and guessed rare ones
-# where the target says frequent ones (docs/LOG.md, 2026-11-26). The number was not tuned: half of FREQUENT.
+# where the target says frequent ones. The number was not tuned: half of FREQUENT.
 DRAWN = 4096
 LEARNING_RATE = 5e-4
 WARMUP = 40  # steps
