@@ -1,6 +1,6 @@
 """Tables of batches and of serving: milliseconds, tokens/s over the batch size, and the load test of the server."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,20 @@ BUDGET = "budget"
 
 
 def batches() -> str:
-    """Return the table of tokens/s over the batch size, and its figures."""
-    found = _over_batches(
-        [line for line in lines("batches.jsonl") if line["configuration"]["dtype"].startswith("bfloat16")],
-        lambda figures: (figures["contender"], f"{figures['tokens_per_second'][0]:.0f}"),
-        lambda figures: interval(Interval(*figures["against_plain"])),
-    )
-    drawn = [pair for pair in batch_speeds() if batch_figure(pair).exists()]
-    return found + "".join(f"\n![Tokens/s over the batch size, {pair}](images/batches-{pair}.png)\n" for pair in drawn)
+    """Return the table of tokens/s over the number of prompts decoded together, of every pair in bfloat16."""
+    found = (line for line in lines("batches.jsonl") if line["configuration"]["dtype"].startswith("bfloat16"))
+    latest = {(_run(line), _cell(line)): line for line in found}
+    rows, shown = [], ("", 0)
+    for (run, (batch, contender)), line in latest.items():
+        figures = line["figures"]
+        tau, speed = figures["tau"], f"{figures['tokens_per_second'][0]:.0f}"
+        counts = (f"{tau:.2f}", f"{tau + 1:.2f}", f"{figures['gamma']:.1f}") if tau else ("", "", "")
+        place = ("" if run == shown[0] else run, "" if (run, batch) == shown else str(batch))
+        ratio = interval(Interval(*figures["against_plain"]))
+        rows.append((*place, contender, f"`{figures['label']}`", speed, ratio, *counts))
+        shown = run, batch
+    columns = ("pair", "prompts", "what", "setting", "tokens/s", "/ plain", "tau", "acceptance length", "gamma")
+    return table(columns, rows, "\n".join(_sources(list(latest.values()))))
 
 
 def batch_speeds() -> dict[str, list[Speed]]:
@@ -46,24 +52,39 @@ def batch_figure(pair: str) -> Path:
 
 
 def batches_by_a_model() -> str:
-    """Return the same by the model of an H200."""
-    return _over_batches(
-        lines("batches-model.jsonl"),
-        lambda figures: (f"{figures['target']}, {figures['contender']}", f"{figures['tokens_per_second']:.0f}"),
-        lambda figures: f"{figures['against_plain']:.2f}",
-    )
+    """Return the budget's speed over that of others by the model of an H200."""
+    found = lines("batches-model.jsonl")
+    speeds = [
+        (f"{_run(line)}, {line['figures']['target']}", line, line["figures"]["tokens_per_second"]) for line in found
+    ]
+    return _budget_over(speeds, "\n".join(_sources(found)))
 
 
 def budgets() -> str:
-    """Return the table of the budget's speed over that of others, by the batch size, of every pair in every type."""
-    speeds: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
-    last: dict[tuple[str, str], dict[str, Any]] = {}
-    for line in lines("batches.jsonl"):
-        figures, run = line["figures"], line["configuration"]
-        which = run["pair"], run["dtype"]
-        here = speeds.setdefault(which, {}).setdefault(figures["batch"], {})
-        here[figures["contender"]], last[which] = figures["tokens_per_second"][0], line
-    sizes = sorted({size for by_size in speeds.values() for size in by_size})
+    """Return the table of the budget's speed over that of others, by the number of prompts."""
+    found = lines("batches.jsonl")
+    last = {_run(line): line for line in found}
+    speeds = [(_run(line), line, line["figures"]["tokens_per_second"][0]) for line in found]
+    return _budget_over(speeds, "\n".join(source(line, run) for run, line in last.items()))
+
+
+def over_plain(contender: str, batch: int) -> str:
+    """Return a contender's speed over plain decoding's, on smollm2 in the type DRAWN; the last line counts."""
+    *_, ratio = (
+        line["figures"]["against_plain"][0]
+        for line in lines("batches.jsonl")
+        if _run(line) == f"smollm2, {DRAWN}" and _cell(line) == (batch, contender)
+    )
+    return f"{ratio:.2f}"
+
+
+def _budget_over(speeds: Iterable[tuple[str, dict[str, Any], float]], note: str) -> str:
+    """Return the table of the budget's speed over that of others. speeds: a run's name, a line of it, its speed."""
+    by_run: dict[str, dict[int, dict[str, float]]] = {}
+    for run, line, speed in speeds:
+        batch, contender = _cell(line)
+        by_run.setdefault(run, {}).setdefault(batch, {})[contender] = speed
+    sizes = sorted({size for by_size in by_run.values() for size in by_size})
     rivals: dict[str, Callable[[dict[str, float]], float]] = {
         "plain decoding": lambda here: here["plain"],
         "EAGLE-2 at its best N": lambda here: here["EAGLE-2"],
@@ -74,28 +95,16 @@ def budgets() -> str:
         return f"{here[BUDGET] / rival(here):.2f}" if here else ""
 
     rows = [
-        (f"{pair}, {dtype}", over, *(ratio(by_size.get(size), rival) for size in sizes))
-        for (pair, dtype), by_size in speeds.items()
-        for over, rival in rivals.items()
+        ("" if number else run, over, *(ratio(by_size.get(size), rival) for size in sizes))
+        for run, by_size in by_run.items()
+        for number, (over, rival) in enumerate(rivals.items())
     ]
-    told = "\n".join(source(line, f"{pair}, {dtype}") for (pair, dtype), line in last.items())
-    return table(("pair", "the budget over", *map(str, sizes)), rows, told)
+    return table(("pair", "the budget over", *map(str, sizes)), rows, note)
 
 
-def _over_batches(
-    found: Sequence[dict[str, Any]],
-    cells: Callable[[dict[str, Any]], tuple[str, str]],
-    ratio: Callable[[dict[str, Any]], str],
-) -> str:
-    latest = {(_run(line), line["figures"]["batch"], cells(line["figures"])[0]): line for line in found}
-    rows = []
-    for (pair, batch, who), line in latest.items():
-        figures = line["figures"]
-        speed = cells(figures)[1]
-        counts = (f"{figures[count]:.2f}" for count in ("tau", "gamma", "draft_passes"))
-        rows.append((pair, str(batch), who, f"`{figures['label']}`", speed, ratio(figures), *counts))
-    columns = ("pair", "batch", "what", "setting", "tokens/s", "/ plain", "tau", "gamma", "draft passes")
-    return table(columns, rows, "\n".join(_sources(list(latest.values()))))
+def _cell(line: dict[str, Any]) -> tuple[int, str]:
+    """Return how many prompts were decoded together, and what competed."""
+    return line["figures"]["batch"], line["figures"]["contender"]
 
 
 def _run(line: dict[str, Any]) -> str:

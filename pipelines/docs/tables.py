@@ -515,6 +515,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "decoding-in-brief": decoding_in_brief,
     "batches": batches.batches,
     "budgets": batches.budgets,
+    "eagle2-of-sixteen": partial(batches.over_plain, "EAGLE-2", 16),
     "batches-model": batches.batches_by_a_model,
     "breakdown": breakdown,
     "forwards": forwards,
