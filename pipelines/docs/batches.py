@@ -21,7 +21,7 @@ def batches() -> str:
     for (run, (batch, contender)), line in latest.items():
         figures = line["figures"]
         tau, speed = figures["tau"], f"{figures['tokens_per_second'][0]:.0f}"
-        counts = (f"{tau:.2f}", f"{tau + 1:.2f}", f"{figures['gamma']:.1f}") if tau else ("", "", "")
+        counts = (f"{tau:.2f}", f"{tau + 1:.2f}", f"{figures['gamma']:.1f}")
         place = ("" if run == shown[0] else run, "" if (run, batch) == shown else str(batch))
         ratio = interval(Interval(*figures["against_plain"]))
         rows.append((*place, contender, f"`{figures['label']}`", speed, ratio, *counts))
