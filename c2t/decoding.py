@@ -29,12 +29,10 @@ from c2t.mixed_sampler import MixedSampler
 from c2t.models.deferred import DeferredSession
 from c2t.models.draft import DraftSession, NoDraft, WrappedSession, scale_of
 from c2t.models.rehearsing import RehearsingSession
-from c2t.models.remembering import RememberingSession
 from c2t.models.target import TargetSession
 from c2t.noisy_draft import NoisyDraft
 from c2t.playable import check_rule
 from c2t.policies.budget import Budget
-from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.mcsd_plus import Forks
 from c2t.policies.pace import Pace
 from c2t.policies.plain import Plain
@@ -386,9 +384,6 @@ def draft_session(
     session = drafter.session()
     if isinstance(policy, Budget) and isinstance(session, DraftSession):  # it may guess nothing for many rounds
         session = DeferredSession(session)
-    gate = policy if isinstance(policy, EntropyGate) else getattr(policy, "policy", None)  # others may watch it
-    if isinstance(gate, EntropyGate):
-        session = RememberingSession(session, gate.remember)
     return session
 
 

@@ -39,17 +39,13 @@ class NoisyDraft:
         position = self.noise.root[real.row] + real.take(tree.depth.gather(1, slots.clamp(min=0))) + 2
         vocabulary = rows.vocabulary
         if kernel.serves(rows.drafted):
-            memory, rows = rows.memory, rows.own()
+            rows = rows.own()
             ids, own = (vocabulary.tokens, vocabulary.own) if vocabulary else (None, None)
             kernel.add_noise(rows.drafted, ids, own, real.row, position, self.noise)
-            vars(rows).pop("_norm", None)  # without noise, where a policy's memory has read them
-            rows.memory = memory
             return rows
         logits = rows.drafted.flatten(0, -2)
         noisy = (logits + noise_of(logits, vocabulary, real.row, position, self.noise)).view(rows.drafted.shape)
-        found = NextTokenDistributions(noisy, rows.hidden, vocabulary, rows.rows)
-        found.memory = rows.memory
-        return found
+        return NextTokenDistributions(noisy, rows.hidden, vocabulary, rows.rows)
 
     def grow_by(self, plan: Layered, root: Root, spending: Spending | None = None) -> Grown | None:
         """See `c2t.models.draft.DraftSession.grow_by`, which reads the root's noise."""

@@ -92,11 +92,9 @@ class NextTokenDistributions:
     hidden: the draft's last hidden states at these slots, from which the logits were made; None if it has none.
     vocabulary: the tokens that the logits are of; all others have probability 0. None: all tokens. rows: which of the
     slots the S logits are of, row after row; the others have some slot's distribution. None: all slots, as (B, F, v).
-    memory: behind roots, what a policy remembers of each row (`c2t.models.remembering`); None: nothing.
     """
 
     rows: Ragged | None = None
-    memory: Float[Tensor, "B m"] | None = None
 
     def __init__(
         self,

@@ -17,7 +17,6 @@ from c2t.policies import (
     DySpecThreshold,
     Eagle1,
     Eagle2,
-    EntropyGate,
     EntropyTree,
     JointThreshold,
     MCSDPlus,
@@ -122,10 +121,6 @@ EVERY_POLICY: dict[str, Case] = {
     "dyspec few passes": Case(DySpec(N=14, K=3, passes=2, temperature=1.0), 14, 2),
     "dyspec threshold": Case(DySpecThreshold(1 / 8, K=4, levels=4, temperature=0.8), 33, 4),
     "dyspec threshold narrow": Case(DySpecThreshold(1 / 30, K=4, levels=3, max_width=3, temperature=1.0), 10, 3),
-    "gate": Case(EntropyGate(Eagle2(4, 4, 12), high=2.0, low=1.7), 12, 4),
-    "gate of a threshold": Case(
-        EntropyGate(JointThreshold(0.03, K=5, W=6, levels=5), high=1.9, low=1.9, share=1.0), 31, 5
-    ),
     "budget": Case(Budget(Eagle2(4, 4, None), nodes=22), 22, 4),
     "budget by costs": Case(Budget(C2T(toy_classifier(), beta=0.05, K=4, W=4, levels=5), costs=toy_costs(5)), 21, 5),
 }

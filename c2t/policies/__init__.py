@@ -13,7 +13,6 @@ from c2t.policies.configured import MCSD, SampledChain, SpecInfer
 from c2t.policies.ddd import DDD
 from c2t.policies.dyspec import DySpec, DySpecThreshold
 from c2t.policies.eagle2 import Eagle2
-from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.entropy_tree import EntropyTree
 from c2t.policies.mcsd_plus import MCSDPlus
 from c2t.policies.medusa_tree import MedusaTree
@@ -47,7 +46,6 @@ POLICIES = {
     "sequoia": Sequoia,
     "dyspec": DySpec,
     "dyspec-threshold": DySpecThreshold,
-    "gate": EntropyGate,
     "budget": Budget,
     "rehearsed": Rehearsed,
 }

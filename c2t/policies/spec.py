@@ -10,7 +10,6 @@ from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
 from c2t.policies import POLICIES
 from c2t.policies.budget import Budget
-from c2t.policies.entropy_gate import EntropyGate
 from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.pace import Pace
 from c2t.policies.rehearsed import Rehearsed
@@ -18,11 +17,10 @@ from c2t.policies.round_costs import RoundCosts
 from c2t.storage.paths import is_name
 
 # What a brief description always names; other settings only where they are not the default.
-SHAPE = ("N", "beta", "threshold", "length", "config", "high", "low")  # always shown
-OF = "of="  # what the policy inside of a budget or a gate follows, with its settings
-# Trees inside of a gate, a budget and a rehearsal, where nobody names others.
+SHAPE = ("N", "beta", "threshold", "length", "config")  # always shown
+OF = "of="  # what the policy inside of another one follows, with its settings
+# Trees inside of a budget and a rehearsal, where nobody names others.
 INNER = {
-    EntropyGate: "eagle2",
     Budget: "c2t:beta=0.05,K=6,W=6,levels=6",
     Rehearsed: "threshold:threshold=0.1,K=6,W=6,levels=3",
 }
@@ -60,7 +58,7 @@ def parse(
     costs: `costs(policy)` returns those of a budget without a number of nodes, `costs(policy, file)` those in a file.
     defaults: used for settings that the policy has and the text leaves out.
 
-    A budget names the policy that it cuts to size last, a gate the one that it shuts, a rehearsal its own:
+    A budget names the policy that it cuts to size last, a rehearsal its own:
     `budget:nodes=64,of=c2t:beta=0.1,K=6`.
     """
     name, policy, settings, of = _parts(spec)
@@ -133,7 +131,7 @@ def describe(policy: Any, brief: bool = False) -> str:
         and not (brief and field.name not in SHAPE and getattr(policy, field.name) == field.default)
     }
     texts = [f"{key}={_text(value)}" for key, value in values.items()]
-    if isinstance(policy, EntropyGate | Rehearsed):
+    if isinstance(policy, Rehearsed):
         texts.append(f"{OF}{describe(policy.policy, brief)}")
     return name + ":" * bool(texts) + ",".join(texts)
 

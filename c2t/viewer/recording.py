@@ -62,7 +62,7 @@ class RecordedDistributions(NextTokenDistributions):
 
     def __init__(self, rows: NextTokenDistributions, keep: Callable[[Tensor, Tensor, Tensor], None]):
         super().__init__(rows.drafted, rows.hidden, rows.vocabulary, rows.rows)
-        self.keep, self.memory = keep, rows.memory
+        self.keep = keep
 
     def topk_entropy(
         self, k: int, m: int | None

@@ -40,7 +40,7 @@ def test_a_tree_from_a_file_of_this_machine_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["gate:high=9,low=8,of=c2t:K=6,W=6,levels=3", "eagle2:K=4,levels=3,N=10"])
+@pytest.mark.parametrize("policy", ["budget:nodes=8,of=c2t:K=6,W=6,levels=3", "eagle2:K=4,levels=3,N=10"])
 def test_generate_takes_the_folder(tmp_path: Path, model_and_tokenizer, policy: str) -> None:
     folder = tmp_path / "exported"
     done = CliRunner().invoke(app, ["export-hub", "--pair", "tiny", "--policy", policy, "--out", str(folder)])

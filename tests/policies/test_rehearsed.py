@@ -19,7 +19,7 @@ from c2t.models.ngrams import NgramDraft
 from c2t.models.own_tokens import OwnTokens
 from c2t.models.pairs import Pair
 from c2t.models.target import Target
-from c2t.policies import DDD, Budget, Chain, Eagle2, EntropyGate, JointThreshold, Plain, Rehearsed, SpecInfer
+from c2t.policies import DDD, Budget, Chain, Eagle2, JointThreshold, Plain, Rehearsed, SpecInfer
 from c2t.protocols import Policy
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
@@ -279,9 +279,8 @@ def guesses(session: DraftSession, root: torch.Tensor) -> torch.Tensor:
         (SpecInfer((2, 1)), "has sampled candidates"),
         (Eagle2, "Eagle2 is a class: give an instance"),
         (Budget(Eagle2(), nodes=9), "a policy of its own"),
-        (EntropyGate(Eagle2()), "a policy of its own"),
     ],
-    ids=["sampled", "class", "budget", "gate"],
+    ids=["sampled", "class", "budget"],
 )
 def test_a_policy_that_cannot_rehearse_is_refused(inner: Policy, message: str) -> None:
     with pytest.raises(InputError, match=message):
