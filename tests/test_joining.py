@@ -6,13 +6,11 @@ import torch
 from c2t.decoding import Committed, DraftModel, Step, TargetModel, TargetVerifier, draft_session, speculate
 from c2t.errors import InputError
 from c2t.models.conditioned import ConditionedDraft
-from c2t.models.hydra import HydraDraft
 from c2t.models.ngrams import NgramDraft
 from c2t.policies import Eagle2, MCSDPlus, Plain, SpecInfer
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from tests.marks import slow_except
-from tests.models.test_hydra import corrector
 from tests.toys import PROMPTS, deep_pairs, toy_target
 
 NEW = 8
@@ -95,7 +93,6 @@ def drafts() -> dict[str, tuple]:
         "ngrams": (target, NgramDraft(eagle, 0.5)),
         "lm and ngrams": (target, NgramDraft(lm, 2.0)),
         "conditioned": (target, NgramDraft(ConditionedDraft(medusa, fit), 2.0)),
-        "hydra": (target, NgramDraft(HydraDraft(medusa, corrector()), 2.0)),
     }
     return {**pairs, **wrapped}
 

@@ -15,7 +15,6 @@ from c2t.kernels.noise import Noise
 from c2t.mixed_sampler import MixedSampler
 from c2t.models.medusa import AtDepth, ByDepth
 from c2t.models.ngrams import NgramDraft
-from c2t.models.scaled import ScaledDraft
 from c2t.models.target import Target
 from c2t.noisy_draft import NoisyDraft
 from c2t.policies import Chain, Eagle2, JointThreshold, Plain, SampledChain
@@ -54,17 +53,6 @@ def test_the_noise_is_a_little_quieter_and_counts_once() -> None:
     assert heard.temperature.tolist() == figure([0.5 * noisy_draft.HEARD, 0.0], 2, torch.float32)
     assert 0.5 < noisy_draft.HEARD < 1
     assert noise.temperature.tolist() == [0.5, 0.0]
-
-
-def test_a_draft_with_multiplied_logits_ranks_the_same_tokens() -> None:
-    """Its temperature is what changes: how sure it is of them."""
-    drafter = NgramDraft(toy_drafts()["perturbed"], 2.0)
-    ways = drafter, ScaledDraft(drafter, 2.0)
-    before, after = (run(toy_target(), way, Chain(3), PROMPTS, SAMPLING, new=20)[1] for way in ways)
-    chains = [[step.tree.token.tolist() for step in steps[1:]] for steps in (before, after)]
-    assert chains[0] == chains[1]
-    first, second = before[1].tree.log_prob, after[1].tree.log_prob
-    assert (second[:, 1:] > first[:, 1:]).all()
 
 
 @pytest.mark.slow

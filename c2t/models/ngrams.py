@@ -21,7 +21,6 @@ from c2t.models.draft import DraftSession, WrappedSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.even import EvenDraft
-from c2t.models.hydra import HydraDraft
 from c2t.models.medusa import MedusaDraft
 from c2t.models.published_medusa import PublishedMedusaDraft
 from c2t.protocols import Grown, NextTokenDistributions, Root, grown_by
@@ -62,7 +61,7 @@ READING = Mixing(
     longest=8,
 )
 # A parallel draft's distributions say nothing of the path, so that what followed even one token is news; it is so, if
-# less, behind what conditions them by a token or two (`+bigrams`, `+fit`, `+hydra`).
+# less, behind what conditions them by a token or two (`+bigrams`, `+fit`).
 PARALLEL = Mixing(
     usual=Prior(1, (89.6, 6.67, 9.22, 6.09, 11.4, 4.15, 5.18, 1.89), Trust(0.894, 0.0871, 1.27)),
     sooner=2.0,
@@ -82,16 +81,7 @@ class NgramDraft:
     with this weight for the shortest n; InputError outside of PRIOR_WEIGHTS. None: the usual mixture.
     """
 
-    draft: (
-        EagleDraft
-        | MedusaDraft
-        | PublishedMedusaDraft
-        | BlockDraft
-        | DraftLM
-        | ConditionedDraft
-        | HydraDraft
-        | EvenDraft
-    )
+    draft: EagleDraft | MedusaDraft | PublishedMedusaDraft | BlockDraft | DraftLM | ConditionedDraft | EvenDraft
     prior_weight: float | None = None
 
     def __post_init__(self):
@@ -101,7 +91,7 @@ class NgramDraft:
     @property
     def mixing(self) -> Mixing:
         """Return the way of mixing that goes with the kind of draft."""
-        inner = self.draft.draft if isinstance(self.draft, ConditionedDraft | HydraDraft) else self.draft
+        inner = self.draft.draft if isinstance(self.draft, ConditionedDraft) else self.draft
         if isinstance(inner, EvenDraft):
             return ALONE
         return PARALLEL if isinstance(inner, MedusaDraft | PublishedMedusaDraft | BlockDraft) else READING

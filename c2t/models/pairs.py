@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from c2t.errors import InputError, check_kind, check_truth, one_line, refusing
 from c2t.kernels.device import checked_device
 from c2t.kernels.llama_layer import bytes_pay, rounds
-from c2t.models import bigrams, gguf_target, hydra, learned_fit
+from c2t.models import bigrams, gguf_target, learned_fit
 from c2t.models.bigrams import Bigrams
 from c2t.models.block import BlockDraft, BlockHead
 from c2t.models.checkpoint_files import check_files
@@ -24,14 +24,12 @@ from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft_lm import DraftLM, check_tokens, check_vocabulary
 from c2t.models.eagle_checkpoint import fetch, has_eagle_layer, load_head, shared_layer
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.hydra import HydraDraft, HydraHead
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.ngrams import NgramDraft, check_prior_weight, lookup
 from c2t.models.offloaded import check_in_memory
 from c2t.models.packed_llama import PackedLlama
 from c2t.models.published_medusa import PICKLED, PublishedMedusaDraft, is_published, load_heads
-from c2t.models.scaled import ScaledDraft
 from c2t.models.target import Target
 from c2t.models.tensor_parallel import distributed_config, gather_shared
 from c2t.models.usual_dtype import has_bf16, usual_dtype
@@ -53,15 +51,15 @@ PLACES = str | Path | None  # what parts of a pair are named by; None: the usual
 LOOKUP = "lookup"  # the draft without a model, which needs no files
 NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
 # Behind a draft's name, before NGRAMS: what conditions it on the path.
-BIGRAMS, FIT, HYDRA = FITS = ("+bigrams", "+fit", "+hydra")
-FILES = {BIGRAMS: bigrams.FILE, FIT: learned_fit.FILE, HYDRA: hydra.FILE}  # beside the draft's weights
+BIGRAMS, FIT = FITS = ("+bigrams", "+fit")
+FILES = {BIGRAMS: bigrams.FILE, FIT: learned_fit.FILE}  # beside the draft's weights
 TAPS = "+taps="  # behind an EAGLE-3 head's name, before FITS: the layers whose inputs it reads, as 2,18,33
 _MIB = 2**20
 Dtype = torch.dtype | str
 USUAL = "usual"  # dtype of a target that `usual_dtype` chooses; "auto" is transformers' word for the checkpoint's
 
 HeadDraft = EagleDraft | MedusaDraft | PublishedMedusaDraft | BlockDraft
-AnyDraft = HeadDraft | DraftLM | ConditionedDraft | HydraDraft | NgramDraft | ScaledDraft
+AnyDraft = HeadDraft | DraftLM | ConditionedDraft | NgramDraft
 
 
 @dataclass(frozen=True)
@@ -122,8 +120,8 @@ def load_pair(
     """Load a pair by NAME (default: smollm2), or a target and a draft by folder or Hub id.
 
     draft: may also name one of the pair's own drafts (DRAFTS); "+ngrams" at its end mixes it with the text's n-grams
-    (`c2t.models.ngrams`), "+ngrams=WEIGHT" does so without what was learned; "+fit", "+bigrams" or "+hydra" before that
-    conditions a draft on the path, by a file that comes with it (`c2t.models.conditioned`, `c2t.models.hydra`);
+    (`c2t.models.ngrams`), "+ngrams=WEIGHT" does so without what was learned; "+fit" or "+bigrams" before that
+    conditions a draft on the path, by a file that comes with it (`c2t.models.conditioned`);
     "+taps=2,18,33" before that names the layers of the target whose inputs an EAGLE-3 head reads, where its config does
     not say it clearly.
     "lookup" drafts from the text alone, without a model (`c2t.models.ngrams.lookup`). dtype: by default the
@@ -298,13 +296,9 @@ def _head_draft(folder: Path, target: Target, taps: tuple[int, ...] | None = Non
     return (MedusaDraft if isinstance(head, MedusaHead) else EagleDraft)(head, target.lm_head, rounded)
 
 
-def _conditioned(draft: HeadDraft | DraftLM, fit: str, folder: Path, target: Target) -> ConditionedDraft | HydraDraft:
+def _conditioned(draft: HeadDraft | DraftLM, fit: str, folder: Path, target: Target) -> ConditionedDraft:
     """Return the draft with what conditions it, from its folder; InputError if that is not there."""
     check_in_memory(target.embed_tokens, "embedding")
-    if fit == HYDRA:
-        if not isinstance(draft, MedusaDraft):
-            raise InputError(f"{folder}: {HYDRA} corrects the states of a Medusa-style head; leave it out")
-        return HydraDraft(draft, HydraHead.load(folder, target.embed_tokens))
     device, vocabulary = target.embed_tokens.weight.device, target.config.vocab_size
     if fit == BIGRAMS:
         return ConditionedDraft(draft, Bigrams.load(folder, vocabulary, device))

@@ -26,7 +26,6 @@ from tests.every_policy import EVERY_POLICY
 from tests.markov import MarkovDraft, MarkovTarget
 from tests.marks import slow_except
 from tests.models.test_block import DRAFT as BLOCK
-from tests.models.test_hydra import DRAFT as HYDRA
 from tests.replay.test_every_position import assert_same, visited
 from tests.rounding import assert_same_network, assert_same_sums
 from tests.test_law import DRAFT, PROMPT, ROWS, SAMPLINGS, TARGET, p_of_bonus, p_of_texts
@@ -266,7 +265,7 @@ def test_what_is_mixed_goes_with_the_kind_of_draft() -> None:
     fit = Bigrams.counted([torch.tensor(text) for text in TEXTS], VOCABULARY)
     drafts = {name: draft for name, (_, draft) in deep_pairs().items()} | {"block": BLOCK}
     conditioned = {f"{name}, conditioned": ConditionedDraft(draft, fit) for name, draft in drafts.items()}
-    for name, draft in {**drafts, **conditioned, "medusa with sequential heads": HYDRA}.items():
+    for name, draft in {**drafts, **conditioned}.items():
         mixing = PARALLEL if name.startswith(("medusa", "published medusa", "block")) else READING
         assert NgramDraft(draft).mixing is mixing
         assert NgramDraft(draft).prior is mixing.usual
