@@ -21,7 +21,7 @@ from c2t.classifier import TreeClassifier
 from c2t.cli.app import app
 from c2t.cli.stream import TextStream
 from c2t.decoder import Output, SpeculativeDecoder
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.pairs import Pair, load_pair, with_ngrams
 from c2t.policies.plain import Plain
 from c2t.policies.spec import parse
 from c2t.printing import table, watched
@@ -32,13 +32,16 @@ from c2t.storage.paths import DEFAULT_PAIR, find
 from pipelines.terminal import errors_in_one_line
 
 DATA, CLASSIFIER = "data/harvest/demo", "checkpoints/local/demo/classifier"
+PLAIN = "plain decoding"  # the row of the table that the others are compared with
+NGRAMS = "n-grams"  # how the names of those rows end whose draft is mixed with n-grams of the text
 
 
 class Demo(NamedTuple):
     """Settings of the demo on a pair.
 
-    trees: the policy of the answers. compared: the policies of the table, the first of which the others' texts are
-    compared with. harvest: options. prompts: of the bench, for the table. new: tokens of a text at most.
+    trees: the policy of the answers. compared: the policies of the table beside plain decoding, by what they are called
+    there; those in `NGRAMS` mix n-grams of the text into the draft. harvest: options. prompts: of the bench, for the
+    table. new: tokens of a text at most.
     """
 
     questions: Sequence[str]
@@ -58,11 +61,10 @@ DEMOS = {
         ),
         trees="c2t:beta=0.5,K=6,W=6,levels=3",
         compared={
-            "plain decoding": "plain",
-            "8 guesses (EAGLE-2)": "eagle2:N=8,K=4,levels=3",
-            "learned, beta = 0.4": "c2t:beta=0.4,K=6,W=6,levels=3",
-            "learned, beta = 0.2": "c2t:beta=0.2,K=6,W=6,levels=3",
-            "learned, beta = 0.1": "c2t:beta=0.1,K=6,W=6,levels=4",
+            "threshold 0.1, n-grams": "threshold:threshold=0.1,K=6,W=6,levels=3",
+            "threshold 0.1": "threshold:threshold=0.1,K=6,W=6,levels=3",
+            "EAGLE-2, 8 tokens": "eagle2:N=8,K=4,levels=3",
+            "C2T, beta = 0.2": "c2t:beta=0.2,K=6,W=6,levels=3",
         },
         harvest="--limit 24 --max-new-tokens 64 --temperature 0 --k 6 --levels 6",
         prompts=6,
@@ -72,10 +74,10 @@ DEMOS = {
         questions=("def read_lines(path):\n    ", ">>> import math\n>>> ", "Return the number of "),
         trees="c2t:beta=0.1,K=6,W=6,levels=3",
         compared={
-            "plain decoding": "plain",
-            "8 guesses (EAGLE-2)": "eagle2:N=8,K=4,levels=3",
-            "learned, beta = 0.3": "c2t:beta=0.3,K=6,W=6,levels=3",
-            "learned, beta = 0.1": "c2t:beta=0.1,K=6,W=6,levels=3",
+            "threshold 0.1, n-grams": "threshold:threshold=0.1,K=6,W=6,levels=3",
+            "threshold 0.1": "threshold:threshold=0.1,K=6,W=6,levels=3",
+            "EAGLE-2, 8 tokens": "eagle2:N=8,K=4,levels=3",
+            "C2T, beta = 0.1": "c2t:beta=0.1,K=6,W=6,levels=3",
         },
         harvest="--limit 24 --max-new-tokens 48 --temperature 0 --k 6 --levels 6",
         prompts=6,
@@ -117,7 +119,7 @@ def main(
 
 
 def answer(pair: Pair, demo: Demo, classifier: str) -> None:
-    """Answer each question twice, plainly and with learned trees."""
+    """Answer each question twice, plainly and with C2T's trees."""
     print("\n== The same text in fewer forwards ==")
     print("A draft model guesses; a classifier of 241 parameters picks the guesses worth checking; the model checks")
     print("those in one forward. " + "Guesses that it accepted are green." * watched())
@@ -147,31 +149,40 @@ def make_classifier(pair: str, demo: Demo) -> None:
 
 
 def compare(pair: Pair, demo: Demo) -> None:
-    """Decode unseen prompts with every policy in turn, and print what that took."""
+    """Decode unseen prompts with every policy in turn, and print what that took, the fastest first."""
     print("\n== On prompts that the new classifier has not seen ==")
     classifier = TreeClassifier.from_pretrained(CLASSIFIER)
-    policies = {label: parse(spec, lambda *_: classifier) for label, spec in demo.compared.items()}
+    mixed = with_ngrams(pair)
+    ways = {PLAIN: (pair, Plain())}
+    for label, spec in demo.compared.items():
+        ways[label] = mixed if label.endswith(NGRAMS) else pair, parse(spec, lambda *_: classifier)
     files = default_prompts(pair.name, "bench")
     prompts = spread([prompt for file in files for prompt in read_prompts(file)], demo.prompts)
-    runs: dict[str, list[Timed]] = {label: [] for label in policies}
+    runs: dict[str, list[Timed]] = {label: [] for label in ways}
     with working("compare", "prompts") as tell:
         for number, prompt in enumerate(prompts):
-            for label, policy in policies.items():
+            for label, (drafting, policy) in ways.items():
                 tell(number, len(prompts), label)
-                runs[label].append(decode(pair, policy, prompt.turns[0], demo.new))
-    plain = next(iter(runs.values()))
-    columns = ["trees", "same text", "forwards", "seconds", "tokens/s"]
-    table(f"{len(prompts)} prompts", columns, [[label, *row(run, plain)] for label, run in runs.items()])
-    print("same text: texts equal to plain decoding's. forwards: of the model; each writes one token, and one more for")
-    print("each guess that it accepts. beta: the confidence that the classifier must have in a guess.")
-    print('Next: c2t tune finds what is the fastest on your machine, and c2t generate --tuned "..." uses it.')
+                runs[label].append(decode(drafting, policy, prompt.turns[0], demo.new))
+    plain, ranked = runs[PLAIN], sorted(runs, key=lambda label: seconds(runs[label]))
+    columns = ["way to decode", "same text", "forwards", "tokens/s", "x plain"]
+    table(f"{len(prompts)} prompts", columns, [[label, *row(runs[label], plain)] for label in ranked])
+    print("same text: texts equal to plain decoding's. forwards: of the model; each adds one token, and one more for")
+    print("each guess that it accepts. threshold: of a guess's probability by the draft; beta: of the classifier's.")
+    print('Next: c2t tune --ngrams finds what is fastest on your machine; c2t generate --tuned "..." uses it.')
+
+
+def seconds(run: Sequence[Timed]) -> float:
+    """Return the seconds of all texts of a run."""
+    return sum(one.seconds for one in run)
 
 
 def row(run: Sequence[Timed], plain: Sequence[Timed]) -> list[Any]:
-    """Return the figures of a policy's row: same text, forwards, seconds, tokens/s."""
+    """Return the figures of a policy's row: same text, forwards, tokens/s, speed over plain decoding."""
     same = sum(one.output.sequences == other.output.sequences for one, other in zip(run, plain, strict=True))
-    seconds, tokens = sum(one.seconds for one in run), sum(one.output.total.new_tokens for one in run)
-    return [f"{same} of {len(run)}", sum(one.forwards for one in run), f"{seconds:.1f}", f"{tokens / seconds:.0f}"]
+    tokens, times = sum(one.output.total.new_tokens for one in run), seconds(plain) / seconds(run)
+    forwards = sum(one.forwards for one in run)
+    return [f"{same} of {len(run)}", forwards, f"{tokens / seconds(run):.0f}", f"{times:.2f}"]
 
 
 def decode(pair: Pair, policy: Any, prompt: str, new: int, stream: bool = False) -> Timed:
@@ -180,10 +191,10 @@ def decode(pair: Pair, policy: Any, prompt: str, new: int, stream: bool = False)
     screen = TextStream(decoder, new)
     start = time.perf_counter()
     output = decoder.generate(prompt, new, watch=screen if stream else lambda step: None)
-    seconds = time.perf_counter() - start
+    took = time.perf_counter() - start
     if stream:
         screen.end()
-    return Timed(output, seconds)
+    return Timed(output, took)
 
 
 def command(*arguments: str) -> dict[str, Any]:

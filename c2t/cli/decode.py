@@ -207,8 +207,9 @@ def bench(
 ) -> None:
     """Compare policies on a set of prompts: tau, gamma, draft passes and speed.
 
-    tau: drafted tokens accepted per round. gamma: tokens that the target verified per round.
-    draft passes: how often the draft ran per round. Speed: tokens per second.
+    tau: drafted tokens accepted per round (acceptance length = tau + 1).
+    gamma: tokens that the target verified per round. draft passes: how often the draft ran per round.
+    Speed: tokens per second.
     The speeds of plain decoding and of transformers' generate stand beside them.
     With --batch all policies take turns on the same batches of prompts, and only speeds are compared.
     """

@@ -55,7 +55,7 @@ def bench_remarks(bench: Bench) -> str:
     settings = bench.settings
     how = "by the real loop" if settings.live else "by replay"
     lines = [
-        "tau: accepted drafted tokens a round, bonus token not counted; gamma: verified tokens, root included",
+        "tau: accepted drafted tokens a round (acceptance length = tau + 1); gamma: verified tokens, root included",
         "settings that a policy's name leaves out are its defaults (EAGLE-2: K=10, 6 levels; C2T: K=W=15, 10 levels)",
         f"up to {settings.max_new_tokens} new tokens a text, seed {settings.seed}, counted {how}",
     ]
@@ -143,7 +143,7 @@ def headline(comparison: Comparison) -> str:
 def sweep_remarks(sweep: Sweep) -> str:
     """How to read the tables, and what they leave out."""
     lines = [
-        "tau: accepted drafted tokens a round, bonus token not counted; gamma: verified tokens a round, root included",
+        "tau: accepted drafted tokens a round (acceptance length = tau + 1); gamma: verified tokens, root included",
         "fronts: smallest gamma for at least a tau, linear between points; intervals: 95 %, paired bootstrap",
     ]
     if sweep.known:
@@ -200,7 +200,7 @@ def statistics_line(statistics: Statistics, seconds: float) -> str:
     """Say what a text cost, in one line; seconds: the prompt's own forward included."""
     return (
         f"{statistics.new_tokens} tokens in {seconds:.1f} s, {statistics.new_tokens / seconds:.0f} tokens/s; "
-        f"{statistics.rounds} rounds: tau {statistics.tau:.2f} "
-        f"({statistics.tau_with_bonus:.2f} with bonus), gamma {statistics.gamma:.1f} "
+        f"{statistics.rounds} rounds: acceptance length {statistics.tau_with_bonus:.2f} "
+        f"(tau {statistics.tau:.2f} + 1), gamma {statistics.gamma:.1f} "
         f"({statistics.verified_tokens} verified tokens), {statistics.draft_passes:.1f} draft passes a round"
     )

@@ -23,7 +23,8 @@ SWEEP = sweeping.SweepSettings()
 Taus = Annotated[
     str | None,
     typer.Option(
-        help="Compare at these values of tau (drafted tokens accepted per round), separated by commas.",
+        help="Compare at these values of tau (drafted tokens accepted per round, which is acceptance length - 1), "
+        "separated by commas.",
         show_default="up to 5 round values that c2t and a rival both reach",
     ),
 ]
@@ -76,7 +77,7 @@ def sweep(
 ) -> None:
     """Compare policies at many settings: how many tokens does each verify for the same tau?
 
-    The figure shows tau against gamma: drafted tokens accepted, and tokens verified, per round.
+    The figure shows tau against gamma: drafted tokens accepted (acceptance length - 1), and tokens verified, per round.
     Finished settings are kept in --out and not run again; delete the file when the code has changed.
     """
     from c2t.study import plots  # noqa: F401, PLC0415 - needs an extra, and says so before the work

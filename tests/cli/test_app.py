@@ -215,7 +215,7 @@ def test_generate_writes_the_same_text_with_every_policy(at_home: Path, policy: 
     said = c2t("generate", "a number", "--policy", policy, *short)
     assert said.stdout.splitlines()[0] == wanted
     [cost] = said.stderr.splitlines()
-    assert re.match(r"12 tokens in \d+\.\d s, \d+ tokens/s; \d+ rounds: tau \d", cost)
+    assert re.match(r"12 tokens in \d+\.\d s, \d+ tokens/s; \d+ rounds: acceptance length \d\.\d\d \(tau \d", cost)
 
 
 @pytest.mark.slow
