@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import c2t
+from c2t.kernels.compiled import SOURCES
 from c2t.storage.paths import find
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +63,8 @@ def test_the_wheel_holds_the_embedded_pairs_and_nothing_made_on_this_machine(whe
     parts = ("page.html", "page.css", "page.js", "rounds.js", "d3-hierarchy-3.1.2.min.js", "d3-hierarchy-3.1.2.LICENSE")
     assert viewer == {f"c2t/viewer/{part}" for part in parts}
     assert "c2t/py.typed" in names, "type checkers read the annotations"
+    sources = {str(place.relative_to(ROOT)) for place in SOURCES.iterdir()}
+    assert sources <= set(names), "kernels are compiled at first use"
     assert wheel.stat().st_size < 30 * 2**20
 
 

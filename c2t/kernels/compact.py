@@ -5,14 +5,13 @@ GPU, C on a CPU, torch where these are not to be had).
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import no_type_check
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.pointer import pointers
 
@@ -62,7 +61,7 @@ def torch_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, sourc
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled function, None where it cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "compact.c")
     if found is not None:
         pointer, size = ctypes.c_void_p, ctypes.c_long
         found.compact.argtypes = (pointer, *[size] * 6, pointer, size, pointer, pointer, pointer)

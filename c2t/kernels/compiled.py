@@ -27,6 +27,7 @@ from c2t.storage import paths
 from c2t.storage.atomic import write_text
 from c2t.storage.checked import read_file
 
+SOURCES = Path(__file__).parent / "csrc"
 MARCH = "C2T_MARCH"  # the processor to compile for, as cc's -march has it; default: this one
 OFF = "off"
 FLAGS = ("-O3", "-std=gnu11", "-fopenmp", "-fPIC", "-shared")

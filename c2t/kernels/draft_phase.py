@@ -9,7 +9,6 @@ import ctypes
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.kernels import llama_layer, network, ngrams, noise, own_tokens, paying, rows
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.layered import Layered
 from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, PackedReader
@@ -182,7 +181,7 @@ class _Noise(ctypes.Structure):
 @cache
 def compiled() -> tuple[ctypes.CDLL, _Functions] | None:
     """Return the compiled function and those that it calls, None where one of them cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "draft_phase.c")
     parts = [llama_layer.kernels(), *(part.compiled() for part in (own_tokens, rows, ngrams, paying, network, noise))]
     if found is None or None in parts:
         return None

@@ -4,14 +4,13 @@ them. In C for float32 on a CPU, in torch elsewhere: after a forward every opera
 
 import ctypes
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.pointer import pointer, pointers
 
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
@@ -72,7 +71,7 @@ class _Level(ctypes.Structure):
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled functions, None where they cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "entries.c")
     if found is not None:
         of, entries = ctypes.POINTER, ctypes.POINTER(_Entries)
         found.descend.argtypes = (of(_Nodes), _POINTER, _POINTER, entries, _POINTER, entries, of(_Level))

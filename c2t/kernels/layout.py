@@ -3,13 +3,12 @@ operation of torch or numpy finds its code cold."""
 
 import ctypes
 from functools import cache
-from pathlib import Path
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.pointer import pointer
 
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
@@ -24,7 +23,7 @@ class _Layout(ctypes.Structure):
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled function, None where it cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "layout.c")
     if found is not None:
         found.lay_out.argtypes = _POINTER, _LONG, _LONG, ctypes.POINTER(_Layout)
         found.lay_out.restype = _LONG

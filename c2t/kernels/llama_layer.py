@@ -10,14 +10,13 @@ import ctypes
 from collections.abc import Iterable
 from enum import IntEnum
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.pointer import pointer, pointers, weights
 
@@ -75,7 +74,7 @@ class _Sight(ctypes.Structure):
 @cache
 def kernels() -> ctypes.CDLL | None:
     """Return the compiled functions, None where they cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "llama_layer.c")
     if found is not None:
         layer, matrix, of = ctypes.POINTER(_Layer), ctypes.POINTER(Matrix), ctypes.POINTER
         found.llama_layers.argtypes = (

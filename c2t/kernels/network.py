@@ -7,14 +7,13 @@ Between two forwards the code of torch's operations is cold, and to classify a l
 import ctypes
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.features import Column
 from c2t.kernels.pointer import pointer, pointers
 
@@ -74,7 +73,7 @@ class Network:
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled function, None where it cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "network.c")
     if found is not None:
         found.confidences.argtypes = (ctypes.POINTER(NetworkInC), ctypes.POINTER(_POINTER), _LONG, _POINTER)
         found.confidences.restype = None

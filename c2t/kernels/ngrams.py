@@ -3,14 +3,13 @@ the same in C on a CPU (ngrams.c)."""
 
 import ctypes
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import changeable, library
+from c2t.kernels.compiled import SOURCES, changeable, library
 from c2t.kernels.pointer import pointer
 
 BEFORE = -1  # in place of the tokens before the text
@@ -77,7 +76,7 @@ class PriorInC(ctypes.Structure):
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled function, None where it cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "ngrams.c")
     if found is not None:
         pointer, size = ctypes.c_void_p, ctypes.c_long
         found.raise_followers.argtypes = (

@@ -6,14 +6,13 @@ and 0.8 ms (`python -m pipelines.bench breakdown`).
 
 import ctypes
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.pointer import pointer, pointers
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
@@ -58,7 +57,7 @@ class _Nodes(ctypes.Structure):
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled functions, None where they cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "nodes.c")
     if found is not None:
         nodes = ctypes.POINTER(_Nodes)
         found.take.argtypes = (nodes, _POINTER, _INT, nodes)

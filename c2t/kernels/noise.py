@@ -3,14 +3,13 @@
 
 import ctypes
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import changeable, library
+from c2t.kernels.compiled import SOURCES, changeable, library
 from c2t.kernels.pointer import pointer, pointers
 
 
@@ -26,7 +25,7 @@ class Noise(NamedTuple):
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled function, None where it cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "noise.c")
     if found is not None:
         pointer, size = ctypes.c_void_p, ctypes.c_long
         found.add_noise.argtypes = (pointer, size, size, pointer, pointer, size, *[pointer] * 4, ctypes.c_int)

@@ -3,14 +3,13 @@ vocabulary, in C on a CPU (own_tokens.c), else in torch."""
 
 import ctypes
 from functools import cache
-from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.kernels import llama_layer
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.pointer import pointer, weights
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -19,7 +18,7 @@ _DTYPES = (torch.float32, torch.bfloat16)
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled function, None where it cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "own_tokens.c")
     if found is not None:
         pointer, size = ctypes.c_void_p, ctypes.c_long
         found.add_own_tokens.argtypes = (*[pointer] * 2, *[size] * 2, pointer, size, pointer, size, pointer, size)

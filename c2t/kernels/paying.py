@@ -9,7 +9,6 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.pointer import pointer, pointers
 
 UNBOUNDED = 2**31
@@ -192,7 +191,7 @@ def compiled_decide(
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled function, None where it cannot be had."""
-    made = library(Path(__file__).with_suffix(".c"))
+    made = library(SOURCES / "paying.c")
     if made is not None:
         pointer, size, flag = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
         made.decide.argtypes = (

@@ -6,14 +6,13 @@ find the few, which costs a third of bf16's reading, and these decide among them
 
 import ctypes
 from functools import cache
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from c2t.kernels import llama_layer, own_tokens
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.llama_layer import Kind, PackedMatrix
 from c2t.kernels.pointer import pointer, weights
 
@@ -23,7 +22,7 @@ ANEW = 8  # of a row; with 4 the chains of a rehearsal are accepted 0.2 % less f
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled function, None where it cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "refined.c")
     if found is not None:
         pointer, size = ctypes.c_void_p, ctypes.c_long
         found.refine.argtypes = (pointer, *[size] * 4, pointer, size, pointer, size, pointer, ctypes.c_int)

@@ -9,14 +9,13 @@ threshold are counted. On a CPU a function in C does the same (rows.c), and torc
 
 import ctypes
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.pointer import pointer, pointers
 from c2t.kernels.torch_rows import torch_entropy, torch_log_norm, torch_top
 
@@ -64,7 +63,7 @@ def rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, log_norm: Float[T
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled function, None where it cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "rows.c")
     if found is not None:
         pointer, size = ctypes.c_void_p, ctypes.c_long
         found.rank_rows.argtypes = (pointer, *[size] * 4, *[pointer] * 4, ctypes.c_int)

@@ -8,14 +8,13 @@ twins are `c2t.verify.target_only` and `c2t.sampling.gumbel_max`.
 
 import ctypes
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import library
+from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.noise import Noise
 from c2t.kernels.pointer import pointer, pointers
 
@@ -39,7 +38,7 @@ class Walk(NamedTuple):
 @cache
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled functions, None where they cannot be had."""
-    found = library(Path(__file__).with_suffix(".c"))
+    found = library(SOURCES / "walk.c")
     if found is not None:
         pointer, size, threads = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
         found.walk.argtypes = (pointer, size, size, *[pointer] * 4, size, size, *[pointer] * 7, threads)

@@ -14,7 +14,7 @@ import pytest
 
 from c2t.kernels import compiled, libraries
 
-SOURCES = sorted(place.name for place in Path(compiled.__file__).parent.glob("*.c"))
+SOURCES = sorted(place.name for place in compiled.SOURCES.glob("*.c"))
 SOURCE = "long seven(void) { return 7; }\n"
 FOREIGN = '#include <stdio.h>\n__attribute__((constructor)) static void run(void) { fclose(fopen("%s", "w")); }\n'
 needs_compiler = pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler here")
@@ -83,7 +83,7 @@ def test_who_comes_meanwhile_waits(source: Path, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_kernel_compiles(name: str) -> None:
     """A source that does not compile would leave its work to torch, and nobody would see it."""
-    place = Path(compiled.__file__).with_name(name)
+    place = compiled.SOURCES / name
     subprocess.run([*compiled.compiler(), *compiled.FLAGS, "-fsyntax-only", str(place)], check=True)
 
 
