@@ -1,5 +1,5 @@
 """Render every table and measured number of README and docs from data/results; `tree` draws the picture of one tree,
-`bars` that of a round's milliseconds, `figures` the fronts of a sweep and a draft's reliability.
+`bars` that of a round's milliseconds, `figures` speeds over the batch size and a draft's reliability.
 
 python -m pipelines.docs [tables|tree|bars|figures]
 """
@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from c2t.study.plots import plot_batches, plot_fronts
-from c2t.study.points import read_points
-from pipelines.docs import bars, real_pair
+from c2t.study.plots import plot_batches
+from pipelines.docs import bars, findings
 from pipelines.docs.batches import batch_figure, batch_speeds
 from pipelines.docs.pages import ROOT, pages, render
 from pipelines.docs.result_lines import lines
@@ -20,7 +19,6 @@ from pipelines.papers import drawing
 
 PICTURE = ROOT / "docs" / "images" / "tree.svg"
 BARS = ROOT / "docs" / "images" / "round.svg"
-FRONTS = ROOT / "docs" / "images" / "tiny-front.png"
 
 
 def main(
@@ -35,11 +33,10 @@ def main(
         BARS.write_text(bars.svg([line["figures"] for line in lines("breakdown.jsonl")]), encoding="utf-8")
         return
     if what == "figures":
-        plot_fronts(read_points(ROOT / "data" / "results" / "tiny-front.jsonl"), FRONTS)
         for pair, rows in batch_speeds().items():
             if batch_figure(pair).exists():  # tiny has none: no tree pays there
                 plot_batches(rows, f"{pair}: tokens/s over the batch size", batch_figure(pair))
-        drawing.save(real_pair.picture(), ROOT / "docs" / "images" / "reliability.png")
+        drawing.save(findings.picture(), ROOT / "docs" / "images" / "reliability.png")
         return
     for page in pages():
         text = page.read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """Every table and every measured number of README and docs, rendered from the result lines in data/results."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from functools import cache, partial
 from pathlib import Path
@@ -9,38 +9,11 @@ from typing import Any, NamedTuple
 
 from c2t.policies import POLICIES
 from c2t.study.interval import Interval
-from c2t.study.pareto import compare
 from c2t.study.points import Point, read_points
-from pipelines.docs import batches, gpu, heads, real_pair
+from pipelines.docs import batches, findings, gpu, heads, papers
 from pipelines.docs.result_lines import RESULTS, computed, interval, lines, source, table
 
-TAUS = (1.5, 2.0, 2.5)
-NGRAMS = "+ngrams"
-CONDITIONAL = "conditional: network, own 5"  # the inputs of `c2t train --model c2t-conditional`
-COPYING = "conditional: network, own 8, copies" + NGRAMS  # it also reads how often the text went on so
 MADE = ("classifier", "acceptance", "pace")  # settings made of the pair or by runs: no text gives them
-ALONE, KNOWING = "the best untrained tree", "the best untrained tree, n-grams known"  # what ratios are taken over
-
-
-class Gain(NamedTuple):
-    """One line of `pipelines.gain`: its configuration, and (part of the prompts, score, bar, tau) -> ratio."""
-
-    line: dict[str, Any]
-    ratios: dict[tuple[str, str, str, float], Interval]
-
-    def at(self, score: str, tau: float, bar: str = ALONE, part: str = "all prompts") -> str:
-        """Return the ratio and its interval, "" where the score does not reach the tau."""
-        found = self.ratios.get((part, score, bar, tau))
-        return interval(found) if found else ""
-
-
-@cache
-def gains(name: str) -> list[Gain]:
-    """Return the lines of a file of `pipelines.gain`."""
-    return [
-        Gain(line, {(p, s, b, tau): Interval(*rest) for p, s, b, tau, *rest in line["figures"]["rows"]})
-        for line in lines(name)
-    ]
 
 
 def bench_source(line: dict[str, Any]) -> str:
@@ -86,118 +59,12 @@ def points() -> str:
     return table(("policy", "tau", "gamma", "draft passes"), rows, sweep_source())
 
 
-def front() -> str:
-    """Return the table of C2T's gamma over that of each family of rivals at equal tau."""
-    found = compare(sweep())
-    rows = [(rival, *(interval(at.ratio) for at in ratios)) for rival, ratios in found.ratios.items()]
-    rows = [row for row in rows if any(row[1:])]  # the oracle's least tau may be above all of the others'
-    return table(("gamma of `c2t` over that of", *(f"tau {tau:g}" for tau in found.taus)), rows, sweep_source())
-
-
 def sweep_source() -> str:
     """Return where and when the committed sweep was measured, in small print."""
     line, *_, last = lines("tiny-front.jsonl")
     run = line["configuration"]
     told = f"{run['prompts']} prompts, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}, draft `eagle`"
     return source(line, told, f"the oracle: {last['hardware']}")
-
-
-def gain() -> str:
-    """Return the table of scores over the best untrained tree, by draft and temperature of the text."""
-    rows = []
-    for one in (*gains("gain.jsonl"), *gains("gain-fresh.jsonl")):
-        run = one.line["configuration"]
-        tau = next(tau for tau in (2.0, 1.5) if one.at("paper's network", tau))
-        fresh = ", bench prompts" * (run["purpose"] == "bench")
-        rows.append(
-            (
-                f"`{run['draft']}`, T = {run['temperature']:g}{fresh}",
-                f"{tau:g}",
-                *(one.at(name, tau) for name in ("paper's network", CONDITIONAL)),
-                *(one.at(name + NGRAMS, tau) for name in ("threshold on P", CONDITIONAL)),
-                one.at(CONDITIONAL + NGRAMS, tau, KNOWING),
-            )
-        )
-    columns = (
-        "draft, text",
-        "tau",
-        "paper's network",
-        "conditional network",
-        "threshold, `+ngrams`",
-        "conditional network, `+ngrams`",
-        "over the best untrained with `+ngrams`",
-    )
-    return table(columns, rows, gain_sources([*gains("gain.jsonl"), *gains("gain-fresh.jsonl")]))
-
-
-def calibration() -> str:
-    """Return the table of scores over the best untrained tree, of a draft whose logits are multiplied."""
-    scores = {
-        "paper's network": "paper's network",
-        "conditional network": CONDITIONAL,
-        "threshold, logits as they were": "threshold on P, logits as they were",
-    }
-    found = gains("gain-calibration.jsonl")
-    rows = [
-        (f"x {one.line['configuration']['scale']:g}", f"{tau:g}", *(one.at(score, tau) for score in scores.values()))
-        for one in found
-        for tau in TAUS
-        if one.at(CONDITIONAL, tau)
-    ]
-    return table(("logits", "tau", *scores), rows, gain_source(found[0]))
-
-
-def ngrams() -> str:
-    """Return the table of the gain of the text's n-grams, on all prompts, on sources that target and draft were trained
-    on, and on held-out ones."""
-    found = gains("gain.jsonl")
-    rows = [
-        (
-            f"`{one.line['configuration']['draft']}`, T = {one.line['configuration']['temperature']:g}",
-            *(one.at("threshold on P" + NGRAMS, 1.5, ALONE, part) for part in ("all prompts", "known", "heldout")),
-        )
-        for one in found
-    ]
-    return table(("draft, text", "all prompts", "known sources", "held-out sources"), rows, gain_sources(found))
-
-
-def tried() -> str:
-    """Return the table of every score that was tried to rank nodes, the best first."""
-    (one,) = gains("gain-tried.jsonl")
-    scores = {score for part, score, bar, _ in one.ratios if bar == ALONE and part == "all prompts"}
-    ranked = sorted(scores, key=lambda score: (one.at(score, 2.0) or "9", score))
-    rows = [
-        (
-            score.replace("doubt", "prior weight"),
-            *(one.at(score, tau) for tau in TAUS),
-        )
-        for score in ranked
-    ]
-    return table(("score", *(f"tau {tau:g}" for tau in TAUS)), rows, gain_source(one))
-
-
-def gain_source(one: Gain, drafts: str = "") -> str:
-    """Return where and when a gain line was measured, in small print."""
-    run = one.line["configuration"]
-    told = f"{run['prompts']} prompts, {run['max_new_tokens']} new tokens"
-    return source(one.line, drafts + told, "95 % intervals by prompt")
-
-
-def gain_sources(found: Sequence[Gain]) -> str:
-    """Return the same for lines of more than one commit, with the drafts of each."""
-    commits: dict[str, list[Gain]] = {}
-    for one in found:
-        commits.setdefault(one.line["commit"], []).append(one)
-    if len(commits) == 1:
-        return gain_source(found[0])
-    names = [", ".join(dict.fromkeys(one.line["configuration"]["draft"] for one in some)) for some in commits.values()]
-    return "\n".join(gain_source(some[0], f"{name}; ") for name, some in zip(names, commits.values(), strict=True))
-
-
-def gain_at(file: str, score: str, tau: float, over: str = ALONE, **of: Any) -> str:
-    """Return one ratio; `of` are settings of the line that it is read from."""
-    (one,) = (one for one in gains(file) if of.items() <= one.line["configuration"].items())
-    return one.at(score, tau, over)
 
 
 def decoding() -> str:
@@ -491,26 +358,24 @@ PARTS: dict[str, Callable[[], str]] = {
     "vllm-acceptance": vllm_acceptance,
     "constructions": constructions,
     "points": points,
-    "front": front,
-    "gain": gain,
-    "calibration": calibration,
-    "ngrams": ngrams,
+    "ngrams": findings.ngrams,
     "parallel": parallel,
     "block": block,
     "deep": deep,
     "trust": trust,
     "served": served,
     "parallel-speed": parallel_speed,
-    "tried": tried,
-    "paper-conclusions": real_pair.conclusions,
-    "two-heads": real_pair.two_heads,
-    "real-pair": real_pair.trees,
-    "real-pair-counts": real_pair.counts,
-    "reliability": real_pair.reliability,
-    "real-paper": partial(real_pair.ratio_at, "eagle", "paper's network", 1.5, over_best=True),
-    "real-least": real_pair.least_over_best,
-    "real-paper-ngrams": partial(real_pair.ratio_at, "eagle+ngrams", "paper's network", 1.75),
-    "real-tempered": partial(real_pair.ratio_at, "eagle+ngrams", real_pair.SHOWN[0], 1.75),
+    "paper-conclusions": papers.conclusions,
+    "calibrated": findings.calibrated,
+    "uncalibrated": findings.uncalibrated,
+    "learned-trust": findings.learned_trust,
+    "path-correction": findings.path_correction,
+    "calibrated-paper": partial(findings.calibrated_extent, findings.PAPER),
+    "calibrated-conditional": partial(findings.calibrated_extent, findings.CONDITIONAL),
+    "text-counts": partial(findings.text_counts, findings.COUNTING),
+    "text-counts-without": partial(findings.text_counts, findings.OWN),
+    "learned-trust-extent": findings.trust_extent,
+    "path-correction-extent": findings.fit_extent,
     "decoding": decoding,
     "decoding-in-brief": decoding_in_brief,
     "batches": batches.batches,
@@ -526,11 +391,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "policies": policies,
     "pairs-on-the-hub": heads.pairs,
     "other-heads": heads.others,
-    "copies-medusa": partial(gain_at, "gain.jsonl", COPYING, 1.5, KNOWING, draft="medusa", temperature=0.4),
-    "copies-medusa-greedy": partial(gain_at, "gain.jsonl", COPYING, 1.5, KNOWING, draft="medusa", temperature=0.0),
-    "oracle": partial(gain_at, "gain.jsonl", "oracle", 2.0, draft="eagle", temperature=0.4),
-    "paper-doubled": partial(gain_at, "gain-calibration.jsonl", "paper's network", 2.0, scale=2.0),
-    "threshold-doubled": partial(
-        gain_at, "gain-calibration.jsonl", "threshold on P, logits as they were", 2.0, scale=2.0
-    ),
+    "oracle": partial(findings.gain_at, "gain.jsonl", "oracle", 2.0, draft="eagle", temperature=0.4),
+    "real-paper": findings.paper_on_eagle,
+    "paper-doubled": partial(findings.gain_at, "gain-calibration.jsonl", findings.PAPER, 2.0, scale=2.0),
+    "threshold-doubled": partial(findings.gain_at, "gain-calibration.jsonl", findings.RIGHT, 2.0, scale=2.0),
 }
