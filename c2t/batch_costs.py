@@ -18,7 +18,7 @@ from c2t.decoding import Step, generate, pad
 from c2t.kernels.layered import Layered
 from c2t.kernels.llama_layer import edges
 from c2t.kernels.select import SelectLimits
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
 from c2t.policies.round_costs import Calibration, Children, Curve, Profile, Rest, RoundCosts, counts

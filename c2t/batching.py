@@ -17,7 +17,7 @@ from torch import Tensor
 from c2t.decoding import Committed, Step, TargetVerifier, cut, draft_session, in_effect, pace_of, speculate
 from c2t.errors import InputError, check_kind, check_whole, whole
 from c2t.models.draft import DraftSession, NoDraft, WrappedSession
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.playable import check_playable, check_rule
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.protocols import Policy

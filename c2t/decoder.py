@@ -20,8 +20,7 @@ from c2t.decoding import DraftModel, Step, cut, generate
 from c2t.errors import InputError, check_kind, check_truth, check_whole
 from c2t.kept_costs import costs_of
 from c2t.models.chat_templates import conversation
-from c2t.models.eagle_draft import EagleDraft
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.models.target import Target
 from c2t.playable import check_playable
 from c2t.policies.budget import Budget
@@ -69,7 +68,7 @@ class Parts(NamedTuple):
     """The target, draft and policy that `generate` decodes with."""
 
     target: Target | StaticTarget
-    draft: DraftModel | None
+    draft: DraftModel | StaticDraft | None
     policy: Policy
 
 
@@ -142,7 +141,7 @@ class SpeculativeDecoder:
         parts = self._parts(rows)
         list(generate(*parts, [[0]] * rows, max_new_tokens=2, sampling=Sampling()))
         parts.target.record(self.policy.size.tokens)
-        if isinstance(parts.draft, StaticDraft):
+        if parts.draft is not None:
             parts.draft.record()
 
     def generate(
@@ -256,7 +255,7 @@ class SpeculativeDecoder:
             if policy.size.tokens > SIZES[-1]:
                 most = f"trees of at most {SIZES[-1]:,} tokens, and this policy's may have {policy.size.tokens:,}"
                 raise InputError(f"CUDA graphs verify {most}; decode without graphs (graph_tokens = 0)")
-            if not isinstance(self.pair.draft, EagleDraft):
+            if not self.pair.draft.has_graphs:
                 raise InputError(
                     "CUDA graphs serve EAGLE-1/2 heads, without n-grams; decode without graphs (graph_tokens = 0)"
                 )

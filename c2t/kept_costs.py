@@ -14,7 +14,7 @@ import torch
 from c2t.batch_costs import REPEATS, TEXTS, measure
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe

@@ -8,9 +8,8 @@ import time
 
 import torch
 
-from c2t import C2T, TreeClassifier
+from c2t import C2T, TreeClassifier, load_pair
 from c2t.hf import TreeDecoding
-from c2t.models.pairs import load_pair
 
 QUESTION = "Write a Python function that returns the n-th Fibonacci number."
 

@@ -21,7 +21,7 @@ from c2t.classifier import TreeClassifier
 from c2t.cli.app import app
 from c2t.cli.stream import TextStream
 from c2t.decoder import Output, SpeculativeDecoder
-from c2t.models.pairs import Pair, load_pair, with_ngrams
+from c2t.models.loading import Pair, load_pair, with_ngrams
 from c2t.policies.plain import Plain
 from c2t.policies.spec import parse
 from c2t.printing import table, watched

@@ -19,8 +19,8 @@ from torch import Tensor
 from c2t.decoding import DraftModel
 from c2t.kernels.ngrams import FARTHEST, LONGEST, Paths, Prior, Trust, contexts, shares
 from c2t.models.draft import scale_of
+from c2t.models.loading import load_pair
 from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import load_pair
 from c2t.noisy_draft import NoisyDraft
 from c2t.prompts import default_prompts
 from c2t.protocols import NextTokenDistributions
@@ -65,7 +65,7 @@ def main(
 ) -> None:
     """Learn from the harvest prompts of a pair, and print the prior."""
     loaded = load_pair(pair, draft=draft, dtype=torch.float32)
-    mixed = loaded.draft if isinstance(loaded.draft, NgramDraft) else NgramDraft(loaded.draft)
+    mixed = loaded.draft if loaded.draft.has_ngrams else NgramDraft(loaded.draft)
     shortest = mixed.mixing.shortest
     found: list[Evidence] = []
     for temperature in map(float, temperatures.split(",")):

@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from c2t.models.pairs import DRAFTS
+from c2t.models.names import parts
 
 OF_REPORT = "the report's own"
 
 PairName = Annotated[str, typer.Option(help="NAME of a pair.")]
 Draft = Annotated[
     str | None,
-    typer.Option(help=f"Folder or Hub id of a draft, or the pair's own: {', '.join(DRAFTS)}.", show_default=OF_REPORT),
+    typer.Option(help=f"Folder or Hub id of a draft, or the pair's own: {', '.join(parts())}.", show_default=OF_REPORT),
 ]
 Temperature = Annotated[
     float | None, typer.Option(help="Temperature of the target; 0 is greedy.", show_default=OF_REPORT)

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle_checkpoint import save_head
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 
 HIDDEN, VOCABULARY, POSITIONS = 32, 320, 768
 TEXT = "def add(a, b):\n    return a + b\n\nThe sum of two numbers is a number. You are a helpful assistant.\n" * 4

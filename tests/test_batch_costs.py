@@ -24,7 +24,7 @@ from c2t.batch_costs import (
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of, measure_and_keep, path_of, read_costs
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies import Budget, Chain, Eagle2, JointThreshold, Plain, SpecInfer
 from c2t.policies.round_costs import Calibration, Rest
 from c2t.prompts import Prompt

@@ -13,8 +13,8 @@ from c2t.batching import BatchDecoder, Full, News, Refused, Request
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import TargetVerifier, cut
 from c2t.errors import InputError
+from c2t.models.loading import Pair
 from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import Pair
 from c2t.policies import C2T, Budget, Eagle2, JointThreshold, MCSDPlus, Plain, SpecInfer
 from c2t.policies.pace import Pace
 from c2t.sampling import Sampling

@@ -13,7 +13,7 @@ from c2t.decoder import Output, SpeculativeDecoder
 from c2t.decoding import Step
 from c2t.display import LONGEST, MOST_NODES, label
 from c2t.errors import InputError
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies import Eagle2
 from c2t.statistics import Statistics
 from c2t.tree import Tree

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.pieces import Pieces
 from c2t.storage.paths import find
 from tests.marks import needs_smollm2

@@ -15,7 +15,7 @@ from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
 from c2t.harvest.harvest import harvest, harvest_by
 from c2t.harvest.settings import HarvestSettings
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.prompts import Prompt
 from c2t.ray_pool import LOCAL, RayPool
 from c2t.records.reader import read_columns

@@ -15,7 +15,7 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.kernels import llama_layer
 from c2t.kernels.llama_layer import Kind
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.policies.plain import Plain
 from c2t.policies.threshold import JointThreshold
 from c2t.prompts import default_prompts, read_prompts

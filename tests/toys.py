@@ -28,13 +28,13 @@ from transformers import (
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.decoding import Step, cut, generate
+from c2t.models.draft import BaseDraft
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.mtp import MTPHead
-from c2t.models.pairs import HeadDraft
 from c2t.models.published_medusa import PublishedMedusaDraft, PublishedMedusaHeads
 from c2t.models.target import Target
 from c2t.protocols import NextTokenDistributions, Root
@@ -127,7 +127,7 @@ def toy_drafts() -> dict[str, EagleDraft | DraftLM]:
 
 @cache
 @torch.inference_mode(False)  # kept for tests in and out of it
-def deep_pairs() -> dict[str, tuple[Target, HeadDraft | DraftLM]]:
+def deep_pairs() -> dict[str, tuple[Target, BaseDraft]]:
     """A target deep enough for EAGLE-3 with a draft of every kind; EAGLE-3's is the same model with tapped layers."""
     config = LlamaConfig(**{**SIZES, "num_hidden_layers": 7})
     target, tapped = (Target(language_model(config, spread=0.2)) for _ in range(2))

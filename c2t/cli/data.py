@@ -16,7 +16,7 @@ from c2t.errors import InputError
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, ShardNumber
 from c2t.harvest.texts import JudgedTexts, judge, read_texts
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.progress import working
 from c2t.prompts import default_prompts, spread
 from c2t.records.schema import MANIFEST, Harvest

@@ -18,7 +18,7 @@ from c2t.cli.chat import converse
 from c2t.cli.stream import TextStream
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
-from c2t.models.pairs import Pair, with_ngrams
+from c2t.models.loading import Pair, with_ngrams
 from c2t.models.tensor_parallel import FirstProcessTrees, rank_and_world
 from c2t.policies.spec import describe, parse
 from c2t.progress import working

@@ -15,8 +15,10 @@ from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
 from c2t.kernels.llama_layer import Kind, bf16_products_pay, bytes_pay, fastest_in_bf16, kernels, works
 from c2t.models import gguf_target
+from c2t.models.draft_lm import is_language_model
 from c2t.models.eagle_checkpoint import download_size, fetch, shared_layer
-from c2t.models.pairs import DRAFTS, FILES, drafts_of, fingerprint, kind_of
+from c2t.models.fingerprints import ending_files, fingerprint
+from c2t.models.names import drafts_of, parts
 from c2t.models.published_medusa import PICKLED, is_published
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
@@ -70,7 +72,7 @@ def folder(path: Path) -> list[Facts]:
 
 
 def _parts() -> list[str]:
-    return ["target", *(part for part, _ in DRAFTS.values()), checkpoints.CLASSIFIER]
+    return ["target", *parts().values(), checkpoints.CLASSIFIER]
 
 
 def _pair(name: str) -> list[Facts]:
@@ -104,7 +106,7 @@ def parameters(folder: Path) -> int:
     are ids, and without what only an ending of a draft's name brings in. InputError for a damaged file."""
     total, layer = 0, shared_layer(folder)
     for path in [*folder.glob("*.safetensors"), *(layer.glob("*.safetensors") if layer else [])]:
-        if path.name in FILES.values():
+        if path.name in ending_files():
             continue
         try:
             with safe_open(path, "pt") as file:
@@ -173,7 +175,7 @@ def _model(path: Path) -> Facts:
         return Facts("classifier", {"folder": path, **_flat(values)})
     heads = "Medusa-style head" if "medusa_num_heads" in raw else "EAGLE head"
     heads = "Medusa's heads, as published" if is_published(path) else heads
-    title = "language model" if kind_of(path) == "lm" else heads
+    title = "language model" if is_language_model(path) else heads
     names = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     names += ("layer_of", "medusa_num_layers", "base_model_name_or_path")
     files = [*path.glob("*.safetensors"), *path.glob("*.bin"), *path.glob(PICKLED)]

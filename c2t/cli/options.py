@@ -7,7 +7,11 @@ import typer
 
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import COLUMNS
-from c2t.models.pairs import DRAFTS, FITS, LOOKUP, NGRAMS
+from c2t.models.bigrams import BIGRAMS
+from c2t.models.even import LOOKUP
+from c2t.models.learned_fit import FIT
+from c2t.models.names import parts
+from c2t.models.ngrams import NGRAMS
 from c2t.policies import POLICIES
 from c2t.storage.paths import DEFAULT_PAIR, usable
 from c2t.storage.results import check_place
@@ -85,9 +89,9 @@ Draft = Annotated[
     str | None,
     _models(
         "Use this draft, the model that guesses tokens: a folder or Hub id, or the name of one that comes "
-        f"with the pair: {', '.join(DRAFTS)}; or {LOOKUP}, which is no model and copies from the text alone. Add "
+        f"with the pair: {', '.join(parts())}; or {LOOKUP}, which is no model and copies from the text alone. Add "
         f"{NGRAMS} behind it (or {NGRAMS}=WEIGHT) to mix its guesses with what followed the same tokens earlier in the "
-        f"text; before that {', '.join(FITS)}, to condition a parallel draft (medusa) on the tokens before.",
+        f"text; before that {BIGRAMS}, {FIT}, to condition a parallel draft (medusa) on the tokens before.",
         show_default="the draft of --pair",
         parser=a_name,
         metavar="PLACE",

@@ -14,7 +14,7 @@ from c2t.cli import info as information
 from c2t.cli import terminal
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.models.tensor_parallel import local_device
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import parse

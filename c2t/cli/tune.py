@@ -10,9 +10,8 @@ from c2t.cli import options as o
 from c2t.cli import shared, terminal
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of, measure_and_keep
-from c2t.models.ngrams import NgramDraft
+from c2t.models.ngrams import NGRAMS
 from c2t.models.packed_llama import PackedLlama
-from c2t.models.pairs import NGRAMS
 from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import split
@@ -112,7 +111,7 @@ def tune(
     if ngrams and flags:
         raise InputError(f"--flags {flags}: its drafts have no n-grams; leave --ngrams out")
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
-    if ngrams and isinstance(loaded.draft, NgramDraft):
+    if ngrams and loaded.draft.has_ngrams:
         raise InputError(f"--draft {draft} has {NGRAMS} already; leave --ngrams out")
     room(loaded, max_new_tokens)  # before costs are measured, which takes a while
     files = prompts or default_prompts(loaded.name, "harvest")

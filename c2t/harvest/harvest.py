@@ -19,7 +19,7 @@ from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, Group, ShardNumber, grouped
 from c2t.harvest.texts import JudgedTexts, Text, continuations
 from c2t.models.chat_templates import conversation
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.playable import check_playable
 from c2t.progress import Tell
 from c2t.prompts import Prompt

@@ -14,7 +14,7 @@ from c2t.errors import InputError
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, ShardNumber, grouped
 from c2t.models.chat_templates import check_text, conversation, encodable, token_ids
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.prompts import Prompt, json_lines
 from c2t.replay.cache import cached_continuations
 from c2t.replay.lockstep import Continuation

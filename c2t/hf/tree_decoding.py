@@ -15,13 +15,15 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList,
 from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
 
 from c2t.classifier import TreeClassifier
-from c2t.decoding import DraftModel, Step, TargetVerifier, decode
+from c2t.decoding import Step, TargetVerifier, decode
 from c2t.errors import InputError, check_truth, short_repr
 from c2t.hf.processors import TextProcessors
 from c2t.hf.request import check_arguments, check_config, check_streaming, prompts_of
 from c2t.hf.texts import Texts
+from c2t.models.draft import BaseDraft
 from c2t.models.draft_lm import DraftLM, check_vocabulary
-from c2t.models.pairs import check_draft, load_draft
+from c2t.models.loading import load_draft
+from c2t.models.names import check_draft
 from c2t.models.stock import attends_by_softmax
 from c2t.models.target import ATTENTION, Target, check_attention, check_forward
 from c2t.playable import check_playable, check_policy
@@ -135,7 +137,7 @@ class Loaded(NamedTuple):
     """A caller's model as target, which is held weakly, the draft loaded for it, and the layers that it reads."""
 
     target: Target
-    draft: DraftModel | None
+    draft: BaseDraft | None
     taps: tuple[int, ...]
 
     @classmethod
@@ -190,7 +192,7 @@ def borrowed(loaded: Loaded) -> Iterator[None]:
     """Use the models of a call as trees need them; afterwards they are as they were."""
     target, draft = loaded.target, loaded.draft
     _check_hooks(target)
-    models = [target.model, *([draft.model.model] if isinstance(draft, DraftLM) else [])]
+    models = [target.model, *(draft.language_models if draft else ())]
     with _unchanged(*models):
         for model in models:
             model.eval()

@@ -17,12 +17,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from c2t.errors import InputError, one_line
-from c2t.models.conditioned import Path
+from c2t.models.conditioned import ConditionedDraft, Path
+from c2t.models.draft import BaseDraft
+from c2t.models.offloaded import check_in_memory
+from c2t.models.registry import ENDINGS, PATH, Ending
+from c2t.models.target import Target
 from c2t.storage.atomic import new_file
 
 POWER, PRIOR = 0.7, 30.0  # searched on training texts
 UNSEEN = 0.5  # added to each token's count, so that no share is 0
 MANY = 255  # stored for counts from here on, which stand in a column of their own
+BIGRAMS = "+bigrams"  # end of a draft's name
 FILE = "bigrams.safetensors"  # beside the weights of a draft
 
 
@@ -117,3 +122,12 @@ def pairs_of(
         return None
     pairs = torch.arange(vocabulary, device=different.device).repeat_interleave(different) * vocabulary + followers
     return pairs if (pairs[1:] > pairs[:-1]).all() else None
+
+
+def _with_bigrams(draft: BaseDraft, number: None, folder: File, target: Target) -> ConditionedDraft:
+    check_in_memory(target.embed_tokens, "embedding")
+    device = target.embed_tokens.weight.device
+    return ConditionedDraft(draft, Bigrams.load(folder, target.config.vocab_size, device))
+
+
+ENDINGS[BIGRAMS] = Ending(_with_bigrams, PATH, FILE)

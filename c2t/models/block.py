@@ -25,9 +25,9 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, app
 
 from c2t.errors import InputError
 from c2t.kv_cache import KVCache
-from c2t.models.draft import DraftSession, refuse_nan
+from c2t.models.draft import BaseDraft, DraftSession, refuse_nan
 from c2t.models.eagle import Head
-from c2t.models.eagle_draft import rows_of
+from c2t.models.eagle_draft import draft_of, rows_of
 from c2t.models.medusa import AtDepth, ByDepth
 from c2t.models.projection import Projection
 from c2t.protocols import DraftVocabulary
@@ -151,8 +151,10 @@ class BlockHead(Head):
         return self.norm(hidden)
 
 
-class BlockDraft:
+class BlockDraft(BaseDraft):
     """Draft made of a block drafter and the target's LM head, with one session per generation."""
+
+    reads_path = False
 
     def __init__(self, head: BlockHead, lm_head: nn.Module):
         self.head, self.lm_head, self.vocabulary = head, Projection(lm_head), None
@@ -167,6 +169,9 @@ class BlockDraft:
     def session(self) -> "BlockSession":
         """Return a new session for one generation."""
         return BlockSession(self)
+
+
+draft_of.register(BlockHead, lambda head, lm_head, rounded: BlockDraft(head, lm_head))
 
 
 @DraftSession.register  # its only forward in a round is the block's

@@ -11,12 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.models.block import BlockDraft
-from c2t.models.draft import DraftSession, WrappedSession
-from c2t.models.draft_lm import DraftLM
-from c2t.models.eagle_draft import EagleDraft
-from c2t.models.medusa import MedusaDraft
-from c2t.models.published_medusa import PublishedMedusaDraft
+from c2t.models.draft import DraftSession, WrappedDraft, WrappedSession
 from c2t.protocols import NextTokenDistributions
 from c2t.tree import Tree
 
@@ -46,15 +41,10 @@ class Fit(Protocol):
 
 
 @dataclass(frozen=True)
-class ConditionedDraft:
+class ConditionedDraft(WrappedDraft):
     """Draft `draft`, conditioned by `fit` behind every slot but the root, whose token the draft itself has read."""
 
-    draft: EagleDraft | MedusaDraft | PublishedMedusaDraft | BlockDraft | DraftLM
     fit: Fit
-
-    @property
-    def hidden_size(self) -> int:
-        return self.draft.hidden_size
 
     def session(self) -> "ConditionedSession":
         """Return a new session for one generation."""

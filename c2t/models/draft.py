@@ -1,11 +1,13 @@
-"""The draft side of one generation: the committed prefix, the slots expanded in this round, and their ancestors."""
+"""A draft, and its side of one generation: the committed prefix, the slots expanded in a round, and their ancestors."""
 
 import copy
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from c2t.errors import InputError
 from c2t.kernels.draft_phase import Raised, Spending
@@ -15,6 +17,64 @@ from c2t.kv_cache import KVCache
 from c2t.protocols import DraftVocabulary, Grown, NextTokenDistributions, Root
 from c2t.ragged import Ragged, end_to_end, stretches, whole
 from c2t.tree import Tree
+
+
+class BaseDraft(ABC):
+    """A draft, which starts a session for every generation; what others need to know about it are attributes.
+
+    hidden_size: width of its states; 0 for none. vocabulary: tokens that it can name, None for all. reads_path: its
+    distributions depend on a path's tokens; False for a parallel draft, whose depths have one each. uniform: it knows
+    nothing. has_ngrams: n-grams of the text are mixed in. has_graphs: its forwards can be recorded as CUDA graphs.
+    language_models: those that it runs.
+    """
+
+    hidden_size: int
+    vocabulary: DraftVocabulary | None = None
+    reads_path: bool = True
+    uniform: bool = False
+    has_ngrams: bool = False
+    has_graphs: bool = False
+    language_models: tuple[PreTrainedModel, ...] = ()
+
+    @abstractmethod
+    def session(self) -> "DraftSession":
+        """Return a new session for one generation."""
+
+
+@dataclass(frozen=True)
+class WrappedDraft(BaseDraft):
+    """Draft around another one, which has the attributes of the inner one that a subclass does not change. mark: what
+    tells it from other wrappers of its kind, without a file of its own."""
+
+    draft: BaseDraft
+
+    @property
+    def mark(self) -> str:
+        return ""
+
+    @property
+    def hidden_size(self) -> int:
+        return self.draft.hidden_size
+
+    @property
+    def vocabulary(self) -> DraftVocabulary | None:
+        return self.draft.vocabulary
+
+    @property
+    def reads_path(self) -> bool:
+        return self.draft.reads_path
+
+    @property
+    def uniform(self) -> bool:
+        return self.draft.uniform
+
+    @property
+    def has_ngrams(self) -> bool:
+        return self.draft.has_ngrams
+
+    @property
+    def language_models(self) -> tuple[PreTrainedModel, ...]:
+        return self.draft.language_models
 
 
 class DraftSession(ABC):

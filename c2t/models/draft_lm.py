@@ -9,18 +9,21 @@ from pathlib import Path
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from c2t.errors import InputError
-from c2t.models.draft import DraftSession
+from c2t.models.draft import BaseDraft, DraftSession
+from c2t.models.published_medusa import is_published
+from c2t.models.registry import DRAFTS, DraftKind, DraftRequest
 from c2t.models.target import Target
+from c2t.models.target_loading import load_target, read_tokenizer
 from c2t.protocols import DraftVocabulary
 from c2t.ragged import Ragged
 
 PADDING = 0.01  # of a vocabulary; models that differ by more are taken to have different tokenizers
 
 
-class DraftLM:
+class DraftLM(BaseDraft):
     """Draft made of any causal LM that `Target` can run; it ignores the target's features. size: rows of the target's
     vocabulary, None for as many as the model has. Rows beyond them are never drafted, and the target's rows beyond the
     model's have probability 0."""
@@ -30,6 +33,10 @@ class DraftLM:
         self.size = mine if size is None else size
         if mine < self.size:
             self.vocabulary = DraftVocabulary(torch.arange(mine, device=model.device), self.size)
+
+    @property
+    def language_models(self) -> tuple[PreTrainedModel, ...]:
+        return (self.model.model,)
 
     @property
     def hidden_size(self) -> int:
@@ -86,3 +93,29 @@ def check_tokens(draft: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase
 def _words(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     added = tokenizer.get_added_vocab()
     return {number: word for word, number in tokenizer.get_vocab().items() if word not in added}
+
+
+def is_language_model(folder: Path) -> bool:
+    """Return True for the folder of a language model, which has its own tokenizer; beside Medusa's published heads
+    stands the target's."""
+    return (folder / "tokenizer_config.json").exists() and not is_published(folder)
+
+
+def _load(folder: Path, request: DraftRequest) -> DraftLM:
+    """Load a model whose tokens are the target's: by its own tokenizer, or if that cannot be read, by their number."""
+    if request.taps is not None:
+        raise InputError(f"{folder}: a language model drafts without taps; leave +taps= out")
+    target, trust = request.target, request.trust_remote_code
+    model = load_target(str(folder), request.device, request.dtype, request.device_map, trust)
+    try:
+        own = request.tokenizer and read_tokenizer(str(folder), trust)
+    except InputError:
+        own = None
+    if own is None:
+        check_vocabulary(model, target, folder)
+    else:
+        check_tokens(own, request.tokenizer, folder)
+    return DraftLM(model, target.config.vocab_size)
+
+
+DRAFTS["lm"] = DraftKind(_load, "draft_lm", holds=is_language_model)

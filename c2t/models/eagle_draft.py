@@ -1,6 +1,7 @@
 """A draft made of a head of any kind and an LM head, and its session for one generation."""
 
 from collections.abc import Callable
+from functools import singledispatch
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from c2t.kernels.draft_phase import Head as PhaseHead
 from c2t.kernels.layered import Layered
 from c2t.kernels.own_tokens import add_own_tokens
 from c2t.kernels.tree_attention import grouped_attention
-from c2t.models.draft import DraftSession, refuse_nan
+from c2t.models.draft import BaseDraft, DraftSession, refuse_nan
 from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
 from c2t.models.offloaded import check_in_memory
@@ -26,7 +27,7 @@ from c2t.ragged import Ragged
 from c2t.tree import Tree
 
 
-class EagleDraft:
+class EagleDraft(BaseDraft):
     """Draft made of a head and an LM head, its own or the target's, with one session per generation. EAGLE heads of
     Llama's layers run in their packed form on a CPU, those of EAGLE-1/2 in their fused form elsewhere, others as the
     modules they are.
@@ -34,6 +35,8 @@ class EagleDraft:
     rounded: the packed form rounds weights and inputs to 8 bits, where the processor has products of bytes: it guesses
     all but the same, and what it guesses is verified.
     """
+
+    has_graphs = True
 
     def __init__(self, head: Head, lm_head: nn.Module, rounded: bool = False):
         self.head, self.rounded, self.vocabulary = head, rounded, None
@@ -76,6 +79,12 @@ class EagleDraft:
         if self._forms.get(name, (None,))[0] != version:
             self._forms[name] = version, make()
         return self._forms[name][1]
+
+
+@singledispatch
+def draft_of(head: Head, lm_head: nn.Module, rounded: bool) -> BaseDraft:
+    """Return the draft made of a head; a kind of head with another draft than EAGLE's registers that here."""
+    return EagleDraft(head, lm_head, rounded)
 
 
 class EagleSession(DraftSession):

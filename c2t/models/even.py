@@ -1,28 +1,35 @@
-"""A draft that knows nothing: all tokens are equally probable. With the text's n-grams around it, it is prompt lookup
-(`c2t.models.ngrams.lookup`)."""
+"""A draft that knows nothing: all tokens are equally probable.
+
+With the text's n-grams around it, which its name `lookup` always has, it is prompt lookup decoding (Saxena, 2023), as
+distributions: what followed the last tokens earlier in the text is all that it knows. A context that was there several
+times has several continuations, so that it gives trees.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.models.draft import DraftSession
+from c2t.models.draft import BaseDraft, DraftSession
+from c2t.models.ngrams import NGRAMS
+from c2t.models.registry import DRAFTS, DraftKind, DraftRequest
 from c2t.protocols import NextTokenDistributions
 from c2t.tree import Tree
 
+LOOKUP = "lookup"
+
 
 @dataclass(frozen=True)
-class EvenDraft:
-    """Draft of `vocabulary` tokens, with logits of this dtype."""
+class EvenDraft(BaseDraft):
+    """Draft of so many tokens, with logits of this dtype."""
 
-    vocabulary: int
+    tokens: int
     dtype: torch.dtype
 
-    @property
-    def hidden_size(self) -> int:
-        """Return 0: it has no states."""
-        return 0
+    hidden_size = 0
+    uniform = True
 
     def session(self) -> "EvenSession":
         """Return a new session for one generation."""
@@ -48,7 +55,7 @@ class EvenSession:
         """See `c2t.protocols.Draft.expand`."""
         logits, states = (
             torch.zeros(*slots.shape, width, dtype=self.draft.dtype, device=slots.device)
-            for width in (self.draft.vocabulary, 0)
+            for width in (self.draft.tokens, 0)
         )
         return NextTokenDistributions(logits, states)
 
@@ -67,3 +74,11 @@ class EvenSession:
     def join(self, other: "EvenSession") -> None:
         """See `DraftSession.join`."""
         self.passes = torch.cat([self.passes, other.passes])
+
+
+def _load(folder: Path, request: DraftRequest) -> EvenDraft:
+    dtype = request.target.embed_tokens.weight.dtype
+    return EvenDraft(request.target.config.vocab_size, torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+DRAFTS[LOOKUP] = DraftKind(_load, ending=NGRAMS)

@@ -18,9 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from c2t.errors import InputError, one_line
-from c2t.models.conditioned import Path
+from c2t.models.conditioned import ConditionedDraft, Path
+from c2t.models.draft import BaseDraft
+from c2t.models.offloaded import check_in_memory
+from c2t.models.registry import ENDINGS, PATH, Ending
+from c2t.models.target import Target
 from c2t.storage.atomic import new_file
 
+FIT = "+fit"  # end of a draft's name
 FILE = "fit.safetensors"  # beside the weights of a draft
 LEAST = 1e-6  # of a probability in float32 that is a difference from 1
 
@@ -97,3 +102,18 @@ class LearnedFit(nn.Module):
             raise InputError(f"{path} holds weights that are not finite; copy the file again, or leave +fit out")
         fit.load_state_dict(state, assign=True)
         return fit.requires_grad_(False).to(embed_tokens.weight.device).eval()
+
+
+def _with_fit(draft: BaseDraft, number: None, folder: File, target: Target) -> ConditionedDraft:
+    embed_tokens = target.embed_tokens
+    check_in_memory(embed_tokens, "embedding")
+    if draft.hidden_size != embed_tokens.weight.shape[1]:
+        raise InputError(f"{folder}: {FIT} reads states as wide as the target's; leave it out")
+    if draft.vocabulary is not None:
+        tokens = draft.vocabulary.tokens
+    else:
+        tokens = torch.arange(target.config.vocab_size, device=embed_tokens.weight.device)
+    return ConditionedDraft(draft, LearnedFit.load(folder, embed_tokens, tokens))
+
+
+ENDINGS[FIT] = Ending(_with_fit, PATH, FILE)

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
 
+from c2t.models.draft import BaseDraft
 from c2t.models.eagle import EagleHead
-from c2t.models.eagle_draft import EagleDraft, EagleSession
+from c2t.models.eagle_draft import EagleDraft, EagleSession, draft_of
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.tree import Tree
 
@@ -45,12 +46,16 @@ class MedusaHead(EagleHead):
         return torch.stack([self.at(hidden, depth) for depth in range(len(self.heads) + 1)], -2)
 
 
-class MedusaDraft:
+@draft_of.register(MedusaHead)
+class MedusaDraft(BaseDraft):
     """Draft made of a Medusa-style head and the target's LM head, with one session per generation. rounded: layer and
     LM head, see `EagleDraft`."""
 
+    reads_path = False
+
     def __init__(self, head: MedusaHead, lm_head: nn.Module, rounded: bool = False):
         self.head, self.layer = head, EagleDraft(head, lm_head, rounded)
+        self.vocabulary = self.layer.vocabulary
 
     @property
     def hidden_size(self) -> int:

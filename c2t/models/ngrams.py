@@ -5,6 +5,7 @@ counts. It costs no forward and serves every policy.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -15,19 +16,15 @@ from c2t.errors import InputError, check_number
 from c2t.kernels.draft_phase import Raised, Spending
 from c2t.kernels.layered import Layered
 from c2t.kernels.ngrams import Paths, Prior, Trust, mix, raise_followers, serves
-from c2t.models.block import BlockDraft
-from c2t.models.conditioned import ConditionedDraft
-from c2t.models.draft import DraftSession, WrappedSession
-from c2t.models.draft_lm import DraftLM
-from c2t.models.eagle_draft import EagleDraft
-from c2t.models.even import EvenDraft
-from c2t.models.medusa import MedusaDraft
-from c2t.models.published_medusa import PublishedMedusaDraft
+from c2t.models.draft import BaseDraft, DraftSession, WrappedDraft, WrappedSession
+from c2t.models.registry import ENDINGS, TEXT, Ending
+from c2t.models.target import Target
 from c2t.protocols import Grown, NextTokenDistributions, Root, grown_by
 from c2t.ragged import whole
 from c2t.storage.checksum import checksum
 from c2t.tree import Tree
 
+NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
 PRIOR_WEIGHTS = (1e-3, 1e6)  # beyond them float32 has no room, and no draft needs it
 
 
@@ -73,7 +70,7 @@ ALONE = Mixing(usual=Prior(2, (4.0, 1.0, 0.25)), sooner=4.0, shortest=2, longest
 
 
 @dataclass(frozen=True)
-class NgramDraft:
+class NgramDraft(WrappedDraft):
     """Draft `draft`, mixed with the n-grams of the text itself.
 
     Counts of what followed the last n tokens earlier in the text raise its probabilities, for several n, as
@@ -81,7 +78,6 @@ class NgramDraft:
     with this weight for the shortest n; InputError outside of PRIOR_WEIGHTS. None: the usual mixture.
     """
 
-    draft: EagleDraft | MedusaDraft | PublishedMedusaDraft | BlockDraft | DraftLM | ConditionedDraft | EvenDraft
     prior_weight: float | None = None
 
     def __post_init__(self):
@@ -89,12 +85,15 @@ class NgramDraft:
             check_prior_weight(self.prior_weight)
 
     @property
+    def has_ngrams(self) -> bool:
+        return True
+
+    @property
     def mixing(self) -> Mixing:
         """Return the way of mixing that goes with the kind of draft."""
-        inner = self.draft.draft if isinstance(self.draft, ConditionedDraft) else self.draft
-        if isinstance(inner, EvenDraft):
+        if self.draft.uniform:
             return ALONE
-        return PARALLEL if isinstance(inner, MedusaDraft | PublishedMedusaDraft | BlockDraft) else READING
+        return READING if self.draft.reads_path else PARALLEL
 
     @property
     def prior(self) -> Prior:
@@ -106,21 +105,9 @@ class NgramDraft:
         """Return what tells it from other mixtures with the same draft."""
         return checksum(self.prior)[:8]
 
-    @property
-    def hidden_size(self) -> int:
-        return self.draft.hidden_size
-
     def session(self) -> "NgramSession":
         """Return a new session for one generation."""
         return NgramSession(self.draft.session(), self.prior)
-
-
-def lookup(vocabulary: int, dtype: torch.dtype, prior_weight: float | None = None) -> NgramDraft:
-    """Return a draft without a model, for a target of so many tokens and this dtype: prompt lookup decoding (Saxena,
-    2023), as distributions. What followed the last tokens earlier in the text is all that it knows; a context that was
-    there several times has several continuations, so that it gives trees."""
-    even = EvenDraft(vocabulary, torch.float64 if dtype == torch.float64 else torch.float32)
-    return NgramDraft(even, prior_weight)
 
 
 def check_prior_weight(prior_weight: float) -> None:
@@ -197,3 +184,10 @@ class NgramSession(WrappedSession):
         longest = max(self.text.shape[1], other.text.shape[1])
         texts = [torch.nn.functional.pad(text, (0, longest - text.shape[1])) for text in (self.text, other.text)]
         self.text, self.lengths = torch.cat(texts), torch.cat([self.lengths, other.lengths])
+
+
+def _with_ngrams(draft: BaseDraft, prior_weight: float | None, folder: Path, target: Target) -> NgramDraft:
+    return NgramDraft(draft, prior_weight)
+
+
+ENDINGS[NGRAMS] = Ending(_with_ngrams, TEXT, number="WEIGHT", check=check_prior_weight)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from c2t.errors import InputError
-from c2t.models.draft import DraftSession, refuse_nan
+from c2t.models.draft import BaseDraft, DraftSession, refuse_nan
 from c2t.models.eagle_checkpoint import INDEX, read_weights
 from c2t.models.medusa import AtDepth, ByDepth
 from c2t.models.projection import Projection
@@ -71,8 +71,10 @@ class PublishedMedusaHeads(nn.ModuleList):
         yield from self  # type: ignore[misc]
 
 
-class PublishedMedusaDraft:
+class PublishedMedusaDraft(BaseDraft):
     """Draft made of published heads, with one session per generation. lm_head: the target's, for heads without one."""
+
+    reads_path = False
 
     def __init__(self, head: PublishedMedusaHeads, lm_head: nn.Module):
         self.head = head

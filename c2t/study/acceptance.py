@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from c2t.decoding import generate
 from c2t.errors import InputError
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies.configured import MCSD
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints

@@ -8,7 +8,8 @@ from math import ceil
 from typing import NamedTuple
 
 from c2t.errors import InputError, at_least_one
-from c2t.models.pairs import NGRAMS, Pair, with_ngrams
+from c2t.models.loading import Pair, with_ngrams
+from c2t.models.ngrams import NGRAMS
 from c2t.playable import check_playable
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain

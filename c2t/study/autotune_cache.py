@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from c2t import kept_costs
 from c2t.errors import InputError
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies.spec import check_own
 from c2t.storage.atomic import write_text
 from c2t.storage.checked import CLOSED, from_json, read_file

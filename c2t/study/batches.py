@@ -10,7 +10,7 @@ import numpy as np
 from c2t.batch_costs import now
 from c2t.decoding import generate
 from c2t.errors import InputError, at_least_one
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.prompts import Prompt, spread

@@ -10,7 +10,7 @@ import torch
 
 from c2t.decoding import generate
 from c2t.errors import InputError
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.playable import check_playable
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe, split, tried_by

@@ -10,7 +10,7 @@ import numpy as np
 
 from c2t.batch_costs import Bench
 from c2t.kernels.llama_layer import edges
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies.round_costs import Curve
 from c2t.replay.lockstep import Continuation
 from c2t.study.rounds import Round

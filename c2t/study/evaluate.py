@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from c2t.decoding import DraftModel, Step, cut, generate
 from c2t.errors import InputError, at_least_one
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.playable import check_rule
 from c2t.policies.rehearsed import Rehearsed
 from c2t.prompts import Encoded, Prompt, encode_all

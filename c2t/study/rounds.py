@@ -9,7 +9,7 @@ import torch
 
 from c2t.batch_costs import ticking
 from c2t.decoding import Step, generate
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.rehearsed import Rehearsed
 from c2t.protocols import Policy

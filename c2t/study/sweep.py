@@ -13,7 +13,7 @@ import torch
 
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, counted
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.playable import check_playable
 from c2t.policies.around import Around
 from c2t.policies.medusa_tree import Accuracies

@@ -6,7 +6,7 @@ from typing import Any
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import generate
 from c2t.errors import InputError
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.playable import check_rule
 from c2t.prompt_ids import check_length
 from c2t.protocols import Policy

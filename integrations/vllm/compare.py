@@ -19,7 +19,7 @@ from c2t_vllm.estimator import accepted_given_parent, distribution
 from c2t_vllm.network import Network
 from torch import Tensor
 
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.policies.limits import Size
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.protocols import Draft, Root

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from c2t.kept_costs import costs_of
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.policies.spec import parse
 from c2t.progress import working
 from c2t.prompts import Prompt, default_prompts, read_prompts

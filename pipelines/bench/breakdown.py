@@ -17,8 +17,8 @@ import typer
 from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
-from c2t.models.draft import WrappedSession
-from c2t.models.pairs import AnyDraft, Pair, load_pair
+from c2t.models.draft import BaseDraft, WrappedSession
+from c2t.models.loading import Pair, load_pair
 from c2t.models.target import TargetSession
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
@@ -50,7 +50,7 @@ PARTS = (
 )
 
 
-def own_session(draft: AnyDraft) -> type:
+def own_session(draft: BaseDraft) -> type:
     """Return the kind of session that runs the draft's forwards, within what is wrapped around it."""
     session = draft.session()
     while isinstance(session, WrappedSession):

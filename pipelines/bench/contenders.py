@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation import BaseStreamer
 
 from c2t.decoding import cut, generate
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies.rehearsed import Rehearsed
 from c2t.protocols import Policy
 from c2t.sampling import Sampling

@@ -26,8 +26,8 @@ import typer
 
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
-from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import NGRAMS, Pair, load_pair
+from c2t.models.loading import Pair, load_pair
+from c2t.models.ngrams import NGRAMS
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.progress import working
@@ -337,7 +337,7 @@ def in_int8(pair: str, draft: str | None, policy: str | None, batch: int, temper
 
 def how(pair: Pair, policy: Policy) -> str:
     """Return the policy as text, and whether the draft has n-grams."""
-    return describe(policy, brief=True) + f" {NGRAMS}" * isinstance(pair.draft, NgramDraft)
+    return describe(policy, brief=True) + f" {NGRAMS}" * pair.draft.has_ngrams
 
 
 def show(title: str, rows: Sequence[dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ import typer
 from transformers import DynamicCache, PreTrainedModel
 
 from c2t.batch_costs import BRANCHING, regular
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.models.target import TargetSession
 from c2t.ragged import Ragged
 from c2t.storage.paths import DEFAULT_PAIR

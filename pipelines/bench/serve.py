@@ -29,7 +29,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from c2t.decoder import SpeculativeDecoder
 from c2t.models.chat_templates import conversation
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.progress import working

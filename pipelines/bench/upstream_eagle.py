@@ -8,7 +8,7 @@ import torch
 
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.storage.paths import checkout
 from pipelines.bench.contenders import DTYPES, Contender
 from pipelines.bench.programs import Program, started

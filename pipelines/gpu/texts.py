@@ -10,7 +10,7 @@ import torch
 
 from c2t.classifier import TreeClassifier
 from c2t.decoder import SpeculativeDecoder
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.protocols import Policy

@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 import typer
 
-from c2t.models.pairs import load_pair
+from c2t.models.loading import load_pair
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints

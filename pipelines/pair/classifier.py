@@ -19,7 +19,7 @@ from sklearn.metrics import average_precision_score
 
 from c2t.classifier import TreeClassifier
 from c2t.decoder import SpeculativeDecoder
-from c2t.models.pairs import load_pair
+from c2t.models.loading import load_pair
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.sampling import Sampling

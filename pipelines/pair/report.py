@@ -8,8 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.loading import Pair, load_pair
 from c2t.models.medusa import MedusaDraft
-from c2t.models.pairs import DRAFTS, Pair, load_pair
+from c2t.models.names import parts
 from c2t.policies.eagle2 import Eagle2
 from c2t.prompts import read_prompts
 from c2t.replay.lockstep import Continuation
@@ -71,7 +72,7 @@ def measure(pairs: dict[str, Pair], path: Path, category: str, temperature: floa
 
 def report(target: Path, prompts: Path, limit: int) -> list[dict[str, Any]]:
     """Return a line per domain, category and temperature of the text, with every draft that is there."""
-    there = [name for name, (part, _) in DRAFTS.items() if (target.parent / part).is_dir()]
+    there = [name for name, part in parts().items() if (target.parent / part).is_dir()]
     pairs = {name: load_pair("tiny", draft=name, dtype=torch.float32) for name in there}
     cases = [
         (path, c, t) for path in sorted(prompts.glob("*.jsonl")) for c in ("known", "heldout") for t in TEMPERATURES

@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from c2t.classifier import TreeClassifier
 from c2t.harvest import harvest as harvesting
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.playable import check_rule
 from c2t.policies import C2T, Eagle2
 from c2t.policies.spec import describe

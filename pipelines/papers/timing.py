@@ -13,7 +13,7 @@ import torch
 
 from c2t.batch_costs import now
 from c2t.decoding import generate
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies import C2T, Eagle2
 from c2t.protocols import Policy
 from c2t.sampling import Sampling

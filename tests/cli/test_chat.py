@@ -18,7 +18,7 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
-from c2t.models.pairs import load_pair
+from c2t.models.loading import load_pair
 from c2t.policies import Eagle2
 
 SHORT = Settings(max_new_tokens=12, temperature=0.0, seed=0, rule=None)

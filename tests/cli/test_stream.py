@@ -7,7 +7,7 @@ import pytest
 from c2t.cli.stream import TextStream
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.policies import Eagle2, Plain
 from c2t.protocols import Policy
 from c2t.statistics import Statistics

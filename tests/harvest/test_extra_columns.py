@@ -13,7 +13,7 @@ from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import types
 from c2t.harvest.harvest import HarvestSettings, harvest
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies import C2T, Plain
 from c2t.policies.spec import describe, parse
 from c2t.prompts import Prompt

@@ -14,7 +14,7 @@ from c2t.errors import InputError
 from c2t.harvest import harvest as harvesting
 from c2t.harvest.harvest import HarvestSettings, harvest, run
 from c2t.kernels.features import FEATURES, WIDE
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.prompts import Prompt
 from c2t.records.reader import read_columns, read_records, read_shards
 from c2t.records.schema import COLUMNS, Harvest

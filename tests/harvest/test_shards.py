@@ -22,7 +22,7 @@ from c2t.harvest.merge import merge
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, ShardNumber, grouped
 from c2t.models.chat_templates import conversation
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.prompts import Prompt
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.records.writer import ShardWriter

@@ -15,7 +15,7 @@ from c2t.harvest.harvest import harvest
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import ShardNumber
 from c2t.harvest.texts import JudgedTexts, judge, read_texts
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.prompts import Prompt
 from c2t.records.reader import read_columns
 from c2t.records.schema import COLUMNS

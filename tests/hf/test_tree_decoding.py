@@ -579,7 +579,7 @@ def test_the_usual_policy() -> None:
 
 @pytest.mark.parametrize("draft", slow_except(["tiny", "tiny+ngrams"], "tiny"))
 def test_the_embedded_pair_by_name(draft: str) -> None:
-    from c2t.models.pairs import load_pair  # noqa: PLC0415
+    from c2t.models.loading import load_pair  # noqa: PLC0415
 
     pair = load_pair("tiny")
     model = pair.target.model

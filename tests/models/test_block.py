@@ -13,8 +13,8 @@ from transformers import LlamaConfig
 from c2t.errors import InputError
 from c2t.models.block import BlockDraft, BlockHead
 from c2t.models.eagle_checkpoint import load_head, save_head
+from c2t.models.loading import load_draft
 from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import load_draft
 from c2t.policies import Eagle2, Plain
 from c2t.protocols import Root
 from c2t.replay.every_position import replay_all

@@ -19,9 +19,10 @@ from c2t.models import bigrams, conditioned, learned_fit
 from c2t.models.bigrams import POWER, PRIOR, UNSEEN, Bigrams
 from c2t.models.conditioned import ConditionedDraft, Fit
 from c2t.models.eagle_checkpoint import load_head, save_head
+from c2t.models.fingerprints import fingerprint
 from c2t.models.learned_fit import LearnedFit
+from c2t.models.loading import load_draft
 from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import fingerprint, load_draft
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.protocols import Draft
 from c2t.replay.every_position import replay_all

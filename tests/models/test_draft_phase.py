@@ -15,7 +15,7 @@ from c2t.kernels.draft_phase import compiled
 from c2t.kernels.llama_layer import Kind
 from c2t.models.draft import WrappedSession
 from c2t.models.eagle_draft import EagleDraft, EagleSession
-from c2t.models.pairs import Pair, load_pair, with_ngrams
+from c2t.models.loading import Pair, load_pair, with_ngrams
 from c2t.policies.budget import Budget
 from c2t.policies.c2t import C2T
 from c2t.policies.chain import Chain

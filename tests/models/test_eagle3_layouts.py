@@ -11,7 +11,7 @@ from c2t.errors import InputError
 from c2t.models.eagle3 import default_taps
 from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.pairs import load_pair
+from c2t.models.loading import load_pair
 from c2t.models.target import Target
 from c2t.policies import Eagle2, Plain
 from tests.eagle3_reference import LAYOUTS, REDUCED, SPECULATORS, Math, draft, file, flat, speculators, weights

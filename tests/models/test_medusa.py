@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from c2t.decoding import DraftModel, TargetModel, generate
 from c2t.models.eagle_checkpoint import load_head, save_head
+from c2t.models.loading import load_pair
 from c2t.models.medusa import MedusaHead
 from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import load_pair
 from c2t.policies import MCSD, Eagle2, Plain
 from c2t.prompts import default_prompts, read_prompts
 from c2t.sampling import Sampling

@@ -13,8 +13,9 @@ from c2t.kernels.ngrams import Prior
 from c2t.models.bigrams import Bigrams
 from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft import DraftSession
-from c2t.models.ngrams import ALONE, PARALLEL, READING, NgramDraft, NgramSession, lookup
-from c2t.models.pairs import Pair, with_ngrams
+from c2t.models.even import EvenDraft
+from c2t.models.loading import Pair, with_ngrams
+from c2t.models.ngrams import ALONE, PARALLEL, READING, NgramDraft, NgramSession
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
 from c2t.protocols import Draft, DraftVocabulary, NextTokenDistributions
 from c2t.replay.every_position import replay_all
@@ -43,6 +44,7 @@ from tests.toys import (
     toy_tokenizer,
 )
 
+LOOKUP = NgramDraft(EvenDraft(VOCABULARY, torch.float64))
 TEXTS = [[7, 1, 7, 2, 7, 1, 7, 1, 7], [2, 2, 2, 2], [7, 1, 9], [7, 1, 2, 7, 1, 9, 7, 1, 2]]
 
 
@@ -109,7 +111,8 @@ def test_distributions_are_mixed_with_counts(
 @torch.no_grad()
 def test_lookup_gives_what_followed_and_all_else_alike(dtype: torch.dtype) -> None:
     """In float32 it is C that counts."""
-    session, even = reader(lookup(VOCABULARY, dtype, 2.0), TEXTS), torch.full((VOCABULARY,), -math.log(VOCABULARY))
+    session = reader(NgramDraft(EvenDraft(VOCABULARY, dtype), 2.0), TEXTS)
+    even = torch.full((VOCABULARY,), -math.log(VOCABULARY))
     tree, slots = Tree.root(torch.tensor([text[-1] for text in TEXTS])), torch.zeros(len(TEXTS), 1, dtype=torch.long)
     for _ in range(3):
         rows = session.expand(tree, slots)
@@ -204,7 +207,7 @@ NAMES = ["eagle2", "c2t naive", "opttree", "entropy", "specinfer", "sequoia", "d
 def test_text_is_that_of_plain_decoding(name: str, kind: str) -> None:
     policy = EVERY_POLICY[name].policy
     mixture = NgramDraft(toy_drafts()["perturbed"], prior_weight=2.0)
-    drafter = {"perturbed": mixture, "lookup": lookup(VOCABULARY, torch.float64)}[kind]
+    drafter = {"perturbed": mixture, "lookup": LOOKUP}[kind]
     prompts = [*PROMPTS, [4, 4, 9, 4, 4, 9, 4, 4]]
     for sampling in (Sampling(), Sampling(temperature=0.4, seed=3)):
         settings = {"max_new_tokens": 12, "sampling": sampling}
@@ -216,7 +219,7 @@ def test_text_is_that_of_plain_decoding(name: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["same", "lookup"])
 def test_rows_end_at_their_own_time(kind: str) -> None:
     """One of them with its first token, before the draft has observed anything."""
-    drafter = {"same": NgramDraft(toy_drafts()["same"]), "lookup": lookup(VOCABULARY, torch.float64)}[kind]
+    drafter = {"same": NgramDraft(toy_drafts()["same"]), "lookup": LOOKUP}[kind]
     alone = [run(toy_target(), drafter, Eagle2(2, 3, 7), [p], new=9)[0][0] for p in PROMPTS]
     eos = frozenset([alone[1][0]])
     assert any(eos.isdisjoint(text) for text in alone)  # the others go on
@@ -240,7 +243,10 @@ def test_text_follows_the_targets_law(policy) -> None:
 def test_a_text_that_repeats_itself_is_gone_on_with(name: str) -> None:
     """Whatever a random head says, as long as it does not exclude a token."""
     text = [4, 9, 2, 30, 17] * 3 + [4, 9]
-    drafter = {"medusa": NgramDraft(deep_pairs()["medusa"][1], 0.01), "lookup": lookup(VOCABULARY, torch.float64)}[name]
+    drafter = {
+        "medusa": NgramDraft(deep_pairs()["medusa"][1], 0.01),
+        "lookup": LOOKUP,
+    }[name]
     tree = Eagle2(K=1, levels=7, N=None)(reader(drafter, [text]), root_of(text[-1]))
     assert tree.token[0].tolist() == [9, 2, 30, 17, 4, 9, 2, 30]
 
@@ -252,7 +258,7 @@ def test_a_text_that_repeats_itself_is_gone_on_with(name: str) -> None:
 @pytest.mark.slow
 def test_replays_are_the_live_run(policy, kind: str) -> None:
     target, mixture = toy_target(), NgramDraft(toy_drafts()["perturbed"], prior_weight=3.0)
-    drafter = {"perturbed": mixture, "lookup": lookup(VOCABULARY, torch.float64)}[kind]
+    drafter = {"perturbed": mixture, "lookup": LOOKUP}[kind]
     sampling = Sampling(temperature=0.4, seed=2)
     texts = write_continuations(target, PROMPTS, max_new_tokens=20, beyond=6, sampling=sampling)
     live = list(generate(target, drafter, policy, PROMPTS, max_new_tokens=20, sampling=sampling))
@@ -274,7 +280,7 @@ def test_what_is_mixed_goes_with_the_kind_of_draft() -> None:
 
 
 def test_without_a_draft_nothing_is_learned() -> None:
-    assert lookup(VOCABULARY, torch.float32).prior == ALONE.prior(4.0) == Prior(2, (4.0, 1.0, 0.25))
+    assert NgramDraft(EvenDraft(VOCABULARY, torch.float32)).prior == ALONE.prior(4.0) == Prior(2, (4.0, 1.0, 0.25))
 
 
 @torch.no_grad()

@@ -11,9 +11,9 @@ from c2t.batching import BatchDecoder
 from c2t.decoding import TargetVerifier, decode, draft_session
 from c2t.kernels.own_tokens import add_own_tokens, compiled
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.loading import Pair, load_pair, with_ngrams
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.own_tokens import MOST, OwnTokens
-from c2t.models.pairs import Pair, load_pair, with_ngrams
 from c2t.policies.budget import Budget
 from c2t.policies.eagle2 import Eagle2
 from c2t.protocols import DraftVocabulary, NextTokenDistributions

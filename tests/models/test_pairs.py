@@ -15,19 +15,13 @@ from transformers import LlamaConfig
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
 from c2t.kernels.llama_layer import Kind, works
-from c2t.models import gguf_target, pairs
+from c2t.models import gguf_target, loading, target_loading
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.fingerprints import fingerprint, weights_fingerprint
+from c2t.models.loading import load_draft, load_pair, with_ngrams
+from c2t.models.names import DRAFTS, check_draft, kind_of
 from c2t.models.ngrams import ALONE, NgramDraft
-from c2t.models.pairs import (
-    check_draft,
-    fingerprint,
-    kind_of,
-    load_draft,
-    load_pair,
-    weights_fingerprint,
-    with_ngrams,
-)
 from c2t.policies import Eagle2, JointThreshold, Plain
 from c2t.policies.spec import describe, parse
 from c2t.policies.usual import UNLEARNED, default_policy, usual_policy
@@ -53,7 +47,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pair on a processor that heads are not rounded for."""
     monkeypatch.setenv("C2T_HOME", str(home))
-    monkeypatch.setattr(pairs, "bytes_pay", lambda: False)
+    monkeypatch.setattr(loading, "bytes_pay", lambda: False)
     return home / "checkpoints" / "toy"
 
 
@@ -78,8 +72,8 @@ def test_a_head_is_rounded_where_that_pays_and_nobody_names_a_dtype(
     pays: bool, dtype: torch.dtype | None, pair_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it is computed in says so, since costs and results are kept by that."""
-    monkeypatch.setattr(pairs, "bytes_pay", lambda: pays)
-    monkeypatch.setattr(pairs, "rounds", lambda inputs: True)
+    monkeypatch.setattr(loading, "bytes_pay", lambda: pays)
+    monkeypatch.setattr(loading, "rounds", lambda inputs: True)
     pair, rounded = load_pair("toy", dtype=dtype), pays and dtype is None
     assert pair.draft.rounded == pair.rounded == with_ngrams(pair).rounded == rounded
     assert pair.arithmetic == ("float32, head in 8 bits" if rounded else "float32")
@@ -130,8 +124,8 @@ def test_a_target_is_named_by_its_folder(
 def test_the_rates_that_come_with_tiny_are_those_of_its_head_in_any_arithmetic(
     rounded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairs, "bytes_pay", lambda: rounded)
-    monkeypatch.setattr(pairs, "rounds", lambda inputs: True)
+    monkeypatch.setattr(loading, "bytes_pay", lambda: rounded)
+    monkeypatch.setattr(loading, "rounds", lambda inputs: True)
     tiny = load_pair("tiny")
     assert tiny.rounded == rounded
     assert sum(lookup(tiny, 0.4)(0.6)) > 0.1
@@ -221,8 +215,8 @@ def test_every_part_has_the_chosen_dtype(dtype: torch.dtype | None, pair_folder:
 def test_a_processor_without_bf16_that_is_asked_for_it_says_who_computes(
     instructions: bool, kernels: bool, said_of_it: list[str], pair_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairs, "has_bf16", lambda: instructions)
-    monkeypatch.setattr(pairs.PackedLlama, "serves", lambda model: kernels)
+    monkeypatch.setattr(target_loading, "has_bf16", lambda: instructions)
+    monkeypatch.setattr(target_loading.PackedLlama, "serves", lambda model: kernels)
     with warnings.catch_warnings(record=True, action="always") as said:
         load_pair("toy", dtype=torch.bfloat16)
         load_pair("toy", dtype=torch.float32)
@@ -231,8 +225,8 @@ def test_a_processor_without_bf16_that_is_asked_for_it_says_who_computes(
 
 
 def test_the_kind_of_a_draft_is_read_off_its_folder(pair_folder: Path) -> None:
-    assert kind_of(pair_folder / "draft") == "head"
-    assert kind_of(pair_folder / "draft_lm") == "lm"
+    assert kind_of(pair_folder / "draft") is DRAFTS["eagle"]
+    assert kind_of(pair_folder / "draft_lm") is DRAFTS["lm"]
 
 
 def test_a_fingerprint_changes_with_the_weights(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from c2t.hf import TreeDecoding
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle_draft import EagleDraft
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.models.positions import positions_of, within
 from c2t.models.target import Target
 from c2t.policies import Chain, Eagle2

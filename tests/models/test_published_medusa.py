@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from c2t.cli.info import info
 from c2t.errors import InputError
-from c2t.models.pairs import fingerprint, kind_of, load_pair
+from c2t.models.fingerprints import fingerprint
+from c2t.models.loading import load_pair
+from c2t.models.names import DRAFTS, kind_of
 from c2t.models.published_medusa import PICKLED, SAFE, PublishedMedusaDraft, is_published, load_heads
 from c2t.policies import Eagle2, Plain
 from c2t.replay.every_position import replay_all
@@ -177,7 +179,7 @@ def test_a_folder_is_found_as_a_draft(pickled: bool, home: Path) -> None:
     target = home / "checkpoints" / "tiny" / "target"
     folder = write(home / "medusa", head_state(hidden=SMALL, vocabulary=SMALL_VOCABULARY), pickled)
     shutil.copy(target / "tokenizer_config.json", folder)
-    assert kind_of(folder) == "head"
+    assert kind_of(folder) is DRAFTS["eagle"]
     pair = load_pair("tiny", draft=folder)
     assert isinstance(pair.draft, PublishedMedusaDraft)
     assert {weight.dtype for weight in pair.draft.head.parameters()} == {torch.float32}

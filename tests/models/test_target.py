@@ -15,7 +15,7 @@ from c2t.errors import InputError
 from c2t.kv_cache import KVCache
 from c2t.models import target as runtime
 from c2t.models.attention import TREE_ATTENTION
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.models.target import Target, check_logits
 from c2t.policies import Eagle2, Plain
 from c2t.ragged import Ragged

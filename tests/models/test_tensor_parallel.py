@@ -13,7 +13,7 @@ from c2t.cli import shared
 from c2t.cli.app import app
 from c2t.decoding import Step, generate
 from c2t.errors import InputError
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.models.tensor_parallel import FirstProcessTrees, distributed_config
 from c2t.policies.spec import parse
 from c2t.sampling import Sampling
@@ -46,7 +46,7 @@ def seen(step: Step) -> list:
 
 CODE = """if True:
     import json, sys, torch
-    from c2t.models.pairs import load_pair
+    from c2t.models.loading import load_pair
     from c2t.models.tensor_parallel import rank_and_world
     from tests.models.test_tensor_parallel import rounds
     folder, out = sys.argv[1:]

@@ -7,8 +7,8 @@ import torch
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, PreTrainedConfig
 
 from c2t.kernels.llama_layer import kernels
-from c2t.models import pairs, usual_dtype
-from c2t.models.pairs import load_pair
+from c2t.models import target_loading, usual_dtype
+from c2t.models.loading import load_pair
 from tests.tiny_heads import saved
 from tests.toys import language_model
 
@@ -41,8 +41,8 @@ def test_a_quantised_model_is_loaded_as_it_is(tmp_path: Path, monkeypatch: pytes
     def refuse(model: torch.nn.Module) -> None:
         raise ValueError("`.float()` is not supported for quantized models")
 
-    monkeypatch.setattr(pairs, "usual_dtype", lambda *_: torch.float32)
-    monkeypatch.setattr(pairs.PackedLlama, "serves", lambda model: False)
+    monkeypatch.setattr(target_loading, "usual_dtype", lambda *_: torch.float32)
+    monkeypatch.setattr(target_loading.PackedLlama, "serves", lambda model: False)
     monkeypatch.setattr(LlamaForCausalLM, "float", refuse)
     assert load_pair("tiny").target.model.dtype == torch.float32
 
@@ -55,7 +55,7 @@ def test_a_model_that_the_kernels_run_is_in_bf16(monkeypatch: pytest.MonkeyPatch
 
 def test_a_model_that_the_kernels_do_not_run_is_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
-    monkeypatch.setattr(pairs.PackedLlama, "serves", lambda model: False)
+    monkeypatch.setattr(target_loading.PackedLlama, "serves", lambda model: False)
     assert load_pair("tiny").target.model.dtype == torch.float32
     assert load_pair("tiny", dtype=torch.bfloat16).target.model.dtype == torch.bfloat16
 
@@ -65,6 +65,6 @@ def test_a_draft_that_the_kernels_do_not_run_keeps_its_pair_in_float32(
     draft: str, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
-    monkeypatch.setattr(pairs.PackedLlama, "serves", lambda model: True)
+    monkeypatch.setattr(target_loading.PackedLlama, "serves", lambda model: True)
     place = saved(draft, tmp_path) if draft in ("eagle3", "mtp") else draft
     assert load_pair("tiny", draft=place).target.model.dtype == (torch.bfloat16 if stored else torch.float32)

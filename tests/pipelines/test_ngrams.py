@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from c2t.kernels.ngrams import Prior, Trust
+from c2t.models.loading import load_pair
 from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import load_pair
 from c2t.noisy_draft import NoisyDraft
 from c2t.replay.every_position import forks
 from c2t.replay.lockstep import read_continuations

@@ -10,7 +10,7 @@ import torch
 
 from c2t.batching import BatchDecoder
 from c2t.decoding import generate, pace_of
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies import Budget, Eagle2, Plain, pace
 from c2t.policies.pace import LONGEST, PATIENCE, SHORTEST, TRIAL, Pace, Ways
 from c2t.policies.round_costs import DOUBT, Promise, RowCosts, best_promise

@@ -15,9 +15,9 @@ from c2t.kernels.llama_layer import Kind, works
 from c2t.kernels.refined import RefinedMatrix
 from c2t.models.block import BlockDraft, BlockHead
 from c2t.models.draft import DraftSession
+from c2t.models.loading import Pair
 from c2t.models.ngrams import NgramDraft
 from c2t.models.own_tokens import OwnTokens
-from c2t.models.pairs import Pair
 from c2t.models.target import Target
 from c2t.policies import DDD, Budget, Chain, Eagle2, JointThreshold, Plain, Rehearsed, SpecInfer
 from c2t.protocols import Policy

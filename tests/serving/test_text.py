@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.serving.text import Text
 
 WORDS = "def add(a, b):\n    return a + b \u20ac\n\nThe sum of two numbers"

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from c2t.errors import InputError
+from c2t.models.loading import Pair, with_ngrams
 from c2t.models.ngrams import NgramDraft
-from c2t.models.pairs import Pair, with_ngrams
 from c2t.policies import MCSD, Chain, Eagle2, Plain, Rehearsed
 from c2t.prompts import Prompt
 from c2t.sampling import Sampling

@@ -9,7 +9,7 @@ import torch
 
 from c2t import kept_costs
 from c2t.errors import InputError
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.study.autotune_cache import Tuned, key, lookup, path_of, store
 from c2t.study.costs import Costs, Curve, Overhead
 

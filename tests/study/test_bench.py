@@ -7,7 +7,7 @@ import pytest
 
 from c2t.cli import reports
 from c2t.errors import InputError
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies import MCSD, Eagle2, MCSDPlus, Plain
 from c2t.prompts import Prompt
 from c2t.sampling import Sampling

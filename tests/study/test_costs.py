@@ -7,7 +7,7 @@ import torch
 
 from c2t.batch_costs import regular
 from c2t.models.draft import DraftSession
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.models.target import TargetSession
 from c2t.sampling import Sampling
 from c2t.study import costs

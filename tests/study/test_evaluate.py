@@ -2,7 +2,7 @@
 
 import pytest
 
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.policies import C2T, Budget, Eagle2, Plain
 from c2t.prompts import Prompt
 from c2t.sampling import Sampling

@@ -8,7 +8,7 @@ import pytest
 
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.prompts import Prompt, spread
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, total

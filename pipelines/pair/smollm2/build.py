@@ -20,8 +20,8 @@ from c2t.models.eagle import Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import load_head
 from c2t.models.gguf_target import install
+from c2t.models.head_drafts import PARTS
 from c2t.models.medusa import MedusaHead
-from c2t.models.pairs import DRAFTS
 from c2t.storage import paths
 from pipelines.pair.smollm2 import earlier, rounds
 from pipelines.pair.smollm2.block import new_block, train_block
@@ -174,7 +174,7 @@ def fit_stage(name: str, places: Places) -> None:
 
 def block_stage(places: Places) -> None:
     """Train a block drafter, and count the pairs that condition it without training."""
-    source, out = places.work / "texts", places.out / DRAFTS["block"][0]
+    source, out = places.work / "texts", places.out / PARTS["block"]
     target, tokens = read_target(rounds.training_texts(source))
     lm_head = target.lm_head.weight[tokens].to(places.device)
     head = train_block(new_block(target).to(places.device), lm_head, source, places.work / out.name)

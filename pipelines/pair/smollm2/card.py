@@ -10,8 +10,8 @@ from safetensors import safe_open
 
 from c2t.errors import InputError
 from c2t.models.conditioned import CANDIDATES
+from c2t.models.fingerprints import weights_fingerprint
 from c2t.models.gguf_target import home
-from c2t.models.pairs import weights_fingerprint
 from pipelines.pair.smollm2 import earlier, losses, texts
 from pipelines.pair.smollm2.earlier import Earlier
 from pipelines.pair.smollm2.fit import EPOCHS

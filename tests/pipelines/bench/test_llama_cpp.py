@@ -11,7 +11,7 @@ import pytest
 
 from c2t.errors import InputError
 from c2t.models import gguf_target
-from c2t.models.pairs import Pair, load_pair
+from c2t.models.loading import Pair, load_pair
 from c2t.sampling import Sampling
 from pipelines.bench import llama_cpp as module
 from pipelines.bench.contenders import Task

@@ -7,7 +7,7 @@ import pytest
 
 from c2t.decoder import SpeculativeDecoder
 from c2t.models.chat_templates import conversation
-from c2t.models.pairs import load_pair
+from c2t.models.loading import load_pair
 from c2t.policies import Eagle2
 from c2t.prompts import default_prompts, read_prompts
 from pipelines.bench.serve import Load, Planned, Seen, measure, miscounted, plan, texts_alone, wrong

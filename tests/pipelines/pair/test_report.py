@@ -6,7 +6,7 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from c2t.models.draft_lm import DraftLM
-from c2t.models.pairs import Pair
+from c2t.models.loading import Pair
 from c2t.models.target import Target
 from c2t.sampling import Sampling
 from c2t.study.evaluate import continuations
