@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig
 
 from c2t import C2T, Eagle2, InputError, Plain, SpeculativeDecoder
-from c2t.kernels.llama_layer import kernels
+from c2t.kernels.native import kernels
 from c2t.policies import DySpec, JointThreshold, MCSDPlus, Sequoia
 from c2t.statistics import Statistics
 from c2t.storage import paths

@@ -11,6 +11,7 @@ from transformers import LlamaConfig
 from c2t import decoding, noisy_draft
 from c2t.decoding import Step, TargetVerifier
 from c2t.kernels import noise as kernel
+from c2t.kernels.native import kernels
 from c2t.kernels.noise import Noise
 from c2t.mixed_sampler import MixedSampler
 from c2t.models.medusa import AtDepth, ByDepth
@@ -108,7 +109,7 @@ def following(prompt: list[int], texts: torch.Tensor) -> torch.Tensor:
     return verified.logits.values.softmax(1)
 
 
-@pytest.mark.skipif(kernel.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+@pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 @pytest.mark.parametrize("kind", ["all tokens", "few tokens", "by depth"])
 def test_distributions_in_float32_are_those_of_torch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place."""

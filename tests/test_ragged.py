@@ -26,7 +26,7 @@ MASKS = {
 @pytest.mark.parametrize("name", MASKS)
 def test_real_slots_are_found_row_after_row(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not compiled:
-        monkeypatch.setattr(layout, "compiled", lambda: None)
+        monkeypatch.setattr(layout, "kernels", lambda: None)
     real = torch.tensor(MASKS[name], dtype=torch.bool)
     rows = Ragged.of(real)
     row, slot = real.nonzero(as_tuple=True)

@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
-from c2t.kernels.llama_layer import Kind, bf16_products_pay, bytes_pay, fastest_in_bf16, kernels, works
+from c2t.kernels.llama_layer import Kind, bf16_products_pay, bytes_pay, fastest_in_bf16, works
+from c2t.kernels.native import kernels
 from c2t.models import gguf_target
 from c2t.models.draft_lm import is_language_model
 from c2t.models.eagle_checkpoint import download_size, fetch, shared_layer

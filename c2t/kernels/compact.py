@@ -2,17 +2,15 @@
 GPU, C on a CPU, torch where these are not to be had).
 """
 
-import ctypes
 from collections.abc import Sequence
-from functools import cache
 from typing import no_type_check
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.layer_buffers import LayerBuffers
+from c2t.kernels.native import kernels
 from c2t.kernels.pointer import pointers
 
 try:
@@ -39,7 +37,7 @@ def compact(
     first, alike = buffers[0], buffers.alike
     if triton is not None and first.is_cuda and alike and index.shape[1] <= LONGEST:
         triton_compact(buffers, index, count, source, target)
-    elif alike and first.device.type == "cpu" and compiled() is not None:
+    elif alike and first.device.type == "cpu" and kernels() is not None:
         compiled_compact(buffers, index, count, source, target)
     else:
         torch_compact(buffers, index, count, source, target)
@@ -58,16 +56,6 @@ def torch_compact(buffers: Sequence[Tensor], index: Tensor, count: Tensor, sourc
         flat[:, of_heads + there.to(buffer.device)] = flat[:, of_heads + here.to(buffer.device)]
 
 
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled function, None where it cannot be had."""
-    found = library(SOURCES / "compact.c")
-    if found is not None:
-        pointer, size = ctypes.c_void_p, ctypes.c_long
-        found.compact.argtypes = (pointer, *[size] * 6, pointer, size, pointer, pointer, pointer)
-    return found
-
-
 def compiled_compact(buffers: LayerBuffers, index: Tensor, count: Tensor, source: Tensor, target: Tensor) -> None:
     """Do `compact` in C, on a CPU."""
     heads, size, dim = buffers[0].shape[-3:]
@@ -75,7 +63,7 @@ def compiled_compact(buffers: LayerBuffers, index: Tensor, count: Tensor, source
     shape = len(buffers), len(count), heads, half, size, dim * buffers[0].element_size()
     given = [each.contiguous() for each in (index, count, source, target)]
     at, *ends = pointers(given, [torch.int64] * 4)
-    if compiled().compact(buffers.addresses, *shape, at, index.shape[1], *ends):
+    if kernels().compact(buffers.addresses, *shape, at, index.shape[1], *ends):
         raise MemoryError(f"no memory for a path of {index.shape[1]} slots")
 
 

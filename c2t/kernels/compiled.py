@@ -41,34 +41,31 @@ FAILED = ".failed"  # ending of the file that says why a library could not be ma
 # A shell sets the limit: between fork and exec nothing of Python may run, as torch has threads.
 LIMITED = ("/bin/sh", "-c", f'ulimit -S -t {SECONDS} 2>/dev/null; exec "$@"', "sh")
 
-_warned: list[str] = []  # what this process has said: one line, also where no source compiles
-
 
 class CompilerError(Exception):
-    """A compiler refuses a source, and would do so again."""
+    """A compiler refuses the sources, and would do so again."""
 
 
 @cache
-def library(source: Path) -> ctypes.CDLL | None:
-    """Return the library made from a C file, None if it cannot be made here."""
+def library(sources: Path) -> ctypes.CDLL | None:
+    """Return the library made from a folder of C files, None if it cannot be made here."""
     march, cc = os.environ.get(MARCH, "native"), compiler()
     if march == OFF or cc is None:
         return None
     command = [*cc, *FLAGS, f"-march={march}"]
     # A home folder may be shared by machines whose processors differ.
-    text = "".join(path.read_text() for path in (*sorted(source.parent.glob("*.h")), source))
+    text = "".join(path.read_text() for path in sorted(sources.glob("*.[ch]")))
     recipe = f"{command} {_version(cc)} {LIBRARIES} {text} {processor()}".encode()
     folder = libraries.folder()
-    place = folder and folder / f"{source.stem}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
+    place = folder and folder / f"c2t-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
     if place and (there := _load(place)):
         return there
     try:
         with libraries.locked(folder, PATIENCE) if folder else nullcontext():
-            return (place and _load(place)) or _make(
-                command, source, place
-            )  # another process may have made it meanwhile
+            # another process may have made it meanwhile
+            return (place and _load(place)) or _make(command, sources, place)
     except (OSError, subprocess.SubprocessError, CompilerError) as error:
-        _warn(f"{shlex.join(cc)} did not compile {source.name}, so torch does its work, slower: {one_line(error)}")
+        _warn(f"{shlex.join(cc)} did not compile c2t's kernels, so torch does their work, slower: {one_line(error)}")
         return None
 
 
@@ -103,7 +100,7 @@ def processor() -> str:
 
 
 def _version(cc: list[str]) -> list[str]:
-    """Return what changes when a compiler is replaced; to ask it would take longer than to load the libraries."""
+    """Return what changes when a compiler is replaced; to ask it would take longer than to load the library."""
     programs = [Path(found).resolve() for word in cc if (found := shutil.which(word))]
     return [f"{place} {place.stat().st_size} {place.stat().st_mtime_ns}" for place in programs]
 
@@ -117,13 +114,13 @@ def _load(place: Path) -> ctypes.CDLL | None:
         return None
 
 
-def _make(command: list[str], source: Path, place: Path | None) -> ctypes.CDLL:
+def _make(command: list[str], sources: Path, place: Path | None) -> ctypes.CDLL:
     """Compile a library and keep it, if there is a place for it, or why it could not be compiled."""
     failed = place and place.with_suffix(FAILED)
     if failed and failed.is_file():
         raise CompilerError(f"{read_file(failed).decode(errors='replace')} (delete {failed} to try again)")
     try:
-        content = _compile(command, source)
+        content = _compile(command, sources)
     except CompilerError as error:
         with suppress(OSError):
             if failed:
@@ -139,12 +136,12 @@ def _make(command: list[str], source: Path, place: Path | None) -> ctypes.CDLL:
     return libraries.load(content)
 
 
-def _compile(command: list[str], source: Path) -> bytes:
-    """Return the library made from a source. Raises CompilerError, and OSError or SubprocessError where it may succeed
-    another time."""
+def _compile(command: list[str], sources: Path) -> bytes:
+    """Return the library made from all sources by one command. Raises CompilerError, and OSError or SubprocessError
+    where it may succeed another time."""
     with tempfile.TemporaryDirectory() as folder:
         made, said = Path(folder) / "library.so", Path(folder) / "said"
-        whole = [*LIMITED, *command, str(source), *LIBRARIES, "-o", str(made)]
+        whole = [*LIMITED, *command, *map(str, sorted(sources.glob("*.c"))), *LIBRARIES, "-o", str(made)]
         with said.open("wb") as file:  # no pipe: whoever waits for its end waits for the compiler's own children, too
             code = subprocess.run(
                 whole, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=PATIENCE, check=False
@@ -161,6 +158,4 @@ def _compile(command: list[str], source: Path) -> bytes:
 
 
 def _warn(message: str) -> None:
-    if not _warned:
-        _warned.append(message)
-        warnings.warn(plain(message), stacklevel=4)
+    warnings.warn(plain(message), stacklevel=4)

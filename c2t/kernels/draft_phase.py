@@ -8,25 +8,23 @@ here, so the trees are the same, but for a candidate within an ulp of the thresh
 import ctypes
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels import llama_layer, network, ngrams, noise, own_tokens, paying, rows
-from c2t.kernels.compiled import SOURCES, library
+from c2t.kernels import ngrams, own_tokens, paying
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.layered import Layered
 from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, PackedReader
-from c2t.kernels.network import COLUMNS, NetworkInC
+from c2t.kernels.native import kernels, structs
+from c2t.kernels.network import COLUMNS
 from c2t.kernels.nodes import Blocks
 from c2t.kernels.noise import Noise
 from c2t.kernels.paying import Yields
 from c2t.kernels.pointer import pointer, pointers, weights
 
-_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _WHOLE, _REAL, _FLAG, _BYTE = torch.int64, torch.float32, torch.bool, torch.uint8
 MOST = 10_000  # candidates of a level
 UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead of a size
@@ -115,88 +113,6 @@ class GrownColumns(NamedTuple):
     slots: Int[Tensor, "L B F"]
 
 
-class _Functions(ctypes.Structure):
-    _fields_ = [
-        *((name, _POINTER) for name in ("read_both", "layers", "linear", "rms_norm", "own_tokens")),
-        *((name, _POINTER) for name in ("rank_rows", "raise_followers", "decide", "confidences", "add_noise")),
-    ]
-
-
-class _Spending(ctypes.Structure):
-    _fields_ = [
-        *(("yields", _POINTER), ("worth", _POINTER)),
-        *(("start", ctypes.c_double), ("most", _LONG)),
-    ]
-
-
-class _Plan(ctypes.Structure):
-    _fields_ = [
-        *((name, _LONG) for name in ("K", "width", "levels", "reranked", "most", "strict", "entropy")),
-        ("network", ctypes.POINTER(NetworkInC)),
-        ("inputs", _POINTER),
-        ("threshold", ctypes.c_float),
-    ]
-
-
-class _Head(ctypes.Structure):
-    _fields_ = [
-        *(("read", llama_layer.Reader), ("lm_head", llama_layer.Matrix), ("norm", _POINTER)),
-        *((name, _LONG) for name in ("base", "normed")),
-        ("layers", _POINTER),
-        ("count", _LONG),
-        ("table", _POINTER),
-        *((name, _LONG) for name in ("known", "halves")),
-        ("ids", _POINTER),
-        *((name, _LONG) for name in ("vocabulary", "hidden", "room", "lanes")),
-        ("all", _POINTER),
-        ("all_halves", _LONG),
-    ]
-
-
-class _Text(ctypes.Structure):
-    _fields_ = [
-        ("rows", _LONG),
-        *((name, _POINTER) for name in ("root", "lengths", "hidden", "keys")),
-        *((name, _LONG) for name in ("values", "head", "step", "places")),
-        *((name, _POINTER) for name in ("cosine", "sine")),
-        ("known", _LONG),
-        ("own", _POINTER),
-        ("more", _LONG),
-    ]
-
-
-class _Ngrams(ctypes.Structure):
-    _fields_ = [
-        ("text", _POINTER),
-        *((name, _LONG) for name in ("stride", "longest")),
-        ("lengths", _POINTER),
-        ("prior", ctypes.POINTER(ngrams.PriorInC)),
-    ]
-
-
-class _Noise(ctypes.Structure):
-    _fields_ = [(name, _POINTER) for name in Noise._fields]
-
-
-@cache
-def compiled() -> tuple[ctypes.CDLL, _Functions] | None:
-    """Return the compiled function and those that it calls, None where one of them cannot be had."""
-    found = library(SOURCES / "draft_phase.c")
-    parts = [llama_layer.kernels(), *(part.compiled() for part in (own_tokens, rows, ngrams, paying, network, noise))]
-    if found is None or None in parts:
-        return None
-    layers, naming, ranking, mixing, budgets, classifying, drawing = parts
-    of = ctypes.POINTER
-    of_all = (of(_Plan), of(_Head), of(_Text))
-    found.room_of.argtypes, found.room_of.restype = (*of_all, _INT), _LONG
-    found.draft_phase.argtypes = (of(_Functions), *of_all, of(_Ngrams), of(_Noise), of(_Spending))
-    found.draft_phase.argtypes += (*[_POINTER] * 8, _INT)
-    found.draft_phase.restype = _LONG
-    called = (layers.read_both, layers.llama_layers, layers.linear, layers.rms_norm, naming.add_own_tokens)
-    called += (ranking.rank_rows, mixing.raise_followers, budgets.decide, classifying.confidences, drawing.add_noise)
-    return found, _Functions(*(ctypes.cast(function, _POINTER) for function in called))
-
-
 def serves(head: Head, plan: Layered) -> bool:
     """Return True if a phase of this plan can run on this head: on a CPU with a compiler, with an LM head of whole
     panels, rows of all tokens and a classifier that C can read, the same number of children for every node, and no more
@@ -205,7 +121,7 @@ def serves(head: Head, plan: Layered) -> bool:
     named = head.all_rows is None or own_tokens.serves(head.all_rows)
     read = plan.network is None or plan.network.in_c is not None
     fits = plan.branching is None and plan.width * plan.K <= MOST
-    return compiled() is not None and whole and named and read and fits
+    return kernels() is not None and whole and named and read and fits
 
 
 class DraftPhase:
@@ -218,12 +134,12 @@ class DraftPhase:
         (reader, base, layers, table, norm, normed), lm_head, tokens, all_rows = head
         assert lm_head.struct.inputs == table.shape[1]
         self._plan, (at, halves) = _plan(plan), weights(table)
-        self._head = _Head(
+        self._head = structs.head(
             *(reader.struct, lm_head.struct, norm and pointer(norm.weight, _REAL), base, normed),
-            *(layers.address, len(layers)),
+            *(layers.structs, len(layers)),
             *(at, len(table), halves),
             *(None if tokens is None else pointer(tokens, _WHOLE), lm_head.outputs),
-            *(table.shape[1], layers.width, llama_layer.panel() // 2),
+            *(table.shape[1], layers.width, kernels().lanes()),
             *((None, 0) if all_rows is None else weights(all_rows)),
         )
 
@@ -246,14 +162,13 @@ class DraftPhase:
         assert buffers.alike or not self.entries
         keys = ctypes.addressof(buffers.addresses) if self.entries else None  # a fork's have gaps until it appends
         strides, count, threads = buffers[0].stride(), len(root), torch.get_num_threads()
-        of_text = _Text(
+        of_text = structs.text(
             *(count, *pointers((root, lengths, hidden), (_WHOLE, _WHOLE, _REAL)), keys),
             *(strides[0], strides[-3], step, places, pointer(cosine, _REAL), pointer(sine, _REAL), len(cosine)),
             *(pointer(own, _WHOLE), own.shape[1]),
         )
         self._head.table, self._head.halves = weights(self.head.layers.table)
-        function, called = compiled()
-        needed = function.room_of(self._plan, self._head, of_text, threads)
+        needed = kernels().room_of(self._plan, self._head, of_text, threads)
         if needed > len(self._room):
             self._room = self._room.new_empty(2 * needed)
         size, reranked = self._most(), self.plan.reranked
@@ -265,9 +180,9 @@ class DraftPhase:
         columns = self._room, whole, real, score, alive, capped, passes, slots
         made = pointers(columns, (_BYTE, _WHOLE, _REAL, _REAL, _FLAG, _WHOLE, _WHOLE, _WHOLE))
         noisy = [each.contiguous() for each in drawn or ()]  # kept until the call is over
-        noise = _Noise(*pointers(noisy, (_REAL, _WHOLE, _WHOLE))) if noisy else _Noise()
+        noise = structs.noise(*(pointers(noisy, (_REAL, _WHOLE, _WHOLE)) if noisy else ()))
         chances = _ngrams(raised), noise, self._spending(spending, count)
-        n = function.draft_phase(called, self._plan, self._head, of_text, *chances, *made, threads)
+        n = kernels().draft_phase(self._plan, self._head, of_text, *chances, *made, threads)
         if n == UNKNOWN:
             raise IndexError(
                 f"a token or a position beyond the {len(self.head.layers.table)} and {len(cosine)} known ones"
@@ -280,13 +195,13 @@ class DraftPhase:
         score, alive = (each[: count * n].view(count, n) for each in (score, alive))
         return GrownColumns(Blocks(whole, real, score, alive), capped, passes, slots[: int(passes.max())])
 
-    def _spending(self, spending: Spending | None, rows: int) -> _Spending:
+    def _spending(self, spending: Spending | None, rows: int) -> ctypes.Structure:
         if spending is None:
-            return _Spending()
+            return structs.spending()
         start, yields, most, worth = spending
         arrays, worth = yields(rows * self._most(), rows * self.plan.width), (ctypes.c_double * rows)(*worth)
         most = paying.UNBOUNDED if most is None else most
-        found = _Spending(ctypes.addressof(arrays.in_c), ctypes.addressof(worth), start, most)
+        found = structs.spending(ctypes.pointer(arrays.in_c), ctypes.addressof(worth), start, most)
         found.arrays = arrays, worth  # which it points into
         return found
 
@@ -296,22 +211,22 @@ class DraftPhase:
         return 1 + plan.levels * plan.width * (plan.K if plan.reranked else 1)
 
 
-def _plan(plan: Layered) -> _Plan:
+def _plan(plan: Layered) -> ctypes.Structure:
     entropy = -1 if plan.M is None else plan.M
     threshold, most, strict = plan.limits
     numbers = plan.K, plan.width, plan.levels, plan.reranked or 0, most, strict, entropy
     if plan.network is None:
-        return _Plan(*numbers, None, None, threshold)
+        return structs.plan(*numbers, None, None, threshold)
     read = [COLUMNS.index(feature.name) for feature in plan.network.features]
     inputs = (ctypes.c_int64 * len(read))(*read)
-    found = _Plan(*numbers, ctypes.pointer(plan.network.in_c), ctypes.addressof(inputs), threshold)
+    found = structs.plan(*numbers, ctypes.pointer(plan.network.in_c), ctypes.addressof(inputs), threshold)
     found.read = inputs  # which it points into
     return found
 
 
-def _ngrams(raised: Raised | None) -> _Ngrams:
+def _ngrams(raised: Raised | None) -> ctypes.Structure:
     if raised is None:
-        return _Ngrams()
+        return structs.ngrams()
     text, lengths, prior = raised
     at, given = pointer(text, _WHOLE, rows=True), pointer(lengths, _WHOLE)
-    return _Ngrams(at, text.stride(0), text.shape[1], given, ctypes.pointer(prior.in_c))
+    return structs.ngrams(at, text.stride(0), text.shape[1], given, ctypes.pointer(prior.in_c))

@@ -2,18 +2,15 @@
 them. In C for float32 on a CPU, in torch elsewhere: after a forward every operation of torch finds its code cold.
 """
 
-import ctypes
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import SOURCES, library
+from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer, pointers
 
-_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
 _WHOLE, _REAL, _FLAG = torch.int64, torch.float32, torch.bool
 
 
@@ -53,33 +50,6 @@ class Following(NamedTuple):
     real: int
 
 
-class _Nodes(ctypes.Structure):
-    _fields_ = [*((name, _POINTER) for name in Columns._fields), ("rows", _LONG), ("slots", _LONG)]
-
-
-class _Entries(ctypes.Structure):
-    _fields_ = [("slot", _POINTER), ("sight", _POINTER), ("count", _LONG), ("places", _LONG)]
-
-
-class _Level(ctypes.Structure):
-    _fields_ = [
-        *((name, _POINTER) for name in ("token", "position", "features", "asked")),
-        *((name, _LONG) for name in ("count", "width")),
-    ]
-
-
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled functions, None where they cannot be had."""
-    found = library(SOURCES / "entries.c")
-    if found is not None:
-        of, entries = ctypes.POINTER, ctypes.POINTER(_Entries)
-        found.descend.argtypes = (of(_Nodes), _POINTER, _POINTER, entries, _POINTER, entries, of(_Level))
-        found.follow.argtypes = (_POINTER, _POINTER, *[_LONG] * 3, _POINTER, _POINTER)
-        found.descend.restype = found.follow.restype = _LONG
-    return found
-
-
 def descend(
     known: Entries,
     hidden: Float[Tensor, "B E H"],
@@ -90,7 +60,7 @@ def descend(
     """Return the entries with a level's slots behind them (-1: none), whose parents are among the known ones, and the
     new ones. hidden: states of the known entries. lengths: tokens of the prefix that the draft has read. IndexError for
     a slot outside of the tree (elsewhere than in C, torch's own error)."""
-    if hidden.dtype != torch.float32 or hidden.device.type != "cpu" or compiled() is None:
+    if hidden.dtype != torch.float32 or hidden.device.type != "cpu" or kernels() is None:
         return _torch_descend(known, hidden, tree, slots, lengths)
     (rows, E, places), F, H = known.sight.shape, slots.shape[1], hidden.shape[2]
     own = [each.contiguous() for each in (*tree, slots, lengths, *known, hidden)]
@@ -98,13 +68,13 @@ def descend(
     found = Entries(slots.new_empty(rows, E + F), known.sight.new_empty(rows, E + F, places + F))
     new = slots.new_empty(2, rows, F), hidden.new_empty(rows, F, H), known.sight.new_empty(rows)
     (tokens, positions), features, asked = new
-    used = compiled().descend(
-        _Nodes(*pointers(columns, (_WHOLE, _WHOLE, _WHOLE, _FLAG)), *tree.token.shape),
+    used = kernels().descend(
+        structs.columns(*pointers(columns, (_WHOLE, _WHOLE, _WHOLE, _FLAG)), *tree.token.shape),
         *pointers((at, read), (_WHOLE, _WHOLE)),
-        _Entries(*pointers(before, (_WHOLE, _FLAG)), E, places),
+        structs.entries(*pointers(before, (_WHOLE, _FLAG)), E, places),
         pointer(states, _REAL),
-        _Entries(*pointers(found, (_WHOLE, _FLAG)), E + F, places + F),
-        _Level(*pointers((tokens, positions, features, asked), (_WHOLE, _WHOLE, _REAL, _FLAG)), F, H),
+        structs.entries(*pointers(found, (_WHOLE, _FLAG)), E + F, places + F),
+        structs.level(*pointers((tokens, positions, features, asked), (_WHOLE, _WHOLE, _REAL, _FLAG)), F, H),
     )
     if used < 0:
         raise IndexError(f"a slot outside of the tree's {tree.token.shape[1]}")
@@ -133,7 +103,7 @@ def follow(lengths: Int[Tensor, " B"], prefix: int, count: Int[Tensor, " B"], st
     """Return positions and sight of `steps` tokens of text behind each row's prefix, which owns lengths[r] of `prefix`
     places; count[r] of them are real. IndexError if a row owns more places than there are."""
     rows = len(count)
-    if count.device.type != "cpu" or compiled() is None:
+    if count.device.type != "cpu" or kernels() is None:
         return _torch_follow(lengths, prefix, count, steps)
     positions = count.new_empty(rows, steps)
     sight = count.new_empty(rows, steps, prefix + steps, dtype=torch.bool)
@@ -141,7 +111,7 @@ def follow(lengths: Int[Tensor, " B"], prefix: int, count: Int[Tensor, " B"], st
     given, out = (
         pointers(pair, (_WHOLE, kind)) for pair, kind in (((lengths, count), _WHOLE), ((positions, sight), _FLAG))
     )
-    real = compiled().follow(*given, rows, steps, prefix, *out)
+    real = kernels().follow(*given, rows, steps, prefix, *out)
     if real < 0:
         raise IndexError(f"a row whose prefix is longer than the {prefix} places of all")
     return Following(positions, sight, real)

@@ -9,15 +9,14 @@ torch is transformers' `LlamaDecoderLayer`.
 import ctypes
 from collections.abc import Iterable
 from enum import IntEnum
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 
-from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.layer_buffers import LayerBuffers
+from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer, pointers, weights
 
 # Inputs behind whose multiples a forward's cost steps up: so many meet a panel at once with AVX2 and with AVX-512, and
@@ -27,68 +26,6 @@ BLOCK = 64  # inputs that share a scale where they are rounded to bytes
 GROUP = 32  # weights of an output that share a scale where they are rounded to halves of bytes
 ZERO = 128  # a weight's byte that stands for 0
 AT_ONCE = 4096  # rows that are rounded together, since float32 takes four times the room
-_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
-
-
-class Matrix(ctypes.Structure):
-    """A packed matrix as functions in C read it."""
-
-    _fields_ = [
-        *((name, _POINTER) for name in ("panels", "bias", "scales")),
-        *((name, _LONG) for name in ("inputs", "outputs", "kind")),
-    ]
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = [
-        *((name, Matrix) for name in ("qkv", "out", "gate", "up", "down")),
-        *((name, _POINTER) for name in ("read_norm", "norm")),
-        *((name, _LONG) for name in ("heads", "kv_heads", "dim")),
-        ("epsilon", ctypes.c_float),
-    ]
-
-
-class Reader(ctypes.Structure):
-    """A matrix that reads a token and a state side by side, and their norms, as functions in C read it."""
-
-    _fields_ = [
-        ("into", Matrix),
-        *((name, _POINTER) for name in ("token_norm", "state_norm")),
-        ("epsilon", ctypes.c_float),
-    ]
-
-
-class _Cache(ctypes.Structure):
-    _fields_ = [("keys", _POINTER), ("values", _LONG), ("head", _LONG), ("place", _POINTER)]
-    _fields_ += [("behind", _LONG), ("halves", _LONG)]
-
-
-class _Rotations(ctypes.Structure):
-    _fields_ = [*((name, _POINTER) for name in ("cosine", "sine", "position")), ("known", _LONG)]
-
-
-class _Sight(ctypes.Structure):
-    _fields_ = [*((name, _POINTER) for name in ("first", "prefix", "mask")), ("slots", _LONG), ("longest", _LONG)]
-
-
-@cache
-def kernels() -> ctypes.CDLL | None:
-    """Return the compiled functions, None where they cannot be had."""
-    found = library(SOURCES / "llama_layer.c")
-    if found is not None:
-        layer, matrix, of = ctypes.POINTER(_Layer), ctypes.POINTER(Matrix), ctypes.POINTER
-        found.llama_layers.argtypes = (
-            *(layer, _LONG, _POINTER, _POINTER, of(_Rotations), _LONG, of(_Cache), of(_Sight)),
-            *(_POINTER, _POINTER, _INT),
-        )
-        found.linear.argtypes = (matrix, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _INT)
-        found.read_both.argtypes = (
-            *(of(Reader), _POINTER, _LONG, _INT, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT),
-        )
-        found.rms_norm.argtypes = (_POINTER, _POINTER, ctypes.c_float, _LONG, _LONG, _POINTER, _INT)
-        found.lanes.restype = found.best_kind.restype = _LONG
-        found.has_bytes.restype = found.pairs_pay.restype = _INT
-    return found
 
 
 def edges(most: int) -> set[int]:
@@ -192,7 +129,7 @@ class PackedMatrix:
             self._panels = in_panels(nn.functional.pad(rows, more), width, self.kind)
         self._bias = None if bias is None else nn.functional.pad(bias.detach().float(), (0, padded - self.outputs))
         beside = (None if each is None else pointer(each, torch.float32) for each in (self._bias, self._scales))
-        self.struct = Matrix(pointer(self._panels, self.kind.dtype), *beside, inputs, padded, self.kind)
+        self.struct = structs.matrix(pointer(self._panels, self.kind.dtype), *beside, inputs, padded, self.kind)
 
     def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
         """Return x W' + b in float32."""
@@ -248,7 +185,7 @@ class PackedReader:
     def __init__(self, matrix: PackedMatrix, norms: "tuple[PackedNorm, PackedNorm] | None" = None):
         self.matrix, self.norms = matrix, norms  # what the structure points to
         of_norms = [None, None] if norms is None else [pointer(norm.weight, torch.float32) for norm in norms]
-        self.struct = Reader(matrix.struct, *of_norms, 0.0 if norms is None else norms[0].epsilon)
+        self.struct = structs.reader(matrix.struct, *of_norms, 0.0 if norms is None else norms[0].epsilon)
 
     @classmethod
     def of(cls, linear: nn.Linear, rounded: bool = False) -> "PackedReader":
@@ -316,26 +253,21 @@ class PackedLayers:
     ):
         self.heads, self.kv_heads, self.dim, self.rounded, self.coarse = heads, kv_heads, dim, rounded, coarse
         self._kept: list[Any] = []  # what the structures point to
-        structs = [self._packed(layer) for layer in layers]
+        made = [self._packed(layer) for layer in layers]
         self.reads: PackedMatrix = self._kept[0]  # the first layer's projections to queries, keys and values
-        self._structs = (_Layer * len(structs))(*structs)
-        inner = structs[0].gate.outputs
-        self.width = structs[0].out.outputs + max((heads + 2 * kv_heads) * dim, inner) + heads * dim
+        self.structs = (structs.layer * len(made))(*made)
+        inner = made[0].gate.outputs
+        self.width = made[0].out.outputs + max((heads + 2 * kv_heads) * dim, inner) + heads * dim
 
     def __len__(self) -> int:
-        return len(self._structs)
+        return len(self.structs)
 
     @property
     def cached(self) -> torch.dtype:
         """Return the dtype of keys and values that goes with the layers' products."""
-        return torch.bfloat16 if self._structs[0].qkv.kind >= Kind.PAIRS else torch.float32
+        return torch.bfloat16 if self.structs[0].qkv.kind >= Kind.PAIRS else torch.float32
 
-    @property
-    def address(self) -> int:
-        """Return where functions in C find the layers."""
-        return ctypes.addressof(self._structs)
-
-    def _packed(self, layer: nn.Module) -> _Layer:
+    def _packed(self, layer: nn.Module) -> ctypes.Structure:
         attention, mlp = _parts(layer)
         reading = (attention.q_proj, attention.k_proj, attention.v_proj)
         biased = reading[0].bias is not None
@@ -347,7 +279,7 @@ class PackedLayers:
         read = None if isinstance(layer.input_layernorm, nn.Identity) else PackedNorm(layer.input_layernorm)
         norm = PackedNorm(layer.post_attention_layernorm)
         self._kept += [*matrices, read, norm]
-        return _Layer(
+        return structs.layer(
             *(matrix.struct for matrix in matrices),
             pointer(read.weight, torch.float32) if read else None,
             pointer(norm.weight, torch.float32),
@@ -382,21 +314,21 @@ class PackedLayers:
         assert len(buffers) == len(self)
         assert (read is None) == (self.reads.struct.inputs == x.shape[1]), "who reads more than states reads before"
         assert read is None or read.shape == (len(x), self.reads.struct.outputs)
-        taps = (_POINTER * (len(self) + 1))()
+        taps = (ctypes.c_void_p * (len(self) + 1))()
         for number in tapped:
             tapped[number] = tap = torch.empty_like(x[None])
             taps[number] = pointer(tap, real)
-        cache = _Cache(
+        cache = structs.cache(
             ctypes.addressof(buffers.addresses), strides[0], strides[-3], pointer(places, whole), behind, halves
         )
         told = [each.contiguous() for each in sight[:3]]
         slots = told[2].shape[1]
-        seen = _Sight(*pointers(told, (whole, whole, torch.bool)), slots, sight.longest)
+        seen = structs.sight(*pointers(told, (whole, whole, torch.bool)), slots, sight.longest)
         lanes = panel() // 2
         room = x.new_empty(len(x) * self.width + threads * lanes * (sight.longest + slots + lanes))
-        turned = _Rotations(*pointers((*turns, positions), (real, real, whole)), len(turns[0]))
+        turned = structs.rotations(*pointers((*turns, positions), (real, real, whole)), len(turns[0]))
         states, first = pointer(x, real), None if read is None else pointer(read, real)
-        stack = (self._structs, len(self), states, first, turned, len(x))
+        stack = (self.structs, len(self), states, first, turned, len(x))
         if kernels().llama_layers(*stack, cache, seen, pointer(room, real), ctypes.addressof(taps), threads):
             raise IndexError(f"a state at a position that is not among the {len(turns[0])} known ones")
 

@@ -6,31 +6,19 @@ Between two forwards the code of torch's operations is cold, and to classify a l
 
 import ctypes
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.features import Column
+from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer, pointers
 
-_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
 COLUMNS = ("log_joint", "entropy", "depth", "log_prob", "max_log_prob", "rank")  # that a kernel can read
 WHOLE = ("depth", "rank")  # of these, those of integers
-
-
-class NetworkInC(ctypes.Structure):
-    """`Network` in C."""
-
-    _fields_ = (
-        *((name, _POINTER) for name in ("whole", "exps")),
-        *((name, _LONG) for name in ("inputs", "units")),
-        *((name, _POINTER) for name in ("hidden_weight", "hidden_bias", "output_weight", "output_bias")),
-        ("conditional", _LONG),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,33 +39,23 @@ class Network:
         return self.hidden_weight, self.hidden_bias, self.output_weight, self.output_bias
 
     @cached_property
-    def in_c(self) -> NetworkInC | None:
+    def in_c(self) -> ctypes.Structure | None:
         """The same for functions in C, which reads the weights where they are; None where it cannot: elsewhere than on
         a CPU, in another type than float32, or without a compiler."""
         plain = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in self.weights)
-        if not plain or not all(each.is_contiguous() for each in self.weights) or compiled() is None:
+        if not plain or not all(each.is_contiguous() for each in self.weights) or kernels() is None:
             return None
         whole, exps = (
             bytes(flags) for flags in ([f.name in WHOLE for f in self.features], [f.exp for f in self.features])
         )
-        found = NetworkInC(
-            *(ctypes.cast(flags, _POINTER) for flags in (whole, exps)),
+        found = structs.network(
+            *(ctypes.cast(flags, ctypes.c_void_p) for flags in (whole, exps)),
             *(len(self.features), len(self.hidden_bias)),
             *(pointer(each, torch.float32) for each in self.weights),
             self.conditional,
         )
         found.flags = whole, exps  # which it points into
         return found
-
-
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled function, None where it cannot be had."""
-    found = library(SOURCES / "network.c")
-    if found is not None:
-        found.confidences.argtypes = (ctypes.POINTER(NetworkInC), ctypes.POINTER(_POINTER), _LONG, _POINTER)
-        found.confidences.restype = None
-    return found
 
 
 def serves(network: Network, nodes: Any) -> bool:
@@ -99,6 +77,6 @@ def confidence(network: Network, nodes: Any) -> Float[Tensor, "..."]:
     columns = [getattr(nodes, feature.name).contiguous() for feature in network.features]
     found = torch.empty(columns[0].shape, dtype=torch.float32, device="cpu")
     kinds = (torch.int64 if feature.name in WHOLE else torch.float32 for feature in network.features)
-    read = (_POINTER * len(columns))(*pointers(columns, kinds))
-    compiled().confidences(network.in_c, read, found.numel(), pointer(found, torch.float32))
+    read = (ctypes.c_void_p * len(columns))(*pointers(columns, kinds))
+    kernels().confidences(network.in_c, read, found.numel(), pointer(found, torch.float32))
     return found

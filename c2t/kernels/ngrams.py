@@ -2,14 +2,14 @@
 the same in C on a CPU (ngrams.c)."""
 
 import ctypes
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import SOURCES, changeable, library
+from c2t.kernels.compiled import changeable
+from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer
 
 BEFORE = -1  # in place of the tokens before the text
@@ -57,40 +57,15 @@ class Prior(NamedTuple):
         return self.shortest + len(self.weights) - 1
 
     @property
-    def in_c(self) -> "PriorInC":
+    def in_c(self) -> ctypes.Structure:
         """Return the same for functions in C."""
         weights = (ctypes.c_double * LONGEST)(*self.weights)
-        return PriorInC(weights, self.shortest, len(self.weights), *self.trust)
-
-
-class PriorInC(ctypes.Structure):
-    """`Prior` in C."""
-
-    _fields_ = (
-        ("weights", ctypes.c_double * LONGEST),
-        *((name, ctypes.c_long) for name in ("shortest", "kinds")),
-        *((name, ctypes.c_double) for name in Trust._fields),
-    )
-
-
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled function, None where it cannot be had."""
-    found = library(SOURCES / "ngrams.c")
-    if found is not None:
-        pointer, size = ctypes.c_void_p, ctypes.c_long
-        found.raise_followers.argtypes = (
-            *(pointer, size, size, pointer),
-            *(pointer, pointer, size, pointer, pointer, size),
-            *(pointer, size, pointer, pointer, size),
-            ctypes.POINTER(PriorInC),
-        )
-    return found
+        return structs.prior(weights, self.shortest, len(self.weights), *self.trust)
 
 
 def serves(logits: Float[Tensor, "*S v"]) -> bool:
     """Return True if `raise_followers` can change these logits: in float32 on a CPU with a compiler."""
-    return changeable(logits) and compiled() is not None
+    return changeable(logits) and kernels() is not None
 
 
 def raise_followers(
@@ -109,7 +84,7 @@ def raise_followers(
     kept = [part.contiguous() for part in (*paths[1:], row, slot)]
     text, (lengths, token, parent, rows, slots) = paths.text, (pointer(each, torch.int64) for each in kept)
     of_texts, more = (None, 0) if own is None else (pointer(own, torch.int64), own.shape[1])
-    failed = compiled().raise_followers(
+    failed = kernels().raise_followers(
         *(pointer(text, torch.int64, rows=True), text.stride(0), text.shape[1], lengths),
         *(token, parent, paths.token.shape[1], rows, slots, len(slot)),
         *(pointer(logits, torch.float32), logits.shape[-1] - more),

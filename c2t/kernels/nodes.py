@@ -5,17 +5,15 @@ and 0.8 ms (`python -m pipelines.bench breakdown`).
 """
 
 import ctypes
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import SOURCES, library
+from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer, pointers
 
-_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _WHOLE, _REAL, _FLAG = torch.int64, torch.float32, torch.bool
 
 
@@ -50,35 +48,13 @@ class Admitted(NamedTuple):
     going: bool
 
 
-class _Nodes(ctypes.Structure):
-    _fields_ = [*((name, _POINTER) for name in Blocks._fields), ("rows", _LONG), ("slots", _LONG)]
-
-
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled functions, None where they cannot be had."""
-    found = library(SOURCES / "nodes.c")
-    if found is not None:
-        nodes = ctypes.POINTER(_Nodes)
-        found.take.argtypes = (nodes, _POINTER, _INT, nodes)
-        found.join.argtypes, found.join.restype = (nodes, nodes, nodes), None
-        found.children.argtypes = (nodes, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _POINTER, nodes)
-        found.best.argtypes, found.best.restype = (*[_POINTER] * 3, *[_LONG] * 3, _POINTER), None
-        found.admit.argtypes = (
-            *[_POINTER] * 5, _LONG, _LONG, _POINTER, *[_LONG] * 3, _INT, _LONG, *[_POINTER] * 6
-        )  # fmt: skip
-        found.admit.restype = _LONG
-        found.ancestors.argtypes, found.ancestors.restype = (_POINTER, _LONG, _LONG, _POINTER), None
-    return found
-
-
 def take(nodes: Blocks, index: Int[Tensor, "B m"], renumber: bool = False) -> Blocks:
     """Return the nodes at these places. renumber: their parents are among them, and `parent` says where."""
     if not _served(nodes):
         taken = Blocks(*(block.gather(-1, index.expand(*block.shape[:-1], -1)) for block in nodes))
         return taken._replace(whole=_renumbered(taken.whole, index, nodes.alive)) if renumber else taken
     index, out = index.contiguous(), nodes.new(index.shape[1])
-    if compiled().take(_struct(nodes), pointer(index, _WHOLE), renumber, _struct(out)):
+    if kernels().take(_struct(nodes), pointer(index, _WHOLE), renumber, _struct(out)):
         raise IndexError(f"a place outside of the {nodes.alive.shape[1]} slots")
     return out
 
@@ -95,7 +71,7 @@ def join(first: Blocks, second: Blocks) -> Blocks:
     if not _served(first, second):
         return Blocks(*(torch.cat(pair, -1) for pair in zip(first, second, strict=True)))
     out = first.new(first.alive.shape[1] + second.alive.shape[1])
-    compiled().join(_struct(first), _struct(second), _struct(out))
+    kernels().join(_struct(first), _struct(second), _struct(out))
     return out
 
 
@@ -115,7 +91,7 @@ def children(
     given = [each.contiguous() for each in (slots, token, log_prob, entropy)]
     out = tree.new(F * K)
     at, *values = pointers(given, (_WHOLE, _WHOLE, _REAL, _REAL))
-    if compiled().children(_struct(tree), at, F, K, *values, _struct(out)):
+    if kernels().children(_struct(tree), at, F, K, *values, _struct(out)):
         raise IndexError(f"a slot outside of the tree's {tree.alive.shape[1]}")
     return out._replace(score=None)
 
@@ -141,9 +117,9 @@ def ancestors(parent: Int[Tensor, "B n"], depth: Int[Tensor, "B n"]) -> Bool[Ten
     """Return mask[b, i, j]: slot j is slot i, one of its ancestors, or the root."""
     rows, size = parent.shape
     reach = torch.zeros(rows, size, size, dtype=torch.bool, device=parent.device)
-    if parent.device.type == "cpu" and compiled() is not None:
+    if parent.device.type == "cpu" and kernels() is not None:
         parent = parent.contiguous()
-        compiled().ancestors(pointer(parent, _WHOLE), rows, size, pointer(reach, _FLAG))
+        kernels().ancestors(pointer(parent, _WHOLE), rows, size, pointer(reach, _FLAG))
         return reach
     parent = parent.clamp(min=0)  # the root stays where it is
     line = [torch.arange(size, device=parent.device).expand(rows, size)]
@@ -159,13 +135,13 @@ def best(
     by `second` if there is one, then by place."""
     given = [each for each in (score, second) if each is not None]
     on_cpu = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in given)
-    if not on_cpu or compiled() is None:
+    if not on_cpu or kernels() is None:
         return _torch_best(score, second, alive, count)
     (rows, n), count = score.shape, min(count, score.shape[1])
     score, alive, places = score.contiguous(), alive.contiguous(), alive.new_empty(rows, count, dtype=torch.int64)
     second = None if second is None else second.contiguous()
     others = None if second is None else pointer(second, _REAL), pointer(alive, _FLAG)
-    compiled().best(pointer(score, _REAL), *others, rows, n, count, pointer(places, _WHOLE))
+    kernels().best(pointer(score, _REAL), *others, rows, n, count, pointer(places, _WHOLE))
     return places
 
 
@@ -208,9 +184,9 @@ def admit(
     given = [each.contiguous() for each in (score, joint, joins, candidates.alive)]
     expand, grown = None if expand is None else expand.contiguous(), grown.contiguous()
     numbers, usable = grown.new_empty(2, rows, wide, dtype=torch.int64), grown.new_empty(rows, n)
-    fits, capped, going = grown.new_empty(rows, wide), numbers.new_empty(rows), _INT()
+    fits, capped, going = grown.new_empty(rows, wide), numbers.new_empty(rows), ctypes.c_int()
     places, frontier = numbers
-    used = compiled().admit(
+    used = kernels().admit(
         *pointers(given, (_REAL, _REAL, _FLAG, _FLAG)), None if expand is None else pointer(expand, _FLAG), rows, n,
         pointer(grown, _FLAG), slots, *limits, wide,
         *pointers((usable, places, fits, frontier, capped), (_FLAG, _WHOLE, _FLAG, _WHOLE, _WHOLE)),
@@ -248,8 +224,8 @@ def _torch_admit(
 def _served(*nodes: Blocks) -> bool:
     """Return True if there is a C function for these: on a CPU, in float32."""
     floats = {block.dtype for each in nodes for block in (each.real, each.score)}
-    return floats == {torch.float32} and nodes[0].alive.device.type == "cpu" and compiled() is not None
+    return floats == {torch.float32} and nodes[0].alive.device.type == "cpu" and kernels() is not None
 
 
-def _struct(nodes: Blocks) -> _Nodes:
-    return _Nodes(*pointers(nodes, (_WHOLE, _REAL, _REAL, _FLAG)), *nodes.alive.shape)
+def _struct(nodes: Blocks) -> ctypes.Structure:
+    return structs.nodes(*pointers(nodes, (_WHOLE, _REAL, _REAL, _FLAG)), *nodes.alive.shape)

@@ -1,15 +1,14 @@
 """The noise that the target's draws will have, added to a draft's logits: in C on a CPU (noise.c). The twin is in
 `c2t.noisy_draft`, which tells why."""
 
-import ctypes
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import SOURCES, changeable, library
+from c2t.kernels.compiled import changeable
+from c2t.kernels.native import kernels
 from c2t.kernels.pointer import pointer, pointers
 
 
@@ -22,20 +21,9 @@ class Noise(NamedTuple):
     root: Int[Tensor, " B"]
 
 
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled function, None where it cannot be had."""
-    found = library(SOURCES / "noise.c")
-    if found is not None:
-        pointer, size = ctypes.c_void_p, ctypes.c_long
-        found.add_noise.argtypes = (pointer, size, size, pointer, pointer, size, *[pointer] * 4, ctypes.c_int)
-        found.add_noise.restype = None
-    return found
-
-
 def serves(logits: Float[Tensor, "*S w"]) -> bool:
     """Return True if `add_noise` can change these logits: in float32 on a CPU with a compiler."""
-    return changeable(logits) and compiled() is not None
+    return changeable(logits) and kernels() is not None
 
 
 def add_noise(
@@ -53,7 +41,7 @@ def add_noise(
     whole, real = torch.int64, torch.float32
     of_texts, more = (None, 0) if own is None else (pointer(own, whole), own.shape[1])
     given = [each.contiguous() for each in (row, position, *noise[:2])]
-    compiled().add_noise(
+    kernels().add_noise(
         *(pointer(logits, real), len(row), logits.shape[-1] - more, None if ids is None else pointer(ids, whole)),
         *(of_texts, more, *pointers(given, (whole, whole, real, whole))),
         torch.get_num_threads(),

@@ -1,34 +1,19 @@
 """Logits of tokens that a draft's vocabulary lacks and its texts have (`c2t.models.own_tokens`): behind those of the
 vocabulary, in C on a CPU (own_tokens.c), else in torch."""
 
-import ctypes
-from functools import cache
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels import llama_layer
-from c2t.kernels.compiled import SOURCES, library
+from c2t.kernels.native import kernels
 from c2t.kernels.pointer import pointer, weights
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled function, None where it cannot be had."""
-    found = library(SOURCES / "own_tokens.c")
-    if found is not None:
-        pointer, size = ctypes.c_void_p, ctypes.c_long
-        found.add_own_tokens.argtypes = (*[pointer] * 2, *[size] * 2, pointer, size, pointer, size, pointer, size)
-        found.add_own_tokens.argtypes += (ctypes.c_int,)
-    return found
-
-
 def serves(lm_head: Float[Tensor, "V H"]) -> bool:
     """Return True if the function in C can read this LM head: on a CPU with a compiler, in float32 or bf16."""
-    whole = lm_head.shape[1] % (llama_layer.panel() // 2) == 0 if compiled() and llama_layer.kernels() else False
+    whole = kernels() is not None and lm_head.shape[1] % kernels().lanes() == 0
     return whole and lm_head.device.type == "cpu" and lm_head.dtype in _DTYPES and lm_head.is_contiguous()
 
 
@@ -53,7 +38,7 @@ def add_own_tokens(
     joined, states, text = logits.new_empty(len(logits), common + own), states.contiguous(), text.contiguous()
     real, whole = torch.float32, torch.int64
     joined[:, :common] = logits
-    compiled().add_own_tokens(
+    kernels().add_own_tokens(
         *(pointer(states, real), pointer(text, whole), *states.shape, *weights(lm_head)),
         *(pointer(ids, whole), own, pointer(joined, real), common, torch.get_num_threads()),
     )

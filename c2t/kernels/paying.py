@@ -8,7 +8,7 @@ small arrays took about a fifth of a millisecond for each.
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import SOURCES, library
+from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer, pointers
 
 UNBOUNDED = 2**31
@@ -39,13 +39,13 @@ class Yields:
     draft: Float[np.ndarray, " d"]
 
     @cached_property
-    def in_c(self) -> "YieldsInC":
+    def in_c(self) -> ctypes.Structure:
         """The same for the C function."""
         sure, accepted, parents, promised, verify, draft = (
             pointer(torch.from_numpy(each), torch.float64)
             for each in (self.sure, self.accepted, self.parents, self.promised, self.verify, self.draft)
         )
-        return YieldsInC(sure, accepted, len(self.sure), parents, promised, *self.promised.shape, verify, draft)
+        return structs.Yields(sure, accepted, len(self.sure), parents, promised, *self.promised.shape, verify, draft)
 
 
 class Guesses(NamedTuple):
@@ -79,7 +79,7 @@ def decide(guesses: Guesses, slots: Int[Tensor, "B F"], yields: Yields, spent: f
     all such children promise more tokens per second than without. spent: seconds of the round up to here. most: nodes
     to verify, None for any number.
     """
-    if guesses.alive.device.type == "cpu" and compiled() is not None:
+    if guesses.alive.device.type == "cpu" and kernels() is not None:
         return compiled_decide(guesses, slots, yields, spent, most)
     return numpy_decide(guesses, slots, yields, spent, most)
 
@@ -177,7 +177,7 @@ def compiled_decide(
     worth = (ctypes.c_double * rows)(*guesses.worth)
     expand, keep = torch.empty_like(wanted, dtype=torch.bool), torch.empty_like(alive)
     places, found = torch.empty_like(parent), (ctypes.c_int64 * 2)()
-    if compiled().decide(
+    if kernels().decide(
         *(yields.in_c, worth, rows, size),
         *(pointer(confidence, torch.float64 if wide else torch.float32), guesses.logarithm, wide),
         *(*pointers((alive, parent, wanted), (torch.bool, torch.int64, torch.int64)), wanted.shape[1]),
@@ -186,27 +186,3 @@ def compiled_decide(
     ):
         raise MemoryError(f"no memory to choose among {rows * size} nodes")
     return Decision(expand, found[0], keep, places, found[1])
-
-
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled function, None where it cannot be had."""
-    made = library(SOURCES / "paying.c")
-    if made is not None:
-        pointer, size, flag = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
-        made.decide.argtypes = (
-            *(ctypes.POINTER(YieldsInC), pointer, size, size),
-            *(pointer, flag, flag, pointer, pointer, pointer, size),
-            *(ctypes.c_double, size, pointer, pointer, pointer, pointer),
-        )
-    return made
-
-
-class YieldsInC(ctypes.Structure):
-    """`Yields` in C."""
-
-    _fields_ = (
-        *(("sure", ctypes.c_void_p), ("accepted", ctypes.c_void_p), ("calibrated", ctypes.c_long)),
-        *(("parents", ctypes.c_void_p), ("promised", ctypes.c_void_p), ("known", ctypes.c_long)),
-        *(("children", ctypes.c_long), ("verify", ctypes.c_void_p), ("draft", ctypes.c_void_p)),
-    )

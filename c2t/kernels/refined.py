@@ -4,35 +4,21 @@ Rounding to 4 bits seldom takes the most probable token out of the first few, bu
 find the few, which costs a third of bf16's reading, and these decide among themselves.
 """
 
-import ctypes
-from functools import cache
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from c2t.kernels import llama_layer, own_tokens
-from c2t.kernels.compiled import SOURCES, library
 from c2t.kernels.llama_layer import Kind, PackedMatrix
+from c2t.kernels.native import kernels
 from c2t.kernels.pointer import pointer, weights
 
 ANEW = 8  # of a row; with 4 the chains of a rehearsal are accepted 0.2 % less far, with 16 as far
 
 
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled function, None where it cannot be had."""
-    found = library(SOURCES / "refined.c")
-    if found is not None:
-        pointer, size = ctypes.c_void_p, ctypes.c_long
-        found.refine.argtypes = (pointer, *[size] * 4, pointer, size, pointer, size, pointer, ctypes.c_int)
-        found.refine.restype = None
-    return found
-
-
 def serves(weight: Float[Tensor, "V H"]) -> bool:
     """Return True if an LM head with these weights can be in 4 bits, and its rows be read as they are."""
-    return own_tokens.serves(weight) and llama_layer.rounds(weight.shape[1]) and compiled() is not None
+    return own_tokens.serves(weight) and llama_layer.rounds(weight.shape[1])
 
 
 class RefinedMatrix(PackedMatrix):
@@ -51,7 +37,7 @@ class RefinedMatrix(PackedMatrix):
         logits = super().__call__(x)
         count, hidden, real = min(ANEW, self.outputs), x.shape[-1], torch.float32
         given, bias = pointer(x, real), None if self._bias is None else pointer(self._bias, real)
-        compiled().refine(
+        kernels().refine(
             *(pointer(logits, real, rows=True), x.numel() // hidden, self.struct.outputs, self.outputs, count),
             *(given, hidden, *weights(self._weight), bias),
             torch.get_num_threads(),

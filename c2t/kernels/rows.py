@@ -7,15 +7,13 @@ by bisection on the bits of the floats. Equal logits contribute equally, so it d
 threshold are counted. On a CPU a function in C does the same (rows.c), and torch where that cannot be compiled.
 """
 
-import ctypes
-from functools import cache
 from typing import NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import SOURCES, library
+from c2t.kernels.native import kernels
 from c2t.kernels.pointer import pointer, pointers
 from c2t.kernels.torch_rows import torch_entropy, torch_log_norm, torch_top
 
@@ -54,20 +52,10 @@ def rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, log_norm: Float[T
     if triton is not None and logits.is_cuda and logits.dtype in MANTISSA:
         return triton_rank(logits, k, m)
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    if logits.dtype == torch.float32 and logits.device.type == "cpu" and not logits.requires_grad and compiled():
+    if logits.dtype == torch.float32 and logits.device.type == "cpu" and not logits.requires_grad and kernels():
         return compiled_rank(logits, k, m)
     log_norm = torch_log_norm(logits) if log_norm is None else log_norm
     return TopK(*torch_top(logits, log_norm, k), torch_entropy(logits, log_norm, m), log_norm)
-
-
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled function, None where it cannot be had."""
-    found = library(SOURCES / "rows.c")
-    if found is not None:
-        pointer, size = ctypes.c_void_p, ctypes.c_long
-        found.rank_rows.argtypes = (pointer, *[size] * 4, *[pointer] * 4, ctypes.c_int)
-    return found
 
 
 def compiled_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None) -> TopK:
@@ -82,7 +70,7 @@ def compiled_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None) -> TopK:
     most = -1 if m is None or m >= vocabulary else m
     real = torch.float32
     rows, out = found.log_norm.numel(), pointers(found, (torch.int64, real, real, real))
-    compiled().rank_rows(pointer(logits, real), rows, vocabulary, k, most, *out, torch.get_num_threads())
+    kernels().rank_rows(pointer(logits, real), rows, vocabulary, k, most, *out, torch.get_num_threads())
     return found
 
 

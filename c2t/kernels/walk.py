@@ -6,15 +6,13 @@ loop by itself; a walk of two steps has seventy of them. On a GPU each step of t
 twins are `c2t.verify.target_only` and `c2t.sampling.gumbel_max`.
 """
 
-import ctypes
-from functools import cache
 from typing import NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.compiled import SOURCES, library
+from c2t.kernels.native import kernels
 from c2t.kernels.noise import Noise
 from c2t.kernels.pointer import pointer, pointers
 
@@ -35,22 +33,10 @@ class Walk(NamedTuple):
     largest: Float[Tensor, " B"]
 
 
-@cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled functions, None where they cannot be had."""
-    found = library(SOURCES / "walk.c")
-    if found is not None:
-        pointer, size, threads = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
-        found.walk.argtypes = (pointer, size, size, *[pointer] * 4, size, size, *[pointer] * 7, threads)
-        found.draw.argtypes = (pointer, size, size, pointer, size, pointer, threads)
-        found.walk.restype, found.draw.restype = size, None
-    return found
-
-
 def serves(logits: Float[Tensor, "S V"]) -> bool:
     """Return True if there are C functions for these logits: in float32 on a CPU, each slot's without gaps."""
     plain = logits.is_cpu and logits.dtype == torch.float32 and logits.stride(1) == 1
-    return plain and compiled() is not None
+    return plain and kernels() is not None
 
 
 def on_device(logits: Float[Tensor, "S V"]) -> bool:
@@ -64,7 +50,7 @@ def draw(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " 
     token = torch.empty_like(key)
     given = pointer(logits, torch.float32, rows=True), logits.stride(0), logits.shape[1]
     keys, tokens = pointers((key, token), [torch.int64] * 2)
-    compiled().draw(*given, keys, len(key), tokens, torch.get_num_threads())
+    kernels().draw(*given, keys, len(key), tokens, torch.get_num_threads())
     return token
 
 
@@ -89,7 +75,7 @@ def walk(
     rule = pointers(streams, (real, whole, whole)) if streams else (None,) * 3
     out = pointers((path, length, bonus, largest), (whole, whole, whole, real))
     given = pointer(logits, real, rows=True), logits.stride(0), logits.shape[1]
-    longest = compiled().walk(*given, *trees, *rule, *out, torch.get_num_threads())
+    longest = kernels().walk(*given, *trees, *rule, *out, torch.get_num_threads())
     return Walk(path[:, :longest], length, bonus, largest)
 
 

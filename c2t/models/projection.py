@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from c2t.kernels import refined
-from c2t.kernels.llama_layer import Kind, PackedMatrix, kernels, rounds
+from c2t.kernels.llama_layer import Kind, PackedMatrix, rounds
+from c2t.kernels.native import kernels
 from c2t.kernels.refined import RefinedMatrix
 from c2t.models.stock import LINEAR, is_known
 from c2t.models.versions import Version, Versions

@@ -7,7 +7,7 @@ import pytest
 
 from c2t.harvest.harvest import harvest
 from c2t.harvest.settings import HarvestSettings
-from c2t.kernels.llama_layer import kernels
+from c2t.kernels.native import kernels
 from c2t.models.loading import load_pair
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.records.reader import read_columns

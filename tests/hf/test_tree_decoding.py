@@ -27,7 +27,8 @@ from transformers.generation.streamers import BaseStreamer
 
 from c2t import C2T, Eagle2, InputError, Plain
 from c2t.hf import TreeDecoding
-from c2t.kernels.llama_layer import Kind, kernels, works
+from c2t.kernels.llama_layer import Kind, works
+from c2t.kernels.native import kernels
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import save_head
 from c2t.models.target import Target

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from c2t.kernels.compact import LONGEST, compact, compiled, compiled_compact, torch_compact, triton_compact
+from c2t.kernels.compact import LONGEST, compact, compiled_compact, torch_compact, triton_compact
 from c2t.kernels.layer_buffers import LayerBuffers
+from c2t.kernels.native import kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INDEX = torch.tensor([[0, 2, 5], [3, 1, 1], [0, 1, 2]])  # any order, and twice the same
@@ -25,7 +26,7 @@ def on_device(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 IN_C = pytest.param(
-    compiled_compact, marks=pytest.mark.skipif(DEVICE == "cuda" or compiled() is None, reason="no C kernels here")
+    compiled_compact, marks=pytest.mark.skipif(DEVICE == "cuda" or kernels() is None, reason="no C kernels here")
 )
 
 

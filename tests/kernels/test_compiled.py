@@ -14,7 +14,6 @@ import pytest
 
 from c2t.kernels import compiled, libraries
 
-SOURCES = sorted(place.name for place in compiled.SOURCES.glob("*.c"))
 SOURCE = "long seven(void) { return 7; }\n"
 FOREIGN = '#include <stdio.h>\n__attribute__((constructor)) static void run(void) { fclose(fopen("%s", "w")); }\n'
 needs_compiler = pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler here")
@@ -25,21 +24,15 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv(compiled.MARCH, "native")
-    monkeypatch.setattr(compiled, "_warned", [])
-    place = tmp_path / "kernel.c"
+    place = tmp_path / "sources" / "kernel.c"
+    place.parent.mkdir()
     place.write_text(SOURCE)
     return place
 
 
-def libraries_in_new_process(source: Path, times: int) -> list[ctypes.CDLL | None]:
-    """Return what a process that has neither loaded nor said anything yet would have, so many times."""
-    compiled._warned.clear()
-    return [compiled.library.__wrapped__(source) for _ in range(times)]
-
-
 def library_in_new_process(source: Path) -> ctypes.CDLL | None:
-    (found,) = libraries_in_new_process(source, 1)
-    return found
+    """Return what a process that has loaded nothing yet would have."""
+    return compiled.library.__wrapped__(source.parent)
 
 
 def made(tmp_path: Path, folder: str = "cache/kernels") -> list[Path]:
@@ -67,6 +60,19 @@ def test_a_library_is_compiled_once(source: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(compiled, "FLAGS", (*compiled.FLAGS, "-DUNUSED"))
     assert library_in_new_process(source).seven() == 8
     assert len(made(tmp_path)) == 3
+    source.with_name("header.h").write_text("#define MORE 1\n")
+    assert library_in_new_process(source).seven() == 8
+    assert len(made(tmp_path)) == 4
+
+
+@needs_compiler
+def test_all_files_of_a_folder_are_one_library(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cc, calls = counting_compiler(tmp_path)
+    monkeypatch.setenv("CC", shlex.quote(str(cc)))
+    source.with_name("other.c").write_text("long seven(void);\nlong eight(void) { return seven() + 1; }\n")
+    found = library_in_new_process(source)
+    assert (found.seven(), found.eight()) == (7, 8)
+    assert (len(made(tmp_path)), calls()) == (1, 1)
 
 
 @needs_compiler
@@ -74,17 +80,16 @@ def test_who_comes_meanwhile_waits(source: Path, tmp_path: Path, monkeypatch: py
     cc, calls = counting_compiler(tmp_path, 'sleep 0.2; exec gcc "$@"')
     monkeypatch.setenv("CC", shlex.quote(str(cc)))
     with ThreadPoolExecutor(3) as threads:
-        found = list(threads.map(compiled.library.__wrapped__, [source] * 3))
+        found = list(threads.map(library_in_new_process, [source] * 3))
     assert [each.seven() for each in found] == [7, 7, 7]
     assert calls() == 1
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_kernel_compiles(name: str) -> None:
-    """A source that does not compile would leave its work to torch, and nobody would see it."""
-    place = compiled.SOURCES / name
-    subprocess.run([*compiled.compiler(), *compiled.FLAGS, "-fsyntax-only", str(place)], check=True)
+def test_every_kernel_compiles_and_is_declared_in_the_header() -> None:
+    """A source that does not compile would leave the work to torch, and nobody would see it."""
+    command = [*compiled.compiler(), *compiled.FLAGS, "-fsyntax-only", "-Werror=missing-prototypes"]
+    subprocess.run([*command, *compiled.SOURCES.glob("*.c")], check=True)
 
 
 def test_none_without_a_compiler(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,14 +125,14 @@ def test_a_compiler_that_is_not_there_is_named(named: str, source: Path, monkeyp
 def test_none_and_a_line_when_it_does_not_compile(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried once for a source and a compiler; a process says it once, however many do not compile."""
+    """It is tried once for sources and a compiler."""
     cc, calls = counting_compiler(tmp_path)
     monkeypatch.setenv("CC", shlex.quote(str(cc)))
     source.write_text("long seven(void) { return")
     for _ in range(3):
-        line = r"did not compile kernel\.c, so torch does its work, slower: .*kernel\.c.*error"
+        line = r"did not compile c2t's kernels, so torch does their work, slower: .*kernel\.c.*error"
         with pytest.warns(UserWarning, match=line) as said:
-            assert libraries_in_new_process(source, 2) == [None, None]
+            assert library_in_new_process(source) is None
         assert len(said) == 1
     assert "to try again" in str(said[0].message)
     assert made(tmp_path) == []
@@ -313,7 +318,7 @@ def test_where_nothing_can_be_kept_each_start_compiles(
         monkeypatch.setenv("C2T_CACHE", str(tmp_path / "file"))
     for _ in range(2):
         with pytest.warns(UserWarning, match="compiled kernels cannot be kept, so each start makes them anew") as said:
-            assert [each.seven() for each in libraries_in_new_process(source, 2)] == [7, 7]
+            assert library_in_new_process(source).seven() == 7
         assert len(said) == 1
 
 

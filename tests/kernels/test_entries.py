@@ -10,11 +10,12 @@ from torch import Tensor
 
 from c2t.kernels import entries
 from c2t.kernels.entries import Columns, Entries
+from c2t.kernels.native import kernels
 from c2t.tree import Tree
 from tests.rounding import assert_equal
 from tests.test_tree import trees
 
-pytestmark = pytest.mark.skipif(entries.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
 H = 5
 
@@ -56,7 +57,7 @@ def test_text_behind_prefixes(rows: list[tuple[int, int]], room: int, longer: bo
     prefix, steps = int(lengths.max()) + room, int(count.max()) + longer
     found = entries.follow(lengths, prefix, count, steps)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(entries, "compiled", lambda: None)
+        patch.setattr(entries, "kernels", lambda: None)
         expected = entries.follow(lengths, prefix, count, steps)
     agree(found, expected)
     assert found.real == sum(each for _, each in rows)

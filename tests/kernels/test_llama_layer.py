@@ -20,10 +20,10 @@ from c2t.kernels.llama_layer import (
     PackedNorm,
     PackedReader,
     Sight,
-    kernels,
     packable,
     to_bytes,
 )
+from c2t.kernels.native import kernels
 from c2t.models.rotations import Rotations
 from tests.rounding import assert_same_sums, assert_within, dot_bound, growth
 

@@ -11,10 +11,11 @@ from torch import nn
 
 from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier, features
 from c2t.kernels import network
+from c2t.kernels.native import kernels
 from c2t.tree import Nodes
 from tests.rounding import assert_equal, assert_within, confidence_bound
 
-pytestmark = pytest.mark.skipif(network.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
 NAMES = ("joint_prob", "entropy", "depth", "log_joint", "log_prob", "log_max_prob", "rank")
 

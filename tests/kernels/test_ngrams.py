@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from c2t.kernels.ngrams import Paths, Prior, Trust, compiled, mix, raise_followers, serves
+from c2t.kernels.native import kernels
+from c2t.kernels.ngrams import Paths, Prior, Trust, mix, raise_followers, serves
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.ragged import Ragged
 from c2t.tree import Tree
@@ -17,7 +18,7 @@ IDS = torch.tensor([*range(1, TOKENS), *range(40, 90)])  # of the draft's vocabu
 COUNTS = Prior(1, (8.0, 4.0, 2.0, 1.0, 0.5))
 TRUSTED = Prior(2, (8.0, 2.0, 0.5), Trust(0.5, 0.25, -0.5))
 LONG = Prior(1, (64.0, 8.0, 9.0, 6.0, 11.0, 4.0, 5.0, 2.0), Trust(0.9, 0.1, 1.3))
-pytestmark = pytest.mark.skipif(compiled() is None, reason="no C kernels here")
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no C kernels here")
 
 
 def tree_of(root: Tensor, levels: int = 3) -> Tree:

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2t.kernels import nodes
+from c2t.kernels.native import kernels
 from c2t.kernels.nodes import Blocks
 from c2t.tree import Tree
 from tests.rounding import assert_equal
 from tests.test_tree import trees
 
-pytestmark = pytest.mark.skipif(nodes.compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
 
 def both(function, *blocks: Blocks | torch.Tensor, **named) -> tuple[Blocks, Blocks]:
@@ -83,7 +84,7 @@ def test_places_outside_are_refused() -> None:
 @given(trees())
 def test_ancestors(tree: Tree) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nodes, "compiled", lambda: None)
+        patch.setattr(nodes, "kernels", lambda: None)
         expected = nodes.ancestors(tree.parent, tree.depth)
     assert nodes.ancestors(tree.parent, tree.depth).equal(expected)
 
@@ -122,7 +123,7 @@ def test_admit(rows: int, n: int, width: int, most: int, strict: bool, by_joint:
     grown &= grown.cumsum(1) <= most  # no tree is larger than it may be
     found = nodes.admit(blocks, score, joins, expand, grown, nodes.Limits(width, most, strict))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nodes, "compiled", lambda: None)
+        patch.setattr(nodes, "kernels", lambda: None)
         expected = nodes.admit(blocks, score, joins, expand, grown, nodes.Limits(width, most, strict))
     for name, mine, theirs in zip(found._fields, found, expected, strict=True):
         assert mine.equal(theirs) if isinstance(mine, torch.Tensor) else mine == theirs, name

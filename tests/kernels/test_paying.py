@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from c2t.kernels.paying import Decision, Guesses, Yields, compiled, compiled_decide, confidences, decide, numpy_decide
+from c2t.kernels.native import kernels
+from c2t.kernels.paying import Decision, Guesses, Yields, compiled_decide, confidences, decide, numpy_decide
 from tests.rounding import figure
 
-IN_C = pytest.param(compiled_decide, marks=pytest.mark.skipif(compiled() is None, reason="no C compiler here"))
+IN_C = pytest.param(compiled_decide, marks=pytest.mark.skipif(kernels() is None, reason="no C compiler here"))
 BOTH = pytest.mark.parametrize("way", [numpy_decide, IN_C])
 
 
@@ -42,7 +43,7 @@ def plain(found: Decision) -> list:
     return [each if isinstance(each, int) else each.tolist() for each in found]
 
 
-@pytest.mark.skipif(compiled() is None, reason="no C compiler here")
+@pytest.mark.skipif(kernels() is None, reason="no C compiler here")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("logarithm", [False, True])
 def test_in_c_as_in_numpy(dtype: torch.dtype, logarithm: bool) -> None:

@@ -7,7 +7,8 @@ import torch
 
 from c2t.errors import InputError
 from c2t.kernels import rows as rows_module
-from c2t.kernels.rows import MANTISSA, TopK, chunk_size, compiled, compiled_rank, rank, triton, triton_rank
+from c2t.kernels.native import kernels
+from c2t.kernels.rows import MANTISSA, TopK, chunk_size, compiled_rank, rank, triton, triton_rank
 from c2t.protocols import NextTokenDistributions
 from tests.rounding import assert_within, entropy_bound, growth, log_prob_bound
 
@@ -62,7 +63,7 @@ def test_twin_sorts_stably(dtype: torch.dtype, values: str) -> None:
         assert_within(found.entropy[row], entropy, entropy_bound(entropy, logits[row], works_in), "entropy")
 
 
-@pytest.mark.skipif(compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+@pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 class TestInC:
     @pytest.mark.parametrize(("k", "m"), [(5, 20), (3, None), (0, 0), (15, 1000), (1, 1), (20, 0), (0, 70)])
     @pytest.mark.parametrize("shape", [(3, 133), (2, 2, 1040), (1, 8192), (0, 40), (1, 24)])
@@ -94,7 +95,7 @@ class TestInC:
         logits = torch.randn(2, 50)
         wide, narrow = rank(logits.double(), 3, 10), rank(logits, 3, 10)
         assert wide.log_norm.dtype == torch.float64
-        monkeypatch.setattr(rows_module, "compiled", lambda: None)
+        monkeypatch.setattr(rows_module, "kernels", lambda: None)
         close(rank(logits, 3, 10), wide, logits, 50)
         assert narrow.token.equal(wide.token)
 

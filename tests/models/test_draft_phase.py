@@ -11,8 +11,8 @@ from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
 from c2t.decoding import Committed, TargetVerifier, draft_session, hearing
 from c2t.errors import InputError
 from c2t.kernels import llama_layer
-from c2t.kernels.draft_phase import compiled
 from c2t.kernels.llama_layer import Kind
+from c2t.kernels.native import kernels
 from c2t.models.draft import WrappedSession
 from c2t.models.eagle_draft import EagleDraft, EagleSession
 from c2t.models.loading import Pair, load_pair, with_ngrams
@@ -29,7 +29,7 @@ from tests.marks import slow_except
 from tests.rounding import assert_equal
 from tests.tiny_heads import saved
 
-pytestmark = pytest.mark.skipif(compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
 needs_bytes = pytest.mark.skipif(
     Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes"

@@ -9,7 +9,8 @@ from torch import Tensor
 from c2t import SpeculativeDecoder
 from c2t.batching import BatchDecoder
 from c2t.decoding import TargetVerifier, decode, draft_session
-from c2t.kernels.own_tokens import add_own_tokens, compiled
+from c2t.kernels.native import kernels
+from c2t.kernels.own_tokens import add_own_tokens
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.loading import Pair, load_pair, with_ngrams
 from c2t.models.medusa import MedusaDraft, MedusaHead
@@ -89,7 +90,7 @@ def test_their_logits_are_those_of_the_lm_head(dtype: torch.dtype, hidden: int) 
     assert (found[:, 7:].double() - exact)[there].abs().max() <= growth(hidden) * largest
 
 
-@pytest.mark.skipif(compiled() is None, reason="no C compiler here, or C2T_MARCH=off")
+@pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 def test_in_c_a_state_has_the_same_logits_among_any_others() -> None:
     lm_head, states = torch.randn(50, 64), torch.randn(6, 64)
     ids, text = torch.tensor([[3, 49], [7, -1]]), torch.tensor([0, 1, 0, 1, 1, 0])

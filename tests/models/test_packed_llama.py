@@ -10,7 +10,8 @@ from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config,
 
 from c2t.errors import InputError
 from c2t.kernels import llama_layer
-from c2t.kernels.llama_layer import Kind, PackedMatrix, kernels
+from c2t.kernels.llama_layer import Kind, PackedMatrix
+from c2t.kernels.native import kernels
 from c2t.models import packed_llama
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head, Eagle3Variant

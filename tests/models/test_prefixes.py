@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from c2t.batching import BatchDecoder
-from c2t.kernels.llama_layer import kernels
+from c2t.kernels.native import kernels
 from c2t.models.loading import load_pair
 from c2t.models.prefixes import Beginning, Prefixes
 from c2t.models.target import Target, TargetSession

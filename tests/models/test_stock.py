@@ -18,7 +18,7 @@ from transformers.models.llama import modeling_llama as llama
 
 from c2t.errors import InputError
 from c2t.hf import TreeDecoding
-from c2t.kernels.llama_layer import kernels
+from c2t.kernels.native import kernels
 from c2t.models import stock
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head

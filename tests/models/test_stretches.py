@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from c2t import ragged
 from c2t.decoding import pad
-from c2t.kernels.llama_layer import kernels
+from c2t.kernels.native import kernels
 from c2t.models.draft import DraftSession
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, PreTrainedConfig
 
-from c2t.kernels.llama_layer import kernels
+from c2t.kernels.native import kernels
 from c2t.models import target_loading, usual_dtype
 from c2t.models.loading import load_pair
 from tests.tiny_heads import saved

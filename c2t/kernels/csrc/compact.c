@@ -1,6 +1,7 @@
 /* Moves accepted paths to the ends of their rows; see compact.py. */
 
-#include <stdint.h>
+#include "c2t.h"
+
 #include <stdlib.h>
 #include <string.h>
 

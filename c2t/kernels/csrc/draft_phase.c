@@ -1,106 +1,16 @@
 /* The draft phase of a round in one call: a layered policy, which ranks by a classifier or by joint probability, on an
-   EAGLE head; see draft_phase.py. What computes is in other libraries (llama_layer.c, rows.c, ngrams.c, network.c),
-   whose functions are given. */
+   EAGLE head; see draft_phase.py. */
 
-#include "best.h"
-#include "llama_layer.h"
-#include "network.h"
-#include "ngrams.h"
-#include "paying.h"
+#include "c2t.h"
 
 #include <math.h>
 #include <string.h>
 
-typedef struct {
-    int (*read_both)(const reader *, const void *, long, int, const int64_t *, const float *, long, float *, float *,
-                     int);
-    int (*llama_layers)(const layer *, long, float *, float *, const rotations *, long, const cache *, const sight *,
-                        float *, float *const *, int);
-    void (*linear)(const matrix *, const float *, long, float *, float *, long, int);
-    void (*rms_norm)(const float *, const float *, float, long, long, float *, int);
-    void (*add_own_tokens)(const float *, const int64_t *, long, long, const void *, long, const int64_t *, long, float *,
-                           long, int);
-    void (*rank_rows)(const float *, long, long, long, long, int64_t *, float *, float *, float *, int);
-    int (*raise_followers)(const int64_t *, long, long, const int64_t *, const int64_t *, const int64_t *, long,
-                           const int64_t *, const int64_t *, long, float *, long, const int64_t *, const int64_t *,
-                           long, const prior *);
-    int (*decide)(const Yields *, const double *, long, long, const void *, int, int, const uint8_t *, const int64_t *,
-                  const int64_t *, long, double, long, uint8_t *, uint8_t *, int64_t *, int64_t *);
-    void (*confidences)(const network *, const void *const *, long, float *);
-    void (*add_noise)(float *, long, long, const int64_t *, const int64_t *, long, const int64_t *, const int64_t *,
-                      const float *, const int64_t *, int);
-} functions;
-
 enum { LOG_JOINT, ENTROPY, DEPTH, LOG_PROB, MAX_LOG_PROB, RANK, COLUMNS }; /* as network.py has them */
-
-/* See `Layered`. reranked: 0 if candidates join by threshold. entropy: m of rank_rows. network: NULL for the joint
-   probability; inputs: its columns. */
-typedef struct {
-    long K, width, levels, reranked, most, strict, entropy;
-    const network *network;
-    const int64_t *inputs;
-    float threshold;
-} plan;
 
 /* What the first layer adds to: token and state as fc joined them (EAGLE-1/2), or, with queries, keys and values read
    from both, the state (EAGLE-3), or the state normalised. */
 enum { JOINED, STATE, NORMED };
-
-/* table: embeddings of `known` tokens. ids: the tokens that are drafted from, NULL for all. room: floats that the layers
-   need for a state, and for each slot that it sees, `lanes` for each thread. all: LM head of all tokens, NULL where
-   texts have none of their own. base: what the first layer adds to. norm: of the layers' outputs, NULL if they have none,
-   with the reader's epsilon; normed: the outputs so normalised are the states, else only what the LM head reads. */
-typedef struct {
-    reader read;
-    matrix lm_head;
-    const float *norm;
-    long base, normed;
-    const layer *layers;
-    long count;
-    const void *table;
-    long known, halves;
-    const int64_t *ids;
-    long vocabulary, hidden, room, lanes;
-    const void *all;
-    long all_halves;
-} head;
-
-/* The rows' roots: tokens, states (rows, hidden), tokens before each. The cache has `places` of the text, and of row r its
-   first slot at r * step. own: ids of tokens that only these texts have, (rows, more), -1 for none. */
-typedef struct {
-    long rows;
-    const int64_t *root, *lengths;
-    const float *hidden;
-    void *const *keys;
-    long values, head, step, places;
-    const float *cosine, *sine;
-    long known;
-    const int64_t *own;
-    long more;
-} text;
-
-/* What raises the logits, see ngrams.c; prior: NULL for nothing. */
-typedef struct {
-    const int64_t *text;
-    long stride, longest;
-    const int64_t *lengths;
-    const prior *prior;
-} ngrams;
-
-/* The noise of the target's draws, see noise.py; temperature: NULL for none. */
-typedef struct {
-    const float *temperature;
-    const int64_t *stream, *root;
-} noise;
-
-/* What a budget goes by, see paying.py: seconds of a round with trees but for its forwards; what a token of each row is
-   worth; yields: NULL without a budget. */
-typedef struct {
-    const Yields *yields;
-    const double *worth;
-    double start;
-    long most;
-} spending;
 
 /* Columns (rows, slots) of the trees; count: nodes of each. column: of the cache, behind the text, for a node that was
    expanded. */
@@ -108,7 +18,7 @@ typedef struct {
     int64_t *token, *parent, *depth, *rank, *column, *count;
     float *log_prob, *log_joint, *entropy, *most, *score;
     long slots;
-} nodes;
+} trees;
 
 /* Nodes that are expanded together, row after row: of row r those from begin[r] to begin[r + 1]. */
 typedef struct {
@@ -119,7 +29,7 @@ typedef struct {
    and the columns that a classifier reads: of a row's candidates. stays: which nodes of all rows are left; asked, pays,
    left, places: for a budget's decisions. */
 typedef struct {
-    nodes tree;
+    trees tree;
     frontier now, next;
     float *states, *features, *x, *read, *inner, *logits, *log_prob, *entropy, *log_norm;
     float *joint, *score, *entropies, *mosts;
@@ -129,7 +39,7 @@ typedef struct {
     long entries, candidates;
 } rooms;
 
-static void *take(char **room, long size) {
+static void *reserve(char **room, long size) {
     char *taken = *room;
     *room = taken + (size + 63) / 64 * 64;
     return taken;
@@ -138,52 +48,52 @@ static void *take(char **room, long size) {
 static long most_of(long a, long b) { return a > b ? a : b; }
 
 /* Lay out the rooms from `room` on; return the byte behind them. */
-static char *lay_out(const plan *p, const head *h, const text *t, int threads, char *room, rooms *m) {
+static char *lay_out_rooms(const plan *p, const head *h, const text *t, int threads, char *room, rooms *m) {
     long width = most_of(p->width, 1), rows = t->rows, wide = rows * width;
     m->candidates = width * p->K, m->entries = 1 + width * (p->levels - 1);
     m->tree.slots = 1 + p->levels * (p->reranked ? m->candidates : width);
     long cells = rows * m->tree.slots, places = t->places + m->entries, whole = sizeof(int64_t), real = sizeof(float);
     int64_t **columns[] = {&m->tree.token, &m->tree.parent, &m->tree.depth, &m->tree.rank, &m->tree.column};
-    for (int c = 0; c < 5; c++) *columns[c] = take(&room, cells * whole);
+    for (int c = 0; c < 5; c++) *columns[c] = reserve(&room, cells * whole);
     float **numbers[] = {&m->tree.log_prob, &m->tree.log_joint, &m->tree.entropy, &m->tree.most, &m->tree.score};
-    for (int c = 0; c < 5; c++) *numbers[c] = take(&room, cells * real);
-    m->tree.count = take(&room, rows * whole);
+    for (int c = 0; c < 5; c++) *numbers[c] = reserve(&room, cells * real);
+    m->tree.count = reserve(&room, rows * whole);
     frontier *both[] = {&m->now, &m->next};
     for (int f = 0; f < 2; f++) {
-        both[f]->row = take(&room, wide * whole), both[f]->slot = take(&room, wide * whole);
-        both[f]->begin = take(&room, (rows + 1) * whole);
+        both[f]->row = reserve(&room, wide * whole), both[f]->slot = reserve(&room, wide * whole);
+        both[f]->begin = reserve(&room, (rows + 1) * whole);
     }
     int64_t **of_each[] = {&m->token, &m->position, &m->place, &m->first, &m->prefix};
-    for (int c = 0; c < 5; c++) *of_each[c] = take(&room, wide * whole);
-    m->states = take(&room, rows * m->entries * h->hidden * real);
-    m->features = take(&room, wide * h->hidden * real), m->x = take(&room, wide * h->hidden * real);
-    m->read = take(&room, h->base == JOINED ? 0 : wide * h->read.into.outputs * real);
+    for (int c = 0; c < 5; c++) *of_each[c] = reserve(&room, wide * whole);
+    m->states = reserve(&room, rows * m->entries * h->hidden * real);
+    m->features = reserve(&room, wide * h->hidden * real), m->x = reserve(&room, wide * h->hidden * real);
+    m->read = reserve(&room, h->base == JOINED ? 0 : wide * h->read.into.outputs * real);
     long inner = most_of(wide * most_of(h->room, 2 * h->hidden) + threads * h->lanes * (places + h->lanes), 1);
-    m->inner = take(&room, inner * real);
-    m->logits = take(&room, wide * (h->vocabulary + t->more) * real);
-    m->top = take(&room, wide * p->K * whole), m->log_prob = take(&room, wide * p->K * real);
-    m->entropy = take(&room, wide * real), m->log_norm = take(&room, wide * real);
+    m->inner = reserve(&room, inner * real);
+    m->logits = reserve(&room, wide * (h->vocabulary + t->more) * real);
+    m->top = reserve(&room, wide * p->K * whole), m->log_prob = reserve(&room, wide * p->K * real);
+    m->entropy = reserve(&room, wide * real), m->log_norm = reserve(&room, wide * real);
     float **of_candidates[] = {&m->joint, &m->score, &m->entropies, &m->mosts};
-    for (int c = 0; c < 4; c++) *of_candidates[c] = take(&room, m->candidates * real);
-    m->depths = take(&room, m->candidates * whole), m->ranks = take(&room, m->candidates * whole);
-    m->usable = take(&room, m->candidates);
-    m->chosen = take(&room, m->candidates * whole);
-    m->kept = take(&room, m->tree.slots * whole), m->put = take(&room, m->tree.slots * whole);
-    m->stays = take(&room, cells), m->left = take(&room, cells), m->places = take(&room, cells * whole);
-    m->asked = take(&room, wide * whole), m->pays = take(&room, wide);
-    m->mask = take(&room, wide * places);
+    for (int c = 0; c < 4; c++) *of_candidates[c] = reserve(&room, m->candidates * real);
+    m->depths = reserve(&room, m->candidates * whole), m->ranks = reserve(&room, m->candidates * whole);
+    m->usable = reserve(&room, m->candidates);
+    m->chosen = reserve(&room, m->candidates * whole);
+    m->kept = reserve(&room, m->tree.slots * whole), m->put = reserve(&room, m->tree.slots * whole);
+    m->stays = reserve(&room, cells), m->left = reserve(&room, cells), m->places = reserve(&room, cells * whole);
+    m->asked = reserve(&room, wide * whole), m->pays = reserve(&room, wide);
+    m->mask = reserve(&room, wide * places);
     return room;
 }
 
 /* Bytes of room that a phase needs. */
 long room_of(const plan *p, const head *h, const text *t, int threads) {
     rooms m;
-    return lay_out(p, h, t, threads, (char *)0, &m) - (char *)0;
+    return lay_out_rooms(p, h, t, threads, (char *)0, &m) - (char *)0;
 }
 
 /* Append candidate `which` of those below the frontier's nodes of row r. */
 static void append(const plan *p, const head *h, const text *of, const rooms *m, long r, long which) {
-    const nodes *t = &m->tree;
+    const trees *t = &m->tree;
     long from = m->now.begin[r] + which / p->K, rank = which % p->K, above = r * t->slots + m->now.slot[from];
     long at = r * t->slots + t->count[r]++;
     int64_t place = m->top[from * p->K + rank], beyond = place - h->vocabulary;
@@ -194,10 +104,10 @@ static void append(const plan *p, const head *h, const text *of, const rooms *m,
 }
 
 /* Score row r's n candidates: the classifier's confidence, else the log of the joint probability. */
-static void score_row(const functions *f, const plan *p, const rooms *m, long r, long n) {
+static void score_row(const plan *p, const rooms *m, long r, long n) {
     long begin = m->now.begin[r];
     const int64_t *above = m->now.slot + begin;
-    const nodes *t = &m->tree;
+    const trees *t = &m->tree;
     for (long i = 0; i < n; i++)
         m->joint[i] = t->log_joint[r * t->slots + above[i / p->K]] + m->log_prob[begin * p->K + i];
     if (!p->network) {
@@ -213,16 +123,15 @@ static void score_row(const functions *f, const plan *p, const rooms *m, long r,
     columns[LOG_JOINT] = m->joint, columns[ENTROPY] = m->entropies, columns[LOG_PROB] = m->log_prob + begin * p->K;
     columns[MAX_LOG_PROB] = m->mosts, columns[DEPTH] = m->depths, columns[RANK] = m->ranks;
     for (long i = 0; i < p->network->inputs; i++) inputs[i] = columns[p->inputs[i]];
-    f->confidences(p->network, inputs, n, m->score);
+    confidences(p->network, inputs, n, m->score);
     for (long i = 0; i < n && p->network->conditional; i++) m->score[i] *= t->score[r * t->slots + above[i / p->K]];
 }
 
 /* Let row r's candidates join, and its next frontier begin at number `from`; return where that ends. capped: what only
    limits keep out. */
-static long join_row(const functions *f, const plan *p, const head *h, const text *t, const rooms *m, long r,
-                     long from, int64_t *capped) {
+static long join_row(const plan *p, const head *h, const text *t, const rooms *m, long r, long from, int64_t *capped) {
     long n = (m->now.begin[r + 1] - m->now.begin[r]) * p->K, grown = m->tree.count[r], survivors = 0;
-    score_row(f, p, m, r, n);
+    score_row(p, m, r, n);
     for (long i = 0; i < n; i++) {
         float confidence = p->network ? m->score[i] : expf(m->joint[i]);
         m->usable[i] = p->reranked || (confidence >= p->threshold && m->joint[i] > -INFINITY);
@@ -231,7 +140,7 @@ static long join_row(const functions *f, const plan *p, const head *h, const tex
     long wanted = survivors < p->width ? survivors : p->width;
     long space = p->reranked ? wanted + 1 : p->most - grown, count = wanted < space ? wanted : space;
     *capped += p->reranked ? 0 : (p->strict ? survivors : wanted) - count;
-    the_best(m->score, p->network ? m->joint : 0, m->usable, 1, n, count, m->chosen);
+    best(m->score, p->network ? m->joint : 0, m->usable, 1, n, count, m->chosen);
     for (long i = 0; i < (p->reranked ? n : count); i++) append(p, h, t, m, r, p->reranked ? i : m->chosen[i]);
     for (long i = 0; i < count && count < space; i++, from++)
         m->next.row[from] = r, m->next.slot[from] = grown + (p->reranked ? m->chosen[i] : i);
@@ -239,34 +148,33 @@ static long join_row(const functions *f, const plan *p, const head *h, const tex
 }
 
 /* Logits after states of the frontier: of the vocabulary, then of the texts' own tokens. */
-static void read_logits(const functions *f, const head *h, const text *t, const rooms *m, const float *states,
-                        int threads) {
+static void read_logits(const head *h, const text *t, const rooms *m, const float *states, int threads) {
     long many = m->now.begin[t->rows];
     if (h->norm && !h->normed) {
-        f->rms_norm(states, h->norm, h->read.epsilon, many, h->hidden, m->features, threads);
+        rms_norm(states, h->norm, h->read.epsilon, many, h->hidden, m->features, threads);
         states = m->features;
     }
-    f->linear(&h->lm_head, states, many, m->inner, m->logits, h->vocabulary + t->more, threads);
+    linear(&h->lm_head, states, many, m->inner, m->logits, h->vocabulary + t->more, threads);
     if (t->more)
-        f->add_own_tokens(states, m->now.row, many, h->hidden, h->all, h->all_halves, t->own, t->more, m->logits,
-                          h->vocabulary, threads);
+        add_own_tokens(states, m->now.row, many, h->hidden, h->all, h->all_halves, t->own, t->more, m->logits,
+                       h->vocabulary, threads);
 }
 
 /* Add the noise of what the target draws behind the frontier's nodes. */
-static void add_noise(const functions *f, const head *h, const text *t, const rooms *m, const noise *n, int threads) {
+static void make_noisy(const head *h, const text *t, const rooms *m, const noise *n, int threads) {
     long many = m->now.begin[t->rows];
     for (long i = 0; i < many; i++) {
         long r = m->now.row[i];
         m->position[i] = n->root[r] + m->tree.depth[r * m->tree.slots + m->now.slot[i]] + 2;
     }
-    f->add_noise(m->logits, many, h->vocabulary, h->ids, t->own, t->more, m->now.row, m->position, n->temperature,
-                 n->stream, threads);
+    add_noise(m->logits, many, h->vocabulary, h->ids, t->own, t->more, m->now.row, m->position, n->temperature,
+              n->stream, threads);
 }
 
 /* Run the draft over the frontier, whose nodes take the cache's columns from `column` on, to its logits. Returns the column
    behind them, or -1. */
-static long expand(const functions *f, const head *h, const text *t, const rooms *m, long column, int threads) {
-    const nodes *tree = &m->tree;
+static long expand(const head *h, const text *t, const rooms *m, long column, int threads) {
+    const trees *tree = &m->tree;
     long many = m->now.begin[t->rows], size = h->hidden * sizeof(float), widest = 0;
     for (long r = 0; r < t->rows; r++) widest = most_of(widest, m->now.begin[r + 1] - m->now.begin[r]);
     long places = t->places + column + widest;
@@ -288,19 +196,19 @@ static long expand(const functions *f, const head *h, const text *t, const rooms
     float *taps[h->count + 1];
     memset(taps, 0, sizeof taps);
     float *read = h->base == JOINED ? 0 : m->read;
-    if (f->read_both(&h->read, h->table, h->known, h->halves, m->token, m->features, many, m->inner, read ? read : m->x,
-                     threads))
+    if (read_both(&h->read, h->table, h->known, h->halves, m->token, m->features, many, m->inner, read ? read : m->x,
+                  threads))
         return -1;
     if (h->base == STATE) memcpy(m->x, m->features, many * size);
     if (h->base == NORMED)
-        f->rms_norm(m->features, h->read.state_norm, h->read.epsilon, many, h->hidden, m->x, threads);
-    if (f->llama_layers(h->layers, h->count, m->x, read, &turns, many, &keys, &seen, m->inner, taps, threads)) return -1;
-    if (h->norm && h->normed) f->rms_norm(m->x, h->norm, h->read.epsilon, many, h->hidden, m->x, threads);
+        rms_norm(m->features, h->read.state_norm, h->read.epsilon, many, h->hidden, m->x, threads);
+    if (llama_layers(h->layers, h->count, m->x, read, &turns, many, &keys, &seen, m->inner, taps, threads)) return -1;
+    if (h->norm && h->normed) rms_norm(m->x, h->norm, h->read.epsilon, many, h->hidden, m->x, threads);
     for (long i = 0; i < many; i++) {
         long r = m->now.row[i], entry = 1 + column + i - m->now.begin[r];
         memcpy(m->states + (r * m->entries + entry) * h->hidden, m->x + i * h->hidden, size);
     }
-    read_logits(f, h, t, m, m->x, threads);
+    read_logits(h, t, m, m->x, threads);
     return column + widest;
 }
 
@@ -318,7 +226,7 @@ static void rerank(const plan *p, long rows, const rooms *m) {
     for (long r = 0; r < rows; r++) {
         long at = r * m->tree.slots, count = m->tree.count[r];
         if (!p->reranked || count <= p->reranked) continue;
-        the_best(m->tree.log_joint + at, 0, m->stays + at, 1, count, p->reranked, m->kept);
+        best(m->tree.log_joint + at, 0, m->stays + at, 1, count, p->reranked, m->kept);
         memset(m->stays + at, 0, count);
         for (long i = 0; i < p->reranked; i++) m->stays[at + m->kept[i]] = 1;
     }
@@ -326,7 +234,7 @@ static void rerank(const plan *p, long rows, const rooms *m) {
 
 /* Let a budget decide about the nodes that are left: which of the next frontier to expand, if it has any, and which to
    verify (`left`) if that is none. Returns how many to expand, or -1 without memory. */
-static long decide(const functions *f, const plan *p, const spending *s, long rows, const rooms *m, double spent) {
+static long let_decide(const plan *p, const spending *s, long rows, const rooms *m, double spent) {
     const float *confidence = p->network ? m->tree.score : m->tree.log_joint;
     long widest = 0;
     int64_t found[2];
@@ -336,8 +244,8 @@ static long decide(const functions *f, const plan *p, const spending *s, long ro
             long at = m->next.begin[r] + i;
             m->asked[r * widest + i] = at < m->next.begin[r + 1] ? m->next.slot[at] : -1;
         }
-    if (f->decide(s->yields, s->worth, rows, m->tree.slots, confidence, !p->network, 0, m->stays, m->tree.parent,
-                  m->asked, widest, spent, s->most, m->pays, m->left, m->places, found))
+    if (decide(s->yields, s->worth, rows, m->tree.slots, confidence, !p->network, 0, m->stays, m->tree.parent,
+               m->asked, widest, spent, s->most, m->pays, m->left, m->places, found))
         return -1;
     long many = 0;
     for (long r = 0, at = 0; r < rows; r++) {
@@ -352,7 +260,7 @@ static long decide(const functions *f, const plan *p, const spending *s, long ro
 /* Write what is left of row r's nodes into columns of n slots (see nodes.c); the rest of these is dead. */
 static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole, float *real, float *score,
                       uint8_t *alive) {
-    const nodes *from = &m->tree;
+    const trees *from = &m->tree;
     const int64_t *columns[] = {from->token, from->parent, from->depth, from->rank};
     const float *numbers[] = {from->log_prob, from->log_joint, from->entropy, from->most};
     long count = 0, begin = r * from->slots;
@@ -371,12 +279,12 @@ static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole,
 /* whole, real: (4, rows, n); score, alive: (rows, n), for the n that is returned. capped, passes: (rows). expanded: (levels,
    rows, width), the slots that each level drafted from as they were numbered then, -1 at first. room: of `room_of` bytes.
    Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a distribution that is NaN. */
-long draft_phase(const functions *f, const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn,
-                 const spending *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped,
-                 int64_t *passes, int64_t *expanded, int threads) {
+long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn, const spending *s,
+                 char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
+                 int64_t *expanded, int threads) {
     rooms m;
-    lay_out(p, h, t, threads, room, &m);
-    const nodes *tree = &m.tree;
+    lay_out_rooms(p, h, t, threads, room, &m);
+    const trees *tree = &m.tree;
     for (long r = 0; r < t->rows; r++) {
         long at = r * tree->slots;
         tree->count[r] = 1, capped[r] = passes[r] = 0;
@@ -386,17 +294,17 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
         memcpy(m.states + r * m.entries * h->hidden, t->hidden + r * h->hidden, h->hidden * sizeof(float));
     }
     m.now.begin[t->rows] = t->rows;
-    read_logits(f, h, t, &m, t->hidden, threads);
+    read_logits(h, t, &m, t->hidden, threads);
     double spent = s->start;
     long tokens = h->vocabulary + t->more, entropy = p->entropy < tokens ? p->entropy : -1;
     for (long level = 0, column = 0;; level++) {
         long many = m.now.begin[t->rows];
-        if (g->prior && f->raise_followers(g->text, g->stride, g->longest, g->lengths, tree->token, tree->parent,
-                                           tree->slots, m.now.row, m.now.slot, many, m.logits, h->vocabulary, h->ids,
-                                           t->own, t->more, g->prior))
+        if (g->prior && raise_followers(g->text, g->stride, g->longest, g->lengths, tree->token, tree->parent,
+                                        tree->slots, m.now.row, m.now.slot, many, m.logits, h->vocabulary, h->ids,
+                                        t->own, t->more, g->prior))
             return -2;
-        if (drawn->temperature) add_noise(f, h, t, &m, drawn, threads);
-        f->rank_rows(m.logits, many, tokens, p->K, entropy, m.top, m.log_prob, m.entropy, m.log_norm, threads);
+        if (drawn->temperature) make_noisy(h, t, &m, drawn, threads);
+        rank_rows(m.logits, many, tokens, p->K, entropy, m.top, m.log_prob, m.entropy, m.log_norm, threads);
         for (long i = 0; i < many; i++)
             if (m.log_norm[i] != m.log_norm[i]) return -3;
         long next = 0;
@@ -405,7 +313,7 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
             passes[r] += wide > 0;
             memcpy(expanded + (level * t->rows + r) * p->width, m.now.slot + begin, wide * sizeof *expanded);
             m.next.begin[r] = next;
-            next = join_row(f, p, h, t, &m, r, next, capped + r);
+            next = join_row(p, h, t, &m, r, next, capped + r);
         }
         m.next.begin[t->rows] = next;
         if (level == p->levels - 1) next = 0;
@@ -413,12 +321,12 @@ long draft_phase(const functions *f, const plan *p, const head *h, const text *t
         next ? keep_all(t->rows, &m) : rerank(p, t->rows, &m);
         if (s->yields) {
             spent += s->yields->draft[many];
-            if ((next = decide(f, p, s, t->rows, &m, spent)) < 0) return -2;
+            if ((next = let_decide(p, s, t->rows, &m, spent)) < 0) return -2;
         }
         if (!next) break;
         frontier last = m.now;
         m.now = m.next, m.next = last;
-        if ((column = expand(f, h, t, &m, column, threads)) < 0) return -1;
+        if ((column = expand(h, t, &m, column, threads)) < 0) return -1;
     }
     if (!s->yields) m.left = m.stays;
     long n = 0;

@@ -1,34 +1,13 @@
 /* Entries of a draft's round: the slots of its trees that were expanded, and what each of them sees; see entries.py. */
 
-#include <stdint.h>
+#include "c2t.h"
+
 #include <string.h>
-
-/* (rows, slots) each. */
-typedef struct {
-    const int64_t *token, *parent, *depth;
-    const uint8_t *alive;
-    long rows, slots;
-} nodes;
-
-/* slot: (rows, count), -1 for none; sight: (rows, count, places). */
-typedef struct {
-    int64_t *slot;
-    uint8_t *sight;
-    long count, places;
-} entries;
-
-/* Of the new entries: (rows, count), and their parents' states, (rows, count, width). asked: (rows). */
-typedef struct {
-    int64_t *token, *position;
-    float *features;
-    uint8_t *asked;
-    long count, width;
-} level;
 
 /* Append a level's slots (rows, new->count) to the known entries, whose states are `hidden`. Returns how many of the
    slots are not -1, or -1 if one is outside of the tree. */
-long descend(const nodes *tree, const int64_t *slots, const int64_t *lengths, const entries *known, const float *hidden,
-             const entries *all, const level *new) {
+long descend(const columns *tree, const int64_t *slots, const int64_t *lengths, const entries *known,
+             const float *hidden, const entries *all, const level *new) {
     long used = 0, F = new->count, E = known->count, width = new->width;
     for (long i = 0; i < tree->rows * F; i++)
         if (slots[i] >= tree->slots) return -1;

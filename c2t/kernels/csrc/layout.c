@@ -1,12 +1,6 @@
 /* Layout of a batch's real slots: where they stand, and which of theirs are a slot's values; see layout.py. */
 
-#include <stdint.h>
-
-/* (S) each, and place: (rows, n). size, span: (rows). */
-typedef struct {
-    int64_t *number, *row, *slot, *place;
-    long *size, *span;
-} layout;
+#include "c2t.h"
 
 /* Find the real ones of (rows, n) slots. Returns S, how many there are. */
 long lay_out(const uint8_t *real, long rows, long n, const layout *found) {

@@ -17,7 +17,7 @@
 
    Compiled for the machine that it runs on, by compiled.py. */
 
-#include "llama_layer.h"
+#include "c2t.h"
 #include "meeting.h"
 #include "tiles.h"
 #include "vectors.h"
@@ -618,7 +618,7 @@ int llama_layers(const layer *layers, long count, float *x, float *read, const r
     meeting here = {0};
 #pragma omp parallel num_threads(threads)
     {
-        join(&here);
+        enter(&here);
         float *mine = rooms + omp_get_thread_num() * (s->longest + s->slots + W) * W;
         for (const layer *l = layers; l < layers + count; l++) {
             void *keys = c->keys[l - layers];
@@ -651,7 +651,7 @@ void linear(const matrix *m, const float *x, long rows, float *room, float *y, l
     meeting here = {0};
 #pragma omp parallel num_threads(threads)
     {
-        join(&here);
+        enter(&here);
         copy(x, rows, m->inputs, room, m->kind);
         project(m, room, rows, y, stride);
         release_tiles();
@@ -670,7 +670,7 @@ int read_both(const reader *how, const void *table, long known, int halves, cons
     meeting here = {0};
 #pragma omp parallel num_threads(threads)
     {
-        join(&here);
+        enter(&here);
 #pragma omp for schedule(static) nowait
         for (long r = 0; r < rows; r++) {
             const float *state = states + r * width;
@@ -705,7 +705,7 @@ void rms_norm(const float *x, const float *weight, float epsilon, long rows, lon
     meeting here = {0};
 #pragma omp parallel num_threads(threads)
     {
-        join(&here);
+        enter(&here);
         normalise(x, weight, epsilon, rows, width, y, FLOATS);
     }
 }

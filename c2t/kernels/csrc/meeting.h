@@ -18,7 +18,7 @@ typedef struct {
 static _Thread_local meeting *ours;
 
 /* Every thread of a region calls this first, with the same meeting, all zeros. */
-static void join(meeting *here) { ours = here; }
+static void enter(meeting *here) { ours = here; }
 
 static inline void pause_briefly(void) {
 #if defined(__x86_64__)

@@ -1,6 +1,6 @@
 /* The confidence of a classifier with one hidden layer in each of some nodes; see network.py. */
 
-#include "network.h"
+#include "c2t.h"
 #include "vectors.h"
 
 #include <math.h>

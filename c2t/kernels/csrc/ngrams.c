@@ -1,9 +1,9 @@
 /* A draft's logits raised by what followed the same tokens earlier in the text; see ngrams.py. */
 
-#include <stdlib.h>
-
-#include "ngrams.h"
+#include "c2t.h"
 #include "vectors.h"
+
+#include <stdlib.h>
 
 /* A token that followed, how often it did behind a context of each length, its place among the numbers, and where the
    last of these contexts ended. */

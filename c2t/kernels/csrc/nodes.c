@@ -1,6 +1,6 @@
 /* Columns of tree nodes, all at once; see nodes.py. */
 
-#include "best.h"
+#include "c2t.h"
 
 #include <string.h>
 
@@ -8,14 +8,6 @@
 #define REAL 4  /* log_prob, log_joint, entropy, max_log_prob */
 enum { TOKEN, PARENT, DEPTH, RANK };
 enum { LOG_PROB, LOG_JOINT, ENTROPY, MAX_LOG_PROB };
-
-/* whole: (WHOLE, rows, slots); real: (REAL, rows, slots); score, alive: (rows, slots). */
-typedef struct {
-    int64_t *whole;
-    float *real, *score;
-    uint8_t *alive;
-    long rows, slots;
-} nodes;
 
 /* Nodes at places `index`, as many as out->slots in a row, without their parents renumbered unless `renumber`: then a
    parent becomes the place where it is put. Returns 1 if an index points outside. */
@@ -93,8 +85,22 @@ void ancestors(const int64_t *parent, long rows, long slots, uint8_t *reach) {
         }
 }
 
+/* Places of the `count` best nodes of each row: by score, where dead ones have -inf, then by `second` unless it is NULL,
+   then by place. */
 void best(const float *score, const float *second, const uint8_t *alive, long rows, long n, long count, int64_t *place) {
-    the_best(score, second, alive, rows, n, count, place);
+    for (long r = 0; r < rows; r++, score += n, second += second ? n : 0, alive += n, place += count)
+        for (long i = 0, kept = 0; i < n; i++) {
+            float own = alive[i] ? score[i] : -__builtin_inff();
+            long at = kept;
+            for (; at > 0; at--) {
+                long other = place[at - 1];
+                float its = alive[other] ? score[other] : -__builtin_inff();
+                if (!(own > its || (own == its && second && second[i] > second[other]))) break;
+                if (at < count) place[at] = other;
+            }
+            if (at < count) place[at] = i;
+            if (kept < count) kept++;
+        }
 }
 
 /* Which candidates of a level join the trees, whose nodes are `grown` (rows, slots), at most `most` with these.
@@ -121,7 +127,7 @@ long admit(const float *score, const float *joint, const uint8_t *joins, const u
     *going = 0;
     for (long r = 0; r < rows; r++) {
         int64_t *at = place + r * wide;
-        the_best(score + r * n, score == joint ? 0 : joint + r * n, usable + r * n, 1, n, used, at);
+        best(score + r * n, score == joint ? 0 : joint + r * n, usable + r * n, 1, n, used, at);
         for (long i = 0; i < used; i++) {
             int fit = i < count[r], goes = fit && count[r] < room[r] && (!expand || expand[r * n + at[i]]);
             fits[r * wide + i] = fit;

@@ -1,5 +1,6 @@
 /* Logits of a draft with the noise of the target's draws; see noise.py. */
 
+#include "c2t.h"
 #include "random.h"
 #include "vectors.h"
 

@@ -1,5 +1,6 @@
 /* Logits of the tokens that only some texts have; see own_tokens.py. */
 
+#include "c2t.h"
 #include "lm_head.h"
 
 /* Write logits of a text's own tokens behind the `vocabulary` ones of each row: of states (rows, hidden) of texts `text`, whose `own` tokens are

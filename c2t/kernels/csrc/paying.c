@@ -1,6 +1,6 @@
 /* One decision of a budget: which nodes to expand, and which to verify if none is; see paying.py. */
 
-#include "paying.h"
+#include "c2t.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static int falling(const void *one, const void *other) {
 }
 
 /* How many of the nodes, in this order, to verify for most tokens per second. */
-static Best best(const Yields *yields, long rows, double spent, const double *likely, long count) {
+static Best best_count(const Yields *yields, long rows, double spent, const double *likely, long count) {
     Best found = {0, rows / (spent + yields->verify[rows])};
     double accepted = 0;
     for (long i = 0; i < count; i++) {
@@ -98,7 +98,7 @@ int decide(const Yields *yields, const double *worth, long rows, long size, cons
         }
     qsort(nodes, drafted, sizeof *nodes, by_value);
     for (long i = 0; i < drafted; i++) likely[i] = nodes[i].value;
-    Best without = best(yields, rows, spent, likely, least(drafted, most));
+    Best without = best_count(yields, rows, spent, likely, least(drafted, most));
 
     long end = drafted, paying = 0;
     memcpy(promised, likely, drafted * sizeof *promised);
@@ -112,7 +112,7 @@ int decide(const Yields *yields, const double *worth, long rows, long size, cons
         paying++;
     }
     qsort(promised, end, sizeof *promised, falling);
-    Best with = best(yields, rows, spent + yields->draft[paying], promised, least(end, most));
+    Best with = best_count(yields, rows, spent + yields->draft[paying], promised, least(end, most));
     double last = with.count ? promised[with.count - 1] : INFINITY; /* a node pays if its best child would be verified */
     long all = paying;
     for (long i = 0; i < asked; i++)
@@ -123,7 +123,7 @@ int decide(const Yields *yields, const double *worth, long rows, long size, cons
         for (long i = 0; i < asked; i++)
             if (expand[i]) memcpy(promised + end, children + i * K, K * sizeof *promised), end += K;
         qsort(promised, end, sizeof *promised, falling);
-        with = best(yields, rows, spent + yields->draft[paying], promised, least(end, most));
+        with = best_count(yields, rows, spent + yields->draft[paying], promised, least(end, most));
     }
     if (with.rate <= without.rate) memset(expand, 0, asked), paying = 0;
 

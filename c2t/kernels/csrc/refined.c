@@ -1,5 +1,6 @@
 /* Logits of an LM head in 4 bits, of which the largest are computed anew; see refined.py. */
 
+#include "c2t.h"
 #include "largest.h"
 #include "lm_head.h"
 

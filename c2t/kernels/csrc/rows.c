@@ -1,5 +1,6 @@
 /* Log-sum-exp, the most probable tokens and the entropy of next-token logits; see rows.py. */
 
+#include "c2t.h"
 #include "largest.h"
 #include "vectors.h"
 

@@ -1,9 +1,10 @@
 /* The target's own tokens, and the walk along trees that takes them; see walk.py. */
 
-#include <math.h>
-
+#include "c2t.h"
 #include "random.h"
 #include "vectors.h"
+
+#include <math.h>
 
 #define PEAKS 1024 /* logits whose maximum is found before any of them is looked at by itself */
 #define CHANCES 256 /* the same for chances of a draw */

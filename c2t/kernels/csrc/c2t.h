@@ -1,0 +1,270 @@
+/* What Python calls in C: the structures that it fills and the functions, each declared once. native.py reads this file,
+   so it holds nothing but comments, `#define NAME NUMBER`, such structures and such prototypes. */
+
+#pragma once
+#include <stdint.h>
+
+#define MOST_KINDS 8 /* lengths of contexts */
+#define FARTHEST 128 /* tokens back that a distance is counted to */
+
+typedef struct {
+    const void *panels;
+    const float *bias; /* or NULL */
+    const float *scales; /* of the columns, of bytes; else NULL */
+    long inputs, outputs;
+    long kind;
+} matrix;
+
+typedef struct {
+    matrix qkv, out, gate, up, down;
+    const float *read_norm, *norm; /* weights; read_norm is NULL in a layer that reads its input as it is */
+    long heads, kv_heads, dim;
+    float epsilon;
+} layer;
+
+/* What turns a token and a state, side by side, into the inputs of a head's layers: an EAGLE-1/2 head's fc, or the
+   projections of an EAGLE-3 head's first layer, for which both are normalised by these weights. */
+typedef struct {
+    matrix into;
+    const float *token_norm, *state_norm; /* or both NULL */
+    float epsilon;
+} reader;
+
+/* Keys of each layer, and its values so many numbers behind them: slot s of head h begins at h * head + s * dim. */
+typedef struct {
+    void *const *keys;
+    long values, head;
+    const int64_t *place; /* of each new token: its slot is place + behind */
+    long behind;
+    long halves; /* the numbers are bf16, which needs instructions for that; else float32 */
+} cache;
+
+/* Cosines and sines of `known` positions, for half of a head's dimensions, and the position of each token. */
+typedef struct {
+    const float *cosine, *sine;
+    const int64_t *position;
+    long known;
+} rotations;
+
+/* What the tokens see: prefix[r] slots from first[r] on, and of the `slots` behind these the ones in the mask, (rows,
+   slots) bytes. The rows of a text, whose first slots are the same, stand one after the other. */
+typedef struct {
+    const int64_t *first, *prefix;
+    const uint8_t *mask;
+    long slots, longest; /* longest: prefix */
+} sight;
+
+/* A classifier with one hidden layer; see network.py. whole, exps: of each input, whether its column has whole numbers
+   instead of floats, and whether the input is the column's exponential. hidden_weight: (units, inputs). conditional: a
+   node's score is its confidence times its parent's score. */
+typedef struct {
+    const uint8_t *whole, *exps;
+    long inputs, units;
+    const float *hidden_weight, *hidden_bias, *output_weight, *output_bias;
+    long conditional;
+} network;
+
+/* How far what followed in the text is trusted; see `Prior` and `Trust` in ngrams.py. weights: of each of `kinds` lengths
+   of a context, from `shortest` on. */
+typedef struct {
+    double weights[MOST_KINDS];
+    long shortest, kinds;
+    double factor, distance, bias;
+} prior;
+
+/* What a budget's decisions are made by; see `Yields` in paying.py. */
+typedef struct {
+    const double *sure, *accepted; /* calibration: confidences, and the shares of nodes that were accepted */
+    long calibrated;
+    const double *parents, *promised; /* confidences of expanded nodes, and the shares of their children */
+    long known, children;
+    const double *verify, *draft; /* seconds by the number of tokens of all rows */
+} Yields;
+
+/* Columns of tree nodes in blocks: whole (4, rows, slots): token, parent, depth, rank; real (4, rows, slots): log_prob,
+   log_joint, entropy, max_log_prob; score, alive: (rows, slots). */
+typedef struct {
+    int64_t *whole;
+    float *real, *score;
+    uint8_t *alive;
+    long rows, slots;
+} nodes;
+
+/* Columns of a tree that entries are made from, (rows, slots) each. */
+typedef struct {
+    const int64_t *token, *parent, *depth;
+    const uint8_t *alive;
+    long rows, slots;
+} columns;
+
+/* slot: (rows, count), -1 for none; sight: (rows, count, places). */
+typedef struct {
+    int64_t *slot;
+    uint8_t *sight;
+    long count, places;
+} entries;
+
+/* Of the new entries: (rows, count), and their parents' states, (rows, count, width). asked: (rows). */
+typedef struct {
+    int64_t *token, *position;
+    float *features;
+    uint8_t *asked;
+    long count, width;
+} level;
+
+/* Of a batch's S real slots: (S) each, and place: (rows, n). size, span: (rows). */
+typedef struct {
+    int64_t *number, *row, *slot, *place;
+    long *size, *span;
+} layout;
+
+/* See `Layered`. reranked: 0 if candidates join by threshold. entropy: m of rank_rows. network: NULL for the joint
+   probability; inputs: its columns. */
+typedef struct {
+    long K, width, levels, reranked, most, strict, entropy;
+    const network *network;
+    const int64_t *inputs;
+    float threshold;
+} plan;
+
+/* table: embeddings of `known` tokens. ids: the tokens that are drafted from, NULL for all. room: floats that the layers
+   need for a state, and for each slot that it sees, `lanes` for each thread. all: LM head of all tokens, NULL where
+   texts have none of their own. base: what the first layer adds to. norm: of the layers' outputs, NULL if they have none,
+   with the reader's epsilon; normed: the outputs so normalised are the states, else only what the LM head reads. */
+typedef struct {
+    reader read;
+    matrix lm_head;
+    const float *norm;
+    long base, normed;
+    const layer *layers;
+    long count;
+    const void *table;
+    long known, halves;
+    const int64_t *ids;
+    long vocabulary, hidden, room, lanes;
+    const void *all;
+    long all_halves;
+} head;
+
+/* The rows' roots: tokens, tokens before each, states (rows, hidden). The cache has `places` of the text, and of row r its
+   first slot at r * step. own: ids of tokens that only these texts have, (rows, more), -1 for none. */
+typedef struct {
+    long rows;
+    const int64_t *root, *lengths;
+    const float *hidden;
+    void *const *keys;
+    long values, head, step, places;
+    const float *cosine, *sine;
+    long known;
+    const int64_t *own;
+    long more;
+} text;
+
+/* What raises the logits, see ngrams.c; prior: NULL for nothing. */
+typedef struct {
+    const int64_t *text;
+    long stride, longest;
+    const int64_t *lengths;
+    const prior *prior;
+} ngrams;
+
+/* The noise of the target's draws, see noise.py; temperature: NULL for none. */
+typedef struct {
+    const float *temperature;
+    const int64_t *stream, *root;
+} noise;
+
+/* What a budget goes by, see paying.py: seconds of a round with trees but for its forwards; what a token of each row is
+   worth; yields: NULL without a budget. */
+typedef struct {
+    const Yields *yields;
+    const double *worth;
+    double start;
+    long most;
+} spending;
+
+/* A call from one file into another is to ours, whatever else the process has loaded under the same name. */
+#pragma GCC visibility push(protected)
+
+/* compact.c */
+int compact(char *const *buffers, long layers, long rows, long heads, long half, long head, long bytes,
+            const int64_t *index, long steps, const int64_t *count, const int64_t *source, const int64_t *target);
+
+/* draft_phase.c */
+long room_of(const plan *p, const head *h, const text *t, int threads);
+long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn, const spending *s,
+                 char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
+                 int64_t *expanded, int threads);
+
+/* entries.c */
+long descend(const columns *tree, const int64_t *slots, const int64_t *lengths, const entries *known,
+             const float *hidden, const entries *all, const level *new);
+long follow(const int64_t *lengths, const int64_t *count, long rows, long steps, long prefix, int64_t *position,
+            uint8_t *sight);
+
+/* layout.c */
+long lay_out(const uint8_t *real, long rows, long n, const layout *found);
+
+/* llama_layer.c */
+int llama_layers(const layer *layers, long count, float *x, float *read, const rotations *t, long rows, const cache *c,
+                 const sight *s, float *room, float *const *taps, int threads);
+void linear(const matrix *m, const float *x, long rows, float *room, float *y, long stride, int threads);
+int read_both(const reader *how, const void *table, long known, int halves, const int64_t *token, const float *states,
+              long rows, float *room, float *y, int threads);
+void rms_norm(const float *x, const float *weight, float epsilon, long rows, long width, float *y, int threads);
+long lanes(void);
+long best_kind(void);
+int has_bytes(void);
+int pairs_pay(void);
+
+/* network.c */
+void confidences(const network *n, const void *const *columns, long count, float *confidence);
+
+/* ngrams.c */
+int raise_followers(const int64_t *text, long stride, long longest, const int64_t *lengths, const int64_t *token,
+                    const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
+                    float *logits, long count_of_ids, const int64_t *ids, const int64_t *own_ids, long own,
+                    const prior *p);
+
+/* nodes.c */
+int take(const nodes *from, const int64_t *index, int renumber, const nodes *out);
+void join(const nodes *first, const nodes *second, const nodes *out);
+int children(const nodes *tree, const int64_t *slots, long F, long K, const int64_t *token, const float *log_prob,
+             const float *entropy, const nodes *out);
+void ancestors(const int64_t *parent, long rows, long slots, uint8_t *reach);
+void best(const float *score, const float *second, const uint8_t *alive, long rows, long n, long count, int64_t *place);
+long admit(const float *score, const float *joint, const uint8_t *joins, const uint8_t *alive, const uint8_t *expand,
+           long rows, long n, const uint8_t *grown, long slots, long width, long most, int strict, long wide,
+           uint8_t *usable, int64_t *place, uint8_t *fits, int64_t *frontier, int64_t *capped, int *going);
+
+/* noise.c */
+void add_noise(float *logits, long rows, long vocabulary, const int64_t *ids, const int64_t *own, long more,
+               const int64_t *text, const int64_t *position, const float *temperature, const int64_t *stream,
+               int threads);
+
+/* own_tokens.c */
+void add_own_tokens(const float *states, const int64_t *text, long rows, long hidden, const void *lm_head, long halves,
+                    const int64_t *ids, long own, float *logits, long vocabulary, int threads);
+
+/* paying.c */
+int decide(const Yields *yields, const double *worth, long rows, long size, const void *given, int logarithm, int wide,
+           const uint8_t *alive, const int64_t *parent, const int64_t *slots, long width, double spent, long most,
+           uint8_t *expand, uint8_t *keep, int64_t *places, int64_t *found);
+
+/* refined.c */
+void refine(float *logits, long rows, long stride, long vocabulary, long count, const float *states, long hidden,
+            const void *lm_head, long halves, const float *bias, int threads);
+
+/* rows.c */
+void rank_rows(const float *logits, long rows, long vocabulary, long k, long m, int64_t *token, float *value,
+               float *entropy, float *log_norm, int threads);
+
+/* walk.c */
+void draw(const float *logits, long stride, long vocabulary, const int64_t *key, long rows, int64_t *token,
+          int threads);
+long walk(const float *logits, long stride, long vocabulary, const int64_t *place, const int64_t *token,
+          const int64_t *parent, const uint8_t *alive, long rows, long slots, const float *temperature,
+          const int64_t *stream, const int64_t *root, int64_t *path, int64_t *length, int64_t *bonus, float *largest,
+          int threads);
+
+#pragma GCC visibility pop
