@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
+from jaxtyping import Int
+from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from c2t.errors import InputError
@@ -21,7 +21,6 @@ from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import load_head
 from c2t.models.gguf_target import install
 from c2t.models.head_drafts import PARTS
-from c2t.models.medusa import MedusaHead
 from c2t.storage import paths
 from pipelines.pair.smollm2 import earlier, rounds
 from pipelines.pair.smollm2.block import new_block, train_block
@@ -129,46 +128,31 @@ def take_weights(head: Head, stored: Path, target: LlamaForCausalLM) -> None:
             weight.data.copy_(there.get_parameter(name))
 
 
-class Trained(NamedTuple):
-    """A trained head, as it is stored in the pair, what it reads and writes with, and the folder of checkpoints for
-    what is trained behind it, whose name says after how many positions the head stood: another head's is another
-    one."""
-
-    head: Head
-    embedding: nn.Embedding
-    tokens: Int[Tensor, " v"]
-    lm_head: Float[Tensor, "v H"]
-    folder: Callable[[str], Path]
-
-
-def trained(name: str, places: Places) -> Trained:
-    """Return the head of this name; InputError if it is not trained."""
-    part = HEADS[name].part
-    stored = places.out / part
-    if not (stored / "config.json").exists():
-        raise InputError(f"{stored} is missing: train the head that is to be conditioned, by --stage {name}")
+def fit_stage(places: Places) -> None:
+    """Train what conditions the Medusa-style head on the path, in a folder whose name says after how many positions the
+    head stood: another head's is another one. Count the pairs that do so without training, unless they are there: a new
+    folder may have fewer texts than they were counted in."""
+    part = HEADS["medusa"].part
+    source, out = places.work / "texts", places.out / part
+    if not (out / "config.json").exists():
+        raise InputError(f"{out} is missing: train the head that is to be conditioned, by --stage medusa")
     before = earlier.begin(places.work, places.out)
-    target, _ = read_target(rounds.training_texts(places.work / "texts"))
-    head = load_head(stored, target.get_input_embeddings(), target.lm_head).requires_grad_(False)
+    target, _ = read_target(rounds.training_texts(source))
+    head = load_head(out, target.get_input_embeddings(), target.lm_head).requires_grad_(False)
     tokens = torch.arange(len(target.lm_head.weight)) if head.tokens is None else head.tokens
     records = rounds.rounds(places.work / part) or before.rounds.get(part, [])
     positions = max((record["positions"] for record in records), default=0)
-    return Trained(
+    embedding = target.get_input_embeddings()
+    fit = train_fit(
         head.to(places.device),
-        target.get_input_embeddings().to(places.device),
+        embedding.to(places.device),
         tokens.to(places.device),
         target.lm_head.weight[tokens].to(places.device),
-        lambda what: places.work / f"{what}_{part}_{positions}",
+        source,
+        places.work / f"fit_{part}_{positions}",
     )
-
-
-def fit_stage(name: str, places: Places) -> None:
-    """Train what conditions the head of this name on the path. Behind the Medusa-style one count the pairs that do so
-    without training, unless they are there: a new folder may have fewer texts than they were counted in."""
-    head, embedding, tokens, lm_head, folder = trained(name, places)
-    source, out = places.work / "texts", places.out / HEADS[name].part
-    train_fit(head, embedding, tokens, lm_head, source, folder("fit"), HEADS[name].inputs).cpu().save(out)
-    if isinstance(head, MedusaHead) and not (out / bigrams.FILE).exists():
+    fit.cpu().save(out)
+    if not (out / bigrams.FILE).exists():
         count_pairs(source, embedding.num_embeddings).save(out)
 
 
@@ -191,8 +175,7 @@ STAGES: dict[str, Callable[[Places], None]] = {
     "texts": texts_stage,
     "bench": bench_stage,
     **{name: partial(head_stage, name) for name in HEADS},
-    "fit": partial(fit_stage, "medusa"),
-    **{f"{name}+fit": partial(fit_stage, name) for name in ("eagle", "eagle3", "mtp")},
+    "fit": fit_stage,
     "block": block_stage,
     "card": card_stage,
 }

@@ -75,7 +75,6 @@ by AdamW.
   7 steps), at positions whose next token is one of them. Its second and fourth rounds were ended by hand (those of the
   pipeline end at 2, 3, 4.5 and 6 million positions). It began with the layer of `draft` as that was after 20,000,000
   positions, as far as the two forms allow.
-- `draft_mtp`, which is not in the repository: as `draft`, in {eagle_levels} levels, beginning with that layer.
 - `draft_medusa`: soft cross-entropy at all {depths} depths with weights {deeper}^k. Its layer is that of `draft` and
   does not learn; up to 4,500,000 positions it was that of `draft` at the time. Two files beside it condition it on the
   path (`medusa+fit`, `medusa+bigrams`): `fit.safetensors` learns {epochs} epochs of the answers by cross-entropy over

@@ -1,6 +1,5 @@
-"""Conditioning of a head on the path: the learned fit, and the counts of pairs that it has to beat."""
+"""Conditioning of the Medusa-style head on the path: the learned fit, and the counts of pairs that it has to beat."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,17 +11,15 @@ from torch.nn import functional as F
 from c2t.models.bigrams import Bigrams
 from c2t.models.conditioned import CANDIDATES
 from c2t.models.conditioned import Path as PathEnd
-from c2t.models.eagle import Head
 from c2t.models.learned_fit import LearnedFit, log_rest
 from c2t.models.medusa import MedusaHead
 from pipelines.pair.smollm2.epochs import train_epochs
-from pipelines.pair.smollm2.losses import eagle_states, levels_of, some_of
+from pipelines.pair.smollm2.losses import eagle_states, some_of
 from pipelines.pair.smollm2.rounds import training_texts
 from pipelines.pair.smollm2.shards import Rows
 
 WIDTH, RANK = 256, 64
 EPOCHS = 2
-UNROLLED = 5  # depths of an autoregressive head: levels of the trees that its fit is judged on
 
 
 class Guess(NamedTuple):
@@ -39,25 +36,10 @@ def count_pairs(source: Path, vocabulary: int) -> Bigrams:
     return Bigrams.counted((text.ids[text.question :] for text in training_texts(source)), vocabulary)
 
 
-def depths(head: Head) -> int:
-    """Return how many depths a head's fit tells apart."""
-    return len(head.heads) + 1 if isinstance(head, MedusaHead) else UNROLLED
-
-
-def states_at(head: Head, rows: Rows) -> Callable[[int, Tensor], Float[Tensor, "c H"]]:
-    """Return a function of a depth and some of the judged slots to the head's states there: a Medusa-style head's come
-    from one forward, an autoregressive head's from its own predictions along the text."""
-    if isinstance(head, MedusaHead):
-        first = next(eagle_states(head, rows))
-        return lambda depth, chosen: head.at(first[chosen], depth)
-    levels = list(levels_of(head, rows, UNROLLED))
-    return lambda depth, chosen: levels[depth][chosen]
-
-
-def new_fit(head: Head, embedding: nn.Embedding, tokens: Int[Tensor, " v"]) -> LearnedFit:
+def new_fit(head: MedusaHead, embedding: nn.Embedding, tokens: Int[Tensor, " v"]) -> LearnedFit:
     """Return a fit for this head that begins with related vectors for related tokens."""
     torch.manual_seed(0)
-    fit = LearnedFit(embedding, tokens, depths(head), WIDTH, RANK)
+    fit = LearnedFit(embedding, tokens, len(head.heads) + 1, WIDTH, RANK)
     rows = embedding.weight.detach() / embedding.weight.std()
     with torch.no_grad():
         for layer in (fit.token, fit.before):
@@ -68,17 +50,17 @@ def new_fit(head: Head, embedding: nn.Embedding, tokens: Int[Tensor, " v"]) -> L
 
 
 @torch.no_grad()
-def guesses(head: Head, rows: Rows, lm_head: Float[Tensor, "v H"], tokens: Int[Tensor, " v"]) -> Guess:
+def guesses(head: MedusaHead, rows: Rows, lm_head: Float[Tensor, "v H"], tokens: Int[Tensor, " v"]) -> Guess:
     """Return the head's candidates at every depth but the first, behind which the path is the root alone, on a random
     share of the judged positions, behind the true path."""
-    states = states_at(head, rows)
+    first = next(eagle_states(head, rows))
     row, slot = rows.judged.nonzero(as_tuple=True)  # the root stands at slot + 1
     last = torch.zeros(len(rows.ids), dtype=torch.long, device=slot.device).scatter_reduce(0, row, slot, "amax")
     parts: list[tuple[Tensor, ...]] = []
-    for depth in range(1, depths(head)):
+    for depth in range(1, len(head.heads) + 1):
         chosen = some_of(len(slot), slot.device)
         chosen = chosen[slot[chosen] + depth <= last[row[chosen]]]
-        hidden = states(depth, chosen)
+        hidden = head.at(first[chosen], depth)
         log_probs, place = (head.readable(hidden) @ lm_head.T).float().log_softmax(-1).topk(CANDIDATES, -1)
         before, token, true = (rows.ids[row[chosen], slot[chosen] + depth + ahead] for ahead in (0, 1, 2))
         hit = tokens[place] == true[:, None]
@@ -95,20 +77,19 @@ def cross_entropy(fit: LearnedFit, guess: Guess) -> Float[Tensor, ""]:
 
 
 def train_fit(
-    head: Head,
+    head: MedusaHead,
     embedding: nn.Embedding,
     tokens: Int[Tensor, " v"],
     lm_head: Tensor,
     source: Path,
     folder: Path,
-    inputs: str,
 ) -> LearnedFit:
     """Return a fit for a head, learned in EPOCHS from the texts that are there now; goes on from the folder's
-    checkpoint. inputs: what the head reads, "features" or "taps"."""
+    checkpoint."""
     fit = new_fit(head, embedding, tokens).to(lm_head.device)
 
     def losses(rows: Rows) -> dict[str, Tensor]:
         return {"cross_entropy": cross_entropy(fit, guesses(head, rows, lm_head, tokens))}
 
-    train_epochs(EPOCHS, fit, losses, source, folder, lm_head.device, inputs)
+    train_epochs(EPOCHS, fit, losses, source, folder, lm_head.device)
     return fit.eval()

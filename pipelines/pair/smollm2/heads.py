@@ -16,15 +16,13 @@ from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import save_head
 from c2t.models.medusa import MedusaHead
-from c2t.models.mtp import MTPHead
 from pipelines.pair.smollm2.losses import (
     Losses,
     eagle3_losses,
+    eagle3_states,
     eagle_losses,
     eagle_states,
-    levels_of,
     medusa_losses,
-    mtp_losses,
 )
 from pipelines.pair.smollm2.shards import Rows, Text
 
@@ -93,34 +91,6 @@ def new_medusa(given: Given) -> MedusaHead:
     return head
 
 
-def new_mtp(given: Given) -> MTPHead:
-    """Return a head that begins near the EAGLE-1 head, if there is one."""
-    torch.manual_seed(0)
-    head = MTPHead(one_layer(given.target))
-    head.embed_tokens = given.target.get_input_embeddings()
-    if given.eagle is not None:
-        begin_as_mtp(head, given.eagle, given.texts)
-    return head
-
-
-@torch.no_grad()
-def begin_as_mtp(head: MTPHead, eagle: EagleHead, texts: list[Text]) -> None:
-    """Give an MTP head the layer of an EAGLE-1 head, with norms that keep the usual size of what they read. What has no
-    place is the bias."""
-    for name in ("self_attn", "mlp", "post_attention_layernorm"):
-        head.block.get_submodule(name).load_state_dict(eagle.layers[0].get_submodule(name).state_dict())
-    head.eh_proj.weight.copy_(eagle.fc.weight)
-    some = texts[:FITTED]
-    tokens, features = torch.cat([text.ids[1:] for text in some]), torch.cat([text.features for text in some]).float()
-    embedded = eagle.embed_tokens(tokens)
-    joined = eagle.fc(torch.cat([embedded, features], -1))
-    for norm, states in (
-        *((head.enorm, embedded), (head.hnorm, features)),
-        *((head.block.input_layernorm, joined), (head.norm, features)),
-    ):
-        norm.weight.fill_(usual_size(states))
-
-
 def usual_size(states: Float[Tensor, "m H"]) -> float:
     """Return the mean of the states' root mean squares."""
     return float(states.float().pow(2).mean(-1).sqrt().mean())
@@ -180,11 +150,6 @@ def save_draft(head: Head, folder: Path, tokens: Int[Tensor, " v"]) -> None:
     save_head(stored.to(torch.bfloat16), folder)
 
 
-def first_states(head: Head, rows: Rows) -> Float[Tensor, "m H"]:
-    """Return an autoregressive head's outputs at the judged slots, for the next token."""
-    return next(levels_of(head, rows, 1))
-
-
 HEADS = {
     "eagle": HeadRecipe(
         "draft",
@@ -192,7 +157,7 @@ HEADS = {
         "features",
         new_eagle,
         eagle_losses,
-        first_states,
+        lambda head, rows: next(eagle_states(head, rows)),
     ),
     "eagle3": HeadRecipe(
         "draft_eagle3",
@@ -201,15 +166,7 @@ HEADS = {
         "taps",
         new_eagle3,
         eagle3_losses,
-        first_states,
-    ),
-    "mtp": HeadRecipe(
-        "draft_mtp",
-        "MTP-style layer: norms of embedding and feature, joined, one block",
-        "features",
-        new_mtp,
-        mtp_losses,
-        first_states,
+        lambda head, rows: next(eagle3_states(head, rows, 1)),
     ),
     "medusa": HeadRecipe(
         "draft_medusa",

@@ -17,7 +17,6 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repea
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.medusa import MedusaHead
-from c2t.models.mtp import MTPHead
 from pipelines.pair.smollm2.shards import Rows
 from pipelines.pair.train_head import noisy
 
@@ -66,27 +65,6 @@ def eagle3_states(head: Eagle3Head, rows: Rows, levels: int) -> Iterator[Float[T
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         yield hidden
         state = chains.deeper(hidden)
-
-
-def mtp_states(head: MTPHead, rows: Rows, noise: float = 0.0, levels: int = 1) -> Iterator[Float[Tensor, "m H"]]:
-    """Yield the head's predictions at the judged slots, level by level, as `eagle_states` does."""
-    layer = head.block
-    chains = Chains(head, layer.self_attn, rows, levels)
-    state = noisy(rows.inputs[:, :-1], noise)
-    for level in range(levels):
-        embedded = chains.embedded(level).to(state.dtype)
-        hidden = head.eh_proj(torch.cat([head.enorm(embedded), head.hnorm(state)], -1))
-        hidden = (hidden + chains.attended(level, layer.input_layernorm(hidden)))[rows.judged]
-        hidden = head.norm(hidden + layer.mlp(layer.post_attention_layernorm(hidden)))
-        yield hidden
-        state = chains.deeper(hidden)
-
-
-def levels_of(head: Head, rows: Rows, levels: int) -> Iterator[Float[Tensor, "m H"]]:
-    """Yield the states of an autoregressive head at the judged slots, level by level, without noise."""
-    if isinstance(head, Eagle3Head):
-        return eagle3_states(head, rows, levels)
-    return (mtp_states if isinstance(head, MTPHead) else eagle_states)(head, rows, levels=levels)
 
 
 class Chains:
@@ -178,11 +156,6 @@ def some_of(count: int, device: torch.device) -> Int[Tensor, " c"]:
 def eagle_losses(head: EagleHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:
     """Return `feature_losses` of an EAGLE-1 head."""
     return feature_losses(eagle_states(head, rows, NOISE, EAGLE_LEVELS), lm_head, rows)
-
-
-def mtp_losses(head: MTPHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:
-    """Return `feature_losses` of an MTP head."""
-    return feature_losses(mtp_states(head, rows, NOISE, EAGLE_LEVELS), lm_head, rows)
 
 
 def feature_losses(levels: Iterable[Float[Tensor, "m H"]], lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:

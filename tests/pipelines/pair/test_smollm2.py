@@ -185,11 +185,10 @@ def test_padding_changes_no_loss(name: str, target: Target, monkeypatch: pytest.
         assert_same_sums(value.float(), wanted)
 
 
-@pytest.mark.parametrize("name", ["eagle", "mtp"])
-def test_answers_are_predicted_as_by_the_whole_head(name: str, target: Target) -> None:
-    head, rows = new_head(name, target), shards.rows_of(some_texts(), "features", questions=False)
+def test_answers_are_predicted_as_by_the_whole_head(target: Target) -> None:
+    head, rows = new_head("eagle", target), shards.rows_of(some_texts(), "features", questions=False)
     whole = head(rows.inputs[:, :-1], rows.ids[:, 1:-1])
-    assert_same_sums(next(losses.levels_of(head, rows, 1)), whole[rows.judged])
+    assert_same_sums(next(losses.eagle_states(head, rows)), whole[rows.judged])
 
 
 def test_unrolled_levels_are_those_under_one_mask(target: Target) -> None:
@@ -201,11 +200,10 @@ def test_unrolled_levels_are_those_under_one_mask(target: Target) -> None:
         assert_same_sums(ours, theirs[rows.judged])
 
 
-@pytest.mark.parametrize("name", ["eagle", "mtp"])
-def test_unrolled_levels_are_those_of_drafting(name: str, target: Target) -> None:
+def test_unrolled_levels_are_those_of_drafting(target: Target) -> None:
     """A session drafts the true path, level after level, from the true states before it."""
-    head, rows, levels = new_head(name, target), shards.rows_of(some_texts(), "features", questions=False), 3
-    states = list(losses.levels_of(head, rows, levels))
+    head, rows, levels = new_head("eagle", target), shards.rows_of(some_texts(), "features", questions=False), 3
+    states = list(losses.eagle_states(head, rows, levels=levels))
     row, slot = rows.judged.nonzero(as_tuple=True)
     for at, (r, j) in enumerate(zip(row.tolist(), slot.tolist(), strict=True)):
         ids = F.pad(rows.ids[r : r + 1], (0, levels))
@@ -298,23 +296,6 @@ def test_eagle3_begins_with_what_eagle_knows(target: Target) -> None:
         assert_same_sums(head.readable(features), features)
 
 
-def test_mtp_begins_with_what_eagle_knows(target: Target) -> None:
-    """It guesses as EAGLE-1 does where all states have the size that its norms keep, and EAGLE-1's fc has no bias."""
-    width, eagle = SIZES["hidden_size"], new_head("eagle", target)
-    unit = partial(F.rms_norm, normalized_shape=(width,))
-    torch.manual_seed(1)
-    with torch.no_grad():
-        eagle.embed_tokens.weight.copy_(unit(eagle.embed_tokens.weight))
-        eagle.fc.weight.copy_(torch.linalg.qr(torch.randn(2 * width, width))[0].T)  # rows that keep sizes
-        texts = [text._replace(features=unit(text.features)) for text in some_texts() * 20]
-        head = heads.new_mtp(given(target, eagle)._replace(texts=texts))
-        rows = shards.rows_of(texts, "features", questions=False)
-        theirs, ours = (next(losses.levels_of(each, rows, 1)) for each in (eagle, head))
-        without = next(losses.levels_of(new_head("mtp", target), rows, 1))
-    near, far = (F.cosine_similarity(states, theirs, dim=-1).mean() for states in (ours, without))
-    assert near > 0.95 > far
-
-
 def test_an_eagle3_head_keeps_its_tokens_when_others_are_frequent_by_now(target: Target, tmp_path: Path) -> None:
     source, work, lm_head = tmp_path / "texts", tmp_path / "work", in_float32(target).lm_head.weight
     source.mkdir()
@@ -387,7 +368,7 @@ def test_a_head_learns_resumes_and_is_saved_with_a_card(
     assert steps == sorted(set(steps))  # the second round goes on with the first one's steps
     saved = load_head(tmp_path / recipe.part, loaded.model.embed_tokens, loaded.lm_head)
     trained = torch.load(tmp_path / recipe.part / "state.pt", weights_only=True)["model"]
-    weight = {"medusa": "heads.0.weight", "mtp": "eh_proj.weight"}.get(name, "fc.weight")
+    weight = "heads.0.weight" if name == "medusa" else "fc.weight"
     assert torch.equal(saved.get_parameter(weight), trained[weight].bfloat16().float())
     if name == "medusa":  # the layer of the EAGLE-1 head goes on, and this head's checkpoint has the one before
         keep_eagle(target, tmp_path, shift=1.0)
@@ -519,33 +500,6 @@ def test_a_fit_learns_what_the_marginals_leave_out(
     assert dict(zip(counted.pairs.tolist(), counted.counts.tolist(), strict=True)) == {
         first * 48 + second: count for (first, second), count in pairs.items()
     }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["eagle", "eagle3", "mtp"])
-def test_a_fit_learns_behind_a_head_that_has_read_the_path(
-    name: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the head's own states in its deeper levels, as in drafting."""
-    loaded = learned_from(target, 48, tmp_path, monkeypatch)
-    monkeypatch.setattr(fit, "EPOCHS", 20)
-    recipe, head, known = heads.HEADS[name], new_head(name, target), rounds.training_texts(tmp_path / "texts")
-    heads.save_draft(head, tmp_path / recipe.part, torch.arange(40))
-    build.STAGES[f"{name}+fit"](build.Places(tmp_path, None, tmp_path, torch.device("cpu")))
-    stored = load_head(tmp_path / recipe.part, loaded.model.embed_tokens, loaded.lm_head)
-    rows, lm_head = shards.rows_of(known, recipe.inputs, questions=False), loaded.lm_head.weight[stored.tokens]
-    states, (_, slot) = fit.states_at(stored, rows), rows.judged.nonzero(as_tuple=True)
-    chosen = torch.arange(len(slot))
-    for depth, level in enumerate(losses.levels_of(stored, rows, 3)):
-        assert states(depth, chosen).equal(level)
-    entropy = []
-    for each in (
-        LearnedFit.load(tmp_path / recipe.part, loaded.model.embed_tokens, stored.tokens),
-        fit.new_fit(stored, loaded.model.embed_tokens, stored.tokens),
-    ):
-        torch.manual_seed(0)  # the same positions
-        entropy.append(fit.cross_entropy(each, fit.guesses(stored, rows, lm_head, stored.tokens)))
-    assert entropy[0] < 0.8 * entropy[1]
 
 
 @pytest.mark.slow
