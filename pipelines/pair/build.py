@@ -17,13 +17,12 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from c2t.models.eagle import Head
-from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.medusa import MedusaHead
 from pipelines.pair import corpus
 from pipelines.pair.card import log, write_card
 from pipelines.pair.prompts import write_prompts
-from pipelines.pair.recipes import EAGLE3_VOCABULARY, HEADS, ROOT, SEPARATOR, PairRecipe
+from pipelines.pair.recipes import HEADS, ROOT, SEPARATOR, PairRecipe
 from pipelines.pair.report import report, table
 from pipelines.pair.target_texts import write_texts
 from pipelines.pair.tokenizer import save_tokenizer
@@ -31,7 +30,6 @@ from pipelines.pair.train_head import (
     FeatureRows,
     HeadSettings,
     agreement,
-    frequent_tokens,
     target_features,
     train_head,
 )
@@ -78,18 +76,13 @@ def save_draft(head: Head, folder: Path) -> None:
     save_head(stored.to(torch.bfloat16), folder)
 
 
-def new_head(recipe: PairRecipe, kind: str, target: PreTrainedModel, ids: torch.Tensor) -> Head:
-    """Return an untrained head on the target's embedding; an EAGLE-3 head gets the most frequent tokens of these texts
-    as its vocabulary."""
+def new_head(recipe: PairRecipe, kind: str, target: PreTrainedModel) -> Head:
+    """Return an untrained head on the target's embedding."""
     torch.manual_seed(SEED)
     head = HEADS[kind].make(recipe.head)
     for name, module in head.named_modules():
         if isinstance(module, nn.Linear) and not name.startswith(BLOCKS):
             nn.init.normal_(module.weight, std=0.02)
-    if isinstance(head, Eagle3Head):
-        own = frequent_tokens(ids, EAGLE3_VOCABULARY, recipe.vocabulary)
-        head.d2t.copy_(own - torch.arange(len(own)))
-        head.t2d[own] = True
     head.embed_tokens = target.get_input_embeddings()
     return head
 
@@ -144,8 +137,7 @@ def texts_stage(recipe: PairRecipe, minutes: float | None) -> dict:
     settings = LMSettings(rows=1, length=TEXT_LENGTH, seed=SEED)
     packed = Packing(encoded(recipe, tokenizer, lambda d: d.trained), settings)
     ids = torch.cat([*(packed.batch(step) for step in range(packed.steps_per_epoch)), texts])
-    features, taps = target_features(target, ids, recipe.taps)
-    torch.save({"ids": ids, "features": features, "taps": taps}, recipe.build / "features.pt")
+    torch.save({"ids": ids, "features": target_features(target, ids)}, recipe.build / "features.pt")
     return {"written_tokens": texts.numel(), "tokens": ids.numel()}
 
 
@@ -153,9 +145,8 @@ def head_stage(name: str, recipe: PairRecipe, minutes: float | None) -> dict:
     """Train the draft head of this name."""
     target, _ = stored_target(recipe)
     saved = torch.load(recipe.build / "features.pt", mmap=True, weights_only=True)
-    head, trained = new_head(recipe, name, target, saved["ids"]), HEADS[name]
-    inputs = saved["taps"] if isinstance(head, Eagle3Head) else saved["features"]
-    data = FeatureRows(saved["ids"], saved["features"], HELD_BACK, inputs)
+    head, trained = new_head(recipe, name, target), HEADS[name]
+    data = FeatureRows(saved["ids"], saved["features"], HELD_BACK)
     settings = HeadSettings(trained.steps, learning_rate=trained.learning_rate, seed=SEED, minutes=minutes)
     if trained.start:
         begin_from(trained.start, head, recipe, target)

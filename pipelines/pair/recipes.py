@@ -12,11 +12,9 @@ import torch
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
 from c2t.models.eagle import EagleHead, Head
-from c2t.models.eagle3 import Eagle3Head, default_taps
 from c2t.models.medusa import MedusaHead
-from c2t.models.mtp import MTPHead
 from pipelines.pair.corpus import QUOTA
-from pipelines.pair.train_head import distillation_loss, eagle3_loss, medusa_loss, upstream_loss
+from pipelines.pair.train_head import medusa_loss, upstream_loss
 
 ROOT = Path(__file__).resolve().parents[2]
 SEPARATOR = 0
@@ -27,7 +25,6 @@ COMMON: dict[str, Any] = {
 WIDE = {"hidden_size": 256, "intermediate_size": 576, "num_attention_heads": 4, "num_key_value_heads": 2}
 NARROW = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2}
 MIDDLE = {"hidden_size": 160, "intermediate_size": 384, "num_attention_heads": 5, "num_key_value_heads": 1}
-EAGLE3_VOCABULARY = 4096
 MEDUSA_HEADS = 2  # behind the layer's own depth: what the repository has room for
 
 
@@ -44,9 +41,6 @@ class HeadRecipe:
 
 HEADS = {
     "draft": HeadRecipe(EagleHead, upstream_loss, 5e-3, 9000),
-    "draft_distilled": HeadRecipe(EagleHead, distillation_loss, 2e-3, 2400, start="draft"),
-    "draft_eagle3": HeadRecipe(lambda c: Eagle3Head(c, EAGLE3_VOCABULARY), eagle3_loss, 3e-3, 2400),
-    "draft_mtp": HeadRecipe(MTPHead, distillation_loss, 3e-3, 2400),
     "draft_medusa": HeadRecipe(
         lambda c: MedusaHead(c, MEDUSA_HEADS, layer_of="draft"), medusa_loss, 2e-3, 1200, start="draft"
     ),
@@ -83,11 +77,6 @@ class PairRecipe:
     def build(self) -> Path:
         """Folder of intermediate state."""
         return ROOT / "build" / self.name
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """Layers of the target that an EAGLE-3 head reads."""
-        return default_taps(self.target.num_hidden_layers) if "draft_eagle3" in self.heads else ()
 
 
 def llama(layers: int, tied: bool = False, **sizes: int) -> LlamaConfig:

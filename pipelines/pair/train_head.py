@@ -1,21 +1,20 @@
-"""Train a draft head on cached target states: upstream's losses, or distillation along its own predictions.
+"""Train a draft head on cached target states, with upstream's losses.
 
 Shapes: B rows, n positions, H hidden, V vocabulary. Slot j of a row holds the feature of position j and token j + 1.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
 from c2t.models.eagle import Head
-from c2t.models.eagle3 import Eagle3Head
 from c2t.models.medusa import MedusaHead
 from pipelines.pair.train_lm import Progress, rate
 
@@ -35,25 +34,18 @@ class HeadSettings:
 
 
 class Batch(NamedTuple):
-    """Rows to train on. inputs: the head's input at each position (the features, or EAGLE-3's three states). features:
-    the target's post-norm states, which the head's predictions are compared with."""
+    """Rows to train on. features: the target's post-norm states, which the head reads and which its predictions are
+    compared with."""
 
     ids: Int[Tensor, "B n"]
-    inputs: Float[Tensor, "B n D"]
     features: Float[Tensor, "B n H"]
 
 
 class FeatureRows:
     """Texts of one length with the target's states (see `Batch`); the last rows are held back."""
 
-    def __init__(
-        self,
-        ids: Int[Tensor, "rows n"],
-        features: Float[Tensor, "rows n H"],
-        held_back: int,
-        inputs: Float[Tensor, "rows n D"] | None = None,
-    ):
-        self.ids, self.features, self.inputs = ids, features, features if inputs is None else inputs
+    def __init__(self, ids: Int[Tensor, "rows n"], features: Float[Tensor, "rows n H"], held_back: int):
+        self.ids, self.features = ids, features
         self.train, self.held = torch.arange(len(ids)).split([len(ids) - held_back, held_back])
 
     def batch(self, step: int, settings: HeadSettings) -> Batch:
@@ -65,29 +57,13 @@ class FeatureRows:
 
     def at(self, rows: Int[Tensor, " B"]) -> Batch:
         """Return these rows, in float32."""
-        return Batch(self.ids[rows], self.inputs[rows].float(), self.features[rows].float())
+        return Batch(self.ids[rows], self.features[rows].float())
 
 
 @torch.inference_mode()
-def target_features(
-    target: LlamaForCausalLM, ids: Int[Tensor, "rows n"], taps: tuple[int, ...] = (), batch: int = 16
-) -> tuple[Float[Tensor, "rows n H"], Float[Tensor, "rows n D"]]:
-    """Return post-norm states, and the inputs of the tapped layers side by side (none: 0 wide).
-
-    They are computed in float32, as at run time, and stored as float16.
-    """
-    features, tapped = [], []
-    for rows in ids.split(batch):
-        out = target.model(rows, output_hidden_states=True)
-        features.append(out.last_hidden_state.half())
-        states = [out.hidden_states[layer] for layer in taps]
-        tapped.append(torch.cat([out.last_hidden_state[..., :0], *states], -1).half())
-    return torch.cat(features).clone(), torch.cat(tapped).clone()
-
-
-def frequent_tokens(ids: Int[Tensor, "rows n"], count: int, vocabulary: int) -> Int[Tensor, " count"]:
-    """Return the most frequent tokens of these texts, in the order of their ids: EAGLE-3's reduced vocabulary."""
-    return ids.flatten().bincount(minlength=vocabulary).sort(descending=True, stable=True).indices[:count].sort().values
+def target_features(target: LlamaForCausalLM, ids: Int[Tensor, "rows n"], batch: int = 16) -> Float[Tensor, "rows n H"]:
+    """Return post-norm states, computed in float32, as at run time, and stored as float16."""
+    return torch.cat([target.model(rows).last_hidden_state.half() for rows in ids.split(batch)]).clone()
 
 
 def soft_cross_entropy(
@@ -106,78 +82,10 @@ def noisy(features: Float[Tensor, "B n H"], noise: float) -> Float[Tensor, "B n 
 
 def upstream_loss(head: nn.Module, lm_head: nn.Module, batch: Batch, noise: float) -> Tensor:
     """Return EAGLE's loss: 1.0 SmoothL1 on the next feature + 0.1 soft cross-entropy between the logits of both."""
-    predicted = head(noisy(batch.inputs, noise)[:, :-1], batch.ids[:, 1:])
+    predicted = head(noisy(batch.features, noise)[:, :-1], batch.ids[:, 1:])
     true = batch.features[:, 1:]
     regression = F.smooth_l1_loss(predicted.float(), true)
     return regression + 0.1 * soft_cross_entropy(lm_head, predicted.flatten(0, 1), true.flatten(0, 1))
-
-
-def level_mask(n: int, levels: int) -> Bool[Tensor, "1 1 q q"]:
-    """Return the mask of unrolled levels: level 0 holds the true slots; slot j of level i sees true slots up to j and
-    its own chain of slots j."""
-    causal, same = torch.ones(n, n, dtype=torch.bool).tril(), torch.eye(n, dtype=torch.bool)
-    nothing = torch.zeros(n, n, dtype=torch.bool)
-    rows = [torch.cat([causal, *[same] * i, *[nothing] * (levels - 1 - i)], 1) for i in range(levels)]
-    return torch.cat(rows)[None, None]
-
-
-def unrolled(
-    head: nn.Module, first: Float[Tensor, "B n H"], ids: Int[Tensor, "B n+levels"], levels: int
-) -> Iterator[Float[Tensor, "B n H"]]:
-    """Yield the head's outputs level by level. Deeper levels read the prediction of the level above, as in drafting.
-
-    Slot j of level i stands at position j + i and knows token j + i + 1. first: the input of level 0.
-    """
-    n = first.shape[1]
-    inputs, tokens = [first], [ids[:, 1 : n + 1]]
-    for level in range(levels):
-        positions = torch.cat([torch.arange(n) + i for i in range(level + 1)]).expand(len(ids), -1)
-        mask = level_mask(n, level + 1).expand(len(ids), -1, -1, -1)
-        out = head(torch.cat(inputs, 1), torch.cat(tokens, 1), positions, mask)[:, -n:]
-        yield out
-        inputs.append(out.detach().float())
-        tokens.append(ids[:, level + 2 : level + 2 + n])
-
-
-def distillation_loss(
-    head: nn.Module, lm_head: nn.Module, batch: Batch, noise: float, levels: int = 2, share: int = 4
-) -> Tensor:
-    """Return 1.0 soft cross-entropy + 0.1 SmoothL1, on the head's own features down the tree as well.
-
-    Deeper levels weigh 0.7^i and are compared at one in `share` slots.
-    """
-    n = batch.ids.shape[1] - levels
-    total = torch.zeros(())
-    for level, out in enumerate(unrolled(head, noisy(batch.inputs, noise)[:, :n], batch.ids, levels)):
-        judged = slice(None) if level == 0 else torch.randperm(n)[: n // share]
-        predicted = out[:, judged].flatten(0, 1)
-        wanted = batch.features[:, level + 1 : level + 1 + n][:, judged].flatten(0, 1)
-        loss = soft_cross_entropy(lm_head, predicted, wanted) + 0.1 * F.smooth_l1_loss(predicted.float(), wanted)
-        total = total + loss * 0.7**level
-    return total
-
-
-def eagle3_loss(
-    head: Eagle3Head, lm_head: nn.Module, batch: Batch, noise: float, levels: int = 2, share: int = 4
-) -> Tensor:
-    """Return the loss of EAGLE-3's training-time test.
-
-    It is the soft cross-entropy over the draft's vocabulary at every unrolled step, with weights 0.8^i, where the
-    target's most probable token is in that vocabulary. Upstream unrolls 7 steps and compares every position of each;
-    `levels` of them and one in `share` positions of the deeper ones fit two cores.
-    """
-    n = batch.ids.shape[1] - levels
-    own = head.t2d.nonzero()[:, 0]
-    total = torch.zeros(())
-    for level, out in enumerate(unrolled(head, head.fc(batch.inputs[:, :n]).float(), batch.ids, levels)):
-        judged = slice(None) if level == 0 else torch.randperm(n)[: n // share]
-        with torch.no_grad():
-            logits = lm_head(batch.features[:, level + 1 : level + 1 + n][:, judged]).float()
-            known = head.t2d[logits.argmax(-1)]
-            wanted = logits[known][:, own].softmax(-1)
-        log_probs = head.lm_head(head.norm(out[:, judged][known])).float().log_softmax(-1)
-        total = total - 0.8**level * (wanted * log_probs).sum(-1).mean()
-    return total
 
 
 def medusa_loss(head: MedusaHead, lm_head: nn.Module, batch: Batch, noise: float) -> Tensor:
@@ -186,7 +94,7 @@ def medusa_loss(head: MedusaHead, lm_head: nn.Module, batch: Batch, noise: float
     levels = len(head.heads) + 1
     n = batch.ids.shape[1] - levels
     with torch.no_grad():
-        guess = head(batch.inputs[:, :n], batch.ids[:, 1 : n + 1])
+        guess = head(batch.features[:, :n], batch.ids[:, 1 : n + 1])
     total = torch.zeros(())
     for depth in range(1, levels):
         wanted = batch.features[:, depth + 1 : depth + 1 + n].flatten(0, 1)
@@ -200,9 +108,9 @@ def agreement(head: Head, lm_head: nn.Module, data: FeatureRows, rows: Int[Tenso
     or of a Medusa-style head, whose layer does not learn, the one after it."""
     same, ahead = [], int(isinstance(head, MedusaHead))
     for part in rows.split(16):
-        ids, inputs, features = data.at(part)
+        ids, features = data.at(part)
         end = ids.shape[1] - ahead
-        hidden = head(head.read(inputs[:, : end - 1]), ids[:, 1:end])
+        hidden = head(features[:, : end - 1], ids[:, 1:end])
         predicted = head.logits(head.at(hidden, ahead) if ahead else hidden, lm_head).argmax(-1)
         same.append((predicted == lm_head(features[:, 1 + ahead :]).argmax(-1)).float().mean())
     return float(torch.stack(same).mean())

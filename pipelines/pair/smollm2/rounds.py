@@ -20,7 +20,6 @@ from c2t.storage.atomic import new_file
 from pipelines.pair.smollm2.heads import FREQUENT, HeadRecipe
 from pipelines.pair.smollm2.losses import place_in_text
 from pipelines.pair.smollm2.shards import Rows, Text, epoch, read_texts, rows_of
-from pipelines.pair.train_head import frequent_tokens
 from pipelines.pair.train_lm import Progress
 
 ROWS = 12
@@ -41,8 +40,9 @@ def training_texts(source: Path) -> list[Text]:
 
 
 def frequent(texts: list[Text], vocabulary: int) -> Int[Tensor, " v"]:
-    """Return the FREQUENT tokens that the target wrote most often."""
-    return frequent_tokens(torch.cat([text.ids[text.question :] for text in texts]), FREQUENT, vocabulary)
+    """Return the FREQUENT tokens that the target wrote most often, in the order of their ids."""
+    counts = torch.cat([text.ids[text.question :] for text in texts]).bincount(minlength=vocabulary)
+    return counts.sort(descending=True, stable=True).indices[:FREQUENT].sort().values
 
 
 def compared_tokens(frequent: Int[Tensor, " v"], batch: list[Text], vocabulary: int) -> Int[Tensor, " c"]:

@@ -62,7 +62,7 @@ def test_a_pair_is_built_from_a_corpus_and_loads(tmp_path, monkeypatch: pytest.M
 
 def test_a_medusa_style_head_begins_as_the_layer_that_it_is_stored_with() -> None:
     recipe, target = PAIRS["tiny"], load_pair("tiny", dtype=torch.float32).target.model
-    head = new_head(recipe, "draft_medusa", target, torch.zeros(1, 1, dtype=torch.long))
+    head = new_head(recipe, "draft_medusa", target)
     assert isinstance(head, MedusaHead)
     begin_from("draft", head, recipe, target)
     layer = load_pair("tiny", draft="eagle", dtype=torch.float32).draft.head.state_dict()

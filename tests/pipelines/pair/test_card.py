@@ -10,8 +10,8 @@ from pipelines.pair.card import MODELS, aim, log, write_card
 
 
 def line(domain: str, share: float) -> dict:
-    agreement = {"agreement eagle": share, "agreement distilled": share + 0.04}
-    return {"domain": domain, "category": "known", "T": 0.4, "texts": 20, "tau eagle": 2.51, **agreement}
+    known = {"domain": domain, "category": "known", "T": 0.4}
+    return known | {"texts": 20, "tau eagle": 2.51, "agreement eagle": share}
 
 
 def stages(build: Path) -> None:
@@ -45,8 +45,8 @@ def test_card_and_provenance_hold_the_figures(tmp_path: Path) -> None:
         "agreement 0.500",
     ):
         assert figure in card
-    said = "The aim of 70% agreement is reached on doctest only (known, T = 0.4, eagle / distilled: code 0.62 / 0.66, "
-    assert f"{said}doctest 0.72 / 0.76)" in " ".join(card.split())
+    said = "The aim of 70% agreement is reached on doctest only (known, T = 0.4, `eagle`: code 0.62, "
+    assert f"{said}doctest 0.72)" in " ".join(card.split())
     assert {path.stem for path in (out / "losses").glob("*.png")} == set(MODELS)
     assert json.loads((out / "provenance.json").read_text())["texts"]["written_tokens"] == 5000
 

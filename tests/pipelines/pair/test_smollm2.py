@@ -21,7 +21,6 @@ from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.gguf_target import END
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.target import Target
-from pipelines.pair import train_head
 from pipelines.pair.smollm2 import block, build, earlier, fit, heads, losses, rounds, shards, texts
 from pipelines.pair.smollm2.questions import RUN, Left, code_tasks, functions
 from tests.rounding import assert_same_sums
@@ -191,23 +190,16 @@ def test_answers_are_predicted_as_by_the_whole_head(target: Target) -> None:
     assert_same_sums(next(losses.eagle_states(head, rows)), whole[rows.judged])
 
 
-def test_unrolled_levels_are_those_under_one_mask(target: Target) -> None:
-    """The pair tiny's training runs the whole head over all levels with one mask."""
-    head, rows, levels = new_head("eagle3", target), shards.rows_of(some_texts(), "taps", questions=False), 3
-    ids = F.pad(rows.ids, (0, levels - 1))
-    whole = train_head.unrolled(head, head.fc(rows.inputs[:, :-1]), ids, levels)
-    for ours, theirs in zip(losses.eagle3_states(head, rows, levels), whole, strict=True):
-        assert_same_sums(ours, theirs[rows.judged])
-
-
-def test_unrolled_levels_are_those_of_drafting(target: Target) -> None:
+@pytest.mark.parametrize("name", ["eagle", "eagle3"])
+def test_unrolled_levels_are_those_of_drafting(name: str, target: Target) -> None:
     """A session drafts the true path, level after level, from the true states before it."""
-    head, rows, levels = new_head("eagle", target), shards.rows_of(some_texts(), "features", questions=False), 3
-    states = list(losses.eagle_states(head, rows, levels=levels))
+    head, levels = new_head(name, target), 3
+    rows = shards.rows_of(some_texts(), heads.HEADS[name].inputs, questions=False)
+    states = list(getattr(losses, f"{name}_states")(head, rows, levels=levels))
     row, slot = rows.judged.nonzero(as_tuple=True)
     for at, (r, j) in enumerate(zip(row.tolist(), slot.tolist(), strict=True)):
         ids = F.pad(rows.ids[r : r + 1], (0, levels))
-        read = rows.inputs[r : r + 1, : j + 1]
+        read = head.read(rows.inputs[r : r + 1, : j + 1])
         for level in range(levels):
             whole = head(read, ids[:, 1 : read.shape[1] + 1])
             assert_same_sums(states[level][at], whole[0, -1])
@@ -225,6 +217,11 @@ def test_deeper_guesses_come_from_earlier_positions(target: Target) -> None:
     assert wrong.shown["agreement_1"] < 1
     parts = found.shown["cross_entropy"], found.shown["cross_entropy_1"], found.shown["cross_entropy_2"]
     assert_same_sums(found.total, sum(losses.DEEPER**k * part.item() for k, part in enumerate(parts)), 8)
+
+
+def test_frequent_tokens_are_those_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "FREQUENT", 3)
+    assert rounds.frequent([text_of([8, 8, 5, 5, 1, 7], 2), text_of([7, 7, 3, 0, 0], 0)], 9).tolist() == [0, 5, 7]
 
 
 def test_a_step_compares_frequent_tokens_its_own_and_some_others() -> None:
