@@ -291,8 +291,8 @@ def refuse_nan(broken: Bool[Tensor, ""] | bool) -> None:
 
 
 @DraftSession.register
-class NoDraft:
-    """Stand-in for a draft where nothing is drafted, so that plain decoding is the same loop."""
+class StatelessSession:
+    """Session of a draft that remembers nothing and makes no forward; a subclass brings `expand`."""
 
     passes: Int[Tensor, " B"]
 
@@ -300,9 +300,11 @@ class NoDraft:
         """Set the draft forwards of the new round to 0."""
         self.passes = torch.zeros_like(count)
 
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """Raise InputError: without a draft no policy but the plain one can run."""
-        raise InputError("only the plain policy decodes without a draft")
+    def fork(self, back: Int[Tensor, " B"]) -> "StatelessSession":
+        """See `DraftSession.fork`."""
+        fork = copy.copy(self)
+        fork.passes = torch.zeros_like(back)
+        return fork
 
     def rewind(self, back: Tensor) -> None: ...
 
@@ -310,6 +312,14 @@ class NoDraft:
 
     def select(self, rows: Tensor) -> None: ...
 
-    def join(self, other: "NoDraft") -> None:
+    def join(self, other: "StatelessSession") -> None:
         """See `DraftSession.join`."""
         self.passes = torch.cat([self.passes, other.passes])
+
+
+class NoDraft(StatelessSession):
+    """Stand-in for a draft where nothing is drafted, so that plain decoding is the same loop."""
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """Raise InputError: without a draft no policy but the plain one can run."""
+        raise InputError("only the plain policy decodes without a draft")

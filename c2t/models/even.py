@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.models.draft import BaseDraft, DraftSession
+from c2t.models.draft import BaseDraft, StatelessSession
 from c2t.models.ngrams import NGRAMS
 from c2t.models.registry import DRAFTS, DraftKind, DraftRequest
 from c2t.protocols import NextTokenDistributions
@@ -36,20 +36,13 @@ class EvenDraft(BaseDraft):
         return EvenSession(self)
 
 
-@DraftSession.register
-class EvenSession:
-    """Session that reads nothing, and makes no forward. scale: 0, which takes the noise of the target's draws away: of
-    tokens that are all alike it would promise the loudest."""
+class EvenSession(StatelessSession):
+    """Session that reads nothing. scale: 0, no shared noise: among equal tokens it alone would decide."""
 
     scale = 0.0
 
     def __init__(self, draft: EvenDraft):
         self.draft = draft
-        self.passes: Int[Tensor, " B"] | None = None
-
-    def observe(self, tokens: Tensor, features: Tensor, count: Int[Tensor, " B"]) -> None:
-        """Set the draft forwards of the new round to 0."""
-        self.passes = torch.zeros_like(count)
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
@@ -58,22 +51,6 @@ class EvenSession:
             for width in (self.draft.tokens, 0)
         )
         return NextTokenDistributions(logits, states)
-
-    def fork(self, back: Int[Tensor, " B"]) -> "EvenSession":
-        """See `DraftSession.fork`."""
-        fork = EvenSession(self.draft)
-        fork.passes = torch.zeros_like(back)
-        return fork
-
-    def rewind(self, back: Tensor) -> None: ...
-
-    def refuse_nan(self) -> None: ...
-
-    def select(self, rows: Tensor) -> None: ...
-
-    def join(self, other: "EvenSession") -> None:
-        """See `DraftSession.join`."""
-        self.passes = torch.cat([self.passes, other.passes])
 
 
 def _load(folder: Path, request: DraftRequest) -> EvenDraft:

@@ -7,9 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.models.eagle_draft import EagleDraft
 from c2t.models.loading import Pair, load_pair
-from c2t.models.medusa import MedusaDraft
 from c2t.models.names import parts
 from c2t.policies.eagle2 import Eagle2
 from c2t.prompts import read_prompts
@@ -32,10 +30,10 @@ def entropy(logits: Float[Tensor, "n V"], temperature: float) -> Float[Tensor, "
 def proposals(pair: Pair, text: Continuation) -> Int[Tensor, " n"]:
     """Return the draft's most probable token after each token but the first, one token ahead of the target."""
     tokens = text.tokens[None, : text.features.shape[0]]
-    if isinstance(pair.draft, EagleDraft | MedusaDraft):
-        hidden = pair.draft.head(pair.draft.head.read(text.features[None, :-1]), tokens[:, 1:])
-        return pair.draft.head.logits(hidden, pair.target.lm_head)[0].argmax(-1)
-    return pair.draft.model.model(input_ids=tokens).logits[0, 1:].argmax(-1)
+    if pair.draft.language_models:
+        return pair.draft.language_models[0](input_ids=tokens).logits[0, 1:].argmax(-1)
+    hidden = pair.draft.head(pair.draft.head.read(text.features[None, :-1]), tokens[:, 1:])
+    return pair.draft.head.logits(hidden, pair.target.lm_head)[0].argmax(-1)
 
 
 def agreement(pair: Pair, texts: list[Continuation], choices: list[Int[Tensor, " n"]]) -> float:
