@@ -1,1 +1,2 @@
-"""Kernels in Triton, each with a torch twin that runs where there is no GPU, and the data that they share."""
+"""Kernels in C for CPUs (csrc, which native.py loads) and in Triton for GPUs, each with a torch twin that runs
+everywhere, and the data that they share."""
