@@ -1,5 +1,5 @@
 """Decoding by a folder on the Hub: `model.generate(..., custom_generate="user/repo", trust_remote_code=True)`. The
-folder's own generate.py, which `c2t.hf.export` writes, calls this."""
+folder's packed_classifier generate.py, which `c2t.hf.export` writes, calls this."""
 
 import base64
 import tempfile
@@ -44,12 +44,12 @@ def _decoding(draft: str, policy: str, classifier: tuple[str, ...] | None, seed:
     return TreeDecoding(draft, policy=parse(policy, lambda name=None: _classifier(classifier, name)), seed=seed)
 
 
-def _classifier(own: tuple[str, ...] | None, name: str | None) -> TreeClassifier:
+def _classifier(packed_classifier: tuple[str, ...] | None, name: str | None) -> TreeClassifier:
     if name is not None:
         return TreeClassifier.from_pretrained(name)
-    if own is None:
+    if packed_classifier is None:
         raise InputError("this folder has no classifier: choose a policy without one, such as policy='eagle2'")
-    return unpacked(own)
+    return unpacked(packed_classifier)
 
 
 def packed(classifier: TreeClassifier) -> tuple[str, ...]:

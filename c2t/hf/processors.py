@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from c2t.errors import InputError
-from c2t.hf.texts import Texts
+from c2t.hf.texts import GeneratedTexts
 from c2t.sampling import Sampling
 from c2t.target_sampler import Path
 
@@ -58,13 +58,13 @@ class TextProcessors:
     transformers that read anything else, such as further forwards of a model.
     """
 
-    def __init__(self, processors: LogitsProcessorList, texts: Texts, eos: frozenset[int]):
+    def __init__(self, processors: LogitsProcessorList, texts: GeneratedTexts, eos: frozenset[int]):
         self.texts, self.eos = texts, eos
         warpers = [processor for processor in processors if isinstance(processor, TemperatureLogitsWarper)]
         self.temperature = math.prod((float(warper.temperature) for warper in warpers), start=1.0)
         Sampling(temperature=self.temperature)  # which refuses what float32 has no room for
         for processor in processors:
-            if _own(processor) and type(processor).__name__ not in OF_SCORES | OF_TEXTS:
+            if _is_from_transformers(processor) and type(processor).__name__ not in OF_SCORES | OF_TEXTS:
                 raise InputError(
                     f"{type(processor).__name__} cannot be applied to trees: leave out the setting that adds it"
                 )
@@ -78,10 +78,10 @@ class TextProcessors:
             if not isinstance(step, list):
                 scores = step(sequence[:, None], scores)
                 continue
-            texts = texts or {place: self._text(row, path(place)) for place, row in enumerate(sequence.tolist())}
-            for place, row in enumerate(sequence.tolist()):
-                if texts[place] is not None:
-                    scores[place] = LogitsProcessorList([step[row]])(texts[place][None], scores[place][None])[0]
+            texts = texts or {index: self._text(row, path(index)) for index, row in enumerate(sequence.tolist())}
+            for index, row in enumerate(sequence.tolist()):
+                if texts[index] is not None:
+                    scores[index] = LogitsProcessorList([step[row]])(texts[index][None], scores[index][None])[0]
         return scores
 
     def of_scores(self) -> "TextProcessors":
@@ -91,23 +91,23 @@ class TextProcessors:
         return other
 
     def _text(self, row: int, path: Int[Tensor, " d"]) -> Int[Tensor, " t"] | None:
-        """Return the text with the path behind it, whose root it ends with; None where the path runs past its end."""
-        ahead = path[1:].to(self.texts.ids.device)
-        text = torch.cat([self.texts.of(row), ahead])
-        beyond = not self.eos.isdisjoint(ahead.tolist()) or len(text) >= self.texts.ids.shape[1]
+        """Return the text, which ends with the path's root, and the rest of the path; None past the text's end."""
+        path = path[1:].to(self.texts.ids.device)
+        text = torch.cat([self.texts.of(row), path])
+        beyond = not self.eos.isdisjoint(path.tolist()) or len(text) >= self.texts.ids.shape[1]
         return None if beyond else text
 
 
-def _own(processor: Any) -> bool:
-    """Tell transformers' own processors from the caller's."""
+def _is_from_transformers(processor: Any) -> bool:
+    """Return True for a processor of transformers, False for one of the caller's."""
     return type(processor).__module__.startswith("transformers.")
 
 
 def _reads_scores(processor: Any) -> bool:
-    return _own(processor) and type(processor).__name__ in OF_SCORES
+    return _is_from_transformers(processor) and type(processor).__name__ in OF_SCORES
 
 
-def _by_row(processor: Any, texts: Texts) -> list[Any]:
+def _by_row(processor: Any, texts: GeneratedTexts) -> list[Any]:
     """Return the processor for each row by itself; two of transformers' know the rows of a batch by their numbers."""
     rows = range(len(texts.ids))
     if isinstance(processor, RepetitionPenaltyLogitsProcessor):

@@ -1,4 +1,4 @@
-"""Reading of what generate hands to a decoding method: its prompts, and refusals of what trees cannot serve."""
+"""The prompts and arguments that generate passes to a decoding method; refuse what trees cannot serve."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,13 +25,13 @@ def check_config(config: GenerationConfig) -> None:
             f"these settings ask generate for {mode.value}: trees decode greedily or sample; leave out num_beams, "
             "prompt_lookup_num_tokens and the like"
         )
-    asked = [name for name in OUTPUTS if getattr(config, name, None)]
-    if config.return_dict_in_generate and asked:
-        raise InputError(f"{asked[0]}: tree decoding returns sequences only; leave it out")
+    outputs = [name for name in OUTPUTS if getattr(config, name, None)]
+    if config.return_dict_in_generate and outputs:
+        raise InputError(f"{outputs[0]}: tree decoding returns sequences only; leave it out")
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise InputError for inputs of the model that trees do not hand on, and for a cache of the caller's."""
+    """Raise InputError for inputs of the model that trees do not pass on, and for a cache of the caller's."""
     unknown = [name for name, value in arguments.items() if name not in READ + WITHOUT_EFFECT and value is not None]
     if unknown:
         raise InputError(f"{unknown[0]}: tree decoding reads input_ids and attention_mask only; leave it out")
@@ -40,11 +40,11 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         return
     if type(cache) is not DynamicCache:
         raise InputError(
-            f"a {type(cache).__name__} cannot hold trees: c2t keeps a cache of its own; leave out past_key_values and "
+            f"a {type(cache).__name__} cannot hold trees: c2t has a cache of its own; leave out past_key_values and "
             "cache_implementation"
         )
     if cache.get_seq_length() or getattr(cache, "_is_user_defined", False):
-        raise InputError("past_key_values: c2t keeps a cache of its own; leave it out, and give the whole text")
+        raise InputError("past_key_values: c2t has a cache of its own; leave it out, and give the whole text")
 
 
 def prompts_of(
@@ -61,18 +61,18 @@ def prompts_of(
     mask = arguments.get("attention_mask")
     real = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.to(input_ids.device) != 0
     if real.shape != input_ids.shape or not real[:, -1:].all() or (real[:, :-1] & ~real[:, 1:]).any():
-        raise InputError("attention_mask has zeros behind ones: pad on the left (padding_side='left')")
+        raise InputError("attention_mask has zeros after ones: pad on the left (padding_side='left')")
     counted = (real.cumsum(-1) - 1).clamp(min=0)
     given = arguments.get("position_ids")
     if given is not None and not (given.to(input_ids.device).expand_as(counted) == counted)[real].all():
         raise InputError("position_ids: tree decoding counts every text's positions from 0; leave it out")
-    prompts = [row[kept].tolist() for row, kept in zip(input_ids, real, strict=True)]
+    prompts = [row[mask].tolist() for row, mask in zip(input_ids, real, strict=True)]
     for number, prompt in enumerate(prompts):
         check_length(len(prompt), max_length - input_ids.shape[1], positions, f"prompt {number}")
     return prompts
 
 
 def check_streaming(prompts: Sequence[Sequence[int]], streamer: Any) -> None:
-    """Raise InputError where a streamer is to show several texts."""
+    """Raise InputError for a streamer of several texts."""
     if streamer is not None and len(prompts) > 1:
         raise InputError(f"a streamer shows one text, not {len(prompts)}; leave it out or give one prompt")

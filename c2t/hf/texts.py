@@ -1,4 +1,4 @@
-"""The texts of one call of generate: what has been written, where each ends, and what the caller gets."""
+"""The texts of one call of generate: their tokens so far, where each ends, and the result."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from c2t.decoding import Step
 
 
-class Texts:
+class GeneratedTexts:
     """Prompts and new tokens as generate has them, (B, max_length), padded on the left.
 
-    The criteria are asked after every token of a text, each text by itself; where a text ends, so does its row. Without
-    a criterion for EOS tokens generate goes on with all rows until the last has ended; so do these.
+    The criteria see each text alone, after every token; where a text ends, so does its row. Without a criterion for EOS
+    tokens generate continues all rows until the last has ended, and so does this class.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Texts:
         """Write a round's tokens, as far as the texts go."""
         for row, tokens in step.by_row():
             for token in tokens:
-                if not self.going(row):
+                if not self.is_open(row):
                     break
                 self._write(row, token)
 
-    def going(self, row: int) -> bool:
+    def is_open(self, row: int) -> bool:
         """Return True if the row has tokens to come."""
         if self.ends[row] is None:
             return True
@@ -55,7 +55,7 @@ class Texts:
         return None in self.ends or self.lengths[row] < max(self.ends)
 
     def result(self, as_dict: bool) -> Int[Tensor, "B L"] | GenerateDecoderOnlyOutput:
-        """Return the sequences, padded on the right to the longest, in the form that generate was asked for."""
+        """Return the sequences, padded on the right to the longest, as a tensor or as generate's output object."""
         sequences = self.ids[:, : max(self.ends)].clone()
         return GenerateDecoderOnlyOutput(sequences=sequences) if as_dict else sequences
 

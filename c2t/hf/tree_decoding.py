@@ -19,7 +19,7 @@ from c2t.decoding import Step, TargetVerifier, decode
 from c2t.errors import InputError, check_truth, short_repr
 from c2t.hf.processors import TextProcessors
 from c2t.hf.request import check_arguments, check_config, check_streaming, prompts_of
-from c2t.hf.texts import Texts
+from c2t.hf.texts import GeneratedTexts
 from c2t.models.draft import BaseDraft
 from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.loading import load_draft
@@ -36,8 +36,8 @@ from c2t.storage import paths as checkpoints
 
 
 class TreeDecoding:
-    """Decoding method for generate: `model.generate(**inputs, custom_generate=TreeDecoding(draft=...))` writes what the
-    model alone would have written.
+    """Decoding method for generate: `model.generate(**inputs, custom_generate=TreeDecoding(draft=...))` returns the
+    text of the model alone.
 
     draft: folder or Hub id of a draft head or a language model with the same tokens, the name of a pair, "lookup" for
     the text alone, or a loaded language model; None for a policy without one. policy: how trees are built. classifier:
@@ -45,7 +45,7 @@ class TreeDecoding:
     Without either: `default_policy` of the pair that the draft is named by. seed: of sampled texts; None takes one from
     torch's global generator, which is what torch.manual_seed sets. streamer: gets the text token by token.
 
-    What is loaded for a model is kept as long as the model. Raises InputError for what cannot be served.
+    What is loaded for a model is cached as long as the model lives. Raises InputError for what cannot be served.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TreeDecoding:
             )
         if draft is not None and not isinstance(draft, PreTrainedModel):
             check_draft(draft)
-        self.policy = policy if policy is not None else _usual_policy(draft, classifier, beta)
+        self.policy = policy if policy is not None else _policy_of(draft, classifier, beta)
         check_policy(self.policy, sys.maxsize, sys.maxsize)  # what a model has room for is seen when it is there
         if not self.policy.exact:
             raise InputError(f"{type(policy).__name__} is not exact: its text would not be the model's own")
@@ -96,9 +96,9 @@ class TreeDecoding:
         prompts = prompts_of(input_ids, model_kwargs, max_length, loaded.target.max_positions)
         streamer = self.streamer if self.streamer is not None else _given_to_generate("streamer")
         check_streaming(prompts, streamer)
-        texts = Texts(input_ids, max_length, pad, stopping_criteria, streamer)
+        texts = GeneratedTexts(input_ids, max_length, pad, stopping_criteria, streamer)
         with borrowed(loaded):
-            verifier = Verifier(
+            verifier = CallerVerifier(
                 loaded.target,
                 self.policy,
                 prompts,
@@ -117,14 +117,14 @@ class TreeDecoding:
         return texts.result(generation_config.return_dict_in_generate)
 
     def _sampling(self, config: GenerationConfig) -> Sampling:
-        """Return greedy choice, or draws from what generate's own processors leave."""
+        """Return greedy choice, or sampling from what generate's own processors leave."""
         if not config.do_sample:
             return Sampling()
         seed = int(torch.randint(2**62, (), device="cpu")) if self.seed is None else self.seed
         return Sampling(temperature=1.0, seed=seed)
 
     def _for(self, model: PreTrainedModel) -> "Loaded":
-        """Return the target and the draft for a model, loaded anew if its embeddings are other modules than before."""
+        """Return the target and the draft for a model, loaded again if its embeddings have been replaced."""
         loaded = self._loaded.get(model)
         if loaded is None or not loaded.of(model):
             loaded = Loaded.load(model, self.draft, self.trust_remote_code)
@@ -164,18 +164,18 @@ class Loaded(NamedTuple):
         return embeddings == (model.get_input_embeddings(), model.get_output_embeddings())
 
 
-class Verifier(TargetVerifier):
+class CallerVerifier(TargetVerifier):
     """Verification by the caller's model, of texts that end where generate's end."""
 
-    texts: Texts | None
+    texts: GeneratedTexts | None
 
-    def __init__(self, *parts: Any, texts: Texts, **settings: Any):
+    def __init__(self, *parts: Any, texts: GeneratedTexts, **settings: Any):
         super().__init__(*parts, **settings)
         self.texts = texts
 
-    def rehearsal(self) -> "Verifier":
-        """See `TargetVerifier.rehearsal`; what will be taken back does not reach the texts."""
-        stage: Verifier = super().rehearsal()
+    def rehearsal(self) -> "CallerVerifier":
+        """See `TargetVerifier.rehearsal`; tokens that are not final do not reach the texts."""
+        stage: CallerVerifier = super().rehearsal()
         stage.texts = None
         return stage
 
@@ -184,7 +184,7 @@ class Verifier(TargetVerifier):
         by_count = super().unfinished(step)
         if self.texts is None:
             return by_count
-        return [place for place, row in enumerate(step.rows.tolist()) if self.texts.going(row)]
+        return [index for index, row in enumerate(step.rows.tolist()) if self.texts.is_open(row)]
 
 
 @contextmanager
@@ -236,7 +236,7 @@ def _check_hooks(target: Target) -> None:
         raise InputError(f"{type(outside[0]).__name__} has a forward hook, which trees would pass over: remove it")
 
 
-def _usual_policy(draft: Any, classifier: str | Path | TreeClassifier | None, beta: float | None) -> Any:
+def _policy_of(draft: Any, classifier: str | Path | TreeClassifier | None, beta: float | None) -> Any:
     """Return C2T with this classifier; without, `default_policy` of the pair that the draft is named by."""
     name = draft.partition("+")[0] if isinstance(draft, str) else ""
     if classifier is None and beta is None:

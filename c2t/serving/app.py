@@ -1,4 +1,4 @@
-"""OpenAI's API over HTTP: completions and chat completions, whole or as a stream, and what a server is watched by."""
+"""OpenAI's API over HTTP: completions and chat completions, whole or streamed, health and metrics."""
 
 import asyncio
 import json
@@ -25,17 +25,17 @@ from c2t.serving.fields import ChatCompletion, Completion, Fields
 from c2t.serving.front import LOG, Answer, AsyncFront, Ending, Failed
 from c2t.serving.lengths import Checked, characters_of_a_token
 from c2t.serving.metrics import Metrics
-from c2t.serving.text import Text
+from c2t.serving.text import StoppableText
 
 BODY = 2**20  # bytes of a request's body
-COMPLETION = 16  # new tokens at most where a request does not say: OpenAI's default
-CHAT = 1024  # the same of a chat: ours, since OpenAI's has no end
+COMPLETION = 16  # most new tokens of a completion by default: OpenAI's default
+CHAT = 1024  # most new tokens of a chat by default: OpenAI has no limit
 SILENT: TelemetryConfig = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
-AGAIN = "1"  # seconds after which to send a request again that found the queue full
+RETRY_AFTER = "1"  # seconds to wait before sending a request again that found the queue full
 
 
 class Refusal(InputError):
-    """A request that is not served. param: the field that is to blame; code: OpenAI's word for the reason."""
+    """A request that is not served. param: the field at fault; code: OpenAI's word for the reason."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400):
         super().__init__(message)
@@ -43,7 +43,7 @@ class Refusal(InputError):
 
 
 class Wording(NamedTuple):
-    """The words of one of the two APIs: names of its objects, and what stands in their choices."""
+    """Names of one API's objects, and the content of their choices."""
 
     prefix: str
     whole: str
@@ -84,8 +84,8 @@ class _Api:
         self.decoder, self.front, self.metrics = decoder, front, metrics
         self.pair, self.name, self.since = decoder.pair, decoder.pair.name, int(time.time())
         self.room = min(self.pair.target.max_positions, front.decoder.max_tokens)  # no request may have more tokens
-        self.of_a_token = characters_of_a_token(self.pair.tokenizer)
-        self.encoding = CapacityLimiter(2)  # prompts that are read at once: a long one takes a core for a second
+        self.per_token = characters_of_a_token(self.pair.tokenizer)  # most characters of a token
+        self.encoding = CapacityLimiter(2)  # prompts tokenized in parallel: a long one takes a core for a second
 
     def app(self) -> FastAPI:
         # Its pages of documentation would load scripts from elsewhere.
@@ -113,9 +113,9 @@ class _Api:
         self.check(fields)
         if not self.pair.template:
             raise Refusal(f"the pair {self.name} has no chat template: use /v1/completions", "messages")
-        said = [message.plain() for message in fields.messages]
+        messages = [message.plain() for message in fields.messages]
         tokenizer = Checked(self.pair.tokenizer, self.check_fits)  # of the text that the template makes
-        ids = await to_thread.run_sync(dialogue, tokenizer, self.pair.template, said, limiter=self.encoding)
+        ids = await to_thread.run_sync(dialogue, tokenizer, self.pair.template, messages, limiter=self.encoding)
         return await self.answer(request, fields, ids, CHAT, CHATS)
 
     async def models(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class _Api:
         return {"object": "list", "data": [model]}
 
     async def health(self) -> JSONResponse:
-        """Say whether requests are taken."""
+        """Report whether requests are taken."""
         alive = self.front.alive
         return JSONResponse({"status": "ok" if alive else "stopping"}, 200 if alive else 503)
 
@@ -142,36 +142,36 @@ class _Api:
 
     def check_fits(self, text: str) -> None:
         """Raise Refusal for a text of so many characters that no request has room for its tokens."""
-        if self.of_a_token and len(text) > self.room * self.of_a_token:
-            least = -(-len(text) // self.of_a_token)
+        if self.per_token and len(text) > self.room * self.per_token:
+            least = -(-len(text) // self.per_token)
             raise Refusal(f"{len(text):,} characters are {least:,} tokens or more, the limit is {self.room:,}")
 
     async def answer(
-        self, request: Request, fields: Fields, ids: list[int], usual: int, wording: Wording
+        self, request: Request, fields: Fields, ids: list[int], default: int, wording: Wording
     ) -> JSONResponse | StreamingResponse:
         """Submit the request and return its answer, or the stream of it."""
         new = fields.new_tokens
         if new is None:
-            new = max(1, min(usual, self.front.decoder.room(len(ids))))
+            new = max(1, min(default, self.front.decoder.room(len(ids))))
         answer = self.front.generate(ids, new, fields.sampling())
         self.metrics.prompt_tokens.inc(len(ids))
-        writing = Writing(answer, Text(self.pair.tokenizer, fields.stops()), len(ids))
+        output = AnswerText(answer, StoppableText(self.pair.tokenizer, fields.stops()), len(ids))
         shared = {"id": f"{wording.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.name}
         if fields.stream:
-            events = self.stream(writing, shared, wording, fields.with_usage)
+            events = self.stream(output, shared, wording, fields.with_usage)
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         watching = asyncio.create_task(_close_when_gone(request, answer))
         try:
-            text = "".join([piece async for piece in writing.pieces()])
+            text = "".join([piece async for piece in output.pieces()])
         finally:
             watching.cancel()
-        choice = _choice(wording.text(text), writing.finish)
-        return JSONResponse({**shared, "object": wording.whole, "choices": [choice], "usage": writing.usage})
+        choice = _choice(wording.text(text), output.finish)
+        return JSONResponse({**shared, "object": wording.whole, "choices": [choice], "usage": output.usage})
 
     async def stream(
-        self, writing: "Writing", shared: dict[str, Any], wording: Wording, with_usage: bool
+        self, output: "AnswerText", shared: dict[str, Any], wording: Wording, with_usage: bool
     ) -> AsyncIterator[str]:
-        """Yield the events of an answer: its pieces, the reason why it ended, its usage if asked for."""
+        """Yield the events of an answer: its pieces, why it ended, and its usage if `with_usage`."""
         usage = {"usage": None} if with_usage else {}
 
         def chunk(choices: list[dict[str, Any]], usage: dict[str, Any] = usage) -> str:
@@ -180,27 +180,27 @@ class _Api:
         try:
             for first in wording.first:
                 yield chunk([_choice(first)])
-            async for piece in writing.pieces():
+            async for piece in output.pieces():
                 yield chunk([_choice(wording.piece(piece))])
-            yield chunk([_choice(wording.last, writing.finish)])
+            yield chunk([_choice(wording.last, output.finish)])
             if with_usage:
-                yield chunk([], {"usage": writing.usage})
+                yield chunk([], {"usage": output.usage})
         except (Failed, Ending) as error:
-            yield _event(self.told(error)[1])
+            yield _event(self.error_body(error)[1])
             return
         finally:
-            writing.answer.close()
+            output.answer.close()
         yield "data: [DONE]\n\n"
 
     async def problem(self, request: Request, error: Exception) -> JSONResponse:
         """Return the answer to a request that is refused or lost, and log it in one line."""
-        status, body = self.told(error)
+        status, body = self.error_body(error)
         if not isinstance(error, (Failed, Ending)):
             self.metrics.ended("full" if isinstance(error, Full) else "refused")
         LOG.warning("%d %s: %s", status, plain(request.url.path), body["error"]["message"])
-        return JSONResponse(body, status, {"Retry-After": AGAIN} if status == 429 else None)
+        return JSONResponse(body, status, {"Retry-After": RETRY_AFTER} if status == 429 else None)
 
-    def told(self, error: Exception) -> tuple[int, dict[str, Any]]:
+    def error_body(self, error: Exception) -> tuple[int, dict[str, Any]]:
         """Return the status and the body of an error, in OpenAI's form."""
         param, code, kind = getattr(error, "param", None), getattr(error, "code", None), "invalid_request_error"
         match error:
@@ -217,15 +217,15 @@ class _Api:
         return status, {"error": {"message": plain(message), "type": kind, "param": param, "code": code}}
 
 
-class Writing(NamedTuple):
+class AnswerText(NamedTuple):
     """An answer that becomes a text."""
 
     answer: Answer
-    text: Text
+    text: StoppableText
     prompt_tokens: int
 
     async def pieces(self) -> AsyncIterator[str]:
-        """Yield the text's parts as they are written; a stop string ends the request."""
+        """Yield the text's parts as they are generated; a stop string ends the request."""
         async for tokens in self.answer:
             if piece := self.text.add(tokens):
                 yield piece
@@ -248,7 +248,7 @@ class Writing(NamedTuple):
 
 
 class _LimitedBody:
-    """Refuser of bodies that are too long, before they are all there."""
+    """Refuse a body that is too long before all of it has arrived."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -283,11 +283,11 @@ def _event(what: dict[str, Any]) -> str:
 
 
 def _first(error: RequestValidationError) -> tuple[str, str | None]:
-    """Return the first thing that is wrong with a body, and the field."""
+    """Return the first error in a body, and its field."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return f"the body is no JSON: {first['ctx']['error']} at character {first['loc'][-1]}", None
-    place = [str(part) for part in first["loc"][1:]]
-    if not place:
+    field = [str(part) for part in first["loc"][1:]]
+    if not field:
         return "the body must be a JSON object, sent as Content-Type: application/json", None
-    return f"{'.'.join(place)}: {first['msg']}", place[0]
+    return f"{'.'.join(field)}: {first['msg']}", field[0]

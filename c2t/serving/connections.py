@@ -1,4 +1,4 @@
-"""Connections: requests must arrive whole and answers be read within a time; who is slower keeps nobody else out."""
+"""Connections with limits of time: a client that sends or reads too slowly keeps nobody else out."""
 
 from asyncio import TimerHandle, Transport
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-SECONDS = 20.0  # that a request may take to arrive
-HALVES = 256  # connections at most whose request has not arrived
+SECONDS = 20.0  # longest time for a request to arrive
+HALVES = 256  # most connections whose request has not arrived
 UNREAD = 60.0  # seconds that a client may read nothing of an answer that is larger than the system's buffers
 
 
 class Connection(H11Protocol):
-    """One connection of uvicorn's. arriving: those of the server whose next request is not here yet, oldest first,
-    with the end of their time; a further one than HALVES ends the oldest."""
+    """One connection of uvicorn's. arriving: the server's connections whose next request has not arrived, oldest
+    first, with their timers; one more than HALVES closes the oldest."""
 
     def __init__(self, arriving: dict["Connection", TimerHandle], **settings: Any):
         super().__init__(**settings)

@@ -12,8 +12,8 @@ from c2t.sampling import Sampling
 STOPS = 4  # stop strings at most, as OpenAI's API has it
 SEEDS = 2**63
 
-# Fields that change what is written and that c2t does not have -> the values with which they change nothing. Fields of
-# other servers that clients of theirs may send stand here too. All others are ignored.
+# Fields that change the text and that c2t does not serve -> the values with which they change nothing. Among them are
+# fields of other servers. All other fields are ignored.
 REFUSED: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -96,7 +96,7 @@ class Fields(BaseModel):
 
     @property
     def new_tokens(self) -> int | None:
-        """Most tokens to write."""
+        """Most new tokens."""
         return self.max_tokens
 
     @property
@@ -138,10 +138,10 @@ class ChatCompletion(Fields):
 
     @property
     def new_tokens(self) -> int | None:
-        """Most tokens to write; max_tokens is the field's old name."""
+        """Most new tokens; max_tokens is the field's old name."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
 def _neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
     """Return True for null and for values that change nothing; false is no 0."""
-    return value is None or any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
+    return value is None or any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in neutral)

@@ -1,4 +1,4 @@
-"""An asynchronous front of a `BatchDecoder`: one thread plays the rounds, and any number of clients wait for tokens."""
+"""An asynchronous front of a `BatchDecoder`: one thread runs the rounds, and any number of clients wait for tokens."""
 
 import asyncio
 import logging
@@ -17,37 +17,37 @@ LOG = logging.getLogger("c2t.serving")
 
 
 class Failed(Exception):
-    """A request that was lost because decoding failed; it may be sent again."""
+    """A request that was lost because decoding failed; the client may send it again."""
 
 
 class Ending(Exception):
-    """A request that came when the front was being closed, or that had not ended by then."""
+    """A request that came when the front was closing, or that had not ended by then."""
 
 
 class Watch:
-    """Listener to what a front does; this one ignores everything. The thread of the rounds calls it."""
+    """Observer of a front, called by the thread of the rounds; this one ignores everything."""
 
-    def played(self, news: Sequence[News], step: Step | None, seconds: float) -> None:
-        """Hear of a step of the decoder, and of the round in it."""
+    def stepped(self, updates: Sequence[News], step: Step | None, seconds: float) -> None:
+        """Note a step of the decoder, and the round in it."""
 
     def began(self, seconds: float) -> None:
-        """Hear of a request's first tokens, so many seconds after it came."""
+        """Note a request's first tokens, so many seconds after it came."""
 
     def ended(self, outcome: str) -> None:
-        """Hear of a request's end: "stop", "length", "cancelled" or "failed"."""
+        """Note a request's end: "stop", "length", "cancelled" or "failed"."""
 
 
 class AsyncFront:
     """Decodes requests of any number of asyncio tasks as they come and go, on a thread of its own.
 
-    An error inside of a round costs the request whose round alone raises it, whose client hears of it, and no other.
+    An error in a round fails only the request whose round alone raises it; its client gets the error.
     """
 
     def __init__(self, decoder: BatchDecoder, watch: Watch = Watch()):
         self.decoder, self.watch = decoder, watch
         self.clients: dict[Request, _Client] = {}
         self.changed = threading.Condition()  # guards `clients` and `deadline`
-        self.left: deque[tuple[Request, str]] = deque()  # requests whose clients are gone, with what they ended by
+        self.left: deque[tuple[Request, str]] = deque()  # requests whose clients are gone, with their outcomes
         self.deadline: float | None = None
         self.thread = threading.Thread(target=self._run, name="rounds", daemon=True)
         self.thread.start()
@@ -88,21 +88,21 @@ class AsyncFront:
         self.left.append((request, outcome))
 
     def _run(self) -> None:
-        """Play rounds as long as there is somebody to play them for."""
+        """Run rounds until the front closes."""
         try:
             while self._wait():
                 self._cancel()
                 start = time.perf_counter()
                 try:
-                    news = self.decoder.step()
-                except Exception as error:  # noqa: BLE001 - whatever it is, clients hear of it, and the server goes on
+                    updates = self.decoder.step()
+                except Exception as error:  # noqa: BLE001 - clients get any error, and the server goes on
                     self._lose(error)
                     continue
                 if self.decoder.failure:
                     LOG.error("a round failed", exc_info=self.decoder.failure)
-                self.watch.played(news, self.decoder.last, time.perf_counter() - start)
-                for one in news:
-                    self._deliver(one)
+                self.watch.stepped(updates, self.decoder.last, time.perf_counter() - start)
+                for update in updates:
+                    self._deliver(update)
         finally:
             self._cancel()
             with self.changed:
@@ -110,7 +110,7 @@ class AsyncFront:
                 self._give_up(list(self.clients), Ending("the server was stopped before the text had ended"))
 
     def _wait(self) -> bool:
-        """Wait until there is something to do; return False when there will be nothing any more."""
+        """Wait until there is something to do; return False when nothing will come."""
         with self.changed:
             self.changed.wait_for(lambda: self.clients or self._busy or self.deadline is not None)
             if self.deadline is None:
@@ -126,28 +126,28 @@ class AsyncFront:
         while self.left:
             request, outcome = self.left.popleft()
             with self.changed:
-                known = self.clients.pop(request, None)
-            if known:
+                client = self.clients.pop(request, None)
+            if client:
                 self.decoder.cancel(request)
                 self.watch.ended(outcome)
 
-    def _deliver(self, news: News) -> None:
+    def _deliver(self, update: News) -> None:
         """Hand new tokens to the client, if it is still there."""
         with self.changed:
-            client = self.clients.get(news.request)
-            if client and news.finish:
-                del self.clients[news.request]
+            client = self.clients.get(update.request)
+            if client and update.finish:
+                del self.clients[update.request]
         if client is None:
             return
-        if news.tokens and not client.begun:
+        if update.tokens and not client.begun:
             client.begun = True
             self.watch.began(time.monotonic() - client.since)
-        if news.finish:
-            self.watch.ended(news.finish)
-        client.tell(failed(news.request.error) if news.finish == "failed" else news)
+        if update.finish:
+            self.watch.ended(update.finish)
+        client.put(failed(update.request.error) if update.finish == "failed" else update)
 
     def _lose(self, error: Exception) -> None:
-        """Tell everybody of an error that is no request's own: the next step would fail as well."""
+        """Fail every request by an error that is no single request's: the next step would fail as well."""
         LOG.error("decoding failed", exc_info=error)
         if not self.clients:  # a step for nobody fails: so would every other one
             raise error
@@ -158,27 +158,27 @@ class AsyncFront:
         for request in requests:
             self.decoder.cancel(request)
             self.watch.ended("failed")
-            self.clients.pop(request).tell(reason)
+            self.clients.pop(request).put(reason)
 
 
 def failed(error: Exception) -> Failed:
-    """Return what a client hears of an error of decoding."""
+    """Return the error that a client gets when decoding fails."""
     what = plain(f"{type(error).__name__}: {one_line(error)}")
     return Failed(f"decoding failed ({what}); the request is lost, send it again")
 
 
 class _Client:
-    """The letter box of one request."""
+    """The queue of one request's updates."""
 
     def __init__(self):
         self.loop, self.inbox = asyncio.get_running_loop(), asyncio.Queue()
         self.since, self.begun = time.monotonic(), False
 
-    def tell(self, what: News | Exception | None) -> None:
-        """Put something into the box, from any thread."""
+    def put(self, update: News | Exception | None) -> None:
+        """Add an update, from any thread."""
         try:
-            self.loop.call_soon_threadsafe(self.inbox.put_nowait, what)
-        except RuntimeError:  # its event loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self.inbox.put_nowait, update)
+        except RuntimeError:  # its event loop is closed: nobody waits
             return
 
 
@@ -201,24 +201,24 @@ class Answer:
         if self.finish:
             raise StopAsyncIteration
         try:
-            news = await self._client.inbox.get()
+            update = await self._client.inbox.get()
         except asyncio.CancelledError:
             self.close()
             raise
-        if isinstance(news, Exception):
+        if isinstance(update, Exception):
             self.finish = "cancelled"
-            raise news
-        if news is None:  # closed meanwhile
+            raise update
+        if update is None:  # `close` was called
             raise StopAsyncIteration
-        self.finish = news.finish
-        return news.tokens
+        self.finish = update.finish
+        return update.tokens
 
     def close(self, outcome: str = "cancelled") -> None:
-        """End the request; outcome: "stop" for a text that has ended by something that the decoder does not know."""
+        """End the request; outcome: "stop" for a text that the caller has ended, say at a stop string."""
         if self.finish is None:
             self.finish = outcome
             self._front.forget(self._request, outcome)
-            self._client.tell(None)
+            self._client.put(None)
 
     def __del__(self) -> None:
         if self.finish is None:

@@ -1,4 +1,4 @@
-"""How many tokens a text has at least, by its characters alone: what cannot fit is refused before it is read."""
+"""A lower bound of a text's tokens by its characters: what cannot fit is refused before it is tokenized."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def characters_of_a_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """Return how many characters of a text one token stands for at most; None where that is not certain.
 
     Certain is byte-level BPE: each token is some of the text's bytes, all of which are in some token. A normaliser may
-    make a text shorter, an added token may take the white space beside it, and bytes without a token are left out.
+    make a text shorter, an added token may take the white space next to it, and bytes without a token are left out.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:

@@ -13,9 +13,9 @@ ERROR = {"message": "the models are being loaded: try again", "type": "server_er
 
 @contextmanager
 def answering(listener: socket.socket) -> Iterator[None]:
-    """Answer every request with 503, /health with `{"status": "loading"}`, until the block ends; what comes after that
-    waits for whoever listens next."""
-    server = _Server(("", 0), _NotYet, bind_and_activate=False)
+    """Answer every request with 503, /health with `{"status": "loading"}`, until the block ends; later
+    requests wait for the next server on this socket."""
+    server = _LoadingServer(("", 0), _NotYet, bind_and_activate=False)
     server.socket.close()
     server.socket = listener
     thread = Thread(target=server.serve_forever, args=(0.05,), name="loading", daemon=True)
@@ -27,9 +27,9 @@ def answering(listener: socket.socket) -> Iterator[None]:
         thread.join()
 
 
-class _Server(ThreadingHTTPServer):
+class _LoadingServer(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
-        """Say nothing of a client that went away or sent no request: nobody's text is lost by it."""
+        """Ignore a client that went away or sent no request: no text is lost."""
 
 
 class _NotYet(BaseHTTPRequestHandler):
@@ -49,4 +49,4 @@ class _NotYet(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: nobody's request is lost by it."""
+        """Log nothing: no request is lost."""

@@ -1,6 +1,6 @@
-"""Counters for Prometheus: requests, tokens, rounds, and the yield of a round."""
+"""Counters for Prometheus: requests, tokens, rounds, and tokens a round."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -17,43 +17,42 @@ class Metrics(Watch):
 
     def __init__(self):
         self.registry = CollectorRegistry()
-        own = {"registry": self.registry}
-        self.requests = Counter("c2t_requests", "Requests by how they ended.", ["outcome"], **own)
+        registry = {"registry": self.registry}
+        self.requests = Counter("c2t_requests", "Requests by how they ended.", ["outcome"], **registry)
         for outcome in OUTCOMES:  # shown from the start, as 0
             self.requests.labels(outcome)
-        self.prompt_tokens = Counter("c2t_prompt_tokens", "Tokens of accepted requests' prompts.", **own)
-        self.new_tokens = Counter("c2t_new_tokens", "Tokens written.", **own)
-        self.rounds = Counter("c2t_rounds", "Rounds, each counted once for every request in it.", **own)
-        self.accepted = Counter("c2t_accepted_tokens", "Drafted tokens that the target accepted.", **own)
-        self.verified = Counter("c2t_verified_tokens", "Tokens that the target verified, roots included.", **own)
-        self.busy = Counter("c2t_busy_seconds", "Seconds in which rounds were played.", **own)
+        self.prompt_tokens = Counter("c2t_prompt_tokens", "Tokens of accepted requests' prompts.", **registry)
+        self.new_tokens = Counter("c2t_new_tokens", "Tokens generated.", **registry)
+        self.rounds = Counter("c2t_rounds", "Rounds, each counted once for every request in it.", **registry)
+        self.accepted = Counter("c2t_accepted_tokens", "Drafted tokens that the target accepted.", **registry)
+        self.verified = Counter("c2t_verified_tokens", "Tokens that the target verified, roots included.", **registry)
+        self.busy = Counter("c2t_busy_seconds", "Seconds of running rounds.", **registry)
         self.first = Histogram(
-            "c2t_time_to_first_token_seconds", "From a request to its first token.", buckets=SECONDS, **own
+            "c2t_time_to_first_token_seconds", "From a request to its first token.", buckets=SECONDS, **registry
         )
         self._mean("c2t_tau", "Accepted drafted tokens a round.", self.accepted, self.rounds)
         self._mean("c2t_gamma", "Verified tokens a round.", self.verified, self.rounds)
-        self._mean("c2t_tokens_per_second", "Tokens written per second of decoding.", self.new_tokens, self.busy)
+        self._mean("c2t_tokens_per_second", "Tokens generated per second of decoding.", self.new_tokens, self.busy)
 
     def watch(self, front: AsyncFront) -> None:
-        """Show how many requests run and wait, and what their prompts had in common."""
-        running = Gauge("c2t_requests_running", "Requests that are being decoded.", registry=self.registry)
-        waiting = Gauge("c2t_requests_waiting", "Requests that wait for a row.", registry=self.registry)
-        running.set_function(lambda: front.decoder.running)
-        waiting.set_function(lambda: front.decoder.waiting)
-        target = front.decoder.pair.target
-        reused = Gauge(
-            "c2t_prompt_tokens_reused", "Prompt tokens that were not computed again.", registry=self.registry
+        """Show how many requests run and wait, and how many prompt tokens were reused."""
+        decoder, target = front.decoder, front.decoder.pair.target
+        self._gauge("c2t_requests_running", "Requests that are being decoded.", lambda: decoder.running)
+        self._gauge("c2t_requests_waiting", "Requests that wait for a row.", lambda: decoder.waiting)
+        self._gauge(
+            "c2t_prompt_tokens_reused",
+            "Prompt tokens that were not computed again.",
+            lambda: target.prefixes.reused if target.prefixes else 0,
         )
-        reused.set_function(lambda: target.prefixes.reused if target.prefixes else 0)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def played(self, news: Sequence[News], step: Step | None, seconds: float) -> None:
+    def stepped(self, updates: Sequence[News], step: Step | None, seconds: float) -> None:
         """See `Watch`."""
         self.busy.inc(seconds)
-        self.new_tokens.inc(sum(len(one.tokens) for one in news))
+        self.new_tokens.inc(sum(len(update.tokens) for update in updates))
         if step:
             self.rounds.inc(len(step.rows))
             self.accepted.inc(int(step.accepted.length.sum()))
@@ -74,7 +73,10 @@ class Metrics(Watch):
             count = _value(counts)
             return _value(sums) / count if count else 0.0
 
-        Gauge(name, what, registry=self.registry).set_function(ratio)
+        self._gauge(name, what, ratio)
+
+    def _gauge(self, name: str, what: str, value: Callable[[], float]) -> None:
+        Gauge(name, what, registry=self.registry).set_function(value)
 
 
 def _value(counter: Counter) -> float:

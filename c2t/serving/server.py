@@ -1,4 +1,4 @@
-"""The server: a socket, uvicorn, and an end in which requests are not cut off."""
+"""The server: a socket, uvicorn, and an orderly end of the running requests."""
 
 import errno
 import logging
@@ -49,7 +49,7 @@ class Server(uvicorn.Server):
         self.front = AsyncFront(BatchDecoder(decoder.pair, decoder.policy, **limits), metrics)
         metrics.watch(self.front)
         app = make_app(decoder, self.front, metrics)
-        if self.here:  # refuse a name that was made to lead here, by which a web page would reach this machine
+        if self.here:  # refuse a foreign name that resolves here, by which a web page would reach this machine
             app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*HERE, "[::1]"], www_redirect=False)
         config = uvicorn.Config(
             app,
@@ -81,11 +81,11 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Hear SIGHUP as uvicorn hears the others, unless it is ignored, as nohup wants it."""
+        """Handle SIGHUP as uvicorn handles the others, unless it is ignored, as nohup wants it."""
         hangup = getattr(signal, "SIGHUP", None)  # Windows lacks it
-        heard = hangup and threading.current_thread() is threading.main_thread()
+        handled = hangup and threading.current_thread() is threading.main_thread()
         with super().capture_signals():
-            if not heard or signal.getsignal(hangup) == signal.SIG_IGN:
+            if not handled or signal.getsignal(hangup) == signal.SIG_IGN:
                 yield
                 return
             before = signal.signal(hangup, self.handle_exit)
@@ -95,7 +95,7 @@ class Server(uvicorn.Server):
                 signal.signal(hangup, before)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Hear the first signal as `stop`; a second one ends the running requests before the next round."""
+        """Take the first signal as `stop`; a second one ends the running requests before the next round."""
         if self.should_exit:
             self.front.close()
             return
@@ -111,8 +111,8 @@ def listen(host: str = HERE[0], port: int = 0) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)
     except (OSError, OverflowError, UnicodeError) as error:
-        known = isinstance(error, OSError) and error.errno in errno.errorcode
-        why = os.strerror(error.errno) if known else one_line(error)  # Python adds the address, which stands here
+        numbered = isinstance(error, OSError) and error.errno in errno.errorcode
+        why = os.strerror(error.errno) if numbered else one_line(error)  # Python's own text repeats the address
         raise InputError(f"cannot serve on {host}, port {port}: {why}; choose another, 0 for any port") from error
 
 

@@ -1,4 +1,4 @@
-"""A text as it is written: which of its characters may be shown, and where it ends."""
+"""A text as it is generated: which of its characters may be shown, and where it ends."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,12 @@ from transformers import PreTrainedTokenizerBase
 from c2t.pieces import Pieces
 
 
-class Text:
-    """Writer of one text, which ends before the first of its stop strings.
+class StoppableText:
+    """One text in the making, which ends before the first of its stop strings.
 
     What may be the beginning of a stop string waits for the tokens after it. tokens: number of the text's tokens, with
-    those of the stop string up to the one that completed it. stopped: whether one was found. The text is a function of
-    its tokens, however many of them come at once.
+    those of the stop string up to the one that completed it. stopped: True after a stop string. The text depends on its
+    tokens alone, not on how they are split between calls.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()):
@@ -22,25 +22,24 @@ class Text:
 
     def add(self, tokens: list[int]) -> str:
         """Return the characters that may be shown with these next tokens."""
-        shown = ""
+        text = ""
         for token in tokens:
             if self.stopped:
                 break
             self.tokens += 1
-            shown += self._show(self.pieces([token])[0])
-        return shown
+            text += self._show(self.pieces([token])[0])
+        return text
 
     def end(self) -> str:
         """Return what is left at the end of the text."""
         if self.stopped:
             return ""
-        shown = self._show(self.pieces.rest())
-        rest, self.held = self.held, ""
-        return shown + rest
+        text, self.held = self._show(self.pieces.rest()) + self.held, ""
+        return text
 
     def _show(self, piece: str) -> str:
         text = self.held + piece
-        ends = [place for stop in self.stop if (place := text.find(stop)) >= 0]
+        ends = [start for stop in self.stop if (start := text.find(stop)) >= 0]
         if ends:
             self.stopped, self.held = True, ""
             return text[: min(ends)]

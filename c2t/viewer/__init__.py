@@ -1,2 +1,2 @@
-"""The tree viewer: a page that shows, round by round, what the draft proposed, what the policy kept and what the target
-accepted."""
+"""The tree viewer: a page that shows, round by round, what the draft proposed, what the policy chose and what the
+target accepted."""

@@ -1,4 +1,4 @@
-"""Record every candidate that a policy looks at, kept or not, without changing what it does."""
+"""Record every candidate that a policy looks at, without changing what it does."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from c2t.tree import Tree
 Path = tuple[int, ...]  # the tokens from under the root to a node; () is the root
 
 
-class Family(NamedTuple):
+class Children(NamedTuple):
     """The candidates under one node, by rank. entropy: nats, of the distribution that they come from."""
 
     tokens: list[int]
@@ -21,11 +21,11 @@ class Family(NamedTuple):
     entropy: float
 
 
-Drafted = dict[Path, Family]  # the candidates of a round by their parents, in the order of drafting
+Drafted = dict[Path, Children]  # the candidates of a round by their parents, in the order of drafting
 
 
 class RecordingPolicy:
-    """Policy for one prompt that keeps the candidates of every round: `rounds[i]` are those of round i."""
+    """Policy for one prompt that stores the candidates of every round: `rounds[i]` are those of round i."""
 
     def __init__(self, policy: Policy):
         self.policy = policy
@@ -39,7 +39,7 @@ class RecordingPolicy:
 
 
 class CandidateDraft:
-    """Draft of one tree that keeps in `drafted` the candidates that a policy takes from it."""
+    """Draft of one tree that stores in `drafted` the candidates that a policy takes from it."""
 
     def __init__(self, draft: Draft, drafted: Drafted):
         self.draft, self.drafted = draft, drafted
@@ -47,22 +47,22 @@ class CandidateDraft:
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `Draft.expand`."""
 
-        def keep(token: Int[Tensor, "B F K"], log_prob: Float[Tensor, "B F K"], entropy: Float[Tensor, "B F"]) -> None:
+        def store(token: Int[Tensor, "B F K"], log_prob: Float[Tensor, "B F K"], entropy: Float[Tensor, "B F"]) -> None:
             families = zip(*(column[0].tolist() for column in (slots, token, log_prob, entropy)), strict=True)
             for slot, tokens, log_probs, nats in families:
                 if slot >= 0 and bool(tree.alive[0, slot]):
-                    self.drafted[path_to(tree, slot)] = Family(tokens, log_probs, nats)
+                    self.drafted[path_to(tree, slot)] = Children(tokens, log_probs, nats)
 
-        return RecordedDistributions(self.draft.expand(tree, slots), keep)
+        return RecordedDistributions(self.draft.expand(tree, slots), store)
 
 
 class RecordedDistributions(NextTokenDistributions):
-    """Distributions that hand the candidates asked of them to `keep`, with their entropy even where the policy does
-    without it."""
+    """Distributions that hand the candidates which a policy takes to `store`, with their entropy even where the policy
+    does without it."""
 
-    def __init__(self, rows: NextTokenDistributions, keep: Callable[[Tensor, Tensor, Tensor], None]):
+    def __init__(self, rows: NextTokenDistributions, store: Callable[[Tensor, Tensor, Tensor], None]):
         super().__init__(rows.drafted, rows.hidden, rows.vocabulary, rows.rows)
-        self.keep = keep
+        self.store = store
 
     def topk_entropy(
         self, k: int, m: int | None
@@ -70,7 +70,7 @@ class RecordedDistributions(NextTokenDistributions):
         """See `NextTokenDistributions.topk_entropy`."""
         token, log_prob, entropy = super().topk_entropy(k, m)
         if k:
-            self.keep(token, log_prob, super().topk_entropy(0, None)[2] if m == 0 else entropy)
+            self.store(token, log_prob, super().topk_entropy(0, None)[2] if m == 0 else entropy)
         return token, log_prob, entropy
 
 
@@ -84,12 +84,12 @@ def path_to(tree: Tree, slot: int) -> Path:
 
 
 def complete(drafted: Drafted, tree: Tree) -> Drafted:
-    """Return the candidates together with nodes of the tree that no ranking has proposed: sampled ones, say."""
-    families = {path: Family(list(f.tokens), list(f.log_probs), f.entropy) for path, f in drafted.items()}
+    """Return the candidates together with nodes of the tree that no ranking has proposed, such as sampled ones."""
+    families = {path: Children(list(f.tokens), list(f.log_probs), f.entropy) for path, f in drafted.items()}
     for slot in torch.nonzero(tree.alive[0])[1:, 0].tolist():
         *parent, token = path_to(tree, slot)
-        found = families.setdefault(tuple(parent), Family([], [], float(tree.entropy[0, slot])))
-        if token not in found.tokens:
-            found.tokens.append(token)
-            found.log_probs.append(float(tree.log_prob[0, slot]))
+        children = families.setdefault(tuple(parent), Children([], [], float(tree.entropy[0, slot])))
+        if token not in children.tokens:
+            children.tokens.append(token)
+            children.log_probs.append(float(tree.log_prob[0, slot]))
     return families

@@ -13,9 +13,9 @@ HTTP = 80
 EVENTS = "/rounds"
 
 
-class _Server(ThreadingHTTPServer):
+class _PageServer(ThreadingHTTPServer):
     def handle_error(self, *_request: object) -> None:
-        """Say nothing: a page was closed while it was sent."""
+        """Log nothing: a page was closed while it was sent."""
 
 
 class LiveServer:
@@ -27,7 +27,7 @@ class LiveServer:
     def __init__(self, html: str, port: int = 0):
         self.html, self.events, self.more, self.ended = html.encode(), [], Condition(), False
         try:
-            self.server = _Server((HOST, port), self._handler())
+            self.server = _PageServer((HOST, port), self._handler())
         except (OSError, OverflowError) as error:
             raise InputError(f"port {port}: {one_line(error)}; choose another, 0 for any that is free") from error
         self.server.daemon_threads = True
@@ -51,13 +51,13 @@ class LiveServer:
             self.more.notify_all()
 
     def end(self) -> None:
-        """Tell the pages that no event follows."""
+        """End the stream of events."""
         with self.more:
             self.ended = True
             self.more.notify_all()
 
-    def news(self, sent: int) -> tuple[list[str], bool]:
-        """Wait for something new; return the events after the first `sent` ones, and whether they are the last."""
+    def wait_for_events(self, sent: int) -> tuple[list[str], bool]:
+        """Wait for something new; return the events after the first `sent` ones, and True if they are the last."""
         with self.more:
             self.more.wait_for(lambda: len(self.events) > sent or self.ended)
             return self.events[sent:], self.ended
@@ -73,9 +73,9 @@ class LiveServer:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 port = live.server.server_port
-                usual = (HOST, "localhost") if port == HTTP else ()  # browsers leave that port out
-                known = (f"{HOST}:{port}", f"localhost:{port}", *usual)
-                if self.headers.get("Host") not in known:  # a name made to lead here
+                portless = (HOST, "localhost") if port == HTTP else ()  # browsers leave that port out
+                hosts = (f"{HOST}:{port}", f"localhost:{port}", *portless)
+                if self.headers.get("Host") not in hosts:  # a foreign name that resolves here
                     self.send_error(403)
                 elif self.path == "/":
                     self._head("text/html; charset=utf-8")
@@ -99,7 +99,7 @@ class LiveServer:
                 ended = False
                 try:
                     while not ended:
-                        new, ended = live.news(sent)
+                        new, ended = live.wait_for_events(sent)
                         for number, event in enumerate(new, sent):
                             self.wfile.write(f"id: {number}\ndata: {event}\n\n".encode())
                         sent += len(new)
@@ -109,6 +109,6 @@ class LiveServer:
                     return
 
             def log_message(self, *_message: object) -> None:
-                """Say nothing: the terminal belongs to the command."""
+                """Log nothing: the terminal belongs to the command."""
 
         return Handler

@@ -1,4 +1,4 @@
-"""Decode a prompt and tell its rounds as documents."""
+"""Decode a prompt and return its rounds as documents."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from c2t.viewer.recording import RecordingPolicy
 class Viewer:
     """One prompt, decoded by each policy in turn.
 
-    document: what is known so far, which `events` fills in. Raises InputError for prompts and settings that `generate`
+    document: the result so far, which `events` fills in. Raises InputError for prompts and settings that `generate`
     refuses.
     """
 

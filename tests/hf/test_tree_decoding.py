@@ -460,10 +460,10 @@ REFUSED: dict[str, tuple[Callable[[PreTrainedModel], dict[str, Any]], str]] = {
         lambda model: {"past_key_values": StaticCache(config=model.config, max_cache_len=64)},
         "a StaticCache cannot hold trees",
     ),
-    "filled cache": (lambda model: {"past_key_values": filled(model)}, "c2t keeps a cache of its own"),
+    "filled cache": (lambda model: {"past_key_values": filled(model)}, "c2t has a cache of its own"),
     "padding on the right": (
         lambda _: {"attention_mask": MASK.flip(1)},
-        "attention_mask has zeros behind ones",
+        "attention_mask has zeros after ones",
     ),
     "positions": (lambda _: {"position_ids": torch.arange(9).expand(3, -1) + 3}, "position_ids"),
     "guidance": (

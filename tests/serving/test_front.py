@@ -242,7 +242,7 @@ def test_requests_may_end_when_the_front_is_closed_but_not_for_ever() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_dies_is_no_silence() -> None:
     class Deaf(Watch):
-        def played(self, *_: object) -> None:
+        def stepped(self, *_: object) -> None:
             raise SystemExit  # which no handler takes for an error of decoding
 
     async def play() -> None:

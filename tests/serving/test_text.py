@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c2t.models.loading import Pair
-from c2t.serving.text import Text
+from c2t.serving.text import StoppableText
 
 WORDS = "def add(a, b):\n    return a + b \u20ac\n\nThe sum of two numbers"
 
 
 def written(tokenizer: object, tokens: list[int], stop: list[str], sizes: list[int]) -> tuple[str, int, bool]:
     """Return a text that comes in parts of these sizes, its number of tokens, and whether it was stopped."""
-    text, shown, rest = Text(tokenizer, stop), "", list(tokens)
+    text, shown, rest = StoppableText(tokenizer, stop), "", list(tokens)
     for size in [*sizes, len(tokens)]:
         part, rest = rest[:size], rest[size:]
         shown += text.add(part)
@@ -43,7 +43,7 @@ def test_the_text_ends_before_the_first_stop_string_in_parts_of_any_size(small_p
 
 def test_what_may_begin_a_stop_string_is_shown_when_it_does_not(small_pair: Pair) -> None:
     tokenizer = small_pair.tokenizer
-    text = Text(tokenizer, ["return b"])
+    text = StoppableText(tokenizer, ["return b"])
     shown = [text.add([token]) for token in tokenizer.encode("a return a", add_special_tokens=False)]
     assert "".join(shown) + text.end() == "a return a"
     assert "return" not in shown[0]
@@ -51,6 +51,6 @@ def test_what_may_begin_a_stop_string_is_shown_when_it_does_not(small_pair: Pair
 
 def test_an_unfinished_character_is_shown_at_the_end(small_pair: Pair) -> None:
     [token] = small_pair.tokenizer.encode("\u20ac", add_special_tokens=False)[:1]
-    text = Text(small_pair.tokenizer)
+    text = StoppableText(small_pair.tokenizer)
     assert text.add([token]) == ""
     assert text.end() == "\ufffd"
