@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from c2t.records.schema import Column
+from c2t.records.schema import ColumnType
 from c2t.records.writer import ShardWriter, open_folder
 
 PROVENANCE = {
@@ -68,7 +68,7 @@ def make_harvest(
     trees_each: int = 4,
     *,
     provenance: dict = PROVENANCE,
-    extra: dict[str, Column] | None = None,
+    extra: dict[str, ColumnType] | None = None,
     replace: dict[str, np.ndarray] | None = None,
     shard: int = 1_000_000,
     prompts_are: list[dict] | None = None,

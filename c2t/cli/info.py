@@ -55,7 +55,7 @@ def info(reference: str) -> list[Facts]:
     if not found and Path(reference).is_dir():
         found = folder(Path(reference))
     if not found:
-        known = sorted({*checkpoints.known("target"), *checkpoints.known(checkpoints.CLASSIFIER)})
+        known = sorted({*checkpoints.names_with("target"), *checkpoints.names_with(checkpoints.CLASSIFIER)})
         raise InputError(f"nothing is called {reference!r}; known: {', '.join(known) or 'none yet'}")
     return found
 
@@ -124,7 +124,7 @@ def _part(name: str, part: str) -> list[Facts]:
     except InputError as error:
         if part == "target" and name == gguf_target.PAIR:
             return [Facts("language model", {"missing": gguf_target.not_there()})]
-        missing = part == checkpoints.CLASSIFIER and name in checkpoints.known("target")
+        missing = part == checkpoints.CLASSIFIER and name in checkpoints.names_with("target")
         return [Facts("classifier", {"missing": str(error)})] if missing else []
     if isinstance(place, Path):
         return folder(place)

@@ -122,7 +122,9 @@ def usual(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
     if not learned or reference or checkpoints.find(pair.name, checkpoints.CLASSIFIER):
         return list(specs)
     parts = {part: shlex.quote(place) for part, (place, _) in pair.sources.items()}
-    models = "" if pair.name in checkpoints.known("target") else "--target {target} --draft {draft}".format_map(parts)
+    models = (
+        "" if pair.name in checkpoints.names_with("target") else "--target {target} --draft {draft}".format_map(parts)
+    )
     terminal.say(
         f"{pair.name} has no classifier yet, so threshold stands for c2t; make one with: "
         f"{checkpoints.recipe(pair.name, models)}",

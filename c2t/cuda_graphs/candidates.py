@@ -27,7 +27,7 @@ def candidates(tree: StaticTree, slots: Sequence[range], drafted: Sequence[TopK]
         "max_log_prob": [level.log_prob[..., :1].expand_as(level.log_prob) for level in drafted],
         "entropy": [level.entropy[..., None].expand_as(level.log_prob) for level in drafted],
         "rank": [torch.arange(K, device=tree.token.device).expand_as(level.token) for level in drafted],
-        "parent": [places(frontier, level) for frontier, level in zip(slots, drafted, strict=False)],
+        "parent": [parent_slots(frontier, level) for frontier, level in zip(slots, drafted, strict=False)],
     }
     columns = {name: torch.cat([part.flatten(1) for part in parts], 1) for name, parts in flat.items()}
     above = columns["parent"]
@@ -39,7 +39,7 @@ def candidates(tree: StaticTree, slots: Sequence[range], drafted: Sequence[TopK]
     return Tree(**joined, capped=tree.capped)
 
 
-def places(frontier: range, drafted: TopK) -> Int[Tensor, "B F K"]:
+def parent_slots(frontier: range, drafted: TopK) -> Int[Tensor, "B F K"]:
     """Return the slots of a frontier, repeated for each of their children."""
     slots = torch.arange(frontier.start, frontier.stop, device=drafted.token.device)
     return slots[None, :, None].expand_as(drafted.token)

@@ -101,7 +101,7 @@ class StaticSession:
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`."""
         if self.reader is None:
-            self.owner.phase.read_news(tokens[:, 1:], features, count)
+            self.owner.phase.read_committed(tokens[:, 1:], features, count)
             return
         self.reader.observe(tokens, features, count)
         if self.owner.phase is None:
@@ -135,16 +135,16 @@ class DraftGraph:
         self.plan, self.head, self.draft = plan, owner.draft.fused, owner.draft
         ends = [1 + plan.width * level for level in range(plan.levels + 1)]
         self.slots = [range(1), *(range(a, b) for a, b in pairwise(ends))]  # level i's at [i + 1]
-        self.news = plan.levels + 1  # tokens that a round may commit
-        self.cache = StaticKVCache(owner.draft.head.num_layers, owner.capacity, max(ends[-1], self.news))
+        self.most_committed = plan.levels + 1  # tokens that a round may commit
+        self.cache = StaticKVCache(owner.draft.head.num_layers, owner.capacity, max(ends[-1], self.most_committed))
         self.cache.allocate(like.cache, rows)
         self.head.reach(owner.capacity + plan.levels + 2)
         self.rotations = self.head.cos, self.head.sin  # graphs read these, also when the head has longer ones
         hidden = like.hidden.new_zeros
         self.tokens, self.count, self.root = (
-            hidden(shape, dtype=torch.long) for shape in ((rows, self.news), rows, rows)
+            hidden(shape, dtype=torch.long) for shape in ((rows, self.most_committed), rows, rows)
         )
-        self.features = hidden(rows, self.news, like.observed.shape[2])
+        self.features = hidden(rows, self.most_committed, like.observed.shape[2])
         self.hidden = hidden(rows, ends[-1], like.hidden.shape[2])
         exact = torch.float64 if like.hidden.dtype == torch.float64 else torch.float32
         self.tree = StaticTree.rooted(self.root, ends[-1], exact)
@@ -161,7 +161,7 @@ class DraftGraph:
     def _constants(self) -> None:
         """Make the parts of the masks that are the same in all rounds."""
         rows, device = len(self.root), self.root.device
-        chain = torch.arange(-1, self.news - 1, device=device).expand(rows, -1)
+        chain = torch.arange(-1, self.most_committed - 1, device=device).expand(rows, -1)
         self.chain = ancestor_bits(chain)
         bits = self.tree.bits.shape[2]
         self.not_root = torch.full((bits,), -1, dtype=torch.int32, device=device)
@@ -175,7 +175,9 @@ class DraftGraph:
         self.cache.adopt(reader.cache)
         self.hidden[: len(reader.hidden), 0] = reader.hidden[:, 0]
 
-    def read_news(self, tokens: Int[Tensor, "b m"], features: Float[Tensor, "b m H"], count: Int[Tensor, " b"]) -> None:
+    def read_committed(
+        self, tokens: Int[Tensor, "b m"], features: Float[Tensor, "b m H"], count: Int[Tensor, " b"]
+    ) -> None:
         """Read the tokens that a round has committed, with their features; count[r] of row r are real."""
         rows, new = tokens.shape
         self.tokens[:rows, :new], self.features[:rows, :new] = tokens, features
@@ -203,7 +205,7 @@ class DraftGraph:
         return Tree.of(blocks, capped=self.tree.capped[:rows].clone()), self.passes[:rows].clone()
 
     def _read(self) -> None:
-        steps = torch.arange(self.news, device=self.count.device).expand_as(self.tokens)
+        steps = torch.arange(self.most_committed, device=self.count.device).expand_as(self.tokens)
         hidden = self._forward(
             self.features, self.tokens, steps + self.cache.lengths[:, None], self.chain, self.count, 0
         )
@@ -247,7 +249,7 @@ class DraftGraph:
         sizes: Int[Tensor, " B"],
         start: int,
     ) -> Float[Tensor, "B n H"]:
-        """Run the head on tokens whose keys and values belong `start` slots behind the prefixes; of row r the first
+        """Run the head on tokens whose keys and values belong `start` slots after the prefixes; of row r the first
         sizes[r] are real."""
         block, words = self.blocks[bits.shape[2]], bits.shape[2]
         whole = torch.full_like(block[:, :, 0], words)

@@ -50,8 +50,8 @@ class Graph:
 
 @contextmanager
 def recording(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
-    """Record what is called into a graph; options: of `torch.cuda.graph`. Python's collector rests meanwhile: what it
-    frees, an older graph for one, may break the recording off."""
+    """Record what is called into a graph; options: of `torch.cuda.graph`. Python's garbage collector is
+    off until then: freeing an older graph, say, would break the recording off."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -63,8 +63,8 @@ class StaticTarget:
     @torch.inference_mode()
     def record(self, most: int) -> None:
         """Record the graphs for trees of up to so many tokens, once a prompt was read."""
-        for place, size in enumerate(self.sizes):
-            if place == 0 or self.sizes[place - 1] < most:
+        for smaller, size in zip((0, *self.sizes), self.sizes, strict=False):
+            if smaller < most:
                 padded, graph = self.graph(size)
                 padded.alive.zero_()
                 graph()
@@ -103,7 +103,7 @@ class Padded(NamedTuple):
         return cls(whole, torch.zeros(rows, size, dtype=torch.bool, device=device), [])
 
     def fill(self, tree: Tree) -> None:
-        """Copy the trees in; the slots behind them are dead."""
+        """Copy the trees in; the slots after them are dead."""
         rows, size = tree.token.shape
         self.whole[:, :rows, :size] = tree.blocks.whole[:3]
         self.alive.zero_()
@@ -143,9 +143,9 @@ class StaticTargetSession(TargetSession):
         padded.fill(tree)
         graph()
         logits, features = padded.out
-        found = SlotLogits.of(logits)
-        place = found.place[: self.rows, : tree.size]
-        return Verified(found._replace(place=place), features[: self.rows, : tree.size])
+        padded_logits = SlotLogits.of(logits)
+        slots = padded_logits.place[: self.rows, : tree.size]
+        return Verified(padded_logits._replace(place=slots), features[: self.rows, : tree.size])
 
     def commit(self, slots: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
         """See `TargetSession.commit`."""

@@ -1,5 +1,5 @@
-"""Extra columns of harvested nodes, by name: the draft's output where a node was drawn, and the target's probability of
-it (for decision models and for the oracle)."""
+"""Extra columns of harvested nodes: the draft's output where a node was sampled, and the target's probability of it
+(for decision models and for the oracle)."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from c2t.decoding import Step
 from c2t.errors import InputError
 from c2t.protocols import TOP_PROBS
-from c2t.records.schema import Column
+from c2t.records.schema import ColumnType
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 
@@ -19,20 +19,20 @@ from c2t.tree import Tree
 COLUMNS = {"top_probs": False, "hidden": False, "target_prob": True}
 
 
-def types(names: Sequence[str], hidden: int) -> dict[str, Column]:
+def types(names: Sequence[str], hidden: int) -> dict[str, ColumnType]:
     """Return the stored types of these columns; `hidden` is the draft's hidden size. InputError for unknown names,
     and for hidden states of a draft that has none."""
-    known = {
-        "top_probs": Column("float32", TOP_PROBS),
-        "hidden": Column("float32", hidden),
-        "target_prob": Column("float32"),
+    types_of = {
+        "top_probs": ColumnType("float32", TOP_PROBS),
+        "hidden": ColumnType("float32", hidden),
+        "target_prob": ColumnType("float32"),
     }
     unknown = [name for name in names if name not in COLUMNS]
     if unknown:
         raise InputError(f"no further column is called {unknown[0]!r}; known: {', '.join(COLUMNS)}")
     if "hidden" in names and not hidden:
         raise InputError("this draft has no hidden states; leave the column hidden out")
-    return {name: known[name] for name in names}
+    return {name: types_of[name] for name in names}
 
 
 def recorded(names: Sequence[str]) -> list[str]:
@@ -41,16 +41,16 @@ def recorded(names: Sequence[str]) -> list[str]:
 
 
 def extra_columns(step: Step, names: Sequence[str], proposal: str, sampling: Sampling) -> dict[str, np.ndarray]:
-    """Return the columns (B, n, ...) of a round's nodes; NaN for nodes that the draft has not drawn."""
-    tree, found = step.tree, {}
+    """Return the columns (B, n, ...) of a round's nodes; NaN for nodes that the draft has not sampled."""
+    tree, columns = step.tree, {}
     for name in names:
         if name == "target_prob":
-            found[name] = target_prob(tree, step.extra["logits"], sampling)
+            columns[name] = target_prob(tree, step.extra["logits"], sampling)
         else:
-            found[name] = step.extra["draft"].after(tree.parent, name)
+            columns[name] = step.extra["draft"].after(tree.parent, name)
             if proposal == "target-initialised":
-                found[name] = found[name].masked_fill((tree.depth < 1)[..., None], torch.nan)
-    return {name: value.float().cpu().numpy() for name, value in found.items()}
+                columns[name] = columns[name].masked_fill((tree.depth < 1)[..., None], torch.nan)
+    return {name: value.float().cpu().numpy() for name, value in columns.items()}
 
 
 def target_prob(tree: Tree, logits: Float[Tensor, "B n V"], sampling: Sampling) -> Float[Tensor, "B n"]:
@@ -58,5 +58,5 @@ def target_prob(tree: Tree, logits: Float[Tensor, "B n V"], sampling: Sampling) 
     distribution."""
     processed = sampling.process(logits.flatten(0, 1)).log_softmax(-1).reshape(logits.shape)
     above = processed.gather(1, tree.parent.clamp(min=0)[..., None].expand_as(processed))
-    own = above.gather(2, tree.token[..., None])[..., 0].masked_fill(tree.parent < 0, 0.0)
-    return tree.along_path(own).exp()
+    prob = above.gather(2, tree.token[..., None])[..., 0].masked_fill(tree.parent < 0, 0.0)
+    return tree.along_path(prob).exp()

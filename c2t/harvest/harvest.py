@@ -16,15 +16,15 @@ from c2t.decoding import Step, cut, generate
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import extra_columns, recorded, types
 from c2t.harvest.settings import HarvestSettings
-from c2t.harvest.shards import WHOLE, Group, ShardNumber, grouped
-from c2t.harvest.texts import JudgedTexts, Text, continuations
+from c2t.harvest.shards import WHOLE, PromptGroup, ShardNumber, grouped
+from c2t.harvest.texts import EngineText, JudgedTexts, continuations
 from c2t.models.chat_templates import conversation
 from c2t.models.loading import Pair
 from c2t.playable import check_playable
 from c2t.progress import Tell
 from c2t.prompts import Prompt
 from c2t.records.reader import describe
-from c2t.records.schema import Column, Harvest
+from c2t.records.schema import ColumnType, Harvest
 from c2t.records.writer import ShardWriter, open_folder, sole_writer
 from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import replay_all
@@ -52,22 +52,22 @@ def harvest(
     progress: Tell = lambda done, of, doing: None,
 ) -> Harvest:
     """Write the records of all prompts (every turn of a conversation is one text) into the folder `out`; return its
-    facts. shard: write only those of its groups of prompts, for `c2t.harvest.merge`. texts: what an engine has written
-    for the prompts, which the target then does not write itself.
+    facts. shard: write only those of its groups of prompts, for `c2t.harvest.merge`. texts: an engine's texts for the
+    prompts, which the target then does not generate.
 
-    progress(done, of, doing) is called after each round with the number of texts written, of how many, and the rows
-    found. `resume` finishes an interrupted harvest; its rows are those of an uninterrupted one, because batches always
-    start at the same prompts. `overwrite` keeps an old harvest until the new one is complete. Conversations that exceed
-    the target's positions give no rows. InputError for settings or prompts that cannot be harvested is raised before
-    the folder is touched, and so is that for a folder into which another process harvests.
+    progress(done, of, doing) is called after each round with the number of finished texts, of how many, and the number
+    of rows. `resume` finishes an interrupted harvest; its rows are those of an uninterrupted one, because batches
+    always start at the same prompts. `overwrite` replaces an old harvest once the new one is complete. Conversations
+    that exceed the target's positions give no rows. InputError for settings or prompts that cannot be harvested, and
+    for a folder into which another process harvests, is raised before the folder is touched.
     """
     written = None if texts is None else texts.texts
     plan = prepare(pair, prompts, settings, written)
 
-    def rows(groups: Sequence[Group], tell: Callable[[int], None]) -> Iterator[Iterable[Columns | None]]:
+    def rows(groups: Sequence[PromptGroup], report: Callable[[int], None]) -> Iterator[Iterable[Columns | None]]:
         for group in groups:
             given = written and written[group.first : group.first + group.texts]
-            yield _rows(pair, group, settings, plan, tell, given)
+            yield _rows(pair, group, settings, plan, report, given)
 
     return write(plan, prompts, out, settings.batch, rows, shard, resume, overwrite, progress)
 
@@ -87,12 +87,12 @@ def harvest_by(
     plan = pool.call(prepare, prompts, settings)
     done = of = sum(len(prompt.turns) for prompt in prompts)
 
-    def rows(groups: Sequence[Group], _: Callable[[int], None]) -> Iterator[Iterable[Columns | None]]:
+    def rows(groups: Sequence[PromptGroup], _: Callable[[int], None]) -> Iterator[Iterable[Columns | None]]:
         nonlocal done
         done = of - sum(group.texts for group in groups)
         return pool.map(partial(_group, settings=settings, plan=plan), groups, finished)
 
-    def finished(group: Group) -> None:
+    def finished(group: PromptGroup) -> None:
         nonlocal done
         done += group.texts
         progress(done, of, f"{len(pool.actors)} workers")
@@ -100,27 +100,27 @@ def harvest_by(
     return write(plan, prompts, out, settings.batch, rows, resume=resume, overwrite=overwrite)
 
 
-def _group(pair: Pair, group: Group, settings: HarvestSettings, plan: "Plan") -> list["Columns | None"]:
+def _group(pair: Pair, group: PromptGroup, settings: HarvestSettings, plan: "Plan") -> list["Columns | None"]:
     """Return the columns of all of a group's texts."""
     return list(_rows(pair, group, settings, plan, lambda rows: None))
 
 
 class Plan(NamedTuple):
     """The facts that a writer needs before the first row: provenance, and the types of further columns; and what all
-    who harvest share.
+    workers share.
 
     now: the time that chat templates write, so that midnight changes no prompt. read: checksums of the groups' first
     turns as token ids, by the numbers of their first texts.
     """
 
     facts: dict[str, Any]
-    extra: dict[str, Column]
+    extra: dict[str, ColumnType]
     now: str
     read: dict[int, str]
 
 
 def prepare(
-    pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings, texts: Sequence[Text] | None = None
+    pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings, texts: Sequence[EngineText] | None = None
 ) -> Plan:
     """Return what the writer needs. InputError for settings or prompts that cannot be harvested."""
     now, read = datetime.now().isoformat(), {}
@@ -132,8 +132,8 @@ def prepare(
     check(pair, settings, lengths)
     facts = provenance(pair, prompts, settings)
     if texts is None:
-        own = pair.tokenizer.chat_template if pair.template else ""
-        facts["prompt_ids"] = _mark([pair.template, own, *read.values()])
+        template = pair.tokenizer.chat_template if pair.template else ""
+        facts["prompt_ids"] = _mark([pair.template, template, *read.values()])
     else:
         facts["texts"] = _mark([(text.ids, text.completion) for text in texts])
     return Plan(facts, types(settings.columns, pair.draft.hidden_size), now, read)
@@ -148,14 +148,14 @@ def write(
     prompts: Sequence[Prompt],
     out: Path,
     batch: int,
-    rows: Callable[[Sequence[Group], Callable[[int], None]], Iterator[Iterable["Columns | None"]]],
+    rows: Callable[[Sequence[PromptGroup], Callable[[int], None]], Iterator[Iterable["Columns | None"]]],
     shard: ShardNumber = WHOLE,
     resume: bool = False,
     overwrite: bool = False,
     progress: Tell = lambda done, of, doing: None,
 ) -> Harvest:
-    """Write the groups of a shard, in order, and return the facts. rows(groups, tell) yields the columns of each text
-    of each group, None for one that is too long; it may call tell(rows) with the number of rows found so far."""
+    """Write the groups of a shard, in order, and return the facts. rows(groups, report) yields the columns of each text
+    of each group, None for one that is too long; it may call report(rows) with the number of rows so far."""
     groups = shard.deal(grouped(prompts, batch))
     turns = [entry for group in groups for entry in entries(group)]
     facts = plan.facts | ({"shard": list(shard)} if shard != WHOLE else {})
@@ -164,31 +164,31 @@ def write(
         ShardWriter(open_folder(out, resume, overwrite), facts, turns, plan.extra, overwrite=overwrite) as writer,
     ):
 
-        def tell(found: int) -> None:
-            progress(writer.next_prompt, len(turns), f"{writer.rows + found:,} rows")
+        def report(unwritten: int) -> None:
+            progress(writer.next_prompt, len(turns), f"{writer.rows + unwritten:,} rows")
 
-        behind = np.cumsum([group.texts for group in groups]).tolist()
-        left = [group for group, end in zip(groups, behind, strict=True) if end > writer.next_prompt]
+        ends = np.cumsum([group.texts for group in groups]).tolist()
+        left = [group for group, end in zip(groups, ends, strict=True) if end > writer.next_prompt]
         numbers = count(len(turns) - sum(group.texts for group in left))
-        for texts in rows(left, tell):
+        for texts in rows(left, report):
             for columns in texts:
                 if next(numbers) >= writer.next_prompt:
                     writer.write(columns or _join([], list(plan.extra)), too_long=columns is None)
             writer.checkpoint()
-            tell(0)
+            report(0)
         if not writer.rows and shard == WHOLE:
             raise InputError(NOTHING)
     return describe(out)
 
 
-def entries(group: Group) -> list[dict[str, Any]]:
+def entries(group: PromptGroup) -> list[dict[str, Any]]:
     """Return what the manifest says about each of a group's texts."""
     return [
         {
             "question_id": prompt.question_id,
             "category": prompt.category,
             "file": prompt.file,
-            "question": checksum(prompt.turns[0])[:16],  # training keeps the turns of a conversation together by it
+            "question": checksum(prompt.turns[0])[:16],  # by it training does not split the turns of a conversation
             "turn": turn,
         }
         for prompt in group.prompts
@@ -227,19 +227,19 @@ def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
 
 def _rows(
     pair: Pair,
-    group: Group,
+    group: PromptGroup,
     settings: HarvestSettings,
     plan: Plan,
-    tell: Callable[[int], None],
-    texts: Sequence[Text] | None = None,
+    report: Callable[[int], None],
+    texts: Sequence[EngineText] | None = None,
 ) -> Iterator[dict[str, Any] | None]:
-    """Yield the columns of every turn of these conversations, in order, None where one is too long. `tell(rows)` is
-    called with the number of rows found so far. texts: what an engine has answered.
+    """Yield the columns of every turn of these conversations, in order, None where one is too long. `report(rows)` is
+    called with the number of rows so far. texts: an engine's answers.
 
     Raises InputError where this process reads the prompts otherwise than the plan has it.
     """
     if texts is not None:
-        yield from _rows_along(pair, texts, settings, tell)
+        yield from _rows_along(pair, texts, settings, report)
         return
     prompts, first = group.prompts, group.first
     numbers = np.cumsum([first, *(len(prompt.turns) for prompt in prompts)])
@@ -258,8 +258,8 @@ def _rows(
             )
         fitting = [i for i in ids if len(ids[i]) <= settings.room(pair.target.max_positions)]
         steps = run(pair, [ids[i] for i in fitting], [int(numbers[i]) + turn for i in fitting], settings)
-        found = sum(len(nodes["node"]) for nodes in columns.values())
-        collected, texts = collect(_told(steps, tell, found), len(fitting), settings, pair.target.eos)
+        rows = sum(len(nodes["node"]) for nodes in columns.values())
+        collected, texts = collect(_with_progress(steps, report, rows), len(fitting), settings, pair.target.eos)
         for i, nodes, text in zip(fitting, collected, texts, strict=True):
             columns[int(numbers[i]) + turn] = nodes
             answers[i].append(pair.tokenizer.decode(text, skip_special_tokens=True))
@@ -268,26 +268,25 @@ def _rows(
 
 
 def _rows_along(
-    pair: Pair, texts: Sequence[Text], settings: HarvestSettings, tell: Callable[[int], None]
+    pair: Pair, texts: Sequence[EngineText], settings: HarvestSettings, report: Callable[[int], None]
 ) -> Iterator[dict[str, Any] | None]:
-    """Yield the columns of texts that an engine has written, none for those that are too short, None for one that is
-    too long."""
+    """Yield the columns of an engine's texts, none for those that are too short, None for one that is too long."""
     fitting = [text for text in texts if text.fits(pair, settings)]
     steps = along(pair, continuations(pair, fitting, settings), settings) if fitting else iter(())
-    found = iter(collect(_told(steps, tell, 0), len(fitting), settings, pair.target.eos)[0])
+    collected = iter(collect(_with_progress(steps, report, 0), len(fitting), settings, pair.target.eos)[0])
     for text in texts:
         if text.fits(pair, settings):
-            yield next(found)
+            yield next(collected)
         else:
             yield _join([], settings.columns) if text.is_short(settings) else None
 
 
-def _told(steps: Iterator[Step], tell: Callable[[int], None], rows: int) -> Iterator[Step]:
-    """Yield the same steps, and call `tell` with the number of rows, counted on from `rows`."""
+def _with_progress(steps: Iterator[Step], report: Callable[[int], None], rows: int) -> Iterator[Step]:
+    """Yield the same steps, and call `report` with the number of rows, counted on from `rows`."""
     for step in steps:
         if step.tree is not None:
             rows += int(step.tree.sizes.sum()) - len(step.rows)
-            tell(rows)
+            report(rows)
         yield step
 
 
@@ -299,15 +298,15 @@ def run(pair: Pair, ids: list[list[int]], sequences: list[int], settings: Harves
     if settings.runs_target:
         record = recorded(settings.columns)
         return generate(pair.target, pair.draft, settings.trees, ids, eos=pair.target.eos, record=record, **common)
-    drawn = {"seed": settings.seed, "temperature": settings.temperature, "sequences": sequences}
-    return along(pair, cached_continuations(pair, ids, beyond=settings.levels + 1, **common), settings, **drawn)
+    noise = {"seed": settings.seed, "temperature": settings.temperature, "sequences": sequences}
+    return along(pair, cached_continuations(pair, ids, beyond=settings.levels + 1, **common), settings, **noise)
 
 
-def along(pair: Pair, texts: Sequence[Continuation], settings: HarvestSettings, **drawn: Any) -> Iterator[Step]:
-    """Yield the rounds of texts that are written already. drawn: how the target drew them, see `replay`; nothing for
-    those that somebody else has written."""
+def along(pair: Pair, texts: Sequence[Continuation], settings: HarvestSettings, **noise: Any) -> Iterator[Step]:
+    """Yield the rounds of finished texts. noise: seed, sequences and temperature of the target's sampling (see
+    `replay`), nothing for an engine's texts."""
     every = replay_all if settings.positions == "all" else replay
-    return every(pair.draft, settings.trees, texts, record=recorded(settings.columns), **drawn)
+    return every(pair.draft, settings.trees, texts, record=recorded(settings.columns), **noise)
 
 
 def collect(
@@ -319,8 +318,8 @@ def collect(
     starts: dict[int, int] = {}
     for step in steps:
         for (text, new), position in zip(step.by_row(), step.position.tolist(), strict=True):
-            behind = position - starts.setdefault(text, position) + (step.tree is not None)  # the root, if it is known
-            tokens[text][behind:] = new
+            start = position - starts.setdefault(text, position) + (step.tree is not None)  # after the root
+            tokens[text][start:] = new
         if step.tree is not None:
             extra = extra_columns(step, settings.columns, settings.trees.proposal, settings.sampling)
             for row, nodes in zip(step.rows.tolist(), nodes_of(step, extra), strict=True):

@@ -1,4 +1,4 @@
-"""Merging the shards of a harvest: the rows, and the files, that one process would have written."""
+"""Merging the shards of a harvest: the rows and the files of a single process."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ from c2t.harvest.harvest import NOTHING
 from c2t.records.reader import describe, further_columns, read_shards, read_texts
 from c2t.records.schema import COLUMNS, MANIFEST, Harvest
 from c2t.records.writer import ShardWriter, difference, open_folder, sole_writer
-from c2t.storage.atomic import NEW, beside, delete
+from c2t.storage.atomic import NEW, delete, sibling
 
 VARYING = ("live", "hardware")  # entries of the environment in which shards may differ; the others are versions
 
@@ -54,9 +54,9 @@ def merge(
     turns = [entry for _, group in order for entry in group]
     facts, extra = provenance(parts), further_columns(parts[0].harvest)
     with sole_writer(out):
-        place = open_folder(out, overwrite=overwrite)
-        # Always written beside `out`: what a shard's damage interrupts leaves nothing behind.
-        writer = ShardWriter(place, facts, turns, extra, seconds_per_shard=inf, overwrite=True)
+        folder = open_folder(out, overwrite=overwrite)
+        # Always written next to `out`: a damaged shard interrupts this and leaves nothing.
+        writer = ShardWriter(folder, facts, turns, extra, seconds_per_shard=inf, overwrite=True)
         try:
             for columns, too_long in texts(parts, order, [*COLUMNS, *extra]):
                 writer.write(columns, too_long)
@@ -65,7 +65,7 @@ def merge(
                 raise InputError(NOTHING)
             writer.close()
         except BaseException as error:
-            delete(beside(out, NEW))
+            delete(sibling(out, NEW))
             error.add_note(f"{out} is as it was, and so are the shards; run the command again")
             raise
     return describe(out)
@@ -74,12 +74,12 @@ def merge(
 def read_parts(folder: Path) -> list[Part]:
     """Return the shards in a folder by their numbers. InputError unless they are all shards of one harvest."""
     try:
-        found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError as error:
         raise InputError(f"{folder}: cannot be read as a folder of shards ({one_line(error)})") from error
     parts: dict[int, Part] = {}
     count = 0
-    for path in found:
+    for path in folders:
         part = _part(path)
         index, of = part.harvest.provenance["shard"]
         count = count or of
@@ -123,18 +123,18 @@ def _part(path: Path) -> Part:
     return Part(done, infos[0]["columns"], left_out, groups)
 
 
-def _check_same(one: Part, other: Part) -> None:
+def _check_same(first: Part, other: Part) -> None:
     """Raise InputError unless two shards differ in their numbers alone."""
-    settings = [({**part.harvest.provenance, "shard": None}, part.columns) for part in (one, other)]
+    settings = [({**part.harvest.provenance, "shard": None}, part.columns) for part in (first, other)]
     versions = [
         ({k: v for k, v in part.harvest.provenance.get("environment", {}).items() if k not in VARYING}, {})
-        for part in (one, other)
+        for part in (first, other)
     ]
     changed = difference(*settings) or difference(*versions)
     if changed:
-        name, first, second = changed
+        name, there, here = changed
         raise InputError(
-            f"{one.name} and {other.name} are not shards of one harvest: {name} = {first} there, {second} here; "
+            f"{first.name} and {other.name} are not shards of one harvest: {name} = {there} there, {here} here; "
             "harvest one of them again"
         )
 

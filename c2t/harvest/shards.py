@@ -13,7 +13,7 @@ from c2t.prompts import Prompt
 VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
 
 
-class Group(NamedTuple):
+class PromptGroup(NamedTuple):
     """Conversations that run as one batch. first: number of their first text, counted over all prompts."""
 
     first: int
@@ -34,8 +34,8 @@ class ShardNumber(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "ShardNumber":
         """Read "3/16". InputError for anything else."""
-        found = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text.strip(), re.ASCII)
-        shard = cls(*map(int, found.groups())) if found else None
+        match = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text.strip(), re.ASCII)
+        shard = cls(*map(int, match.groups())) if match else None
         if shard is None or shard.index >= shard.count:
             raise InputError(f"shard = {text!r}: write i/n, counted from 0: 0/4 to 3/4 are the four shards of four")
         return shard
@@ -60,7 +60,7 @@ class ShardNumber(NamedTuple):
         digits = len(str(self.count))
         return out / f"shard-{self.index:0{digits}}-of-{self.count}" if self.count > 1 else out
 
-    def deal(self, groups: Sequence[Group]) -> list[Group]:
+    def deal(self, groups: Sequence[PromptGroup]) -> list[PromptGroup]:
         """Return this shard's groups. InputError if it gets none."""
         if self.index >= len(groups):
             raise InputError(
@@ -73,11 +73,11 @@ class ShardNumber(NamedTuple):
 WHOLE = ShardNumber(0, 1)
 
 
-def grouped(prompts: Sequence[Prompt], batch: int) -> list[Group]:
+def grouped(prompts: Sequence[Prompt], batch: int) -> list[PromptGroup]:
     """Return the prompts in groups of `batch`, in their order. Which prompts run together never depends on shards, so
     neither do the rows."""
     groups, first = [], 0
     for start in range(0, len(prompts), batch):
-        groups.append(Group(first, prompts[start : start + batch]))
+        groups.append(PromptGroup(first, prompts[start : start + batch]))
         first += groups[-1].texts
     return groups

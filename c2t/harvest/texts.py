@@ -1,5 +1,5 @@
-"""Texts that an engine has written with the target: read from a file, and judged by the target before anything is
-harvested along them."""
+"""An engine's texts by the target: read from a file, and judged by the target before anything is harvested along
+them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
-class _Line:
+class _TextLine:
     __pydantic_config__ = OPEN
     prompt: Words | Ids
     completion: Words | Ids
@@ -39,16 +39,16 @@ class _Line:
     category: str = ""
 
 
-class Text(NamedTuple):
+class EngineText(NamedTuple):
     """One text: token ids of prompt and completion, the prompt as the manifest names it, and its line in the file."""
 
     ids: list[int]
     completion: list[int]
     prompt: Prompt
-    place: str
+    source: str
 
     def is_short(self, settings: HarvestSettings) -> bool:
-        """Return True if no tree could be judged in it: that takes levels + 1 tokens behind the tree's root."""
+        """Return True if no tree could be judged in it: that takes levels + 1 tokens after the tree's root."""
         return len(self.completion) <= settings.levels + 1
 
     def fits(self, pair: Pair, settings: HarvestSettings) -> bool:
@@ -61,7 +61,7 @@ class JudgedTexts(NamedTuple):
     probable ones; near: those among these at a near-tie. nats: how much less probable all tokens together are than the
     target's own on average; None at temperature 0. short: texts in which no tree could be judged; they give no rows."""
 
-    texts: Sequence[Text]
+    texts: Sequence[EngineText]
     tokens: int = 0
     mismatches: int = 0
     near: int = 0
@@ -70,43 +70,43 @@ class JudgedTexts(NamedTuple):
 
     def __str__(self) -> str:
         if self.nats is None:
-            said = (
+            summary = (
                 f"{self.mismatches:,} of {self.tokens:,} tokens are not the target's choices, {self.near:,} of them at "
+                f"near-ties (logits less than {NEAR:g} apart)"
             )
-            said += f"near-ties (logits less than {NEAR:g} apart)"
         else:
             mean = self.nats / max(self.tokens, 1)
-            said = f"{self.tokens:,} tokens, on average {mean:.3f} nats less probable than the target's own"
-        return f"texts: {said}" + (f"; {self.short:,} texts are too short and give no rows" if self.short else "")
+            summary = f"{self.tokens:,} tokens, on average {mean:.3f} nats less probable than the target's own"
+        return f"texts: {summary}" + (f"; {self.short:,} texts are too short and give no rows" if self.short else "")
 
 
-def read_texts(path: str | Path, pair: Pair) -> list[Text]:
+def read_texts(path: str | Path, pair: Pair) -> list[EngineText]:
     """Return the texts of a JSONL file: an object a line with `prompt` and `completion`, each as text or as token ids.
 
     A prompt in words is the user's turn, as in a file of prompts; one in ids is taken as it is. Raises InputError, with
     the number of the line, for anything else.
     """
     texts = []
-    for number, line in json_lines(path, _Line, "a file of texts"):
-        place = f"{path}, line {number}"
+    for number, line in json_lines(path, _TextLine, "a file of texts"):
+        source = f"{path}, line {number}"
         if isinstance(line.prompt, str):
             try:
                 check_text(line.prompt)
             except InputError as error:
-                raise InputError(f"{place}: {error}") from error
+                raise InputError(f"{source}: {error}") from error
             ids, words = conversation(pair.tokenizer, pair.template, [line.prompt]), line.prompt
             if not ids:
-                raise InputError(f"{place}: the prompt has no tokens: give at least one to continue")
+                raise InputError(f"{source}: the prompt has no tokens: give at least one to continue")
         else:
-            ids, words = _known(line.prompt, pair, place), str(pair.tokenizer.decode(line.prompt)) or " "
+            ids, words = _checked_ids(line.prompt, pair, source), str(pair.tokenizer.decode(line.prompt)) or " "
         if isinstance(line.completion, str) and not encodable(line.completion):
-            raise InputError(f"{place}: the completion is not UTF-8: it holds half of a surrogate pair")
+            raise InputError(f"{source}: the completion is not UTF-8: it holds half of a surrogate pair")
         if isinstance(line.completion, str):
             completion = token_ids(pair.tokenizer, line.completion, special=False)
         else:
-            completion = _known(line.completion, pair, place)
+            completion = _checked_ids(line.completion, pair, source)
         question_id = number - 1 if line.question_id is None else line.question_id
-        texts.append(Text(ids, completion, Prompt(question_id, line.category, [words], Path(path).name), place))
+        texts.append(EngineText(ids, completion, Prompt(question_id, line.category, [words], Path(path).name), source))
     if not texts:
         raise InputError(
             f"{path} holds no texts: give a JSONL file with one object with `prompt` and `completion` a line"
@@ -114,24 +114,24 @@ def read_texts(path: str | Path, pair: Pair) -> list[Text]:
     return texts
 
 
-def _known(ids: list[int], pair: Pair, place: str) -> list[int]:
+def _checked_ids(ids: list[int], pair: Pair, source: str) -> list[int]:
     vocabulary = pair.target.config.vocab_size
     if max(ids) >= vocabulary:
         raise InputError(
-            f"{place}: token {max(ids)} is not one of the target's {vocabulary:,}; give ids of its tokenizer"
+            f"{source}: token {max(ids)} is not one of the target's {vocabulary:,}; give ids of its tokenizer"
         )
     return ids
 
 
 def judge(
     pair: Pair,
-    texts: Sequence[Text],
+    texts: Sequence[EngineText],
     settings: HarvestSettings,
     shard: ShardNumber = WHOLE,
     progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
 ) -> JudgedTexts:
-    """Let the target read the texts of a shard, one forward each, and return what it says; the features are kept in the
-    cache of texts. Raises InputError that names the line of a text which the target would not have written (see
+    """Let the target read the texts of a shard, one forward each, and return its judgement; the features go into the
+    cache of texts. Raises InputError that names the line of a text which the target would not have generated (see
     MOST_MISMATCHES), and for settings that replay cannot harvest."""
     if settings.runs_target:
         raise InputError("texts are replayed: leave out live, mcsd+ and the column target_prob")
@@ -147,7 +147,7 @@ def judge(
     return done
 
 
-def continuations(pair: Pair, texts: Sequence[Text], settings: HarvestSettings) -> list[Continuation]:
+def continuations(pair: Pair, texts: Sequence[EngineText], settings: HarvestSettings) -> list[Continuation]:
     """Return these texts as the target reads them, from the cache if they are there."""
     if not texts:
         return []
@@ -163,7 +163,7 @@ def continuations(pair: Pair, texts: Sequence[Text], settings: HarvestSettings) 
     )
 
 
-def _add(done: JudgedTexts, text: Text, judged: Float[Tensor, "m 3"]) -> JudgedTexts:
+def _add(done: JudgedTexts, text: EngineText, judged: Float[Tensor, "m 3"]) -> JudgedTexts:
     """Add one text's tokens. InputError if they are not the target's."""
     gap, excess, variance = judged.T
     mismatches, off, count = int((gap > 0).sum()), float(excess.sum()), len(gap)
@@ -173,7 +173,7 @@ def _add(done: JudgedTexts, text: Text, judged: Float[Tensor, "m 3"]) -> JudgedT
         if done.nats is not None:
             what = f"its {count} tokens are {off / count:.2f} nats less probable than the target's own on average"
         raise InputError(
-            f"{text.place}: the target would not have written it: {what}; give texts of this target, with its chat "
+            f"{text.source}: the target would not have generated it: {what}; give texts of this target, with its chat "
             "template and this --temperature"
         )
     return done._replace(

@@ -18,13 +18,13 @@ from c2t.records.schema import (
     METADATA,
     REPLACED,
     SCHEMA_VERSION,
-    Column,
+    ColumnType,
     Harvest,
     Manifest,
     Records,
     Shard,
 )
-from c2t.storage.atomic import NEW, beside, is_folder, standing
+from c2t.storage.atomic import NEW, is_folder, sibling, standing
 from c2t.storage.checked import from_json, read_file
 from c2t.storage.checksum import checksum, file_checksum
 
@@ -37,9 +37,8 @@ def is_complete(folder: Path) -> bool:
 
 
 def unfinished(folder: Path) -> Path | None:
-    """Return the folder beside a harvest that holds the finished shards of the one that shall replace it, None if there
-    is none."""
-    new = beside(folder, NEW)
+    """Return the folder next to a harvest that holds finished shards of its replacement, None if there is none."""
+    new = sibling(folder, NEW)
     return new if is_folder(new) and any(new.glob("part-*.parquet")) and not (new / REPLACED).exists() else None
 
 
@@ -76,8 +75,8 @@ def read_columns(folder: str | Path, names: Sequence[str]) -> dict[str, np.ndarr
         with _checked(harvest, shard) as file:
             missing = [name for name in names if name not in file.schema_arrow.names]
             if missing:
-                known = ", ".join(file.schema_arrow.names)
-                raise InputError(f"{harvest.folder / shard} has no column {missing[0]}; it has {known}")
+                names_there = ", ".join(file.schema_arrow.names)
+                raise InputError(f"{harvest.folder / shard} has no column {missing[0]}; it has {names_there}")
             for batch in _batches(file, names, harvest.folder / shard):
                 for name in names:
                     values = _to_numpy(batch.column(name))
@@ -91,16 +90,16 @@ def read_columns(folder: str | Path, names: Sequence[str]) -> dict[str, np.ndarr
 def read_texts(harvest: Harvest) -> Iterator[dict[str, np.ndarray]]:
     """Yield all columns of each text of a harvest, in order, with no rows where it has none. Memory holds one text and
     one batch. Raises InputError for damaged files, and for rows of texts that the manifest does not list in order."""
-    known = 0
+    next_number = 0
     for number, pieces in groupby(_pieces(harvest), lambda piece: int(piece.column("prompt")[0].as_py())):
-        if not known <= number < len(harvest.prompts):
+        if not next_number <= number < len(harvest.prompts):
             raise InputError(f"{harvest.folder} holds rows that its {MANIFEST} does not list; harvest again")
-        yield from ({} for _ in range(known, number))
+        yield from ({} for _ in range(next_number, number))
         batches = list(pieces)
         names = batches[0].schema.names
         yield {name: np.concatenate([_to_numpy(batch.column(name)) for batch in batches]) for name in names}
-        known = number + 1
-    yield from ({} for _ in range(known, len(harvest.prompts)))
+        next_number = number + 1
+    yield from ({} for _ in range(next_number, len(harvest.prompts)))
 
 
 def _pieces(harvest: Harvest) -> Iterator[pa.RecordBatch]:
@@ -115,14 +114,14 @@ def _pieces(harvest: Harvest) -> Iterator[pa.RecordBatch]:
                     yield batch.slice(start, end - start)
 
 
-def further_columns(harvest: Harvest) -> dict[str, Column]:
+def further_columns(harvest: Harvest) -> dict[str, ColumnType]:
     """Return the types of a harvest's columns that not every harvest has."""
     with _open(harvest.folder / next(iter(harvest.shards))) as file:
         kinds = {field.name: field.type for field in file.schema_arrow if field.name not in COLUMNS}
     return {
-        name: Column(str(kind.value_type), kind.list_size)
+        name: ColumnType(str(kind.value_type), kind.list_size)
         if isinstance(kind, pa.FixedSizeListType)
-        else Column(str(kind))
+        else ColumnType(str(kind))
         for name, kind in kinds.items()
     }
 
@@ -169,7 +168,7 @@ def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
     """Return the optional columns: stored ones as they are; a node's own probabilities as its path's over its parent's
     path's."""
     stored = [name for name in names if name in ("top_probs", "hidden", "rank")]
-    found = {name: torch.from_numpy(c) for name, c in read_columns(folder, stored).items()} if stored else {}
+    columns = {name: torch.from_numpy(c) for name, c in read_columns(folder, stored).items()} if stored else {}
     of_path = {
         "target": "target_prob",
         "log_prob": "joint_prob",
@@ -178,7 +177,7 @@ def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
     }
     wanted = [name for name in names if name in of_path]
     if not wanted:
-        return found
+        return columns
     path = read_columns(folder, ("node", "parent", *{of_path[name] for name in wanted}))
     parent = path["parent"].astype(np.int64)
     tree_start = np.arange(len(parent)) - path["node"]
@@ -188,19 +187,19 @@ def _further(folder: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
     for name in wanted:
         column = torch.from_numpy(path[of_path[name]])
         if name == "parent_accepted":
-            found[name] = torch.from_numpy(parent < 0) | column[above]
+            columns[name] = torch.from_numpy(parent < 0) | column[above]
             continue
         parents = torch.where(torch.from_numpy(parent < 0), 1, column[above])
-        own = column / parents
+        value = column / parents
         if name == "target":
-            found[name] = own.masked_fill_(_underflows(parents), torch.nan)
+            columns[name] = value.masked_fill_(_underflows(parents), torch.nan)
             continue
-        own = own.masked_fill_(_underflows(column), 0)
+        value = value.masked_fill_(_underflows(column), 0)
         if name == "max_log_prob":
             family = torch.from_numpy(tree_start * (1 << 16) + parent + 1).unique(return_inverse=True)[1]
-            own = torch.zeros(int(family.max()) + 1).scatter_reduce(0, family, own, "amax")[family]
-        found[name] = own.where(own > 0, torch.nan).log_()
-    return found
+            value = torch.zeros(int(family.max()) + 1).scatter_reduce(0, family, value, "amax")[family]
+        columns[name] = value.where(value > 0, torch.nan).log_()
+    return columns
 
 
 def _underflows(path: Tensor) -> Tensor:
@@ -232,7 +231,7 @@ def read_shards(folder: Path) -> dict[str, Shard]:
     return infos
 
 
-def arrow_type(column: Column) -> pa.DataType:
+def arrow_type(column: ColumnType) -> pa.DataType:
     """Return Parquet's type of a column."""
     kind = pa.type_for_alias(column.dtype)
     return pa.list_(kind, column.size) if column.size else kind
@@ -290,7 +289,7 @@ def _to_numpy(array: pa.Array) -> np.ndarray:
 
 
 def _read_manifest(path: Path) -> Manifest:
-    remedy = "delete it and run c2t harvest --resume, which writes it anew"
+    remedy = "delete it and run c2t harvest --resume, which writes it again"
     text = read_file(path)
     manifest = from_json(Manifest, text, f"{path} is damaged", remedy)
     rest = {name: value for name, value in json.loads(text.decode()).items() if name != "sha256"}

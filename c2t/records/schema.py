@@ -1,4 +1,4 @@
-"""The format of a harvest on disk, a row per drafted node in shards of Parquet beside a manifest, and of the data read
+"""The format of a harvest on disk, a row per drafted node in shards of Parquet with a manifest, and of the data read
 from it."""
 
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from pydantic import Field, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from c2t.storage.checked import KEPT, OPEN, Positive
+from c2t.storage.checked import EXTENSIBLE, OPEN, Positive
 
 Count = Annotated[int, Field(ge=0)]
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
-REPLACED = ".replaced"  # marks the harvest that is being replaced; it stays behind if that is interrupted
+REPLACED = ".replaced"  # marks the harvest that is being replaced; it remains if that is interrupted
 METADATA = b"c2t"  # key of the JSON document in each shard's schema metadata
 
 
-class Column(NamedTuple):
+class ColumnType(NamedTuple):
     """Type of a column. dtype: of a value, by numpy's name. size: values in a row, None for a single one."""
 
     dtype: str
@@ -27,17 +27,17 @@ class Column(NamedTuple):
 
 
 COLUMNS = {
-    "tree": Column("uint32"),  # counted through the whole harvest
-    "node": Column("uint16"),  # creation order; the root has no row
-    "parent": Column("int16"),  # a node of the same tree; -1 = child of the root
-    "depth": Column("uint8"),
-    "joint_prob": Column("float32"),
-    "entropy": Column("float32"),
-    "accepted": Column("bool"),  # in MCSD+'s forks: would be accepted if its fork had been kept
-    "token": Column("int32"),
-    "rank": Column("uint8"),
-    "prompt": Column("uint32"),  # index into the manifest's list of prompts
-    "position": Column("uint32"),  # of the round's root in its text
+    "tree": ColumnType("uint32"),  # counted through the whole harvest
+    "node": ColumnType("uint16"),  # creation order; the root has no row
+    "parent": ColumnType("int16"),  # a node of the same tree; -1 = child of the root
+    "depth": ColumnType("uint8"),
+    "joint_prob": ColumnType("float32"),
+    "entropy": ColumnType("float32"),
+    "accepted": ColumnType("bool"),  # in MCSD+'s forks: would be accepted if its fork had been chosen
+    "token": ColumnType("int32"),
+    "rank": ColumnType("uint8"),
+    "prompt": ColumnType("uint32"),  # index into the manifest's list of prompts
+    "position": ColumnType("uint32"),  # of the round's root in its text
 }
 
 
@@ -55,9 +55,9 @@ class Harvest(NamedTuple):
     checksums: dict[str, str] | None = None  # file name -> SHA-256 of the shard; None in older ones
 
 
-@with_config(KEPT)
-class Provenance(TypedDict, total=False):
-    """Entries of a manifest's provenance that training goes by; others stay as they are."""
+@with_config(EXTENSIBLE)
+class HarvestProvenance(TypedDict, total=False):
+    """Entries of a manifest's provenance that training reads; others stay as they are."""
 
     pair: str | None
     K: Positive | None
@@ -78,15 +78,15 @@ class Manifest:
     positives: Count
     prompts: list[dict[str, Any]]
     shards: dict[str, Count]
-    provenance: Provenance
+    provenance: HarvestProvenance
     too_long: Count | None = None
     checksums: dict[str, str] | None = None
     sha256: str | None = None
 
 
-@with_config(KEPT)
+@with_config(EXTENSIBLE)
 class Shard(TypedDict):
-    """Metadata of a shard. prompts, trees: the first number in it, and the first one behind it. prompt_list: checksum
+    """Metadata of a shard. prompts, trees: the first number in it, and the first one after it. prompt_list: checksum
     of all prompts of the harvest. columns: their types by name. left_out: its too_long prompts."""
 
     schema_version: int
@@ -96,7 +96,7 @@ class Shard(TypedDict):
     trees: Annotated[list[Count], Field(min_length=2, max_length=2)]
     prompt_list: str
     columns: dict[str, str]
-    provenance: Provenance
+    provenance: HarvestProvenance
     too_long: NotRequired[Count]  # not in older ones
     left_out: NotRequired[list[Count]]  # not in older ones
 

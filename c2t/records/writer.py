@@ -1,5 +1,5 @@
 """Writing a harvest that can stop anywhere: every shard holds whole prompts and is complete or absent; the manifest
-comes last. A harvest that replaces another is written beside it and takes its place when it is complete."""
+comes last. A harvest that replaces another is written next to it and takes its place when it is complete."""
 
 import errno
 import json
@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 
 from c2t.errors import InputError, one_line
 from c2t.records.reader import arrow_type, read_shards, unfinished
-from c2t.records.schema import COLUMNS, MANIFEST, METADATA, REPLACED, SCHEMA_VERSION, Column
+from c2t.records.schema import COLUMNS, MANIFEST, METADATA, REPLACED, SCHEMA_VERSION, ColumnType
 from c2t.storage.atomic import (
     NEW,
     TEMPORARY,
-    beside,
     check_writable_name,
     delete,
     new_file,
     recover,
+    sibling,
     take_place,
     write_text,
 )
@@ -73,8 +73,8 @@ def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> 
     return folder
 
 
-class _Text(NamedTuple):
-    """The rows of one prompt. trees: number of the first tree behind it."""
+class _PromptRows(NamedTuple):
+    """The rows of one prompt. trees: number of the first tree after it."""
 
     prompt: int
     trees: int
@@ -90,8 +90,8 @@ class ShardWriter:
     keeps the complete prompts. `provenance["environment"]` is recorded but may differ when a harvest is resumed;
     everything else in it must be the same.
 
-    overwrite: the shards are written beside the folder and take its place with the manifest; until then the old harvest
-    is there, whole. A later writer without `overwrite` continues them.
+    overwrite: the shards are written next to the folder and take its place with the manifest; until then the old
+    harvest is there, whole. A later writer without `overwrite` continues them.
     """
 
     def __init__(
@@ -99,14 +99,14 @@ class ShardWriter:
         folder: Path,
         provenance: Mapping[str, Any],
         prompts: Sequence[Mapping[str, Any]],
-        extra: Mapping[str, Column] | None = None,
+        extra: Mapping[str, ColumnType] | None = None,
         rows_per_shard: int = ROWS,
         seconds_per_shard: float = SECONDS,
         overwrite: bool = False,
     ):
         assert {"pair", "K", "levels", "M"} <= provenance.keys(), "training reads these"
-        self.place, self.rows_per_shard, self.seconds_per_shard = folder, rows_per_shard, seconds_per_shard
-        self.folder = beside(folder, NEW) if overwrite else unfinished(folder) or folder
+        self.out, self.rows_per_shard, self.seconds_per_shard = folder, rows_per_shard, seconds_per_shard
+        self.folder = sibling(folder, NEW) if overwrite else unfinished(folder) or folder
         self.types = {name: arrow_type(column) for name, column in {**COLUMNS, **(extra or {})}.items()}
         self.columns = {name: str(kind) for name, kind in self.types.items()}
         self.prompts = [dict(prompt) for prompt in prompts]
@@ -118,7 +118,7 @@ class ShardWriter:
         self.infos = [] if overwrite else list(read_shards(self.folder).values())
         if self.infos:
             self._check_same_settings(self.infos[-1])
-        self._open: list[_Text] = []
+        self._open: list[_PromptRows] = []
         self._since = time.monotonic()
 
     def __enter__(self) -> "ShardWriter":
@@ -132,7 +132,7 @@ class ShardWriter:
                 self._seal()
                 error.add_note(self._left())
         finally:
-            if not (self.infos or self.overwrite or self.folder == self.place):
+            if not (self.infos or self.overwrite or self.folder == self.out):
                 delete(self.folder)  # of a new harvest, of which no shard could be written
 
     @property
@@ -162,14 +162,14 @@ class ShardWriter:
         columns = {**columns, "tree": trees + self.next_tree, "prompt": np.full(len(trees), self.next_prompt)}
         arrays = [_array(columns[name], kind) for name, kind in self.types.items()]
         table = pa.table(arrays, names=list(self.types))
-        behind = self.next_tree + (int(trees[-1]) + 1 if len(trees) else 0)
-        self._open.append(_Text(self.next_prompt, behind, too_long, table))
+        end = self.next_tree + (int(trees[-1]) + 1 if len(trees) else 0)
+        self._open.append(_PromptRows(self.next_prompt, end, too_long, table))
         if sum(text.table.num_rows for text in self._unsealed) >= self.rows_per_shard:
             self._seal()
 
     def checkpoint(self) -> None:
         """Write what is there as a shard if the last one is `seconds_per_shard` old. For the moments between batches:
-        all prompts of a batch come at once."""
+        all prompts of a batch come together."""
         if time.monotonic() - self._since >= self.seconds_per_shard:
             self._seal()
 
@@ -188,29 +188,29 @@ class ShardWriter:
             "shards": {_shard_name(i): info["rows"] for i, info in enumerate(self.infos)},
             "prompts": self.prompts,
         }
-        with _writing(self.place):
+        with _writing(self.out):
             manifest["checksums"] = {name: file_checksum(self.folder / name) for name in manifest["shards"]}
             manifest["sha256"] = checksum(manifest)
             write_text(self.folder / MANIFEST, json.dumps(manifest, indent=1))
-            if self.folder != self.place:
-                if self.place.is_dir():  # else what is left of it after the exchange would look unfinished
-                    write_text(self.place / REPLACED, "")
-                take_place(self.folder, self.place)
+            if self.folder != self.out:
+                if self.out.is_dir():  # else what is left of it after the exchange would look unfinished
+                    write_text(self.out / REPLACED, "")
+                take_place(self.folder, self.out)
 
     def _left(self) -> str:
         """Say what an interruption leaves, and how to go on."""
         if not self.infos:
-            return f"nothing was written to {self.place}; run the command again"
+            return f"nothing was written to {self.out}; run the command again"
         done = f"{self.next_prompt} of {len(self.prompts)} texts ({self.rows:,} rows) are safe in {self.folder}"
-        if self.folder != self.place:
-            return f"{done} and {self.place} is as it was; go on with the same command and --resume, not --overwrite"
+        if self.folder != self.out:
+            return f"{done} and {self.out} is as it was; go on with the same command and --resume, not --overwrite"
         return f"{done}; go on with the same command and --resume"
 
     # An interrupt may come between any two lines, and the texts are written to disk after it. So one step, that of
     # `_open`, adds a text, and one, that of `infos`, counts a shard as written.
 
     @property
-    def _unsealed(self) -> list["_Text"]:
+    def _unsealed(self) -> list["_PromptRows"]:
         return [text for text in self._open if text.prompt >= self._sealed("prompts")]
 
     def _sealed(self, what: Literal["prompts", "trees"]) -> int:
@@ -234,7 +234,7 @@ class ShardWriter:
             "provenance": self.provenance,
         }
         path = self.folder / _shard_name(len(self.infos))
-        with _writing(self.place):
+        with _writing(self.out):
             if self.overwrite:  # what an earlier harvest with it left unfinished
                 delete(self.folder)
             self.overwrite = False
@@ -263,9 +263,9 @@ Settings = tuple[Mapping[str, Any], Mapping[str, str]]  # provenance and types o
 def difference(old: Settings, new: Settings) -> tuple[str, Any, Any] | None:
     """Return name and values of the first setting in which two harvests differ, None if there is none. The parts of the
     pair (target, draft) are settings of their own; the environment is none."""
-    one, other = ({**p, **p.get("sources", {}), "sources": None, "columns": columns} for p, columns in (old, new))
-    names = [k for k in sorted(one.keys() | other.keys()) if k != "environment" and one.get(k) != other.get(k)]
-    return (names[0], one.get(names[0]), other.get(names[0])) if names else None
+    first, second = ({**p, **p.get("sources", {}), "sources": None, "columns": columns} for p, columns in (old, new))
+    names = [k for k in sorted(first.keys() | second.keys()) if k != "environment" and first.get(k) != second.get(k)]
+    return (names[0], first.get(names[0]), second.get(names[0])) if names else None
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:

@@ -50,13 +50,13 @@ def cached_continuations(
     """Return the texts of `write_continuations` by the pair's target, ended by its EOS tokens, from disk if they are
     there; with completions those of `read_continuations`.
 
-    Only texts of targets that were loaded from files are kept: the fingerprint of the files identifies the target.
+    Only texts of targets that were loaded from files are cached: the fingerprint of the files identifies the target.
     """
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "beyond": beyond, "sequences": list(sequences)}
     read = {} if completions is None else {"completions": [list(completion) for completion in completions]}
     path = folder() / f"{_key(pair, ids, settings | read, sampling)}.safetensors"
-    kept = "target" in pair.sources
-    if kept and path.is_file():
+    cacheable = "target" in pair.sources
+    if cacheable and path.is_file():
         texts = _read(path, ids, max_new_tokens, pair.target.device)
         if texts is not None:
             return texts
@@ -72,7 +72,7 @@ def cached_continuations(
             sampling=sampling,
             eos=pair.target.eos,
         )
-    if kept:
+    if cacheable:
         _store(path, texts)
     return texts
 
@@ -145,7 +145,7 @@ def _store(path: Path, texts: list[Continuation]) -> None:
         _trim(path.parent)
     except (SafetensorError, OSError) as error:
         warnings.warn(
-            f"{path.parent} keeps no texts ({one_line(error)}); set C2T_CACHE to another folder", stacklevel=3
+            f"{path.parent} stores no texts ({one_line(error)}); set C2T_CACHE to another folder", stacklevel=3
         )
 
 
@@ -161,15 +161,15 @@ def _mark_used(path: Path) -> None:
     os.utime(path, ns=(now, now))
 
 
-def _trim(place: Path) -> None:
+def _trim(folder: Path) -> None:
     """Delete the files not used for longest until the others fit into LIMIT."""
-    kept = [*place.glob("*.safetensors"), *place.glob(f"*{TEMPORARY}")]  # what a killed process left becomes old too
-    found: list[tuple[int, int, Path]] = []
-    for path in kept:
+    paths = [*folder.glob("*.safetensors"), *folder.glob(f"*{TEMPORARY}")]  # a killed process's files become old too
+    entries: list[tuple[int, int, Path]] = []
+    for path in paths:
         with contextlib.suppress(FileNotFoundError):  # another process has put it into its place, or deleted it
-            found.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+            entries.append((path.stat().st_mtime_ns, path.stat().st_size, path))
     total = 0
-    for _, size, path in sorted(found, reverse=True):
+    for _, size, path in sorted(entries, reverse=True):
         total += size
         if total > LIMIT:
             path.unlink(missing_ok=True)

@@ -35,15 +35,15 @@ def replay_all(
     Arguments and Steps are those of `replay`, with the prefill first. After it the rows of a Step are successive
     positions of one text: `rows` repeats its number, and `tokens` are the tokens that a round there would add.
     """
-    drawn: dict[str, Any] = {"seed": seed, "temperature": temperature}
-    verifier = TextVerifier(texts, sequences=sequences, **drawn)
+    sampled: dict[str, Any] = {"seed": seed, "temperature": temperature}
+    verifier = TextVerifier(texts, sequences=sequences, **sampled)
     with torch.inference_mode():  # never around a yield: what the caller does between two rounds is its own
         step, _ = verifier.prefill()
     yield step
     for row, (text, sequence) in enumerate(zip(texts, verifier.sequence.tolist(), strict=True)):
         for position, draft in forks(drafter, text):
             with torch.inference_mode():
-                here = TextVerifier.at(text, row, position, sequence, **drawn)
+                here = TextVerifier.at(text, row, position, sequence, **sampled)
                 step, _ = speculate(draft, policy, here, record)
             yield step
 
@@ -53,10 +53,10 @@ def forks(drafter: DraftModel, text: Continuation) -> Iterator[tuple[Int[Tensor,
     last = text.end - 2
     if last < text.prompt:
         return
-    known = text.tokens[None, : last + 1], text.features[None, :last], text.tokens.new_tensor([last])
+    observed = text.tokens[None, : last + 1], text.features[None, :last], text.tokens.new_tensor([last])
     with torch.inference_mode():
         draft = drafter.session()
-        draft.observe(*known)
+        draft.observe(*observed)
     for position in torch.arange(text.prompt, last + 1, device=text.tokens.device).split(CHUNK):
         with torch.inference_mode():
             fork = draft.fork(last - position)

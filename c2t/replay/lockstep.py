@@ -29,7 +29,7 @@ class Continuation(NamedTuple):
     it), then enough further ones to judge the last tree. features[i]: the target's features after tokens[i], for all
     tokens but the last. judged: for each new token of a text that somebody else has written, how far its logit lies
     below the target's largest; how many nats less probable it is than the target's own tokens on average (at
-    temperature 0: 1 if the target would take another token, else 0); and the variance of that where the target writes.
+    temperature 0: 1 if the target would take another token, else 0); and the variance of that in its own texts.
     """
 
     tokens: Int[Tensor, " n"]
@@ -54,7 +54,7 @@ def write_continuations(
     """Write the target's own texts, `beyond` tokens past each cut; judging the last round takes levels + 1 of the
     deepest tree.
 
-    EOS cuts the text but does not stop the writing: a live round looks past it too.
+    EOS cuts the text but does not stop generation: a live round looks past it too.
     """
     new: list[list[int]] = [[] for _ in prompts]
     steps = generate(
@@ -86,7 +86,7 @@ def read_continuations(
     eos: frozenset[int] = frozenset(),
 ) -> list[Continuation]:
     """Return texts that somebody else has written as the target's, judged by it at this sampling's temperature: one
-    forward over all of them, as `write_continuations` makes, and no token is drawn.
+    forward over all of them, as `write_continuations` makes, and no token is sampled.
 
     A text is cut as there, and at least `beyond` tokens before its end; it must have one token more than that.
     """
@@ -95,14 +95,16 @@ def read_continuations(
     texts = [[*prompt, *c[: end + beyond]] for prompt, c, end in zip(prompts, completions, ends, strict=True)]
     tokens, lengths = pad(texts, target.device)
     states, features = target.session().read(tokens, lengths)
-    found = []
+    continuations = []
     for row, length in enumerate(lengths.tolist()):
         prompt = len(prompts[row])
         logits = target.logits(states[row, None, prompt - 1 : length - 1])[0]
         judged, end = judge(logits, tokens[row, prompt:length], sampling), prompt + ends[row]
         limit = prompt + max_new_tokens
-        found.append(Continuation(tokens[row, :length], features[row, : length - 1], prompt, end, limit, judged))
-    return found
+        continuations.append(
+            Continuation(tokens[row, :length], features[row, : length - 1], prompt, end, limit, judged)
+        )
+    return continuations
 
 
 def judge(logits: Float[Tensor, "m V"], tokens: Int[Tensor, " m"], sampling: Sampling) -> Float[Tensor, "m 3"]:
@@ -131,7 +133,7 @@ def replay(
     """Yield the Steps of a live run over these texts: round by round, all unfinished texts in one batch.
 
     It is exact under the target-only rule. `seed`, `sequences` and `temperature` must be those that the texts were
-    drawn with; temperature 0 for texts that somebody else has written.
+    sampled with; temperature 0 for texts that somebody else has written.
     """
     texts_of = TextVerifier(texts, seed=seed, sequences=sequences, temperature=temperature)
     return decode(texts_of, drafter, policy, record)
@@ -164,17 +166,17 @@ class TextVerifier:
 
     @classmethod
     def at(
-        cls, text: Continuation, row: int, positions: Int[Tensor, " B"], sequence: int, **drawn: Any
+        cls, text: Continuation, row: int, positions: Int[Tensor, " B"], sequence: int, **sampled: Any
     ) -> "TextVerifier":
-        """Return a verifier of rounds at B positions of one text, which is number `row` of its batch. drawn: its seed
+        """Return a verifier of rounds at B positions of one text, which is number `row` of its batch. sampled: its seed
         and temperature."""
-        one = cls([text], sequences=[sequence], **drawn)
+        verifier = cls([text], sequences=[sequence], **sampled)
         for name in ("tokens", "features", "ends", "limit", "sequence"):
-            whole = getattr(one, name)
-            setattr(one, name, whole.expand(len(positions), *whole.shape[1:]))
-        one.together = False  # each round stands for itself
-        one.position, one.rows = positions, torch.full_like(positions, row)
-        return one
+            whole = getattr(verifier, name)
+            setattr(verifier, name, whole.expand(len(positions), *whole.shape[1:]))
+        verifier.together = False  # each round stands for itself
+        verifier.position, verifier.rows = positions, torch.full_like(positions, row)
+        return verifier
 
     def prefill(self) -> tuple[Step, Committed]:
         """Return the Step with the first roots, and the prompts as committed tokens."""
@@ -184,9 +186,9 @@ class TextVerifier:
     def root(self) -> Root:
         """Return the root of the coming round."""
         key = stream_key(self.seed, self.sequence, self.position, DRAFT)
-        drawn = self.position, self.temperature, self.seed, self.sequence
+        sampled = self.position, self.temperature, self.seed, self.sequence
         left = (self.limit - 1 - self.position).tolist() if self.together else None
-        return Root(self._token(self.position), key, noise=noise_at(*drawn) if self.temperature else None, left=left)
+        return Root(self._token(self.position), key, noise=noise_at(*sampled) if self.temperature else None, left=left)
 
     def verify(self, tree: Tree) -> Verdict:
         """Accept the path of the tree that agrees with the text."""
@@ -214,7 +216,7 @@ class TextVerifier:
 
     def _committed(self, start: Int[Tensor, " B"], count: Int[Tensor, " B"]) -> Committed:
         """Return the text's tokens and features from `start` on, and the new root after them."""
-        places = start[:, None] + torch.arange(int(count.max()), device=start.device)
-        places = places.clamp(max=self.features.shape[1] - 1)
-        features = self.features.gather(1, places[..., None].expand(-1, -1, self.features.shape[2]))
-        return Committed(append(self.tokens.gather(1, places), self._token(start + count), count), features, count)
+        index = start[:, None] + torch.arange(int(count.max()), device=start.device)
+        index = index.clamp(max=self.features.shape[1] - 1)
+        features = self.features.gather(1, index[..., None].expand(-1, -1, self.features.shape[2]))
+        return Committed(append(self.tokens.gather(1, index), self._token(start + count), count), features, count)

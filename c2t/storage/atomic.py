@@ -14,8 +14,8 @@ from pathlib import Path
 from c2t.errors import InputError, one_line
 from c2t.storage.lock import check_utf8, locked
 
-TEMPORARY = ".tmp"  # ending of files that are not in their place yet; a killed process leaves one behind
-# Endings of folders beside a folder: what will take its place, what waits while two names are exchanged in several
+TEMPORARY = ".tmp"  # ending of files that are not in their place yet; a killed process leaves one
+# Endings of folders next to a folder: what will take its place, what waits while two names are exchanged in several
 # steps, and what is being deleted.
 NEW, OLD, TRASH = ".new", ".old", ".trash"
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux' renameat2
@@ -23,11 +23,11 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux' renameat2
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to. At the end of the block the file takes the place of `path`, safely on
+    """Yield a path next to `path` to write to. At the end of the block the file takes the place of `path`, safely on
     disk even if the machine stops in the next moment. After an exception `path` is unchanged. Raises OSError."""
     path = Path(os.path.realpath(path))  # a link goes on leading to the file
     path.parent.mkdir(parents=True, exist_ok=True)
-    start = os.fsdecode(os.fsencode(path.name)[:200])  # the longest names of a file system leave no room behind them
+    start = os.fsdecode(os.fsencode(path.name)[:200])  # the longest names of a file system leave no room after them
     new = path.with_name(f"{start}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
     try:
         yield new
@@ -35,7 +35,7 @@ def new_file(path: Path) -> Iterator[Path]:
         os.replace(new, path)
         _sync(path.parent)
     except OSError as error:
-        if error.errno and not error.filename:  # a full disk does not say where it is
+        if error.errno and not error.filename:  # the error of a full disk names no file
             error.filename = str(path)
         raise
     finally:
@@ -50,13 +50,13 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `path` to fill; at the end of the block it takes the place of `path`, and an older
+    """Yield an empty folder next to `path` to fill; at the end of the block it takes the place of `path`, and an older
     folder there is deleted. After an exception `path` is unchanged. Raises OSError, and InputError while another
     process does the same."""
     path = Path(os.path.realpath(path))
     with locked(path):
         recover(path)
-        new = beside(path, NEW)
+        new = sibling(path, NEW)
         delete(new)
         try:
             new.mkdir()
@@ -70,15 +70,15 @@ def new_folder(path: Path) -> Iterator[Path]:
             delete(new)
 
 
-def beside(path: Path, ending: str) -> Path:
-    """Return the folder .NAME and `ending` beside the folder `path`."""
+def sibling(path: Path, ending: str) -> Path:
+    """Return the folder .NAME and `ending` next to the folder `path`."""
     path = Path(os.path.realpath(path))
     return path.with_name(f".{path.name}{ending}")
 
 
 def check_writable_name(path: Path) -> None:
-    """Raise InputError for a folder whose name leaves no room for those beside it, or is not UTF-8."""
-    longest = beside(path, max(NEW, OLD, TRASH, key=len))
+    """Raise InputError for a folder whose name leaves no room for its siblings, or is not UTF-8."""
+    longest = sibling(path, max(NEW, OLD, TRASH, key=len))
     check_utf8(longest)
     there = next(parent for parent in longest.parents if parent.exists())
     try:
@@ -88,31 +88,31 @@ def check_writable_name(path: Path) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Return True for a folder, False for a link to one: c2t makes none under the names of `beside`."""
+    """Return True for a folder, False for a link to one: c2t makes none under the names of `sibling`."""
     return path.is_dir() and not path.is_symlink()
 
 
 def standing(path: Path) -> Path:
-    """Return the folder to read for `path`: itself, or the old one that waits beside it if a process was killed between
-    the steps of an exchange."""
-    waiting = beside(path, OLD)
+    """Return the folder to read for `path`: itself, or the old one next to it if a process was killed between the steps
+    of an exchange."""
+    waiting = sibling(path, OLD)
     return waiting if is_folder(waiting) and not path.exists() else path
 
 
 def recover(path: Path) -> None:
     """Tidy up what a killed process left of an exchange at `path`, and take links away that have a name which it would
     use: they lead elsewhere. Only for the holder of its lock. Raises OSError."""
-    for name in (beside(path, ending) for ending in (NEW, OLD, TRASH)):
+    for name in (sibling(path, ending) for ending in (NEW, OLD, TRASH)):
         if name.is_symlink():
             name.unlink()
-    waiting = beside(path, OLD)
+    waiting = sibling(path, OLD)
     if waiting.exists() and not path.exists():
         waiting.rename(path)
     delete(waiting)
 
 
 def take_place(new: Path, path: Path) -> None:
-    """Put the folder `new`, which `beside` has named, into the place of `path`, and delete an older folder there. Only
+    """Put the folder `new`, which `sibling` has named, into the place of `path`, and delete an older folder there. Only
     for the holder of the lock of `path`. Raises OSError."""
     path = Path(os.path.realpath(path))
     for file in new.rglob("*"):
@@ -127,7 +127,7 @@ def take_place(new: Path, path: Path) -> None:
 
 
 def delete(folder: Path) -> None:
-    """Delete a folder that `beside` has named, if it is there. It first gets a name under which nobody looks for
+    """Delete a folder that `sibling` has named, if it is there. It first gets a name under which nobody looks for
     something whole. Raises OSError."""
     trash = folder.with_suffix(TRASH)
     shutil.rmtree(trash, ignore_errors=True)
@@ -142,7 +142,7 @@ def _exchange(new: Path, path: Path) -> None:
     swap = getattr(ctypes.CDLL(None), "renameat2", None)
     if swap and swap(_HERE, os.fsencode(new), _HERE, os.fsencode(path), _EXCHANGE) == 0:
         return
-    waiting = beside(path, OLD)
+    waiting = sibling(path, OLD)
     try:
         path.rename(waiting)
         new.rename(path)

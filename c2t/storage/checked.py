@@ -16,7 +16,7 @@ Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 CLOSED = ConfigDict(extra="forbid", strict=True)  # `__pydantic_config__` of a document without further entries
 OPEN = ConfigDict(extra="ignore", strict=True)
-KEPT = ConfigDict(extra="allow", strict=True)  # `with_config` of a TypedDict whose further entries stay in it
+EXTENSIBLE = ConfigDict(extra="allow", strict=True)  # `with_config` of a TypedDict whose further entries stay in it
 # pydantic's words -> those of c2t's other messages
 WORDS = {
     "Invalid JSON: ": "",
@@ -37,7 +37,7 @@ WORDS = {
 
 
 def read_file(path: str | Path, kind: str = "", most: int = SMALL) -> bytes:
-    """Return the bytes of a regular file. kind: what it was to be, for the message.
+    """Return the bytes of a regular file. kind: of the file, for the message.
 
     Raises InputError for a file that is missing or has more than `most` bytes, and for folders, pipes and devices,
     which may have no end."""
@@ -55,14 +55,14 @@ def read_file(path: str | Path, kind: str = "", most: int = SMALL) -> bytes:
     return text
 
 
-def from_json(kind: Any, text: str | bytes, place: str | Path, remedy: str = "") -> Any:
+def from_json(kind: Any, text: str | bytes, source: str | Path, remedy: str = "") -> Any:
     """Return a JSON document as `kind`: a dataclass, a NamedTuple or another type that pydantic knows.
 
-    Raises InputError that says what is wrong with which entry of `place`, and the remedy."""
+    Raises InputError that says what is wrong with which entry of `source`, and the remedy."""
     try:
         return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        raise InputError(f"{place}: {_first(error)}{remedy and f'; {remedy}'}") from error
+        raise InputError(f"{source}: {_first(error)}{remedy and f'; {remedy}'}") from error
 
 
 def check_fields(settings: Any) -> None:
@@ -90,21 +90,21 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _first(error: ValidationError, *above: str) -> str:
-    """Return the first thing that is wrong, in one line."""
+    """Return the first error, in one line."""
     wrong = error.errors(include_url=False)[0]
     below = [part for part in wrong["loc"] if not above or isinstance(part, int)]  # words name a union's alternatives
     name = ".".join(map(str, (*above, *below)))
-    said = wrong["msg"].splitlines()[0]
-    for theirs, ours in WORDS.items():
-        said = said.replace(theirs, ours)
+    message = wrong["msg"].splitlines()[0]
+    for old, new in WORDS.items():
+        message = message.replace(old, new)
     match wrong["type"]:
         case "json_invalid":
-            return f"no JSON ({said})"
+            return f"no JSON ({message})"
         case "missing" | "missing_argument":
             return f"{name} is missing"
         case "unexpected_keyword_argument" | "extra_forbidden":
             return f"{name} is not known"
         case "value_error":  # a check of c2t's own, which names the entry
-            return said
+            return message
     shown = repr(wrong["input"])
-    return f"{name or 'the document'} = {shown if len(shown) < 60 else shown[:56] + ' ...'} {said}"
+    return f"{name or 'the document'} = {shown if len(shown) < 60 else shown[:56] + ' ...'} {message}"

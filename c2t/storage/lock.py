@@ -24,7 +24,7 @@ def check_utf8(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of the folder `path`: the file .NAME.lock beside it, which tells who holds it.
+    """Hold the lock of the folder `path`: the file .NAME.lock next to it, which names the holder.
 
     Raises InputError that names the holder if another one writes there, and OSError. The file of a killed process holds
     nobody up: the lock is the system's, not the file.
@@ -50,7 +50,8 @@ def locked(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            file.unlink(missing_ok=True)  # while it is held: who opened it before sees that it is gone, and opens anew
+            # While it is held: a process that has opened it sees that it is gone, and opens it again.
+            file.unlink(missing_ok=True)
 
 
 def _holder(file: Path) -> str:

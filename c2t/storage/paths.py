@@ -18,7 +18,7 @@ from c2t.storage.published import PUBLISHED, PublishedPair
 
 HOME = "C2T_HOME"  # the variable that names another folder with checkpoints/ and data/
 CLASSIFIER = "classifier"
-PROVENANCE = "provenance.json"  # beside a pair's parts
+PROVENANCE = "provenance.json"  # next to a pair's parts
 DEFAULT_PAIR = "smollm2"  # of every command and of load_pair
 PACKAGED = ("smollm2",)  # pairs whose target comes in a package and is converted where it is loaded
 # Files that a training leaves in a classifier's folder.
@@ -56,8 +56,8 @@ def root() -> Path:
 def cache() -> Path:
     """Return the folder for files that can be computed again: $C2T_CACHE, else the user's cache folder (~/.cache/c2t on
     Linux)."""
-    place = os.environ.get("C2T_CACHE")
-    return Path(place) if place else platformdirs.user_cache_path("c2t")
+    folder = os.environ.get("C2T_CACHE")
+    return Path(folder) if folder else platformdirs.user_cache_path("c2t")
 
 
 def state() -> Path:
@@ -120,15 +120,15 @@ def check_name(name: str, source: str = "") -> str:
     return name
 
 
-def name_of(place: str) -> str:
-    """Return a name for the folder or Hub id `place`, which `check_name` takes: its last part, without what no name may
-    have."""
-    last = Path(os.path.abspath(place)).name  # of "." too
+def name_of(source: str) -> str:
+    """Return a name for the folder or Hub id `source`, which `check_name` takes: its last part without what no name
+    may have."""
+    last = Path(os.path.abspath(source)).name  # of "." too
     name = "".join(character if character.isprintable() else "_" for character in last).lstrip(".")
     return name.encode()[:LONGEST_NAME].decode(errors="ignore") or "target"
 
 
-def known(part: str) -> list[str]:
+def names_with(part: str) -> list[str]:
     """Return the names that `resolve` accepts for `part`."""
     folders = root() / "checkpoints", root() / "checkpoints" / "local", shipped() / "checkpoints"
     local = {name for folder in folders for path in folder.glob(f"*/{part}") if find(name := path.parent.name, part)}
@@ -138,8 +138,8 @@ def known(part: str) -> list[str]:
 
 def find(name: str, part: str) -> Path | None:
     """Return the folder of a NAME's `part` on this machine, None if there is none."""
-    places = (standing(folder / part) for folder in _folders(name))
-    return next((place for place in places if place.is_dir()), None)
+    folders = (standing(folder / part) for folder in _folders(name))
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Path | str:
@@ -149,7 +149,7 @@ def resolve(reference: str | Path, part: str, others: Iterable[str] = ()) -> Pat
     others: further names that the caller knows, for the message. Raises InputError for a name or folder that is not
     there.
     """
-    listed = ", ".join([*others, *known(part)]) or "none yet"
+    listed = ", ".join([*others, *names_with(part)]) or "none yet"
     if isinstance(reference, str) and not reference:
         raise InputError(f"the name of the {part} is empty: give one of {listed}, a folder or a Hub id")
     usable(reference)
@@ -207,7 +207,7 @@ def check_out(out: Path, overwrite: bool, what: str, is_one: Callable[[Path], bo
     """Raise InputError unless `out` is absent, an empty folder or, with `overwrite`, a folder of this kind and nothing
     else.
 
-    what: the kind, in a word or two. is_one: tells a folder of it. files: names that it may hold.
+    what: the kind, in a word or two. is_one: returns True for a folder of it. files: names that it may hold.
     """
     check_writable_name(out)
     if out.exists() and not out.is_dir():

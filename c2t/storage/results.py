@@ -23,7 +23,7 @@ def result_line(command: str, figures: dict[str, Any], configuration: dict[str, 
 
 
 def check_place(path: Path) -> None:
-    """Raise InputError if no line can be added to a file here; nothing is left behind."""
+    """Raise InputError if no line can be added to a file here; nothing is left there."""
     try:
         if path.exists():
             no_wait = getattr(os, "O_NONBLOCK", 0)  # for the reader of a pipe
@@ -56,7 +56,7 @@ def append_line(path: str | Path, line: str) -> None:
 
 
 def _write_whole(file: io.FileIO, data: bytes) -> None:
-    """Write all bytes behind a file's last one, or none where its disk becomes full."""
+    """Write all bytes after a file's last one, or none where its disk becomes full."""
     written = 0
     try:
         while written < len(data):

@@ -17,7 +17,7 @@ from c2t.policies.configured import MCSD
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
 from c2t.storage.atomic import write_text
-from c2t.storage.checked import KEPT, from_json, read_file
+from c2t.storage.checked import EXTENSIBLE, from_json, read_file
 
 FILE = "acceptance.json"
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -103,7 +103,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return from_json(list[_Entry], read_file(path), f"{path} does not hold measured acceptance rates")
 
 
-@with_config(KEPT)
+@with_config(EXTENSIBLE)
 class _Entry(TypedDict):
     """A measured vector and what it depends on (`key`), as it is stored."""
 

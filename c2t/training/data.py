@@ -1,4 +1,4 @@
-"""Training data of the classifier: harvested nodes, split by conversation, with negatives drawn anew for every pass."""
+"""Training data of the classifier: harvested nodes, split by conversation, with new negatives in every pass."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,8 +50,8 @@ def conversations(prompts: Sequence[Mapping[str, Any]]) -> Int[Tensor, " p"]:
     """Return the number of each prompt's conversation, counted from 0.
 
     Later turns of a conversation contain the earlier ones, and a question that was harvested twice has the same text
-    twice, so neither may stand on both sides of the split. The same first turn is the same conversation; in harvests
-    that were made before c2t kept a hash of it, the same number in a file of the same name.
+    twice, so neither may stand on both sides of the split. The same first turn is the same conversation; in older
+    harvests, which have no hash of it, the same number in a file of the same name.
     """
     hashed = all("question" in prompt for prompt in prompts)
     names = [str(prompt["question"]) if hashed else prompt_id(prompt) for prompt in prompts]
@@ -82,16 +82,18 @@ class NegativeSampling:
         if not len(self.positives) or not len(self.negatives):
             what = "no accepted" if not len(self.positives) else "only accepted"
             raise InputError(f"the training prompts hold {what} nodes: harvest more prompts")
-        self.drawn = min(s.negatives * len(self.positives), len(self.negatives)) if s.negatives else len(self.negatives)
-        self.rows = len(self.positives) + self.drawn
+        self.sampled = (
+            min(s.negatives * len(self.positives), len(self.negatives)) if s.negatives else len(self.negatives)
+        )
+        self.rows = len(self.positives) + self.sampled
         self.batch_size, self.chunk = s.batch_size, s.batch_size * STEPS_PER_CHUNK
         self.passes = math.ceil(s.min_steps / (s.epochs * math.ceil(self.rows / s.batch_size))) or 1
         self.generator = torch.Generator().manual_seed(s.seed)
 
     @property
     def negatives_kept(self) -> float:
-        """Share of all negatives that one pass draws."""
-        return self.drawn / len(self.negatives)
+        """Share of all negatives that one pass samples."""
+        return self.sampled / len(self.negatives)
 
     @property
     def steps(self) -> int:
@@ -103,13 +105,13 @@ class NegativeSampling:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(self.passes):
-            for index in self.draw().split(self.chunk):
+            for index in self.sample().split(self.chunk):
                 yield self.x.index_select(0, index), self.label.index_select(0, index).float()
 
-    def draw(self) -> Int[Tensor, " rows"]:
-        """Draw the rows of one pass; return their numbers, shuffled."""
+    def sample(self) -> Int[Tensor, " rows"]:
+        """Sample the rows of one pass; return their numbers, shuffled."""
         shuffle = torch.randperm(len(self.negatives), generator=self.generator, dtype=torch.int32)
-        index = torch.cat([self.positives, self.negatives[shuffle[: self.drawn]]])
+        index = torch.cat([self.positives, self.negatives[shuffle[: self.sampled]]])
         return index[torch.randperm(len(index), generator=self.generator, dtype=torch.int32)]
 
 
@@ -127,8 +129,8 @@ class Slices:
 
 
 class NodeData(L.LightningDataModule):
-    """Harvests in memory (about 60 bytes a row), split by conversation. Rows with an input that is not known
-    are dropped, such as the log of a probability that underflows on disk, and for a conditional network those whose
+    """Harvests in memory (about 60 bytes a row), split by conversation. Rows with an unknown input are dropped,
+    such as the log of a probability that underflows on disk, and for a conditional network those whose
     parent was not accepted."""
 
     def __init__(self, folders: Sequence[str | Path], settings: TrainSettings):
@@ -163,8 +165,8 @@ class NodeData(L.LightningDataModule):
         self.validation = Validation(x[held_out], records.accepted[held_out], tree)
         if not self.validation.accepted.any():
             raise InputError("the validation prompts hold no accepted node: harvest more prompts")
-        asked = [prompt_id(entries[number]) for number in records.prompt[aside].unique().tolist()]
-        self.validation_prompts = tuple(dict.fromkeys(asked))
+        names = [prompt_id(entries[number]) for number in records.prompt[aside].unique().tolist()]
+        self.validation_prompts = tuple(dict.fromkeys(names))
 
     def provenance(self, key: str) -> object:
         """Return a value of the harvests' provenance; None where they differ or do not have it."""

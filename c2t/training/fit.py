@@ -57,8 +57,8 @@ def finetune(
     label and the recommended beta stay the source's."""
     checkpoints.check_classifier_out(out, overwrite)
     old = source.config
-    kept = {name: getattr(old, name) for name in ("features", "hidden", "negatives", "layers", "label", "beta")}
-    settings = replace(settings, **kept)
+    unchanged = {name: getattr(old, name) for name in ("features", "hidden", "negatives", "layers", "label", "beta")}
+    settings = replace(settings, **unchanged)
     nodes = NodeData(data, settings)
     if nodes.provenance("M") != old.M:
         warnings.warn(
@@ -106,11 +106,11 @@ class TrainClassifier(L.LightningModule):
         self.scores: list[Tensor] = []
 
     def validation_step(self, x: Tensor, _: int) -> None:
-        """Keep the scores of a batch."""
+        """Store the scores of a batch."""
         self.scores.append(self.classifier.logits(x))
 
     def on_validation_epoch_end(self) -> None:
-        """Compute the epoch's metrics and keep its weights; InputError if scores or weights are not finite."""
+        """Compute the epoch's metrics and store its weights; InputError if scores or weights are not finite."""
         scores = torch.cat(self.scores)
         if not all(values.isfinite().all() for values in (scores, *self.classifier.parameters())):
             raise InputError(f"the training diverged: give a smaller lr than {self.settings.lr:g}")
@@ -127,7 +127,7 @@ def _fit(
     module = TrainClassifier(classifier, nodes.validation, settings)
     with torch.inference_mode():
         before = evaluate(classifier.logits(nodes.validation.x), nodes.validation)
-    with checkpoints.replacing(out) as folder, quiet(), _one_thread(), first_rank():
+    with checkpoints.replacing(out) as folder, silenced_lightning(), _one_thread(), first_rank():
         trainer = L.Trainer(
             accelerator="cpu",
             devices=1,
@@ -137,7 +137,7 @@ def _fit(
             num_sanity_val_steps=0,
             log_every_n_steps=1,
             logger=_logger(logger, folder, out, settings),
-            callbacks=[_Told(progress, settings.epochs * nodes.training.steps)],
+            callbacks=[_ProgressCallback(progress, settings.epochs * nodes.training.steps)],
             enable_progress_bar=False,
             enable_checkpointing=False,
             enable_model_summary=False,
@@ -165,17 +165,17 @@ def _fit(
     )
 
 
-class _Told(Callback):
-    """Tells how many of `of` optimiser steps are done after each chunk of them."""
+class _ProgressCallback(Callback):
+    """Reports after each chunk how many of `of` optimiser steps are done."""
 
     def __init__(self, progress: Progress, of: int):
         self.progress, self.of = progress, of
 
     def on_train_batch_end(self, trainer: L.Trainer, module: TrainClassifier, *_: object) -> None:
-        said = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
+        doing = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
         if module.history:
-            said += f", average precision {module.history[-1].average_precision:.3f}"
-        self.progress(module.steps, self.of, said)
+            doing += f", average precision {module.history[-1].average_precision:.3f}"
+        self.progress(module.steps, self.of, doing)
 
 
 def config_of(nodes: NodeData, settings: TrainSettings) -> ClassifierConfig:
@@ -196,11 +196,11 @@ def config_of(nodes: NodeData, settings: TrainSettings) -> ClassifierConfig:
 
 
 def _logger(name: str, folder: Path, out: Path, settings: TrainSettings) -> Logger:
-    """Return a logger. CSV files go into the classifier's own folder; the others keep their runs beside it."""
+    """Return a logger. CSV files go into the classifier's own folder; the others write their runs next to it."""
     if name not in LOGGERS:
         raise InputError(f"unknown logger {name!r}; known: {', '.join(LOGGERS)}")
     if name != "csv":
-        import_module(name)  # of an extra; Lightning would say otherwise that it is missing
+        import_module(name)  # of an extra: raise before Lightning does, which words it otherwise
     if name == "csv":
         logger = CSVLogger(folder, name="", version="")
     elif name == "tensorboard":
@@ -224,7 +224,7 @@ def _wandb(out: Path) -> Logger:
 
 @torch.inference_mode()
 def _log_reliability(logger: Logger, best: TreeClassifier, validation: Validation, step: int) -> None:
-    """Log the reliability picture of the classifier that was kept, where the logger can show one."""
+    """Log the reliability picture of the saved classifier, where the logger can show one."""
     if isinstance(logger, CSVLogger):
         return
     from c2t.training.reliability import picture, reliability  # noqa: PLC0415 - needs an extra
@@ -251,7 +251,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silenced_lightning() -> Iterator[None]:
     """Silence Lightning's remarks on hardware and data loaders, which do not apply to this training."""
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("lightning")]
     levels = [logger.level for logger in loggers]

@@ -18,7 +18,7 @@ class Validation(NamedTuple):
     tree: Int[Tensor, " v"]  # counted from 0 without gaps
 
 
-class Metrics(NamedTuple):
+class ClassifierMetrics(NamedTuple):
     """Metrics on validation trees.
 
     recall and theta (the share of nodes called positive) at threshold 0.5 are means over trees, as in the paper, whose
@@ -31,10 +31,10 @@ class Metrics(NamedTuple):
     average_precision: float
 
 
-def evaluate(logits: Float[Tensor, " v"], validation: Validation) -> Metrics:
+def evaluate(logits: Float[Tensor, " v"], validation: Validation) -> ClassifierMetrics:
     """Return the metrics of scores before the sigmoid, which is 1.0 in float32 for all above 16, for the nodes of whole
     trees. InputError if one is not finite."""
-    from sklearn.metrics import average_precision_score  # noqa: PLC0415 - of an extra; reports read Metrics without it
+    from sklearn.metrics import average_precision_score  # noqa: PLC0415 - of an extra; reports do without it
 
     if not logits.isfinite().all():
         raise InputError("the classifier's scores are not finite: train a new one")
@@ -42,14 +42,14 @@ def evaluate(logits: Float[Tensor, " v"], validation: Validation) -> Metrics:
     called = (logits >= 0).double()
     nodes = torch.bincount(tree)
     hits, positives, calls = (torch.bincount(tree, weight) for weight in (called * accepted, accepted, called))
-    return Metrics(
+    return ClassifierMetrics(
         recall=float((hits / positives)[positives > 0].mean()),
         theta=float((calls / nodes).mean()),
         average_precision=float(average_precision_score(validation.accepted.numpy(), logits.numpy())),
     )
 
 
-def select(history: Sequence[Metrics]) -> int:
+def select(history: Sequence[ClassifierMetrics]) -> int:
     """Return the number of the epoch to keep. Average precision must be within 1 % of the best, then recall within
     0.005 of the highest of those; of the rest the one with the smallest theta is taken.
 

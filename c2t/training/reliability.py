@@ -36,8 +36,8 @@ def reliability(probability: Float[Tensor, " v"], validation: Validation, seed: 
         total.index_put_((validation.tree, bins), values, accumulate=True)
     generator, shares = torch.Generator().manual_seed(seed), []
     for _ in range(RESAMPLES):
-        drawn = torch.randint(trees, (trees,), generator=generator)
-        times = torch.bincount(drawn, minlength=trees).double()
+        sampled = torch.randint(trees, (trees,), generator=generator)
+        times = torch.bincount(sampled, minlength=trees).double()
         shares.append((times @ sums[1]) / (times @ sums[0]))
     resampled, (rows, hits, mass) = torch.stack(shares), sums.sum(1)
     low, high = resampled.nanquantile(torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2]).double(), 0)
@@ -45,18 +45,18 @@ def reliability(probability: Float[Tensor, " v"], validation: Validation, seed: 
     return Reliability(mass / rows, hits / rows, low, high, error)
 
 
-def picture(found: Reliability, name: str) -> Figure:
-    """Draw the bins with their intervals beside the diagonal, on logarithmic axes."""
+def picture(result: Reliability, name: str) -> Figure:
+    """Plot the bins with their intervals and the diagonal, on logarithmic axes."""
     with figures.style():
         figure = Figure(figsize=(4.6, 4.2), layout="constrained")
         panel = figure.subplots()
-        x, y = found.probability.numpy(), found.accepted.numpy()
-        low, high = (y - found.low.numpy()).clip(0), (found.high.numpy() - y).clip(0)
+        x, y = result.probability.numpy(), result.accepted.numpy()
+        low, high = (y - result.low.numpy()).clip(0), (result.high.numpy() - y).clip(0)
         least = max(min(x.min(), y[y > 0].min(initial=1.0)) / 2, 1e-6)
         panel.plot([least, 1], [least, 1], color=figures.PALE, marker="", linewidth=1)
         panel.text(0.3, 0.12, "calibrated", color=figures.PALE, rotation=45, fontsize="small", ha="center", va="center")
         panel.errorbar(x, y, (low, high), color=figures.COLOURS[0], marker="o", capsize=2)
         panel.set(xscale="log", yscale="log", xlim=(least, 1.2), ylim=(least, 1.2), aspect="equal")
         panel.set(xlabel=f"probability by {name}", ylabel="share accepted (95 % interval)")
-        panel.set_title(f"Off by {found.error:.4f} on average")
+        panel.set_title(f"Off by {result.error:.4f} on average")
     return figure

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from c2t.classifier import TreeClassifier
-from c2t.training.metrics import Metrics
+from c2t.training.metrics import ClassifierMetrics
 
 
 class Result(NamedTuple):
@@ -12,10 +12,10 @@ class Result(NamedTuple):
 
     classifier: TreeClassifier
     out: Path
-    metrics: Metrics
-    history: list[Metrics]  # of every epoch
+    metrics: ClassifierMetrics
+    history: list[ClassifierMetrics]  # of every epoch
     chosen: int  # the epoch that was saved
-    before: Metrics  # of the untrained network, or of the fine-tuned classifier
+    before: ClassifierMetrics  # of the untrained network, or of the fine-tuned classifier
     rows: int  # in one pass
     dropped: int  # rows with an input that is not known
     steps: int

@@ -23,7 +23,7 @@ class Label(NamedTuple):
 
 
 # Training targets: the node is accepted; it is accepted if its parent is (learned from children of accepted nodes
-# only); or the probability that a token drawn from the draft would be accepted (MCSD+, section 3.3; the paper prints
+# only); or the probability that a token sampled from the draft would be accepted (MCSD+, section 3.3; the paper prints
 # max(1, p/q) and means min).
 LABELS = {
     "accepted": Label(lambda records: records.accepted.float()),

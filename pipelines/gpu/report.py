@@ -139,7 +139,7 @@ class Report:
 
         def run() -> None:
             phase.cache.lengths.fill_(prefix)
-            phase.read_news(tokens, features, count)
+            phase.read_committed(tokens, features, count)
             phase.grow(phase.root)
 
         run()

@@ -257,7 +257,7 @@ def relative(study: Study, name: str, draft: str | None = None) -> Study:
 
 def available(name: str, make: bool) -> str | None:
     """Return `name` if such a pair can be loaded, else None; with `make`, one of our recipes is built first."""
-    there = name in checkpoints.known("target")
+    there = name in checkpoints.names_with("target")
     if not there and make and name in PAIRS:
         terminal.say(f"{name} is built first: about 20 minutes on two cores; --no-build leaves it out", error=True)
         build(PAIRS[name], stages_of(PAIRS[name]))

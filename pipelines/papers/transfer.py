@@ -9,7 +9,7 @@ from c2t.classifier import TreeClassifier
 from c2t.policies import C2T, Chain, Eagle2
 from c2t.study.interval import Interval
 from c2t.training.data import NodeData, TrainSettings
-from c2t.training.metrics import Metrics, evaluate
+from c2t.training.metrics import ClassifierMetrics, evaluate
 from pipelines.papers import drawing
 from pipelines.papers.features import history
 from pipelines.papers.report import Quoted, Report, Reproduction, Row, of_policies
@@ -175,7 +175,7 @@ METRICS = ("recall", "theta", "average_precision")
 BEFORE, AFTER, SCRATCH = "transferred", "fine-tuned", "from scratch"
 
 
-def judged(classifier: TreeClassifier, study: Study) -> Metrics:
+def judged(classifier: TreeClassifier, study: Study) -> ClassifierMetrics:
     """Judge a classifier on the prompts that the study's own classifiers are judged on."""
     settings = TrainSettings(features=classifier.config.features)
     validation = NodeData([study.harvest().folder], settings).validation
@@ -221,7 +221,7 @@ def figure7(study: Study) -> Report:
     )
 
 
-def of_finetuning(metrics: dict[str, Metrics], points: dict[str, list[Counted]]) -> list[Conclusion]:
+def of_finetuning(metrics: dict[str, ClassifierMetrics], points: dict[str, list[Counted]]) -> list[Conclusion]:
     """Judge appendix B.4's statements."""
     before, after, scratch = (metrics[name] for name in (BEFORE, AFTER, SCRATCH))
     ratio = at_equal_tau(points[AFTER], points[BEFORE], points[BEFORE][HALF])

@@ -146,7 +146,7 @@ def test_texts_of_another_model_are_refused(
     lines = engine(small_pair, settings)
     length = len(lines[3]["completion"])
     lines[3]["completion"] = torch.randint(0, 320, (length,)).tolist()
-    with pytest.raises(InputError, match=f"t.jsonl, line 4: the target would not have written it: {what}"):
+    with pytest.raises(InputError, match=f"t.jsonl, line 4: the target would not have generated it: {what}"):
         judge(small_pair, read_texts(write(tmp_path / "t.jsonl", lines), small_pair), settings)
 
 
@@ -208,7 +208,7 @@ def test_the_command(home: Path, small_pair: Pair) -> None:
     write(file, [*lines, lines[0] | {"completion": [7] * 20}])
     said = CliRunner().invoke(app, small)
     assert said.exit_code == 2
-    assert said.stderr.startswith(f"c2t: {file}, line 7: the target would not have written it")
+    assert said.stderr.startswith(f"c2t: {file}, line 7: the target would not have generated it")
     assert not out.exists()
     write(file, lines)
     said = CliRunner().invoke(app, small)

@@ -271,7 +271,7 @@ def test_a_cache_that_is_full_changes_no_result(home: Path, tmp_path: Path, monk
     monkeypatch.setenv("C2T_CACHE", str(tmp_path / "full"))
     full = CliRunner().invoke(app, [*words, "--json", "-"])
     assert (kept.exit_code, full.exit_code, kept.stderr) == (0, 0, "")
-    assert all(re.match("warning: .* keeps no texts .*set C2T_CACHE", line) for line in full.stderr.splitlines())
+    assert all(re.match("warning: .* stores no texts .*set C2T_CACHE", line) for line in full.stderr.splitlines())
     assert full.stderr
     one, other = (json.loads(done.stdout.splitlines()[-1])["figures"] for done in (kept, full))
     assert one == other

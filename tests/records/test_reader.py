@@ -12,7 +12,7 @@ import torch
 
 from c2t.errors import InputError
 from c2t.records.reader import describe, read_columns, read_records
-from c2t.records.schema import COLUMNS, Column
+from c2t.records.schema import COLUMNS, ColumnType
 from c2t.records.writer import ShardWriter, open_folder
 from tests.harvests import PROVENANCE, make_harvest, prompt_list, trees
 from tests.rounding import assert_within, figure, growth
@@ -71,7 +71,7 @@ def test_paths_that_underflow_have_no_logs(tmp_path: Path) -> None:
 
 
 def test_lists_per_row_come_back_as_a_matrix(tmp_path: Path) -> None:
-    wide = {"top_probs": Column("float32", 4)}
+    wide = {"top_probs": ColumnType("float32", 4)}
     make_harvest(tmp_path, prompts=2, trees_each=1, extra=wide)
     matrix = read_columns(tmp_path, ["top_probs"])["top_probs"]
     assert np.array_equal(matrix, np.tile(np.arange(1010 * 4, dtype=np.float32).reshape(-1, 4), (2, 1)))

@@ -44,7 +44,7 @@ def test_an_empty_home_hides_no_pair_that_comes_with_c2t(tmp_path: Path, monkeyp
     own.mkdir(parents=True)
     assert checkpoints.resolve("tiny", "draft") == own
     assert checkpoints.find("tiny", "classifier") is None
-    assert "tiny" not in checkpoints.known("classifier")
+    assert "tiny" not in checkpoints.names_with("classifier")
     assert checkpoints.prompts_of("tiny", "bench") == []
 
 

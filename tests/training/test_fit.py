@@ -40,7 +40,7 @@ def trained(harvest: Path, tmp_path_factory: pytest.TempPathFactory) -> training
 
 def train_for_an_epoch(module: TrainClassifier, loader: NegativeSampling) -> None:
     nothing = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    with training.quiet():
+    with training.silenced_lightning():
         trainer = L.Trainer(
             accelerator="cpu", plugins=OneProcess(), max_epochs=1, enable_model_summary=False, **nothing
         )

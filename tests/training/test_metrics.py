@@ -5,7 +5,7 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from c2t.errors import InputError
-from c2t.training.metrics import Metrics, Validation, evaluate, select
+from c2t.training.metrics import ClassifierMetrics, Validation, evaluate, select
 from tests.rounding import figure
 
 
@@ -36,11 +36,17 @@ def test_scores_that_are_not_finite_are_no_classifier() -> None:
 @pytest.mark.parametrize(
     ("history", "chosen"),
     [
-        ([Metrics(0.9, 0.3, 0.50), Metrics(0.8, 0.2, 0.60)], 1),  # precision comes first
-        ([Metrics(0.9, 0.3, 0.595), Metrics(0.8, 0.2, 0.60)], 0),  # within 1 %: recall
-        ([Metrics(0.804, 0.3, 0.60), Metrics(0.8, 0.2, 0.60)], 1),  # similar recall: the smaller theta
-        ([Metrics(1.0, 1.0, 0.10), Metrics(0.5, 0.1, 0.60)], 1),  # all-positive networks have full recall
+        ([ClassifierMetrics(0.9, 0.3, 0.50), ClassifierMetrics(0.8, 0.2, 0.60)], 1),  # precision comes first
+        ([ClassifierMetrics(0.9, 0.3, 0.595), ClassifierMetrics(0.8, 0.2, 0.60)], 0),  # within 1 %: recall
+        (
+            [ClassifierMetrics(0.804, 0.3, 0.60), ClassifierMetrics(0.8, 0.2, 0.60)],
+            1,
+        ),  # similar recall: the smaller theta
+        (
+            [ClassifierMetrics(1.0, 1.0, 0.10), ClassifierMetrics(0.5, 0.1, 0.60)],
+            1,
+        ),  # all-positive networks have full recall
     ],
 )
-def test_selection(history: list[Metrics], chosen: int) -> None:
+def test_selection(history: list[ClassifierMetrics], chosen: int) -> None:
     assert select(history) == chosen
