@@ -77,7 +77,8 @@ def sweep(
 ) -> None:
     """Compare policies at many settings: how many tokens does each verify for the same tau?
 
-    The figure shows tau against gamma: drafted tokens accepted (acceptance length - 1), and tokens verified, per round.
+    The figure shows tau (drafted tokens accepted a round) against gamma (tokens verified a round).
+
     Finished settings are kept in --out and not run again; delete the file when the code has changed.
     """
     from c2t.study import plots  # noqa: F401, PLC0415 - needs an extra, and says so before the work
