@@ -61,7 +61,7 @@ def main(
     draft: Annotated[str, typer.Option(help="Draft of the pair, without n-grams, or lookup.")] = "eagle",
     prompts: Annotated[int, typer.Option(help="Prompts to learn from.")] = 600,
     temperatures: Annotated[str, typer.Option(help="Temperatures of the texts.")] = "0,1",
-    max_new_tokens: options.TextTokens = 64,
+    max_new_tokens: Annotated[int, typer.Option(help="New tokens of each text.")] = 64,
 ) -> None:
     """Learn from the harvest prompts of a pair, and print the prior."""
     loaded = load_pair(pair, draft=draft, dtype=torch.float32)

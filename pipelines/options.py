@@ -28,5 +28,3 @@ Dtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16"] | None,
     typer.Option(help="Type of the weights.", show_default="the checkpoint's; on a CPU see c2t info"),
 ]
-Texts = Annotated[int, typer.Option("--limit", help="Prompts.")]
-TextTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens of each text.")]

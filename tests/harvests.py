@@ -84,12 +84,3 @@ def make_harvest(
             columns |= {name: np.arange(rows * kind.size) for name, kind in (extra or {}).items()}
             writer.write(columns | (replace or {}))
     return folder
-
-
-def two_files(folder: Path) -> Path:
-    """A harvest of four prompts, in turn of two files."""
-    prompts = [{"question_id": i, "category": "known", "file": f"{'ab'[i % 2]}.jsonl"} for i in range(4)]
-    with ShardWriter(open_folder(folder), PROVENANCE, prompts, None) as writer:
-        for i in range(4):
-            writer.write(trees(3, seed=i))
-    return folder
