@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.decoding import Step, generate, pad
+from c2t.decoding import Step
 from c2t.kernels.layered import Layered
 from c2t.kernels.llama_layer import edges
 from c2t.kernels.select import SelectLimits
@@ -25,6 +25,7 @@ from c2t.policies.round_costs import Calibration, Children, Curve, Profile, Rest
 from c2t.protocols import Policy, Root, grown_by
 from c2t.replay.lockstep import Continuation, replay, write_continuations
 from c2t.sampling import Sampling
+from c2t.target_verifier import generate, pad
 from c2t.tree import Nodes, Tree
 
 TEXTS = 16  # that the yield is measured on

@@ -14,14 +14,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.decoding import Committed, Step, TargetVerifier, cut, draft_session, in_effect, pace_of, speculate
+from c2t.decoding import Committed, Step, cut, open_session, speculate
 from c2t.errors import InputError, check_kind, check_whole, whole
-from c2t.models.draft import DraftSession, NoDraft, WrappedSession
 from c2t.models.loading import Pair
 from c2t.playable import check_playable, check_rule
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
-from c2t.protocols import Policy
+from c2t.protocols import Policy, Session
 from c2t.sampling import Sampling, check_sequence
+from c2t.target_verifier import TargetVerifier
 
 
 class Refused(InputError):
@@ -74,7 +74,7 @@ class Running:
 
     requests: list[Request]
     verifier: TargetVerifier
-    draft: DraftSession | WrappedSession | NoDraft
+    draft: Session
     committed: Committed
 
     def observe(self) -> None:
@@ -124,7 +124,6 @@ class BatchDecoder:
         check_playable(policy, pair.target)
         if policy.proposal == "target-initialised":
             raise InputError(f"{type(policy).__name__} decodes fixed batches only; use generate, or another policy")
-        self._played, self.pace = in_effect(policy, max_rows), pace_of(policy, max_rows)
         self.last: Step | None = None  # the round of the last step, for who counts what rounds cost and yield
         self.failure: Exception | None = None  # what the last step raised inside, if anything
         self._queue: deque[Request] = deque()
@@ -297,10 +296,7 @@ class BatchDecoder:
             else:
                 self._running = new
         if running := self._running:
-            start = self.pace.begin() if self.pace else 0.0
-            step, running.committed = speculate(running.draft, self._played, running.verifier)
-            if self.pace:
-                self.pace.end(step, start, usual=not arrived)
+            step, running.committed = speculate(running.draft, self.policy, running.verifier)
             self.last, self._running = step, self._hand_out(running, step)
 
     def _prefill(self, arrived: list[Request]) -> Running | None:
@@ -316,7 +312,7 @@ class BatchDecoder:
             rule=self.rule,
         )
         step, committed = verifier.prefill()
-        draft = draft_session(self.pair.draft, self.policy, self.max_rows, verifier)
+        draft = open_session(self.pair.draft, self.policy, self.max_rows, verifier)
         return self._hand_out(Running(arrived, verifier, draft, committed), step)
 
     def _hand_out(self, running: Running, step: Step) -> Running | None:

@@ -16,7 +16,7 @@ from c2t.batching import BatchDecoder, Request
 from c2t.classifier import TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
-from c2t.decoding import DraftModel, Step, cut, generate
+from c2t.decoding import DraftModel, Step, cut
 from c2t.errors import InputError, check_kind, check_truth, check_whole
 from c2t.kept_costs import costs_of
 from c2t.models.chat_templates import conversation
@@ -25,13 +25,13 @@ from c2t.models.target import Target
 from c2t.playable import check_playable
 from c2t.policies.budget import Budget
 from c2t.policies.pace import Pace
-from c2t.policies.plain import Plain
 from c2t.policies.spec import parse
 from c2t.policies.usual import default_policy
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
+from c2t.target_verifier import generate
 
 SHOWN = 60  # characters of the first text that an Output prints
 
@@ -251,14 +251,10 @@ class SpeculativeDecoder:
     def _by_graphs(self, rows: int) -> "Parts":
         capacity = self.graph_tokens + self.policy.levels + 2  # the last round may run past the end
         draft, policy = None, self.policy
-        if not isinstance(policy, Plain):
+        if policy.levels:
             if policy.size.tokens > SIZES[-1]:
                 most = f"trees of at most {SIZES[-1]:,} tokens, and this policy's may have {policy.size.tokens:,}"
                 raise InputError(f"CUDA graphs verify {most}; decode without graphs (graph_tokens = 0)")
-            if not self.pair.draft.has_graphs:
-                raise InputError(
-                    "CUDA graphs serve EAGLE-1/2 heads, without n-grams; decode without graphs (graph_tokens = 0)"
-                )
             draft = StaticDraft(self.pair.draft, plan_of(policy), rows, capacity)
             policy = StaticPolicy(policy)
         return Parts(StaticTarget(self.pair.target, rows, capacity), draft, policy)

@@ -177,6 +177,17 @@ def label(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "\u2026"
 
 
+def round_line(step: Any) -> str:
+    """Return a round (`c2t.decoding.Step`) in one line."""
+    rows = count(len(step.rows), "row")
+    if step.tree is None or step.accepted is None:
+        return f"Step({rows}, prefill)"
+    verified, accepted, passes = (
+        few(numbers.tolist()) for numbers in (step.tree.sizes, step.accepted.length, step.draft_passes)
+    )
+    return f"Step({rows}, tokens verified: {verified}; accepted: {accepted}; draft passes: {passes})"
+
+
 def few(values: Sequence[int]) -> str:
     """Return the numbers of a batch's rows; of many rows the smallest and the largest."""
     if len(values) > 1 and min(values) == max(values):

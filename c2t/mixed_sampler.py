@@ -8,7 +8,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.kernels.noise import Noise
-from c2t.protocols import Root
 from c2t.ragged import SlotLogits
 from c2t.sampling import Sampling
 from c2t.target_sampler import TargetSampler, number
@@ -58,20 +57,24 @@ class MixedSampler:
         columns = slots, [part.length for part in parts], [part.bonus for part in parts]
         return Accepted(*(torch.cat(column)[self.order] for column in columns))
 
-    def root(self, token: Int[Tensor, " B"], position: Int[Tensor, " B"], sampled: bool = True) -> Root:
-        """See `TargetSampler.root`."""
-        if sampled:
-            keys = [sampler.root(token[rows], position[rows]).key for sampler, rows in self._parts()]
-            return Root(token, torch.cat(keys)[self.order])
-        if all(sampler.sampling.temperature == 0 for sampler in self.samplers):
-            return Root(token, None)
-        parts = [sampler.noise(position[rows]) for sampler, rows in self._parts()]
-        return Root(token, None, noise=Noise(*(torch.cat(column)[self.order] for column in zip(*parts, strict=True))))
+    @property
+    def draws(self) -> bool:
+        """See `TargetSampler.draws`."""
+        return any(sampler.draws for sampler in self.samplers)
 
-    def rehearsal(self) -> "MixedSampler":
-        """See `TargetSampler.rehearsal`."""
+    def key(self, root: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """See `TargetSampler.key`."""
+        return torch.cat([sampler.key(root[rows]) for sampler, rows in self._parts()])[self.order]
+
+    def noise(self, root: Int[Tensor, " B"]) -> Noise:
+        """See `TargetSampler.noise`; of greedy rows the temperature is 0."""
+        parts = [sampler.noise(root[rows]) for sampler, rows in self._parts()]
+        return Noise(*(torch.cat(column)[self.order] for column in zip(*parts, strict=True)))
+
+    def fork(self) -> "MixedSampler":
+        """See `TargetSampler.fork`."""
         other = copy.copy(self)
-        other.samplers = [sampler.rehearsal() for sampler in self.samplers]
+        other.samplers = [sampler.fork() for sampler in self.samplers]
         return other
 
     def select(self, rows: Int[Tensor, " b"]) -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from c2t.errors import InputError, check_kind
-from c2t.policies.rehearsed import Rehearsed
 from c2t.protocols import Policy, check_is_policy
 
 # What a policy's candidates are -> the rules that they can be verified by, the default first. Ranked ones are the
@@ -32,10 +31,16 @@ def check_policy(policy: Policy, vocabulary: int, positions: int) -> None:
 
 
 def check_playable(policy: Policy, target: Any) -> None:
-    """Raise InputError unless this target can play the policy: see `check_policy`, and whether it can rehearse."""
+    """Raise InputError unless this target can play the policy: see `check_policy`, and what the policy itself asks of a
+    target (`check_target`)."""
     check_policy(policy, target.config.vocab_size, target.max_positions)
-    if isinstance(policy, Rehearsed):
-        _ = target.rehearsal  # which says what is missing
+    if hasattr(policy, "check_target"):
+        policy.check_target(target)
+
+
+def live_only(policy: Policy) -> bool:
+    """Return True for a policy whose trees come from the running target itself: no replay has them."""
+    return getattr(policy, "live_only", False)
 
 
 def check_rule(policy: Policy, rule: str | None) -> str:

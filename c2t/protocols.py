@@ -10,9 +10,6 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from c2t.errors import InputError, short_repr
-from c2t.kernels.draft_phase import Spending
-from c2t.kernels.layered import Layered
-from c2t.kernels.noise import Noise
 from c2t.kernels.rows import rank
 from c2t.ragged import Ragged
 from c2t.tree import Tree
@@ -22,17 +19,10 @@ class Root(NamedTuple):
     """Last committed token, which a tree grows under.
 
     key: 64 random bits (see `c2t.sampling.stream_key`); it may be None unless the policy's candidates are sampled.
-    successors(k): up to k different tokens (B, k) that the target itself would write after the root, its own choice
-    first, -1 where it has no more; None unless the policy is target-initialised. noise: of the target's draws in this
-    round, for its draft (`c2t.noisy_draft`); None where it is greedy, and from what policies are given. left: tokens
-    that each text may still get; None where other texts take the places of those that end.
     """
 
     token: Int[Tensor, " B"]
     key: Int[Tensor, " B"] | None
-    successors: Callable[[int], Int[Tensor, "B W"]] | None = None
-    noise: Noise | None = None
-    left: Sequence[int] | None = None
 
 
 class DraftVocabulary(NamedTuple):
@@ -114,19 +104,18 @@ class NextTokenDistributions:
         return None if self.rows is None else self.rows.row
 
     @property
-    def _size(self) -> int:
+    def size(self) -> int:
         """Tokens that the distributions of all rows have in common."""
         return self._drafted.shape[-1] if self.vocabulary is None else len(self.vocabulary.tokens)
 
     @cached_property
     def drafted(self) -> Float[Tensor, "*S w"]:
-        """Logits of the draft's vocabulary, then of texts' own tokens, of the slots `rows`, as float32 or float64."""
+        """Logits of the draft's vocabulary, then of texts' own tokens, of the slots `rows`, as float32 or float64.
+
+        Who gets them first may change them in place: all else is read off what they are then.
+        """
         exact = self._drafted.dtype in (torch.float32, torch.float64)
         return self._drafted if exact else self._drafted.float()
-
-    def own(self) -> "NextTokenDistributions":
-        """Return these distributions, not yet read, with logits of their own: `drafted` may be changed in place."""
-        return self
 
     @cached_property
     def _norm(self) -> Float[Tensor, "*S"]:
@@ -166,8 +155,8 @@ class NextTokenDistributions:
     ) -> tuple[Int[Tensor, "B F K"], Float[Tensor, "B F K"], Float[Tensor, "B F"]]:
         """Return `top(k)` and `entropy(m)` together, which on a GPU is one pass over the vocabulary; InputError as in
         `top`."""
-        if k > self._size:
-            raise InputError(f"K = {k} is more than the draft's vocabulary of {self._size} tokens; choose a smaller K")
+        if k > self.size:
+            raise InputError(f"K = {k} is more than the draft's vocabulary of {self.size} tokens; choose a smaller K")
         if self._drafted.is_cuda:
             token, log_prob, entropy, _ = rank(self._drafted, k, m)
         else:
@@ -175,28 +164,6 @@ class NextTokenDistributions:
             token, log_prob, entropy, self._norm = rank(self.drafted, k, m, vars(self).get("_norm"))
         token = token if self.vocabulary is None else self.vocabulary.ids(token, self._row)
         return self._at_slots(token), self._at_slots(log_prob), self._at_slots(entropy)
-
-    def log_sums(self, powers: Sequence[float]) -> Float[Tensor, "B F n"]:
-        """Return the log of the sum of all tokens' probabilities raised to each power: what these distributions are
-        normalised by at other temperatures."""
-        log_probs = self.drafted - self._norm[..., None]
-        return self._at_slots(torch.stack([(power * log_probs).logsumexp(-1) for power in powers], -1))
-
-    def rescored(self, k: int, score: "Rescore") -> "NextTokenDistributions":
-        """Return these distributions with other scores for the k most probable tokens (fewer, if the draft has fewer):
-        score(tokens, log_probs), which also says by what log-factor the probabilities of all others change."""
-        tokens, log_probs = self.top(min(k, self._size))
-        scores, factor = score(tokens, log_probs)
-        if self.rows is not None:
-            tokens, scores, factor = map(self.rows.take, (tokens, scores, factor))
-        place = tokens if self.vocabulary is None else self.vocabulary.places(tokens, self._row)
-        logits = (self.drafted - (self._norm[..., None] - factor)).scatter(-1, place, scores.to(self.drafted))
-        return NextTokenDistributions(logits, self.hidden, self.vocabulary, self.rows)
-
-
-Rescore = Callable[
-    [Int[Tensor, "B F K"], Float[Tensor, "B F K"]], tuple[Float[Tensor, "B F K"], Float[Tensor, "B F 1"]]
-]
 
 
 @runtime_checkable
@@ -214,14 +181,56 @@ class Draft(Protocol):
 
 
 @runtime_checkable
+class Session(Draft, Protocol):
+    """Draft of B texts over one generation (`c2t.models.draft.DraftSession`), or what stands around it
+    (`c2t.sessions.wrapped.WrappedSession`). passes: for each row, the draft forwards of the present round."""
+
+    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
+        """Take in committed text, rows padded on the right, which begins a round.
+
+        tokens: the previous root (in the first call the prompt's first token) and the count[r] < n tokens after it, the
+        last of which is the new root. features: the target's features of all these tokens but the new root.
+        """
+        ...
+
+    def refuse_nan(self) -> None:
+        """Raise InputError if a distribution of this round was NaN. Called once a round, because it waits for the
+        device."""
+        ...
+
+    def end(self, step: Any) -> None:
+        """Take note of a round that was just verified (`c2t.decoding.Step`)."""
+        ...
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Keep only these rows of the batch, in this order."""
+        ...
+
+    def join(self, other: Any) -> None:
+        """Append the rows of another session of the same kind behind one's own. Both have just observed."""
+        ...
+
+
+@runtime_checkable
 class Policy(Protocol):
-    """A tree construction; see `c2t.policies`."""
+    """A tree construction; see `c2t.policies`.
+
+    It may have a method `session(draft, rows, verifier)` besides, which returns the session that it decodes a batch of
+    at most so many rows with: one of its own around the draft's, say. There it keeps what it needs from round to round,
+    asks the verifier (`c2t.decoding.Verifier`) what a tree does not say, or gives it a rule of its own.
+    """
 
     proposal: str  # where its candidates come from, a key of `c2t.playable.RULES`
     exact: bool  # whether the text keeps the target's law
     levels: int  # layers of drafted nodes at most
 
     def __call__(self, draft: Draft, root: Root) -> Tree: ...
+
+
+def session_of(policy: Policy, draft: Session, rows: int, verifier: Any) -> Session:
+    """Return the session that the policy brings around the draft's; the draft's own where it brings none."""
+    bring = getattr(policy, "session", None)
+    return draft if bring is None else bring(draft, rows, verifier)
 
 
 def check_is_policy(policy: Any, name: str = "policy") -> None:
@@ -240,19 +249,19 @@ class Grown(NamedTuple):
     slots: Sequence[Int[Tensor, "B F"]]
 
 
-def grown_by(draft: Any, *arguments: Any) -> Grown | None:
+def grown_by(draft: Any, plan: Any, root: Root, **inputs: Any) -> Grown | None:
     """Return what a draft grows by itself, see `c2t.models.draft.DraftSession.grow_by` for the arguments; None from
     drafts that cannot."""
     grow_by = getattr(draft, "grow_by", None)
-    return grow_by and grow_by(*arguments)
+    return grow_by and grow_by(plan, root, **inputs)
 
 
 class RecordingDraft:
     """Draft of a round that keeps the slots it expanded and parts of the distributions.
 
     slots: the slots of each call of `expand`. names: parts of the distributions to keep: "top_probs", the TOP_PROBS
-    largest probabilities; "hidden", the draft's hidden states; or "log_sums" of POWERS. `after` finds a slot only if it
-    keeps its number until the tree is verified.
+    largest probabilities; or "hidden", the draft's hidden states. `after` finds a slot only if it keeps its number
+    until the tree is verified.
     """
 
     def __init__(self, draft: Draft, names: Sequence[str] = ()):
@@ -268,9 +277,9 @@ class RecordingDraft:
             values.append(READ[name](rows))
         return rows
 
-    def grow_by(self, plan: Layered, root: Root, spending: Spending | None = None) -> Grown | None:
+    def grow_by(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
         """See `c2t.models.draft.DraftSession.grow_by`; None where parts of the distributions are kept."""
-        grown = None if self.values else grown_by(self.draft, plan, root, spending)
+        grown = None if self.values else grown_by(self.draft, plan, root, **inputs)
         self.slots += grown.slots if grown else ()
         return grown
 
@@ -283,9 +292,7 @@ class RecordingDraft:
 
 
 TOP_PROBS = 10
-POWERS = (0.7, 0.85, 1.2, 1.5)  # that probabilities are raised to: 1 / another temperature of the draft
 READ: dict[str, Callable[[NextTokenDistributions], Tensor]] = {
     "top_probs": lambda rows: rows.top(TOP_PROBS)[1].exp(),
     "hidden": lambda rows: rows.hidden,
-    "log_sums": lambda rows: rows.log_sums(POWERS),
 }

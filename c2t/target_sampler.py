@@ -14,7 +14,6 @@ from c2t.kernels import walk
 from c2t.kernels.argmax import argmax, argmax_at
 from c2t.kernels.noise import Noise
 from c2t.models.target import check_finite, check_logits
-from c2t.protocols import Root
 from c2t.ragged import SlotLogits
 from c2t.sampling import ON_DEVICE, Sampling, check_sequence, noise_at, stream_key, uniform
 from c2t.tree import Tree
@@ -146,12 +145,14 @@ class TargetSampler:
         parts = (each.split(max(1, ON_DEVICE // logits.shape[1])) for each in (logits, sequence, position))
         return torch.cat([self.sampling.draw(*part) for part in zip(*parts, strict=True)])
 
-    def root(self, token: Int[Tensor, " B"], position: Int[Tensor, " B"], sampled: bool = True) -> Root:
-        """Return the input of a policy for the round whose root stands at `position`; sampled: the policy draws its
-        candidates, by random numbers of its own."""
-        if sampled:
-            return Root(token, stream_key(self.sampling.seed, self.sequence, position, DRAFT))
-        return Root(token, None, noise=self.noise(position) if self.sampling.temperature else None)
+    @property
+    def draws(self) -> bool:
+        """Return True if tokens are drawn at random."""
+        return self.sampling.temperature > 0
+
+    def key(self, root: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """Return the random bits of a policy that draws its candidates; root: the positions of the roots."""
+        return stream_key(self.sampling.seed, self.sequence, root, DRAFT)
 
     def noise(self, root: Int[Tensor, " B"]) -> Noise:
         """Return the noise that this round's draws will have; root: the positions of the roots."""
@@ -163,7 +164,7 @@ class TargetSampler:
         if self.seen is not None:
             self.seen = self.seen.scatter(1, tokens, True)
 
-    def rehearsal(self) -> "TargetSampler":
+    def fork(self) -> "TargetSampler":
         """Return a sampler that stands where this one stands, and draws for a text that will be taken back: processors
         that read texts are not told of it."""
         other = copy.copy(self)

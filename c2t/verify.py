@@ -3,7 +3,7 @@
 Target-only rule (EntropyTree, Algorithm 1; the law of EAGLE's sequential rule): the target draws its own next token. If
 a child of the current node holds it, descend; else it is the round's bonus token. Greedy is the case T = 0. The target
 draws by random numbers that belong to the positions of the text (`c2t.sampling`), so its tokens are the same whatever
-the tree holds, and every tree keeps its law; a tree may even be grown with these numbers (`c2t.noisy_draft`).
+the tree holds, and every tree keeps its law; a tree may even be grown with these numbers (`c2t.sessions.coupled`).
 
 Residual rule (DySpec, Algorithm 3; SpecInfer): for children that were sampled from the draft. Each one is accepted with
 probability min(1, R[y] / D[y]); a rejection leaves the residual R <- norm(max(R - D, 0)) to its siblings and, if all

@@ -5,7 +5,7 @@ which drafts of a kind, mixed with n-grams (`c2t.models.ngrams`), explain the ta
 
 Evidence is every place of the target's texts to the pair's harvest prompts, greedy and drawn, each behind as many
 tokens as a tree could hold there. Ten or eleven numbers are fitted, by maximum likelihood; where texts are drawn, the
-draft hears the noise of the draws, as it does at run time (`c2t.noisy_draft`).
+draft hears the noise of the draws, as it does at run time (`c2t.sessions.coupled`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,16 +18,16 @@ from torch import Tensor
 
 from c2t.decoding import DraftModel
 from c2t.kernels.ngrams import FARTHEST, LONGEST, Paths, Prior, Trust, contexts, shares
-from c2t.models.draft import scale_of
 from c2t.models.loading import load_pair
 from c2t.models.ngrams import NgramDraft
-from c2t.noisy_draft import NoisyDraft
 from c2t.prompts import default_prompts
 from c2t.protocols import NextTokenDistributions
 from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import forks
 from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling, noise_at
+from c2t.sessions.coupled import scaled, with_noise
+from c2t.sessions.wrapped import scale_of
 from c2t.study.evaluate import BATCH, encode
 from c2t.tree import Tree
 from pipelines import options, terminal
@@ -96,7 +96,7 @@ def evidence(
             rows, right = draft.expand(tree, slots), text.tokens[root + depth + 1][:, None]
             own = rows.log_probs[:, 0]
             again = NextTokenDistributions(rows.drafted.clone(), rows.hidden, rows.vocabulary, rows.rows)
-            heard = NoisyDraft(Given(again), noise, scale_of(draft)).expand(tree, slots).log_probs[:, 0]
+            heard = with_noise(again, tree, slots, scaled(noise, scale_of(draft))).log_probs[:, 0]
             held = tree.log_joint[:, -1].exp() >= LEAST_P
             yield at_places(paths, slots, own, heard, right, held, shortest)
             chance = heard.gather(1, right)
@@ -135,16 +135,6 @@ def at_places(
     )
     possible = found.own > float("-inf")
     return Evidence(*(part[possible] for part in found[:-2]), *found[-2:])
-
-
-class Given(NamedTuple):
-    """Draft that has drafted already."""
-
-    rows: NextTokenDistributions
-
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """See `c2t.protocols.Draft.expand`."""
-        return self.rows
 
 
 def joined(parts: Sequence[Evidence]) -> Evidence:

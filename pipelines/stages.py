@@ -10,7 +10,7 @@ import torch
 
 from c2t.decoding import DraftModel
 from c2t.models.draft import DraftSession
-from c2t.protocols import Draft, NextTokenDistributions, Policy, Root
+from c2t.protocols import Draft, NextTokenDistributions, Policy, Root, Session, session_of
 from c2t.tree import Tree
 
 T = TypeVar("T")
@@ -82,6 +82,10 @@ class TimedPolicy:
     def __init__(self, policy: Policy, clock: Clock):
         self.policy, self.clock = policy, clock
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
+
+    def session(self, draft: Session, rows: int, verifier: Any) -> Session:
+        """See `c2t.protocols.Policy`."""
+        return session_of(self.policy, draft, rows, verifier)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         with self.clock.classifier_of(self.policy), self.clock.stage(TREES):

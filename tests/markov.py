@@ -96,5 +96,9 @@ class DraftState(State):
 
     def refuse_nan(self) -> None: ...
 
+    def end(self, step) -> None: ...
+
+    def join(self, other) -> None: ...
+
     def select(self, rows: Tensor) -> None:
         self.before = self.before[rows]

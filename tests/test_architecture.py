@@ -1,5 +1,6 @@
 """Tests where a reader looks for them, one for each policy, and a light import."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import c2t
+from c2t.policies import POLICIES
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted([*ROOT.glob("c2t/**/*.py"), *ROOT.glob("pipelines/**/*.py")])
@@ -25,6 +27,50 @@ def test_tests_mirror_the_library() -> None:
     assert [str(folder) for folder in folders if not any((ROOT / "tests" / folder).glob("test_*.py"))] == []
     for folder in folders - {Path()}:
         assert not list((ROOT / "tests").glob(f"test_{folder.name}.py")), f"tests of {folder} belong into its folder"
+
+
+# Registration of drafts is to replace what these ask.
+ASKING = {"c2t/models/ngrams.py", "c2t/models/pairs.py"}
+SHOWING = ("c2t/viewer/", "c2t/cli/info")  # which show what each kind has
+
+
+def test_nobody_asks_what_kind_a_policy_or_a_draft_is() -> None:
+    """But its own package: of a policy c2t/policies, of a draft the file that defines it. Who needs to know asks for a
+    property, which a new policy or draft can have as well."""
+    trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in ROOT.glob("c2t/**/*.py")}
+    home = {policy.__name__: "c2t/policies/" for policy in POLICIES.values()} | {"Around": "c2t/policies/"}
+    for name, tree in trees.items():
+        if name.startswith(("c2t/models/", "c2t/sessions/", "c2t/cuda_graphs/")):
+            classes = (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+            home |= {kind: name for kind in classes if kind.endswith(("Draft", "Session", "DraftLM"))}
+    home = {kind: place for kind, place in home.items() if kind != "TargetSession"}
+    assert {"Plain", "Budget", "EagleDraft", "DraftLM", "NgramSession", "NoDraft"} <= set(home)
+    asked = [
+        f"{name}: {kind}"
+        for name, tree in trees.items()
+        if name not in ASKING and not name.startswith(SHOWING)
+        for kind in kinds_asked_for(tree)
+        if kind in home and not name.startswith(home[kind])
+    ]
+    assert asked == []
+
+
+def kinds_asked_for(tree: ast.Module) -> list[str]:
+    """Return the names of classes that isinstance is called with, or that a type is compared with."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            found += [name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)]
+        if isinstance(node, ast.Compare) and "type(" in ast.unparse(node):
+            found += [name.id for name in ast.walk(node) if isinstance(name, ast.Name)]
+    return found
+
+
+def test_such_questions_are_found() -> None:
+    source = (
+        "isinstance(x.draft, (EagleDraft, c) | None); type(policy) is Plain; type(x) in (Budget, y); isinstance(x, int)"
+    )
+    assert {"EagleDraft", "Plain", "Budget", "int"} <= set(kinds_asked_for(ast.parse(source)))
 
 
 @pytest.mark.slow

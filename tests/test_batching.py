@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from c2t import batching
 from c2t.batching import BatchDecoder, Full, News, Refused, Request
 from c2t.decoder import SpeculativeDecoder
-from c2t.decoding import TargetVerifier, cut
+from c2t.decoding import cut
 from c2t.errors import InputError
 from c2t.models.loading import Pair
 from c2t.models.ngrams import NgramDraft
 from c2t.policies import C2T, Budget, Eagle2, JointThreshold, MCSDPlus, Plain, SpecInfer
 from c2t.policies.pace import Pace
 from c2t.sampling import Sampling
+from c2t.target_verifier import TargetVerifier
 from tests.every_policy import toy_costs
 from tests.marks import slow_except
 from tests.toys import PROMPTS, VOCABULARY, run, toy_classifier, toy_drafts, toy_target, toy_tokenizer
@@ -314,13 +315,15 @@ def test_a_stream_refuses_what_generate_refuses() -> None:
         decoder.stream([[1]])
 
 
-def test_a_budget_that_never_drafts_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a fixed batch, and among requests: their rounds are plain decoding's."""
+def test_a_budget_that_never_drafts_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a fixed batch, and among requests: their rounds are plain decoding's, and nobody times them."""
 
     def asked(*_: object) -> None:
         raise AssertionError("asked")
 
-    monkeypatch.setattr(Budget, "__call__", asked)
+    monkeypatch.setattr(Eagle2, "__call__", asked)
+    monkeypatch.setattr(Pace, "drafts", asked)
+    monkeypatch.setattr(Pace, "end", asked)
     costs = toy_costs(2, a_level=0.5)
     never, pair = Budget(Eagle2(K=3, levels=2, N=8), costs=costs, pace=Pace()), pair_of("eagle2")
     batch = BatchDecoder(pair, never, max_rows=4)

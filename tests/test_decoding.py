@@ -9,13 +9,15 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from c2t import decoding, noisy_draft
-from c2t.decoding import cut, generate
+from c2t import decoding
+from c2t.decoding import cut
 from c2t.models.draft_lm import DraftLM
 from c2t.models.target import Target
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.sampling import Sampling
+from c2t.sessions import coupled
 from c2t.target_sampler import TargetSampler
+from c2t.target_verifier import generate
 from c2t.tree import Tree
 from tests.toys import PROMPTS, perturbed, random_eagle, run, toy_classifier, toy_drafts, toy_target
 
@@ -235,7 +237,7 @@ def test_the_chi_square_catches_wrong_rules(wrong, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(Tree, "ancestors", forgetful)
     else:
         monkeypatch.setattr(decoding, "TargetSampler", wrong)
-        monkeypatch.setattr(decoding, "hearing", lambda draft, policy, root: draft)  # which it would prefer more
+        monkeypatch.setattr(decoding, "coupled", lambda draft, policy, verifier: draft)  # which it would prefer more
     policy = Eagle2(K=TINY, levels=1, N=None)  # everything is a child of the root, so the third token is a bonus
     sampling = LAWS[1]
     law = laws(sampling, 3)
@@ -249,12 +251,12 @@ def test_a_draft_of_the_targets_own_weights_is_accepted_in_full_at_any_temperatu
 ) -> None:
     """Greedy is no special case. Without the target's noise the most probable child is accepted as often as the target
     draws it."""
-    monkeypatch.setattr(noisy_draft, "HEARD", 1.0)
+    monkeypatch.setattr(coupled, "NOISE_SCALE", 1.0)
     target = toy_target(TINY, spread=0.25)
     sampling = Sampling(temperature=1.0, seed=3)
     _, steps = run(target, DraftLM(target), Eagle2(K=1, levels=1, N=None), [PROMPT] * AT_ONCE, sampling, new=2)
     assert (steps[1].accepted.length == 1).all()
-    monkeypatch.setattr(decoding, "hearing", lambda draft, policy, root: draft)
+    monkeypatch.setattr(decoding, "coupled", lambda draft, policy, verifier: draft)
     _, steps = run(target, DraftLM(target), Eagle2(K=1, levels=1, N=None), [PROMPT] * AT_ONCE, sampling, new=2)
     accepted = steps[1].accepted.length.double().mean().item()
     law = laws(sampling, 2)

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from c2t.decoding import Committed, DraftModel, Step, TargetModel, TargetVerifier, draft_session, speculate
+from c2t.decoding import Committed, DraftModel, Step, open_session, speculate
 from c2t.errors import InputError
 from c2t.models.conditioned import ConditionedDraft
 from c2t.models.ngrams import NgramDraft
 from c2t.policies import Eagle2, MCSDPlus, Plain, SpecInfer
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
+from c2t.target_verifier import TargetModel, TargetVerifier
 from tests.marks import slow_except
 from tests.toys import PROMPTS, deep_pairs, toy_target
 
@@ -22,7 +23,7 @@ class Run:
     """A batch that is stepped by hand. rounds: of each prompt, by its sequence, the tree and the tokens of each."""
 
     def __init__(self, target: TargetModel, draft: DraftModel | None, policy: Policy, sequences: list[int], samplings):
-        self.policy, self.draft = policy, draft_session(draft, policy, 8)
+        self.policy = policy
         self.verifier = TargetVerifier(
             target,
             policy,
@@ -34,6 +35,7 @@ class Run:
         self.verifier.rows = torch.tensor(sequences)
         self.rounds: dict[int, list] = {sequence: [] for sequence in sequences}
         step, committed = self.verifier.prefill()
+        self.draft = open_session(draft, policy, 8, self.verifier)
         self.take(step, committed)
 
     def take(self, step: Step, committed: Committed) -> None:
@@ -110,7 +112,6 @@ def test_samplings_may_differ(policy: Policy) -> None:
 
 
 def test_forks_refuse_to_join() -> None:
-    target = toy_target()
-    runs = [TargetVerifier(target, MCSDPlus(W=2, D=1), [[1, 2]], max_new_tokens=4, sampling=GREEDY) for _ in range(2)]
+    runs = [Run(toy_target(), None, MCSDPlus(W=2, D=1), [number], GREEDY) for number in range(2)]
     with pytest.raises(InputError, match="MCSDPlus decodes fixed batches only"):
         runs[0].join(runs[1])

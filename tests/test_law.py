@@ -9,12 +9,13 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from c2t import decoding
-from c2t.decoding import Step, generate
+from c2t import decoding, target_verifier
+from c2t.decoding import Step
 from c2t.errors import InputError
 from c2t.policies import MCSD, Eagle2, SampledChain, SpecInfer
 from c2t.sampling import Sampling
 from c2t.target_sampler import TargetSampler
+from c2t.target_verifier import generate
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY, EXACT, ONE_OF_EACH, SAMPLED, for_rows
 from tests.markov import VOCABULARY, MarkovDraft, MarkovTarget, tables
@@ -98,7 +99,7 @@ def test_text_follows_the_targets_law(name: str, sampling: str, monkeypatch: pyt
     policy, chosen = for_rows(EVERY_POLICY[name].policy, ROWS), SAMPLINGS[sampling]
     for rule in ["target-only", "residual"] if name in SAMPLED else ["noise", "target-only"]:
         if rule == "target-only":
-            monkeypatch.setattr(decoding, "hearing", lambda draft, policy, root: draft)
+            monkeypatch.setattr(decoding, "coupled", lambda draft, policy, verifier: draft)
         steps = steps_of(policy, chosen, None if rule == "noise" else rule)
         assert p_of_texts(steps, chosen) > 1e-4
         assert rule == "noise" or p_of_bonus(steps, chosen) > 1e-4
@@ -214,7 +215,7 @@ class RawBonus(TargetSampler):
 
 @pytest.mark.parametrize("policy", [Eagle2(3, 2, None), MCSD((3, 2))], ids=lambda policy: type(policy).__name__)
 def test_the_chi_square_catches_a_bonus_from_unprocessed_logits(policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "TargetSampler", RawBonus)
+    monkeypatch.setattr(target_verifier, "TargetSampler", RawBonus)
     sampling = SAMPLINGS["T=0.5 top-p"]
     steps = steps_of(policy, sampling)
     assert p_of_texts(steps, sampling) < 1e-9

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from c2t.mixed_sampler import MixedSampler
 from c2t.policies import Eagle2, SpecInfer
+from c2t.protocols import Root
 from c2t.ragged import SlotLogits
 from c2t.sampling import Sampling
 from c2t.target_sampler import TargetSampler
@@ -56,12 +57,12 @@ def test_each_row_is_drawn_and_accepted_as_alone(data, policy) -> None:
     assert first.tolist() == [int(own.sample(logits[i : i + 1, 0], position[i : i + 1])) for i, own in enumerate(one)]
     rule = "residual" if policy.proposal == "sampled" else "target-only"
     for _ in range(2):  # the second time after what the first has shown to the penalty
-        root = mixed.root(first, position)
+        root = Root(first, mixed.key(position))
         tree = policy(TableDraft(random_table(VOCABULARY)), root)
         accepted = mixed.accept(tree, SlotLogits.of(logits[:, : tree.size]), position, rule)
         for i, own in enumerate(one):
             part = slice(i, i + 1)
-            assert own.root(first[part], position[part]).key.equal(root.key[part])
+            assert own.key(position[part]).equal(root.key[part])
             its = own.accept(tree.of_rows(part), SlotLogits.of(logits[part, : tree.size]), position[part], rule)
             count = int(its.length) + 1
             assert accepted.length[i] == its.length

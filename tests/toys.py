@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
-from c2t.decoding import Step, cut, generate
+from c2t.decoding import Step, cut
 from c2t.models.draft import BaseDraft
 from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle import EagleHead
@@ -39,6 +39,7 @@ from c2t.models.published_medusa import PublishedMedusaDraft, PublishedMedusaHea
 from c2t.models.target import Target
 from c2t.protocols import NextTokenDistributions, Root
 from c2t.sampling import Sampling
+from c2t.target_verifier import generate
 from c2t.tree import Tree
 
 VOCABULARY = 48

@@ -12,7 +12,7 @@ from c2t.errors import InputError
 from c2t.kept_costs import costs_of, measure_and_keep
 from c2t.models.ngrams import NGRAMS
 from c2t.models.packed_llama import PackedLlama
-from c2t.policies.rehearsed import Rehearsed
+from c2t.playable import live_only
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import split
 from c2t.progress import working
@@ -125,7 +125,7 @@ def tune(
 
     candidates = shared.policies(loaded, classifier, specs, None, costs)
     if policies == tuning.DEFAULT_CANDIDATES and (flags or PackedLlama.why_not_rounded(loaded.target.model)):
-        candidates = [policy for policy in candidates if not isinstance(policy, Rehearsed)]
+        candidates = [policy for policy in candidates if not live_only(policy)]
     if flags:
         engine_flags.check(flags, candidates)
     with working("tune", "stages") as tell:

@@ -12,6 +12,7 @@ which is usually known by then. The trees' sizes are read once a round.
 
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from c2t.cuda_graphs.candidates import candidates
 from c2t.cuda_graphs.graph import Flags, Graph
+from c2t.decoding import DraftModel
 from c2t.errors import InputError
 from c2t.kernels.compact import LONGEST
 from c2t.kernels.layered import Layered
@@ -31,7 +33,7 @@ from c2t.kernels.tree_mask import WORD, TreeMask, ancestor_bits
 from c2t.kv_cache import StaticKVCache
 from c2t.models.attention import check_heads
 from c2t.models.draft import DraftSession, refuse_nan
-from c2t.models.eagle_draft import EagleDraft, EagleSession
+from c2t.models.eagle_draft import EagleSession
 from c2t.policies.eagle2 import rerank
 from c2t.protocols import Root
 from c2t.tree import COLUMNS, Tree
@@ -41,7 +43,11 @@ class StaticDraft:
     """DraftModel for `StaticPolicy`, for at most `rows` rows and texts of at most `capacity` tokens. All generations
     use the same memory, so only one runs at a time. InputError for heads without a fused form."""
 
-    def __init__(self, draft: EagleDraft, plan: Layered, rows: int, capacity: int):
+    def __init__(self, draft: DraftModel, plan: Layered, rows: int, capacity: int):
+        if not hasattr(draft, "fused"):
+            raise InputError(
+                "CUDA graphs serve EAGLE-1/2 heads, without n-grams; decode without graphs (graph_tokens = 0)"
+            )
         if draft.fused is None:
             raise InputError("CUDA graphs need an EAGLE-1/2 head with plain or scaled positions; decode without graphs")
         if next(draft.head.parameters()).is_cuda:
@@ -92,7 +98,8 @@ class StaticSession:
     """One generation, whose prompts are read by an ordinary session. passes: draft forwards, counted as in
     `DraftSession`."""
 
-    passes: Int[Tensor, " B"]
+    takes_noise = False  # a recorded graph adds none
+    passes: Int[Tensor, " B"] | None = None
 
     def __init__(self, owner: StaticDraft):
         self.owner = owner
@@ -117,6 +124,12 @@ class StaticSession:
     def refuse_nan(self) -> None:
         """See `DraftSession.refuse_nan`."""
         refuse_nan(self.owner.phase.is_broken)
+
+    def end(self, step: Any) -> None: ...
+
+    def join(self, other: Any) -> None:
+        """Raise InputError: graphs have a fixed number of rows."""
+        raise InputError("CUDA graphs decode fixed batches only: no row can join one")
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""

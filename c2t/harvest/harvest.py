@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from c2t.decoding import Step, cut, generate
+from c2t.decoding import Step, cut
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import extra_columns, recorded, types
 from c2t.harvest.settings import HarvestSettings
@@ -31,6 +31,7 @@ from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import Continuation, replay
 from c2t.storage.checksum import checksum
 from c2t.storage.provenance import environment
+from c2t.target_verifier import generate
 
 if TYPE_CHECKING:  # Ray is an extra
     from c2t.ray_pool import RayPool

@@ -15,7 +15,7 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList,
 from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
 
 from c2t.classifier import TreeClassifier
-from c2t.decoding import Step, TargetVerifier, decode
+from c2t.decoding import Step, decode
 from c2t.errors import InputError, check_truth, short_repr
 from c2t.hf.processors import TextProcessors
 from c2t.hf.request import check_arguments, check_config, check_streaming, prompts_of
@@ -25,7 +25,7 @@ from c2t.models.draft_lm import DraftLM, check_vocabulary
 from c2t.models.loading import load_draft
 from c2t.models.names import check_draft
 from c2t.models.stock import attends_by_softmax
-from c2t.models.target import ATTENTION, Target, check_attention, check_forward
+from c2t.models.target import ATTENTION, Target, TargetSession, check_attention, check_forward
 from c2t.playable import check_playable, check_policy
 from c2t.policies import C2T
 from c2t.policies.spec import parse
@@ -33,6 +33,7 @@ from c2t.policies.usual import default_policy
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
+from c2t.target_verifier import TargetVerifier
 
 
 class TreeDecoding:
@@ -173,11 +174,11 @@ class CallerVerifier(TargetVerifier):
         super().__init__(*parts, **settings)
         self.texts = texts
 
-    def rehearsal(self) -> "CallerVerifier":
-        """See `TargetVerifier.rehearsal`; tokens that are not final do not reach the texts."""
-        stage: CallerVerifier = super().rehearsal()
-        stage.texts = None
-        return stage
+    def fork(self, session: TargetSession) -> "CallerVerifier":
+        """See `TargetVerifier.fork`; what will be taken back does not reach the texts."""
+        fork: CallerVerifier = super().fork(session)
+        fork.texts = None
+        return fork
 
     def unfinished(self, step: Step) -> list[int]:
         """See `TargetVerifier.unfinished`."""

@@ -1,5 +1,5 @@
 """The noise that the target's draws will have, added to a draft's logits: in C on a CPU (noise.c). The twin is in
-`c2t.noisy_draft`, which tells why."""
+`c2t.sessions.coupled`, which tells why."""
 
 from typing import NamedTuple
 

@@ -5,16 +5,21 @@ nothing about whether two tokens fit together. Here a `Fit` scores the most prob
 own token and the one before it. That costs no forward and serves every policy.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.models.draft import DraftSession, WrappedDraft, WrappedSession
+from c2t.models.draft import DraftSession, WrappedDraft
 from c2t.protocols import NextTokenDistributions
+from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
 
+Rescore = Callable[
+    [Int[Tensor, "B F K"], Float[Tensor, "B F K"]], tuple[Float[Tensor, "B F K"], Float[Tensor, "B F 1"]]
+]
 CANDIDATES = 16  # most probable tokens of a slot that are scored; the others keep their odds against each other
 
 
@@ -67,4 +72,16 @@ class ConditionedSession(WrappedSession):
         parent = tree.parent.gather(1, slots).clamp(min=0)
         depth = tree.depth.gather(1, slots) + 1
         path = Path(tree.token.gather(1, slots), tree.token.gather(1, parent), depth, rows.hidden)
-        return rows.rescored(CANDIDATES, lambda tokens, log_probs: self.fit(path, tokens, log_probs))
+        return rescored(rows, CANDIDATES, lambda tokens, log_probs: self.fit(path, tokens, log_probs))
+
+
+def rescored(rows: NextTokenDistributions, k: int, score: Rescore) -> NextTokenDistributions:
+    """Return distributions with other scores for the k most probable tokens (fewer, if the draft has fewer):
+    score(tokens, log_probs), which also says by what log-factor the probabilities of all others change."""
+    tokens, log_probs = rows.top(min(k, rows.size))
+    (scores, factor), log_norm, real = score(tokens, log_probs), rows.log_norm, rows.rows
+    if real is not None:
+        tokens, scores, factor, log_norm = map(real.take, (tokens, scores, factor, log_norm))
+    place = tokens if rows.vocabulary is None else rows.vocabulary.places(tokens, real and real.row)
+    logits = (rows.drafted - (log_norm - factor)).scatter(-1, place, scores.to(rows.drafted))
+    return NextTokenDistributions(logits, rows.hidden, rows.vocabulary, real)

@@ -3,6 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,12 +11,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from c2t.errors import InputError
-from c2t.kernels.draft_phase import Raised, Spending
 from c2t.kernels.entries import Columns, Entries, descend, follow
 from c2t.kernels.layered import Layered
 from c2t.kv_cache import KVCache
 from c2t.protocols import DraftVocabulary, Grown, NextTokenDistributions, Root
 from c2t.ragged import Ragged, end_to_end, stretches, whole
+from c2t.sessions.stateless import StatelessSession
+from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
 
 
@@ -109,11 +111,7 @@ class DraftSession(ABC):
 
     @abstractmethod
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
-        """Take in committed text, rows padded on the right.
-
-        tokens: the previous root (in the first call the prompt's first token) and the count[r] < n tokens after it, the
-        last of which is the new root. features: the target's features of all these tokens but the new root.
-        """
+        """See `c2t.protocols.Session.observe`."""
 
     def _observe(self, tokens: Tensor, features: Tensor, count: Tensor) -> None:
         """Run committed tokens through the draft and make the last real one of each row the root's entry."""
@@ -183,27 +181,30 @@ class DraftSession(ABC):
         self.hidden = torch.cat([self.hidden, hidden], 1)
         return self._rows(hidden, rows)
 
-    def grow_by(
-        self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
-    ) -> Grown | None:
+    def grow_by(self, plan: Layered, root: Root, **inputs: Any) -> Grown | None:
         """Return the trees that a policy with this plan grows by `expand`, where the draft makes them all at once; None
-        where it does not, and has done nothing. spending: a budget's, which decides about every level. raised: n-grams
-        that the draft is mixed with."""
+        where it does not, and has done nothing.
+
+        inputs: what wrappers around the draft add to it (see `c2t.kernels.draft_phase`): `raised`, n-grams that it is
+        mixed with; `noise` of the target's draws; `spending` of a budget, which decides about every level.
+        """
         return None
 
     def refuse_nan(self) -> None:
-        """Raise InputError if a distribution of this round was NaN. Called once a round, because it waits for the
-        device."""
+        """See `c2t.protocols.Session.refuse_nan`."""
         self._take_log_norms()
         if self.log_norms:
             refuse_nan(torch.cat(self.log_norms, 1).isnan().any())
+
+    def end(self, step: Any) -> None:  # noqa: B027 - most drafts do nothing
+        """See `c2t.protocols.Session.end`."""
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
         self.cache.select(rows)
 
     def join(self, other: "DraftSession") -> None:
-        """Append the rows of another session of the same draft behind one's own. Both have just observed."""
+        """See `c2t.protocols.Session.join`."""
         self.cache.join(other.cache)
         self._begin(torch.cat([self.hidden, other.hidden]))
 
@@ -227,55 +228,8 @@ class DraftSession(ABC):
             self.latest = None
 
 
-@DraftSession.register  # it wraps a session, so that it serves any draft
-class WrappedSession:
-    """Session around another one, to which it hands on all that a subclass does not change."""
-
-    def __init__(self, draft: DraftSession):
-        self.draft = draft
-
-    @property
-    def passes(self) -> Int[Tensor, " B"]:
-        return self.draft.passes
-
-    @property
-    def scale(self) -> float:
-        return scale_of(self.draft)
-
-    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
-        """See `DraftSession.observe`."""
-        self.draft.observe(tokens, features, count)
-
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """See `c2t.protocols.Draft.expand`."""
-        return self.draft.expand(tree, slots)
-
-    def rewind(self, back: Int[Tensor, " B"]) -> None:
-        """See `DraftSession.rewind`."""
-        self.draft.rewind(back)
-
-    def fork(self, back: Int[Tensor, " B"]) -> "WrappedSession":
-        """See `DraftSession.fork`."""
-        fork = copy.copy(self)
-        fork.draft = self.draft.fork(back)
-        return fork
-
-    def refuse_nan(self) -> None:
-        """See `DraftSession.refuse_nan`."""
-        self.draft.refuse_nan()
-
-    def select(self, rows: Int[Tensor, " b"]) -> None:
-        """Keep only these rows of the batch, in this order."""
-        self.draft.select(rows)
-
-    def join(self, other: "WrappedSession") -> None:
-        """See `DraftSession.join`."""
-        self.draft.join(other.draft)
-
-
-def scale_of(draft: object) -> float:
-    """Return what a draft's logits were multiplied by, and noise that is added to them has to be; 1 unless it says."""
-    return getattr(draft, "scale", 1.0)
+DraftSession.register(WrappedSession)  # around a session of any draft
+DraftSession.register(StatelessSession)
 
 
 def computed(used: Bool[Tensor, "B F"]) -> Ragged:
@@ -288,38 +242,3 @@ def refuse_nan(broken: Bool[Tensor, ""] | bool) -> None:
     """Raise InputError if `broken` is True: one of the draft's distributions was NaN."""
     if broken:
         raise InputError("the draft's logits contain NaN; check its checkpoint, or load it in a wider dtype")
-
-
-@DraftSession.register
-class StatelessSession:
-    """Session of a draft that remembers nothing and makes no forward; a subclass brings `expand`."""
-
-    passes: Int[Tensor, " B"]
-
-    def observe(self, tokens: Tensor, features: Tensor, count: Int[Tensor, " B"]) -> None:
-        """Set the draft forwards of the new round to 0."""
-        self.passes = torch.zeros_like(count)
-
-    def fork(self, back: Int[Tensor, " B"]) -> "StatelessSession":
-        """See `DraftSession.fork`."""
-        fork = copy.copy(self)
-        fork.passes = torch.zeros_like(back)
-        return fork
-
-    def rewind(self, back: Tensor) -> None: ...
-
-    def refuse_nan(self) -> None: ...
-
-    def select(self, rows: Tensor) -> None: ...
-
-    def join(self, other: "StatelessSession") -> None:
-        """See `DraftSession.join`."""
-        self.passes = torch.cat([self.passes, other.passes])
-
-
-class NoDraft(StatelessSession):
-    """Stand-in for a draft where nothing is drafted, so that plain decoding is the same loop."""
-
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """Raise InputError: without a draft no policy but the plain one can run."""
-        raise InputError("only the plain policy decodes without a draft")

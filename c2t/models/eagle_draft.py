@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from c2t.kernels.draft_phase import DraftPhase, Raised, Spending, Texts, serves
 from c2t.kernels.draft_phase import Head as PhaseHead
 from c2t.kernels.layered import Layered
+from c2t.kernels.noise import Noise
 from c2t.kernels.own_tokens import add_own_tokens
 from c2t.kernels.tree_attention import grouped_attention
 from c2t.models.draft import BaseDraft, DraftSession, refuse_nan
@@ -104,7 +105,13 @@ class EagleSession(DraftSession):
             self.own = OwnTokens(draft.known, draft.vocabulary.tokens.device)
 
     def grow_by(
-        self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
+        self,
+        plan: Layered,
+        root: Root,
+        *,
+        raised: Raised | None = None,
+        noise: Noise | None = None,
+        spending: Spending | None = None,
     ) -> Grown | None:
         """See `DraftSession.grow_by`: in one call where the head is packed."""
         phase = self._phase_of(plan)
@@ -120,7 +127,7 @@ class EagleSession(DraftSession):
         text = Texts(
             root.token, self.hidden[:, 0], self.cache.lengths, self.cache.buffers, places, self.cache.step, turns, own
         )
-        grown = phase(text, raised, root.noise, spending, lambda: refuse_nan(root.token.new_ones((), dtype=torch.bool)))
+        grown = phase(text, raised, noise, spending, lambda: refuse_nan(root.token.new_ones((), dtype=torch.bool)))
         self.expanded, self.passes = True, grown.passes
         return Grown(Tree.of(grown.blocks, capped=grown.capped), grown.slots)
 

@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.models.draft import BaseDraft, StatelessSession
+from c2t.models.draft import BaseDraft
 from c2t.models.ngrams import NGRAMS
 from c2t.models.registry import DRAFTS, DraftKind, DraftRequest
 from c2t.protocols import NextTokenDistributions
+from c2t.sessions.stateless import StatelessSession
 from c2t.tree import Tree
 
 LOOKUP = "lookup"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
 
+from c2t.kernels.rows import rank
 from c2t.models.draft import BaseDraft
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle_draft import EagleDraft, EagleSession, draft_of
@@ -106,7 +107,7 @@ class ByDepth(NextTokenDistributions):
 
 
 class AtDepth(NextTokenDistributions):
-    """Distributions after slots, each of which has its depth's."""
+    """Distributions after slots, each of which has its depth's, as long as nobody has asked for their logits."""
 
     def __init__(self, ahead: ByDepth, depth: Int[Tensor, "B F"]):
         self.ahead, self.depth, self.vocabulary = ahead, depth, ahead.vocabulary
@@ -116,16 +117,19 @@ class AtDepth(NextTokenDistributions):
     def _drafted(self) -> Float[Tensor, "B F v"]:
         return self._at(self.ahead._drafted)
 
+    @property
+    def _as_drafted(self) -> bool:
+        """Whether these are the depths' distributions still: who gets `drafted` may change them."""
+        return "drafted" not in vars(self)
+
     @cached_property
     def _norm(self) -> Float[Tensor, "B F"]:
-        return self._at(self.ahead.log_norm)[..., 0]
-
-    def own(self) -> NextTokenDistributions:
-        """See `NextTokenDistributions.own`."""
-        return NextTokenDistributions(self._drafted, self.hidden, self.vocabulary)
+        return self._at(self.ahead.log_norm)[..., 0] if self._as_drafted else rank(self.drafted, 0, 0).log_norm
 
     def topk_entropy(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """See `NextTokenDistributions.topk_entropy`."""
+        if not self._as_drafted:
+            return super().topk_entropy(k, m)
         tokens, log_probs, entropy = self.ahead.topk_entropy(k, m)
         return self._at(tokens), self._at(log_probs), self._at(entropy[..., None])[..., 0]
 

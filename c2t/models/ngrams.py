@@ -6,21 +6,22 @@ counts. It costs no forward and serves every policy.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError, check_number
-from c2t.kernels.draft_phase import Raised, Spending
+from c2t.kernels.draft_phase import Raised
 from c2t.kernels.layered import Layered
 from c2t.kernels.ngrams import Paths, Prior, Trust, mix, raise_followers, serves
-from c2t.models.draft import BaseDraft, DraftSession, WrappedDraft, WrappedSession
+from c2t.models.draft import BaseDraft, DraftSession, WrappedDraft
 from c2t.models.registry import ENDINGS, TEXT, Ending
 from c2t.models.target import Target
 from c2t.protocols import Grown, NextTokenDistributions, Root, grown_by
 from c2t.ragged import whole
+from c2t.sessions.wrapped import WrappedSession
 from c2t.storage.checksum import checksum
 from c2t.tree import Tree
 
@@ -143,7 +144,6 @@ class NgramSession(WrappedSession):
         rows = self.draft.expand(tree, slots)
         paths = Paths(self.text, self.lengths, tree.token, tree.parent)
         if serves(rows.drafted):
-            rows = rows.own()
             real = rows.rows or whole(*slots.shape, slots.device)
             drafted = rows.vocabulary
             ids, own = (drafted.tokens, drafted.own) if drafted else (None, None)
@@ -152,13 +152,10 @@ class NgramSession(WrappedSession):
         mixed, drafted = mix(paths, slots, rows.log_probs, self.prior), rows.vocabulary
         return NextTokenDistributions(mixed if drafted is None else drafted.part(mixed), rows.hidden, drafted)
 
-    def grow_by(
-        self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
-    ) -> Grown | None:
+    def grow_by(self, plan: Layered, root: Root, **inputs: Any) -> Grown | None:
         """See `DraftSession.grow_by`."""
-        assert raised is None, "a draft is mixed once"
-        own = Raised(self.text, self.lengths.contiguous(), self.prior)
-        return grown_by(self.draft, plan, root, spending, own)
+        raised = Raised(self.text, self.lengths.contiguous(), self.prior)
+        return grown_by(self.draft, plan, root, **inputs, raised=raised)
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:
         """See `DraftSession.rewind`."""

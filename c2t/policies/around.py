@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from c2t.decoding import Verifier
 from c2t.errors import InputError
-from c2t.protocols import check_is_policy
+from c2t.protocols import Session, check_is_policy, session_of
 
 
 class Around:
@@ -20,6 +21,10 @@ class Around:
     def K(self) -> int:
         """Children of a node, which the vocabulary must have."""
         return getattr(self.policy, "K", 1)
+
+    def session(self, draft: Session, rows: int, verifier: Verifier) -> Session:
+        """Return the session of the inner policy; see `c2t.protocols.Policy`."""
+        return session_of(self.policy, draft, rows, verifier)
 
     def check_inner(self) -> None:
         """Raise InputError unless the inner policy ranks its candidates, and has none of its own."""

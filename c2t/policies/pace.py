@@ -3,12 +3,11 @@
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
 from c2t.policies.drift import Drift
-from c2t.policies.round_costs import DOUBT, Promise, RowCosts
+from c2t.policies.round_costs import Promise, RowCosts
 
 # By how much trees must be ahead: by a promise that no trial has confirmed (with eight prompts 1.2 was promised, and
 # 0.92 to 1.1 came out), and when the clock has compared rounds, if only a few.
@@ -106,43 +105,42 @@ class Pace:
 
     Every so often a few rounds go the other way, so that both are known from the same minute of the machine. Which
     tokens are verified then depends on the clock, and still not on what the target is about to say, so the text's law
-    is kept. Rounds that nobody times, such as replayed ones, go by the promise, and change nothing. For one thread.
+    is kept. For one thread.
     """
 
     def __init__(self) -> None:
         self.drift = Drift()
         self._ways: dict[int, Ways] = {}
-        self.timing = False  # a round is being timed
-        self._fixed = False  # and no row takes the place of one that ends
-        self._asked: Asked | None = None  # that round
+        self._start, self._asked = 0.0, None  # of the present round; None: it was not asked for
         self._before: Asked | None = None  # the round before
 
-    def drafts(self, costs: RowCosts, promise: Promise) -> bool:
-        """Return True if a round should draft. costs, promise: of rounds of its number of rows."""
-        if not self.timing:
-            return promise.gain > 1 + DOUBT
+    def restart(self) -> None:
+        """Note that a batch begins, whose rounds are not compared with those of another one."""
+        self._before = None
+        for ways in self._ways.values():
+            ways.forget()
+
+    def drafts(self, costs: RowCosts, promise: Promise, fixed: bool = False) -> bool:
+        """Return True if the round that begins should draft. costs, promise: of rounds of its number of rows. fixed: no
+        row takes the place of one that ends."""
+        self._start = time.perf_counter()
         if costs.rows not in self._ways:
             self._ways[costs.rows] = Ways(promise)
         ways = self._ways[costs.rows]
-        ends = DOUBT_OF_ENDS * math.log2(costs.rows) if self._fixed else 0.0
-        self._asked = Asked(ways, ways.draft(ends, self._fixed), costs)
+        ends = DOUBT_OF_ENDS * math.log2(costs.rows) if fixed else 0.0
+        self._asked = Asked(ways, ways.draft(ends, fixed), costs)
         return self._asked.drafting
 
-    def begin(self, fixed: bool = False) -> float:
-        """Note that a timed round begins; return the time. fixed: no row takes the place of one that ends."""
-        self.timing, self._fixed, self._asked = True, fixed, None
-        return time.perf_counter()
-
-    def end(self, step: Any, start: float, usual: bool = True) -> None:
-        """Note that the round that began at `start` has ended. usual: no request arrived in it.
+    def end(self, step: Any, usual: bool = True) -> None:
+        """Note that the round was verified. usual: no request arrived in it.
 
         Only rounds count that went the way of the round before, with as many rows: others also read what the draft has
         not seen, or found caches cold.
         """
-        asked, self.timing = self._asked, False
+        asked, self._asked = self._asked, None
         if asked is not None:
             new = step.count.tolist()  # which waits for the device; a reduction of a tensor takes ten times as long
-            seconds = time.perf_counter() - start
+            seconds = time.perf_counter() - self._start
             if usual and self._before == asked:
                 ways, drafting, costs = asked
                 ways.add(drafting, seconds, sum(new) / len(new))
@@ -150,20 +148,6 @@ class Pace:
                     levels, verified = sizes(step)
                     self.drift.add(verified, seconds / costs.predicted(levels, verified))
         self._before = asked
-
-    def watch(self, steps: Iterator[Any]) -> Iterator[Any]:
-        """Yield the Steps of a fixed batch, and time its rounds, without what the reader does in between."""
-        self._before = None
-        for ways in self._ways.values():
-            ways.forget()
-        try:
-            start = self.begin(fixed=True)
-            for step in steps:
-                self.end(step, start)
-                yield step
-                start = self.begin(fixed=True)
-        finally:
-            self.timing = False
 
 
 def sizes(step: Any) -> tuple[int, int]:

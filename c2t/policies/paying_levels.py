@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -61,10 +62,10 @@ class PayingLevels:
             return self.draft.expand(tree, slots)
         return Narrowed(self.draft.expand(tree, torch.where(found.expand, slots, -1)), found.expand)
 
-    def grow_by(self, plan: Layered, root: Root) -> Grown | None:
+    def grow_by(self, plan: Layered, root: Root, **inputs: Any) -> Grown | None:
         """See `c2t.models.draft.DraftSession.grow_by`: the draft decides as `expand` and `finish` do."""
         spending = Spending(self.costs.start, self.costs.yields, self.most, self.worth)
-        grown = grown_by(self.draft, plan, root, spending)
+        grown = grown_by(self.draft, plan, root, **inputs, spending=spending)
         self.decided = grown is not None
         return grown
 

@@ -119,7 +119,7 @@ def _names_network(field: Field, value: str) -> bool:
 def describe(policy: Any, brief: bool = False) -> str:
     """Return the text that `parse` reads back, in the brief form without settings of minor interest at their defaults;
     the classifier itself is left out."""
-    name = next(name for name, kind in POLICIES.items() if type(policy) is kind)
+    name = name_of(policy)
     if isinstance(policy, Budget):
         nodes = f"nodes={policy.nodes}," if policy.nodes else ""
         return f"{name}:{nodes}{OF}{describe(policy.policy, brief)}"
@@ -134,6 +134,11 @@ def describe(policy: Any, brief: bool = False) -> str:
     if isinstance(policy, Rehearsed):
         texts.append(f"{OF}{describe(policy.policy, brief)}")
     return name + ":" * bool(texts) + ",".join(texts)
+
+
+def name_of(policy: Any) -> str:
+    """Return the name that a policy's class is listed by."""
+    return next(name for name, kind in POLICIES.items() if type(policy) is kind)
 
 
 def _budget(settings: list[tuple[str, str]], spent_on: Any, costs: Callable[..., RoundCosts] | None) -> Budget:

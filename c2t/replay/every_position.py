@@ -12,9 +12,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from c2t.decoding import DraftModel, Step, speculate
-from c2t.models.draft import DraftSession
-from c2t.protocols import Policy
+from c2t.protocols import Policy, Session
 from c2t.replay.lockstep import Continuation, TextVerifier
+from c2t.sessions.coupled import coupled
 
 CHUNK = 32  # positions at a time: more cost memory and were measured to be no faster on two CPU cores
 
@@ -44,11 +44,11 @@ def replay_all(
         for position, draft in forks(drafter, text):
             with torch.inference_mode():
                 here = TextVerifier.at(text, row, position, sequence, **sampled)
-                step, _ = speculate(draft, policy, here, record)
+                step, _ = speculate(coupled(draft, policy, here), policy, here, record)
             yield step
 
 
-def forks(drafter: DraftModel, text: Continuation) -> Iterator[tuple[Int[Tensor, " B"], DraftSession]]:
+def forks(drafter: DraftModel, text: Continuation) -> Iterator[tuple[Int[Tensor, " B"], Session]]:
     """Yield the positions of a text where a round may start, some at a time, with a draft session for each as a row."""
     last = text.end - 2
     if last < text.prompt:

@@ -12,12 +12,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.decoding import Committed, DraftModel, Step, Verdict, append, cut, decode, first_step, generate, pad
+from c2t.decoding import Committed, DraftModel, Step, Verdict, append, cut, decode, first_step
+from c2t.kernels.noise import Noise
 from c2t.models.target import Target, check_logits
 from c2t.policies.plain import Plain
 from c2t.protocols import Policy, Root
 from c2t.sampling import Sampling, noise_at, stream_key
 from c2t.target_sampler import DRAFT, number
+from c2t.target_verifier import generate, pad
 from c2t.tree import Tree
 from c2t.verify import target_only
 
@@ -146,6 +148,8 @@ class TextVerifier:
     prompt.
     """
 
+    live = False
+
     def __init__(
         self,
         texts: Sequence[Continuation],
@@ -185,10 +189,20 @@ class TextVerifier:
 
     def root(self) -> Root:
         """Return the root of the coming round."""
-        key = stream_key(self.seed, self.sequence, self.position, DRAFT)
-        sampled = self.position, self.temperature, self.seed, self.sequence
-        left = (self.limit - 1 - self.position).tolist() if self.together else None
-        return Root(self._token(self.position), key, noise=noise_at(*sampled) if self.temperature else None, left=left)
+        return Root(self._token(self.position), stream_key(self.seed, self.sequence, self.position, DRAFT))
+
+    @property
+    def draws(self) -> bool:
+        """See `c2t.decoding.Verifier`."""
+        return self.temperature > 0
+
+    def noise(self) -> Noise | None:
+        """See `c2t.decoding.Verifier.noise`."""
+        return noise_at(self.position, self.temperature, self.seed, self.sequence) if self.draws else None
+
+    def left(self) -> list[int] | None:
+        """See `c2t.decoding.Verifier.left`."""
+        return (self.limit - 1 - self.position).tolist() if self.together else None
 
     def verify(self, tree: Tree) -> Verdict:
         """Accept the path of the tree that agrees with the text."""

@@ -10,7 +10,6 @@ import torch
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
-from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.models.loading import Pair
 from c2t.policies.configured import MCSD
@@ -18,6 +17,7 @@ from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
 from c2t.storage.atomic import write_text
 from c2t.storage.checked import EXTENSIBLE, from_json, read_file
+from c2t.target_verifier import generate
 
 FILE = "acceptance.json"
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -10,10 +10,8 @@ from typing import NamedTuple
 from c2t.errors import InputError, at_least_one
 from c2t.models.loading import Pair, with_ngrams
 from c2t.models.ngrams import NGRAMS
-from c2t.playable import check_playable
-from c2t.policies.budget import Budget
+from c2t.playable import check_playable, live_only
 from c2t.policies.plain import Plain
-from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.spec import describe, tried_by
 from c2t.prompts import Prompt, spread
 from c2t.protocols import Policy
@@ -157,19 +155,19 @@ def tune(
     """
     for policy in policies:
         check_playable(policy, pair.target)
-    rehearsals = [policy for policy in policies if isinstance(policy, Rehearsed)]
-    policies = [policy for policy in policies if not isinstance(policy, Rehearsed)]
-    if not any(isinstance(policy, Plain) for policy in policies):
+    rehearsals = [policy for policy in policies if live_only(policy)]
+    policies = [policy for policy in policies if not live_only(policy)]
+    if Plain() not in policies:
         policies = [Plain(), *policies]
     # Rounds against the clock check those replayed, so both go by the costs alone.
-    policies = [replace(policy, pace=None) if isinstance(policy, Budget) else policy for policy in policies]
+    policies = [replace(policy, pace=None) if hasattr(policy, "pace") else policy for policy in policies]
     for policy in policies:
         if policy.proposal == "sampled" or not policy.exact:
             raise InputError(f"{describe(policy, brief=True)} cannot be replayed, so not tuned; give ranked policies")
     tried: list[tuple[Policy, Pair | None]] = [(policy, None) for policy in policies]
     mixed = with_ngrams(pair) if settings.ngrams else None
     if mixed:
-        tried += [(policy, mixed) for policy in policies if not isinstance(policy, Plain)]
+        tried += [(policy, mixed) for policy in policies if policy != Plain()]
     of = len(tried) + 4
     progress(0, of, "the target writes the texts")
     texts = write(pair, prompts, max(policy.levels for policy in policies), settings)
@@ -290,7 +288,7 @@ def passes(each: Candidate) -> float:
 def check(costs: Costs, ranked: Sequence[Candidate], race: Race, by_clock: Sequence[Candidate] = ()) -> list[Row]:
     """Return the candidates as rows; the best of them, plain decoding and those `by_clock` alone are also decoded
     against the clock. InputError for texts too short to time."""
-    plain = [each for each in ranked if isinstance(each.policy, Plain)][:1]
+    plain = [each for each in ranked if each.policy == Plain()][:1]
     contestants = list(ranked[: race.settings.compared])
     contestants += [each for each in plain if each not in contestants]
     everyone = [*contestants, *by_clock]

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from c2t.batch_costs import now
-from c2t.decoding import generate
 from c2t.errors import InputError, at_least_one
 from c2t.models.loading import Pair
 from c2t.policies.plain import Plain
@@ -19,6 +18,7 @@ from c2t.settings import RunSettings
 from c2t.statistics import Statistics, Trace, total
 from c2t.study.evaluate import encode
 from c2t.study.interval import Figures, Interval, Sums, bootstrap
+from c2t.target_verifier import generate
 
 WARM_UP_TOKENS = 4
 AT_ONCE = 256  # rows of all policies that take turns, at most
@@ -95,7 +95,7 @@ def measure(
     All policies take turns on each batch, in an order that is drawn anew, because a machine may drift. EOS does not end
     these runs, so that a batch keeps its size: all texts have max_new_tokens.
     """
-    if not any(isinstance(policy, Plain) for policy in policies):
+    if Plain() not in policies:
         policies = [Plain(), *policies]
     ids = first_turns(pair, prompts, max(settings.groups(batch) * batch for batch in settings.batches), settings)
     of = sum(settings.groups(batch) for batch in settings.batches) * len(policies)
@@ -109,7 +109,7 @@ def measure(
             runs[number].append(run)
             done += 1
             progress(done, of, f"batches of {batch}")
-        plain = runs[next(number for number, policy in enumerate(policies) if isinstance(policy, Plain))]
+        plain = runs[policies.index(Plain())]
         found += [speed(batch, policy, each, plain) for policy, each in zip(policies, runs, strict=True)]
     return found
 

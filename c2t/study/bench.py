@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.models.loading import Pair
 from c2t.playable import check_playable
@@ -19,6 +18,7 @@ from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, total
 from c2t.study.evaluate import StudySettings, continuations, encode, evaluate, share_of_loops
+from c2t.target_verifier import generate
 
 DEFAULT_POLICIES = (
     "plain,eagle2:N=26,eagle2:N=60,eagle2:N=100,c2t,c2t:beta=0.3,c2t:beta=0.5,c2t:beta=0.65,c2t:beta=0.85"
@@ -179,7 +179,7 @@ def tokens_per_second(
     """
     if not ids:
         return Speeds([None] * len(policies), None, None)
-    plain = next((i for i, policy in enumerate(policies) if isinstance(policy, Plain)), None)
+    plain = policies.index(Plain()) if Plain() in policies else None
     contestants = [*policies, *([Plain()] if plain is None else [])]
     seconds = [0.0] * (len(contestants) + 1)
     sampling = settings.sampling

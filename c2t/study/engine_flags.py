@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from c2t.display import count
 from c2t.errors import InputError
-from c2t.policies import Chain, Eagle2, Plain
+from c2t.policies.spec import name_of
 from c2t.protocols import Policy
 from c2t.study.autotune import Candidate, Tuning, candidate, predict
 from c2t.study.costs import Costs
@@ -18,14 +18,15 @@ RUNS = {"sglang": "EAGLE-2 trees (eagle2) and chains", "vllm": "chains"}
 
 def can_run(engine: Engine, policy: Policy) -> bool:
     """Return True for plain decoding and chains, and in SGLang for EAGLE-2's trees of a fixed number of tokens."""
-    if isinstance(policy, Eagle2) and engine == "sglang":
+    name = name_of(policy)
+    if name == "eagle2" and engine == "sglang":
         return policy.N is not None and policy.reranked and policy.expand == "value"
-    return isinstance(policy, Plain | Chain)
+    return name in ("plain", "chain")
 
 
 def check(engine: Engine, policies: Sequence[Policy]) -> None:
     """Raise InputError if the engine can run none of these policies that drafts."""
-    if not any(can_run(engine, policy) and not isinstance(policy, Plain) for policy in policies):
+    if not any(can_run(engine, policy) and policy.levels for policy in policies):
         example = "eagle2:N=8,levels=2" if engine == "sglang" else "chain:length=2"
         raise InputError(f"--flags {engine}: it runs {RUNS[engine]}, and --policies has none; add {example}")
 
@@ -40,9 +41,9 @@ def lines(engine: Engine, found: Tuning) -> list[str]:
 
 def sglang(policy: Any) -> str:
     """Return SGLang's options for a policy; its number of draft tokens counts the root, as N does."""
-    if isinstance(policy, Plain):
+    if not policy.levels:
         return "no options: plain decoding is predicted to be the fastest"
-    topk = 1 if isinstance(policy, Chain) else policy.K
+    topk = 1 if name_of(policy) == "chain" else policy.K
     return (
         f"--speculative-num-steps {policy.levels} --speculative-eagle-topk {topk} "
         f"--speculative-num-draft-tokens {policy.size.tokens}"

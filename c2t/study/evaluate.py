@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from c2t.decoding import DraftModel, Step, cut, generate
+from c2t.decoding import DraftModel, Step, cut
 from c2t.errors import InputError, at_least_one
 from c2t.models.loading import Pair
-from c2t.playable import check_rule
-from c2t.policies.rehearsed import Rehearsed
+from c2t.playable import check_rule, live_only
 from c2t.prompts import Encoded, Prompt, encode_all
 from c2t.protocols import Policy
 from c2t.replay.cache import cached_continuations
@@ -15,6 +14,7 @@ from c2t.replay.lockstep import Continuation, replay
 from c2t.sampling import Sampling
 from c2t.settings import RunSettings
 from c2t.statistics import Statistics, Trace
+from c2t.target_verifier import generate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def evaluate(
     distribution, rehearsals) always run live.
     """
     rule = check_rule(policy, rule)
-    live = live or not policy.exact or isinstance(policy, Rehearsed)
+    live = live or not policy.exact or live_only(policy)
     live = live or (rule == "residual" and sampling.temperature > 0)
     if texts is None and not live:
         texts = continuations(pair, ids, max_new_tokens, policy.levels, sampling)

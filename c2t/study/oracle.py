@@ -4,7 +4,7 @@ Among all subtrees with a given number of nodes of the full EAGLE-2 tree, the or
 path probabilities, which is its expected number of accepted tokens. A path is never more probable than its beginning,
 so these are the most probable nodes; one threshold for all rounds spends a budget of nodes where it counts most. The
 cost of these probabilities (a run of the target itself) is not counted: the oracle bounds policies that do not hear the
-target's random numbers (`c2t.noisy_draft`; greedy text has none), and is no policy to use.
+target's random numbers (`c2t.sessions.coupled`; greedy text has none), and is no policy to use.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from c2t.decoding import DraftModel
 from c2t.errors import at_least_one, probability
-from c2t.models.draft import WrappedSession
 from c2t.models.target import Target, TargetSession
 from c2t.policies.eagle2 import Eagle2
 from c2t.protocols import Root
 from c2t.sampling import Sampling
+from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
 
 SLACK = 1e-4  # rounding: nodes that lie on the threshold up to it are kept

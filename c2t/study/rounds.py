@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 
 from c2t.batch_costs import ticking
-from c2t.decoding import Step, generate
+from c2t.decoding import Step
 from c2t.models.loading import Pair
-from c2t.policies.budget import Budget
-from c2t.policies.rehearsed import Rehearsed
+from c2t.playable import live_only
 from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation, replay
 from c2t.sampling import Sampling
 from c2t.study.evaluate import BATCH
+from c2t.target_verifier import generate
 
 
 class Round(NamedTuple):
@@ -62,7 +62,7 @@ def replayed(
     do not depend on what is beside them.
     """
     found: list[list[Round]] = []
-    size = batch if isinstance(policy, Budget) else BATCH
+    size = batch if getattr(policy, "shared", False) else BATCH
     for start in range(0, len(texts), size):
         part = texts[start : start + size]
         drawn = {"seed": seed, "sequences": range(start, start + len(part)), "temperature": temperature}
@@ -95,7 +95,7 @@ def timed(
         sampling=sampling,
         eos=pair.target.eos,
         sequences=numbers,
-        record=() if isinstance(policy, Rehearsed) else RECORD,
+        record=() if live_only(policy) else RECORD,
     )
     seconds: list[float] = []
 

@@ -15,7 +15,6 @@ from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, counted
 from c2t.models.loading import Pair
 from c2t.playable import check_playable
-from c2t.policies.around import Around
 from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, parse, split, tried_by
@@ -232,7 +231,7 @@ def _key(one: Candidate | Point) -> tuple[str, str, str | None]:
 
 def _network(policy: Policy) -> str | None:
     """Return a hash of the classifier or of the measured accuracies that a policy uses, None without either."""
-    policy = policy.policy if isinstance(policy, Around) else policy
+    policy = getattr(policy, "policy", policy)
     for field in fields(policy):
         network = getattr(policy, field.name)
         if isinstance(network, Accuracies):

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.protocols import Draft, NextTokenDistributions, Policy, Root
+from c2t.decoding import Verifier
+from c2t.protocols import Draft, NextTokenDistributions, Policy, Root, Session, session_of
 from c2t.tree import Tree
 
 Path = tuple[int, ...]  # the tokens from under the root to a node; () is the root
@@ -31,6 +32,10 @@ class RecordingPolicy:
         self.policy = policy
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
         self.rounds: list[Drafted] = []
+
+    def session(self, draft: Session, rows: int, verifier: Verifier) -> Session:
+        """See `c2t.protocols.Policy`."""
+        return session_of(self.policy, draft, rows, verifier)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         """See `c2t.protocols.Policy`."""

@@ -14,20 +14,21 @@ from unittest.mock import patch
 
 import typer
 
-from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
-from c2t.models.draft import BaseDraft, WrappedSession
+from c2t.models.draft import BaseDraft
 from c2t.models.loading import Pair, load_pair
 from c2t.models.target import TargetSession
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.prompts import default_prompts, read_prompts, spread
-from c2t.protocols import NextTokenDistributions, Policy
+from c2t.protocols import NextTokenDistributions, Policy, Session, session_of
 from c2t.sampling import Sampling
+from c2t.sessions.wrapped import WrappedSession
 from c2t.statistics import Statistics, Trace, total
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.target_sampler import TargetSampler
+from c2t.target_verifier import generate
 from pipelines import terminal
 from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import PolicyText, policy_of
@@ -93,6 +94,10 @@ class CountedPolicy:
     def __init__(self, policy: Policy, clock: Clock):
         self.policy, self.clock = policy, clock
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
+
+    def session(self, draft: Session, rows: int, verifier: Any) -> Session:
+        """See `c2t.protocols.Policy`."""
+        return session_of(self.policy, draft, rows, verifier)
 
     def __call__(self, *arguments: Any) -> Any:
         with self.clock.classifier_of(self.policy), self.clock.stage(TREE):

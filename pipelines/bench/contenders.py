@@ -9,12 +9,13 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation import BaseStreamer
 
-from c2t.decoding import cut, generate
+from c2t.decoding import cut
 from c2t.models.loading import Pair
 from c2t.policies.rehearsed import Rehearsed
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
+from c2t.target_verifier import generate
 
 PLAIN, TREE, REHEARSED = "c2t, plain", "c2t, tree", "c2t, rehearsed"
 INT8, INT8_PLAIN, INT8_TREE = "c2t in int8", "c2t in int8, plain", "c2t in int8, tree"

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from c2t.batch_costs import now
-from c2t.decoding import generate
 from c2t.models.loading import Pair
 from c2t.policies import C2T, Eagle2
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.statistics import Trace, total
 from c2t.study.costs import MOST, Curve, measure
+from c2t.target_verifier import generate
 from pipelines.papers import drawing
 from pipelines.papers.report import Report, Reproduction
 from pipelines.papers.study import Study

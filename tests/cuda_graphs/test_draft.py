@@ -43,7 +43,7 @@ def assert_same_nodes(tree, other, row: int) -> None:
 @pytest.mark.parametrize("name", slow_except(POLICIES, "eagle2-small", "c2t-naive"))
 def test_every_round_is_the_policys_own(name: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows end at different times, which moves the others. Graphs do not hear the target's noise."""
-    monkeypatch.setattr(decoding, "hearing", lambda draft, policy, root: draft)
+    monkeypatch.setattr(decoding, "coupled", lambda draft, policy, verifier: draft)
     policy, target = POLICIES[name], toy_target()
     draft, prompts, eos = random_eagle(target), PROMPTS, frozenset({11, 30})
     _, expected = run(target, draft, policy, prompts, new=11, sampling=sampling, eos=eos)

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from c2t.classifier import TreeClassifier
-from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import types
 from c2t.harvest.harvest import HarvestSettings, harvest
@@ -20,6 +19,7 @@ from c2t.prompts import Prompt
 from c2t.records.reader import read_columns, read_records
 from c2t.records.schema import COLUMNS, Harvest
 from c2t.sampling import Sampling
+from c2t.target_verifier import generate
 from c2t.training.fit import train
 from c2t.training.settings import LABELS, MODELS
 from tests.rounding import NETWORK, assert_within, figure, growth

@@ -32,8 +32,8 @@ from c2t.kernels.native import kernels
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import save_head
 from c2t.models.target import Target
-from c2t.noisy_draft import HEARD
 from c2t.policies import JointThreshold, MCSDPlus, Rehearsed, SpecInfer
+from c2t.sessions.coupled import NOISE_SCALE, scaled
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.marks import slow_except
 from tests.rounding import figure
@@ -216,14 +216,14 @@ def test_trees_hear_the_noise_of_sampled_texts(pairs, settings: dict[str, float]
 
     class Listens(Spy):
         def __call__(self, draft: Any, root: Any) -> Any:
-            heard.extend(draft.noise.temperature.tolist())
+            heard.extend(scaled(draft.noise()).temperature.tolist())
             return super().__call__(draft, root)
 
     decoding.policy = Listens([])
     how = {**ONE, "do_sample": True, **settings}
     plain = model.generate(**how, custom_generate=TreeDecoding(policy=Plain(), seed=2))
     assert model.generate(**how, custom_generate=decoding).tolist() == plain.tolist()
-    assert heard == figure([HEARD * expected] * len(heard), 2, torch.float32)
+    assert heard == figure([NOISE_SCALE * expected] * len(heard), 2, torch.float32)
     assert 0 < len(heard) < 20
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from c2t.kernels import noise as kernel
 from c2t.kernels.native import kernels
 from c2t.kernels.noise import Noise
-from c2t.noisy_draft import noise_of
 from c2t.protocols import DraftVocabulary
+from c2t.sessions.coupled import noise_of
 from tests.rounding import assert_same_sums
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.models import draft
 from c2t.models.draft_lm import DraftLM
@@ -11,6 +10,7 @@ from c2t.policies import Eagle2, JointThreshold, Plain
 from c2t.protocols import Draft
 from c2t.ragged import whole
 from c2t.sampling import Sampling
+from c2t.target_verifier import generate
 from c2t.tree import Tree
 from tests.rounding import assert_same_network
 from tests.toys import PROMPTS, random_eagle, root_of, run, toy_drafts, toy_target

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
-from c2t.decoding import Committed, TargetVerifier, draft_session, hearing
+from c2t.decoding import Committed, open_session
 from c2t.errors import InputError
 from c2t.kernels import llama_layer
 from c2t.kernels.llama_layer import Kind
 from c2t.kernels.native import kernels
-from c2t.models.draft import WrappedSession
 from c2t.models.eagle_draft import EagleDraft, EagleSession
 from c2t.models.loading import Pair, load_pair, with_ngrams
 from c2t.policies.budget import Budget
@@ -24,6 +23,8 @@ from c2t.policies.round_costs import Children, Curve, Profile, Rest, RoundCosts
 from c2t.policies.threshold import JointThreshold
 from c2t.protocols import NextTokenDistributions, RecordingDraft, Root
 from c2t.sampling import Sampling
+from c2t.sessions.wrapped import WrappedSession
+from c2t.target_verifier import TargetVerifier
 from c2t.tree import COLUMNS, Tree
 from tests.marks import slow_except
 from tests.rounding import assert_equal
@@ -155,7 +156,7 @@ def check_text(name: str, temperature: float, pair: Pair) -> None:
     prompts = [pair.tokenizer(text).input_ids for text in TEXTS]
     verifier = TargetVerifier(pair.target, policy, prompts, max_new_tokens=64, sampling=Sampling(temperature))
     _, committed = verifier.prefill()
-    at_once, by_level = (draft_session(pair.draft, policy, len(prompts)) for _ in range(2))
+    at_once, by_level = (open_session(pair.draft, policy, len(prompts), verifier) for _ in range(2))
     drafted = 0
     for number in range(6):
         if number == 3:  # rows end, and others change their places
@@ -173,8 +174,7 @@ def check_round(policy, verifier: TargetVerifier, committed: Committed, at_once,
     for draft in (at_once, by_level):
         draft.observe(*committed)
     root = verifier.root()
-    seen = hearing(at_once, policy, root), hearing(LevelByLevel(by_level), policy, root)
-    recorded = tuple(map(RecordingDraft, seen))
+    recorded = RecordingDraft(at_once), RecordingDraft(LevelByLevel(by_level))
     found, expected = (policy(draft, root) for draft in recorded)
     widths = [[(slots >= 0).sum(1).tolist() for slots in draft.slots] for draft in recorded]
     assert widths[0] == widths[1]
@@ -194,7 +194,7 @@ def observed(pair: Pair):
     ids = pair.tokenizer(TEXTS[0]).input_ids
     verifier = TargetVerifier(pair.target, policy, [ids], max_new_tokens=8, sampling=Sampling(0.0))
     _, committed = verifier.prefill()
-    draft = draft_session(pair.draft, policy, 1)
+    draft = open_session(pair.draft, policy, 1, verifier)
     draft.observe(*committed)
     return draft, verifier.root()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from c2t.decoding import DraftModel, TargetModel, generate
+from c2t.decoding import DraftModel
 from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.loading import load_pair
 from c2t.models.medusa import MedusaHead
@@ -14,6 +14,7 @@ from c2t.models.ngrams import NgramDraft
 from c2t.policies import MCSD, Eagle2, Plain
 from c2t.prompts import default_prompts, read_prompts
 from c2t.sampling import Sampling
+from c2t.target_verifier import TargetModel, generate
 from tests.rounding import assert_same_network
 from tests.test_law import chi_square, p_value
 from tests.toys import PROMPTS, VOCABULARY, deep_pairs, emitted, root_of, run

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from c2t.decoder import SpeculativeDecoder
-from c2t.decoding import cut, generate
+from c2t.decoding import cut
 from c2t.errors import InputError
 from c2t.kernels.ngrams import Prior
 from c2t.models.bigrams import Bigrams
@@ -22,6 +22,7 @@ from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.storage.checksum import checksum
+from c2t.target_verifier import generate
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY
 from tests.markov import MarkovDraft, MarkovTarget

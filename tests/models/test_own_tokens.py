@@ -8,9 +8,10 @@ from torch import Tensor
 
 from c2t import SpeculativeDecoder
 from c2t.batching import BatchDecoder
-from c2t.decoding import TargetVerifier, decode, draft_session
+from c2t.decoding import decode, open_session
 from c2t.kernels.native import kernels
 from c2t.kernels.own_tokens import add_own_tokens
+from c2t.models.conditioned import rescored
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.loading import Pair, load_pair, with_ngrams
 from c2t.models.medusa import MedusaDraft, MedusaHead
@@ -20,6 +21,7 @@ from c2t.policies.eagle2 import Eagle2
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.ragged import Ragged
 from c2t.sampling import Sampling
+from c2t.target_verifier import TargetVerifier
 from tests.rounding import assert_same_sums, growth
 
 KNOWN = frozenset(range(0, 100, 2))
@@ -113,7 +115,7 @@ def test_distributions_name_them() -> None:
         wanted[row, tokens] = logits[row, : len(tokens)]
     assert found.logits.equal(rows.back(wanted))
     assert_same_sums(found.log_probs.exp().sum(-1), torch.ones(2, 2), 20)
-    raised = found.rescored(2, lambda tokens, scores: (scores + 1.0, torch.zeros(2, 2, 1)))
+    raised = rescored(found, 2, lambda tokens, scores: (scores + 1.0, torch.zeros(2, 2, 1)))
     changed = raised.logits - found.log_probs
     for slot, tokens in (((0, 0), [1, 7]), ((0, 1), [2, 4]), ((1, 1), [3, 4])):
         assert (changed[slot] > 0.5).nonzero()[:, 0].tolist() == sorted(tokens)
@@ -127,7 +129,7 @@ def test_distributions_of_all_depths_name_them() -> None:
     assert found.top(2)[0].tolist() == [[[7, 6], [2, 4]], [[4, 2]] * 2]
     assert found.logits.isfinite().sum(-1).tolist() == [[4, 4], [3, 3]]
     assert found.logits[0, :, 7].tolist() == [3, 0]
-    raised = found.rescored(1, lambda tokens, scores: (scores + 1.0, torch.zeros(2, 2, 1)))
+    raised = rescored(found, 1, lambda tokens, scores: (scores + 1.0, torch.zeros(2, 2, 1)))
     assert ((raised.logits - found.log_probs) > 0.5).nonzero()[:, 2].tolist() == [7, 2, 4, 4]
 
 
@@ -182,7 +184,7 @@ def test_a_text_has_the_trees_that_it_has_alone(parallel: bool) -> None:
 
     def begun(some: list[list[int]]):
         verifier = TargetVerifier(tiny.target, policy, some, max_new_tokens=64, sampling=Sampling(0.0))
-        session = draft_session(draft, policy, len(some))
+        session = open_session(draft, policy, len(some), verifier)
         session.observe(*verifier.prefill()[1])
         return session, verifier
 

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from c2t import ragged
-from c2t.decoding import pad
 from c2t.kernels.native import kernels
 from c2t.models.draft import DraftSession
 from c2t.models.draft_lm import DraftLM
@@ -18,6 +17,7 @@ from c2t.models.target import Target, Verified
 from c2t.policies import Eagle2
 from c2t.replay.lockstep import read_continuations
 from c2t.sampling import Sampling
+from c2t.target_verifier import pad
 from c2t.tree import Tree
 from tests.models.test_packed_llama import HEADS, head_of, target_of
 from tests.rounding import assert_same_network

@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MambaConfig
 
-from c2t.decoding import pad
 from c2t.errors import InputError
 from c2t.kv_cache import KVCache
 from c2t.models import target as runtime
@@ -20,6 +19,7 @@ from c2t.models.target import Target, check_logits
 from c2t.policies import Eagle2, Plain
 from c2t.ragged import Ragged
 from c2t.sampling import Sampling
+from c2t.target_verifier import pad
 from c2t.tree import Tree
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.rounding import assert_same_network

@@ -11,13 +11,14 @@ from typer.testing import CliRunner
 
 from c2t.cli import shared
 from c2t.cli.app import app
-from c2t.decoding import Step, generate
+from c2t.decoding import Step
 from c2t.errors import InputError
 from c2t.models.loading import Pair, load_pair
 from c2t.models.tensor_parallel import FirstProcessTrees, distributed_config
 from c2t.policies.spec import parse
 from c2t.sampling import Sampling
 from c2t.study import autotune_cache
+from c2t.target_verifier import generate
 from tests.small_pair import TURNS
 
 ROOT = Path(__file__).parents[2]

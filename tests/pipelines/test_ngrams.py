@@ -6,10 +6,10 @@ import torch
 from c2t.kernels.ngrams import Prior, Trust
 from c2t.models.loading import load_pair
 from c2t.models.ngrams import NgramDraft
-from c2t.noisy_draft import NoisyDraft
 from c2t.replay.every_position import forks
 from c2t.replay.lockstep import read_continuations
 from c2t.sampling import Sampling, noise_at
+from c2t.sessions.coupled import scaled, with_noise
 from c2t.tree import Tree
 from pipelines.ngrams import LEAST_P, LEVELS, Evidence, evidence, fitted, joined, nats, rises
 from tests.models.test_own_tokens import narrow_draft
@@ -37,7 +37,7 @@ def test_evidence_says_what_a_mixed_draft_would_have_said(temperature: float, na
         for depth in range(LEVELS):
             right = text.tokens[root + depth + 1][:, None]
             said, chance = (
-                NoisyDraft(draft, noise).expand(tree, slots).log_probs[:, 0].gather(1, right)
+                with_noise(draft.expand(tree, slots), tree, slots, scaled(noise)).log_probs[:, 0].gather(1, right)
                 for draft in (mixed, alone)
             )
             wanted.append(said[tree.log_joint[:, -1].exp() >= LEAST_P, 0])

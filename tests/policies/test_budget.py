@@ -1,19 +1,20 @@
 """One budget for all rows: the most confident nodes of all, parents first, as many as pay."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from c2t.decoding import generate
 from c2t.errors import InputError
 from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, OptTree, Plain
-from c2t.policies.budget import worth
+from c2t.policies.budget import BudgetSession, row_weights
 from c2t.policies.round_costs import Calibration, Children, Curve, Profile, Rest, RoundCosts, best_promise
 from c2t.policies.spec import describe, parse, split
 from c2t.sampling import Sampling
 from c2t.study.sweep import expand
+from c2t.target_verifier import generate
 from c2t.tree import Tree
 from tests.every_policy import toy_costs
 from tests.rounding import figure
@@ -76,15 +77,20 @@ def test_a_row_whose_draft_knows_nothing_gets_less() -> None:
 @pytest.mark.parametrize("left", [[1, 3], [30, 90]])
 def test_where_texts_end_together_those_that_lag_get_more(left: list[int]) -> None:
     draft = TableDraft(lambda row, path: random_table(12, seed=3)(0, path))
-    even, behind = root_of(0, 0), root_of(0, 0)._replace(left=left)
+    even, behind = (with_left(each, draft) for each in (None, left))
     for policy in (Budget(INNER, 12), Budget(INNER, costs=toy_costs(3))):
-        equal, towards = (policy(draft, root).sizes.tolist() for root in (even, behind))
+        equal, towards = (policy(session, root_of(0, 0)).sizes.tolist() for session in (even, behind))
         assert abs(equal[0] - equal[1]) <= 1 < towards[1] - towards[0]
 
 
 def test_texts_that_come_and_go_are_worth_the_same() -> None:
-    assert worth(root_of(0, 1)) == [1, 1]
-    assert worth(root_of(0, 1)._replace(left=[2, 6])) == [0.5, 1.5]
+    assert row_weights(None, 2) == row_weights(with_left(None), 2) == [1, 1]
+    assert row_weights(with_left([2, 6]), 2) == [0.5, 1.5]
+
+
+def with_left(left: list[int] | None, draft: TableDraft | None = None) -> BudgetSession:
+    """A session of rows that may still get so many tokens."""
+    return BudgetSession(draft, SimpleNamespace(left=lambda: left, live=False), None)
 
 
 def test_no_node_is_worth_more_than_its_parent() -> None:

@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from c2t import decoding
-from c2t.decoding import Committed, Step, generate, speculate
+from c2t.decoding import Step
+from c2t.models.draft import DraftSession
 from c2t.policies import Budget, Eagle2, pace
 from c2t.policies.drift import EVERY, Drift
 from c2t.policies.pace import Pace, Ways
 from c2t.policies.round_costs import Curve, RoundCosts, RowCosts
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
+from c2t.target_verifier import generate
 from tests.every_policy import toy_costs
 from tests.rounding import roughly
 from tests.toys import PROMPTS, emitted, toy_drafts, toy_target
@@ -92,11 +93,9 @@ class Machine:
     def perf_counter(self) -> float:
         return self.now
 
-    def speculate(self, *given) -> tuple[Step, Committed]:
-        step, new = speculate(*given)
+    def end(self, step: Step) -> None:
         verified = int(step.tree.sizes.sum())
         self.now += RowCosts(self.costs, len(step.rows)).predicted(int(step.draft_passes.max()), verified)
-        return step, new
 
 
 def test_trees_become_as_small_as_the_machine_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +108,7 @@ def test_trees_become_as_small_as_the_machine_wants_them(monkeypatch: pytest.Mon
     for costs in (believed, dear):
         machine = Machine(costs)
         monkeypatch.setattr(pace, "time", machine)
-        monkeypatch.setattr(decoding, "speculate", machine.speculate)
+        monkeypatch.setattr(DraftSession, "end", lambda _, step, machine=machine: machine.end(step))
         budget = Budget(Eagle2(K=3, levels=2, N=None), costs=believed, pace=Pace())
         drafts, settings = toy_drafts()["perturbed"], {"max_new_tokens": 160, "sampling": Sampling()}
         steps = list(generate(toy_target(), drafts, budget, PROMPTS, **settings))

@@ -6,10 +6,11 @@ from functools import cache
 import pytest
 import torch
 
-from c2t.decoding import Step, cut, generate
+from c2t.decoding import Step, cut
 from c2t.policies import POLICIES, Rehearsed
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
+from c2t.target_verifier import generate
 from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY, EXACT, ONE_OF_EACH, SAMPLED, SHARED
 from tests.marks import slow_except

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from c2t.batching import BatchDecoder
-from c2t.decoding import generate, pace_of
 from c2t.models.loading import Pair
 from c2t.policies import Budget, Eagle2, Plain, pace
 from c2t.policies.pace import LONGEST, PATIENCE, SHORTEST, TRIAL, Pace, Ways
@@ -17,6 +16,7 @@ from c2t.policies.round_costs import DOUBT, Promise, RowCosts, best_promise
 from c2t.policies.spec import parse
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
+from c2t.target_verifier import generate
 from tests.every_policy import toy_costs
 from tests.rounding import within
 from tests.small_pair import TURNS
@@ -55,13 +55,12 @@ class Machine:
         """Play rounds; return the ways that they went and the tokens of a row per second, in units of plain ones."""
         ways, won, spent = [], 0.0, 0.0
         for number in range(rounds):
-            start = subject.begin()
             way = subject.drafts(costs(ROWS), promised)
             count = self.random.binomial(2, (self.tokens - 1) / 2, ROWS) + 1 if way else np.ones(ROWS)
             seconds = (self.slower(number) if way else 1.0) * self.random.normal(1.0, 0.05)
             seconds *= 4 if self.random.random() < 0.03 else 1  # the machine does something else
             self.time += seconds * load(number)
-            subject.end(step(ROWS, torch.tensor(count)), start, usual(number))
+            subject.end(step(ROWS, torch.tensor(count)), usual(number))
             ways.append(way)
             won, spent = won + count.mean(), spent + seconds
         return ways, won / spent * 1.09  # what a plain round takes on average
@@ -104,18 +103,10 @@ def test_a_load_that_slows_all_rounds_alike_changes_nothing(monkeypatch: pytest.
 @pytest.mark.parametrize(("rows", "drafts"), [(1, True), (2, True), (16, False)])
 def test_a_fixed_batch_asks_for_more(rows: int, drafts: bool) -> None:
     """With trees its rows end further apart, which no round shows."""
-    subject, promised = Pace(), Promise(1.6, 1.36)
-    played = step(rows, torch.full((rows,), 2))
-    found = [subject.drafts(costs(rows), promised) for _ in subject.watch(iter([played] * 5))]
-    assert found == [True] * 5, "the reader's time is not the round's: nobody times what it asks for"
-    asked = []
-
-    def steps():
-        for _ in range(5):
-            asked.append(subject.drafts(costs(rows), promised))
-            yield played
-
-    assert list(subject.watch(steps())) == [played] * 5
+    subject, promised, asked = Pace(), Promise(1.6, 1.36), []
+    for _ in range(5):
+        asked.append(subject.drafts(costs(rows), promised, fixed=True))
+        subject.end(step(rows, torch.full((rows,), 2)))
     assert asked == [drafts] * 5
 
 
@@ -126,9 +117,8 @@ def test_the_drift_hears_what_a_round_verified(drafts: bool, monkeypatch: pytest
     asked, heard = costs(ROWS), []
     monkeypatch.setattr(asked, "predicted", lambda levels, verified: heard.append((levels, verified)) or 1.0)
     for _ in range(2):  # a first round is not counted
-        start = subject.begin()
         subject.drafts(asked, promised)
-        subject.end(step(ROWS, torch.ones(ROWS)), start)
+        subject.end(step(ROWS, torch.ones(ROWS)))
     assert heard == [(2, 3 * ROWS)] * drafts
 
 
@@ -160,13 +150,9 @@ def test_a_trial_confirms_what_the_promise_alone_does_not(slower: float, drafts:
 
 def test_what_is_left_of_a_fixed_batch_asks_for_as_much_as_its_rows() -> None:
     subject, promised, asked = Pace(), Promise(1.6, 1.36), []
-
-    def steps():
-        for rows in (16, 1, 16, 1):
-            asked.append(subject.drafts(costs(rows), promised))
-            yield step(rows, torch.full((rows,), 2))
-
-    assert len(list(subject.watch(steps()))) == 4
+    for rows in (16, 1, 16, 1):
+        asked.append(subject.drafts(costs(rows), promised, fixed=True))
+        subject.end(step(rows, torch.full((rows,), 2)))
     assert asked == [False, True] * 2
 
 
@@ -210,15 +196,11 @@ def test_a_trial_that_learns_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> No
 def test_short_texts_seldom_go_the_wrong_way() -> None:
     """They end before a trial does, and the next one does not begin it again."""
     subject, promised, ways = Pace(), Promise(1.6, 1.25), []
-    played = step(1, torch.full((1,), 2))
-
-    def steps():
-        for _ in range(9):
-            ways.append(subject.drafts(costs(1), promised))
-            yield played
-
-    for _ in range(200):
-        assert len(list(subject.watch(steps()))) == 9
+    for number in range(200 * 9):
+        if number % 9 == 0:
+            subject.restart()
+        ways.append(subject.drafts(costs(1), promised, fixed=True))
+        subject.end(step(1, torch.full((1,), 2)))
     assert 0 < ways.count(False) < 0.02 * len(ways)
 
 
@@ -227,9 +209,8 @@ def test_rounds_after_a_change_are_not_counted() -> None:
     subject, promised = Pace(), Promise(1.6, 1.2)
 
     def play(rows: int) -> None:
-        start = subject.begin()
         subject.drafts(costs(rows), promised)
-        subject.end(step(rows, torch.ones(rows)), start)
+        subject.end(step(rows, torch.ones(rows)))
 
     for number in range(60):
         play(4 + number % 2)
@@ -308,7 +289,7 @@ def test_of_what_is_hopeless_the_clock_is_not_asked(a_level: float, asked_for: b
     )
     assert not any(step.draft_passes.any() for step in steps), "nor does a fixed batch try what is nearly so"
     assert bool(asked._ways) == asked_for
-    assert (pace_of(budget, len(PROMPTS)) is None) == (best_promise(costs, 1).gain < 1)
+    assert budget.never_drafts(len(PROMPTS)) == (best_promise(costs, 1).gain < 1)
 
 
 def no_network(*_: str) -> None:

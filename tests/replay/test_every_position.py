@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from c2t.decoding import Step, generate
+from c2t.decoding import Step
 from c2t.policies import C2T, DySpec, Eagle2, EntropyTree, JointThreshold
 from c2t.protocols import Policy
 from c2t.replay import every_position as positions
 from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
+from c2t.target_verifier import generate
 from tests import toys
 from tests.rounding import assert_same_column
 from tests.toys import deep_pairs, toy_classifier

@@ -4,15 +4,17 @@ Longest fork (section 3.1): each fork is walked by the target-only rule, and the
 prefers what is easy to draft, so the text is not the target's own.
 """
 
-from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.protocols import Root
+from c2t.errors import InputError
+from c2t.protocols import Session
+from c2t.ragged import SlotLogits
 from c2t.sampling import Sampling, gumbel, stream_key
+from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
 from c2t.verify import Accepted
 
@@ -40,8 +42,25 @@ class Sampler(Protocol):
     def observe(self, tokens: Int[Tensor, "B m"]) -> None: ...
 
 
+class ForkSession(WrappedSession):
+    """Session of the inner draft, which also tells tokens of the target's own, and gives its verifier the rule that
+    keeps the longest fork. verifier: a `c2t.target_verifier.TargetVerifier`, before its first round."""
+
+    def __init__(self, draft: Session, verifier: Any):
+        super().__init__(draft)
+        self.verifier = verifier
+        self.forks = verifier.judge = Forks(verifier.sampler)
+        self.forks.look_ahead(verifier.token, verifier.session.peek(verifier.token))  # a forward more (section 3.1)
+
+    def successors(self, count: int) -> Int[Tensor, "B W"]:
+        """Return up to `count` different tokens that the target itself would generate after the root, its own choice
+        first, -1 where it has no more."""
+        return self.forks.successors(self.verifier.session.lengths + 1, count)
+
+
 class Forks:
-    """Keeps the target's logits after the coming root, from which the next forks start."""
+    """The rule of the longest fork (`c2t.target_verifier.Rule`), which keeps the target's logits after the coming root,
+    from which the next forks start."""
 
     def __init__(self, sampler: Sampler):
         self.sampler = sampler
@@ -52,12 +71,9 @@ class Forks:
         self.ahead = logits
         self.sampler.observe(root[:, None])
 
-    def root(self, root: Root, position: Int[Tensor, " B"]) -> Root:
-        """Return the root with the tokens that the target itself would write after it."""
-        return root._replace(successors=partial(self._successors, position + 1))
-
-    def accept(self, tree: Tree, logits: Float[Tensor, "B n V"], root: Int[Tensor, " B"]) -> Accepted:
+    def accept(self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"]) -> Accepted:
         """Return the longest fork that the target agrees with; root: the positions of the roots."""
+        logits = logits.padded()
         sampler, position = self.sampler, tree.positions(root) + 1
         sequence = sampler.sequence[:, None].expand_as(position)
         seen = None
@@ -75,7 +91,11 @@ class Forks:
         """Go on with these rows of the batch only."""
         self.ahead = self.ahead[rows]
 
-    def _successors(self, position: Int[Tensor, " B"], count: int) -> Int[Tensor, "B W"]:
+    def join(self, other: Any) -> None:
+        """Raise InputError: forks stay with the batch that they began in."""
+        raise InputError("MCSDPlus decodes fixed batches only: no row can join one")
+
+    def successors(self, position: Int[Tensor, " B"], count: int) -> Int[Tensor, "B W"]:
         """Draw the target's own token at `position`, then further ones without replacement from the same distribution;
         at temperature 0 the most probable tokens. -1 where the distribution has no more."""
         sampler, sampling = self.sampler, self.sampler.sampling

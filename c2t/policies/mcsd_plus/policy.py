@@ -9,10 +9,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.classifier import TreeClassifier
+from c2t.decoding import Verifier
 from c2t.errors import InputError, at_least_one, from_zero, probability
 from c2t.kernels.features import DERIVED
 from c2t.policies.limits import Size, check_size
-from c2t.protocols import Draft, NextTokenDistributions, Root
+from c2t.policies.mcsd_plus.forks import ForkSession
+from c2t.protocols import Draft, NextTokenDistributions, Root, Session
+from c2t.sessions.wrapped import find
 from c2t.storage.checked import check_fields
 from c2t.tree import Nodes, Tree
 
@@ -81,10 +84,15 @@ class MCSDPlus:
         """Drafted tokens on a path at most: what alpha is a share of."""
         return self.D
 
+    def session(self, draft: Session, rows: int, verifier: Verifier) -> Session:
+        """Return a session that knows of the target's own tokens where the target runs; see `c2t.protocols.Policy`."""
+        return ForkSession(draft, verifier) if verifier.live else draft
+
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        if root.successors is None:
+        target = find(draft, ForkSession)
+        if target is None:
             raise InputError("mcsd+ cannot be replayed: its trees start from the target's own candidates")
-        first, M = root.successors(self.W), self.M if self.decision is None else self.decision.config.M
+        first, M = target.successors(self.W), self.M if self.decision is None else self.decision.config.M
         forks = torch.arange(first.shape[1], device=first.device)
         tree, place = Tree.root(root.token), torch.zeros_like(root.token)[:, None]
         draft.expand(tree, place)  # takes the root in; what follows it is the target's to say

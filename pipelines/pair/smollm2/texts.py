@@ -16,12 +16,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from c2t.decoding import pad
 from c2t.models.eagle3 import default_taps
 from c2t.models.gguf_target import END, install
 from c2t.models.target import Target, TargetSession
 from c2t.models.usual_dtype import usual_dtype
 from c2t.storage import paths
+from c2t.target_verifier import pad
 from pipelines.pair.smollm2.questions import BENCH, Left, first_turns, questions
 
 BATCH = 64

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from c2t.decoding import cut, generate
+from c2t.decoding import cut
 from c2t.protocols import Policy
 from c2t.study import interval
+from c2t.target_verifier import generate
 from pipelines.papers import study as paper
 from pipelines.papers.report import METHOD, Report
 from pipelines.papers.study import Study

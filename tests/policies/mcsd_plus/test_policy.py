@@ -11,8 +11,8 @@ from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
 from c2t.playable import check_rule
 from c2t.policies import Eagle2, MCSDPlus, Plain
-from c2t.policies.mcsd_plus import topology
-from c2t.protocols import Root
+from c2t.policies.mcsd_plus import ForkSession, topology
+from c2t.protocols import Draft
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
@@ -25,8 +25,14 @@ TABLE = random_table(12, seed=4)
 FIRST = torch.tensor([[7, 3, 9], [0, 1, 2]])
 
 
-def root(candidates: Tensor = FIRST) -> Root:
-    return root_of(1, 2)._replace(successors=lambda count: candidates[:, :count])
+class Candidates(ForkSession):
+    """A session that tells these tokens as the target's own."""
+
+    def __init__(self, draft: Draft, first: Tensor):
+        self.draft, self.first = draft, first
+
+    def successors(self, count: int) -> Tensor:
+        return self.first[:, :count]
 
 
 class Decision(torch.nn.Module):
@@ -50,7 +56,7 @@ def fork(trusted: set[tuple[int, int, int]] | None = None, first: Tensor = FIRST
     policy = MCSDPlus(W=3, D=D)
     if trusted is not None:
         object.__setattr__(policy, "decision", Decision(trusted))
-    return policy(TableDraft(TABLE), root(first))
+    return policy(Candidates(TableDraft(TABLE), first), root_of(1, 2))
 
 
 def test_chains_are_the_drafts_most_probable_tokens_behind_the_targets_candidates() -> None:

@@ -1,6 +1,5 @@
 """The draft of hierarchical speculation: the target in 4 bits, which has a draft of its own."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -8,9 +7,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.models.deferred import Observed, joined
-from c2t.models.draft import DraftSession, NoDraft, WrappedSession
-from c2t.protocols import Draft, Policy, Root
+from c2t.decoding import guess, speculate
+from c2t.protocols import Draft, Policy, Root, Session
+from c2t.sessions.deferred import Observed, joined
+from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
 
 
@@ -24,23 +24,16 @@ class Rehearsal(NamedTuple):
 
 
 class RehearsingSession(WrappedSession):
-    """Session of the inner draft, whose guesses a coarse verifier accepts or not before the target sees them.
+    """Session of the inner draft, whose guesses the target in 4 bits accepts or not before the target sees them.
 
-    coarse: returns a verifier in 4 bits that stands where the target stands, on the target's own cache. speculate,
-    guess: play a round of it, and draft the tree of one, as in `c2t.decoding`. The draft observes what the rounds
-    write; once the target has spoken it forgets that again. ahead: how much that is, in tokens of each row. before:
-    passes of the rounds played so far. going: the rows whose texts go on after them.
+    verifier: a `c2t.target_verifier.TargetVerifier`, whose fork runs these rounds, on the target's own cache. The draft
+    observes what they commit; once the target has spoken it forgets that again. ahead: how much that is, in tokens of
+    each row. before: passes of the rounds so far. going: the rows whose sequences go on after them.
     """
 
-    def __init__(
-        self,
-        draft: DraftSession | WrappedSession | NoDraft,
-        coarse: Callable[[], Any],
-        speculate: Callable,
-        guess: Callable,
-    ):
+    def __init__(self, draft: Session, verifier: Any):
         super().__init__(draft)
-        self.coarse, self.speculate, self.guess = coarse, speculate, guess
+        self.verifier = verifier
         self.ahead: Int[Tensor, " B"] | None = None
         self.before: Int[Tensor, " B"] | int = 0
         self.going: Bool[Tensor, " B"] | bool = True
@@ -53,7 +46,7 @@ class RehearsingSession(WrappedSession):
     def rehearse(self, policy: Policy, rounds: int) -> Rehearsal:
         """Play at most so many coarse rounds with a policy's trees, fewer where all texts end before; else draft the
         tree of one more. A row whose text has ended is beside the others with roots alone, which count for nothing."""
-        verifier = self.coarse()
+        verifier = self.verifier.fork(self.verifier.session.rehearsal)
         cache, begin = verifier.session.cache, verifier.session.lengths
         self.going = torch.ones_like(begin, dtype=torch.bool)
         count = torch.ones_like(begin)
@@ -61,7 +54,7 @@ class RehearsingSession(WrappedSession):
         tail = None
         guesses = _OfGoing(policy, self)
         while tail is None:
-            step, new = self.speculate(self.draft, guesses, verifier)
+            step, new = speculate(self.draft, guesses, verifier)
             written.append(Observed(*new))
             count += new.count * self.going
             self.before = self.passes + self.going
@@ -71,7 +64,7 @@ class RehearsingSession(WrappedSession):
                 break
             self._follow(written[-1])
             if len(written) == rounds:
-                tail, _ = self.guess(self.draft, guesses, verifier)
+                tail, _ = guess(self.draft, guesses, verifier)
         cache.return_to(begin)
         tokens = joined(written).tokens[:, : int(count.max())]
         return Rehearsal(tokens, count, tail)
@@ -82,7 +75,7 @@ class RehearsingSession(WrappedSession):
         self.ahead = new.count if self.ahead is None else self.ahead + new.count
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
-        """See `DraftSession.observe`."""
+        """See `c2t.protocols.Session.observe`."""
         if self.ahead is not None:
             self.draft.rewind(self.ahead)
         self.ahead, self.before, self.going = None, 0, True

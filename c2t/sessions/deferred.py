@@ -1,20 +1,18 @@
 """A draft that reads committed text only when it is asked for a guess: rounds without a tree do not pay for it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels.draft_phase import Raised, Spending
-from c2t.kernels.layered import Layered
-from c2t.models.draft import DraftSession, WrappedSession
-from c2t.protocols import Grown, NextTokenDistributions, Root, grown_by
+from c2t.protocols import Grown, NextTokenDistributions, Root, Session, grown_by
+from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
 
 
 class Observed(NamedTuple):
-    """Arguments of one call of `DraftSession.observe`."""
+    """Arguments of one call of `c2t.protocols.Session.observe`."""
 
     tokens: Int[Tensor, "B n"]
     features: Float[Tensor, "B n-1 H"]
@@ -27,7 +25,7 @@ class DeferredSession(WrappedSession):
     backlog: what it has not seen yet, one entry a round.
     """
 
-    def __init__(self, draft: DraftSession):
+    def __init__(self, draft: Session):
         super().__init__(draft)
         self.backlog: list[Observed] = []
 
@@ -37,7 +35,7 @@ class DeferredSession(WrappedSession):
         return torch.zeros_like(self.backlog[-1].count) if self.backlog else self.draft.passes
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
-        """Keep committed text for the next guess; see `DraftSession.observe`."""
+        """Keep committed text for the next guess; see `c2t.protocols.Session.observe`."""
         self.backlog.append(Observed(tokens, features, count))
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
@@ -45,22 +43,20 @@ class DeferredSession(WrappedSession):
         self._catch_up()
         return self.draft.expand(tree, slots)
 
-    def grow_by(
-        self, plan: Layered, root: Root, spending: Spending | None = None, raised: Raised | None = None
-    ) -> Grown | None:
-        """See `DraftSession.grow_by`."""
+    def grow_by(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
+        """See `c2t.models.draft.DraftSession.grow_by`."""
         self._catch_up()
-        return grown_by(self.draft, plan, root, spending, raised)
+        return grown_by(self.draft, plan, root, **inputs)
 
     def fork(self, back: Int[Tensor, " B"]) -> WrappedSession:
-        """See `DraftSession.fork`."""
+        """See `c2t.models.draft.DraftSession.fork`."""
         self._catch_up()
         fork: DeferredSession = super().fork(back)
         fork.backlog = []  # its own
         return fork
 
     def refuse_nan(self) -> None:
-        """See `DraftSession.refuse_nan`; a round without a guess has nothing to refuse."""
+        """See `c2t.protocols.Session.refuse_nan`; a round without a guess has nothing to refuse."""
         if not self.backlog:
             self.draft.refuse_nan()
 
@@ -70,7 +66,7 @@ class DeferredSession(WrappedSession):
         self.draft.select(rows)
 
     def join(self, other: "DeferredSession") -> None:
-        """See `DraftSession.join`."""
+        """See `c2t.protocols.Session.join`."""
         self._catch_up()
         other._catch_up()
         super().join(other)

@@ -3,14 +3,16 @@
 import pytest
 import torch
 
-from c2t.decoding import draft_session, generate
-from c2t.models.deferred import DeferredSession, Observed, joined
-from c2t.models.draft import DraftSession, NoDraft
+from c2t.decoding import open_session
+from c2t.models.draft import DraftSession
 from c2t.models.ngrams import NgramDraft
 from c2t.policies import Budget, Eagle2, Plain
 from c2t.policies.pace import Pace
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
+from c2t.sessions.deferred import DeferredSession, Observed, joined
+from c2t.sessions.stateless import NoDraft
+from c2t.target_verifier import TargetVerifier, generate
 from c2t.tree import Tree
 from tests.every_policy import toy_costs
 from tests.replay.test_lockstep import assert_same
@@ -117,6 +119,9 @@ def test_the_draft_sees_nothing_where_nothing_is_guessed() -> None:
         def select(self, rows):
             pass
 
+        def end(self, step):
+            pass
+
     late = switching()  # all rows go on to the end, so never
     steps = list(generate(toy_target(), Unread(), late, PROMPTS, max_new_tokens=6, sampling=SAMPLING))
     plain = list(generate(toy_target(), None, Plain(), PROMPTS, max_new_tokens=6, sampling=SAMPLING))
@@ -134,5 +139,6 @@ def test_the_draft_sees_nothing_where_nothing_is_guessed() -> None:
     ],
 )
 def test_a_draft_follows_the_text_only_if_it_may_be_asked(budget: Budget, follows: bool) -> None:
-    session = draft_session(toy_drafts()["perturbed"], budget, 4)
+    verifier = TargetVerifier(toy_target(), budget, PROMPTS, max_new_tokens=4, sampling=SAMPLING)
+    session = open_session(toy_drafts()["perturbed"], budget, 4, verifier)
     assert isinstance(session, DeferredSession if follows else NoDraft)

@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 from transformers import LlamaConfig
 
-from c2t import decoding, noisy_draft
-from c2t.decoding import Step, TargetVerifier
+from c2t import decoding
+from c2t.decoding import Step
 from c2t.kernels import noise as kernel
 from c2t.kernels.native import kernels
 from c2t.kernels.noise import Noise
@@ -17,10 +17,12 @@ from c2t.mixed_sampler import MixedSampler
 from c2t.models.medusa import AtDepth, ByDepth
 from c2t.models.ngrams import NgramDraft
 from c2t.models.target import Target
-from c2t.noisy_draft import NoisyDraft
 from c2t.policies import Chain, Eagle2, JointThreshold, Plain, SampledChain
 from c2t.protocols import DraftVocabulary, NextTokenDistributions, Policy
 from c2t.sampling import Sampling
+from c2t.sessions import coupled
+from c2t.sessions.coupled import CoupledSession, scaled, with_noise
+from c2t.target_verifier import TargetVerifier
 from c2t.tree import Tree
 from tests.rounding import assert_equal, assert_same_sums, figure
 from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, language_model, run, toy_drafts, toy_target
@@ -42,7 +44,7 @@ def accepted(steps: list[Step]) -> float:
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
 def test_the_target_itself_as_a_draft_is_always_right(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain of its most probable tokens would seldom be what it draws."""
-    monkeypatch.setattr(noisy_draft, "HEARD", 1.0)
+    monkeypatch.setattr(coupled, "NOISE_SCALE", 1.0)
     sampling = Sampling(temperature, seed=1)
     _, steps = run(toy_target(), toy_drafts()["same"], Chain(3), PROMPTS, sampling, new=30)
     assert all((step.accepted.length == 3).all() for step in steps[1:])
@@ -50,9 +52,9 @@ def test_the_target_itself_as_a_draft_is_always_right(temperature: float, monkey
 
 def test_the_noise_is_a_little_quieter_and_counts_once() -> None:
     noise = Noise(torch.tensor([0.5, 0.0]), torch.tensor([3, 4]), torch.tensor([7, 8]))
-    heard = NoisyDraft(toy_drafts()["same"].session(), noise).noise
-    assert heard.temperature.tolist() == figure([0.5 * noisy_draft.HEARD, 0.0], 2, torch.float32)
-    assert 0.5 < noisy_draft.HEARD < 1
+    heard = scaled(noise)
+    assert heard.temperature.tolist() == figure([0.5 * coupled.NOISE_SCALE, 0.0], 2, torch.float32)
+    assert 0.5 < coupled.NOISE_SCALE < 1
     assert noise.temperature.tolist() == [0.5, 0.0]
 
 
@@ -63,7 +65,7 @@ def test_guesses_are_better_and_the_text_is_the_same(name: str, monkeypatch: pyt
     drafter = NgramDraft(toy_drafts()["perturbed"], 2.0)
     plain, _ = run(toy_target(), None, Plain(), PROMPTS, SAMPLING, new=60)
     text, steps = run(toy_target(), drafter, POLICIES[name], PROMPTS, SAMPLING, new=60)
-    monkeypatch.setattr(decoding, "hearing", lambda draft, policy, root: draft)
+    monkeypatch.setattr(decoding, "coupled", lambda draft, policy, verifier: draft)
     deaf, without = run(toy_target(), drafter, POLICIES[name], PROMPTS, SAMPLING, new=60)
     assert text == plain == deaf
     assert accepted(steps) > 1.2 * accepted(without)
@@ -124,20 +126,17 @@ def test_distributions_in_float32_are_those_of_torch(kind: str, monkeypatch: pyt
     tree = tree.extend(tree.children(torch.zeros(2, 1, dtype=torch.long), torch.tensor([[[1, 2]]] * 2), *blank(2)))
     slots = torch.tensor([[0, 1, 2], [0, 2, -1]])
 
-    class Given:
-        def expand(self, tree: Tree, slots: torch.Tensor) -> NextTokenDistributions:
-            if kind == "by depth":
-                found = AtDepth(
-                    ByDepth(logits.clone(), torch.zeros(2, 3, 4), None), tree.depth.gather(1, slots.clamp(0)) + 1
-                )
-            else:
-                found = NextTokenDistributions(logits.clone(), None, vocabulary)
-            return found
+    def given() -> NextTokenDistributions:
+        if kind == "by depth":
+            return AtDepth(
+                ByDepth(logits.clone(), torch.zeros(2, 3, 4), None), tree.depth.gather(1, slots.clamp(0)) + 1
+            )
+        return NextTokenDistributions(logits.clone(), None, vocabulary)
 
-    noise = Noise(torch.tensor([0.7, 1.3]), torch.tensor([11, -5]), torch.tensor([8, 2]))
-    found = NoisyDraft(Given(), noise).expand(tree, slots)
+    noise = scaled(Noise(torch.tensor([0.7, 1.3]), torch.tensor([11, -5]), torch.tensor([8, 2])))
+    found = with_noise(given(), tree, slots, noise)
     monkeypatch.setattr(kernel, "serves", lambda logits: False)
-    expected = NoisyDraft(Given(), noise).expand(tree, slots)
+    expected = with_noise(given(), tree, slots, noise)
     real = slots >= 0
     assert_same_sums(found.log_probs[real], expected.log_probs[real])
     assert found.top(5)[0][real].equal(expected.top(5)[0][real])
@@ -164,16 +163,20 @@ def packable() -> Target:
 
 
 def test_only_ranked_candidates_of_rows_that_draw_have_noise() -> None:
-    verifier = TargetVerifier(toy_target(), Chain(2), PROMPTS[:1], max_new_tokens=4, sampling=Sampling())
-    verifier.prefill()
-    assert verifier.root().noise is None
-    drawn = TargetVerifier(toy_target(), SampledChain(2), PROMPTS[:1], max_new_tokens=4, sampling=SAMPLING)
-    drawn.prefill()
-    assert drawn.root().noise is None
+    def session(policy: Policy, sampling: Sampling | list[Sampling]) -> object:
+        verifier = TargetVerifier(toy_target(), policy, PROMPTS[:1], max_new_tokens=4, sampling=sampling)
+        verifier.prefill()
+        return decoding.open_session(toy_drafts()["same"], policy, 1, verifier)
+
+    assert not isinstance(session(Chain(2), Sampling()), CoupledSession)
+    assert not isinstance(session(SampledChain(2), SAMPLING), CoupledSession)
+    assert isinstance(session(Chain(2), SAMPLING), CoupledSession)
+    joinable = session(Chain(2), [Sampling()])  # rows that draw may join it
+    assert joinable.noise() is None
     position = torch.tensor([4, 9, 1])
     settings = [Sampling(), SAMPLING, Sampling(0.5, seed=2)]
     mixed = MixedSampler(settings, 9, torch.zeros(3, 1, dtype=torch.long), torch.ones(3, dtype=torch.long))
-    noise = mixed.root(position, position, sampled=False).noise
+    noise = mixed.noise(position)
     assert_equal(noise.temperature, torch.tensor([0.0, 0.9, 0.5]))
     assert torch.equal(noise.root, position)
     for row, sampling in enumerate(settings):

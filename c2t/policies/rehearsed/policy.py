@@ -1,9 +1,4 @@
-"""Hierarchical speculation: the target, rounded to 4 bits, rehearses what the target itself then verifies.
-
-TriForce (Sun et al. 2024) decodes in two stages: a small draft guesses, a cheaper form of the target verifies the
-guesses and goes on, and the target verifies what that has written. The cheaper form is the target with rounded weights
-here, as in QuantSpec (Tiwari et al. 2025).
-"""
+"""The policy: a chain that the target in 4 bits has generated, and the tree of one more of its rounds."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,10 +7,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from c2t.decoding import Verifier
 from c2t.errors import InputError, at_least_one
 from c2t.policies.around import Around
 from c2t.policies.limits import Size, check_size
-from c2t.protocols import Draft, Root
+from c2t.policies.rehearsed.session import RehearsingSession
+from c2t.protocols import Draft, Root, Session
+from c2t.sessions.stateless import NoDraft
 from c2t.storage.checked import check_fields
 from c2t.tree import Tree
 
@@ -45,6 +43,7 @@ class Rehearsed(Around):
 
     proposal = "ranked"
     exact = True
+    live_only = True  # no replay, no recording
     bench = ()
     sweep = ()
     tune = ("rounds=2", "", "rounds=4", f"rounds=2,{NARROW}", NARROW)
@@ -66,6 +65,16 @@ class Rehearsed(Around):
         """See `Size`."""
         tokens, candidates = self.policy.size
         return Size(self.rounds * (self.policy.levels + 1) + tokens, candidates)
+
+    def check_target(self, target: Any) -> None:
+        """Raise InputError unless this target has a form in 4 bits, which says what is missing."""
+        _ = target.rehearsal
+
+    def session(self, draft: Session, rows: int, verifier: Verifier) -> Session:
+        """Return a session in which the verifier's target decodes in 4 bits with the draft's; see
+        `c2t.protocols.Policy`."""
+        inner = super().session(draft, rows, verifier) if self.policy.levels else NoDraft()
+        return RehearsingSession(inner, verifier) if verifier.live else inner
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         rehearse = getattr(draft, "rehearse", None)

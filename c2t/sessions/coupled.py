@@ -1,0 +1,101 @@
+"""Gumbel coupling: a draft that ranks tokens by the random numbers with which the target will draw them.
+
+The target takes the largest of its logits once each has Gumbel noise, times the temperature (`c2t.sampling`). A seed
+fixes this noise before the target has seen a token. A draft whose own logits get the same noise, scaled by NOISE_SCALE,
+guesses the token that will be drawn, and not merely one that is probable: at temperature 0 the two are the same. The
+text is what it is without, because the target draws it with these numbers whatever the tree holds (Daliri, Musco and
+Suresh 2024 call a text that no draft can change drafter-invariant).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.kernels import noise as kernel
+from c2t.kernels.noise import Noise
+from c2t.protocols import DraftVocabulary, Grown, NextTokenDistributions, Policy, Root, Session, grown_by
+from c2t.ragged import whole
+from c2t.sampling import gumbel, mix_in
+from c2t.sessions.wrapped import WrappedSession
+from c2t.tree import Tree
+
+# Below 1, because a calibrated draft's probability of a rare token is a mean over texts: in a few of them the token is
+# likely, in most others the target's logit is lower, and needs more noise to win. Measured on prompts of harvests:
+# trees are smallest with 0.85 to 0.95, by the draft and the temperature.
+NOISE_SCALE = 0.9
+
+
+def coupled(draft: Session, policy: Policy, verifier: Any) -> Session:
+    """Return the session with the noise of the verifier's draws in its logits; as it is where no token is drawn, or
+    where the policy draws its candidates by random numbers of its own. verifier: a `c2t.decoding.Verifier`."""
+    shares = verifier.draws and policy.proposal == "ranked" and getattr(draft, "takes_noise", True)
+    return CoupledSession(draft, verifier.noise) if shares else draft
+
+
+class CoupledSession(WrappedSession):
+    """Session of the inner draft, whose logits have the noise of the target's draws, scaled by NOISE_SCALE.
+
+    noise(): returns that of the coming round's draws; None where all of its rows are greedy.
+    """
+
+    def __init__(self, draft: Session, noise: Callable[[], Noise | None]):
+        super().__init__(draft)
+        self.noise = noise
+        self.scaled: Noise | None = None  # of the present round
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`."""
+        rows = self.draft.expand(tree, slots)
+        if tree.size == 1:  # a round begins
+            self.scaled = self._scaled()
+        return rows if self.scaled is None else with_noise(rows, tree, slots, self.scaled)
+
+    def grow_by(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
+        """See `c2t.models.draft.DraftSession.grow_by`."""
+        return grown_by(self.draft, plan, root, **inputs, noise=self._scaled())
+
+    def _scaled(self) -> Noise | None:
+        noise = self.noise()
+        return None if noise is None else scaled(noise, self.scale)
+
+
+def scaled(noise: Noise, scale: float = 1.0) -> Noise:
+    """Return the noise at NOISE_SCALE, for logits that were multiplied by `scale`."""
+    return noise._replace(temperature=NOISE_SCALE * scale * noise.temperature)
+
+
+def with_noise(
+    rows: NextTokenDistributions, tree: Tree, slots: Int[Tensor, "B F"], noise: Noise
+) -> NextTokenDistributions:
+    """Return a draft's distributions after these slots, which nobody has read yet, with the noise of the draws there;
+    in place on a CPU."""
+    real = rows.rows or whole(*slots.shape, slots.device)
+    position = noise.root[real.row] + real.take(tree.depth.gather(1, slots.clamp(min=0))) + 2
+    vocabulary = rows.vocabulary
+    if kernel.serves(rows.drafted):
+        ids, own = (vocabulary.tokens, vocabulary.own) if vocabulary else (None, None)
+        kernel.add_noise(rows.drafted, ids, own, real.row, position, noise)
+        return rows
+    logits = rows.drafted.flatten(0, -2)
+    noisy = (logits + noise_of(logits, vocabulary, real.row, position, noise)).view(rows.drafted.shape)
+    return NextTokenDistributions(noisy, rows.hidden, vocabulary, rows.rows)
+
+
+def noise_of(
+    logits: Float[Tensor, "S w"],
+    vocabulary: DraftVocabulary | None,
+    row: Int[Tensor, " S"],
+    position: Int[Tensor, " S"],
+    noise: Noise,
+) -> Float[Tensor, "S w"]:
+    """Return the noise, times the temperature, that draws at these positions of these rows' texts have."""
+    key = mix_in(mix_in(noise.stream[row], position), torch.zeros_like(position))
+    if vocabulary is None:
+        ids = torch.arange(logits.shape[1], device=row.device).expand(len(row), -1)
+    else:
+        ids = vocabulary.tokens.expand(len(row), -1)
+        ids = ids if vocabulary.own is None else torch.cat([ids, vocabulary.own[row]], 1)
+    return (noise.temperature[row].double()[:, None] * gumbel(key, ids)).to(logits)

@@ -1,0 +1,48 @@
+"""Sessions that remember nothing and make no forward."""
+
+import copy
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from c2t.errors import InputError
+from c2t.protocols import NextTokenDistributions
+from c2t.tree import Tree
+
+
+class StatelessSession:
+    """Session of a draft that remembers nothing and makes no forward; a subclass brings `expand`."""
+
+    passes: Int[Tensor, " B"]
+
+    def observe(self, tokens: Tensor, features: Tensor, count: Int[Tensor, " B"]) -> None:
+        """Set the draft forwards of the new round to 0."""
+        self.passes = torch.zeros_like(count)
+
+    def fork(self, back: Int[Tensor, " B"]) -> "StatelessSession":
+        """See `c2t.models.draft.DraftSession.fork`."""
+        fork = copy.copy(self)
+        fork.passes = torch.zeros_like(back)
+        return fork
+
+    def rewind(self, back: Tensor) -> None: ...
+
+    def refuse_nan(self) -> None: ...
+
+    def end(self, step: Any) -> None: ...
+
+    def select(self, rows: Tensor) -> None: ...
+
+    def join(self, other: "StatelessSession") -> None:
+        """See `c2t.protocols.Session.join`."""
+        self.passes = torch.cat([self.passes, other.passes])
+
+
+class NoDraft(StatelessSession):
+    """Stand-in for a draft where nothing is drafted, so that plain decoding is the same loop."""
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """Raise InputError: without a draft no policy but the plain one can run."""
+        raise InputError("only the plain policy decodes without a draft")
