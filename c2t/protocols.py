@@ -3,7 +3,7 @@ it. Policies never see a model."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -183,7 +183,13 @@ class Draft(Protocol):
 @runtime_checkable
 class Session(Draft, Protocol):
     """Draft of B texts over one generation (`c2t.models.draft.DraftSession`), or what stands around it
-    (`c2t.sessions.wrapped.WrappedSession`). passes: for each row, the draft forwards of the present round."""
+    (`c2t.sessions.wrapped.WrappedSession`). passes: for each row, the draft forwards of the present round that it took
+    part in, the one over the prefix included; there are none before the first round."""
+
+    if TYPE_CHECKING:  # isinstance would ask for them then
+
+        @property
+        def passes(self) -> Int[Tensor, " B"]: ...
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """Take in committed text, rows padded on the right, which begins a round.

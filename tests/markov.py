@@ -86,6 +86,8 @@ class MarkovDraft(DraftLM):
 
 @DraftSession.register
 class DraftState(State):
+    passes: Tensor | None = None
+
     def observe(self, tokens: Tensor, features: Tensor, count: Tensor) -> None:
         self.before = tokens.gather(1, count[:, None] - 1)[:, 0]
         self.passes = torch.zeros_like(count)

@@ -37,7 +37,8 @@ from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.mtp import MTPHead
 from c2t.models.published_medusa import PublishedMedusaDraft, PublishedMedusaHeads
 from c2t.models.target import Target
-from c2t.protocols import NextTokenDistributions, Root
+from c2t.policies.mcsd_plus import ForkSession
+from c2t.protocols import Draft, NextTokenDistributions, Root
 from c2t.sampling import Sampling
 from c2t.target_verifier import generate
 from c2t.tree import Tree
@@ -225,6 +226,16 @@ class TableDraft:
             for row, chosen in enumerate(slots.tolist())
         ]
         return NextTokenDistributions(torch.stack(rows))
+
+
+class Candidates(ForkSession):
+    """A session that tells these tokens as the target's own."""
+
+    def __init__(self, draft: Draft, first: Tensor):
+        self.draft, self.first = draft, first
+
+    def successors(self, count: int) -> Tensor:
+        return self.first[:, :count]
 
 
 def random_table(vocabulary: int, seed: int = 0, spread: float = 2.0) -> Callable[[int, tuple[int, ...]], Tensor]:

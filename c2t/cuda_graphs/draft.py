@@ -20,7 +20,6 @@ from torch import Tensor
 
 from c2t.cuda_graphs.candidates import candidates
 from c2t.cuda_graphs.graph import Flags, Graph
-from c2t.decoding import DraftModel
 from c2t.errors import InputError
 from c2t.kernels.compact import LONGEST
 from c2t.kernels.layered import Layered
@@ -43,7 +42,7 @@ class StaticDraft:
     """DraftModel for `StaticPolicy`, for at most `rows` rows and texts of at most `capacity` tokens. All generations
     use the same memory, so only one runs at a time. InputError for heads without a fused form."""
 
-    def __init__(self, draft: DraftModel, plan: Layered, rows: int, capacity: int):
+    def __init__(self, draft: Any, plan: Layered, rows: int, capacity: int):
         if not hasattr(draft, "fused"):
             raise InputError(
                 "CUDA graphs serve EAGLE-1/2 heads, without n-grams; decode without graphs (graph_tokens = 0)"

@@ -119,7 +119,7 @@ class AtDepth(NextTokenDistributions):
 
     @property
     def _as_drafted(self) -> bool:
-        """Whether these are the depths' distributions still: who gets `drafted` may change them."""
+        """Return True as long as these are the depths' distributions: who gets `drafted` may change them."""
         return "drafted" not in vars(self)
 
     @cached_property

@@ -111,7 +111,8 @@ class Pace:
     def __init__(self) -> None:
         self.drift = Drift()
         self._ways: dict[int, Ways] = {}
-        self._start, self._asked = 0.0, None  # of the present round; None: it was not asked for
+        self._start = 0.0  # of the present round
+        self._asked: Asked | None = None  # that round, if it was asked for
         self._before: Asked | None = None  # the round before
 
     def restart(self) -> None:

@@ -55,7 +55,7 @@ def forks(drafter: DraftModel, text: Continuation) -> Iterator[tuple[Int[Tensor,
         return
     observed = text.tokens[None, : last + 1], text.features[None, :last], text.tokens.new_tensor([last])
     with torch.inference_mode():
-        draft = drafter.session()
+        draft: Any = drafter.session()
         draft.observe(*observed)
     for position in torch.arange(text.prompt, last + 1, device=text.tokens.device).split(CHUNK):
         with torch.inference_mode():

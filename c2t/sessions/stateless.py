@@ -43,6 +43,8 @@ class StatelessSession:
 class NoDraft(StatelessSession):
     """Stand-in for a draft where nothing is drafted, so that plain decoding is the same loop."""
 
+    takes_noise = False  # there are no logits
+
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """Raise InputError: without a draft no policy but the plain one can run."""
         raise InputError("only the plain policy decodes without a draft")

@@ -16,7 +16,7 @@ class WrappedSession:
     """Session around another one, to which it hands on all that a subclass does not change."""
 
     def __init__(self, draft: Session):
-        self.draft = draft
+        self.draft: Any = draft  # which has fork and rewind, too, where this one is asked for them
 
     @property
     def passes(self) -> Int[Tensor, " B"]:

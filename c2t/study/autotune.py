@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from c2t.errors import InputError, at_least_one
 from c2t.models.loading import Pair, with_ngrams
@@ -159,8 +159,7 @@ def tune(
     policies = [policy for policy in policies if not live_only(policy)]
     if Plain() not in policies:
         policies = [Plain(), *policies]
-    # Rounds against the clock check those replayed, so both go by the costs alone.
-    policies = [replace(policy, pace=None) if hasattr(policy, "pace") else policy for policy in policies]
+    policies = [untimed(policy) for policy in policies]
     for policy in policies:
         if policy.proposal == "sampled" or not policy.exact:
             raise InputError(f"{describe(policy, brief=True)} cannot be replayed, so not tuned; give ranked policies")
@@ -191,6 +190,12 @@ def tune(
     rows = check(costs, sorted(candidates, key=lambda each: -predict(costs, each)), race, by_clock)
     progress(of, of, "")
     return Tuning(settings, costs, rows, candidates)
+
+
+def untimed(policy: Any) -> Policy:
+    """Return a policy without its pace, if it has one: rounds against the clock check those replayed, so both go by the
+    costs alone."""
+    return replace(policy, pace=None) if hasattr(policy, "pace") else policy
 
 
 def write(pair: Pair, prompts: Sequence[Prompt], levels: int, settings: TuneSettings) -> list[Continuation]:

@@ -15,7 +15,17 @@ from c2t.tree import Tree
 from tests.every_policy import EVERY_POLICY, EXACT, ONE_OF_EACH, SAMPLED, SHARED
 from tests.marks import slow_except
 from tests.replay.test_lockstep import assert_same
-from tests.toys import PROMPTS, TableDraft, deep_pairs, emitted, random_table, root_of, toy_drafts, toy_target
+from tests.toys import (
+    PROMPTS,
+    Candidates,
+    TableDraft,
+    deep_pairs,
+    emitted,
+    random_table,
+    root_of,
+    toy_drafts,
+    toy_target,
+)
 
 NEW = 10
 GREEDY, SAMPLING = Sampling(), Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=3)
@@ -116,9 +126,9 @@ def test_trees_are_trees(name: str, peak: float) -> None:
         return ((table(row, path) * 2).round() / 2 * peak).float()
 
     candidates = torch.tensor([[7, 3, 9, 1], [0, 1, 2, 3], [5, 11, -1, -1]])
-    root = root_of(1, 2, 3)._replace(key=torch.tensor([11, 12, 13]), successors=lambda count: candidates[:, :count])
+    root = root_of(1, 2, 3)._replace(key=torch.tensor([11, 12, 13]))
     draft = TableDraft(logits)
-    tree = case.policy(draft, root)
+    tree = case.policy(Candidates(draft, candidates), root)
     check_trees(tree, min(case.nodes, case.policy.size.tokens), case.levels)
     assert len(draft.expanded) <= case.levels
     assert tree.size == int(tree.sizes.max()) or name in SAMPLED  # tokens drawn again stay as dead slots

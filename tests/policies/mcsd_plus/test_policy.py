@@ -11,28 +11,17 @@ from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
 from c2t.playable import check_rule
 from c2t.policies import Eagle2, MCSDPlus, Plain
-from c2t.policies.mcsd_plus import ForkSession, topology
-from c2t.protocols import Draft
+from c2t.policies.mcsd_plus import topology
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from tests.markov import VOCABULARY, MarkovDraft, MarkovTarget
 from tests.rounding import assert_within, growth, log_prob_bound
 from tests.test_law import DRAFT, PROMPT, SAMPLINGS, TARGET, chi_square, following, p_of_texts, p_value, steps_of
-from tests.toys import PROMPTS, TableDraft, path_of, random_table, root_of, run, toy_drafts, toy_target
+from tests.toys import PROMPTS, Candidates, TableDraft, path_of, random_table, root_of, run, toy_drafts, toy_target
 
 TABLE = random_table(12, seed=4)
 FIRST = torch.tensor([[7, 3, 9], [0, 1, 2]])
-
-
-class Candidates(ForkSession):
-    """A session that tells these tokens as the target's own."""
-
-    def __init__(self, draft: Draft, first: Tensor):
-        self.draft, self.first = draft, first
-
-    def successors(self, count: int) -> Tensor:
-        return self.first[:, :count]
 
 
 class Decision(torch.nn.Module):
