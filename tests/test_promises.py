@@ -147,16 +147,16 @@ PROMISES: dict[str, dict[str, str]] = {
         "Where the prompts have other token ids now (a chat template that writes the date), it refuses.": """
             tests/harvest/test_shards.py::test_prompts_that_were_read_otherwise_are_another_harvest""",
         """Without a chance to do so (`SIGKILL`, a power cut) it loses the batch at work and the batches of the last two
-        minutes: a shard ends after 1,000,000 rows or two minutes, whichever comes first.""": """
+        minutes. A shard ends after 1,000,000 rows or two minutes, whichever comes first.""": """
             tests/harvest/test_harvest.py::test_batches_are_on_disk_after_a_while
             tests/records/test_writer.py::test_a_killed_process_loses_only_the_open_shard
             tests/records/test_writer.py::test_a_shard_ends_by_rows_or_by_time""",
-        """`harvest --overwrite` writes beside the old harvest, into `.NAME.new`. The old one stays until the new one is
-        complete; then they change places in one step.""": """
+        """`harvest --overwrite` writes next to the old harvest, into `.NAME.new`. The old one stays until the new one
+        is complete; then they change places in one step.""": """
             tests/hostile/test_signals.py::test_a_harvest_says_how_to_go_on
             tests/hostile/test_kills.py::test_an_old_harvest_stands_until_the_new_one_is_whole
             tests/storage/test_atomic.py::test_a_folder_is_the_old_or_the_new""",
-        "If it is stopped, `--resume` goes on with the new one, and `--overwrite` begins anew.": """
+        "If it is stopped, `--resume` goes on with the new one, and `--overwrite` begins again.": """
             tests/hostile/test_signals.py::test_a_harvest_says_how_to_go_on
             tests/records/test_writer.py::test_folders_are_only_continued_or_replaced_on_request""",
         "`serve` takes no more requests and gives those that run ten seconds ([Serving](serving.md)).": """
@@ -171,7 +171,7 @@ PROMISES: dict[str, dict[str, str]] = {
         "`python -m pipelines.papers ... --out FILE` keeps the finished reports and says which are left.": """
             tests/pipelines/papers/test_main.py::test_a_stopped_command_goes_on
             tests/pipelines/test_terminal.py::test_stopped_papers_say_how_many_reports_are_made""",
-        """`train` and `finetune` write nothing before the end; a classifier that stood there stands.""": """
+        """`train` and `finetune` write nothing before the end; an old classifier stays.""": """
             tests/hostile/test_signals.py::test_a_training_leaves_the_old_classifier
             tests/training/test_fit.py::test_a_failure_leaves_nothing""",
         "`sweep --out FILE` keeps the finished points.": """
@@ -180,17 +180,17 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/storage/test_lock.py::test_the_second_writer_is_told_who_the_first_is
             tests/storage/test_lock.py::test_a_folder_is_locked_under_each_of_its_names
             tests/harvest/test_harvest.py::test_two_harvests_into_one_folder_are_refused""",
-        "The file `.NAME.lock` beside the folder is no lock by itself; what a killed process left holds nobody up.": """
+        "The file `.NAME.lock` next to the folder is no lock by itself; what a killed process left blocks nobody.": """
             tests/storage/test_lock.py::test_the_lock_of_a_killed_process_is_nobodys""",
         """A manifest, the shards that it lists, a classifier (the entry `sha256` of its `config.json`) and the texts in
-        the cache have checksums, and a damaged one is named or, in the cache, written anew.""": """
+        the cache have checksums. A damaged one is named or, in the cache, written again.""": """
             tests/records/test_writer.py::test_a_flipped_bit_of_the_manifest_is_noticed_or_changes_nothing
             tests/records/test_reader.py::test_damage_is_named_in_one_line
             tests/test_classifier.py::test_a_flipped_bit_is_noticed_or_changes_nothing
             tests/test_classifier.py::test_the_shipped_classifiers_have_checksums
             tests/replay/test_cache.py::test_a_flipped_bit_is_noticed_or_changes_nothing
             tests/replay/test_cache.py::test_a_damaged_file_is_written_again""",
-        "Who changes a `config.json` by hand takes the entry out.": """
+        "If you edit `config.json`, remove its `sha256` entry.": """
             tests/test_classifier.py::test_older_classifiers_without_a_checksum_are_read""",
         """Bad input ends with one line that says what is wrong and what would be right, exit code 2, and nothing
         half-written.""": """
@@ -217,10 +217,10 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/hostile/test_command_lines.py::test_values
             tests/hostile/test_command_lines.py::test_configs_of_classifiers
             tests/test_classifier.py::test_sizes_end_at_64_layers_and_2_to_the_24_weights""",
-        "A name from a file, such as the pair of a harvest, never becomes a place outside of c2t's own folders,": """
+        "A name from a file, such as the pair of a harvest, never becomes a place outside of c2t's own folders.": """
             tests/cli/test_app.py::test_a_harvest_from_elsewhere_names_no_place
             tests/storage/test_paths.py::test_names_never_leave_their_folder""",
-        "and no harvest, classifier or export is replaced without `--overwrite`.": """
+        "No harvest, classifier or export is replaced without `--overwrite`.": """
             tests/records/test_writer.py::test_folders_are_only_continued_or_replaced_on_request
             tests/storage/test_paths.py::test_only_classifiers_are_replaced_and_only_on_request
             tests/hf/test_export.py::test_what_is_in_the_way_is_kept""",
@@ -237,18 +237,17 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/serving/test_app.py::test_errors_are_openais""",
         "A body may have 1 MiB (413).": """
             tests/serving/test_app.py::test_a_body_that_is_too_long_is_refused_before_it_is_read""",
-        "`--prefix-memory` MiB (256) hold what was computed of the last prompts.": """
+        "`--prefix-memory` MiB (256) cache what was computed of the last prompts.": """
             tests/cli/test_serve.py::test_without_options_it_serves_this_machine_alone
             tests/models/test_prefixes.py::test_memory_is_bounded_and_what_was_not_used_for_longest_goes""",
-        """One that begins like any of them, with the same system prompt or the same conversation so far, has only the
-        rest of it computed, and the same bits follow: this is done where they do not depend on what is computed beside
-        them, for Llamas on a CPU.""": """
+        """A prompt that begins like one of them has only the rest computed, with the same bits. Only Llamas on a CPU
+        have this: elsewhere bits depend on what is computed at the same time.""": """
             tests/models/test_prefixes.py::test_what_is_known_is_not_computed_and_all_bits_are_the_same
             tests/models/test_prefixes.py::test_rounds_behind_a_known_beginning_go_on_as_ever
             tests/models/test_prefixes.py::test_where_bits_depend_on_what_is_beside_nothing_is_kept
             tests/models/test_prefixes.py::test_requests_that_share_a_beginning_have_the_texts_that_they_have_alone
             tests/serving/test_app.py::test_a_prompt_that_begins_as_one_before_is_counted""",
-        "0 keeps none. In Python: `pair.target.prefixes = Prefixes(bytes)` (`c2t.models.prefixes`).": """
+        "0 caches none. In Python: `pair.target.prefixes = Prefixes(bytes)` (`c2t.models.prefixes`).": """
             tests/models/test_prefixes.py::test_no_memory_keeps_none
             tests/serving/test_app.py::test_a_prompt_that_begins_as_one_before_is_counted""",
         "A client that goes away frees its row before the next round.": """
@@ -261,12 +260,12 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/serving/test_lengths.py::test_where_a_step_may_lose_characters_nothing_is_promised""",
         "Two prompts are read at a time.": """
             tests/serving/test_app.py::test_two_prompts_are_read_at_a_time""",
-        "Who names no `max_tokens` gets 16 new tokens, in a chat 1,024, or as many as there is room for.": """
+        "A request without `max_tokens` gets 16 new tokens, in a chat 1,024, or as many as there is room for.": """
             tests/serving/test_app.py::test_who_names_no_number_gets_the_room_that_is_left""",
         """A request must arrive whole within 20 seconds. Of more than 256 connections whose request has not arrived,
         the oldest are closed.""": """
             tests/serving/test_server.py::test_requests_that_do_not_arrive_keep_nobody_out""",
-        """If a round raises an error, each of its requests plays the next one alone. The one that raises it again gets
+        """If a round raises an error, each of its requests runs the next one alone. The one that raises it again gets
         status 500; the others keep their text, or the text's law where a policy samples its candidates. The log has
         the error.""": """
             tests/serving/test_front.py::test_an_error_costs_the_request_that_raises_it
@@ -321,8 +320,8 @@ EXPLANATIONS: dict[str, list[str]] = {
         [log](LOG.md) has what came out.""",
     ],
     "docs/serving.md": [
-        """Whoever shares a server can tell from the time of a first token whether somebody's prompt began as theirs:
-        where that matters, keep none.""",
+        """Users of one server can tell from the time of a first token whether somebody's prompt began as theirs: where
+        that matters, cache none.""",
         "There is no authentication and no encryption.",
         "For other machines put it behind a server that has both, such as nginx.",
     ],

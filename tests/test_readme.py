@@ -1,20 +1,38 @@
 """The README is short, its links lead somewhere, and its Python runs."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
+from c2t.cli.app import app
+from tests.marks import needs_smollm2
+
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
 
 
 def test_it_is_read_in_three_minutes() -> None:
     assert len((ROOT / "README.md").read_bytes()) <= 8000
+
+
+@needs_smollm2
+def test_the_command_prints_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """In its last line seconds, and what hangs on the draft's arithmetic on this machine, may differ."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^    \$ c2t (.*\n(?:    .*\n)+)", readme, re.MULTILINE)
+    for command, *shown, cost in (block.replace("\n    ", "\n").splitlines() for block in blocks):
+        app(shlex.split(command), standalone_mode=False)
+        said = capsys.readouterr()
+        assert said.out.rstrip().splitlines() == shown
+        pattern = re.sub(r"\d+", r"\\d+", re.escape(cost)).replace(r"\.\.\.", ".*")
+        assert re.search(pattern, said.err)
+    assert len(blocks) == 1
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)

@@ -6,10 +6,10 @@ import typer
 
 from c2t import __version__
 
-HELP = """Speculative decoding with token trees that a small classifier shapes (C2T).
+HELP = """Lossless tree speculative decoding: C2T and the constructions of four other papers.
 
-A draft model guesses a tree of next tokens, the classifier keeps those worth checking,
-and the target model checks them in one forward. The text stays the target's own.
+A draft model guesses a tree of next tokens, a threshold or a classifier prunes it,
+and the target model checks it in one forward. The text stays the target's own.
 
 To decode faster: tune, then generate --tuned, or serve.
 To study trees, in this order: harvest, train, generate, bench.

@@ -143,14 +143,14 @@ def serving() -> str:
                 *(f"{figures['per_token'][at]:.1f}" for at in ("p50", "p99")),
                 f"{begin}, {middle}, {end}",
                 f"{figures['tau']:.2f}",
-                f"{figures['gamma']:.1f}",
+                f"{figures['tau'] + 1:.2f}",
                 str(figures["texts_compared"]),
             )
         )
     run, *others = ({**line["configuration"], "pair": "", "sources": {}} for line in found)
     assert all(other == run for other in others), "one note stands below all rows: measure all pairs with one setting"
     columns = ("pair, policy", "tokens/s", "first token, ms", "99 %", "per further token, ms", "99 %")
-    columns += ("MiB at begin, middle, end", "tau", "gamma", "texts equal to those alone")
+    columns += ("MiB at begin, middle, end", "tau", "acceptance length", "texts equal to those alone")
     told = f"{run['requests']} requests, Poisson arrivals at {run['rate']:g} a second, {run['at_once']} at once, up to "
     told += f"{run['max_new_tokens']} new tokens, {run['cancelled']:.0%} cancelled, {run['malformed']:.0%} malformed "
     told += f"and refused; {computed(run)}"

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from c2t.study.interval import Interval
 from pipelines.docs import reliability
-from pipelines.docs.result_lines import interval, lines, source, table
+from pipelines.docs.result_lines import LENGTHS, interval, lengths, lines, source, table
 
 Line = dict[str, Any]
 
@@ -101,7 +101,7 @@ def calibrated() -> str:
     rows = [
         (
             one.title,
-            f"{one.tau:g}",
+            *lengths(one.tau, "g"),
             sureness(one),
             f"{one.rows[THRESHOLD][3]:.1f}",
             cell(one.ratio(EAGLE2, OVER_THRESHOLD)),
@@ -109,7 +109,7 @@ def calibrated() -> str:
         )
         for one in found
     ]
-    columns = ("draft, text", "tau", "token 2: probability, accepted", "gamma, threshold")
+    columns = ("draft, text", *LENGTHS, "token 2: probability, accepted", "gamma, threshold")
     columns += ("EAGLE-2 / threshold", "C2T's network / best", "conditional / best")
     return table(columns, rows, halves(found))
 
@@ -157,13 +157,6 @@ def pairings(file: str, draft: str, rival: str) -> list[Pairing]:
     return found
 
 
-def by_set(found: Iterable[Pairing]) -> str:
-    """Return the small print of such lines."""
-    *_, last = found = list(found)
-    told = f"{last.line['figures']['prompts']} prompts a set, {last.line['configuration']['max_new_tokens']} new tokens"
-    return note((one.line for one in found), told)
-
-
 @cache
 def trusts() -> list[Pairing]:
     """Return what learned trust in n-grams saves in greedy texts."""
@@ -177,21 +170,8 @@ def over_counts(one: Pairing) -> list[float | None]:
     return one.ratio(f"{draft}+ngrams", f"{draft}+ngrams, best weight")
 
 
-def learned_trust() -> str:
-    """Return the table of learned trust in n-grams over counts at their best weight."""
-    rows = []
-    for one in (found := trusts()):
-        run = one.line["configuration"]
-        own, counts = (f"{run['draft']}{ending}" for ending in ("+ngrams", "+ngrams, best weight"))
-        row = one.rows[own, counts]
-        gammas = (f"{row[name]:.1f}" for name in ("rival_gamma", "gamma"))
-        rows.append((f"`{run['draft']}`, {run['set']}", f"{one.tau:g}", *gammas, cell(row["ratio"])))
-    columns = ("draft, set", "tau", "gamma, best weight", "gamma, learned", "learned / best weight")
-    return table(columns, rows, by_set(found))
-
-
 def trust_extent() -> str:
-    """Return the least and the largest ratio of that table."""
+    """Return the least and the largest ratio of learned trust over counts."""
     return extent(over_counts(one)[0] for one in trusts())
 
 
@@ -201,23 +181,8 @@ def fits() -> list[Pairing]:
     return pairings("gain-parallel.jsonl", "medusa+fit", "all on marginals")
 
 
-def path_correction() -> str:
-    """Return the table of a parallel draft's learned path correction over what needs no training."""
-    rivals = ("all on marginals", "medusa+bigrams", "eagle")
-    rows = [
-        (
-            f"{one.line['configuration']['set']}, T = {one.line['configuration']['temperature']:g}",
-            f"{one.tau:g}",
-            *(cell(one.ratio("medusa+fit", rival)) for rival in rivals),
-        )
-        for one in fits()
-    ]
-    columns = ("set, text", "tau", "over the best without", "over bigrams")
-    return table((*columns, "over `eagle`"), rows, by_set(fits()))
-
-
 def fit_extent() -> str:
-    """Return the least and the largest ratio over the best tree on marginals in that table."""
+    """Return the least and the largest ratio over the best tree on marginals."""
     return extent(one.ratio("medusa+fit", "all on marginals")[0] for one in fits())
 
 
@@ -264,26 +229,12 @@ def uncalibrated() -> str:
         "threshold, right factor known": RIGHT,
     }
     found = gains("gain-calibration.jsonl")
-    rows = [
-        (f"x {one.line['configuration']['scale']:g}", f"{tau:g}", *(one.at(score, tau) for score in scores.values()))
-        for one in found
-        for tau in (1.5, 2.0)
-    ]
-    return table(("logits", "tau", *scores), rows, gain_note(found))
-
-
-def ngrams() -> str:
-    """Return the table of the gain of the text's n-grams, on all prompts, on sources that target and draft were trained
-    on, and on held-out ones."""
-    found = gains("gain.jsonl")
-    rows = [
-        (
-            f"`{one.line['configuration']['draft']}`, T = {one.line['configuration']['temperature']:g}",
-            *(one.at("threshold on P+ngrams", 1.5, part=part) for part in (EVERYTHING, "known", "heldout")),
-        )
-        for one in found
-    ]
-    return table(("draft, text", "all prompts", "known sources", "held-out sources"), rows, gain_note(found))
+    rows = []
+    for one in found:
+        for tau in (1.5, 2.0):
+            ratios = (one.at(score, tau) for score in scores.values())
+            rows.append((f"x {one.line['configuration']['scale']:g}", *lengths(tau, "g"), *ratios))
+    return table(("logits", *LENGTHS, *scores), rows, gain_note(found))
 
 
 def picture() -> Figure:

@@ -16,21 +16,23 @@ def texts() -> str:
     line = _last("gpu_texts", pair="smollm2", dtype="bfloat16")
     rows = []
     for name, (_, after, _, a_round, tau, same) in line["figures"].items():
-        counted = ("", "") if a_round is None else (f"{a_round:.2f}", f"{tau:.2f}")
+        counted = ("", "", "") if a_round is None else (f"{a_round:.2f}", f"{tau:.2f}", f"{tau + 1:.2f}")
         rows.append((name, f"{after:.0f}", *counted, f"{same:.0%}"))
-    columns = ("way to decode", "tokens/s after the first", "ms a round", "tau", "as the first row")
+    columns = ("way to decode", "tokens/s after the first", "ms a round", "tau", "acceptance length")
+    columns += ("text of the first row",)
     run = line["configuration"]
     told = f"smollm2, {run['prompts']} prompts, {run['tokens']} new tokens, T = 0", run["dtype"]
     return table(columns, rows, source(line, *told))
 
 
-def phases() -> str:
-    """Return the table of a level's selection and of whole draft phases."""
+def phases(brief: bool = False) -> str:
+    """Return the table of a level's selection and of whole draft phases; brief: drafting for one prompt only."""
     line = _last("gpu_report")
     rows = []
     for name, (median, low, high, floor) in line["figures"].items():
         stage, what = name.split(": ", 1)
-        if stage in ("select", "draft"):
+        one_prompt = stage == "draft" and ("one level" in what or " 1 rows" in what)
+        if one_prompt if brief else stage in ("select", "draft"):
             over = "" if floor is None else f"{median / floor:.2f}"
             rows.append((f"{stage}: {what}", f"{median:.4f}", f"{low:.4f}-{high:.4f}", over))
     return table(

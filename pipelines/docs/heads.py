@@ -1,5 +1,7 @@
-"""Tables of docs/heads.md: the pairs by name, from c2t.storage.published, and other heads on the Hub."""
+"""Tables of docs/heads.md: the pairs by name, from c2t.storage.published, and other heads on the Hub. Every layout in
+them is one that tests/eagle3_reference.py or the tests of EAGLE-1 checkpoints read."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from c2t.storage.published import PUBLISHED
@@ -13,8 +15,6 @@ class Published(NamedTuple):
     layout: str
 
 
-TESTED = ("EAGLE-1", "flat", "flat, .bin", "speculators", "ModelOpt")  # layouts of tests/eagle3_reference.py
-LLAMA4, GEMMA4 = "flat; no Llama 4 target in c2t", "speculators; no Gemma 4 target in c2t"
 OTHERS = [
     Published("Llama-3.1-8B-Instruct", "lmsys/SGLang-EAGLE3-Llama-3.1-8B-Instruct-SpecForge", "flat"),
     Published("", "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", "speculators"),
@@ -35,25 +35,27 @@ OTHERS = [
     Published("", "nvidia/gpt-oss-120b-Eagle3, also -short-context, -throughput, -v3", "ModelOpt"),
     Published("Qwen2-72B-Instruct", "yuhuili/EAGLE-Qwen2-72B-Instruct", "EAGLE-1"),
     Published("Qwen2.5-14B-Instruct", "Zjcxy-SmartAI/Eagle-Qwen2.5-14B-Instruct", "EAGLE-1"),
-    Published("Llama-4 Scout, Maverick", "lmsys/sglang-EAGLE3-Llama-4-*", LLAMA4),
-    Published("", "nvidia/Llama-4-Maverick-17B-128E-Eagle3", LLAMA4),
-    Published("Gemma-4-31B-it, 26B-A4B", "RedHatAI/gemma-4-*-speculator.eagle3", GEMMA4),
 ]
 
 
-def pairs() -> str:
-    """Return the table of the pairs by name."""
+def pairs(generation: str) -> str:
+    """Return the table of the pairs by name whose heads are "EAGLE-1" or "EAGLE-3"."""
     rows = [
-        (f"`{name}`", pair.target, pair.draft, layout(pair.draft), " + ".join(map(gigabytes, pair.sizes)), "yes")
+        (f"`{name}`", pair.target, pair.draft, " + ".join(map(gigabytes, pair.sizes)))
         for name, pair in PUBLISHED.items()
+        if (layout(pair.draft) == "EAGLE-1") == (generation == "EAGLE-1")
     ]
-    return table(("name", "target", "head", "format", "GB", "layout tested"), rows)
+    return table(("name", "target", "head", "GB"), rows)
 
 
-def others() -> str:
-    """Return the table of heads that `--draft` takes by their ids, and of those that have no target in c2t."""
-    rows = [(*head, "yes" if head.layout in TESTED else "no") for head in OTHERS]
-    return table(("target", "head", "format", "layout tested"), rows)
+def others(families: Sequence[str]) -> str:
+    """Return the table of heads of some families of targets that `--draft` takes by their ids."""
+    rows, family = [], ""
+    for head in OTHERS:
+        family = head.target or family
+        if any(family.startswith(name) for name in families):
+            rows.append((head.target, head.head, head.layout))
+    return table(("target", "head", "format"), rows)
 
 
 def layout(head: str) -> str:

@@ -9,12 +9,18 @@ from typing import Any
 from c2t.study.interval import Interval
 
 RESULTS = Path(__file__).parents[2] / "data" / "results"
+LENGTHS = ("tau", "acceptance length")  # the columns of `lengths`
 
 
 @cache
 def lines(name: str) -> list[dict[str, Any]]:
     """Return the result lines of a file in data/results."""
     return [json.loads(line) for line in (RESULTS / name).read_text(encoding="utf-8").splitlines()]
+
+
+def lengths(tau: float, form: str = ".2f") -> tuple[str, str]:
+    """Return tau and the acceptance length that papers and engines print, which counts the bonus token: tau + 1."""
+    return f"{tau:{form}}", f"{tau + 1:{form}}"
 
 
 def interval(ratio: Interval) -> str:

@@ -1,0 +1,73 @@
+"""Tables of docs/ngrams.md and docs/results/ngrams.md: what n-grams of the sequence save."""
+
+from typing import Any
+
+from c2t.study.interval import Interval
+from pipelines.docs.result_lines import LENGTHS, interval, lengths, lines, source, table
+
+AT = 1.5  # the tau at which the embedded pair is compared
+
+
+def weights() -> str:
+    """Return what n-grams save with learned weights: gamma at equal tau over that without n-grams, and over that of
+    counts mixed in without learning."""
+    rows: list[tuple[str, ...]] = []
+    notes: dict[float, str] = {}  # temperature -> where its lines come from
+    for line in lines("gain-trust.jsonl"):
+        run = line["configuration"]
+        where = f"`{run['draft']}`, {run['set']}, T = {run['temperature']:g}"
+        ratios = {(row["rival"], row["tau"]): row for row in line["figures"]["rows"]}
+        alone, counted = run["draft"], f"{run['draft']}+ngrams, best weight"
+        for tau in sorted({tau for _, tau in ratios}):
+            first, second = ratios.get((alone, tau)), ratios.get((counted, tau))
+            if second is None or second["ratio"][0] is None:
+                continue
+            gammas = (first and first["rival_gamma"], second["rival_gamma"], second["gamma"])
+            cells = ("" if one is None else f"{one:.1f}" for one in gammas)
+            over = ("" if one is None else interval(Interval(*one["ratio"])) for one in (first, second))
+            rows.append((where, *lengths(tau, "g"), *cells, *over))
+            where, notes[run["temperature"]] = "", by_prompt(line)
+    columns = ("draft, texts", *LENGTHS, "gamma", "counts", "learned weights", "learned / none", "learned / counts")
+    return table(columns, rows, "\n".join(notes.values()))
+
+
+def most_saved(rival: str) -> str:
+    """Return the lowest ratio of learned weights over a rival: "" for no n-grams, "+ngrams, best weight" for counts."""
+    return f"{min(_over(rival)):.2f}"
+
+
+def most_lost(rival: str) -> str:
+    """Return the highest ratio of learned weights over a rival."""
+    return f"{max(_over(rival)):.2f}"
+
+
+def _over(rival: str) -> list[float]:
+    return [
+        row["ratio"][0]
+        for line in lines("gain-trust.jsonl")
+        for row in line["figures"]["rows"]
+        if row["rival"] == line["configuration"]["draft"] + rival and row["ratio"][0] is not None
+    ]
+
+
+def by_domain() -> str:
+    """Return what counts without learned weights save on the embedded pair, in its draft's domain and outside."""
+    rows, notes = [], {}
+    for line in lines("gain.jsonl"):
+        run = line["configuration"]
+        ratios = {
+            part: interval(Interval(*ratio))
+            for part, score, over, tau, *ratio in line["figures"]["rows"]
+            if (score, over, tau) == ("threshold on P+ngrams", "the best untrained tree", AT)
+        }
+        cells = (ratios.get(part, "") for part in ("all prompts", "known", "heldout"))
+        rows.append((f"`{run['draft']}`, T = {run['temperature']:g}", *cells))
+        notes[source(line, f"{run['prompts']} prompts, {run['max_new_tokens']} new tokens")] = None
+    return table(("draft, text", "all prompts", "in-domain", "out-of-domain"), rows, "\n".join(notes))
+
+
+def by_prompt(line: dict[str, Any]) -> str:
+    """Return the small print of a comparison at equal tau."""
+    run = line["configuration"]
+    size = f"{line['figures']['prompts']} prompts a set, {run['max_new_tokens']} new tokens"
+    return source(line, f"T = {run['temperature']:g}: {size}", "95 % intervals by prompt")

@@ -1,0 +1,208 @@
+"""Tables of docs/speed.md and docs/results/decoding.md: tokens per second, and the milliseconds of a round."""
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from c2t.study.interval import Interval
+from pipelines.docs.result_lines import LENGTHS, computed, interval, lengths, lines, source, table
+
+TREE, STAGED = "tree", "hierarchical"
+WAYS = {"rehearsed": STAGED}  # what ways of older result lines are called
+UNFAIR = "llama.cpp"  # measured in a format that it does not repack: it competes again once it is measured in its own
+OWN_WAYS = {  # of contenders, with what the README calls them
+    "c2t, plain": "plain decoding",
+    "c2t, tree": "tree: a threshold, with n-grams of the text",
+    "c2t, hierarchical": "self-speculation with int4 weights on top",
+    "c2t in int8, tree": "tree, target in int8 (over int8 plain decoding)",
+}
+SETS = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "mt_bench": "MT-bench", "all": "all three"}
+
+
+class Texts(NamedTuple):
+    """How a run of `pipelines.bench decoding` generated its texts."""
+
+    temperature: float
+    batch: int
+    new_tokens: int
+
+
+class Run(NamedTuple):
+    """Texts, set of prompts and contender of a line of `pipelines.bench decoding`."""
+
+    texts: Texts
+    set: str
+    contender: str
+
+
+def of_run(line: dict[str, Any]) -> Run:
+    """Return what a line of `pipelines.bench decoding` is of."""
+    run, figures = line["configuration"], line["figures"]
+    texts = Texts(run["temperature"], run["batch"], run["max_new_tokens"])
+    return Run(texts, figures["set"], current(figures["contender"]))
+
+
+def current(way: str) -> str:
+    """Return a way's name, or a policy with its settings, as it is called today."""
+    for old, new in WAYS.items():
+        way = way.replace(old, new)
+    return way
+
+
+def runs() -> dict[Run, dict[str, Any]]:
+    """Return the lines of `pipelines.bench decoding`; a later run stands for an earlier one."""
+    latest = {of_run(line): line for line in lines("decoding.jsonl")}
+    return {run: line for run, line in latest.items() if not run.contender.startswith(UNFAIR)}
+
+
+def kind(texts: Texts) -> str:
+    """Return how texts were decoded, as text."""
+    sampled = "greedy" if texts.temperature == 0 else f"T = {texts.temperature:g}"
+    return sampled + f", batch {texts.batch}" * (texts.batch > 1) + f", up to {texts.new_tokens} tokens"
+
+
+def origins(measured: Iterable[dict[str, Any]]) -> str:
+    """Return where lines of `pipelines.bench decoding` were measured, a line for each commit and machine, and how large
+    the runs were."""
+    places: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {}
+    for line in measured:
+        run, sort = line["configuration"], kind(of_run(line).texts)
+        size = f"{run['prompts']} prompts a set, {computed(run)}"
+        kinds = places.setdefault(source(line), (line, {}))[1].setdefault(size, [])
+        kinds.extend([sort] * (sort not in kinds))
+    several, notes = sum(len(sizes) for _, sizes in places.values()) > 1, []
+    for line, sizes in places.values():
+        told = "; ".join(f"{' and '.join(kinds)}: " * several + size for size, kinds in sizes.items())
+        notes.append(source(line, told, "95 % intervals by prompt"))
+    return "\n".join(notes)
+
+
+def first_run() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the lines of the shortest greedy texts decoded one by one, which all rivals generated, by set and way."""
+    measured = runs()
+    shortest = min(run.texts for run in measured if run.texts[:2] == (0, 1))
+    by_set: dict[str, dict[str, dict[str, Any]]] = {}
+    for run, line in measured.items():
+        if run.texts == shortest:
+            by_set.setdefault(run.set, {})[run.contender] = line
+    return by_set
+
+
+def own_speed() -> str:
+    """Return the tokens/s of c2t's ways over its own plain decoding in the same arithmetic, all sets together."""
+    ways, rows = first_run()["all"], []
+    for contender, way in OWN_WAYS.items():
+        figures = ways[contender]["figures"]
+        assert figures["equal_to_plain"] == 1, "the page says that no text differs"
+        ratio = interval(Interval(*figures["against_plain"]))
+        rows.append((way, f"{figures['tokens_per_second']:.0f}", ratio))
+    line = ways["c2t, plain"]
+    run = line["configuration"]
+    told = f"SmolLM2-135M, {run['prompts']} prompts each of MT-bench, GSM8K and HumanEval"
+    size = f"up to {run['max_new_tokens']} new tokens, temperature 0"
+    note = source(line, told, size, computed(run), "95 % intervals by prompt")
+    return table(("way to decode", "tokens/s", "speed over plain decoding"), rows, note)
+
+
+def same_text() -> str:
+    """Return the share of c2t's texts in that run that equal plain decoding's of the same weights, token for token."""
+    shares = {
+        line["figures"]["equal_to_plain"]
+        for ways in first_run().values()
+        for way, line in ways.items()
+        if way.startswith("c2t")
+    }
+    return f"{min(shares):.0%}"
+
+
+def by_texts() -> str:
+    """Return the speed of smollm2's trees over plain decoding by kind of text, one prompt at a time."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    shown = []
+    measured = runs()
+    shortest = min(run.texts for run in measured)
+    for run, line in sorted(measured.items(), key=lambda one: (one[0].texts, list(SETS).index(one[0].set))):
+        way = run.contender.removeprefix("c2t, ")
+        if way in (TREE, STAGED) and run.texts.batch == 1 and (run.set == "all" or run.texts == shortest):
+            ratio = interval(Interval(*line["figures"]["against_plain"]))
+            rows.setdefault((SETS[run.set], kind(run.texts)), {})[way] = ratio
+            shown.append(line)
+    cells = [(*texts, *(ways.get(way, "") for way in (TREE, STAGED))) for texts, ways in rows.items()]
+    return table(("prompts", "texts", "tree / plain", "hierarchical / plain"), cells, origins(shown))
+
+
+def beside() -> str:
+    """Return the tokens/s of smollm2 in c2t and in transformers' own ways to decode, all sets together."""
+    ways = first_run()["all"]
+    rows = []
+    for way, line in ways.items():
+        if not way.startswith("c2t in int8"):
+            figures = line["figures"]
+            ratio = interval(Interval(*figures["against_transformers"]))
+            rows.append((way, f"{figures['tokens_per_second']:.0f}", ratio))
+    columns = ("way to decode", "tokens/s", "/ transformers, the faster type")
+    return table(columns, rows, origins([next(iter(ways.values()))]))
+
+
+def decoding() -> str:
+    """Return the speeds of every way to decode; of the shortest greedy texts c2t's of each set, too."""
+    every = runs()
+    shortest = min(run.texts for run in every)
+    by_set = {run for run in every if run.texts == shortest and run.contender.startswith("c2t")}
+    measured = {run: line for run, line in every.items() if run.set == "all" or run in by_set}
+    rows, where = [], None
+    for run, line in sorted(measured.items(), key=lambda one: (one[0].texts, list(SETS).index(one[0].set))):
+        figures = line["figures"]
+        ratios = ("against_plain", "against_transformers", "decoding_against_plain")
+        counts = (*lengths(figures["tau"]), f"{figures['gamma']:.1f}") if "tau" in figures else ("", "", "")
+        texts = f"{SETS[run.set]}, {kind(run.texts)}"
+        rows.append(
+            (
+                "" if texts == where else texts,
+                run.contender,
+                f"{figures['tokens_per_second']:.0f}",
+                *(interval(Interval(*figures[ratio])) for ratio in ratios),
+                *counts,
+            )
+        )
+        where = texts
+    columns = ("prompts, texts", "way", "tokens/s", "/ plain", "/ transformers", "/ plain after the first token")
+    return table((*columns, *LENGTHS, "gamma"), rows, origins(measured.values()))
+
+
+def settings() -> str:
+    """Return the settings of the ways in `decoding`, as they were found on other prompts."""
+    rows: dict[tuple[str, str], None] = {}
+    for run, line in runs().items():
+        setting = current(line["figures"]["setting"])
+        if setting and run.contender.startswith("c2t"):
+            rows[f"{run.contender}, {kind(run.texts)}", f"`{re.sub(' (?=[+])', '`, `', setting)}`"] = None
+    return table(("way", "setting"), rows, figures="---|")
+
+
+def breakdown() -> str:
+    """Return the milliseconds of a round by part."""
+    measured = lines("breakdown.jsonl")
+    figures = [line["figures"] for line in measured]
+    rows = [
+        (part, *(f"{one['parts'][part]:.2f} ({one['parts'][part] / one['watched']:.0%})" for one in figures))
+        for part in figures[0]["parts"]
+        if any(round(one["parts"][part], 2) for one in figures)
+    ]
+    rows.append(("a round, with clocks", *(f"{one['watched']:.2f}" for one in figures)))
+    rows.append(("a round, without", *(f"{one['unwatched']:.2f}" for one in figures)))
+    for name, counts in zip(LENGTHS, zip(*(lengths(one["tau"]) for one in figures), strict=True), strict=True):
+        rows.append((name, *counts))
+    run = measured[-1]["configuration"]
+    told = f"{run['prompts']} prompts, T = {run['temperature']:g}, {computed(run)}"
+    return table(("milliseconds", *(f"`{one['policy']}`" for one in figures)), rows, source(measured[-1], told))
+
+
+def forwards() -> str:
+    """Return the milliseconds of a target forward by its rows."""
+    measured = lines("forward.jsonl")
+    sizes = zip(measured[0]["figures"]["rows"], *(line["figures"]["milliseconds"] for line in measured), strict=True)
+    rows = [(str(size), *(f"{layers:.1f} + {head:.1f}" for layers, head in ways)) for size, *ways in sizes]
+    run = measured[-1]["configuration"]
+    told = f"{run['prefix']} tokens of prefix, medians of {run['repeats']}, {computed(run)}"
+    return table(("rows", *(line["figures"]["way"] for line in measured)), rows, source(measured[-1], told))
