@@ -39,7 +39,7 @@ NGRAMS = "n-grams"  # how the names of those rows end whose draft is mixed with 
 class Demo(NamedTuple):
     """Settings of the demo on a pair.
 
-    trees: the policy of the answers. compared: the policies of the table beside plain decoding, by what they are called
+    trees: the policy of the answers. compared: the policies of the table next to plain decoding, by their names
     there; those in `NGRAMS` mix n-grams of the text into the draft. harvest: options. prompts: of the bench, for the
     table. new: tokens of a text at most.
     """
@@ -56,7 +56,7 @@ DEMOS = {
     "smollm2": Demo(
         questions=(
             "Janet has 3 apples and buys 5 more. How many apples does she have now?",
-            "Write a Python function that tells whether a number is even.",
+            "Write a Python function that checks whether a number is even.",
             "What is the capital of France, and what is it known for?",
         ),
         trees="c2t:beta=0.5,K=6,W=6,levels=3",
@@ -121,7 +121,7 @@ def main(
 def answer(pair: Pair, demo: Demo, classifier: str) -> None:
     """Answer each question twice, plainly and with C2T's trees."""
     print("\n== The same text in fewer forwards ==")
-    print("A draft model guesses; a classifier of 241 parameters picks the guesses worth checking; the model checks")
+    print("A draft model guesses; a classifier of 241 parameters picks the best guesses; the model checks")
     print("those in one forward. " + "Guesses that it accepted are green." * watched())
     learned = parse(demo.trees, lambda *_: TreeClassifier.from_pretrained(classifier))
     for policy in (Plain(), learned):
@@ -139,8 +139,8 @@ def answer(pair: Pair, demo: Demo, classifier: str) -> None:
 def make_classifier(pair: str, demo: Demo) -> None:
     """Harvest and train in small, by the commands that a user gives."""
     print("\n== How such a classifier is made ==")
-    print("Harvest: the model writes texts, and the draft guesses along them. Every guess becomes a row:")
-    print("its probability, the entropy it was drawn at, its depth, and whether the model accepted it.")
+    print("Harvest: the model generates texts, and the draft guesses along them. Every guess becomes a row:")
+    print("its probability, the entropy where it was sampled, its depth, and whether the model accepted it.")
     rows = command("harvest", "--pair", pair, "--out", DATA, "--overwrite", *demo.harvest.split())
     print(f"   {rows['rows']:,} guesses, of which {rows['positives']:,} were accepted")
     print("Train: the network learns from the rows which guesses will be accepted.")
@@ -149,7 +149,7 @@ def make_classifier(pair: str, demo: Demo) -> None:
 
 
 def compare(pair: Pair, demo: Demo) -> None:
-    """Decode unseen prompts with every policy in turn, and print what that took, the fastest first."""
+    """Decode unseen prompts with every policy in turn, and print their speed, the fastest first."""
     print("\n== On prompts that the new classifier has not seen ==")
     classifier = TreeClassifier.from_pretrained(CLASSIFIER)
     mixed = with_ngrams(pair)
@@ -159,10 +159,10 @@ def compare(pair: Pair, demo: Demo) -> None:
     files = default_prompts(pair.name, "bench")
     prompts = spread([prompt for file in files for prompt in read_prompts(file)], demo.prompts)
     runs: dict[str, list[Timed]] = {label: [] for label in ways}
-    with working("compare", "prompts") as tell:
+    with working("compare", "prompts") as report:
         for number, prompt in enumerate(prompts):
             for label, (drafting, policy) in ways.items():
-                tell(number, len(prompts), label)
+                report(number, len(prompts), label)
                 runs[label].append(decode(drafting, policy, prompt.turns[0], demo.new))
     plain, ranked = runs[PLAIN], sorted(runs, key=lambda label: seconds(runs[label]))
     columns = ["way to decode", "same text", "forwards", "tokens/s", "x plain"]
@@ -174,19 +174,19 @@ def compare(pair: Pair, demo: Demo) -> None:
 
 def seconds(run: Sequence[Timed]) -> float:
     """Return the seconds of all texts of a run."""
-    return sum(one.seconds for one in run)
+    return sum(timed.seconds for timed in run)
 
 
 def row(run: Sequence[Timed], plain: Sequence[Timed]) -> list[Any]:
     """Return the figures of a policy's row: same text, forwards, tokens/s, speed over plain decoding."""
-    same = sum(one.output.sequences == other.output.sequences for one, other in zip(run, plain, strict=True))
-    tokens, times = sum(one.output.total.new_tokens for one in run), seconds(plain) / seconds(run)
-    forwards = sum(one.forwards for one in run)
+    same = sum(t.output.sequences == p.output.sequences for t, p in zip(run, plain, strict=True))
+    tokens, times = sum(timed.output.total.new_tokens for timed in run), seconds(plain) / seconds(run)
+    forwards = sum(timed.forwards for timed in run)
     return [f"{same} of {len(run)}", forwards, f"{tokens / seconds(run):.0f}", f"{times:.2f}"]
 
 
 def decode(pair: Pair, policy: Any, prompt: str, new: int, stream: bool = False) -> Timed:
-    """Decode a prompt at temperature 0 against the clock; `stream`: onto the screen."""
+    """Decode a prompt at temperature 0 and measure the time; `stream`: show the text."""
     decoder = SpeculativeDecoder(pair, policy)
     screen = TextStream(decoder, new)
     start = time.perf_counter()
@@ -201,11 +201,11 @@ def command(*arguments: str) -> dict[str, Any]:
     """Print a command of c2t, run it in this process, which has imported what it needs, and return its figures; its
     tables stay unseen, its progress bar does not."""
     print(f"\n$ c2t {shlex.join(arguments)}", flush=True)
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         code = app([*arguments, "--json", "-"], standalone_mode=False)
     if code:
         raise SystemExit(code)
-    return json.loads(said.getvalue().splitlines()[-1])["figures"]
+    return json.loads(output.getvalue().splitlines()[-1])["figures"]
 
 
 if __name__ == "__main__":

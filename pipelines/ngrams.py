@@ -1,5 +1,5 @@
-"""Learn how far what followed the same tokens earlier in the text is to be trusted: the weights and the `Trust` by
-which drafts of a kind, mixed with n-grams (`c2t.models.ngrams`), explain the target's texts best.
+"""Learn the interpolation weights of n-grams: those, and the `Trust`, by which drafts of a kind, mixed with n-grams of
+the text (`c2t.models.ngrams`), explain the target's texts best.
 
     python -m pipelines.ngrams [--pair smollm2] [--draft eagle]
 
@@ -40,19 +40,18 @@ FIRST = 16.0, 1.5  # the weight of the shortest context, and what it is divided 
 
 
 class Evidence(NamedTuple):
-    """Tokens that followed at e places of texts, m in all. owner: the place that each is of. own, heard: their
-    log-probabilities by the draft, and with the noise of the draws. times: how often they followed contexts of N
-    lengths; back: how many tokens before the root the last of these ended. right: which of them the target wrote.
-    places: how often contexts of N lengths were there, by place; target: the log-probability that was heard of the
-    target's token."""
+    """Tokens that followed at e positions of texts, m in all. owner: the position of each. log_prob, coupled: their
+    log-probabilities by the draft, without and with the shared noise. times: how often they followed contexts of N
+    lengths; back: how many tokens before the root the last of these ended. right: True for the target's token.
+    contexts: how many contexts of N lengths there were, by position; target: `coupled` of the target's token."""
 
     owner: Int[Tensor, " m"]
-    own: Float[Tensor, " m"]
-    heard: Float[Tensor, " m"]
+    log_prob: Float[Tensor, " m"]
+    coupled: Float[Tensor, " m"]
     times: Float[Tensor, "m N"]
     back: Int[Tensor, " m"]
     right: Bool[Tensor, " m"]
-    places: Float[Tensor, "e N"]
+    contexts: Float[Tensor, "e N"]
     target: Float[Tensor, " e"]
 
 
@@ -67,92 +66,93 @@ def main(
     loaded = load_pair(pair, draft=draft, dtype=torch.float32)
     mixed = loaded.draft if loaded.draft.has_ngrams else NgramDraft(loaded.draft)
     shortest = mixed.mixing.shortest
-    found: list[Evidence] = []
+    parts: list[Evidence] = []
     for temperature in map(float, temperatures.split(",")):
         sampling = Sampling(temperature)
         ids = encode(loaded, evenly(default_prompts(pair, "harvest"), prompts), max_new_tokens, sampling).ids
         for start in range(0, len(ids), BATCH):
             numbers = range(start, min(start + BATCH, len(ids)))
-            drawn = {"max_new_tokens": max_new_tokens, "beyond": LEVELS + 1, "sampling": sampling, "sequences": numbers}
-            texts = cached_continuations(loaded, ids[start : start + BATCH], **drawn)
+            how = {"max_new_tokens": max_new_tokens, "beyond": LEVELS + 1, "sampling": sampling, "sequences": numbers}
+            texts = cached_continuations(loaded, ids[start : start + BATCH], **how)
             for number, text in zip(numbers, texts, strict=True):
-                found += evidence(mixed.draft, text, shortest, sampling, number)
-    known = joined(found)
-    prior = fitted(known, shortest)
-    said = nats(known, torch.tensor(prior.weights), torch.tensor(prior.trust))
-    print(f"{len(known.target):,} places, {len(known.own):,} tokens that followed, {said:.4f} nats a place: {prior}")
+                parts += evidence(mixed.draft, text, shortest, sampling, number)
+    whole = joined(parts)
+    prior = fitted(whole, shortest)
+    loss = nats(whole, torch.tensor(prior.weights), torch.tensor(prior.trust))
+    counts = f"{len(whole.target):,} positions, {len(whole.log_prob):,} tokens that followed"
+    print(f"{counts}, {loss:.4f} nats a position: {prior}")
 
 
 @torch.inference_mode()
 def evidence(
     drafter: DraftModel, text: Continuation, shortest: int, sampling: Sampling, number: int
 ) -> Iterator[Evidence]:
-    """Yield the evidence of one text, behind paths of up to LEVELS - 1 of its tokens."""
+    """Yield the evidence of one text, after paths of up to LEVELS - 1 of its tokens."""
     for root, draft in forks(drafter, text):
         tree, slots = Tree.root(text.tokens[root]), torch.zeros_like(root)[:, None]
         noise = noise_at(root, sampling.temperature, sampling.seed, torch.full_like(root, number))
         for depth in range(LEVELS):
             paths = Paths(text.tokens.expand(len(root), -1), root + 1, tree.token, tree.parent)
             rows, right = draft.expand(tree, slots), text.tokens[root + depth + 1][:, None]
-            own = rows.log_probs[:, 0]
+            log_probs = rows.log_probs[:, 0]
             again = NextTokenDistributions(rows.drafted.clone(), rows.hidden, rows.vocabulary, rows.rows)
             heard = with_noise(again, tree, slots, scaled(noise, scale_of(draft))).log_probs[:, 0]
             held = tree.log_joint[:, -1].exp() >= LEAST_P
-            yield at_places(paths, slots, own, heard, right, held, shortest)
-            chance = heard.gather(1, right)
+            yield at_positions(paths, slots, log_probs, coupled, right, held, shortest)
+            chance = coupled.gather(1, right)
             tree = tree.extend(tree.children(slots, right[:, None], chance[:, None], torch.zeros_like(chance)))
             slots = torch.full_like(slots, tree.size - 1)
 
 
-def at_places(
+def at_positions(
     paths: Paths,
     slots: Int[Tensor, "B 1"],
-    own: Float[Tensor, "B V"],
-    heard: Float[Tensor, "B V"],
+    log_probs: Float[Tensor, "B V"],
+    coupled: Float[Tensor, "B V"],
     right: Int[Tensor, "B 1"],
     held: Bool[Tensor, " B"],
     shortest: int,
 ) -> Evidence:
-    """Return the evidence behind one slot of each tree, of those that are held."""
-    text, vocabulary = paths.text, own.shape[1]
+    """Return the evidence after one slot of each tree, of those that are held."""
+    text, vocabulary = paths.text, log_probs.shape[1]
     fits = contexts(paths, slots, shortest, LONGEST - shortest + 1)[held, 0].float()
-    row, place = fits[:, 0].nonzero().T
-    following = text.roll(-1, 1)[held][row, place]
+    row, position = fits[:, 0].nonzero().T
+    following = text.roll(-1, 1)[held][row, position]
     key, which = (row * vocabulary + following).unique(return_inverse=True)
     owner, token = key // vocabulary, key % vocabulary
-    times = torch.zeros(len(key), fits.shape[1]).index_add(0, which, fits[row, :, place])
-    last = torch.zeros_like(key).scatter_reduce(0, which, place, "amax")
-    own, heard, right = own[held], heard[held], right[held]
-    found = Evidence(
+    times = torch.zeros(len(key), fits.shape[1]).index_add(0, which, fits[row, :, position])
+    last = torch.zeros_like(key).scatter_reduce(0, which, position, "amax")
+    log_probs, coupled, right = log_probs[held], coupled[held], right[held]
+    everything = Evidence(
         owner,
-        own[owner, token],
-        heard[owner, token],
+        log_probs[owner, token],
+        coupled[owner, token],
         times,
         (paths.lengths[held] - 1)[owner] - last,
         token == right[owner, 0],
         fits.sum(2),
-        heard.gather(1, right)[:, 0],
+        coupled.gather(1, right)[:, 0],
     )
-    possible = found.own > float("-inf")
-    return Evidence(*(part[possible] for part in found[:-2]), *found[-2:])
+    possible = everything.log_prob > float("-inf")
+    return Evidence(*(part[possible] for part in everything[:-2]), *everything[-2:])
 
 
 def joined(parts: Sequence[Evidence]) -> Evidence:
-    """Return all of it as one."""
-    first = torch.tensor([0, *(len(part.places) for part in parts)]).cumsum(0)
+    """Return all evidence as one."""
+    first = torch.tensor([0, *(len(part.contexts) for part in parts)]).cumsum(0)
     parts = [part._replace(owner=part.owner + begin) for part, begin in zip(parts, first, strict=False)]
     return Evidence(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def fitted(found: Evidence, shortest: int) -> Prior:
-    """Return the prior under which what the target wrote is the most probable."""
+def fitted(evidence: Evidence, shortest: int) -> Prior:
+    """Return the prior under which the target's tokens are the most probable."""
     weight, sooner = FIRST
-    logs = (torch.tensor(weight) / sooner ** torch.arange(found.times.shape[1])).log().requires_grad_()
+    logs = (torch.tensor(weight) / sooner ** torch.arange(evidence.times.shape[1])).log().requires_grad_()
     trust = torch.tensor(Trust()).requires_grad_()
     optimiser = torch.optim.Adam([logs, trust], lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, STEPS)
     for _ in range(STEPS):
-        loss = nats(found, logs.exp(), trust)
+        loss = nats(evidence, logs.exp(), trust)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -160,21 +160,23 @@ def fitted(found: Evidence, shortest: int) -> Prior:
     return Prior(shortest, tuple(map(short, logs.exp().tolist())), Trust(*map(short, trust.tolist())))
 
 
-def nats(found: Evidence, weights: Float[Tensor, " N"], trust: Float[Tensor, " t"]) -> Float[Tensor, ""]:
-    """Return minus the mean log-probability of what the target wrote, but for tokens that the draft does not have."""
-    rise = rises(found, weights, trust)
-    more = torch.zeros_like(found.target).index_add(0, found.owner, (found.heard + rise).exp() - found.heard.exp())
-    told = torch.zeros_like(found.target).index_add(0, found.owner, rise * found.right)
-    known = found.target > float("-inf")
-    return ((1 + more).log() - found.target - told)[known].mean()
+def nats(evidence: Evidence, weights: Float[Tensor, " N"], trust: Float[Tensor, " t"]) -> Float[Tensor, ""]:
+    """Return minus the mean log-probability of the target's tokens, except those that the draft does not have."""
+    rise = rises(evidence, weights, trust)
+    more = torch.zeros_like(evidence.target).index_add(
+        0, evidence.owner, (evidence.coupled + rise).exp() - evidence.coupled.exp()
+    )
+    gained = torch.zeros_like(evidence.target).index_add(0, evidence.owner, rise * evidence.right)
+    drafted = evidence.target > float("-inf")
+    return ((1 + more).log() - evidence.target - gained)[drafted].mean()
 
 
-def rises(found: Evidence, weights: Float[Tensor, " N"], trust: Float[Tensor, " t"]) -> Float[Tensor, " m"]:
+def rises(evidence: Evidence, weights: Float[Tensor, " N"], trust: Float[Tensor, " t"]) -> Float[Tensor, " m"]:
     """Return by how much each logit rises; see `Trust`."""
-    each, left = shares(found.places, weights)
-    share = (found.times * each[found.owner]).sum(1)
-    raised = torch.nn.functional.softplus(share.log() - left[found.owner, 0] - found.own)
-    return torch.stack([raised, found.back.clamp(max=FARTHEST).log(), torch.ones_like(raised)], 1) @ trust
+    weight, left = shares(evidence.contexts, weights)
+    share = (evidence.times * weight[evidence.owner]).sum(1)
+    raised = torch.nn.functional.softplus(share.log() - left[evidence.owner, 0] - evidence.log_prob)
+    return torch.stack([raised, evidence.back.clamp(max=FARTHEST).log(), torch.ones_like(raised)], 1) @ trust
 
 
 def short(number: float) -> float:

@@ -22,7 +22,7 @@ Limit = Annotated[
 ]
 MaxNewTokens = Annotated[int | None, typer.Option(help="New tokens of each text.", show_default=OF_REPORT)]
 Prompts = Annotated[list[Path] | None, typer.Option(help="Prompt file (JSONL); repeat it for more.")]
-Seed = Annotated[int, typer.Option(help="Seed for sampling and for the draft's own draws.")]
+Seed = Annotated[int, typer.Option(help="Seed for sampling, also by the draft.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...", show_default="cuda if there is one")]
 Dtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16"] | None,

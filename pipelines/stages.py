@@ -50,9 +50,8 @@ class Clock:
         finally:
             self.end()
 
-    def each(self, stage: str, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items; the time to make them counts as this stage, the time that the reader spends on them does
-        not."""
+    def timed(self, stage: str, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items; the time to make them counts as this stage, the reader's time does not."""
         iterator = iter(items)
         while True:
             with self.stage(stage):
@@ -65,9 +64,9 @@ class Clock:
     @contextmanager
     def classifier_of(self, policy: Policy) -> Iterator[None]:
         """Count the calls of this policy's networks, and of those of a policy inside of it, as CLASSIFIER."""
-        asked = (policy, getattr(policy, "policy", None))
+        policies = (policy, getattr(policy, "policy", None))
         with ExitStack() as stack:
-            for network in (getattr(one, name, None) for one in asked for name in CLASSIFIERS):
+            for network in (getattr(owner, name, None) for owner in policies for name in CLASSIFIERS):
                 if isinstance(network, torch.nn.Module):
                     before = network.register_forward_pre_hook(lambda *_: self.begin(CLASSIFIER))
                     after = network.register_forward_hook(lambda *_: self.end(), always_call=True)
@@ -107,7 +106,7 @@ class TimedDraft:
 class TimedSession:
     """Session of a TimedDraft; attributes that are not defined here are the inner session's."""
 
-    grow_by = None  # in one call no stage could be told from another
+    grow_by = None  # a fused draft phase has no separate stages
 
     def __init__(self, session: DraftSession, clock: Clock):
         self._session, self._clock = session, clock
@@ -134,11 +133,11 @@ class TimedSession:
 class TimedDistributions(NextTokenDistributions):
     """Distributions whose top K and entropy are timed. In the base class `top` and `entropy` call `topk_entropy`."""
 
-    def __init__(self, found: NextTokenDistributions, clock: Clock):
-        vars(self).update(vars(found))
-        self._found, self._clock = found, clock
+    def __init__(self, rows: NextTokenDistributions, clock: Clock):
+        vars(self).update(vars(rows))
+        self._rows, self._clock = rows, clock
 
     def topk_entropy(self, k: int, m: int | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """See `NextTokenDistributions.topk_entropy`."""
         with self._clock.stage(SELECT):
-            return self._found.topk_entropy(k, m)
+            return self._rows.topk_entropy(k, m)

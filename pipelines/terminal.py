@@ -19,7 +19,7 @@ def errors_in_one_line(who: str) -> Iterator[None]:
     """Turn wrong input into one line on stderr and exit code 2, warnings into one line each, and a signal into one line
     that says what is on disk, with exit code 128 + its number."""
     transformers_logging.disable_progress_bar()
-    with warnings.catch_warnings(), _signals_heard():
+    with warnings.catch_warnings(), _signals_handled():
         warnings.showwarning = lambda message, *_args, **_kwargs: say(f"warning: {message}", error=True)
         try:
             yield
@@ -32,11 +32,11 @@ def errors_in_one_line(who: str) -> Iterator[None]:
 
 
 @contextmanager
-def _signals_heard() -> Iterator[None]:
-    known = {number: signal.getsignal(number) for name in SIGNALS if (number := getattr(signal, name, None))}
+def _signals_handled() -> Iterator[None]:
+    handlers = {number: signal.getsignal(number) for name in SIGNALS if (number := getattr(signal, name, None))}
     Stopping().at_once = None
     try:
         yield
     finally:
-        for number, handler in known.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -3,7 +3,7 @@
     python -m pipelines.bench batches --pair smollm2 --json data/results/batches.jsonl
 
 Every family competes with the setting that was the fastest at the same batch size on the harvest's prompts; the bench's
-prompts judge. A batch size whose lines are in the file is not run again, so that a stopped run goes on.
+prompts judge. A batch size whose lines are in the file is not run again, so that a stopped run can be resumed.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,25 +22,15 @@ from c2t.progress import working
 from c2t.prompts import Prompt, default_prompts, read_prompts
 from c2t.protocols import Policy
 from c2t.storage.paths import DEFAULT_PAIR
-from c2t.study.batches import (
-    BatchSettings,
-    Entrant,
-    Group,
-    Speed,
-    figures,
-    first_turns,
-    grouped,
-    race,
-    speed,
-)
+from c2t.study.batches import BatchSettings, Entrant, Group, Speed, figures, first_turns, grouped, race, speed
 from pipelines import terminal
 from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import classifier
 from pipelines.options import Draft, PairName
 
 COMMAND = "bench batches"
-CHOICE_PROMPTS, CHOICE_TOKENS = 48, 32  # prompts that settings are chosen on, in two batches at least; their new tokens
-# What competes; of several settings the fastest one, which is searched anew for every batch size.
+CHOICE_PROMPTS, CHOICE_TOKENS = 48, 32  # prompts for the choice of settings, in two batches at least; their new tokens
+# What competes; of several settings the fastest one, which is searched for each batch size.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "plain": ("plain",),
     "EAGLE-2": (
@@ -78,12 +68,12 @@ def field_of(pair: Pair, costs: Callable[..., Any]) -> Field:
 
 def fastest(field: Entrants, groups: Sequence[Group], settings: BatchSettings) -> dict[str, Entrant]:
     """Return the fastest one of each name on these batches."""
-    rivals = [one for several in field.values() if len(several) > 1 for one in several]
+    rivals = [entrant for family in field.values() if len(family) > 1 for entrant in family]
     spent = dict.fromkeys(range(len(rivals)), 0.0)
     for number, run in race(rivals, groups, replace(settings, max_new_tokens=CHOICE_TOKENS)):
         spent[number] += run.seconds
-    seconds = {id(one): spent[number] for number, one in enumerate(rivals)}
-    return {name: min(several, key=lambda each: seconds.get(id(each), 0.0)) for name, several in field.items()}
+    seconds = {id(rival): spent[number] for number, rival in enumerate(rivals)}
+    return {name: min(family, key=lambda entrant: seconds.get(id(entrant), 0.0)) for name, family in field.items()}
 
 
 def judged(chosen: dict[str, Entrant], groups: Sequence[Group], settings: BatchSettings) -> dict[str, Speed]:
@@ -92,22 +82,22 @@ def judged(chosen: dict[str, Entrant], groups: Sequence[Group], settings: BatchS
     for number, run in race(list(chosen.values()), groups, settings):
         runs[list(chosen)[number]].append(run)
     batch = len(groups[0].ids)
-    return {name: speed(batch, chosen[name].policy, each, runs["plain"]) for name, each in runs.items()}
+    return {name: speed(batch, chosen[name].policy, entrant_runs, runs["plain"]) for name, entrant_runs in runs.items()}
 
 
-def known(file: Path | None, command: str, configuration: dict[str, Any]) -> set[int]:
+def finished_sizes(file: Path | None, command: str, configuration: dict[str, Any]) -> set[int]:
     """Return the batch sizes whose lines are all in the file, for the same command and configuration."""
     if file is None or not file.exists():
         return set()
-    found: dict[int, set[str]] = {}
+    contenders: dict[int, set[str]] = {}
     for text in file.read_text(encoding="utf-8").splitlines():
         try:
             line = loads(text)
         except JSONDecodeError:  # a line that a stopped run left unfinished
             continue
         if line.get("command") == command and line.get("configuration") == configuration:
-            found.setdefault(line["figures"]["batch"], set()).add(line["figures"]["contender"])
-    return {batch for batch, names in found.items() if names >= set(FAMILIES)}
+            contenders.setdefault(line["figures"]["batch"], set()).add(line["figures"]["contender"])
+    return {batch for batch, names in contenders.items() if names >= set(FAMILIES)}
 
 
 def main(
@@ -131,19 +121,19 @@ def main(
     run = asdict(settings)
     configuration |= {name: run[name] for name in ("max_new_tokens", "temperature", "seed")}
     configuration |= {"timed": timed, **computed(loaded)}
-    missing = [size for size in sizes if size not in known(json, COMMAND, configuration)]
+    missing = [size for size in sizes if size not in finished_sizes(json, COMMAND, configuration)]
     field = {
         name: [Entrant(loaded, policy) for policy in policies]
         for name, policies in field_of(loaded, partial(costs_of, loaded)).items()
     }
     most = max((settings.groups(size) * size for size in missing), default=0)
-    with working("batches", "batch sizes") as tell:
+    with working("batches", "batch sizes") as report:
         for done, size in enumerate(missing):
-            tell(done, len(missing), f"{size} prompts together")
+            report(done, len(missing), f"{size} prompts together")
             mine, others = (shorter(loaded, prompts, most, settings) for prompts in (judging, choosing))
             chosen = fastest(field, grouped(others, size, max(2, CHOICE_PROMPTS // size)), settings)
-            found = judged(chosen, grouped(mine, size, settings.groups(size)), settings)
-            rows = [{"contender": name, **figures(row)} for name, row in found.items()]
+            speeds = judged(chosen, grouped(mine, size, settings.groups(size)), settings)
+            rows = [{"contender": name, **figures(row)} for name, row in speeds.items()]
             show(f"batch {size}", rows)
             append(json, COMMAND, rows, configuration)
 
@@ -152,7 +142,7 @@ def shorter(pair: Pair, prompts: Sequence[Prompt], most: int, settings: BatchSet
     """Return the shorter half of the prompts, in their order: long ones would only make runs longer."""
     ids = first_turns(pair, prompts, 2 * most, settings)
     middle = sorted(map(len, ids))[len(ids) // 2]
-    return [each for each in ids if len(each) <= middle]
+    return [prompt for prompt in ids if len(prompt) <= middle]
 
 
 def show(title: str, rows: Sequence[dict[str, Any]]) -> None:

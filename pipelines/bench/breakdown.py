@@ -1,9 +1,9 @@
-"""A round's milliseconds by part: the target, the draft, and what stands around them.
+"""A round's milliseconds by part: the target, the draft, and the rest.
 
     python -m pipelines.bench breakdown [--policy POLICY] [--json data/results/breakdown.jsonl]
 
 Plain decoding and the policy take turns, prompt by prompt, with clocks around their parts and without; the second time
-shows what the clocks themselves cost. A prompt's own forwards, of the target and of the draft, are left out.
+shows the cost of the clocks themselves. A prompt's own forwards, of the target and of the draft, are left out.
 """
 
 import time
@@ -39,15 +39,8 @@ TREE, REST = "tree", "rest"
 # Parts in the order in which they are shown. ranking: top K and entropy of the draft's distributions; tree: the
 # policy's own work; acceptance: the target's choices and the walk along them; rest: masks, caches, the loop.
 PARTS = (
-    "target layers",
-    "target LM head",
-    "draft layers",
-    "draft LM head",
-    "ranking",
-    CLASSIFIER,
-    TREE,
-    "acceptance",
-    REST,
+    *("target layers", "target LM head", "draft layers", "draft LM head"),
+    *("ranking", CLASSIFIER, TREE, "acceptance", REST),
 )
 
 
@@ -105,7 +98,7 @@ class CountedPolicy:
 
 
 class Rounds:
-    """Rounds of one policy: the parts' clock, the seconds with and without it, and what the rounds won."""
+    """Rounds of one policy: the parts' clock, the seconds with and without it, and the rounds' statistics."""
 
     def __init__(self, pair: Pair, policy: Policy, sampling: Sampling, new_tokens: int):
         self.pair, self.policy, self.sampling, self.new_tokens = pair, policy, sampling, new_tokens
@@ -118,7 +111,7 @@ class Rounds:
         with clocks(fresh, own_session(self.pair.draft)):
             steps = self._steps(prompt, CountedPolicy(self.policy, fresh))
             fresh.seconds.clear()  # of the prompt's own forwards
-            for _ in fresh.each(REST, steps):
+            for _ in fresh.timed(REST, steps):
                 pass
         self.clock.seconds += fresh.seconds
 
@@ -126,9 +119,9 @@ class Rounds:
         """Decode a prompt without clocks, and count its rounds."""
         steps, trace = self._steps(prompt, self.policy), Trace(1)
         start = time.perf_counter()
-        found = list(steps)
+        done = list(steps)
         self.unwatched += time.perf_counter() - start
-        for step in found:
+        for step in done:
             trace.add(step)
         self.statistics += total(trace.statistics)
 
@@ -141,7 +134,7 @@ class Rounds:
         return steps
 
     def figures(self) -> dict[str, Any]:
-        """Return milliseconds a round by part, of a whole round with clocks and without, and what a round won."""
+        """Return milliseconds a round by part, of a whole round with clocks and without, and the round's tokens."""
         counts, seconds = self.statistics, self.clock.seconds
         rounds = counts.rounds
         if not rounds:
@@ -167,22 +160,22 @@ def main(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     json: Json = None,
 ) -> None:
-    """Show where a round's milliseconds go."""
+    """Show a round's milliseconds by part."""
     loaded = load_pair(pair, draft=draft)
-    found = spread([one for file in default_prompts(loaded.name, "bench") for one in read_prompts(file)], prompts)
-    ids = [conversation(loaded.tokenizer, loaded.template, one.turns[:1]) for one in found]
+    texts = [prompt for file in default_prompts(loaded.name, "bench") for prompt in read_prompts(file)]
+    ids = [conversation(loaded.tokenizer, loaded.template, text.turns[:1]) for text in spread(texts, prompts)]
     sampling = Sampling(temperature)
     loaded, chosen = policy_of(loaded, policy, temperature=temperature)
-    both = [Rounds(loaded, one, sampling, new_tokens) for one in (Plain(), chosen)]
-    for one in both:
-        Rounds(loaded, one.policy, sampling, new_tokens).run(ids[0])  # the first forwards of a process are slower
+    both = [Rounds(loaded, rival, sampling, new_tokens) for rival in (Plain(), chosen)]
+    for rounds in both:
+        Rounds(loaded, rounds.policy, sampling, new_tokens).run(ids[0])  # the first forwards of a process are slower
     for number, prompt in enumerate(ids):
-        for one in both:
-            for way in (one.watch, one.run)[:: -1 if number % 2 else 1]:
+        for rounds in both:
+            for way in (rounds.watch, rounds.run)[:: -1 if number % 2 else 1]:
                 way(prompt)
     settings = {"pair": loaded.name, "sources": loaded.sources, "prompts": len(ids), "max_new_tokens": new_tokens}
     settings |= {"temperature": temperature, **computed(loaded)}
-    figures = [one.figures() for one in both]
+    figures = [rounds.figures() for rounds in both]
     show(figures)
     append(json, "bench breakdown", figures, settings)
 

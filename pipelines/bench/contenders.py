@@ -1,4 +1,4 @@
-"""Ways to write texts with one target: c2t's own, and what a user would take otherwise, each on the same clock."""
+"""Ways to generate with one target: c2t's own and its alternatives, each on the same clock."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
 from c2t.target_verifier import generate
 
-PLAIN, TREE, REHEARSED = "c2t, plain", "c2t, tree", "c2t, rehearsed"
+PLAIN, TREE, HIERARCHICAL = "c2t, plain", "c2t, tree", "c2t, hierarchical"
 INT8, INT8_PLAIN, INT8_TREE = "c2t in int8", "c2t in int8, plain", "c2t in int8, tree"
 LOOKUP, EARLY_EXIT = "transformers, prompt lookup", "transformers, early exit"
 DTYPES = ("float32", "bfloat16")
 HALF = f"transformers, {DTYPES[1]}"
-LOOKED_UP = (3, 5, 10)  # tokens that prompt lookup copies at once
+LOOKED_UP = (3, 5, 10)  # tokens that prompt lookup copies in a round
 EXITS = (1 / 3, 2 / 3)  # share of the layers after which early exit drafts
 
 Ids = Sequence[Sequence[int]]
@@ -43,7 +43,7 @@ class Written(NamedTuple):
 
 
 class Task(NamedTuple):
-    """How long the texts may be and how they are drawn. They also end with an `eos` token."""
+    """Length limit and sampling of the texts. They also end with an `eos` token."""
 
     max_new_tokens: int
     sampling: Sampling
@@ -51,7 +51,7 @@ class Task(NamedTuple):
 
 
 class Contender(Protocol):
-    """One way to write texts. setting: what was chosen for it, "" if there was no choice."""
+    """One way to generate. setting: what was chosen for it, "" if there was no choice."""
 
     name: str
     setting: str
@@ -110,7 +110,7 @@ class Transformers:
         sampled = {"temperature": sampling.temperature, "top_k": 0, "top_p": 1.0} if sampling.temperature else {}
         torch.manual_seed(numbers[0])
         watch, start = FirstToken(), time.perf_counter()
-        found = self.model.generate(
+        texts = self.model.generate(
             ids,
             attention_mask=seen,
             max_new_tokens=limit,
@@ -121,13 +121,13 @@ class Transformers:
             **sampled,
             **self.options,
         )
-        rows = found[:, longest:].tolist()  # waits for the device
+        rows = texts[:, longest:].tolist()  # waits for the device
         seconds = time.perf_counter() - start
         return Written([cut(row, limit, eos) for row in rows], watch.at - start, seconds)
 
 
 class FirstToken(BaseStreamer):
-    """Note of when the first new token was there. transformers hands over the prompt before it."""
+    """Time of the first new token. transformers passes the prompt before it."""
 
     def __init__(self) -> None:
         self.at, self._prompt = 0.0, True
@@ -152,17 +152,16 @@ class Contenders(NamedTuple):
 
 
 def contenders(pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy], str], batch: int) -> Contenders:
-    """Return what competes at a batch size. chosen: the policy to show, of a rehearsal also its trees by themselves;
-    how(policy): its text.
+    """Return what competes at a batch size. chosen: the policy to show; with hierarchical speculation also its trees
+    alone. how(policy): its text.
 
-    transformers' prompt lookup and early exit write one text at a time. An assistant is a smaller model with the same
-    tokenizer, which no pair has: early exit, in which the first layers of the target draft, is the assisted generation
-    that works without one.
+    transformers' prompt lookup and early exit generate one text at a time. No pair has an assistant, a smaller model
+    with the same tokenizer: early exit, in which the target's first layers draft, works without one.
     """
     tree = tree_of(chosen)
     ours = [Ours(PLAIN, "", pair, plain), Ours(TREE, how(tree), pair, tree)]
     if tree is not chosen:
-        ours.append(Ours(REHEARSED, how(chosen), pair, chosen))
+        ours.append(Ours(HIERARCHICAL, how(chosen), pair, chosen))
     models = {name: stock(pair, name) for name in DTYPES}
     loops = [Transformers(f"transformers, {name}", "", model) for name, model in models.items()]
     if batch > 1:
@@ -182,7 +181,7 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy]
 
 
 def tree_of(policy: Policy) -> Policy:
-    """Return the policy whose trees a rehearsal plays with, of others the policy itself."""
+    """Return the policy of the trees in hierarchical speculation, else the policy itself."""
     return policy.policy if isinstance(policy, Rehearsed) else policy
 
 

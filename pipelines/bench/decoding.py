@@ -1,12 +1,12 @@
-"""Tokens per second of c2t with a tree, of c2t without one, and of what a user would take otherwise, in one run.
+"""Tokens per second of c2t with a tree, of c2t without one, and of the alternatives, in one run.
 
     python -m pipelines.bench decoding --data FOLDER --prompts 40 --json data/results/decoding.jsonl
 
-All contenders continue the same prompts one after the other, in an order that is drawn anew for every prompt, so that
-a drifting machine treats all alike. Where a rival has settings, the fastest one competes, and it is chosen on prompts
+All contenders continue the same prompts one after the other, in a new random order for every prompt, so that a
+drifting machine treats all alike. Where a rival has settings, the fastest one competes, and it is chosen on prompts
 that are not judged. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format; without it
-the pair's own prompts are used. With --json every prompt's runs are kept beside that file as they come, so that a
-stopped comparison goes on with the prompts that are missing.
+the pair's own prompts are used. With --json every prompt's runs are stored next to that file as they come, so that a
+stopped comparison can be resumed.
 
 Where it can, c2t competes a second time with its target in 8 bits, which is another model: its texts are compared with
 its own plain decoding.
@@ -71,14 +71,8 @@ PROGRAMS = {
     llama_cpp: (llama_cpp.LLAMA_CPP, llama_cpp.LLAMA_CPP_LOOKUP),
     upstream_eagle: (upstream_eagle.UPSTREAM_EAGLE,),
 }
-OTHERS = (
-    INT8,
-    LOOKUP,
-    EARLY_EXIT,
-    HALF,
-    *(name for names in PROGRAMS.values() for name in names),
-)  # what --skip can leave out
-Tell = Callable[[], None]
+OTHERS = (INT8, LOOKUP, EARLY_EXIT, HALF, *(name for names in PROGRAMS.values() for name in names))  # for --skip
+Report = Callable[[], None]
 
 
 class Batch(NamedTuple):
@@ -111,37 +105,43 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    field: Contenders, name: str, judged: Sequence[Batch], others: Sequence[Batch], task: Task, runs: Runs, tell: Tell
+    field: Contenders,
+    name: str,
+    judged: Sequence[Batch],
+    others: Sequence[Batch],
+    task: Task,
+    runs: Runs,
+    report: Report,
 ) -> Comparison:
-    """Decode the judged batches of a set with every contender; settings are chosen on the others. What `runs` knows of
-    the set is not run again. tell(): counts calls."""
+    """Decode the judged batches of a set with every contender; settings are chosen on the others. What `runs` has of
+    the set is not run again. report(): counts calls."""
     left = [number for number in range(len(judged)) if (name, number) not in runs.written]
-    choose = Chooser(others if left else (), task, tell, runs.winners.get(name))
+    choose = Chooser(others if left else (), task, report, runs.winners.get(name))
     base = choose(field.generate)
     best = [choose(rivals) for rivals in field.others.values()]
-    for one in field.ours:
-        choose([one])  # which warms it up
+    for contender in field.ours:
+        choose([contender])  # which warms it up
     if name not in runs.winners:
         runs.choose(name, [base, *best])
     order: list[Contender] = [*field.ours, *field.generate, *best]
     for number in left:
         written = {}
-        for one in random.Random(number).sample(order, len(order)):
-            written[one.name] = one.write(*judged[number], task)
-            tell()
+        for contender in random.Random(number).sample(order, len(order)):
+            written[contender.name] = contender.write(*judged[number], task)
+            report()
         runs.add(name, number, written)
-    of_each = [runs.written[name, number] for number in range(len(judged))]
-    results = {one.name: Result([one.setting], [written[one.name] for written in of_each]) for one in order}
+    batches = [runs.written[name, number] for number in range(len(judged))]
+    results = {rival.name: Result([rival.setting], [batch[rival.name] for batch in batches]) for rival in order}
     return Comparison(results, results[base.name])
 
 
 class Chooser(NamedTuple):
-    """Choice of the fastest contender on some batches, in tokens per second. winners: names and settings of those that
-    were the fastest in a run that goes on now. Without batches nothing is decoded."""
+    """Choice of the fastest contender on some batches, in tokens per second. winners: names and settings of the
+    fastest ones in a resumed run. Without batches nothing is decoded."""
 
     batches: Sequence[Batch]
     task: Task
-    tell: Tell
+    report: Report
     winners: Sequence[tuple[str, str]] | None = None
 
     def __call__(self, rivals: Sequence[Contender]) -> Contender:
@@ -152,25 +152,25 @@ class Chooser(NamedTuple):
                 rival.write(*self.batches[0], self.task._replace(max_new_tokens=WARM_UP_TOKENS))
             if self.winners is None and len(rivals) > 1:
                 speeds.append(speed([rival.write(*batch, brief) for batch in self.batches]))
-            self.tell()
+            self.report()
         if self.winners is None:
             return rivals[speeds.index(max(speeds))] if speeds else rivals[0]
-        return next((one for one in rivals if (one.name, one.setting) in self.winners), rivals[0])
+        return next((rival for rival in rivals if (rival.name, rival.setting) in self.winners), rivals[0])
 
 
 def speed(written: Sequence[Written]) -> float:
     """Return the tokens per second of all texts, their prompts' forwards included."""
-    return sum(one.new for one in written) / sum(one.seconds for one in written)
+    return sum(text.new for text in written) / sum(text.seconds for text in written)
 
 
 def calls(field: Contenders, batches: int) -> int:
-    """Return how often `compare` will call its `tell`."""
-    families = [[one] for one in field.ours] + [field.generate, *field.others.values()]
+    """Return how often `compare` will call its `report`."""
+    families = [[contender] for contender in field.ours] + [field.generate, *field.others.values()]
     judged = len(field.ours) + len(field.generate) + len(field.others)
     return batches * judged + sum(map(len, families))
 
 
-def figures(found: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
+def figures(comparison: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
     """Yield the figures of each contender.
 
     against_*: ratios of tokens per second, with 95 % intervals by a bootstrap over batches; decoding_*: the same after
@@ -178,22 +178,22 @@ def figures(found: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
     c2t's plain decoding and of transformers in float32; where texts are sampled c2t's only. Plain decoding is that in
     the same arithmetic.
     """
-    float32 = found.results["transformers, float32"]
-    for name, result in found.results.items():
-        plain = found.results[INT8_PLAIN if name.startswith(INT8) else PLAIN]
+    float32 = comparison.results["transformers, float32"]
+    for name, result in comparison.results.items():
+        plain = comparison.results[INT8_PLAIN if name.startswith(INT8) else PLAIN]
         ours = result.written[0].statistics is not None
-        counts = total(one.statistics for one in result.written) if ours else None
+        counts = total(text.statistics for text in result.written) if ours else None
         yield {
             "contender": name,
             "setting": ", ".join(filter(None, result.settings)),
             "tokens_per_second": speed(result.written),
             **ratios(result, plain, "plain"),
-            **ratios(result, found.base, "transformers"),
+            **ratios(result, comparison.base, "transformers"),
             "equal_to_plain": None if sampled and not ours else equal(result, plain),
             "equal_to_float32": None if sampled else equal(result, float32),
-            **(counts.figures() if counts else {"new_tokens": sum(one.new for one in result.written)}),
-            "seconds": sum(one.seconds for one in result.written),
-            "first_token_seconds": sum(one.first for one in result.written),
+            **(counts.figures() if counts else {"new_tokens": sum(text.new for text in result.written)}),
+            "seconds": sum(text.seconds for text in result.written),
+            "first_token_seconds": sum(text.first for text in result.written),
         }
 
 
@@ -201,9 +201,9 @@ def ratios(result: Result, base: Result, name: str) -> dict[str, Interval]:
     """Return the ratio of two speeds, with and without the prompts' own forwards."""
     counts = np.array(
         [
-            (one.new, one.seconds, one.new - len(one.tokens), one.seconds - one.first)
+            (text.new, text.seconds, text.new - len(text.tokens), text.seconds - text.first)
             for side in (result, base)
-            for one in side.written
+            for text in side.written
         ]
     )
     counts = np.concatenate(np.split(counts, 2), 1).T  # (8, batches)
@@ -219,9 +219,9 @@ def ratios(result: Result, base: Result, name: str) -> dict[str, Interval]:
 def equal(result: Result, other: Result) -> float:
     """Return the share of texts that are the same."""
     pairs = [
-        one == two
+        tokens == other_tokens
         for mine, theirs in zip(result.written, other.written, strict=True)
-        for one, two in zip(mine.tokens, theirs.tokens, strict=True)
+        for tokens, other_tokens in zip(mine.tokens, theirs.tokens, strict=True)
     ]
     return sum(pairs) / len(pairs)
 
@@ -236,10 +236,10 @@ def prompt_sets(pair: str, data: Path | None, names: str) -> dict[str, list[Prom
 def batches(pair: Pair, prompts: Sequence[Prompt], size: int, task: Task) -> list[Batch]:
     """Return the prompts' first turns in batches."""
     ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in prompts]
-    for number, one in enumerate(ids):
-        check_length(len(one), task.max_new_tokens, pair.target.max_positions, f"prompt {number}")
-    places = range(len(ids))
-    return [Batch(ids[start : start + size], places[start : start + size]) for start in places[::size]]
+    for number, prompt in enumerate(ids):
+        check_length(len(prompt), task.max_new_tokens, pair.target.max_positions, f"prompt {number}")
+    numbers = range(len(ids))
+    return [Batch(ids[start : start + size], numbers[start : start + size]) for start in numbers[::size]]
 
 
 def main(
@@ -264,12 +264,12 @@ def main(
             raise InputError(f"--skip {name!r} is none of: {'; '.join(OTHERS)}")
     if HALF in skipped and batch > 1:
         raise InputError(f"--skip {HALF!r}: in a batch it may be the faster loop, which the ratios are over")
-    found = prompt_sets(pair, data, sets)
+    prompts_of = prompt_sets(pair, data, sets)
     wanted = prompts + CHOSEN_ON * batch
-    for name, there in found.items():
-        if len(there) < wanted:
+    for name, available in prompts_of.items():
+        if len(available) < wanted:
             raise InputError(
-                f"{name} has {len(there)} prompts: judging {prompts} and choosing settings on {CHOSEN_ON * batch} "
+                f"{name} has {len(available)} prompts: judging {prompts} and choosing settings on {CHOSEN_ON * batch} "
                 f"others takes {wanted}; lower --prompts or --batch"
             )
     loaded = load_pair(pair, draft=draft)
@@ -291,13 +291,13 @@ def main(
         "temperature": temperature,
         "batch": batch,
         **computed(loaded),
-        "rounded": [each.setting for each in rounded],
+        "rounded": [contender.setting for contender in rounded],
         "programs": {PROGRAMS[program][0]: f"{program.PACKAGE} {program.VERSION}" for program in programs},
         "skipped": skipped,
     }
-    runs = Runs(json, {**configuration, "data": data, "sets": list(found)})
+    runs = Runs(json, {**configuration, "data": data, "sets": list(prompts_of)})
     comparisons: dict[str, Comparison] = {}
-    with ExitStack() as running, working("decoding", "runs") as tell:
+    with ExitStack() as running, working("decoding", "runs") as report:
         field = contenders(ours, Plain(), chosen, partial(how, ours), batch)
         field.ours.extend(rounded)
         for program in programs:
@@ -305,13 +305,13 @@ def main(
         field.generate[:] = [loop for loop in field.generate if loop.name not in skipped]
         for name in skipped:
             field.others.pop(name, None)
-        each, done = calls(field, -(-prompts // batch)), count(1 + sum(map(len, runs.written.values())))
-        for name, there in found.items():
+        per_set, done = calls(field, -(-prompts // batch)), count(1 + sum(map(len, runs.written.values())))
+        for name, available in prompts_of.items():
 
             def advance(name: str = name) -> None:
-                tell(next(done), each * len(found), name)
+                report(next(done), per_set * len(prompts_of), name)
 
-            taken = spread(there, wanted)
+            taken = spread(available, wanted)
             judged, others = (batches(loaded, part, batch, task) for part in (taken[:prompts], taken[prompts:]))
             comparisons[name] = compare(field, name, judged, others, task, runs, advance)
     if len(comparisons) > 1:
@@ -325,7 +325,7 @@ def main(
 
 
 def in_int8(pair: str, draft: str | None, policy: str | None, batch: int, temperature: float) -> list[Ours]:
-    """Return c2t with its target in 8 bits, plain and with a tree; none where that is not possible, which is said."""
+    """Return c2t with its target in 8 bits, plain and with a tree; none, and a line, where that is not possible."""
     try:
         ours, chosen = policy_of(load_pair(pair, draft=draft, dtype=torch.int8), policy, batch, temperature)
     except InputError as error:

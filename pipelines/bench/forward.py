@@ -73,10 +73,10 @@ def measure(ways: dict[str, Way], sizes: tuple[int, ...], repeats: int) -> dict[
     """Return median milliseconds of layers and LM head, by way and size."""
     seconds: dict[tuple[str, int], list[tuple[float, float]]] = {(way, n): [] for way in ways for n in sizes}
     for repeat in range(repeats + 1):  # the first turn warms up
-        for (way, size), found in seconds.items():
+        for (way, size), samples in seconds.items():
             spent = ways[way](size)
             if repeat:
-                found.append(spent)
+                samples.append(spent)
     return {
         way: [[1e3 * statistics.median(part) for part in zip(*seconds[way, n], strict=True)] for n in sizes]
         for way in ways
@@ -94,18 +94,18 @@ def main(
     with torch.inference_mode():
         ways: dict[str, Way] = {"c2t": Ours(loaded, tokens)}
         ways |= {f"transformers, {name}": Stock(stock(loaded, name), tokens) for name in DTYPES}
-    found = measure(ways, ROWS, repeats)
+    by_way = measure(ways, ROWS, repeats)
     settings = {"pair": loaded.name, "sources": loaded.sources, "prefix": PREFIX, "repeats": repeats}
     settings |= {**computed(loaded), "packed": loaded.target.packed is not None}
-    show(found)
-    rows = ({"way": way, "rows": ROWS, "milliseconds": milliseconds} for way, milliseconds in found.items())
+    show(by_way)
+    rows = ({"way": way, "rows": ROWS, "milliseconds": milliseconds} for way, milliseconds in by_way.items())
     append(json, "bench forward", rows, settings)
 
 
-def show(found: dict[str, list[list[float]]]) -> None:
+def show(by_way: dict[str, list[list[float]]]) -> None:
     """Print a table with a row for each size."""
     rows = [
         [f"{size}", *(f"{layers:.1f} + {head:.1f}" for layers, head in sizes)]
-        for size, *sizes in zip(ROWS, *found.values(), strict=True)
+        for size, *sizes in zip(ROWS, *by_way.values(), strict=True)
     ]
-    terminal.table(f"ms of layers + LM head, {PREFIX} tokens of prefix", ["rows", *found], rows)
+    terminal.table(f"ms of layers + LM head, {PREFIX} tokens of prefix", ["rows", *by_way], rows)

@@ -11,10 +11,10 @@ from c2t.models.loading import Pair
 from c2t.storage.results import append_line, check_place, result_line
 
 
-def _before_the_work(place: Path | None) -> Path | None:
-    if place:
-        check_place(place)
-    return place
+def _before_the_work(file: Path | None) -> Path | None:
+    if file:
+        check_place(file)
+    return file
 
 
 Json = Annotated[
@@ -27,7 +27,7 @@ def computed(pair: Pair) -> dict[str, Any]:
     return {"threads": torch.get_num_threads(), "dtype": pair.arithmetic}
 
 
-def append(place: Path | None, command: str, rows: Iterable[dict[str, Any]], configuration: dict[str, Any]) -> None:
+def append(file: Path | None, command: str, rows: Iterable[dict[str, Any]], configuration: dict[str, Any]) -> None:
     """Append a result line for each row, if a file was given."""
-    for row in rows if place else ():
-        append_line(place, result_line(command, row, configuration))
+    for row in rows if file else ():
+        append_line(file, result_line(command, row, configuration))

@@ -1,4 +1,4 @@
-"""llama.cpp beside c2t: a process of Node continues the same token ids from the GGUF that the pair's target came from.
+"""llama.cpp next to c2t: a process of Node continues the same token ids from the GGUF that the pair's target came from.
 
 node-llama-cpp is taken because its package holds builds of llama.cpp for each kind of processor, and chooses among them
 as it starts; wheels on PyPI hold one for all, which is half as fast on a processor with AVX-512.

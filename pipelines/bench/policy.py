@@ -28,6 +28,6 @@ def policy_of(pair: Pair, text: str | None, batch: int = 1, temperature: float =
     return pair, parse(entry.policy, partial(classifier, entry.classifier), costs=partial(costs_of, pair))
 
 
-def classifier(usual: str, name: str | None = None) -> TreeClassifier:
-    """Return the classifier of this name, by default the usual one."""
-    return TreeClassifier.from_pretrained(name or usual)
+def classifier(default: str, name: str | None = None) -> TreeClassifier:
+    """Return the classifier of this name, by default `default`."""
+    return TreeClassifier.from_pretrained(name or default)

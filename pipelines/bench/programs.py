@@ -13,21 +13,21 @@ from pipelines.bench.contenders import Ids, Task, Written
 
 @dataclass(frozen=True)
 class Program:
-    """A process that continues one prompt at a time, on a clock of its own. told: what each request says besides."""
+    """A process that continues one prompt at a time, on a clock of its own. extra: further entries of each request."""
 
     name: str
     setting: str
     process: subprocess.Popen
-    told: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
         """See `Contender.write`. Takes one prompt."""
         limit, sampling, eos = task
         [prompt], [number] = prompts, numbers
         request = {"prompt": list(prompt), "limit": limit, "eos": sorted(eos)}
-        request |= {"temperature": sampling.temperature, "seed": number, **self.told}
-        found = ask(self.process, self.name, request)
-        return Written([found["tokens"]], found["first"], found["seconds"])
+        request |= {"temperature": sampling.temperature, "seed": number, **self.extra}
+        answer = ask(self.process, self.name, request)
+        return Written([answer["tokens"]], answer["first"], answer["seconds"])
 
 
 def ask(process: subprocess.Popen, name: str, request: dict[str, Any] | None = None) -> dict[str, Any]:

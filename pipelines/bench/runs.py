@@ -1,4 +1,4 @@
-"""Runs of a comparison as they come, in a file beside the result lines, so that a stopped comparison goes on."""
+"""Runs of a comparison as they come, in a file next to the result lines, from which it can be resumed."""
 
 import json
 from contextlib import suppress
@@ -16,7 +16,7 @@ from pipelines.bench.contenders import Contender, Written
 ENDING = ".runs.tmp"  # which git ignores
 
 
-class Kept(NamedTuple):
+class RunLine(NamedTuple):
     """A line of the file. settings: of the whole comparison, on the first line; name: of a set of prompts; winners:
     names and settings of those that were chosen for it; batch, written: texts of every contender by name."""
 
@@ -28,46 +28,46 @@ class Kept(NamedTuple):
 
 
 class Runs:
-    """Runs of a comparison by set and batch. Without a place nothing is kept on disk, and nothing is known at first.
+    """Runs of a comparison by set and batch. Without a file of results nothing is stored.
 
     Raises InputError where the file holds runs with other settings, or of another commit or machine.
     """
 
-    def __init__(self, place: Path | None, settings: dict[str, Any]):
-        self.file = place and place.with_name(place.name + ENDING)
+    def __init__(self, results: Path | None, settings: dict[str, Any]):
+        self.file = results and results.with_name(results.name + ENDING)
         self.winners: dict[str, list[tuple[str, str]]] = {}
         self.written: dict[tuple[str, int], dict[str, Written]] = {}
         here = json.loads(json.dumps({**settings, **environment()}, default=str))
         if self.file is None or not self.file.exists():
-            self._add(Kept(settings=here))
+            self._add(RunLine(settings=here))
             return
-        anew = f"delete {self.file} to start anew"
+        remedy = f"delete {self.file} to start again"
         first, *others = read_file(self.file).decode(errors="replace").splitlines() or [""]
-        there = from_json(Kept, first, f"{self.file}, line 1", anew).settings or {}
+        there = from_json(RunLine, first, f"{self.file}, line 1", remedy).settings or {}
         changed = [key for key in {**there, **here} if there.get(key) != here.get(key)]
         if changed:
-            raise InputError(f"a stopped run had other settings ({', '.join(changed)}): run with those, or {anew}")
+            raise InputError(f"a stopped run had other settings ({', '.join(changed)}): run with those, or {remedy}")
         for text in others:
             with suppress(InputError):  # of a line that a stopped run left unfinished
-                self._take(from_json(Kept, text, self.file))
+                self._take(from_json(RunLine, text, self.file))
 
-    def _take(self, line: Kept) -> None:
+    def _take(self, line: RunLine) -> None:
         if line.winners is not None:
             self.winners[line.name] = line.winners
         if line.written is not None:
             self.written[line.name, line.batch] = line.written
 
     def choose(self, name: str, winners: list[Contender]) -> None:
-        """Keep which contenders were chosen for a set."""
-        self.winners[name] = [(one.name, one.setting) for one in winners]
-        self._add(Kept(name=name, winners=self.winners[name]))
+        """Store which contenders were chosen for a set."""
+        self.winners[name] = [(winner.name, winner.setting) for winner in winners]
+        self._add(RunLine(name=name, winners=self.winners[name]))
 
     def add(self, name: str, batch: int, written: dict[str, Written]) -> None:
-        """Keep the texts of all contenders for a batch of a set."""
+        """Store the texts of all contenders for a batch of a set."""
         self.written[name, batch] = written
-        self._add(Kept(name=name, batch=batch, written=written))
+        self._add(RunLine(name=name, batch=batch, written=written))
 
-    def _add(self, line: Kept) -> None:
+    def _add(self, line: RunLine) -> None:
         if self.file:
             append_line(self.file, json.dumps(line, default=_as_dict))
 

@@ -3,9 +3,9 @@
     python -m pipelines.bench serve [--policy POLICY] [--json data/results/serve.jsonl]
 
 Each policy, and plain decoding, serves the same requests by a process of its own. Requests arrive as a Poisson process,
-and at most so many are under way at once. Half of them are greedy, the others sampled at T = 1 with a seed. The command
-fails unless every refusal is the expected one, nothing else fails, the server's metrics say what its clients saw, its
-log holds no traceback, and every text is the one that plain decoding writes for that request alone.
+and a limited number of them run concurrently. Half of them are greedy, the others sampled at T = 1 with a seed. The
+command fails unless every refusal is the expected one, nothing else fails, the server's metrics agree with its clients,
+its log holds no traceback, and every text is that of plain decoding of that request alone.
 """
 
 import asyncio
@@ -91,11 +91,11 @@ class Seen(NamedTuple):
 
 
 class Load(NamedTuple):
-    """The requests of a run, how many are sent at once, and what the text of each is alone."""
+    """The requests of a run, how many run concurrently, and the text of each alone."""
 
     model: str
     requests: list[Planned]
-    at_once: int
+    concurrency: int
     alone: list[str]
 
 
@@ -133,33 +133,19 @@ def plan(
 def texts_alone(pair: Pair, requests: Sequence[Planned]) -> Iterator[str]:
     """Yield the text of each request by plain decoding, "" for those without one."""
     decoder = SpeculativeDecoder(pair, Plain())
-    for one in requests:
-        whole = one.malformed is None and one.pieces is None
-        how = {"max_new_tokens": one.new_tokens, "temperature": one.temperature, "seed": one.seed}
-        yield decoder.generate([one.prompt], **how).text if whole else ""
+    for request in requests:
+        whole = request.malformed is None and request.pieces is None
+        how = {"max_new_tokens": request.new_tokens, "temperature": request.temperature, "seed": request.seed}
+        yield decoder.generate([request.prompt], **how).text if whole else ""
 
 
 @contextmanager
 def serving(pair: str, draft: str, policy: str, max_rows: int) -> Iterator[tuple[str, int]]:
     """Run a server in a process of its own; yield its address and its number, and fail if its log has a traceback."""
-    command = [
-        sys.executable,
-        "-m",
-        "c2t",
-        "serve",
-        "--pair",
-        pair,
-        "--draft",
-        draft,
-        "--policy",
-        policy,
-        "--port",
-        "0",
-    ]
+    command = [sys.executable, *f"-m c2t serve --port 0 --max-rows {max_rows}".split()]
+    command += ["--pair", pair, "--draft", draft, "--policy", policy]
     with tempfile.TemporaryFile("w+") as log:
-        running = subprocess.Popen(
-            [*command, "--max-rows", str(max_rows)], stdout=subprocess.PIPE, stderr=log, text=True
-        )
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
             address = running.stdout.readline().partition("/v1 ")[0]
             if address:
@@ -168,24 +154,24 @@ def serving(pair: str, draft: str, policy: str, max_rows: int) -> Iterator[tuple
             running.terminate()
             running.wait(60)
             log.seek(0)
-            said = log.read()
-    if not address or "Traceback" in said:
-        raise SystemExit(f"the server of {policy} failed:\n{said[-4000:]}")
+            text = log.read()
+    if not address or "Traceback" in text:
+        raise SystemExit(f"the server of {policy} failed:\n{text[-4000:]}")
 
 
-async def send(client: httpx.AsyncClient, one: Planned, model: str) -> Seen:
+async def send(client: httpx.AsyncClient, request: Planned, model: str) -> Seen:
     """Send a request and read its answer."""
     start, times, text, tokens, finish = time.perf_counter(), [], "", 0, None
-    how = {"content": one.body(model), "headers": {"Content-Type": "application/json"}}
+    how = {"content": request.body(model), "headers": {"Content-Type": "application/json"}}
     try:
         async with client.stream("POST", "/v1/completions", **how) as answer:
-            if one.malformed:
-                return Seen("refused" if answer.status_code == one.malformed[1] else f"status {answer.status_code}")
+            if request.malformed:
+                return Seen("refused" if answer.status_code == request.malformed[1] else f"status {answer.status_code}")
             if answer.status_code != 200:
                 return Seen(f"status {answer.status_code}")
             pieces = 0
             async for line in answer.aiter_lines():
-                if one.pieces is not None and pieces >= one.pieces:
+                if request.pieces is not None and pieces >= request.pieces:
                     return Seen("cancelled")
                 if not line.startswith("data: {"):
                     continue
@@ -202,14 +188,14 @@ async def send(client: httpx.AsyncClient, one: Planned, model: str) -> Seen:
     return Seen(finish or "no end", text, tokens, first, (times[-1] - times[0]) / (tokens - 1) if tokens > 1 else None)
 
 
-async def play(address: str, load: Load, process: psutil.Process, tell: Any) -> tuple[list[Seen], list[int]]:
-    """Send all requests at their times; return what was seen, and the server's memory (bytes) meanwhile."""
-    room, memory, ended = asyncio.Semaphore(load.at_once), [process.memory_info().rss], asyncio.Event()
+async def run_load(address: str, load: Load, process: psutil.Process, report: Any) -> tuple[list[Seen], list[int]]:
+    """Send all requests at their times; return what was seen, and samples of the server's memory (bytes)."""
+    room, memory, ended = asyncio.Semaphore(load.concurrency), [process.memory_info().rss], asyncio.Event()
 
-    async def one_of(client: httpx.AsyncClient, one: Planned) -> Seen:
+    async def send_when_free(client: httpx.AsyncClient, request: Planned) -> Seen:
         async with room:
-            seen = await send(client, one, load.model)
-        tell()
+            seen = await send(client, request, load.model)
+        report()
         return seen
 
     async def look() -> None:
@@ -218,12 +204,12 @@ async def play(address: str, load: Load, process: psutil.Process, tell: Any) -> 
             memory.append(process.memory_info().rss)
 
     looking = asyncio.create_task(look())
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=load.at_once)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=load.concurrency)
     async with httpx.AsyncClient(base_url=address, timeout=600, limits=limits) as client:
         tasks = []
-        for one in load.requests:
-            await asyncio.sleep(one.after)
-            tasks.append(asyncio.create_task(one_of(client, one)))
+        for request in load.requests:
+            await asyncio.sleep(request.after)
+            tasks.append(asyncio.create_task(send_when_free(client, request)))
         seen = await asyncio.gather(*tasks)
     ended.set()
     await looking
@@ -239,20 +225,20 @@ def metrics(address: str) -> dict[str, float]:
     }
 
 
-def measure(address: str, pid: int, load: Load, tell: Any = lambda: None) -> tuple[dict[str, Any], list[str]]:
+def measure(address: str, pid: int, load: Load, report: Any = lambda: None) -> tuple[dict[str, Any], list[str]]:
     """Return the figures of a server under a load that it has not been under before, and all that was wrong."""
     start, before = time.perf_counter(), metrics(address)
-    seen, memory = asyncio.run(play(address, load, psutil.Process(pid), tell))
+    seen, memory = asyncio.run(run_load(address, load, psutil.Process(pid), report))
     seconds, end = time.perf_counter() - start, time.monotonic() + PATIENCE
     while (now := metrics(address))["c2t_requests_running"] + now["c2t_requests_waiting"] and time.monotonic() < end:
         time.sleep(EVERY)
     gained = {name: value - before[name] for name, value in now.items()}
-    firsts, tokens = ([value for one in seen if (value := getattr(one, name))] for name in ("first", "token"))
-    outcomes = Counter(one.outcome for one in seen)
+    firsts, tokens = ([value for answer in seen if (value := getattr(answer, name))] for name in ("first", "token"))
+    outcomes = Counter(answer.outcome for answer in seen)
     rounds = max(1.0, gained["c2t_rounds_total"])
     figures = {
         "outcomes": dict(outcomes),
-        "texts_compared": sum(one.pieces is None and one.malformed is None for one in load.requests),
+        "texts_compared": sum(r.pieces is None and r.malformed is None for r in load.requests),
         "new_tokens": int(gained["c2t_new_tokens_total"]),
         "seconds": seconds,
         "tokens_per_second": gained["c2t_new_tokens_total"] / seconds,
@@ -271,15 +257,14 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def wrong(seen: Sequence[Seen], load: Load) -> Iterator[str]:
-    """Yield what is not as it should be in the answers."""
-    for number, (one, found, text) in enumerate(zip(load.requests, seen, load.alone, strict=True)):
-        expected = (
-            ("refused",) if one.malformed else ("stop", "length") if one.pieces is None else ("cancelled", "stop")
-        )
-        if found.outcome not in expected:
-            yield f"request {number}: {found.outcome} instead of {' or '.join(expected)}"
-        elif expected == ("stop", "length") and found.text != text:
-            yield f"request {number}: {found.text!r} instead of {text!r}"
+    """Yield every unexpected answer."""
+    for number, (request, answer, text) in enumerate(zip(load.requests, seen, load.alone, strict=True)):
+        read_to_end = ("stop", "length") if request.pieces is None else ("cancelled", "stop")
+        expected = ("refused",) if request.malformed else read_to_end
+        if answer.outcome not in expected:
+            yield f"request {number}: {answer.outcome} instead of {' or '.join(expected)}"
+        elif expected == ("stop", "length") and answer.text != text:
+            yield f"request {number}: {answer.text!r} instead of {text!r}"
 
 
 def miscounted(outcomes: Counter, gained: dict[str, float], now: dict[str, float]) -> Iterator[str]:
@@ -299,7 +284,7 @@ def main(
     pair: PairName = DEFAULT_PAIR,
     policy: PolicyText = None,
     requests: Annotated[int, typer.Option(help="Requests to send.", min=1)] = 200,
-    at_once: Annotated[int, typer.Option(help="Requests under way at once, and rows of the server.", min=1)] = 16,
+    at_once: Annotated[int, typer.Option(help="Concurrent requests, and rows of the server.", min=1)] = 16,
     rate: Annotated[float, typer.Option(help="Requests that arrive in a second, on average.", min=0.01)] = 4.0,
     new_tokens: Annotated[int, typer.Option(help="New tokens of the longest texts.", min=LEAST_TOKENS)] = 128,
     cancelled: Annotated[float, typer.Option(help="Share of requests whose client goes away.", min=0, max=0.5)] = 0.1,
@@ -308,19 +293,19 @@ def main(
 ) -> None:
     """Put the server under load, with speculation and without."""
     loaded = load_pair(pair)
-    prompts = spread([one for file in default_prompts(loaded.name, "bench") for one in read_prompts(file)], requests)
-    ids = [conversation(loaded.tokenizer, loaded.template, one.turns[:1]) for one in prompts]
+    prompts = spread([p for file in default_prompts(loaded.name, "bench") for p in read_prompts(file)], requests)
+    ids = [conversation(loaded.tokenizer, loaded.template, prompt.turns[:1]) for prompt in prompts]
     planned = plan(ids, requests, new_tokens, rate, cancelled, malformed, seed=0)
     drafting, chosen = policy_of(loaded, policy, at_once)
     policies = [describe(Plain()), describe(chosen)]
-    found, bad = [], []
-    with working("serve", "requests") as tell:
+    rows, bad = [], []
+    with working("serve", "requests") as report:
         done = 0
 
         def advance(doing: str) -> None:
             nonlocal done
             done += 1
-            tell(done, requests * (1 + len(policies)), doing)
+            report(done, requests * (1 + len(policies)), doing)
 
         alone = []
         for text in texts_alone(loaded, planned):
@@ -331,21 +316,21 @@ def main(
             with serving(loaded.name, drafting.sources["draft"][0], spec, at_once) as (address, pid):
                 warm_up(address, load)
                 figures, problems = measure(address, pid, load, lambda spec=spec: advance(spec))
-            found.append({"policy": spec, **figures})
+            rows.append({"policy": spec, **figures})
             bad += [f"{spec}: {problem}" for problem in problems]
-    show(found)
+    show(rows)
     if bad:
         raise SystemExit("\n".join([f"{len(bad)} things were wrong:", *bad[:20]]))
     configuration = {"pair": loaded.name, "sources": loaded.sources, "requests": requests, "at_once": at_once}
     configuration |= {"rate": rate, "max_new_tokens": new_tokens, "cancelled": cancelled, "malformed": malformed}
-    append(json, "bench serve", found, configuration | computed(loaded))
+    append(json, "bench serve", rows, configuration | computed(loaded))
 
 
 def warm_up(address: str, load: Load) -> None:
-    """Send as many requests as run at once, so that the first ones measured find a warm server."""
-    first = [one._replace(after=0.0) for one in load.requests if not one.malformed and one.pieces is None]
-    brief = load._replace(requests=[one._replace(new_tokens=LEAST_TOKENS) for one in first[: load.at_once]])
-    asyncio.run(play(address, brief, psutil.Process(), lambda: None))
+    """Send as many requests as run concurrently, so that the first ones measured find a warm server."""
+    first = [r._replace(after=0.0) for r in load.requests if not r.malformed and r.pieces is None]
+    brief = load._replace(requests=[r._replace(new_tokens=LEAST_TOKENS) for r in first[: load.concurrency]])
+    asyncio.run(run_load(address, brief, psutil.Process(), lambda: None))
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:

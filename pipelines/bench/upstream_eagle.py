@@ -1,4 +1,4 @@
-"""Upstream EAGLE's own code beside c2t: same target, same head, in a process with the versions that it needs."""
+"""Upstream EAGLE's own code next to c2t: same target, same head, in a process with the versions that it needs."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -46,12 +46,12 @@ def missing(pair: Pair, batch: int) -> str | None:
 @contextmanager
 def start(pair: Pair) -> Iterator[dict[str, list[Contender]]]:
     """Start it with as many threads as torch has, in each dtype; yield both, with upstream's own tree."""
-    places = [pair.sources[part][0] for part in ("target", "draft")]
+    folders = [pair.sources[part][0] for part in ("target", "draft")]
     with ExitStack() as running:
         yield {
             UPSTREAM_EAGLE: [
                 Program(UPSTREAM_EAGLE, dtype, running.enter_context(started(UPSTREAM_EAGLE, command)))
                 for dtype in DTYPES
-                for command in [[*map(str, (python(), SCRIPT, *places, torch.get_num_threads())), dtype]]
+                for command in [[*map(str, (python(), SCRIPT, *folders, torch.get_num_threads())), dtype]]
             ]
         }

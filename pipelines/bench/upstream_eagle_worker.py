@@ -31,7 +31,7 @@ def load(target: Path, head: Path, dtype: torch.dtype) -> Any:
         made = module.LlamaRotaryEmbedding.__init__
         made.__defaults__ = tuple(base if value == OLD_BASE else value for value in made.__defaults__)
     eos = SimpleNamespace(eos_token_id=config["eos_token_id"])
-    ea_model.AutoTokenizer = SimpleNamespace(from_pretrained=lambda place: eos)
+    ea_model.AutoTokenizer = SimpleNamespace(from_pretrained=lambda _: eos)
     weights = load_file(head / "model.safetensors")
     weights["embed_tokens.weight"] = load_file(target / "model.safetensors")["model.embed_tokens.weight"]
     with tempfile.TemporaryDirectory() as folder:
@@ -52,9 +52,9 @@ def answer(model: Any, prompt: list[int], limit: int, eos: list[int], temperatur
 
     def noted(*arguments: Any) -> Any:
         nonlocal first
-        found = prefill(*arguments)
+        tree = prefill(*arguments)
         first = time.perf_counter() - start
-        return found
+        return tree
 
     ea_model.initialize_tree = noted
     start, tokens = time.perf_counter(), []
@@ -63,7 +63,7 @@ def answer(model: Any, prompt: list[int], limit: int, eos: list[int], temperatur
         if len(tokens) >= limit or not set(eos).isdisjoint(tokens):
             break
     seconds = time.perf_counter() - start
-    ends = [place + 1 for place, token in enumerate(tokens) if token in eos]
+    ends = [index + 1 for index, token in enumerate(tokens) if token in eos]
     return {"tokens": tokens[: min([limit, *ends])], "first": first, "seconds": seconds}
 
 

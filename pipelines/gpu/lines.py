@@ -57,8 +57,8 @@ def verdicts(lines: Sequence[Line]) -> Iterator[str]:
     yield f"{'goal':10} C2T's select at 15 x 32000 takes {more:.4f} ms more than EAGLE-2's, at most 0.010: {judged}"
 
 
-def draw(lines: Sequence[Line], path: Path) -> None:
-    """Draw the step function of verification (C2T, figure 5a)."""
+def plot(lines: Sequence[Line], path: Path) -> None:
+    """Plot the step function of verification (C2T, figure 5a)."""
     figure, [panel] = drawing.panels(1, xlabel="tokens verified a row", ylabel="milliseconds")
     curves: dict[str, list[tuple[int, float]]] = {}
     for line in lines:

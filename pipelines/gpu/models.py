@@ -1,4 +1,4 @@
-"""A target and an EAGLE head of given shapes with random weights, behind prefixes of given lengths: their output means
+"""A target and an EAGLE head of given shapes with random weights, after prefixes of given lengths: their output means
 nothing, but they take as long as real ones."""
 
 from typing import NamedTuple
@@ -30,7 +30,7 @@ class Shapes(NamedTuple):
     vocabulary: int
     dtype: torch.dtype
     prefixes: tuple[int, ...]
-    verified: tuple[int, ...]  # tokens of a tree, one row; behind longer prefixes the first two only
+    verified: tuple[int, ...]  # tokens of a tree, one row; after longer prefixes the first two only
     ragged: dict[int, tuple[int, ...]]  # rows -> mean tokens of their trees
     ranked: dict[int, tuple[int, ...]]  # vocabulary -> rows of logits
     trees: tuple[int, ...]  # nodes of random trees for attention alone
@@ -84,7 +84,7 @@ def random_head(shapes: Shapes, target: Target) -> EagleDraft:
     return EagleDraft(head, target.lm_head)
 
 
-def behind(target: Target, rows: int, prefix: int, shapes: Shapes) -> StaticTarget:
+def with_prefixes(target: Target, rows: int, prefix: int, shapes: Shapes) -> StaticTarget:
     """Return the target with graphs and with prefixes in its memory."""
     sizes = {*shapes.verified, *(2 * mean for means in shapes.ragged.values() for mean in means)}
     static = StaticTarget(target, rows, prefix + shapes.room, sorted(sizes))

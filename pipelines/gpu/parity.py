@@ -42,10 +42,10 @@ def check(device: torch.device, dtype: torch.dtype, vocabulary: int, heads: int,
         yield name, f"largest difference {largest:.1e}"
 
 
-def close(found: Tensor, expected: Tensor, tolerance: float) -> float:
+def close(actual: Tensor, expected: Tensor, tolerance: float) -> float:
     """Return the largest absolute difference; AssertionError beyond the tolerance."""
-    torch.testing.assert_close(found.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
-    return float((found.double() - expected.double()).nan_to_num().abs().max()) if found.numel() else 0.0
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    return float((actual.double() - expected.double()).nan_to_num().abs().max()) if actual.numel() else 0.0
 
 
 def rank_differences(device: torch.device, dtype: torch.dtype, vocabulary: int) -> Iterator[float]:
@@ -54,10 +54,10 @@ def rank_differences(device: torch.device, dtype: torch.dtype, vocabulary: int) 
     wide = logits.float()
     norm = torch_log_norm(wide)
     for k, m in ((15, 1000), (10, 0), (7, None)):
-        found = triton_rank(logits, k, m)
+        actual = triton_rank(logits, k, m)
         expected = TopK(*torch_top(wide, norm, k), torch_entropy(wide, norm, m), norm)
-        assert found.token.equal(expected.token), "rank: other tokens than the twin's"
-        yield from (close(a, b, 2e-4) for a, b in zip(found[1:], expected[1:], strict=True))
+        assert actual.token.equal(expected.token), "rank: other tokens than the twin's"
+        yield from (close(a, b, 2e-4) for a, b in zip(actual[1:], expected[1:], strict=True))
 
 
 def select_differences(device: torch.device) -> Iterator[float]:
@@ -102,8 +102,8 @@ def attention_differences(device: torch.device, dtype: torch.dtype, heads: int, 
     key, value = torch.randn(2, 2, heads // 2, 110, dim, device=device, dtype=dtype)
     expected = torch_attention(query.float(), key.float(), value.float(), mask, dim**-0.5)
     for splits in (1, 2):
-        found = triton_attention(query, key, value, mask, dim**-0.5, splits=splits)
-        yield close(found, expected, TOLERANCE[dtype])
+        actual = triton_attention(query, key, value, mask, dim**-0.5, splits=splits)
+        yield close(actual, expected, TOLERANCE[dtype])
 
 
 def compact_differences(device: torch.device, dtype: torch.dtype, heads: int, dim: int) -> Iterator[float]:
@@ -115,18 +115,18 @@ def compact_differences(device: torch.device, dtype: torch.dtype, heads: int, di
     first = torch.arange(2, device=device) * heads * 30
     triton_compact(buffers, index, count, first + 20, first + lengths)
     torch_compact(copies, index, count, first + 20, first + lengths)
-    yield from (close(found, expected, 0.0) for found, expected in zip(buffers, copies, strict=True))
+    yield from (close(actual, expected, 0.0) for actual, expected in zip(buffers, copies, strict=True))
 
 
 def mask_differences(device: torch.device) -> Iterator[float]:
-    """Yield the differences of the columns of masks; blocks behind the last one mean nothing."""
+    """Yield the differences of the columns of masks; blocks after the last one mean nothing."""
     tree = random_trees(90, 3)
     given = (column.to(device) for column in (tree.parent, tree.alive, tree.depth + 8, torch.tensor([7, 7, 7])))
     parent, alive, positions, lengths = given
-    found, expected = (make(parent, alive, positions, lengths) for make in (triton_mask, torch_mask))
-    listed = torch.arange(found.block.shape[2], device=device) < expected.count[..., None]
-    for column, other in zip(found, expected, strict=True):
-        if column is found.block:
+    actual, expected = (make(parent, alive, positions, lengths) for make in (triton_mask, torch_mask))
+    listed = torch.arange(actual.block.shape[2], device=device) < expected.count[..., None]
+    for column, other in zip(actual, expected, strict=True):
+        if column is actual.block:
             column, other = column[listed], other[listed]
         yield close(column, other, 0.0)
 
@@ -135,10 +135,10 @@ def walk_differences(device: torch.device, dtype: torch.dtype, vocabulary: int) 
     """Yield the differences of paths along trees in which every other node is the target's choice."""
     tree = Tree(**{name: value.to(device) for name, value in vars(random_trees(60, 3)).items() if value is not None})
     logits = torch.randn(3 * 60, vocabulary, device=device, dtype=dtype)
-    chosen, place = logits.argmax(-1), torch.arange(3 * 60, device=device).view(3, 60)
-    above = chosen[place.gather(1, tree.parent.clamp(min=0))]
+    chosen, index = logits.argmax(-1), torch.arange(3 * 60, device=device).view(3, 60)
+    above = chosen[index.gather(1, tree.parent.clamp(min=0))]
     tree.token.copy_(torch.where(tree.parent % 2 == 0, above, 0))
-    found = triton_walk(logits, chosen, place, tree.token, tree.parent, tree.alive)
-    expected = target_only(tree, lambda rows, slots: chosen[place[rows, slots]])
-    for column, other in zip(found[:3], expected[:3], strict=True):
+    actual = triton_walk(logits, chosen, index, tree.token, tree.parent, tree.alive)
+    expected = target_only(tree, lambda rows, slots: chosen[index[rows, slots]])
+    for column, other in zip(actual[:3], expected[:3], strict=True):
         yield close(column, other, 0.0)

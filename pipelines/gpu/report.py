@@ -5,8 +5,8 @@ shapes with random weights against what must move (bytes / measured bandwidth).
     python -m pipelines.gpu --texts smollm2 [--out data/results]
 
 --tiny runs the same on shapes of a few kilobytes, on any machine: it shows that the report works, not how fast it is.
---texts writes whole texts with a pair: in float32 to see whether graphs write the ordinary loop's, in bfloat16 to see
-how fast they are.
+--texts generates whole texts with a pair: in float32 to compare the text of graphs with the ordinary loop's, in
+bfloat16 for their speed.
 """
 
 import argparse
@@ -29,17 +29,17 @@ from c2t.models.target import Target
 from c2t.policies import C2T, Eagle2
 from c2t.storage.provenance import hardware
 from c2t.storage.results import append_line, result_line
-from pipelines.gpu.lines import Line, draw, verdicts
+from pipelines.gpu.lines import Line, plot, verdicts
 from pipelines.gpu.models import (
     FULL,
     TINY,
     Shapes,
-    behind,
     classifier_until,
     phase_of,
     ragged_trees,
     random_head,
     random_target,
+    with_prefixes,
 )
 from pipelines.gpu.parity import check, network_of
 from pipelines.gpu.texts import TEXTS, TINY_TEXTS, Sizes, text_lines
@@ -98,7 +98,7 @@ class Report:
         else:
             cases = {1: self.shapes.verified[:2]}
         for rows, sizes in cases.items():
-            static = behind(target, rows, prefix, self.shapes)
+            static = with_prefixes(target, rows, prefix, self.shapes)
             floor = self.floor(target, rows, prefix)
             for size in sizes:
                 tree = ragged_trees(rows, size, self.device)
@@ -144,7 +144,7 @@ class Report:
 
         run()
         passes = int(phase.grow(phase.root)[1].max())
-        # The first pass is the one over the news; each is followed by the LM head.
+        # The first pass is over the committed tokens; each is followed by the LM head.
         more = (rows - 1) * 2 * prefix * self.shapes.hidden * self.shapes.dtype.itemsize / self.bytes_a_ms
         what = f"{name}: whole phase, {rows} rows, prefix {prefix}"
         return Line("draft", what, self.timed(run), passes * (level + more))
@@ -194,7 +194,7 @@ class Report:
         heads, dim = (64, 128) if self.device.type == "cuda" else (4, 16)
         repeats = 30 if self.device.type == "cuda" else 2
         for nodes in self.shapes.trees:
-            found = timings(
+            measured = timings(
                 nodes,
                 heads=heads,
                 kv_heads=heads,
@@ -203,12 +203,12 @@ class Report:
                 device=self.device.type,
                 repeats=repeats,
             )
-            for order, what, timing in found:
+            for order, what, timing in measured:
                 yield Line("attention", f"{nodes} nodes, {order}: {what}", timing)
 
 
 def write_texts(pair: str, device: torch.device, sizes: Sequence[Sizes], out: Path | None) -> None:
-    """Print, and append to `out`, what every way of decoding reaches on texts of these sizes."""
+    """Print, and append to `out`, the speed of every way of decoding on texts of these sizes."""
     for size in sizes:
         print(f"{hardware()}, {pair}, {size.dtype}, {size.prompts} prompts, {size.tokens} new tokens")
         speeds = []
@@ -233,13 +233,14 @@ def main(arguments: list[str] | None = None) -> None:
     if device.type == "cpu" and not given.tiny:
         options.error("the report needs a CUDA device; --tiny runs anywhere")
     if given.texts:
-        sizes = [each for each in (TINY_TEXTS if given.tiny else TEXTS) if given.dtype in (None, str(each.dtype)[6:])]
+        sizes = TINY_TEXTS if given.tiny else TEXTS
+        sizes = [size for size in sizes if given.dtype in (None, str(size.dtype)[6:])]
         write_texts(given.texts, device, sizes, given.out)
         return
     shapes = TINY if given.tiny else FULL
     print(f"{hardware()}, shapes of {shapes.name}, {shapes.dtype}")
-    for kernel, found in check(device, shapes.dtype, shapes.vocabulary, shapes.heads, shapes.hidden // shapes.heads):
-        print(f"{'parity':10} {kernel}: {found}")
+    for kernel, outcome in check(device, shapes.dtype, shapes.vocabulary, shapes.heads, shapes.hidden // shapes.heads):
+        print(f"{'parity':10} {kernel}: {outcome}")
     lines = []
     for line in Report(shapes, device).lines():
         print(line, flush=True)
@@ -249,4 +250,4 @@ def main(arguments: list[str] | None = None) -> None:
     if given.out:
         figures = {f"{line.stage}: {line.what}": [*line.timing, line.floor] for line in lines}
         append_line(given.out / "gpu.jsonl", result_line("gpu_report", figures, {"shapes": shapes.name}))
-        draw(lines, given.out / "gpu.png")
+        plot(lines, given.out / "gpu.png")

@@ -1,4 +1,4 @@
-"""Whole texts of a pair with real weights on a device: do graphs write the ordinary loop's text, and how fast?"""
+"""Whole texts of a pair with real weights on a device: equality of graphs with the ordinary loop, and their speed."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,7 +43,7 @@ class Way(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """tokens: a second, the prompts' forwards included. after: the same behind the first tokens. first: milliseconds
+    """tokens: a second, the prompts' forwards included. after: the same without the first tokens. first: milliseconds
     until the first token. round: milliseconds of one. tau: accepted tokens a round. same: share of texts that are
     plain decoding's."""
 
@@ -58,7 +58,9 @@ class Speed(NamedTuple):
     @classmethod
     def of(cls, name: str, texts: Sequence[Written], expected: Sequence[Written]) -> "Speed":
         """Sum up some texts; expected: the same ones by plain decoding."""
-        new, seconds, first = (sum(each) for each in zip(*((t.new, t.seconds, t.first) for t in texts), strict=True))
+        new, seconds, first = (
+            sum(column) for column in zip(*((t.new, t.seconds, t.first) for t in texts), strict=True)
+        )
         counts = total(text.statistics for text in texts if text.statistics)
         return cls(
             name,
@@ -90,7 +92,7 @@ def policies(pair: Pair, name: str) -> dict[str, Policy]:
 
 
 def ways(pair: Pair, name: str, sizes: Sizes, options: dict[str, Any]) -> Iterator[Way]:
-    """Yield every policy by the ordinary loop, if asked for, and by graphs. options: of
+    """Yield every policy by the ordinary loop, if `sizes.loops`, and by graphs. options: of
     `SpeculativeDecoder.generate`."""
     for policy_name, policy in policies(pair, name).items():
         for how, graphs in (("loop", 0), ("graphs", GRAPH_TOKENS)):
@@ -103,8 +105,8 @@ def ours(decoder: SpeculativeDecoder, new: int, options: dict[str, Any], ids: li
     """Continue a prompt by c2t."""
     times: list[float] = []
     begin = time.perf_counter()
-    found = decoder.generate([ids], max_new_tokens=new, watch=lambda _: times.append(time.perf_counter()), **options)
-    return Written(found.sequences, times[0] - begin, time.perf_counter() - begin, found.total)
+    output = decoder.generate([ids], max_new_tokens=new, watch=lambda _: times.append(time.perf_counter()), **options)
+    return Written(output.sequences, times[0] - begin, time.perf_counter() - begin, output.total)
 
 
 def stock(pair: Pair, new: int) -> Iterator[Way]:
@@ -116,7 +118,7 @@ def stock(pair: Pair, new: int) -> Iterator[Way]:
 
 
 def compare(every: Iterable[Way], prompts: Sequence[list[int]]) -> Iterator[Speed]:
-    """Yield what each way reaches; all texts are written twice, and the second time counts. The first way is plain
+    """Yield the speed of each way; all texts are generated twice, and the second time counts. The first way is plain
     decoding."""
     expected: list[Written] = []
     for way in every:
@@ -128,11 +130,11 @@ def compare(every: Iterable[Way], prompts: Sequence[list[int]]) -> Iterator[Spee
 
 
 def text_lines(name: str, device: torch.device, sizes: Sizes) -> Iterator[Speed]:
-    """Yield what each way reaches on the pair's own prompts."""
+    """Yield the speed of each way on the pair's own prompts."""
     pair = load_pair(name, device=device, dtype=sizes.dtype)
     decoder = SpeculativeDecoder(pair, Plain())
-    asked = [prompt for file in default_prompts(name, "bench") for prompt in read_prompts(file)]
-    prompts = decoder.encode([prompt.turns[0] for prompt in spread(asked, sizes.prompts)])
+    bench = [prompt for file in default_prompts(name, "bench") for prompt in read_prompts(file)]
+    prompts = decoder.encode([prompt.turns[0] for prompt in spread(bench, sizes.prompts)])
     yield from compare(chain(ways(pair, name, sizes, {}), stock(pair, sizes.tokens)), prompts)
     if not sizes.loops:
         return

@@ -52,22 +52,22 @@ def main(
 ) -> None:
     if threads:
         torch.set_num_threads(threads)
-    known = smollm2.STAGES if pair == "smollm2" else STAGES
-    if stage not in (*known, "all"):
-        raise InputError(f"{pair.value} has no stage {stage.value}; it has {', '.join(known)}")
+    stages = smollm2.STAGES if pair == "smollm2" else STAGES
+    if stage not in (*stages, "all"):
+        raise InputError(f"{pair.value} has no stage {stage.value}; it has {', '.join(stages)}")
     if pair == "smollm2":
         if minutes:
-            raise InputError("smollm2 is trained in rounds, without --minutes: stop it at any time, and it goes on")
+            raise InputError("smollm2 is trained in rounds, without --minutes: stop it at any time, and it resumes")
         if device == "cuda" and not torch.cuda.is_available():
             raise InputError("no CUDA device is on this machine; --device cpu always works")
-        places = smollm2.Places(
+        setup = smollm2.Setup(
             work or ROOT / "build" / "smollm2",
             data,
             out or paths.root() / "checkpoints" / "smollm2",
             torch.device(device or "cpu"),
         )
-        for name in known if stage == "all" else [stage.value]:
-            known[name](places)
+        for name in stages if stage == "all" else [stage.value]:
+            stages[name](setup)
         return
     if data or work or out or device:
         raise InputError(f"--data, --work, --out and --device are for smollm2, not for {pair.value}")

@@ -1,4 +1,4 @@
-"""Measure the acceptance rates that shape Sequoia's tree, for both rules, and store them beside the pair."""
+"""Measure the acceptance rates that shape Sequoia's tree, for both rules, and store them with the pair."""
 
 from pathlib import Path
 from typing import Annotated
@@ -43,8 +43,8 @@ def main(
                 children=children,
                 max_new_tokens=max_new_tokens,
             )
-            place = key(loaded, target_temperature, draft_temperature, rule, top_p)
-            store(out or local_file(loaded.name), place, measured)
+            entry = key(loaded, target_temperature, draft_temperature, rule, top_p)
+            store(out or local_file(loaded.name), entry, measured)
             rates = " ".join(f"{rate:.3f}" for rate in measured.rates[:6])
             print(f"T = {target_temperature:g}, {rule}: {rates} ... ({measured.rounds} rounds)")
 

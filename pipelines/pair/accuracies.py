@@ -38,11 +38,11 @@ def main(
     ids = encode(loaded, spread(prompts, limit), max_new_tokens, sampling).ids
     texts = continuations(loaded, ids, max_new_tokens, levels, sampling)
     measured = accuracies(loaded.draft, texts, levels, ranks)
-    place = out or checkpoints.root() / "checkpoints" / "local" / loaded.name / "accuracies.json"
-    write(place, measured, pair=loaded.name, draft=loaded.sources["draft"][1], temperature=temperature)
+    file = out or checkpoints.root() / "checkpoints" / "local" / loaded.name / "accuracies.json"
+    write(file, measured, pair=loaded.name, draft=loaded.sources["draft"][1], temperature=temperature)
     for depth, rates in enumerate(measured.rates):
         print(f"depth {depth}: {' '.join(f'{rate:.3f}' for rate in rates[:6])} ...")
-    print(f"{measured.positions} positions: {place}")
+    print(f"{measured.positions} positions: {file}")
 
 
 if __name__ == "__main__":

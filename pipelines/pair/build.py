@@ -1,6 +1,5 @@
 """Build the embedded pairs from Python sources, stage by stage; a finished stage is skipped, a stopped one resumes."""
 
-import copy
 import dataclasses
 import functools
 import hashlib
@@ -126,7 +125,7 @@ def target_stage(recipe: PairRecipe, minutes: float | None) -> dict:
 
 
 def texts_stage(recipe: PairRecipe, minutes: float | None) -> dict:
-    """Write the target's own texts, and the features that heads learn from.
+    """Generate the target's own texts, and compute the features that heads learn from.
 
     The texts do not begin with files of the prompts: the heads never see these as beginnings of the target's own text.
     """
@@ -156,11 +155,11 @@ def head_stage(name: str, recipe: PairRecipe, minutes: float | None) -> dict:
 
 
 def begin_from(name: str, head: Head, recipe: PairRecipe, target: PreTrainedModel) -> None:
-    """Give a head the weights of the pair's one of this name. A Medusa-style head keeps its blocks, and learns nothing
-    else."""
+    """Give a head the weights of the pair's one of this name. A Medusa-style head keeps its blocks, which
+    alone learn."""
     weights = load_head(recipe.out / name, target.get_input_embeddings(), target.lm_head).state_dict()
-    own = {key: weight for key, weight in head.state_dict().items() if key.startswith(BLOCKS)}
-    head.load_state_dict(weights | own)
+    blocks = {key: weight for key, weight in head.state_dict().items() if key.startswith(BLOCKS)}
+    head.load_state_dict(weights | blocks)
     if isinstance(head, MedusaHead):
         head.requires_grad_(False).heads.requires_grad_(True)
 

@@ -32,7 +32,7 @@ tags: [speculative-decoding, eagle, c2t]
 # tiny: the embedded pair
 
 A small target with drafts of known quality, so that every command of c2t runs on two CPU cores without a
-download. It is a test bed for token trees, not a useful language model: it knows its training text by heart, as a
+download. It is a test bed for token trees, not a useful language model: it has memorised its training text, as a
 chat model knows its own style, and little else.
 
 | folder | what | parameters | training |
@@ -44,13 +44,13 @@ Commit f756872 has three more heads, which no default and no test needs (a disti
 5cd21cd has their recipes.
 
 Weights are bf16; heads are stored without `embed_tokens`, which is the target's. Everything in `provenance.json` and
-below comes from `{command}`, stage by stage; a figure's stage is named beside it.
+below comes from `{command}`, stage by stage; a figure's stage is named with it.
 
 `classifier/` comes from `c2t harvest --pair tiny --limit 400 --max-new-tokens 96` and
 `python -m pipelines.pair.classifier tiny`: 400 prompts of `data/prompts/tiny/harvest`, text at T = 0.4, seed 0, full
 EAGLE-2 trees (K = 10, 11 levels, M = 1000); 20 negatives per positive, lr 0.01, otherwise the defaults (10 epochs,
 batches of 1024, at least 2000 steps, seed 0); beta by the rule in the pipeline. Its own files name neither temperature,
-seed nor harvest: these are the recipe's, and the harvest was not kept.
+seed nor harvest: these are the recipe's, and the harvest was not stored.
 
 ## Data (`--stage corpus`, `--stage tokenizer`)
 
@@ -101,9 +101,9 @@ where draft and target have the same most probable token. `tau`: drafted tokens 
 ## Limits
 
 Text at T = 0 loops; loops are easy to draft and flatter every tree, so comparisons belong at T = 0.4 and 0.8, with the
-share of looping text beside them. Held-out text is harder for the target than known text, and prose harder for the
-drafts than code and examples. The trainings had a time limit (`minutes` in `provenance.json`; schedules follow it) and
-were resumed, so building the pair again gives one of the same kind, not the same weights.
+share of looping text next to them. Text of left-out files is harder for the target than its training text, and prose
+is harder for the drafts than code and examples. The trainings had a time limit (`minutes` in `provenance.json`;
+schedules follow it) and were resumed, so building the pair again gives one of the same kind, not the same weights.
 """
 
 
@@ -123,7 +123,7 @@ def log(folder: Path) -> list[dict[str, float]]:
 
 
 def plot_losses(lines: list[dict[str, float]], title: str, path: Path) -> None:
-    """Draw a run's losses over its steps."""
+    """Plot a run's losses over its steps."""
     with figures.style():
         figure = Figure(figsize=(3.5, 3), layout="constrained")
         axis = figure.subplots()
@@ -135,18 +135,18 @@ def plot_losses(lines: list[dict[str, float]], title: str, path: Path) -> None:
         figures.save(figure, path, dpi=90)
 
 
-def models(found: dict[str, Any]) -> str:
+def models(stages: dict[str, Any]) -> str:
     """Return the card's table of models."""
     rows = []
     for name, what in MODELS.items():
-        parameters, steps, minutes = (found[name][key] for key in ("parameters", "steps", "seconds"))
+        parameters, steps, minutes = (stages[name][key] for key in ("parameters", "steps", "seconds"))
         rows.append(f"| `{name}/` | {what} | {parameters:,} | {steps:,} steps, {minutes / 60:.0f} min |")
     return "\n".join(rows)
 
 
-def last_losses(found: dict[str, Any]) -> str:
+def last_losses(stages: dict[str, Any]) -> str:
     """Return the card's list of last losses."""
-    lines = {name: {key: v for key, v in found[name]["last"].items() if key in LOSSES} for name in MODELS}
+    lines = {name: {key: v for key, v in stages[name]["last"].items() if key in LOSSES} for name in MODELS}
     return "\n".join(
         f"- `{name}`, last steps: " + ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in line.items())
         for name, line in lines.items()
@@ -160,11 +160,11 @@ def aim(lines: list[dict[str, Any]]) -> str:
     reached = [domain for domain, share in shares.items() if share >= AGREEMENT]
     figures = ", ".join(f"{domain} {share:.2f}" for domain, share in shares.items())
     where = f"on {' and '.join(reached)} only" if len(reached) < len(shares) else "everywhere"
-    said = (
+    text = (
         f"The aim of {AGREEMENT:.0%} agreement is reached {where if reached else 'nowhere'} (known, T = 0.4, "
         f"`eagle`: {figures}); those for tau (a floor) and for entropy are met."
     )
-    return textwrap.fill(said, 120)
+    return textwrap.fill(text, 120)
 
 
 def document_counts(path: Path) -> dict[str, str]:
@@ -177,27 +177,27 @@ def document_counts(path: Path) -> dict[str, str]:
 
 def write_card(out: Path, build: Path, corpus_path: Path) -> dict[str, Any]:
     """Write the model card, its pictures and provenance.json."""
-    found = records(build)
+    stages = records(build)
     sources = json.loads(corpus_path.with_name("sources.json").read_text())
-    provenance = {**found, "sources": sources}
+    provenance = {**stages, "sources": sources}
     (out / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
     (out / "losses").mkdir(exist_ok=True)
     for name in MODELS:
         if lines_of := log(build / name):  # where there is no log, the picture stays
             plot_losses(lines_of, name, out / "losses" / f"{name}.png")
-    lines = found["report"]["lines"]
-    tokens = found["tokenizer"]["tokens"]
+    lines = stages["report"]["lines"]
+    tokens = stages["tokenizer"]["tokens"]
     card = CARD.format(
         **document_counts(corpus_path),
-        models=models(found),
+        models=models(stages),
         command=COMMAND,
-        sha256=found["corpus"]["sha256"],
+        sha256=stages["corpus"]["sha256"],
         trained_tokens=tokens["trained"],
         heldout_tokens=tokens["heldout"],
         sources="\n".join(f"| {s['name']} | {s['version']} | {s['licence']} |" for s in sources),
         pictures="\n".join(f"![Losses of {name}](losses/{name}.png)" for name in MODELS),
-        losses=last_losses(found),
-        written_tokens=found["texts"]["written_tokens"],
+        losses=last_losses(stages),
+        written_tokens=stages["texts"]["written_tokens"],
         texts=max(line["texts"] for line in lines),
         report=table(lines),
         aim=aim(lines),

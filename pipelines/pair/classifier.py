@@ -52,7 +52,7 @@ class Choice(NamedTuple):
 
 CHOICES = {
     "tiny": Choice(Eagle2(), 0.4, (checkpoints.CLASSIFIER,)),  # the paper's setting
-    "smollm2": Choice(Eagle2(K=4, levels=4, N=12), 0.0, tuple(NETWORKS)),  # trees that pay on a CPU
+    "smollm2": Choice(Eagle2(K=4, levels=4, N=12), 0.0, tuple(NETWORKS)),  # trees that are fast on a CPU
 }
 
 

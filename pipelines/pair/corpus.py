@@ -58,7 +58,7 @@ def packages() -> list[Package]:
     """Return the standard library and those of PACKAGES that are installed under a permissive licence."""
     version = ".".join(map(str, sys.version_info[:3]))
     stdlib = Path(sysconfig.get_paths()["stdlib"])
-    found = [Package("python", version, "PSF-2.0", stdlib, (stdlib / "LICENSE.txt").read_text())]
+    result = [Package("python", version, "PSF-2.0", stdlib, (stdlib / "LICENSE.txt").read_text())]
     installed = {d.metadata["Name"].lower(): d for d in importlib.metadata.distributions()}
     for name in PACKAGES:
         if (dist := installed.get(name.lower())) is None:
@@ -67,8 +67,8 @@ def packages() -> list[Package]:
         stated = dist.metadata.get("License-Expression") or " ".join(c.split("::")[-1].strip() for c in classifiers)
         folder = "sklearn" if name == "scikit-learn" else name.lower()
         if any(word in stated for word in PERMISSIVE):
-            found.append(Package(name, dist.version, stated, Path(str(dist.locate_file(folder))), notice(dist)))
-    return found
+            result.append(Package(name, dist.version, stated, Path(str(dist.locate_file(folder))), notice(dist)))
+    return result
 
 
 def notice(dist: importlib.metadata.Distribution) -> str:
@@ -189,10 +189,10 @@ def source_files(package: Package) -> Iterable[Path]:
             yield path
 
 
-def collect(found: list[Package]) -> list[Document]:
+def collect(sources: list[Package]) -> list[Document]:
     """Return documents from files of all packages, in an order fixed by their names' hash, until every domain's quota
     is full."""
-    named = {f"{p.name}/{path.relative_to(p.root).as_posix()}": path for p in found for path in source_files(p)}
+    named = {f"{p.name}/{path.relative_to(p.root).as_posix()}": path for p in sources for path in source_files(p)}
     seen: set[str] = set()
     total: dict[str, int] = defaultdict(int)
     chosen = []
@@ -208,15 +208,15 @@ def collect(found: list[Package]) -> list[Document]:
 
 def freeze(path: Path) -> list[Package]:
     """Write the corpus to one file. Sources differ between machines, so all later stages read only this file."""
-    found = packages()
+    sources = packages()
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(asdict(document)) + "\n" for document in collect(found))
+    lines = "".join(json.dumps(asdict(document)) + "\n" for document in collect(sources))
     path.write_bytes(lzma.compress(lines.encode(), preset=9 | lzma.PRESET_EXTREME))
-    used = [{"name": p.name, "version": p.version, "licence": p.licence} for p in found]
+    used = [{"name": p.name, "version": p.version, "licence": p.licence} for p in sources]
     path.with_name("sources.json").write_text(json.dumps(used, indent=1) + "\n")
-    notices = "\n".join(f"{'=' * 100}\n{p.name} {p.version} ({p.licence})\n\n{p.notice}" for p in found)
+    notices = "\n".join(f"{'=' * 100}\n{p.name} {p.version} ({p.licence})\n\n{p.notice}" for p in sources)
     path.with_name("NOTICES.txt").write_text(f"The corpus holds excerpts of these packages.\n{notices}")
-    return found
+    return sources
 
 
 def load(path: Path) -> list[Document]:

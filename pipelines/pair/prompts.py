@@ -29,7 +29,7 @@ def beginning(document: Document, tokenizer: PreTrainedTokenizerBase, rng: rando
 
 
 def prompt_set(documents: list[Document], tokenizer: PreTrainedTokenizerBase, domain: str, use: str) -> list[dict]:
-    """Return known and held-out prompts in mixed order, so that the first few hold both."""
+    """Return prompts of seen and of unseen documents in mixed order, so that the first few hold both."""
     rng = random.Random(f"{use} {domain}")
     chosen = []
     for category, count in COUNTS[use].items():
@@ -44,10 +44,10 @@ def prompt_set(documents: list[Document], tokenizer: PreTrainedTokenizerBase, do
 def write_prompts(documents: list[Document], tokenizer: PreTrainedTokenizerBase, folder: Path) -> dict[str, int]:
     """Write the prompt files; return the number of prompts in each."""
     written = {}
-    for use, place in FOLDERS.items():
+    for use, subfolder in FOLDERS.items():
         for domain in QUOTA:
             prompts = prompt_set(documents, tokenizer, domain, use)
-            path = folder / place / f"{domain}.jsonl"
+            path = folder / subfolder / f"{domain}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
             written[f"{use}/{domain}"] = len(prompts)

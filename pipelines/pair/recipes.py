@@ -1,6 +1,6 @@
 """The sizes and trainings of the embedded pairs: `tiny`, a smaller one of its family, and one of another family.
 
-The last two are for questions of transfer (C2T, table 2): they are built on demand and not kept in the repository.
+The last two are for questions of transfer (C2T, table 2): they are built on demand and are not in the repository.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The pair's regime: how sure the target is of its own text, how often the drafts agree with it, and EAGLE-2's tau."""
+"""The pair's regime: the target's entropy on its own text, the drafts' agreement with it, and EAGLE-2's tau."""
 
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,10 @@ def measure(pairs: dict[str, Pair], path: Path, category: str, temperature: floa
     line["entropy"] = float(entropy(written, ENTROPY_AT).mean())
     line["looping"] = share_of_loops(texts)
     for name, pair in pairs.items():
-        own = continuations(
-            pair, ids, NEW_TOKENS, POLICY.levels, sampling
-        )  # the same tokens with this draft's features
-        line[f"agreement {name}"] = agreement(pair, own, [rows.argmax(-1) for rows in logits])
-        counted = evaluate(pair, POLICY, ids, max_new_tokens=NEW_TOKENS, sampling=sampling, texts=own)
+        # The same tokens with this draft's features.
+        texts_of_pair = continuations(pair, ids, NEW_TOKENS, POLICY.levels, sampling)
+        line[f"agreement {name}"] = agreement(pair, texts_of_pair, [rows.argmax(-1) for rows in logits])
+        counted = evaluate(pair, POLICY, ids, max_new_tokens=NEW_TOKENS, sampling=sampling, texts=texts_of_pair)
         line[f"tau {name}"] = total(counted).tau
     return line
 

@@ -1,4 +1,4 @@
-"""Text that the target writes itself: the heads learn from the kind of text that they will draft."""
+"""The target's own texts: the heads learn from the kind of text that they will draft."""
 
 import torch
 from jaxtyping import Float, Int
@@ -6,8 +6,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 
-def draw(logits: Float[Tensor, "B V"], temperature: float, generator: torch.Generator) -> Int[Tensor, " B"]:
-    """Draw the next token of each row."""
+def sample(logits: Float[Tensor, "B V"], temperature: float, generator: torch.Generator) -> Int[Tensor, " B"]:
+    """Sample the next token of each row."""
     if temperature == 0:
         return logits.argmax(-1)
     return torch.multinomial((logits.float() / temperature).softmax(-1), 1, generator=generator)[:, 0]
@@ -26,7 +26,7 @@ def write(
     while text.shape[1] < length:
         out = target.model(input_ids=new, past_key_values=cache, use_cache=True)
         cache = out.past_key_values
-        new = draw(target.lm_head(out.last_hidden_state[:, -1]), temperature, generator)[:, None]
+        new = sample(target.lm_head(out.last_hidden_state[:, -1]), temperature, generator)[:, None]
         text = torch.cat([text, new], 1)
     return text
 
@@ -34,16 +34,16 @@ def write(
 def beginnings(
     documents: list[list[int]], rows: int, tokens: int, separator: int, generator: torch.Generator
 ) -> Int[Tensor, "rows tokens"]:
-    """Return random places of random documents, each behind the separator that begins every text."""
+    """Return random places of random documents, each after the separator that begins every text."""
     starts = []
     fitting = [ids for ids in documents if len(ids) > tokens]
     for index in torch.randint(len(fitting), (rows,), generator=generator).tolist():
         ids = fitting[index]
         # Half of the texts begin where a document begins, as prompts do.
-        place = int(torch.randint(1, len(ids) - tokens + 2, (1,), generator=generator))
+        start = int(torch.randint(1, len(ids) - tokens + 2, (1,), generator=generator))
         if torch.rand((), generator=generator) < 0.5:
-            place = 1
-        starts.append([separator, *ids[place : place + tokens - 1]])
+            start = 1
+        starts.append([separator, *ids[start : start + tokens - 1]])
     return torch.tensor(starts)
 
 
@@ -57,7 +57,7 @@ def write_texts(
     batch: int = 128,
     seed: int = 0,
 ) -> Int[Tensor, "rows length"]:
-    """Write texts of the target, with the temperatures in turn."""
+    """Generate texts of the target, with the temperatures in turn."""
     generator = torch.Generator().manual_seed(seed)
     texts = []
     for index in range(-(-rows // batch)):

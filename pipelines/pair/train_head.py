@@ -66,6 +66,16 @@ def target_features(target: LlamaForCausalLM, ids: Int[Tensor, "rows n"], batch:
     return torch.cat([target.model(rows).last_hidden_state.half() for rows in ids.split(batch)]).clone()
 
 
+def save_draft(head: Head, folder: Path, tokens: Int[Tensor, " v"] | None = None) -> None:
+    """Write a head in bf16, without the embedding, which is the target's. tokens: that it drafts from, not of EAGLE-3,
+    which has its own; None for all."""
+    stored = copy.deepcopy(head).cpu()
+    stored.embed_tokens = None
+    if tokens is not None and not isinstance(stored, Eagle3Head):
+        stored.tokens = tokens
+    save_head(stored.to(torch.bfloat16), folder)
+
+
 def soft_cross_entropy(
     lm_head: nn.Module, predicted: Float[Tensor, "m H"], true: Float[Tensor, "m H"]
 ) -> Float[Tensor, ""]:
@@ -89,7 +99,7 @@ def upstream_loss(head: nn.Module, lm_head: nn.Module, batch: Batch, noise: floa
 
 
 def medusa_loss(head: MedusaHead, lm_head: nn.Module, batch: Batch, noise: float) -> Tensor:
-    """Return Medusa's loss: soft cross-entropy at every depth behind the layer's own, with weights 0.8^k. The layer
+    """Return Medusa's loss: soft cross-entropy at every depth after the layer's own, with weights 0.8^k. The layer
     does not learn."""
     levels = len(head.heads) + 1
     n = batch.ids.shape[1] - levels

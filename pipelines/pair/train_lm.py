@@ -70,10 +70,10 @@ def rate(progress: float, warmup: float) -> float:
 
 
 def optimisers_of(model: nn.Module, settings: LMSettings) -> list[torch.optim.Optimizer]:
-    """Return Muon for the layers' matrices (fewer epochs until the text is known by heart) and AdamW for all else."""
+    """Return Muon for the layers' matrices (fewer epochs until the text is memorised) and AdamW for all else."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     matrices = [p for name, p in named if p.ndim == 2 and "layers" in name]
-    others = [p for name, p in named if not (p.ndim == 2 and "layers" in name)]
+    others = [p for name, p in named if p.ndim != 2 or "layers" not in name]
     lr, decay = settings.learning_rate, settings.weight_decay
     return [
         torch.optim.Muon(matrices, lr=lr, weight_decay=settings.matrix_weight_decay, adjust_lr_fn="match_rms_adamw"),
@@ -81,8 +81,8 @@ def optimisers_of(model: nn.Module, settings: LMSettings) -> list[torch.optim.Op
     ]
 
 
-# By hand, not by Lightning: two optimisers at once, a schedule that follows the clock and a resume in the middle of an
-# epoch are manual optimisation, two callbacks and a stateful data module there, which is more than this loop.
+# By hand, not by Lightning: two optimisers, a schedule that follows the clock and a resume inside an epoch would be
+# manual optimisation, two callbacks and a stateful data module there: more than this loop.
 class Progress:
     """Optimisers, log and checkpoint of one run, which resumes where the folder's checkpoint stopped."""
 
@@ -94,7 +94,7 @@ class Progress:
             saved = torch.load(state, map_location="cpu", weights_only=True)
             model.load_state_dict(saved["model"])
             if len(saved["optimisers"]) != len(optimisers):
-                raise InputError(f"{state}: it was made with other optimisers; move it away to begin anew")
+                raise InputError(f"{state}: it was made with other optimisers; move it away to start again")
             for optimiser, old in zip(optimisers, saved["optimisers"], strict=True):
                 optimiser.load_state_dict(old)
             self.step, self.seconds = saved["step"], saved["seconds"]
@@ -124,14 +124,14 @@ class Progress:
         self._saved = time.monotonic()
 
     def log(self, **values: float) -> None:
-        """Append a line to log.csv. A recipe that has changed may bring columns that the lines before it lack."""
+        """Append a line to log.csv. A changed recipe may bring columns that earlier lines lack."""
         line = {"step": self.step, "seconds": round(self.seconds)} | {k: round(v, 5) for k, v in values.items()}
         path, lines = self.folder / "log.csv", []
         if path.exists():
             with path.open(newline="") as file:
                 lines = list(csv.DictReader(file))
         lines.append(line)
-        names = dict.fromkeys(name for each in lines for name in each)
+        names = dict.fromkeys(name for line in lines for name in line)
         with path.with_suffix(".tmp").open("w", newline="") as file:
             writer = csv.DictWriter(file, fieldnames=list(names))
             writer.writeheader()

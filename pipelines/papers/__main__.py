@@ -1,10 +1,10 @@
-"""Make the papers' tables and figures again on a pair, with the papers' numbers beside ours.
+"""Make the papers' tables and figures again on a pair, with the papers' numbers next to ours.
 
     python -m pipelines.papers table1 figure4 eagle2-table3 --pair NAME --limit N --out FILE
     python -m pipelines.papers all --pair smollm2 --data FOLDER --limit 40 --temperature 0 --out FILE
 
-`all` stands for all that the pair can be given. A report that FILE has with the same settings is not made again, so a
-stopped command goes on where it was. Names say the paper: `table1` and `figure4` are C2T's (`c2t-table1` is the same),
+`all` stands for all that the pair allows. A report that FILE has with the same settings is not made again, so a stopped
+command can be resumed. Names say the paper: `table1` and `figure4` are C2T's (`c2t-table1` is the same),
 `eagle2-`, `entropytree-`, `mcsd-plus-` and `dyspec-` stand before the others'. Without a name: the list of reports.
 """
 
@@ -49,7 +49,7 @@ Workers = Annotated[int, typer.Option(help="Number of Ray actors, each of which 
 Data = Annotated[
     Path | None, typer.Option(help="Folder of data sets, each NAME/question.jsonl as EAGLE has them, instead of files.")
 ]
-Out = Annotated[Path | None, typer.Option(help="File to append result lines (JSON) to; figures go beside it.")]
+Out = Annotated[Path | None, typer.Option(help="File to append result lines (JSON) to; figures go next to it.")]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -96,16 +96,20 @@ def main(
         }
         if out:
             check_place(out)
-        said = {option: value for option, value in given.items() if value is not None}
+        chosen_settings = {option: value for option, value in given.items() if value is not None}
         done = made_before(out) if out else {}
-        made = make(names, said, done) if ray is None else make_by_actors(names, said, done, ray, workers)
+        made = (
+            make(names, chosen_settings, done)
+            if ray is None
+            else make_by_actors(names, chosen_settings, done, ray, workers)
+        )
         for number, name in enumerate(names):
             try:
-                one = next(made)
-                if one is None:
+                report_made = next(made)
+                if report_made is None:
                     terminal.say(f"{name}: made before, in {out}")
                 else:
-                    show(name, one, out)
+                    show(name, report_made, out)
             except Stopped as stopped:
                 stopped.add_note(
                     f"{number} of {len(names)} reports are made{f' and safe in {out}' if out else ''}; go on with the "
@@ -119,11 +123,11 @@ def files(prompts: list[Path] | None, data: Path | None) -> tuple[Path, ...]:
     if data is None:
         return tuple(prompts or ())
     if prompts:
-        raise InputError("--prompts and --data both say where prompts are: give one of them")
-    found = tuple(sorted(data.glob("*/question.jsonl")))
-    if not found:
+        raise InputError("--prompts and --data both name prompts: give one of them")
+    paths = tuple(sorted(data.glob("*/question.jsonl")))
+    if not paths:
         raise InputError(f"{data} holds no data sets: give a folder with NAME/question.jsonl")
-    return found
+    return paths
 
 
 if __name__ == "__main__":

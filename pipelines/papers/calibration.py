@@ -12,18 +12,12 @@ from c2t.records.reader import read_columns
 from pipelines.papers import drawing
 from pipelines.papers.report import Report, Reproduction, rounds_of
 from pipelines.papers.study import Study
-from pipelines.papers.verdicts import (
-    Conclusion,
-    above,
-    below,
-    fact,
-    mean_with_error,
-)
+from pipelines.papers.verdicts import Conclusion, above, below, fact, mean_with_error
 
 RANKS = 20
 BANDS = ("0-1", "1-2", "2-3", "3-4", "4-5", "5-6", "> 6")  # nats
 LOW, HIGH = slice(0, 1), slice(4, None)  # bands of low and of high entropy
-ENOUGH = 30  # distributions, for a band to be judged
+ENOUGH = 30  # least distributions of a band, or tokens of an interval of confidence, to be judged
 
 
 class Cells(NamedTuple):
@@ -50,11 +44,11 @@ def cells(folder: Path) -> Cells:
     """Sum the nodes of a harvest of one level by cell."""
     columns = read_columns(folder, ("rank", "joint_prob", "entropy", "accepted"))
     band = np.minimum(columns["entropy"].astype(int), len(BANDS) - 1)
-    place = band * RANKS + columns["rank"]
+    index = band * RANKS + columns["rank"]
     excess = columns["joint_prob"].astype(float) - columns["accepted"]
 
     def summed(weights: np.ndarray | None) -> np.ndarray:
-        return np.bincount(place, weights, len(BANDS) * RANKS).reshape(len(BANDS), RANKS)
+        return np.bincount(index, weights, len(BANDS) * RANKS).reshape(len(BANDS), RANKS)
 
     return Cells(*map(summed, (None, columns["joint_prob"], columns["accepted"].astype(float), excess, excess**2)))
 
@@ -65,10 +59,10 @@ def figure2(study: Study) -> Report:
     Of the draft's distributions after each round's root: a harvest of trees of one level and 20 nodes.
     """
     harvest = study.harvest(K=RANKS, levels=1)
-    found = cells(harvest.folder)
-    probability, acceptance, bias = map(found.mean, ("probability", "accepted", "excess"))
-    drawn, (first, second, third) = drawing.panels(3)
-    least = 1 / max(found.nodes.max(), 10)
+    sums = cells(harvest.folder)
+    probability, acceptance, bias = map(sums.mean, ("probability", "accepted", "excess"))
+    figure, (first, second, third) = drawing.panels(3)
+    least = 1 / max(sums.nodes.max(), 10)
     for panel, values, title in ((first, probability, "probability"), (second, acceptance, "acceptance rate")):
         values = np.where(values > 0, values, np.nan)
         drawing.heatmap(panel, values, BANDS, LogNorm(least, 1), "viridis")
@@ -83,31 +77,31 @@ def figure2(study: Study) -> Report:
     rows = [
         [
             name,
-            int(found.nodes[band, 0]),
+            int(sums.nodes[band, 0]),
             *(x for rank in ranks for x in (probability[band, rank], acceptance[band, rank])),
         ]
         for band, name in enumerate(BANDS)
     ]
-    matrices = {name: np.nan_to_num(values).tolist() for name, values in found._asdict().items()}
+    matrices = {name: np.nan_to_num(values).tolist() for name, values in sums._asdict().items()}
     return Report(
         "C2T, figure 2: mean probability and acceptance rate of ranks 1, 2, 5 and 20 by entropy",
-        drawn,
+        figure,
         columns,
         rows,
-        of_bias(found),
-        [rounds_of(harvest), "the paper draws its figure without numbers (LLaMA-2 7B, MT-bench)"],
+        of_bias(sums),
+        [rounds_of(harvest), "the paper's figure has no numbers (LLaMA-2 7B, MT-bench)"],
         matrices,
     )
 
 
-def of_bias(found: Cells) -> list[Conclusion]:
+def of_bias(sums: Cells) -> list[Conclusion]:
     """Judge section 3's statements on its figure."""
-    judged = found.nodes[:, 0] >= ENOUGH
-    top = found.mean("probability")[judged, 0]
-    both = (found.accepted > 0) & judged[:, None]
-    logs = [np.log(found.mean(name)[both]) for name in ("probability", "accepted")]
+    judged = sums.nodes[:, 0] >= ENOUGH
+    top = sums.mean("probability")[judged, 0]
+    both = (sums.accepted > 0) & judged[:, None]
+    logs = [np.log(sums.mean(name)[both]) for name in ("probability", "accepted")]
     likeness = float(np.corrcoef(*logs)[0, 1]) if both.sum() > 1 else float("nan")
-    rises = [int((np.diff(found.mean(name)[judged], axis=1) > 0).sum()) for name in ("probability", "accepted")]
+    rises = [int((np.diff(sums.mean(name)[judged], axis=1) > 0).sum()) for name in ("probability", "accepted")]
     return [
         fact(
             "lower entropy, more concentrated distributions",
@@ -124,20 +118,19 @@ def of_bias(found: Cells) -> list[Conclusion]:
             rises[1] > rises[0] if len(top) else None,
             f"from one rank to the next acceptance rises {rises[1]} times, probability {rises[0]} times",
         ),
-        _bias("at high entropy the most probable node is underestimated", found, HIGH, below),
-        _bias("at low entropy the most probable node is overestimated", found, LOW, above),
+        _bias("at high entropy the most probable node is underestimated", sums, HIGH, below),
+        _bias("at low entropy the most probable node is overestimated", sums, LOW, above),
     ]
 
 
-def _bias(statement: str, found: Cells, bands: slice, judge: Callable[..., Conclusion]) -> Conclusion:
+def _bias(statement: str, sums: Cells, bands: slice, judge: Callable[..., Conclusion]) -> Conclusion:
     what = f"mean of probability - acceptance of rank 1 at entropy {' and '.join(BANDS[bands])}"
-    if found.nodes[bands, 0].sum() < ENOUGH:
+    if sums.nodes[bands, 0].sum() < ENOUGH:
         return fact(statement, None, f"{what}: fewer than {ENOUGH} distributions")
-    return judge(statement, what, mean_with_error(*found.best(bands)), 0)
+    return judge(statement, what, mean_with_error(*sums.best(bands)), 0)
 
 
 BINS = 20
-ENOUGH = 30  # tokens, for an interval of confidence to be judged
 CALIBRATION = {0: "about 0.04", BINS - 1: "about 0.98"}  # Vicuna 7B, Alpaca
 
 
@@ -157,11 +150,11 @@ def bins(folder: Path) -> Bins:
     counted = (parent < 0) | columns["accepted"][above]
     confidence = columns["joint_prob"] / np.where(parent < 0, 1, columns["joint_prob"][above])
     confidence, accepted = confidence[counted].astype(float), columns["accepted"][counted].astype(float)
-    place = np.clip((confidence * BINS).astype(int), 0, BINS - 1)
-    tokens = np.bincount(place, minlength=BINS)
+    index = np.clip((confidence * BINS).astype(int), 0, BINS - 1)
+    tokens = np.bincount(index, minlength=BINS)
 
     def mean(values: np.ndarray) -> np.ndarray:
-        sums = np.bincount(place, values, BINS)
+        sums = np.bincount(index, values, BINS)
         return np.divide(sums, tokens, where=tokens > 0, out=np.full(BINS, np.nan))
 
     return Bins(tokens, mean(confidence), mean(accepted))
@@ -173,23 +166,23 @@ def eagle2_figure6(study: Study) -> Report:
     A token whose parent is not accepted cannot be accepted whatever it is, so only tokens under accepted ones count.
     """
     harvest = study.harvest()
-    found = bins(harvest.folder)
-    judged = found.tokens >= ENOUGH
-    drawn, (panel,) = drawing.panels(1)
+    binned = bins(harvest.folder)
+    judged = binned.tokens >= ENOUGH
+    figure, (panel,) = drawing.panels(1)
     panel.plot([0, 1], [0, 1], "r--", linewidth=1)
-    panel.scatter(found.confidence[~judged], found.acceptance[~judged], color=drawing.NOTHING, label=f"< {ENOUGH}")
-    panel.plot(found.confidence[judged], found.acceptance[judged], marker="o", markersize=4, label="tokens")
+    panel.scatter(binned.confidence[~judged], binned.acceptance[~judged], color=drawing.NOTHING, label=f"< {ENOUGH}")
+    panel.plot(binned.confidence[judged], binned.acceptance[judged], marker="o", markersize=4, label="tokens")
     panel.set(xlabel="draft confidence", ylabel="acceptance rate", xlim=(0, 1), ylim=(0, 1))
-    x, y = found.confidence[judged], found.acceptance[judged]
+    x, y = binned.confidence[judged], binned.acceptance[judged]
     likeness = float(np.corrcoef(x, y)[0, 1]) if len(x) > 2 else None
     gap = float(np.abs(x - y).mean()) if len(x) else None
     rows = [
-        [f"{place / BINS:.2f}-{(place + 1) / BINS:.2f}", int(found.tokens[place]), *means, CALIBRATION.get(place)]
-        for place, means in enumerate(zip(found.confidence.tolist(), found.acceptance.tolist(), strict=True))
+        [f"{index / BINS:.2f}-{(index + 1) / BINS:.2f}", int(binned.tokens[index]), *means, CALIBRATION.get(index)]
+        for index, means in enumerate(zip(binned.confidence.tolist(), binned.acceptance.tolist(), strict=True))
     ]
     return Report(
         "EAGLE-2, figure 6: acceptance rate by the draft's confidence",
-        drawn,
+        figure,
         ["confidence", "tokens", "mean confidence", "acceptance rate", "paper"],
         rows,
         [
@@ -206,7 +199,7 @@ def eagle2_figure6(study: Study) -> Report:
             fact(
                 "below 0.05 about 0.04 are accepted, above 0.95 about 0.98",
                 bool(abs(y[0] - 0.04) < 0.03 and abs(y[-1] - 0.98) < 0.03) if judged[[0, -1]].all() else None,
-                f"{_text(found.acceptance[0])} and {_text(found.acceptance[-1])}, holds within 0.03 of the paper's",
+                f"{_text(binned.acceptance[0])} and {_text(binned.acceptance[-1])}, holds within 0.03 of the paper's",
             ),
         ],
         [rounds_of(harvest)],

@@ -3,11 +3,7 @@
 from c2t.policies import C2T, Chain, DyJoint, DyMax
 from pipelines.papers.report import Quoted, Report, Reproduction, Row, of_policies
 from pipelines.papers.study import Counted, Study, nearest
-from pipelines.papers.verdicts import (
-    all_of,
-    at_equal_tau,
-    below,
-)
+from pipelines.papers.verdicts import all_of, at_equal_tau, below
 
 BETA = 0.85
 CHAINS = {  # printed length -> drafted tokens, what they give
@@ -20,8 +16,7 @@ CHAINS = {  # printed length -> drafted tokens, what they give
 
 
 def length(counted: Counted) -> float:
-    """Return the paper's average length: tokens per round without the root, minus one as in CHAINS.
-    Return the paper's average length: drafted tokens per round minus one, because it prints upstream's `depth`."""
+    """Return the paper's average length: drafted tokens per round minus one, because it prints upstream's `depth`."""
     return round(counted.total.gamma - 2, 2)
 
 
@@ -35,7 +30,7 @@ def table3(study: Study) -> Report:
     dynamic = {"DyMax": study.count(DyMax(0.3)), "DyJoint": study.count(DyJoint(0.08))}
     c2t = study.count(C2T(classifier, BETA, K=1, W=1))
     goals = {**dynamic, "a chain of 6": fixed[5]}
-    points = [one for goal in goals.values() for one in study.c2t_around(classifier, goal, K=1, W=1)]
+    points = [counted for goal in goals.values() for counted in study.c2t_around(classifier, goal, K=1, W=1)]
     chains = list(fixed.values())
     rows = [_row("EAGLE 1/2", str(n), fixed[n], n, CHAINS[n][1]) for n in CHAINS]
     rows += [

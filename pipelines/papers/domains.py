@@ -37,43 +37,43 @@ def figure4(study: Study) -> Report:
     """C2T, figure 4: tau against gamma on every data set, of C2T with and without the second top-K, and of EAGLE-2.
 
     A data set is a prompt file; --limit counts prompts of each. The classifier has learned from the pair's harvest and
-    is transferred as it is. The threshold on the joint probability, in C2T's loop, is not in the paper: the figure it
-    must beat.
+    is transferred as it is. The threshold on the joint probability, in C2T's loop, is not in the paper: it is the rival
+    to beat.
     """
     classifier = study.classifier()
-    found = {name: families(part, classifier) for name, part in data_sets(study).items()}
-    drawn, panels = drawing.panels(len(found))
-    for panel, (name, methods) in zip(panels, found.items(), strict=True):
+    by_data_set = {name: families(part, classifier) for name, part in data_sets(study).items()}
+    figure, panels = drawing.panels(len(by_data_set))
+    for panel, (name, methods) in zip(panels, by_data_set.items(), strict=True):
         drawing.fronts(
-            panel, {method: [(one.tau, one.verified_tokens) for one in points] for method, points in methods.items()}
+            panel, {method: [(p.tau, p.verified_tokens) for p in points] for method, points in methods.items()}
         )
         panel.set_title(name, fontsize="medium")
     rows = [
-        [name, method, one.label, one.tau, one.verified_tokens, one.total.gamma]
-        for name, methods in found.items()
+        [name, method, point.label, point.tau, point.verified_tokens, point.total.gamma]
+        for name, methods in by_data_set.items()
         for method, points in methods.items()
-        for one in points
+        for point in points
     ]
     return Report(
         "C2T, figure 4: tau and gamma by data set",
-        drawn,
+        figure,
         ["data set", "method", "setting", "tau", "verified tokens", "gamma"],
         rows,
-        [conclusion for name, methods in found.items() for conclusion in on_data_set(name, methods)],
-        ["the paper (LLaMA-2 7B, six data sets) draws its figure without numbers"],
+        [conclusion for name, methods in by_data_set.items() for conclusion in on_data_set(name, methods)],
+        ["the paper's figure (LLaMA-2 7B, six data sets) has no numbers"],
     )
 
 
 def on_data_set(name: str, methods: Families) -> list[Conclusion]:
     """Judge the statements of section 5.2 and appendix B.6 on the figure, at those taus of EAGLE-2's trees that C2T
     reaches."""
-    least, most = (f(one.tau for one in methods[W15]) for f in (min, max))
-    goals = sorted((one for one in methods[EAGLE2] if least <= one.tau <= most), key=lambda one: one.tau)
+    least, most = (f(point.tau for point in methods[W15]) for f in (min, max))
+    goals = sorted((point for point in methods[EAGLE2] if least <= point.tau <= most), key=lambda p: p.tau)
     if not goals:
         return [fact(f"{name}: C2T needs fewer tokens for the same tau", None, "EAGLE-2's taus are not in C2T's reach")]
     low, high = goals[0], goals[-1]
     ratio = {goal.label: at_equal_tau(methods[W15], methods[EAGLE2], goal) for goal in (low, high)}
-    values = [found.estimate for found in ratio.values()]
+    values = [interval.estimate for interval in ratio.values()]
     naive = at_equal_tau(methods[NAIVE], methods[W15], high).estimate
     what = f"gamma over EAGLE-2's at the tau of {high.label} ({high.tau:.2f})"
     return [
@@ -81,7 +81,7 @@ def on_data_set(name: str, methods: Families) -> list[Conclusion]:
         fact(
             f"{name}: its advantage grows with tau",
             None if low is high or None in values else values[1] < values[0],
-            "; ".join(f"at the tau of {label}: {found}" for label, found in ratio.items()),
+            "; ".join(f"at the tau of {label}: {interval}" for label, interval in ratio.items()),
         ),
         fact(
             f"{name}: the second top-K keeps the distribution",
@@ -123,36 +123,36 @@ def figure8(study: Study) -> Report:
 
     A data set is a prompt file. --limit and --harvest-limit count prompts of each.
     """
-    found = cross(study)
-    drawn, panels = drawing.panels(len(found))
+    scores = cross(study)
+    figure, panels = drawing.panels(len(scores))
     rows = []
-    for panel, (name, classifiers) in zip(panels, found.items(), strict=True):
+    for panel, (name, classifiers) in zip(panels, scores.items(), strict=True):
         drawing.fronts(
             panel, {source: [(p.tau, p.verified_tokens) for p in points] for source, points in classifiers.items()}
         )
         panel.set_title(f"on {name}, trained on", fontsize="medium")
-        own = classifiers.get(name, next(iter(classifiers.values())))
+        reference = classifiers.get(name, next(iter(classifiers.values())))
         for source, points in classifiers.items():
-            ratio = at_equal_tau(points, own, own[MIDDLE]).estimate
-            rows += [[name, source, one.label, one.tau, one.verified_tokens, ratio] for one in points]
+            ratio = at_equal_tau(points, reference, reference[MIDDLE]).estimate
+            rows += [[name, source, point.label, point.tau, point.verified_tokens, ratio] for point in points]
     return Report(
         "C2T, figure 8: classifiers trained on one data set and judged on another",
-        drawn,
-        ["judged on", "trained on", "setting", "tau", "verified tokens", "gamma at equal tau"],
+        figure,
+        ["judged on", "trained on", "setting", "tau", "verified tokens", "gamma at the same tau"],
         rows,
-        [alike(name, classifiers) for name, classifiers in found.items()],
-        ["gamma at equal tau: over the own classifier's at beta = 0.5; the paper judges on MT-bench, without numbers"],
+        [alike(name, classifiers) for name, classifiers in scores.items()],
+        ["gamma at the same tau: over the own classifier's at beta = 0.5; the paper: on MT-bench, without numbers"],
     )
 
 
 def alike(name: str, classifiers: dict[str, list[Counted]]) -> Conclusion:
     """Judge appendix B.5: classifiers of other data sets give the same points as the data set's own."""
-    own = name if name in classifiers else next(iter(classifiers))
+    reference = name if name in classifiers else next(iter(classifiers))
     parts = []
     for source, points in classifiers.items():
-        if source != own:
-            ratio = at_equal_tau(points, classifiers[own], classifiers[own][MIDDLE])
-            what = f"gamma of {source}'s over {own}'s"
+        if source != reference:
+            ratio = at_equal_tau(points, classifiers[reference], classifiers[reference][MIDDLE])
+            what = f"gamma of {source}'s over {reference}'s"
             parts += [below("", what, ratio, 1 + ALIKE), above("", what, ratio, 1 - ALIKE)]
     return all_of(f"{name}: classifiers of other data sets are nearly identical to its own", parts)
 

@@ -27,15 +27,15 @@ def panels(count: int, columns: int = 3, **settings: Any) -> tuple[Figure, list[
     rows = -(-count // columns)
     with figures.style():
         figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
-        return figure, [figure.add_subplot(rows, columns, place, **settings) for place in range(1, count + 1)]
+        return figure, [figure.add_subplot(rows, columns, number, **settings) for number in range(1, count + 1)]
 
 
 def panels_3d(count: int) -> tuple[Figure, list[Axes]]:
     """Return a figure of three-dimensional panels, small enough to leave room for their labels."""
-    figure, found = panels(count, projection="3d")
-    for panel in found:
+    figure, axes = panels(count, projection="3d")
+    for panel in axes:
         panel.set_box_aspect(None, zoom=0.8)
-    return figure, found
+    return figure, axes
 
 
 def heatmap(

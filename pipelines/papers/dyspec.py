@@ -49,7 +49,7 @@ PAPER = {  # size -> pair -> (method, temperature) -> C4, OWT, CNN
 
 
 def rates(study: Study, texts: int = 24) -> tuple[float, ...]:
-    """Measure how often the first, second, ... draw is the accepted one, on prompts of the harvest."""
+    """Measure how often the first, second, ... sample is the accepted one, on prompts of the harvest."""
     s = study.settings
     prompts = [p for file in s.harvest_prompts or default(s.pair, "harvest") for p in read_prompts(file)]
     ids = encode(study.pair, spread(prompts, min(texts, s.harvest_limit)), s.max_new_tokens, study.sampling).ids
@@ -84,11 +84,11 @@ def table(study: Study, size: int) -> Report:
             "Sequoia": Sequoia(rates(part), size, temperature=DRAFT_TEMPERATURE),
             "SpecInfer": SpecInfer(CONFIGS[size], temperature=DRAFT_TEMPERATURE),
         }
-        found = {name: part.count(policy, "residual") for name, policy in policies.items()}
-        for name, one in found.items():
+        counts = {name: part.count(policy, "residual") for name, policy in policies.items()}
+        for name, counted in counts.items():
             quotes = {f"paper: {pair}": cells[name, temperature] for pair, cells in PAPER[size].items()}
-            rows.append(Row(name, f"T={temperature:g}", one, None, quotes))
-        ratios = {name: tau_ratio(found["DySpec"], found[name]) for name in ("Sequoia", "SpecInfer")}
+            rows.append(Row(name, f"T={temperature:g}", counted, None, quotes))
+        ratios = {name: tau_ratio(counts["DySpec"], counts[name]) for name in ("Sequoia", "SpecInfer")}
         conclusions.append(
             all_of(
                 f"DySpec accepts more than Sequoia and SpecInfer at T = {temperature:g}",

@@ -3,11 +3,7 @@
 from c2t.policies import Eagle2
 from pipelines.papers.report import Report, Reproduction, Row, of_policies
 from pipelines.papers.study import Study
-from pipelines.papers.verdicts import (
-    above,
-    all_of,
-    tau_ratio,
-)
+from pipelines.papers.verdicts import above, all_of, tau_ratio
 
 VARIANTS = {  # what is left out -> policy, tau on MT-bench and GSM8K
     "w/o both": (Eagle2(expand="confidence", reranked=False), 3.92, 3.93),
@@ -22,9 +18,9 @@ def eagle2_table3(study: Study) -> Report:
 
     At temperature 0, as in the paper, whose tau counts the bonus token.
     """
-    found = {name: study.count(policy) for name, (policy, _, _) in VARIANTS.items()}
+    counts = {name: study.count(policy) for name, (policy, _, _) in VARIANTS.items()}
     rows = [
-        Row(name, found[name].label, found[name], None, {"paper: MT-bench": mt_bench, "paper: GSM8K": gsm8k})
+        Row(name, counts[name].label, counts[name], None, {"paper: MT-bench": mt_bench, "paper: GSM8K": gsm8k})
         for name, (_, mt_bench, gsm8k) in VARIANTS.items()
     ]
     value = [("EAGLE-2", "w/o value"), ("w/o reranking", "w/o both")]
@@ -36,8 +32,8 @@ def eagle2_table3(study: Study) -> Report:
             all_of(
                 statement,
                 [
-                    above("", f"ratio of tau, {one} to {other}", tau_ratio(found[one], found[other]))
-                    for one, other in pairs
+                    above("", f"ratio of tau, {better} to {worse}", tau_ratio(counts[better], counts[worse]))
+                    for better, worse in pairs
                 ],
             )
             for statement, pairs in (

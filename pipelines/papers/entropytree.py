@@ -33,8 +33,8 @@ def wasted(counted: Counted) -> list[float]:
 
 def variants(study: Study) -> Report:
     """EntropyTree, figure 2: variants by speed, acceptance and wasted passes."""
-    found = {name: study.count(policy) for name, (policy, _, _) in VARIANTS.items()}
-    waste = {name: wasted(one) for name, one in found.items()}
+    counts = {name: study.count(policy) for name, (policy, _, _) in VARIANTS.items()}
+    waste = {name: wasted(counted) for name, counted in counts.items()}
     clock = BenchSettings(
         max_new_tokens=study.settings.max_new_tokens,
         temperature=study.settings.temperature,
@@ -45,8 +45,8 @@ def variants(study: Study) -> Report:
     speeds = tokens_per_second(study.pair, policies, study.encoded.ids[:TIMED], clock).policies
     speed = dict(zip(VARIANTS, speeds, strict=True))
     rows = [
-        Row(name, one.label.removeprefix("branching="), one, None, _further(name, waste[name], one, speed))
-        for name, one in found.items()
+        Row(name, counted.label.removeprefix("branching="), counted, None, _further(name, waste[name], counted, speed))
+        for name, counted in counts.items()
     ]
     fewer = {name: mean_ratio(waste[name], waste["baseline"]) for name in DYNAMIC}
     return of_policies(
@@ -56,30 +56,33 @@ def variants(study: Study) -> Report:
             above(
                 "a static tree accepts more than a chain",
                 "ratio of tau",
-                tau_ratio(found["static tree"], found["baseline"]),
+                tau_ratio(counts["static tree"], counts["baseline"]),
             ),
             above(
                 "branching by entropy accepts more than a static tree",
                 "ratio of tau, dynamic width to static tree",
-                tau_ratio(found["dynamic width"], found["static tree"]),
+                tau_ratio(counts["dynamic width"], counts["static tree"]),
             ),
             all_of(
                 "entropy reduces the wasted draft passes",
-                [below("", f"ratio of wasted passes to the baseline's, {name}", one) for name, one in fewer.items()],
+                [
+                    below("", f"ratio of wasted passes to the baseline's, {name}", counted)
+                    for name, counted in fewer.items()
+                ],
             ),
             _fastest(speed),
         ],
         [
             f"speeds: one prompt at a time, {TIMED} prompts, all variants in turn, one measurement",
             "wasted: draft passes whose tokens were all rejected; nodes cut off by the limit of 64 a level: "
-            f"{sum(one.total.capped for one in found.values()):,}",
+            f"{sum(counted.total.capped for counted in counts.values()):,}",
         ],
     )
 
 
-def _further(name: str, waste: list[float], one: Counted, speed: dict[str, float | None]) -> dict[str, object]:
+def _further(name: str, waste: list[float], counted: Counted, speed: dict[str, float | None]) -> dict[str, object]:
     return {
-        "wasted/round": round(sum(waste) / max(1, one.total.rounds), 2),
+        "wasted/round": round(sum(waste) / max(1, counted.total.rounds), 2),
         "tokens/s": speed[name] and round(speed[name]),
         "time saved": f"{1 - speed['baseline'] / speed[name]:.1%}" if speed[name] else None,
         "paper: saved": VARIANTS[name][1],

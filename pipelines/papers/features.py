@@ -23,7 +23,7 @@ BY_FEATURES = {  # features -> threshold, what it gives on LLaMA-2 7B and MT-ben
 
 
 def table1(study: Study) -> Report:
-    """C2T, table 1: what the classifier's features are worth.
+    """C2T, table 1: the effect of the classifier's features.
 
     The paper sets a threshold for every set of features so that tau is that of EAGLE-2; here each set is also counted
     at thresholds that close in on that tau, and gamma is compared there.
@@ -38,7 +38,7 @@ def table1(study: Study) -> Report:
         points[name] = study.c2t_around(classifier, eagle2)
         same = nearest(points[name], eagle2)
         rows.append(Row(f"C2T {name}", f"{same.label} (nearest tau)", same))
-    gain = {name: at_equal_tau(found, [eagle2], eagle2) for name, found in points.items()}
+    gain = {name: at_equal_tau(counts, [eagle2], eagle2) for name, counts in points.items()}
     rivals = {name: at_equal_tau(points["P+H+d"], points[name], eagle2) for name in ("P+H", "P+d")}
     what = "gamma over EAGLE-2's at its tau, "
     return of_policies(
@@ -52,7 +52,7 @@ def table1(study: Study) -> Report:
             below("all three outperform EAGLE-2", what + "P+H+d", gain["P+H+d"]),
             all_of(
                 "all three outperform two of them",
-                [below("", f"gamma of P+H+d over {name}'s", found) for name, found in rivals.items()],
+                [below("", f"gamma of P+H+d over {name}'s", ratio) for name, ratio in rivals.items()],
             ),
             above("without P performance degrades", what + "H+d", gain["H+d"]),
         ],
@@ -75,11 +75,11 @@ def table6(study: Study) -> Report:
     classifier = study.classifier()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the classifier was trained with M = 1000 is the experiment
-        found = {m: study.count(C2T(classifier, 0.5, M=m)) for m in BY_ENTROPY}
-    rows = [Row("C2T", f"M={m or 'all'}", one, BY_ENTROPY[m]) for m, one in found.items()]
+        counts = {m: study.count(C2T(classifier, 0.5, M=m)) for m in BY_ENTROPY}
+    rows = [Row("C2T", f"M={m or 'all'}", counted, BY_ENTROPY[m]) for m, counted in counts.items()]
     equal = {
-        "tau": tau_ratio(found[1000], found[None]),
-        "gamma": gamma_ratio(found[1000], found[None]),
+        "tau": tau_ratio(counts[1000], counts[None]),
+        "gamma": gamma_ratio(counts[1000], counts[None]),
     }
     return of_policies(
         "C2T, table 6: entropy over the M most probable tokens",
@@ -88,13 +88,13 @@ def table6(study: Study) -> Report:
             all_of(
                 "M = 1000 is as good as the whole vocabulary",
                 [
-                    judge("", f"ratio of {name}, M = 1000 to all", one, 1 + sign * CLOSE)
-                    for name, one in equal.items()
+                    judge("", f"ratio of {name}, M = 1000 to all", counted, 1 + sign * CLOSE)
+                    for name, counted in equal.items()
                     for judge, sign in ((below, 1), (above, -1))
                 ],
             ),
-            below("M = 100 costs tau", "ratio of tau, M = 100 to all", tau_ratio(found[100], found[None])),
-            above("and tokens", "ratio of gamma, M = 100 to all", gamma_ratio(found[100], found[None])),
+            below("M = 100 costs tau", "ratio of tau, M = 100 to all", tau_ratio(counts[100], counts[None])),
+            above("and tokens", "ratio of gamma, M = 100 to all", gamma_ratio(counts[100], counts[None])),
         ],
         [
             f"classifier: {study.settings.training} settings, trained with M = 1000; beta=0.5, K=W=15, 10 levels; "
@@ -110,7 +110,7 @@ CURVES = ("loss", "recall", "theta")
 
 
 def history(classifier: TreeClassifier) -> dict[str, list[float]]:
-    """Return loss, and recall, theta and average precision on held-out prompts, after each epoch of a trained
+    """Return loss, and recall, theta and average precision on validation prompts, after each epoch of a trained
     classifier."""
     with (Path(classifier.name) / "metrics.csv").open() as file:
         lines = [line for line in csv.DictReader(file) if line["recall"]]
@@ -118,25 +118,25 @@ def history(classifier: TreeClassifier) -> dict[str, list[float]]:
 
 
 def figure6(study: Study) -> Report:
-    """C2T, figure 6: training of classifiers of several hidden sizes, and what they are worth in trees."""
+    """C2T, figure 6: training of classifiers of several hidden sizes, and their effect in trees."""
     classifiers = {hidden: study.classifier(hidden=hidden) for hidden in HIDDEN}
     curves = {hidden: history(classifier) for hidden, classifier in classifiers.items()}
     points = {h: [study.count(C2T(classifier, beta)) for beta in BETAS] for h, classifier in classifiers.items()}
-    drawn, panels = drawing.panels(len(CURVES))
+    figure, panels = drawing.panels(len(CURVES))
     for panel, name in zip(panels, CURVES, strict=True):
-        drawing.curves(panel, {f"HS{hidden}": found[name] for hidden, found in curves.items()}, start=1)
+        drawing.curves(panel, {f"HS{hidden}": values[name] for hidden, values in curves.items()}, start=1)
         panel.set_ylabel(name)
     goal = points[HIDDEN[-1]][BETAS.index(0.5)]
-    ratios = {h: at_equal_tau(found, points[HIDDEN[-1]], goal) for h, found in points.items() if h != HIDDEN[-1]}
+    ratios = {h: at_equal_tau(values, points[HIDDEN[-1]], goal) for h, values in points.items() if h != HIDDEN[-1]}
     rows = []
     for hidden, classifier in classifiers.items():
         half, metrics = points[hidden][BETAS.index(0.5)], classifier.config.metrics
         ratio = ratios[hidden].estimate if hidden in ratios else 1.0
-        kept = [metrics[name] for name in ("recall", "theta", "average_precision")]
-        rows.append([f"HS{hidden}", *kept, half.tau, half.verified_tokens, ratio, BY_SIZE[hidden]])
+        shown_metrics = [metrics[name] for name in ("recall", "theta", "average_precision")]
+        rows.append([f"HS{hidden}", *shown_metrics, half.tau, half.verified_tokens, ratio, BY_SIZE[hidden]])
     return Report(
         "C2T, figure 6: hidden sizes of the classifier",
-        drawn,
+        figure,
         [
             "size",
             "recall",
@@ -144,27 +144,27 @@ def figure6(study: Study) -> Report:
             "average precision",
             "tau at 0.5",
             "verified tokens",
-            "gamma at equal tau",
+            "gamma at the same tau",
             "paper: tau",
         ],
         rows,
         of_sizes(ratios),
-        ["gamma at equal tau: over that of HS48, at the tau of HS48 with beta = 0.5; metrics on held-out prompts"],
-        {"epochs": {str(hidden): found for hidden, found in curves.items()}},
+        ["gamma at the same tau: over HS48's at its tau with beta = 0.5; metrics on validation prompts"],
+        {"epochs": {str(hidden): values for hidden, values in curves.items()}},
     )
 
 
 def of_sizes(ratios: dict[int, Interval]) -> list[Conclusion]:
-    """Judge appendix B.3's statements, at equal tau instead of similar gamma."""
-    similar = [(f"gamma of HS{h} over HS48's", found) for h, found in ratios.items() if h >= 12]
+    """Judge appendix B.3's statements, at the same tau instead of similar gamma."""
+    similar = [(f"gamma of HS{h} over HS48's", ratio) for h, ratio in ratios.items() if h >= 12]
     return [
         all_of(
             "hidden sizes of 2 and 6 are worse",
-            [above("", f"gamma of HS{h} over HS48's", found) for h, found in ratios.items() if h < 12],
+            [above("", f"gamma of HS{h} over HS48's", ratio) for h, ratio in ratios.items() if h < 12],
         ),
         all_of(
             "hidden sizes of 12 to 48 are alike",
-            [part for what, found in similar for part in (below("", what, found, 1.05), above("", what, found, 0.95))],
+            [part for what, ratio in similar for part in (below("", what, ratio, 1.05), above("", what, ratio, 0.95))],
         ),
     ]
 

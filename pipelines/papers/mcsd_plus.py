@@ -17,7 +17,7 @@ from pipelines.papers.verdicts import Conclusion, fact
 
 WIDTHS = (1, 2, 4, 8, 16)
 D = 5
-TIMED = 2  # prompts that are also decoded against the clock
+TIMED = 2  # prompts that are also decoded for their speed
 DECISIONS = ("mcsd-hidden", "mcsd-topk")
 # Table 2: alpha of LLaMA-2 7B Chat with TinyLlama-1.1B on MT-Bench, greedy.
 PAPER = {"SD": 0.43, "MCSD": 0.63, "MCSD+ W=16": 0.93}
@@ -36,8 +36,8 @@ def decisions(study: Study) -> tuple[list[TreeClassifier], list[str]]:
         f"{name} {m.config.metrics['average_precision']:.3f}" for name, m in zip(DECISIONS, models, strict=True)
     ]
     return models, [
-        f"decisions learned from {forks.rows:,} nodes of {forks.trees:,} forks, {base}; average precision on held-out "
-        f"prompts: {', '.join(precision)}"
+        f"decisions learned from {forks.rows:,} nodes of {forks.trees:,} forks, {base}; average precision on "
+        f"validation prompts: {', '.join(precision)}"
     ]
 
 
@@ -59,18 +59,18 @@ def widths(study: Study) -> Report:
     settings = BenchSettings(
         max_new_tokens=s.max_new_tokens, temperature=s.temperature, seed=s.seed, limit=s.limit, timed=TIMED
     )
-    found = bench(study.pair, list(policies.values()), prompts, settings)
+    result = bench(study.pair, list(policies.values()), prompts, settings)
     notes.append(
         "alpha: accepted drafted tokens as a share of D = 5; paper: LLaMA-2 7B, TinyLlama-1.1B, MT-Bench, T = 0"
     )
-    return table(dict(zip(policies, found.rows, strict=True)), found, notes)
+    return table(dict(zip(policies, result.rows, strict=True)), result, notes)
 
 
-def table(rows: dict[Label, Benched], found: Bench, notes: list[str]) -> Report:
+def table(rows: dict[Label, Benched], result: Bench, notes: list[str]) -> Report:
     """Return the report of a bench."""
-    timed = ["tokens/s", "x plain"] if found.rows[0].tokens_per_second else []
-    title = f"MCSD+, table 2: {found.prompts} prompts"
-    return Report(title, None, [*COLUMNS, *timed], [_cells(*one) for one in rows.items()], conclusions(rows), notes)
+    timed = ["tokens/s", "x plain"] if result.rows[0].tokens_per_second else []
+    title = f"MCSD+, table 2: {result.prompts} prompts"
+    return Report(title, None, [*COLUMNS, *timed], [_cells(*row) for row in rows.items()], conclusions(rows), notes)
 
 
 def _cells(label: Label, row: Benched) -> list[Any]:

@@ -39,7 +39,7 @@ GRID = 41  # values of P and of H
 
 
 def random_points(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw P, H, d evenly in the paper's ranges."""
+    """Sample P, H, d evenly in the paper's ranges."""
     r = np.random.default_rng(seed)
     return r.random(POINTS), r.uniform(*ENTROPIES, POINTS), r.integers(0, DEPTHS, POINTS)
 
@@ -63,25 +63,25 @@ def figure9(study: Study) -> Report:
     p, h, d = random_points(study.settings.seed)
     output = confidence(classifier, p, h, d, sigmoid=False)
     normalised = (output - output.min()) / max(np.ptp(output), 1e-12)
-    drawn, (panel,) = drawing.panels_3d(1)
-    shown = panel.scatter(p, h, d, c=normalised, cmap="viridis", s=10)
+    figure, (panel,) = drawing.panels_3d(1)
+    points = panel.scatter(p, h, d, c=normalised, cmap="viridis", s=10)
     panel.set(xlabel="joint probability", ylabel="entropy", zlabel="depth")
-    drawn.colorbar(shown, ax=panel, shrink=0.7, pad=0.1, label="output, min-max normalised")
-    found = shares(classifier)
+    figure.colorbar(points, ax=panel, shrink=0.7, pad=0.1, label="output, min-max normalised")
+    share = shares(classifier)
     correlations = [float(np.corrcoef(x, output)[0, 1]) for x in (p, h, d)]
     return Report(
         f"C2T, figure 9: output before the sigmoid, {output.min():.2f} to {output.max():.2f} on {POINTS} random points",
-        drawn,
-        ["feature", "share of the variance explained alone", "correlation with the output"],
-        [[name, share, one] for (name, share), one in zip(found.items(), correlations, strict=True)],
+        figure,
+        ["feature", "share of the variance share alone", "correlation with the output"],
+        [[name, share, correlation] for (name, share), correlation in zip(share.items(), correlations, strict=True)],
         [
             fact(
                 "the joint probability has the greatest impact",
-                found["P"] > max(found["H"], found["d"]),
-                f"share of the variance explained by P {found['P']:.3f}, H {found['H']:.3f}, d {found['d']:.3f}",
+                share["P"] > max(share["H"], share["d"]),
+                f"share of the variance share by P {share['P']:.3f}, H {share['H']:.3f}, d {share['d']:.3f}",
             )
         ],
-        ["drawn evenly, as in the paper; in trees few of these mixtures occur (a large P with a large H cannot)"],
+        ["sampled evenly, as in the paper; in trees few of these mixtures occur (a large P with a large H cannot)"],
     )
 
 
@@ -92,47 +92,47 @@ NAMES = {"P": "joint probability", "H": "entropy", "d": "depth"}
 
 def surfaces(classifier: TreeClassifier) -> dict[tuple[str, float], np.ndarray]:
     """Return (fixed feature, its value) -> confidences over the other two features, in the order of AXES."""
-    found = {}
+    confidences = {}
     for feature, values in FIXED.items():
         for value in values:
             axes = {name: np.array([value]) if name == feature else axis for name, axis in AXES.items()}
             whole = confidence(classifier, axes["P"][:, None, None], axes["H"][:, None], axes["d"])
-            found[feature, value] = whole.squeeze(list(AXES).index(feature))
-    return found
+            confidences[feature, value] = whole.squeeze(list(AXES).index(feature))
+    return confidences
 
 
 def figure10(study: Study) -> Report:
     """C2T, figure 10: surfaces of the classifier's confidence with one feature fixed."""
-    found = surfaces(study.classifier())
-    drawn, three = drawing.panels_3d(3)
+    confidences = surfaces(study.classifier())
+    figure, three = drawing.panels_3d(3)
     rows = []
     for panel, (feature, values) in zip(three, FIXED.items(), strict=True):
         x, y = (name for name in AXES if name != feature)
         grid = np.meshgrid(AXES[x], AXES[y], indexing="ij")
         for number, value in enumerate(values):
             panel.plot_surface(
-                *grid, found[feature, value], color=f"C{number}", alpha=0.6, rcount=15, ccount=15, shade=False
+                *grid, confidences[feature, value], color=f"C{number}", alpha=0.6, rcount=15, ccount=15, shade=False
             )
-            least, mean, most = (float(f(found[feature, value])) for f in (np.min, np.mean, np.max))
-            rows.append([f"{feature} = {value:g}", least, mean, most, _spread(found[feature, value])])
+            least, mean, most = (float(f(confidences[feature, value])) for f in (np.min, np.mean, np.max))
+            rows.append([f"{feature} = {value:g}", least, mean, most, _spread(confidences[feature, value])])
         panel.set(xlabel=NAMES[x], ylabel=NAMES[y], zlim=(0, 1))
         handles = [drawing.patch(f"C{number}") for number in range(len(values))]
         panel.legend(handles, [f"{feature} = {value:g}" for value in values], fontsize="x-small")
         panel.set_title(f"{NAMES[feature]} fixed", fontsize="medium")
     columns = ["fixed", "least confidence", "mean", "most", "standard deviation over the others"]
     title = "C2T, figure 10: confidence with one feature fixed, over the paper's ranges of the others"
-    return Report(title, drawn, columns, rows, of_surfaces(found))
+    return Report(title, figure, columns, rows, of_surfaces(confidences))
 
 
-def of_surfaces(found: dict[tuple[str, float], np.ndarray]) -> list[Conclusion]:
+def of_surfaces(confidences: dict[tuple[str, float], np.ndarray]) -> list[Conclusion]:
     """Judge appendix D's statements on its figure. P runs along the first axis where H or d is fixed."""
     low, high = AXES["P"] <= 0.2, AXES["P"] >= 0.8
-    apart = {name: float(np.ptp([found[name, value].mean() for value in FIXED[name]])) for name in FIXED}
-    steep = [_spread(found["P", value]) for value in (0.1, 0.9)]
-    near = float(np.abs(found["H", 2] - found["H", 1]).mean())
-    far = float(np.abs(found["H", 8] - found["H", 1]).mean())
-    lifted = float((found["H", 8] - found["H", 1])[low].mean())
-    deep = found["d", 0] - found["d", 10]
+    apart = {name: float(np.ptp([confidences[name, value].mean() for value in FIXED[name]])) for name in FIXED}
+    steep = [_spread(confidences["P", value]) for value in (0.1, 0.9)]
+    near = float(np.abs(confidences["H", 2] - confidences["H", 1]).mean())
+    far = float(np.abs(confidences["H", 8] - confidences["H", 1]).mean())
+    lifted = float((confidences["H", 8] - confidences["H", 1])[low].mean())
+    deep = confidences["d", 0] - confidences["d", 10]
     at_low, at_high = (float(deep[part].mean()) for part in (low, high))
     return [
         fact(

@@ -1,4 +1,4 @@
-"""The result of a reproduction, and its display: a table with the paper's figures beside ours, conclusions, and a
+"""The result of a reproduction, and its display: a table with the paper's figures next to ours, conclusions, and a
 figure where the paper has one."""
 
 import contextlib
@@ -23,7 +23,7 @@ from pipelines.papers.verdicts import Conclusion
 class Report(NamedTuple):
     """Table or figure of a paper, made again.
 
-    figure: None for a table. columns, rows: the numbers, also those that a figure is drawn from. numbers: further ones,
+    figure: None for a table. columns, rows: the numbers, also those of a figure. numbers: further ones,
     for the result line only.
     """
 
@@ -114,9 +114,9 @@ def ends_where_plain_decoding_does(rows: Sequence[Row]) -> list[str]:
     """Check each exact policy's rounds against the lengths of plain decoding's texts, which were counted without it:
     they must reach a text's end in the last round and not before."""
     counted = [row.counted for row in rows if row.counted and row.counted.exact]
-    wrong = [one.point.label for one in counted if not one.ends_with_plain_text()]
-    said = f"FAILS for {', '.join(wrong)}" if wrong else f"holds in all {len(counted)} rows"
-    return [f"rounds end where plain decoding's texts end: {said}"] if counted else []
+    wrong = [count.point.label for count in counted if not count.ends_with_plain_text()]
+    verdict = f"FAILS for {', '.join(wrong)}" if wrong else f"holds in all {len(counted)} rows"
+    return [f"rounds end where plain decoding's texts end: {verdict}"] if counted else []
 
 
 def rounds_of(harvest: Harvest) -> str:
@@ -125,7 +125,7 @@ def rounds_of(harvest: Harvest) -> str:
 
 
 def show(name: str, made: Made, out: Path | None) -> None:
-    """Print a report; append its result line to the file `out` and draw its figure beside it, as NAME.png."""
+    """Print a report; append its result line to the file `out` and save its figure next to it, as NAME.png."""
     report = made.report
     terminal.table(f"{report.title}\n{made.study}", report.columns, _without_nan(report.rows))
     for note in report.notes:
@@ -136,7 +136,7 @@ def show(name: str, made: Made, out: Path | None) -> None:
         terminal.say(f"{conclusion.statement}: {conclusion.verdict.upper()} on this pair{needed}")
         terminal.say(f"    {conclusion.comparison}")
     if report.figure:
-        where = drawing.save(report.figure, out.parent / f"{name}.png") if out else "not drawn: give --out FILE"
+        where = drawing.save(report.figure, out.parent / f"{name}.png") if out else "not saved: give --out FILE"
         terminal.say(f"figure: {where}")
     terminal.say(f"({hardware()})")
     if out:
@@ -146,8 +146,8 @@ def show(name: str, made: Made, out: Path | None) -> None:
 def numbers_of(report: Report) -> dict[str, Any]:
     """Return a report's content for JSON."""
     conclusions = [conclusion._asdict() for conclusion in report.conclusions]
-    shown = {"columns": report.columns, "rows": _without_nan(report.rows), "conclusions": conclusions}
-    return {**shown, "notes": report.notes, **report.numbers}
+    numbers = {"columns": report.columns, "rows": _without_nan(report.rows), "conclusions": conclusions}
+    return {**numbers, "notes": report.notes, **report.numbers}
 
 
 def configuration(study: Study) -> dict[str, Any]:
@@ -159,12 +159,12 @@ def configuration(study: Study) -> dict[str, Any]:
 
 def made_before(out: Path) -> dict[str, list[dict[str, Any]]]:
     """Return name -> the configurations of that report in a file of result lines; a line without its end is none."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    configurations: dict[str, list[dict[str, Any]]] = {}
     for line in out.read_text(encoding="utf-8").splitlines() if out.is_file() else []:
         with contextlib.suppress(json.JSONDecodeError):
-            one = json.loads(line)
-            found.setdefault(one["command"], []).append(one["configuration"])
-    return found
+            result = json.loads(line)
+            configurations.setdefault(result["command"], []).append(result["configuration"])
+    return configurations
 
 
 def _without_nan(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:

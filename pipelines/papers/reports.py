@@ -40,8 +40,7 @@ TOPICS = (
     tree_blocks,
 )
 ALL = "all"
-# What `all` makes of a pair that has heads alone, no draft LM: what needs least time first, and settings that such a
-# pair has.
+# The reports of `all` for a pair with heads but no draft LM, the fastest first, and the settings for such a pair.
 OF_HEADS: dict[str, dict[str, Any]] = {
     "eagle2-figure6": {},
     "figure2": {},
@@ -67,7 +66,7 @@ REPORTS: dict[str, Reproduction] = {name: report for topic in TOPICS for name, r
 Done = Mapping[str, Sequence[Mapping[str, Any]]]  # name -> configurations that it is made of already
 
 
-def known(name: str) -> str:
+def report_name(name: str) -> str:
     """Return the name of a report; InputError for an unknown one."""
     short = name.removeprefix("c2t-")
     if short not in REPORTS:
@@ -79,7 +78,7 @@ def chosen(names: Sequence[str], pair: str) -> dict[str, dict[str, Any]]:
     """Return name -> further settings of these reports; `all` stands for all that the pair can be given. InputError for
     an unknown name."""
     if list(names) != [ALL]:
-        return {known(name): {} for name in names}
+        return {report_name(name): {} for name in names}
     if checkpoints.find(pair, "draft_lm"):
         return {name: {} for name in REPORTS}
     return OF_HEADS | {"figure7": {"same": pair, **OF_HEADS["figure7"]}}
@@ -109,9 +108,9 @@ def _nothing() -> None:
     """Return what an actor holds: reports load their own pairs."""
 
 
-def _made(held: None, one: tuple[str, dict[str, Any]], given: dict[str, Any], done: Done) -> bytes:
-    """Return a report as bytes: arrays that Ray itself hands over are read-only, and a figure must be drawn."""
+def _made(held: None, item: tuple[str, dict[str, Any]], given: dict[str, Any], done: Done) -> bytes:
+    """Return a report as bytes: arrays from Ray itself are read-only, and saving a figure changes it."""
     from ray import cloudpickle  # noqa: PLC0415 - needs an extra
 
-    name, further = one
+    name, further = item
     return cloudpickle.dumps(REPORTS[name].make({**further, **given}, done.get(name, ())))

@@ -42,7 +42,7 @@ from pipelines.pair.recipes import PAIRS
 P, H, D = "joint_prob", "entropy", "depth"
 # Settings of classifiers: the paper's, or the committed one's (see pipelines.pair.classifier).
 TRAINING = {"paper": TrainSettings(), "committed": TrainSettings(negatives=20, lr=1e-2)}
-SIZES = (10, 640)  # of EAGLE-2's trees, the least and the most that are tried
+SIZES = (10, 640)  # of EAGLE-2's trees, smallest and largest of the search
 STEPS = 5  # of the search for a tau
 LEVELS = 11  # texts are written for trees of so many levels, unless a policy has more
 
@@ -76,7 +76,7 @@ class Settings:
 
 class Counted(NamedTuple):
     """Counts of one policy: of every prompt, and of all prompts together. plain: tokens of plain decoding's text to
-    each prompt with the same seed, None where policy and rule do not promise that text."""
+    each prompt with the same seed, None where policy and rule do not guarantee that text."""
 
     point: Point
     total: Statistics
@@ -85,7 +85,7 @@ class Counted(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """True if policy and rule promise the text of plain decoding, token for token."""
+        """True if policy and rule guarantee the text of plain decoding, token for token."""
         return self.plain is not None
 
     def ends_with_plain_text(self) -> bool:
@@ -148,13 +148,13 @@ class Study:
         return self._texts[levels]
 
     def count(self, policy: Policy, rule: str | None = None) -> Counted:
-        """Count a policy's cost and yield on every prompt; `rule` as in `c2t.study.evaluate.evaluate`."""
+        """Count a policy's rounds and tokens on every prompt; `rule` as in `c2t.study.evaluate.evaluate`."""
         rule = check_rule(policy, rule)
         key = (policy, rule)
         if key not in self.counted:
             exact = policy.exact and (rule != "residual" or self.settings.temperature == 0)
             texts = self.texts(policy.levels) if exact else None
-            with working("count", "prompts") as tell:
+            with working("count", "prompts") as report:
                 statistics = evaluate(
                     self.pair,
                     policy,
@@ -163,7 +163,7 @@ class Study:
                     sampling=self.sampling,
                     rule=rule,
                     texts=texts,
-                    progress=lambda done: tell(done, len(self.encoded.ids), describe(policy, brief=True)),
+                    progress=lambda done: report(done, len(self.encoded.ids), describe(policy, brief=True)),
                 )
             plain = tuple(text.end - text.prompt for text in texts) if exact else None
             self.counted[key] = Counted(_point(self.pair, policy, statistics), total(statistics), statistics, plain)
@@ -174,12 +174,12 @@ class Study:
 
         An end is counted only if `tau` lies between it and the other values. tau is assumed to rise with x.
         """
-        ends, found = (low, high), []
+        ends, counts = (low, high), []
         for _ in range(STEPS):
             middle = (low + high) / 2
-            found.append(self.count(make(middle)))
-            low, high = (middle, high) if found[-1].tau < tau else (low, middle)
-        return found + [self.count(make(end)) for end in ends if end in (low, high)]
+            counts.append(self.count(make(middle)))
+            low, high = (middle, high) if counts[-1].tau < tau else (low, middle)
+        return counts + [self.count(make(end)) for end in ends if end in (low, high)]
 
     def c2t_around(self, classifier: TreeClassifier, goal: Counted, **trees: Any) -> list[Counted]:
         """Count C2T with thresholds that close in on the tau of `goal`."""
@@ -199,9 +199,9 @@ class Study:
         )
         rows_of = _hash(harvesting.provenance(self.pair, prompts, wanted))
         name = f"{s.pair}-{Path(s.draft or 'eagle').name}-T{s.temperature:g}-{rows_of}"
-        place = checkpoints.harvest_of(name)
-        with alone(place), working("harvest", "texts") as tell:
-            return harvesting.harvest(self.pair, prompts, place, wanted, resume=True, progress=tell)
+        folder = checkpoints.harvest_of(name)
+        with alone(folder), working("harvest", "texts") as report:
+            return harvesting.harvest(self.pair, prompts, folder, wanted, resume=True, progress=report)
 
     def classifier(self, features: Sequence[str] = (P, H, D), training: str | None = None, **changes: Any):
         """Return a classifier trained on the harvest, or the one trained before with the same settings on the same
@@ -221,15 +221,15 @@ class Study:
         start = [value.tolist() for value in source.state_dict().values()] if source else None
         key = _hash(rows.provenance, asdict(settings), start)
         if key not in self._classifiers:
-            place = checkpoints.root() / "checkpoints" / "local" / "papers" / f"{rows.folder.name}-{key}"
-            with alone(place), working("train", "steps") as tell:
-                if place.is_dir():
-                    pass  # trained before, or by another process meanwhile
+            folder = checkpoints.root() / "checkpoints" / "local" / "papers" / f"{rows.folder.name}-{key}"
+            with alone(folder), working("train", "steps") as report:
+                if folder.is_dir():
+                    pass  # trained before, or by another process
                 elif source is None:
-                    train([rows.folder], place, settings, progress=tell)
+                    train([rows.folder], folder, settings, progress=report)
                 else:
-                    finetune([rows.folder], source, place, settings, progress=tell)
-            self._classifiers[key] = TreeClassifier.from_pretrained(place, device=self.pair.target.device)
+                    finetune([rows.folder], source, folder, settings, progress=report)
+            self._classifiers[key] = TreeClassifier.from_pretrained(folder, device=self.pair.target.device)
         return self._classifiers[key]
 
 
@@ -237,10 +237,10 @@ def study(device: str | None = None, dtype: str | None = None, **settings: Any) 
     """Return a study of a pair by name; `settings` as in Settings. On a CPU in float32 unless `dtype` says otherwise:
     studies of several drafts read the same texts."""
     chosen = Settings(**settings)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    usual = torch.float32 if place.type == "cpu" else None
-    kind = getattr(torch, dtype) if dtype else usual
-    return Study(load_pair(chosen.pair, draft=chosen.draft, device=place, dtype=kind), chosen)
+    target_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    default_dtype = torch.float32 if target_device.type == "cpu" else None
+    kind = getattr(torch, dtype) if dtype else default_dtype
+    return Study(load_pair(chosen.pair, draft=chosen.draft, device=target_device, dtype=kind), chosen)
 
 
 def relative(study: Study, name: str, draft: str | None = None) -> Study:
@@ -249,8 +249,10 @@ def relative(study: Study, name: str, draft: str | None = None) -> Study:
     target = study.pair.target
     loaded = load_pair(name, draft=draft, device=target.device, dtype=getattr(torch, study.pair.dtype))
     changed = replace(study.settings, pair=name, draft=draft)
-    own, others = (checkpoints.prompts_of(_source_of_prompts(pair), "bench") for pair in (name, study.settings.pair))
-    if own and own != others:
+    prompts, others = (
+        checkpoints.prompts_of(_source_of_prompts(pair), "bench") for pair in (name, study.settings.pair)
+    )
+    if prompts and prompts != others:
         changed = replace(changed, prompts=(), harvest_prompts=())
     return Study(loaded, changed)
 
@@ -265,9 +267,9 @@ def available(name: str, make: bool) -> str | None:
     return name if there else None
 
 
-def nearest(found: Sequence[Counted], goal: Counted) -> Counted:
-    """Return the one of these counts whose tau is closest to the goal's."""
-    return min(found, key=lambda one: abs(one.tau - goal.tau))
+def nearest(counts: Sequence[Counted], goal: Counted) -> Counted:
+    """Return the count whose tau is closest to the goal's."""
+    return min(counts, key=lambda counted: abs(counted.tau - goal.tau))
 
 
 def beta_of(x: float) -> float:
@@ -301,11 +303,11 @@ def evenly(files: Sequence[Path], limit: int | None) -> list[Prompt]:
     turn. `spread` would give a file with eight categories eight times the prompts of one that has one."""
     share = None if limit is None else -(-limit // len(files))
     ranked = [
-        (place, number, prompt._replace(file=f"{data_set(path)}.jsonl"))
+        (index, number, prompt._replace(file=f"{data_set(path)}.jsonl"))
         for number, path in enumerate(files)
-        for place, prompt in enumerate(spread(read_prompts(path), share))
+        for index, prompt in enumerate(spread(read_prompts(path), share))
     ]
-    return [prompt for _, _, prompt in sorted(ranked, key=lambda one: one[:2])][:limit]
+    return [prompt for _, _, prompt in sorted(ranked, key=lambda item: item[:2])][:limit]
 
 
 def _point(pair: Pair, policy: Policy, statistics: Sequence[Statistics]) -> Point:
@@ -321,9 +323,9 @@ def _point(pair: Pair, policy: Policy, statistics: Sequence[Statistics]) -> Poin
     )
 
 
-def alone(place: Path) -> FileLock:
+def alone(path: Path) -> FileLock:
     """Return the lock under which one process makes what is to lie at `place`; others wait for it, and find it made."""
     locks = checkpoints.cache() / "papers"
     locks.mkdir(parents=True, exist_ok=True)
-    name = hashlib.sha256(str(place.resolve()).encode()).hexdigest()[:16]
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
     return FileLock(locks / f"{name}.lock")

@@ -86,7 +86,7 @@ def timed(
                 sequences=[max(number, 0)],
             )
             trace.add(next(steps))  # the prefill, which is no round
-            for step in stages.each(VERIFY, steps):
+            for step in stages.timed(VERIFY, steps):
                 trace.add(step)
             if number >= 0:
                 spent[name] += stages.seconds
@@ -107,7 +107,7 @@ STEP = 1.1  # a rise from one token to the next that counts as a step: more than
 
 
 def figure5(study: Study, clock: Callable[[], float] | None = None) -> Report:
-    """C2T, figure 5: what verification takes over the number of tokens, and what EAGLE-2 and C2T take at equal tau.
+    """C2T, figure 5: what verification takes over the number of tokens, and what EAGLE-2 and C2T take at the same tau.
 
     First forwards of the target over trees of many sizes; then prompts decoded for real, one at a time, with all
     policies in turn. On a GPU (--device cuda) the same code waits for the device before it reads the wall clock.
@@ -118,57 +118,59 @@ def figure5(study: Study, clock: Callable[[], float] | None = None) -> Report:
         clock = clock or steady
         texts = study.texts(LEVELS)[:1]
         curve = measure(study.pair, texts, largest=MOST, widest=K, repeats=REPEATS, clock=clock).verify
-        found = timed(study.pair, policies, study.encoded.ids, study.settings.max_new_tokens, study.sampling, clock)
-    eagle2 = {name: one for name, one in found.items() if name.startswith("EAGLE-2")}
-    drawn, (steps, totals, equal) = drawing.panels(3)
+        rounds = timed(study.pair, policies, study.encoded.ids, study.settings.max_new_tokens, study.sampling, clock)
+    eagle2 = {name: run for name, run in rounds.items() if name.startswith("EAGLE-2")}
+    figure, (steps, totals, equal) = drawing.panels(3)
     steps.plot(curve.sizes, [1e3 * seconds for seconds in curve.seconds], marker="o", markersize=3)
     steps.set(xlabel="tokens in a forward", ylabel="ms a forward of the target", ylim=(0, None))
-    _bars(totals, {name.partition("=")[2]: one for name, one in eagle2.items()})
+    _bars(totals, {name.partition("=")[2]: run for name, run in eagle2.items()})
     totals.set_xlabel("EAGLE-2: N")
-    _bars(equal, {f"{name[0]} {one.tau:.2f}": one for name, one in sorted(found.items(), key=lambda item: item[1].tau)})
+    _bars(
+        equal, {f"{name[0]} {run.tau:.2f}": run for name, run in sorted(rounds.items(), key=lambda item: item[1].tau)}
+    )
     equal.set_xlabel("tau of E(AGLE-2) and C(2T)")
     equal.tick_params(axis="x", rotation=60, labelsize="x-small")
     rows = [
-        [name, one.tau, one.rounds, int(one.rounds * one.gamma), *(_seconds(one, *part) for part in (DRAFT, (VERIFY,)))]
-        for name, one in found.items()
+        [name, run.tau, run.rounds, int(run.rounds * run.gamma), *(_seconds(run, *part) for part in (DRAFT, (VERIFY,)))]
+        for name, run in rounds.items()
     ]
     return Report(
         "C2T, figure 5: seconds of draft and verification",
-        drawn,
+        figure,
         ["policy", "tau", "rounds", "verified tokens", "draft, s", "verify, s"],
         rows,
-        [*of_tokens(curve, list(eagle2.values())), *at_taus_in_reach(found)],
+        [*of_tokens(curve, list(eagle2.values())), *at_taus_in_reach(rounds)],
         [CLOCKS, "the paper: LLaMA-2 70B on two A100; its figure gives no numbers but the 18 %"],
         {"verify curve": curve._asdict()},
     )
 
 
-def _bars(panel, found: dict[str, Timed]) -> None:
+def _bars(panel, rounds: dict[str, Timed]) -> None:
     drawing.stacks(
-        panel, {k: {"draft": _seconds(one, *DRAFT), "verify": _seconds(one, VERIFY)} for k, one in found.items()}
+        panel, {k: {"draft": _seconds(run, *DRAFT), "verify": _seconds(run, VERIFY)} for k, run in rounds.items()}
     )
     panel.set_ylabel("seconds")
     tokens = panel.twinx()
-    tokens.plot(list(found), [one.rounds * one.gamma for one in found.values()], "k.-")
+    tokens.plot(list(rounds), [run.rounds * run.gamma for run in rounds.values()], "k.-")
     tokens.set(ylim=(0, None))
     tokens.set_ylabel("verified tokens (line)")
 
 
-def _seconds(one: Timed, *stages: str) -> float:
-    return sum(one.seconds[stage] for stage in stages)
+def _seconds(run: Timed, *stages: str) -> float:
+    return sum(run.seconds[stage] for stage in stages)
 
 
 def of_tokens(curve: Curve, eagle2: list[Timed]) -> list[Conclusion]:
     """Judge section 5.4's statements on the first panel."""
-    tokens = [one.rounds * one.gamma for one in eagle2]
+    tokens = [run.rounds * run.gamma for run in eagle2]
     straight = float(np.corrcoef(SIZES, tokens)[0, 1] ** 2)
     # One slow forward is no step: all larger ones must be slower than all smaller ones.
     steps = [
-        (size, min(curve.seconds[place:]) / max(curve.seconds[:place]))
-        for place, (size, after) in enumerate(pairwise(curve.sizes), 1)
+        (size, min(curve.seconds[index:]) / max(curve.seconds[:index]))
+        for index, (size, after) in enumerate(pairwise(curve.sizes), 1)
         if after == size + 1 and size > 2
     ]
-    size, rise = max(steps, key=lambda one: one[1])
+    size, rise = max(steps, key=lambda run: run[1])
     return [
         fact("gamma grows linearly with N", straight > 0.98, f"R^2 of a line = {straight:.4f}, holds above 0.98"),
         fact(
@@ -179,34 +181,34 @@ def of_tokens(curve: Curve, eagle2: list[Timed]) -> list[Conclusion]:
     ]
 
 
-def at_taus_in_reach(found: dict[str, Timed]) -> list[Conclusion]:
+def at_taus_in_reach(rounds: dict[str, Timed]) -> list[Conclusion]:
     """Judge section 5.4's statements on the second panel: C2T at its largest tau that EAGLE-2 reaches, against EAGLE-2
     read between its points."""
-    eagle2 = sorted((one for name, one in found.items() if name.startswith("EAGLE-2")), key=lambda one: one.tau)
-    taus = [one.tau for one in eagle2]
-    within = [one for name, one in found.items() if name.startswith("C2T") and taus[0] <= one.tau <= taus[-1]]
-    subject = max(within, key=lambda one: one.tau, default=None)
+    eagle2 = sorted((run for name, run in rounds.items() if name.startswith("EAGLE-2")), key=lambda run: run.tau)
+    taus = [run.tau for run in eagle2]
+    within = [run for name, run in rounds.items() if name.startswith("C2T") and taus[0] <= run.tau <= taus[-1]]
+    subject = max(within, key=lambda run: run.tau, default=None)
     limits = {"draft": (1.0, 1.25), "gamma": (0.0, 1.0), "whole": (0.0, 1.0)}
     statements = {
         "draft": "C2T's draft time is slightly higher",
-        "gamma": "C2T verifies fewer tokens at equal tau",
-        "whole": "C2T takes less time at equal tau (the paper: 18 % less)",
+        "gamma": "C2T verifies fewer tokens at the same tau",
+        "whole": "C2T takes less time at the same tau (the paper: 18 % less)",
     }
     conclusions = []
     for name, statement in statements.items():
         if subject is None:
             conclusions.append(fact(statement, None, "no tau of C2T is within EAGLE-2's"))
             continue
-        theirs = float(np.interp(subject.tau, taus, [_figure(one, name) for one in eagle2]))
+        theirs = float(np.interp(subject.tau, taus, [_figure(run, name) for run in eagle2]))
         ratio, (low, high) = _figure(subject, name) / theirs, limits[name]
         comparison = f"C2T over EAGLE-2 at tau {subject.tau:.2f}: {ratio:.3f}, holds from {low:g} to {high:g}"
         conclusions.append(fact(statement, low < ratio < high, comparison))
     return conclusions
 
 
-def _figure(one: Timed, name: str) -> float:
+def _figure(run: Timed, name: str) -> float:
     stages = {"draft": DRAFT, "whole": (*DRAFT, VERIFY)}
-    return one.rounds * one.gamma if name == "gamma" else _seconds(one, *stages[name])
+    return run.rounds * run.gamma if name == "gamma" else _seconds(run, *stages[name])
 
 
 N, BETA, K, LEVELS = 80, 0.5, 15, 10  # appendix E.1
@@ -223,34 +225,34 @@ def figure11(study: Study, clock: Callable[[], float] | None = None) -> Report:
     policies = {EAGLE2: Eagle2(K, LEVELS, N), OURS: C2T(study.classifier(), BETA, K, K, LEVELS)}
     with steady_clock(study.pair.target.device) as steady:
         settings = (study.settings.max_new_tokens, study.sampling, clock or steady)
-        found = timed(study.pair, policies, study.encoded.ids, *settings)
-    drawn, (left, right) = drawing.panels(2)
-    bars = {name: {stage: one.per_round(stage) for stage in DRAFT} for name, one in found.items()}
+        rounds = timed(study.pair, policies, study.encoded.ids, *settings)
+    figure, (left, right) = drawing.panels(2)
+    bars = {name: {stage: run.per_round(stage) for stage in DRAFT} for name, run in rounds.items()}
     drawing.stacks(left, bars)
     left.set_ylabel("draft, ms a round")
     shares = {name: {k: 100 * ms / sum(parts.values()) for k, ms in parts.items()} for name, parts in bars.items()}
     drawing.stacks(right, shares)
     right.set_ylabel("% of the draft")
     rows = [
-        [*cells, *bars[name].values(), found[name].per_round(*DRAFT), found[name].per_round(VERIFY)]
-        for name, cells in ((name, [name, one.rounds, one.tau, one.gamma, one.passes]) for name, one in found.items())
+        [*cells, *bars[name].values(), rounds[name].per_round(*DRAFT), rounds[name].per_round(VERIFY)]
+        for name, cells in ((name, [name, run.rounds, run.tau, run.gamma, run.passes]) for name, run in rounds.items())
     ]
     columns = ["policy", "rounds", "tau", "gamma", "passes/round", *(f"{stage}, ms" for stage in DRAFT)]
     return Report(
         "C2T, figure 11: draft latency by stage, milliseconds a round",
-        drawn,
+        figure,
         [*columns, "draft, ms", "verify, ms"],
         rows,
-        of_stages(found[EAGLE2], found[OURS]),
-        [CLOCKS, "the paper draws its figure without numbers"],
+        of_stages(rounds[EAGLE2], rounds[OURS]),
+        [CLOCKS, "the paper's figure has no numbers"],
     )
 
 
 def of_stages(eagle2: Timed, c2t: Timed) -> list[Conclusion]:
     """Judge appendix E's statements on its figure, per draft forward where the two policies make different numbers of
     them."""
-    forward, select = ([one.per_round(stage) / one.passes for one in (eagle2, c2t)] for stage in (FORWARD, SELECT))
-    whole = [one.per_round(*DRAFT) for one in (eagle2, c2t)]
+    forward, select = ([run.per_round(stage) / run.passes for run in (eagle2, c2t)] for stage in (FORWARD, SELECT))
+    whole = [run.per_round(*DRAFT) for run in (eagle2, c2t)]
     classifier, verify = c2t.per_round(CLASSIFIER), c2t.per_round(VERIFY)
     return [
         fact(
@@ -269,7 +271,7 @@ def of_stages(eagle2: Timed, c2t: Timed) -> list[Conclusion]:
             f"{whole[0]:.2f} and {whole[1]:.2f} ms a round, holds between 1 and 1.25 times",
         ),
         fact(
-            "the classifier is negligible beside a forward of the target",
+            "the classifier is negligible next to a forward of the target",
             classifier < 0.05 * verify,
             f"{classifier:.3f} and {verify:.3f} ms a round, holds below 5 %",
         ),

@@ -63,19 +63,21 @@ def table2(study: Study) -> Report:
     """
     same, other = (available(name, study.settings.build) for name in (study.settings.same, study.settings.other))
     classifier = study.classifier()
-    found = {study.settings.pair: transfer(study, classifier)}
+    results = {study.settings.pair: transfer(study, classifier)}
     for name in filter(None, (same, other)):
-        beside = relative(study, name)
-        found[name] = transfer(beside, classifier, beside.finetuned(classifier) if name == other else None)
+        relative_study = relative(study, name)
+        results[name] = transfer(
+            relative_study, classifier, relative_study.finetuned(classifier) if name == other else None
+        )
     what = "gamma over EAGLE-2's at C2T's tau, "
     conclusions = [
-        below(f"C2T needs at most 80 % of EAGLE-2's tokens on {name}", what + name, found[name].gain, 0.8)
+        below(f"C2T needs at most 80 % of EAGLE-2's tokens on {name}", what + name, results[name].gain, 0.8)
         for name in (study.settings.pair, same)
         if name
     ]
     if other:
-        conclusions += _elsewhere(found, same or study.settings.pair, other)
-    rows = [row for one in found.values() for row in one.rows]
+        conclusions += _elsewhere(results, same or study.settings.pair, other)
+    rows = [row for result in results.values() for row in result.rows]
     notes = [
         f"classifier: {study.settings.training} settings, trained on {study.settings.pair}, K=15, 10 levels, no second "
         f"top-K (at most 64 nodes a level); C2T*: fine-tuned on 10 % of {other or 'the other pair'}'s harvest",
@@ -84,12 +86,12 @@ def table2(study: Study) -> Report:
     return of_policies("C2T, table 2: other targets", [*rows, *quoted()], conclusions, notes)
 
 
-def _elsewhere(found: dict[str, Transfer], near: str, far: str) -> list[Conclusion]:
+def _elsewhere(results: dict[str, Transfer], near: str, far: str) -> list[Conclusion]:
     what = f"gamma over EAGLE-2's at C2T's tau, {near} and {far},"
     return [
-        below(f"still better than EAGLE-2 in another family ({far})", what, found[far].gain),
-        apart("the gain is smaller in another family", what, found[near].gain, found[far].gain),
-        below("fine-tuning makes it larger there", "gamma of C2T* over C2T's at its tau", found[far].finetuned),
+        below(f"still better than EAGLE-2 in another family ({far})", what, results[far].gain),
+        apart("the gain is smaller in another family", what, results[near].gain, results[far].gain),
+        below("fine-tuning makes it larger there", "gamma of C2T* over C2T's at its tau", results[far].finetuned),
     ]
 
 
@@ -123,8 +125,8 @@ def table7(study: Study) -> Report:
     trees: list[Conclusion] = []
     for draft, part in (("EAGLE", source), ("MTP", study)):
         name = draft if part is source else Path(study.settings.draft or draft).name
-        found, chain, tree = combine(part, classifier, draft, name)
-        rows += found
+        part_rows, chain, tree = combine(part, classifier, draft, name)
+        rows += part_rows
         chains.append(chain)
         trees.append(tree)
     return of_policies(
@@ -163,8 +165,8 @@ def combine(
     )
 
 
-def _at_equal_tau(method: str, found: list[Counted], goal: Counted) -> Row:
-    same = nearest(found, goal)
+def _at_equal_tau(method: str, counts: list[Counted], goal: Counted) -> Row:
+    same = nearest(counts, goal)
     return Row(method, f"{same.label} (nearest tau)", same)
 
 
@@ -192,21 +194,22 @@ def figure7(study: Study) -> Report:
     metrics = {name: judged(classifier, other) for name, classifier in made.items()}
     epochs = {name: history(made[name]) for name in (AFTER, SCRATCH)}
     points = {name: [other.count(C2T(classifier, beta)) for beta in BETAS] for name, classifier in made.items()}
-    drawn, panels = drawing.panels(len(METRICS) + 1, columns=2)
+    figure, panels = drawing.panels(len(METRICS) + 1, columns=2)
     for panel, curve in zip(panels, METRICS, strict=False):
         lines = {AFTER: [getattr(metrics[BEFORE], curve), *epochs[AFTER][curve]], SCRATCH: epochs[SCRATCH][curve]}
         drawing.curves(panel, {AFTER: lines[AFTER], SCRATCH: [float("nan"), *lines[SCRATCH]]})
         panel.set_ylabel(curve)
     drawing.fronts(
-        panels[-1], {name: [(one.tau, one.verified_tokens) for one in found] for name, found in points.items()}
+        panels[-1],
+        {name: [(counted.tau, counted.verified_tokens) for counted in counts] for name, counts in points.items()},
     )
     rows = [
-        [name, *metrics[name], *(value for one in found for value in (one.tau, one.verified_tokens))]
-        for name, found in points.items()
+        [name, *metrics[name], *(value for counted in counts for value in (counted.tau, counted.verified_tokens))]
+        for name, counts in points.items()
     ]
     return Report(
         f"C2T, figure 7: from {study.settings.pair} to {other.title}, {FRACTION:.0%} of its nodes",
-        drawn,
+        figure,
         [
             "classifier",
             "recall",
@@ -216,7 +219,7 @@ def figure7(study: Study) -> Report:
         ],
         rows,
         of_finetuning(metrics, points),
-        ["metrics on held-out prompts of the other pair; epoch 0 is the classifier as transferred"],
+        ["metrics on validation prompts of the other pair; epoch 0 is the classifier as transferred"],
         {"epochs": epochs},
     )
 

@@ -22,7 +22,7 @@ TREES = 40  # of each size
 
 
 def random_trees(nodes: int, rows: int, seed: int = 0) -> Tree:
-    """Return trees whose nodes hang from parents drawn uniformly among the nodes before them."""
+    """Return trees whose nodes have parents sampled uniformly among the nodes before them."""
     generator = torch.Generator().manual_seed(seed)
     parent = (torch.rand(rows, nodes, generator=generator, dtype=torch.float64) * torch.arange(nodes)).long()
     parent[:, 0] = -1
@@ -39,13 +39,13 @@ def depth_first(tree: Tree) -> Tree:
     size = torch.ones_like(tree.parent)
     for slot in range(tree.size - 1, 0, -1):
         size.scatter_add_(1, tree.parent[:, slot, None], size[:, slot, None])
-    place = torch.zeros_like(tree.parent)
+    index = torch.zeros_like(tree.parent)
     free = torch.ones_like(tree.parent)  # where the next child of each node goes, counted from the node
     for slot in range(1, tree.size):
         parent = tree.parent[:, slot, None]
-        place[:, slot] = (place.gather(1, parent) + free.gather(1, parent))[:, 0]
+        index[:, slot] = (index.gather(1, parent) + free.gather(1, parent))[:, 0]
         free.scatter_add_(1, parent, size[:, slot, None])
-    return tree.select(place.argsort(dim=1))
+    return tree.select(index.argsort(dim=1))
 
 
 ORDERS: dict[str, Callable[[Tree], Tree]] = {
@@ -56,7 +56,7 @@ ORDERS: dict[str, Callable[[Tree], Tree]] = {
 
 
 def mask_of(tree: Tree, prefix: int = 0) -> TreeMask:
-    """Return the mask of these trees behind a prefix."""
+    """Return the mask of these trees after a prefix."""
     lengths = torch.full_like(tree.capped, prefix)
     return TreeMask.of(tree.parent, tree.alive, tree.positions(lengths), lengths)
 
@@ -119,11 +119,11 @@ def timings(
 
     Without CUDA the figures mean little: no kernel runs and FlexAttention is not compiled.
     """
-    place = torch.device(device)
-    compiled = torch.compile if place.type == "cuda" else lambda function, **_: function
+    target_device = torch.device(device)
+    compiled = torch.compile if target_device.type == "cuda" else lambda function, **_: function
     flex, make_blocks = compiled(flex_attention), compiled(create_block_mask)
-    query = torch.randn(1, heads, nodes, dim, device=place, dtype=dtype)
-    key, value = torch.randn(2, 1, kv_heads, prefix + nodes, dim, device=place, dtype=dtype)
+    query = torch.randn(1, heads, nodes, dim, device=target_device, dtype=dtype)
+    key, value = torch.randn(2, 1, kv_heads, prefix + nodes, dim, device=target_device, dtype=dtype)
 
     def repeated(shared: torch.Tensor) -> torch.Tensor:
         """Repeat keys or values for each query head, as transformers does for SDPA, whose fast kernels take a mask or
@@ -132,8 +132,8 @@ def timings(
 
     for order in ("creation", "heavy-first"):
         tree = ORDERS[order](random_trees(nodes, 1, seed=seed))
-        mask = TreeMask(*(column.to(place) for column in mask_of(tree, prefix)))
-        parts = [part.to(place) for part in (tree.parent, tree.alive, mask.positions, mask.lengths)]
+        mask = TreeMask(*(column.to(target_device) for column in mask_of(tree, prefix)))
+        parts = [part.to(target_device) for part in (tree.parent, tree.alive, mask.positions, mask.lengths)]
         dense = mask.dense(prefix + nodes)
 
         def seen(_row, _head, slot, other, dense=dense):
@@ -155,7 +155,7 @@ def timings(
             "FlexAttention's mask": flex_blocks,
         }
         for what, run in runs.items():
-            yield order, what, timed(run, place, repeats)
+            yield order, what, timed(run, target_device, repeats)
 
 
 def blocks(study: Study) -> Report:
@@ -166,15 +166,15 @@ def blocks(study: Study) -> Report:
     seed, rows, lower = study.settings.seed, [], []
     for nodes, paper in PAPER.items():
         counts = block_counts(nodes, TREES, seed)
-        means = {order: float(found.mean()) for order, found in counts.items()}
+        means = {order: float(values.mean()) for order, values in counts.items()}
         rows.append(
-            [nodes, *(x for found in counts.values() for x in (float(found.mean()), float(found.std()))), *paper]
+            [nodes, *(x for values in counts.values() for x in (float(values.mean()), float(values.std()))), *paper]
         )
         lower.append(means["depth-first"] < means["creation"])
     columns = ["nodes", *(f"{order}{what}" for order in ORDERS for what in ("", ": deviation"))]
     timed = []
     if torch.cuda.is_available():
-        timed = [(n, *found[:2], *found[2]) for n in PAPER for found in timings(n, seed=seed)]
+        timed = [(n, *values[:2], *values[2]) for n in PAPER for values in timings(n, seed=seed)]
     return Report(
         f"DySpec, table 5: non-empty blocks, mean over {TREES} random trees",
         None,

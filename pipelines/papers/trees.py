@@ -21,8 +21,8 @@ def table4(study: Study) -> Report:
         Row("C2T", "beta=0.85", study.count(C2T(classifier, 0.85, **shape)), Quoted(3.06, 226569)),
         Row("C2T", "beta=0.65", study.count(C2T(classifier, 0.65, **shape)), Quoted(3.66, 531947)),
     ]
-    for goal, found in points:
-        same = nearest(found, goal)
+    for goal, counts in points:
+        same = nearest(counts, goal)
         rows.append(Row("C2T", f"{same.label} (nearest {goal.label})", same))
     by_size = interval([eagle1, small, large], lambda tau, _: (tau[:, 2] - tau[:, 1]) / (tau[:, 2] - tau[:, 0]))
     what = "gamma over EAGLE-2's at its tau, "
@@ -35,7 +35,7 @@ def table4(study: Study) -> Report:
             above("most of EAGLE-2's gain over EAGLE-1 is the size of its tree", "share of the gain", by_size, 0.5),
             all_of(
                 "C2T's trees are more compact at the same tau",
-                [below("", what + goal.label, at_equal_tau(found, [goal], goal)) for goal, found in points],
+                [below("", what + goal.label, at_equal_tau(counts, [goal], goal)) for goal, counts in points],
             ),
         ],
         [f"classifier: {study.settings.training} settings; EAGLE-2 and C2T: K=10, 6 levels"],
@@ -63,21 +63,21 @@ PAPER = {  # beta -> W (None: naive) -> what it gives
 def table5(study: Study) -> Report:
     """C2T, table 5: the second top-K, which keeps the W most confident nodes of a level, and trees without it."""
     classifier = study.classifier()
-    found = {(b, w): study.count(C2T(classifier, b, W=w)) for b, widths in PAPER.items() for w in widths}
-    rows = [Row("C2T", f"beta={b:g}, W={w or 'none'}", one, PAPER[b][w]) for (b, w), one in found.items()]
-    kept = [found[0.5, 15], found[0.5, None], found[0.3, 15], found[0.3, None]]
-    small = found[0.5, 15]
+    counts = {(b, w): study.count(C2T(classifier, b, W=w)) for b, widths in PAPER.items() for w in widths}
+    rows = [Row("C2T", f"beta={b:g}, W={w or 'none'}", counted, PAPER[b][w]) for (b, w), counted in counts.items()]
+    pairs = [counts[0.5, 15], counts[0.5, None], counts[0.3, 15], counts[0.3, None]]
+    small = counts[0.5, 15]
     sizes = study.eagle2_around(small)
-    naive = [found[b, None] for b in PAPER] + [study.count(C2T(classifier, b, W=None)) for b in (0.7, 0.9)]
+    naive = [counts[b, None] for b in PAPER] + [study.count(C2T(classifier, b, W=None)) for b in (0.7, 0.9)]
     return of_policies(
         "C2T, table 5: second top-K",
         rows,
         [
-            below("it saves tokens at the high beta", "ratio of gamma, W=15 to none", gamma_ratio(*kept[:2])),
+            below("it saves tokens at the high beta", "ratio of gamma, W=15 to none", gamma_ratio(*pairs[:2])),
             above(
                 "at the low beta it costs more tau than at the high one",
                 "share of tau that W=15 keeps at beta=0.5 over that at 0.3",
-                interval(kept, lambda tau, _: (tau[:, 0] / tau[:, 1]) / (tau[:, 2] / tau[:, 3])),
+                interval(pairs, lambda tau, _: (tau[:, 0] / tau[:, 1]) / (tau[:, 2] / tau[:, 3])),
             ),
             below(
                 "tau and gamma are distributed as without it",
@@ -89,7 +89,7 @@ def table5(study: Study) -> Report:
         ],
         [
             f"classifier: {study.settings.training} settings, K=15, 10 levels; W=none has at most 64 nodes a level: "
-            f"{found[0.3, None].total.capped + found[0.5, None].total.capped} nodes were cut off by that"
+            f"{counts[0.3, None].total.capped + counts[0.5, None].total.capped} nodes were cut off by that"
         ],
     )
 

@@ -33,35 +33,35 @@ class Conclusion(NamedTuple):
 
 def interval(counted: Sequence[Counted], figure: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Interval:
     """Return `figure(tau, gamma)` with its interval; both arguments are (resamples, policies), gamma per round."""
-    points = [one.point for one in counted]
+    points = [count.point for count in counted]
     counts = np.array([getattr(point, name) for name in ("rounds", "accepted", "verified") for point in points], float)
 
     def of(sums: Float[np.ndarray, "3P R"]) -> Float[np.ndarray, "1 R"]:
         rounds, accepted, verified = sums.reshape(3, len(points), -1).transpose(0, 2, 1)
         return np.asarray(figure(accepted / rounds, verified / rounds))[None]
 
-    (found,) = bootstrap(counts, of)
-    return found
+    (result,) = bootstrap(counts, of)
+    return result
 
 
-def tau_ratio(one: Counted, other: Counted) -> Interval:
+def tau_ratio(first: Counted, second: Counted) -> Interval:
     """Return the ratio of the first's tau to the second's."""
-    return interval([one, other], lambda tau, _: tau[:, 0] / tau[:, 1])
+    return interval([first, second], lambda tau, _: tau[:, 0] / tau[:, 1])
 
 
-def gamma_ratio(one: Counted, other: Counted) -> Interval:
+def gamma_ratio(first: Counted, second: Counted) -> Interval:
     """Return the ratio of the tokens verified for the same texts, of the first to the second."""
-    return mean_ratio(one.point.verified, other.point.verified)
+    return mean_ratio(first.point.verified, second.point.verified)
 
 
-def mean_ratio(one: Sequence[float], other: Sequence[float]) -> Interval:
+def mean_ratio(first: Sequence[float], second: Sequence[float]) -> Interval:
     """Return the ratio of the first's mean to the second's; each has one figure for every text."""
 
     def of(sums: Float[np.ndarray, "2 R"]) -> Float[np.ndarray, "1 R"]:
         return np.where(sums[1:] > 0, sums[:1] / sums[1:], np.nan)
 
-    (found,) = bootstrap(np.array([one, other], dtype=float), of)
-    return found
+    (result,) = bootstrap(np.array([first, second], dtype=float), of)
+    return result
 
 
 def mean_with_error(mean: float, error: float) -> Interval:
@@ -90,34 +90,34 @@ def front(
     return np.array([gamma_at(t, g, [wanted])[0, 0] for t, g, wanted in rows])
 
 
-def below(statement: str, what: str, found: Interval, limit: float = 1.0) -> Conclusion:
+def below(statement: str, what: str, figure: Interval, limit: float = 1.0) -> Conclusion:
     """Judge a statement that the figure is below `limit`. A gamma whose tau is out of reach counts as not below it."""
-    return _judge(statement, f"{what} = {found}, holds below {limit:g}", found, limit, -1, FAILS)
+    return _judge(statement, f"{what} = {figure}, holds below {limit:g}", figure, limit, -1, FAILS)
 
 
-def above(statement: str, what: str, found: Interval, limit: float = 1.0) -> Conclusion:
+def above(statement: str, what: str, figure: Interval, limit: float = 1.0) -> Conclusion:
     """Judge a statement that the figure is above `limit`. A gamma whose tau is out of reach counts as above it."""
-    return _judge(statement, f"{what} = {found}, holds above {limit:g}", found, limit, 1, HOLDS)
+    return _judge(statement, f"{what} = {figure}, holds above {limit:g}", figure, limit, 1, HOLDS)
 
 
-def _judge(statement: str, comparison: str, found: Interval, limit: float, sign: int, unreached: str) -> Conclusion:
-    if found.estimate is None:
-        return Conclusion(statement, unreached, comparison, (found,))
-    ends = [sign * (end - limit) for end in (found.low, found.high) if end is not None]
+def _judge(statement: str, comparison: str, figure: Interval, limit: float, sign: int, unreached: str) -> Conclusion:
+    if figure.estimate is None:
+        return Conclusion(statement, unreached, comparison, (figure,))
+    ends = [sign * (end - limit) for end in (figure.low, figure.high) if end is not None]
     if len(ends) == 2 and min(ends) > 0:
-        return Conclusion(statement, HOLDS, comparison, (found,))
+        return Conclusion(statement, HOLDS, comparison, (figure,))
     if len(ends) == 2 and max(ends) <= 0:
-        return Conclusion(statement, FAILS, comparison, (found,))
-    return Conclusion(statement, OPEN, comparison, (found,), times_as_many(found, limit))
+        return Conclusion(statement, FAILS, comparison, (figure,))
+    return Conclusion(statement, OPEN, comparison, (figure,), times_as_many(figure, limit))
 
 
-def times_as_many(found: Interval, limit: float) -> float | None:
+def times_as_many(figure: Interval, limit: float) -> float | None:
     """Return how many times as many texts the interval needs to end at the limit, if its width falls with the root of
     their number."""
-    distance = abs(found.estimate - limit)
-    if found.low is None or found.high is None or not distance:
+    distance = abs(figure.estimate - limit)
+    if figure.low is None or figure.high is None or not distance:
         return None
-    width = found.estimate - found.low if found.estimate > limit else found.high - found.estimate
+    width = figure.estimate - figure.low if figure.estimate > limit else figure.high - figure.estimate
     return (width / distance) ** 2
 
 

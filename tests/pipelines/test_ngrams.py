@@ -43,7 +43,7 @@ def test_evidence_says_what_a_mixed_draft_would_have_said(temperature: float, na
             wanted.append(said[tree.log_joint[:, -1].exp() >= LEAST_P, 0])
             tree = tree.extend(tree.children(slots, right[:, None], chance[:, None], torch.zeros_like(chance)))
             slots = torch.full_like(slots, tree.size - 1)
-    assert len(found.own) > 20
+    assert len(found.log_prob) > 20
     assert found.right.sum() > 5
     told = torch.cat(wanted)
     mean = nats(found, torch.tensor(PRIOR.weights), torch.tensor(PRIOR.trust))

@@ -45,19 +45,19 @@ def block_states(head: BlockHead, rows: Rows, roots: Int[Tensor, "B A"]) -> Floa
 
 
 def seen(roots: Int[Tensor, "B A"], length: int, size: int) -> Bool[Tensor, "B n t"]:
-    """Return what each token of the blocks sees: the text before its root, and its own block."""
+    """Return what each token of the blocks sees: the text before its root, and its block block."""
     number = torch.arange(roots.shape[1], device=roots.device).repeat_interleave(size)
     text = torch.arange(length, device=roots.device) < roots[:, number, None]
-    own = (number[:, None] == number).expand(len(roots), -1, -1)
-    return torch.cat([text, own], 2)
+    block = (number[:, None] == number).expand(len(roots), -1, -1)
+    return torch.cat([text, block], 2)
 
 
 def block_losses(head: BlockHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> dict[str, Tensor]:
     """Return the soft cross-entropy between the drafter's distributions and the target's at all depths of random
     blocks, a deeper one counting less, and the agreement of each depth."""
-    roots = torch.multinomial(rows.judged.float(), ANCHORS, replacement=True) + 1  # slot j stands behind token j + 1
+    roots = torch.multinomial(rows.judged.float(), ANCHORS, replacement=True) + 1  # slot j stands at position j + 1
     hidden = block_states(head, rows, roots)[:, :, 1:]
-    state = roots[..., None] + torch.arange(head.size - 1, device=roots.device)  # from which each token was drawn
+    state = roots[..., None] + torch.arange(head.size - 1, device=roots.device)  # whose distribution each token follows
     judged = F.pad(rows.judged, (1, head.size)).gather(1, state.flatten(1)).view_as(state)
     depth = torch.arange(head.size - 1, device=roots.device).expand_as(state)[judged]
     true = F.pad(rows.features, (0, 0, 0, head.size))[torch.arange(len(roots))[:, None, None], state][judged]
@@ -72,15 +72,15 @@ def block_losses(head: BlockHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> 
 
 
 def train_block(head: BlockHead, lm_head: Float[Tensor, "v H"], source: Path, folder: Path) -> BlockHead:
-    """Return the drafter after EPOCHS of the texts that are there now; goes on from the folder's checkpoint."""
+    """Return the drafter after EPOCHS of the texts that are there now; resumes from the folder's checkpoint."""
     embedding = head.embed_tokens
-    head.embed_tokens = None  # no part of the checkpoints
+    head.embed_tokens = None  # not part of the checkpoints
 
     def losses(rows: Rows) -> dict[str, Tensor]:
         head.embed_tokens = embedding
-        found = block_losses(head, lm_head, rows)
+        figures = block_losses(head, lm_head, rows)
         head.embed_tokens = None
-        return found
+        return figures
 
     train_epochs(EPOCHS, head, losses, source, folder, lm_head.device, inputs="taps")
     head.embed_tokens = embedding

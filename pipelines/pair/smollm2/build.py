@@ -1,7 +1,7 @@
 """Build the pair smollm2 around a target that exists: its own texts, and heads that learn from them.
 
-Every stage stops and goes on at any time: texts shard by shard, training from a checkpoint of the last two minutes, in
-rounds each of which ends with a head that can be used and a line of the card.
+Every stage can be stopped and resumed at any time: texts shard by shard, training from a checkpoint of the last two
+minutes, in rounds each of which ends with a usable head and a line of the card.
 """
 
 from collections.abc import Callable
@@ -26,16 +26,17 @@ from pipelines.pair.smollm2 import earlier, rounds
 from pipelines.pair.smollm2.block import new_block, train_block
 from pipelines.pair.smollm2.card import write_card
 from pipelines.pair.smollm2.fit import count_pairs, train_fit
-from pipelines.pair.smollm2.heads import HEADS, Given, new_eagle, save_draft
+from pipelines.pair.smollm2.heads import HEADS, Given, new_eagle
 from pipelines.pair.smollm2.shards import Text
 from pipelines.pair.smollm2.texts import count_written, write_bench, write_until
+from pipelines.pair.train_head import save_draft
 
 WRITTEN = 2_500_000  # tokens
 # Positions learned from at the end of each round.
 ROUNDS = tuple(int(1e6 * millions) for millions in (1, 2, 3, 4.5, 6, 8, 10, 12, 16, 20, 24, 26, 29, 30))
 
 
-class Places(NamedTuple):
+class Setup(NamedTuple):
     """work: texts, checkpoints and logs (5 GB a million tokens). data: `train/` and the bench prompts. out: the pair.
     device: where heads are trained."""
 
@@ -55,19 +56,19 @@ def target_folder() -> Path:
     return install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
 
 
-def texts_stage(places: Places) -> None:
-    """Write the target's own texts, other ones than the pair has learned from already."""
-    before = earlier.begin(places.work, places.out)
-    write_until(WRITTEN, places.prompts(), places.work / "texts", before.shards)
+def texts_stage(setup: Setup) -> None:
+    """Generate the target's own texts, other ones than the pair has learned from already."""
+    before = earlier.begin(setup.work, setup.out)
+    write_until(WRITTEN, setup.prompts(), setup.work / "texts", before.shards)
 
 
-def bench_stage(places: Places) -> None:
+def bench_stage(setup: Setup) -> None:
     """Write the greedy answers to the bench prompts."""
-    write_bench(places.prompts(), places.work / "bench")
+    write_bench(setup.prompts(), setup.work / "bench")
 
 
 def read_target(texts: list[Text]) -> tuple[LlamaForCausalLM, Int[Tensor, " v"]]:
-    """Return the target, and the tokens that it writes most often; InputError if there are no texts."""
+    """Return the target, and its most frequent tokens; InputError if there are no texts."""
     if not texts:
         raise InputError("there are no texts to learn from; write some with --stage texts")
     target = AutoModelForCausalLM.from_pretrained(
@@ -76,13 +77,13 @@ def read_target(texts: list[Text]) -> tuple[LlamaForCausalLM, Int[Tensor, " v"]]
     return target, rounds.frequent(texts, target.config.vocab_size)
 
 
-def given_to_heads(places: Places) -> Given:
+def given_to_heads(setup: Setup) -> Given:
     """Return what heads may begin from; InputError if there are no texts. The EAGLE-1 head is that of this work folder,
     or else that of the pair."""
-    texts = rounds.training_texts(places.work / "texts")
+    texts = rounds.training_texts(setup.work / "texts")
     given = Given(*read_target(texts), texts, None)
     part = HEADS["eagle"].part
-    state, stored, eagle = places.work / part / "state.pt", places.out / part, new_eagle(given)
+    state, stored, eagle = setup.work / part / "state.pt", setup.out / part, new_eagle(given)
     if state.exists():
         eagle.load_state_dict(torch.load(state, map_location="cpu", weights_only=True)["model"], strict=False)
     elif (stored / "config.json").exists():
@@ -92,28 +93,28 @@ def given_to_heads(places: Places) -> Given:
     return given._replace(eagle=eagle)
 
 
-def head_stage(name: str, places: Places) -> None:
-    """Train the head of this name on the texts that are there; it goes on from its checkpoint, or from the pair's."""
-    recipe, source, folder = HEADS[name], places.work / "texts", places.work / HEADS[name].part
-    before, given = earlier.begin(places.work, places.out), given_to_heads(places)
+def head_stage(name: str, setup: Setup) -> None:
+    """Train the head of this name on the texts that are there; it resumes from its checkpoint, or from the pair's."""
+    recipe, source, folder = HEADS[name], setup.work / "texts", setup.work / HEADS[name].part
+    before, given = earlier.begin(setup.work, setup.out), given_to_heads(setup)
     target = given.target
     if not rounds.rounds(folder):
-        rounds.keep(before.rounds.get(recipe.part, []), folder)
-    lm_head = target.lm_head.weight.to(places.device)
+        rounds.write_records(before.rounds.get(recipe.part, []), folder)
+    lm_head = target.lm_head.weight.to(setup.device)
     head = recipe.make(given)
     if recipe.part in before.rounds and not (folder / "state.pt").exists():
-        take_weights(head, places.out / recipe.part, target)
-    head.to(places.device)
+        take_weights(head, setup.out / recipe.part, target)
+    head.to(setup.device)
     for positions in ROUNDS:
         if positions <= rounds.round_begin(folder):
             continue
         rounds.train_until(positions, head, recipe, lm_head, source, folder)
         mean = rounds.take_mean(positions, head, recipe, lm_head, source, folder)
-        save_draft(head, places.out / recipe.part, given.tokens)
+        save_draft(head, setup.out / recipe.part, given.tokens)
         written = before.written + count_written(source)
-        bench = places.work / "bench"
+        bench = setup.work / "bench"
         rounds.finish_round(head, recipe, lm_head, written, positions, source, bench, folder, mean)
-        write_card(places.out, places.work)
+        write_card(setup.out, setup.work)
 
 
 def take_weights(head: Head, stored: Path, target: LlamaForCausalLM) -> None:
@@ -140,7 +141,7 @@ def fit_stage(places: Places) -> None:
     target, _ = read_target(rounds.training_texts(source))
     head = load_head(out, target.get_input_embeddings(), target.lm_head).requires_grad_(False)
     tokens = torch.arange(len(target.lm_head.weight)) if head.tokens is None else head.tokens
-    records = rounds.rounds(places.work / part) or before.rounds.get(part, [])
+    records = rounds.rounds(setup.work / part) or before.rounds.get(part, [])
     positions = max((record["positions"] for record in records), default=0)
     embedding = target.get_input_embeddings()
     fit = train_fit(
@@ -156,22 +157,22 @@ def fit_stage(places: Places) -> None:
         count_pairs(source, embedding.num_embeddings).save(out)
 
 
-def block_stage(places: Places) -> None:
+def block_stage(setup: Setup) -> None:
     """Train a block drafter, and count the pairs that condition it without training."""
     source, out = places.work / "texts", places.out / PARTS["block"]
     target, tokens = read_target(rounds.training_texts(source))
-    lm_head = target.lm_head.weight[tokens].to(places.device)
-    head = train_block(new_block(target).to(places.device), lm_head, source, places.work / out.name)
+    lm_head = target.lm_head.weight[tokens].to(setup.device)
+    head = train_block(new_block(target).to(setup.device), lm_head, source, setup.work / out.name)
     save_draft(head, out, tokens)
     count_pairs(source, target.config.vocab_size).save(out)
 
 
-def card_stage(places: Places) -> None:
+def card_stage(setup: Setup) -> None:
     """Write the card of the heads that are there."""
-    write_card(places.out, places.work)
+    write_card(setup.out, setup.work)
 
 
-STAGES: dict[str, Callable[[Places], None]] = {
+STAGES: dict[str, Callable[[Setup], None]] = {
     "texts": texts_stage,
     "bench": bench_stage,
     **{name: partial(head_stage, name) for name in HEADS},

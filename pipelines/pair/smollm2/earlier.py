@@ -1,5 +1,5 @@
-"""The start of a work folder from what a pair has learned already: its heads go on from their stored weights, and new
-texts answer other questions."""
+"""The start of a work folder from a trained pair: its heads resume from their stored weights, and new texts answer
+other questions."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -25,18 +25,18 @@ class Earlier:
 
     @property
     def written(self) -> int:
-        """Return how many tokens the target wrote in texts that are gone."""
+        """Number of tokens of the target's texts that are gone."""
         return sum(self.tokens.values())
 
 
 def begin(work: Path, out: Path) -> Earlier:
-    """Return what the pair in `out` had learned when this work folder began, which is kept there, since a round
+    """Return what the pair in `out` had learned when this work folder began. It is stored there, since a round
     changes the pair. A folder that has texts but no such file began with no pair."""
     path, provenance = work / FILE, out / "provenance.json"
     if path.exists():
         return from_json(Earlier, read_file(path), path)
-    known = provenance.exists() and not (work / "texts").exists()
-    found = from_json(Earlier, read_file(provenance), provenance) if known else Earlier()
+    trained = provenance.exists() and not (work / "texts").exists()
+    before = from_json(Earlier, read_file(provenance), provenance) if trained else Earlier()
     work.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(found), indent=1) + "\n")
-    return found
+    path.write_text(json.dumps(asdict(before), indent=1) + "\n")
+    return before

@@ -1,4 +1,4 @@
-"""Training for a few epochs of smollm2's texts, at a rate that falls over the second half; stops and goes on at any
+"""Training for a few epochs of smollm2's texts, at a rate that falls over the second half; resumable at any
 time."""
 
 from collections.abc import Callable
@@ -40,12 +40,12 @@ def train_epochs(
         torch.manual_seed(run.step)
         rows = rows_of(batches.pop(), inputs, questions=False).to(device)
         with compute(device):
-            found = losses(rows)
-        next(iter(found.values())).backward()
+            figures = losses(rows)
+        next(iter(figures.values())).backward()
         run.advance()
-        recent.append({name: loss.detach() for name, loss in found.items()})
+        recent.append({name: loss.detach() for name, loss in figures.items()})
         if run.step % LOG == 0 or run.step == steps:
-            means = {name: float(sum(one[name] for one in recent) / len(recent)) for name in found}
+            means = {name: float(sum(step[name] for step in recent) / len(recent)) for name in figures}
             run.log(**means, lr=learning_rate)
             print(f"{run.step} of {steps}: " + ", ".join(f"{n} {v:.4f}" for n, v in means.items()), flush=True)
             recent = []

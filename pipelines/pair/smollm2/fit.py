@@ -23,7 +23,7 @@ EPOCHS = 2
 
 
 class Guess(NamedTuple):
-    """Candidates at m places behind true paths. wanted: the true token's number among them; C: it is not there."""
+    """Candidates after m true paths. wanted: the true token's number among them; C: it is not there."""
 
     path: PathEnd
     tokens: Int[Tensor, "m C"]
@@ -63,15 +63,15 @@ def guesses(head: MedusaHead, rows: Rows, lm_head: Float[Tensor, "v H"], tokens:
         hidden = head.at(first[chosen], depth)
         log_probs, place = (head.readable(hidden) @ lm_head.T).float().log_softmax(-1).topk(CANDIDATES, -1)
         before, token, true = (rows.ids[row[chosen], slot[chosen] + depth + ahead] for ahead in (0, 1, 2))
-        hit = tokens[place] == true[:, None]
+        hit = tokens[index] == true[:, None]
         wanted = torch.where(hit.any(1), hit.int().argmax(1), CANDIDATES)
-        parts.append((token, before, torch.full_like(token, depth), hidden.float(), tokens[place], log_probs, wanted))
-    token, before, at, hidden, found, log_probs, wanted = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Guess(PathEnd(token, before, at, hidden), found, log_probs, wanted)
+        parts.append((token, before, torch.full_like(token, depth), hidden.float(), tokens[index], log_probs, wanted))
+    token, before, at, hidden, candidates, log_probs, wanted = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Guess(PathEnd(token, before, at, hidden), candidates, log_probs, wanted)
 
 
 def cross_entropy(fit: LearnedFit, guess: Guess) -> Float[Tensor, ""]:
-    """Return the cross-entropy of the true tokens, all that are not candidates taken together."""
+    """Return the cross-entropy of the true tokens; all other tokens count as one."""
     scores, factor = fit(guess.path, guess.tokens, guess.log_probs)
     return F.cross_entropy(torch.cat([scores, log_rest(guess.log_probs) + factor], -1), guess.wanted)
 

@@ -1,9 +1,7 @@
-"""smollm2's draft heads: how each one begins and what it learns by."""
+"""smollm2's draft heads: how each one begins, and its loss."""
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -14,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from c2t.errors import InputError
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
-from c2t.models.eagle_checkpoint import save_head
 from c2t.models.medusa import MedusaHead
 from pipelines.pair.smollm2.losses import (
     Losses,
@@ -27,7 +24,7 @@ from pipelines.pair.smollm2.losses import (
 from pipelines.pair.smollm2.shards import Rows, Text
 
 # Tokens that all heads draft from: those that are most frequent in the texts, at a sixth of the LM head's cost.
-# Training compares others besides (`rounds.compared_tokens`).
+# Training compares further ones (`rounds.compared_tokens`).
 FREQUENT = 8192
 MEDUSA_HEADS = 4
 FITTED = 400  # texts that an EAGLE-3 head's `fc` begins from
@@ -49,7 +46,7 @@ class HeadRecipe:
     "taps".
 
     losses: of the head, rows of the target's LM head and a batch. states: the head's outputs at the judged slots, which
-    are for the token `ahead` places behind the next one.
+    are for the token `ahead` positions after the next one.
     """
 
     part: str

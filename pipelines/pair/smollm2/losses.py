@@ -21,7 +21,7 @@ from pipelines.pair.smollm2.shards import Rows
 from pipelines.pair.train_head import noisy
 
 NOISE = 0.2  # upstream's
-# Weight of the cross-entropy beside SmoothL1 on the features. With upstream's 0.1 a head that knows the features gains
+# Weight of the cross-entropy; SmoothL1 on the features has 1. With upstream's 0.1 a head that knows the features gains
 # half as much agreement in the same time.
 ENTROPY = 1.0
 DEEPER = 0.8  # a depth's weight in that of the one above: upstream's of EAGLE-3 and of Medusa
@@ -31,10 +31,10 @@ JUDGED = 0.3  # share of the judged slots whose logits are compared at all depth
 
 
 class Losses(NamedTuple):
-    """total: what is minimised. shown: its parts, and the agreement: share of equal most probable tokens."""
+    """total: what is minimised. figures: its parts, and the agreement: share of equal most probable tokens."""
 
     total: Float[Tensor, ""]
-    shown: dict[str, Float[Tensor, ""]]
+    figures: dict[str, Float[Tensor, ""]]
 
 
 def eagle_states(head: EagleHead, rows: Rows, noise: float = 0.0, levels: int = 1) -> Iterator[Float[Tensor, "m H"]]:
@@ -89,8 +89,8 @@ class Chains:
             project(read).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
             for project in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
-        places = (self.slots + level).expand(len(read), -1)
-        query, key = apply_rotary_pos_emb(query, key, *self.head.rotation(read, places))
+        positions = (self.slots + level).expand(len(read), -1)
+        query, key = apply_rotary_pos_emb(query, key, *self.head.rotation(read, positions))
         self.keys.append(repeat_kv(key, attention.num_key_value_groups))
         self.values.append(repeat_kv(value, attention.num_key_value_groups))
         if level == 0:
@@ -113,8 +113,8 @@ def attend(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Float[Ten
     chain = [(query * key).sum(-1, keepdim=True) for key in keys[1:]]
     weights = torch.cat([scores, *chain], -1).softmax(-1).to(query.dtype)
     seen = weights[..., :n] @ values[0]
-    for place, value in enumerate(values[1:], n):
-        seen = seen + weights[..., place : place + 1] * value
+    for index, value in enumerate(values[1:], n):
+        seen = seen + weights[..., index : index + 1] * value
     return seen
 
 
@@ -127,23 +127,23 @@ def by_depth(
 ) -> Losses:
     """Return the soft cross-entropy between the head's next-token distributions and the target's at the `chosen`
     positions, and the agreement; depth k's guess comes from the state k positions earlier in the same text."""
-    place = place_in_text(rows)[chosen]
+    index = index_in_text(rows)[chosen]
     with torch.no_grad():
         wanted = (rows.features[:, 1:][rows.judged][chosen] @ lm_head.T).float().softmax(-1)
-    total, shown = wanted.new_zeros(()), {}
+    total, figures = wanted.new_zeros(()), {}
     for depth, hidden in enumerate(states):
-        there = place >= depth
-        logits = logits_of(hidden[chosen[there] - depth]).float()
-        count = max(1, len(logits))  # of short answers there may be none
-        entropy = F.cross_entropy(logits, wanted[there], reduction="sum") / count
+        valid = index >= depth
+        logits = logits_of(hidden[chosen[valid] - depth]).float()
+        count = max(1, len(logits))  # of short answers valid may be none
+        entropy = F.cross_entropy(logits, wanted[valid], reduction="sum") / count
         total = total + DEEPER**depth * entropy
         suffix = f"_{depth}" if depth else ""
-        shown[f"cross_entropy{suffix}"] = entropy.detach()
-        shown[f"agreement{suffix}"] = (logits.argmax(-1) == wanted[there].argmax(-1)).sum() / count
-    return Losses(total, shown)
+        figures[f"cross_entropy{suffix}"] = entropy.detach()
+        figures[f"agreement{suffix}"] = (logits.argmax(-1) == wanted[valid].argmax(-1)).sum() / count
+    return Losses(total, figures)
 
 
-def place_in_text(rows: Rows) -> Int[Tensor, " m"]:
+def index_in_text(rows: Rows) -> Int[Tensor, " m"]:
     """Return the number of each judged slot among those of its text."""
     return (rows.judged.cumsum(1) - 1)[rows.judged]
 
@@ -164,13 +164,13 @@ def feature_losses(levels: Iterable[Float[Tensor, "m H"]], lm_head: Float[Tensor
     states, true = list(levels), rows.features[:, 1:][rows.judged]
     every = torch.arange(len(true), device=true.device)
     compared = by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, every)
-    place, regression, shown = place_in_text(rows), true.new_zeros(()), {}
+    index, regression, figures = index_in_text(rows), true.new_zeros(()), {}
     for depth, guess in enumerate(states):
-        there = (place >= depth).nonzero()[:, 0]
-        apart = F.smooth_l1_loss(guess[there - depth].float(), true[there])
+        valid = (index >= depth).nonzero()[:, 0]
+        apart = F.smooth_l1_loss(guess[valid - depth].float(), true[valid])
         regression = regression + DEEPER**depth * apart
-        shown[f"smooth_l1_{depth}" if depth else "smooth_l1"] = apart.detach()
-    return Losses(regression + ENTROPY * compared.total, shown | compared.shown)
+        figures[f"smooth_l1_{depth}" if depth else "smooth_l1"] = apart.detach()
+    return Losses(regression + ENTROPY * compared.total, figures | compared.figures)
 
 
 def medusa_losses(head: MedusaHead, lm_head: Float[Tensor, "v H"], rows: Rows) -> Losses:

@@ -1,4 +1,4 @@
-"""Prompt sets of smollm2, from the questions of its heads' training: those held out are for bench, others for harvest.
+"""Prompt sets of smollm2, from the questions of its heads: those for validation are for bench, others for harvest.
 
     python -m pipelines.pair.smollm2.prompts --work FOLDER --data FOLDER
 
@@ -29,13 +29,13 @@ ABOUT = """# Prompts of smollm2
 
 For `c2t bench` the files here, for `c2t harvest` those in `harvest/`; JSONL as in Spec-Bench and EAGLE. Made by
 `python -m pipelines.pair.smollm2.prompts` from questions of the heads' training. No head has learned from a question of
-the bench: they are of the one in {held} that is held out (`pipelines.pair.smollm2.shards.HELD`). None is one of the
+the bench: they are of the one in {held} for validation (`pipelines.pair.smollm2.shards.HELD`). None is one of the
 public bench prompts (MT-bench, HumanEval, GSM8K's test part; see `pipelines/pair/smollm2/questions.py`).
 
 - `gsm8k` ({gsm8k}): GSM8K's training part (openai/grade-school-math, MIT).
 - `code` ({code}): heads and docstrings of functions of the standard library of Python {python} (PSF-2.0), with a
   sentence that asks for the body.
-- `invented` ({invented}): users' turns that SmolLM2-135M-Instruct (HuggingFaceTB, Apache-2.0) wrote itself at T = 1.
+- `invented` ({invented}): users' turns that SmolLM2-135M-Instruct (HuggingFaceTB, Apache-2.0) generated at T = 1.
 
 In brackets: prompts for bench + for harvest.
 """
@@ -56,8 +56,8 @@ def invented(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
             texts = file.get_tensor("ids").int().split(file.get_tensor("lengths").tolist())
             lengths = file.get_tensor("questions").tolist()
         for text, length in zip(texts, lengths, strict=True):
-            asked = tokenizer.decode(text[:length])
-            turn = asked.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
+            question = tokenizer.decode(text[:length])
+            turn = question.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
             if encode(tokenizer, turn) == text[:length].tolist():
                 yield turn
 
@@ -87,10 +87,10 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder of the prompt files.")] = paths.root() / "data/prompts/smollm2",
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(install(home()), trust_remote_code=False)
-    known, _, _ = questions(data)
+    pools, _, _ = questions(data)
     counts = {}
     for source in SOURCES:
-        turns = invented(work / "texts", tokenizer) if source == "invented" else known[source]
+        turns = invented(work / "texts", tokenizer) if source == "invented" else pools[source]
         chosen = sets(turns, tokenizer)
         write(source, chosen, out)
         counts[source] = " + ".join(str(len(chosen[purpose])) for purpose in COUNTS)

@@ -1,4 +1,4 @@
-"""Questions that smollm2 is asked to write about, of three sources, without whatever the bench prompts ask.
+"""Questions for smollm2's answers, of three sources, without those of the bench prompts.
 
 A fourth source is the model itself (`texts.invent`). Bench prompts are left out by normalised text: a question goes
 that holds a bench prompt, is part of one, or shares a run of RUN words with one.
@@ -29,8 +29,8 @@ def words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
-class Left:
-    """Which questions are left after those of the bench are out."""
+class BenchFilter:
+    """Container of all questions that do not share their text with a bench prompt."""
 
     def __init__(self, bench: Iterable[str]):
         listed = [words(text) for text in bench]
@@ -38,11 +38,11 @@ class Left:
         self.runs = {run for text in listed for run in runs_of(text)}
 
     def __contains__(self, question: str) -> bool:
-        asked = words(question)
-        if not asked or not self.runs.isdisjoint(runs_of(asked)):
+        text = words(question)
+        if not text or not self.runs.isdisjoint(runs_of(text)):
             return False
-        joined = f" {' '.join(asked)} "
-        return not any(joined in text or text in joined for text in self.whole)
+        joined = f" {' '.join(text)} "
+        return not any(joined in prompt or prompt in joined for prompt in self.whole)
 
 
 def runs_of(text: list[str]) -> Iterator[tuple[str, ...]]:
@@ -52,17 +52,17 @@ def runs_of(text: list[str]) -> Iterator[tuple[str, ...]]:
 def first_turns(path: Path, every_turn: bool = False) -> list[str]:
     """Return the first turn of each prompt of a JSONL file in Spec-Bench's form, or all turns."""
     turns = [json.loads(line)["turns"] for line in path.read_text().splitlines() if line]
-    return [turn for asked in turns for turn in (asked if every_turn else asked[:1])]
+    return [turn for prompt in turns for turn in (prompt if every_turn else prompt[:1])]
 
 
 def code_tasks() -> list[str]:
     """Return tasks to write a function, from signatures and docstrings of the Python standard library."""
     library = Path(sysconfig.get_path("stdlib"))
-    found = []
+    heads = []
     for path in sorted(library.rglob("*.py")):
         if SKIPPED.isdisjoint(path.relative_to(library).parts):
-            found += functions(path)
-    unique = sorted(set(found))
+            heads += functions(path)
+    unique = sorted(set(heads))
     return [f"{PHRASES[index % len(PHRASES)]}\n\n{text}" for index, text in enumerate(unique)]
 
 
@@ -73,7 +73,7 @@ def functions(path: Path) -> list[str]:
         tree = ast.parse(source)
     except (SyntaxError, UnicodeDecodeError):
         return []
-    found = []
+    heads = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef) or node.decorator_list:
             continue
@@ -81,24 +81,24 @@ def functions(path: Path) -> list[str]:
         if docstring is None or not DOCSTRING[0] <= len(docstring) <= DOCSTRING[1]:
             continue
         indented = "\n".join(f"    {line}".rstrip() for line in docstring.splitlines())
-        found.append(f'def {node.name}({ast.unparse(node.args)}):\n    """{indented.strip()}\n    """\n')
-    return found
+        heads.append(f'def {node.name}({ast.unparse(node.args)}):\n    """{indented.strip()}\n    """\n')
+    return heads
 
 
-def questions(data: Path) -> tuple[dict[str, list[str]], dict[str, int], Left]:
-    """Return the questions by source, shuffled; how many went because of the bench; and the rule for more.
+def questions(data: Path) -> tuple[dict[str, list[str]], dict[str, int], BenchFilter]:
+    """Return the questions by source, shuffled; how many the bench excludes; and the filter for further ones.
 
     data: folder with `train/`, and `mt_bench/`, `humaneval/` and `gsm8k/` of the bench.
     """
     bench = [turn for name in BENCH for turn in first_turns(data / name / "question.jsonl", every_turn=True)]
-    left = Left(bench)
+    allowed = BenchFilter(bench)
     sources = {
         "gsm8k": first_turns(data / "train" / "gsm8k_train.jsonl"),
         "code": code_tasks(),
         "instructions": first_turns(data / "train" / "self_instruct.jsonl"),
     }
-    kept = {name: [text for text in texts if text in left] for name, texts in sources.items()}
-    gone = {name: len(sources[name]) - len(texts) for name, texts in kept.items()}
-    for name, texts in kept.items():
+    remaining = {name: [text for text in texts if text in allowed] for name, texts in sources.items()}
+    gone = {name: len(sources[name]) - len(texts) for name, texts in remaining.items()}
+    for name, texts in remaining.items():
         random.Random(name).shuffle(texts)
-    return kept, gone, left
+    return remaining, gone, allowed

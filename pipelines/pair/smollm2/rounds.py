@@ -1,5 +1,5 @@
-"""Train a head of smollm2 on the target's own texts in rounds, each of which ends with a head that can be used; stops
-and goes on at any time."""
+"""Train a head of smollm2 on the target's own texts in rounds, each of which ends with a usable head; resumable at any
+time."""
 
 import csv
 import json
@@ -18,15 +18,15 @@ from c2t.models.eagle import Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.storage.atomic import new_file
 from pipelines.pair.smollm2.heads import FREQUENT, HeadRecipe
-from pipelines.pair.smollm2.losses import place_in_text
+from pipelines.pair.smollm2.losses import index_in_text
 from pipelines.pair.smollm2.shards import Rows, Text, epoch, read_texts, rows_of
 from pipelines.pair.train_lm import Progress
 
 ROWS = 12
-# Drawn tokens that a step compares besides the frequent ones and those of its texts. A head for which only frequent
+# Sampled tokens that a step compares besides the frequent ones and those of its texts. A head for which only frequent
 # ones were compared agreed at 0.27 where MT-bench's answers have a rare token, at 0.62 elsewhere, and guessed rare ones
 # where the target says frequent ones. The number was not tuned: half of FREQUENT.
-DRAWN = 4096
+SAMPLED = 4096
 LEARNING_RATE = 5e-4
 WARMUP = 40  # steps
 FALLING = 0.3  # share of a round in which the learning rate falls
@@ -46,10 +46,10 @@ def frequent(texts: list[Text], vocabulary: int) -> Int[Tensor, " v"]:
 
 
 def compared_tokens(frequent: Int[Tensor, " v"], batch: list[Text], vocabulary: int) -> Int[Tensor, " c"]:
-    """Return the tokens whose logits a step compares: frequent ones, those of its texts, and DRAWN others. Both sides
+    """Return the tokens whose logits a step compares: frequent ones, those of its texts, and SAMPLED others. Both sides
     are renormalised over them, so they are equal where the whole distributions are, whichever tokens are compared."""
     chosen = torch.zeros(vocabulary, dtype=torch.bool)
-    for tokens in (frequent, *(text.ids.long() for text in batch), torch.randint(vocabulary, (DRAWN,))):
+    for tokens in (frequent, *(text.ids.long() for text in batch), torch.randint(vocabulary, (SAMPLED,))):
         chosen[tokens] = True
     return chosen.nonzero()[:, 0]
 
@@ -62,27 +62,27 @@ def compute(device: torch.device) -> torch.autocast:
 
 @torch.no_grad()
 def agreement(head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], held: list[Text]) -> dict[str, float]:
-    """Return the share of the answers' positions with the same most probable token of all, `recipe.ahead` tokens behind
+    """Return the share of the answers' positions with the same most probable token of all, `recipe.ahead` tokens after
     the next one, by source of the question."""
     by_source = defaultdict(list)
     for text in held:
         by_source[text.source].append(text)
-    found = {}
+    shares = {}
     for source, texts in sorted(by_source.items()):
         same, count = 0, 0
         for batch in epoch(texts, ROWS, 0):
             agreed = agreed_at(head, recipe, lm_head, rows_of(batch, recipe.inputs, questions=False).to(lm_head.device))
             same += int(agreed.sum())
             count += len(agreed)
-        found[source] = round(same / count, 4)
-    return found
+        shares[source] = round(same / count, 4)
+    return shares
 
 
 @torch.no_grad()
 def agreed_at(head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], rows: Rows) -> Bool[Tensor, " m"]:
     """Return at which of the judged positions head and target have the same most probable token of all, `recipe.ahead`
-    tokens behind the next one; a text's first positions, which are not guessed so, are left out."""
-    later = (place_in_text(rows) >= recipe.ahead).nonzero()[:, 0]
+    tokens after the next one; a text's first positions, which have no such guess, are left out."""
+    later = (index_in_text(rows) >= recipe.ahead).nonzero()[:, 0]
     with compute(lm_head.device):
         states = recipe.states(head, rows)[later - recipe.ahead]
         guess = head.logits(states[None], lambda hidden: hidden @ lm_head.T)[0].argmax(-1)
@@ -116,19 +116,18 @@ def optimisers_of(trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
 def train_until(
     positions: int, head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], source: Path, folder: Path
 ) -> None:
-    """Go on from the folder's checkpoint until the head has learned from so many positions of answers. Repeated ones
-    count again; those of the questions, from which it learns as well, do not. Each epoch takes in the shards that were
-    written meanwhile."""
+    """Resume from the folder's checkpoint until the head has learned from so many positions of answers. Repeated ones
+    count again; those of the questions, from which it learns as well, do not. Each epoch takes in new shards."""
     embedding = head.embed_tokens
     trained = list(trained_of(head).values())
     optimisers = optimisers_of(trained)
-    head.embed_tokens = None  # no part of the checkpoints
+    head.embed_tokens = None  # not part of the checkpoints
     # Not an EAGLE-3 head's LM head: its tokens stay those of the checkpoint, whatever is frequent in the texts by now.
     shared = [name for name, p in head.named_parameters() if not p.requires_grad and not name.startswith("lm_head")]
     given = {name: head.get_parameter(name).detach().clone() for name in shared}
     run = Progress(head, optimisers, folder, CHECKPOINT)
     if not all(head.get_parameter(name).equal(p) for name, p in given.items()):
-        raise InputError(f"{folder}: the layer that it shares has been trained further; move it away to begin anew")
+        raise InputError(f"{folder}: the layer that it shares has been trained further; move it away to start again")
     begin = round_begin(folder)
     learned = max(begin, seen_before(folder, run.step))
     batches: list[list[Text]] = []
@@ -153,13 +152,13 @@ def train_until(
         nn.utils.clip_grad_norm_(trained, 0.5)
         run.advance()
         learned += sum(len(text.ids) - text.question for text in batch)
-        recent.append({name: float(value) for name, value in losses.shown.items()})
+        recent.append({name: float(value) for name, value in losses.figures.items()})
         if run.step % LOG == 0 or learned >= positions:
-            shown = {name: sum(losses[name] for losses in recent) / len(recent) for name in recent[0]}
+            figures = {name: sum(losses[name] for losses in recent) / len(recent) for name in recent[0]}
             recent = []
-            run.log(positions=learned, **shown, lr=learning_rate)
+            run.log(positions=learned, **figures, lr=learning_rate)
             print(
-                f"{run.step}: {learned} positions, " + ", ".join(f"{n} {v:.3f}" for n, v in shown.items()), flush=True
+                f"{run.step}: {learned} positions, " + ", ".join(f"{n} {v:.3f}" for n, v in figures.items()), flush=True
             )
     ended = last_step(folder, positions)
     if trains or not ended.exists():
@@ -173,8 +172,8 @@ def take_mean(
 ) -> bool:
     """Give a head the mean of the weights that its round up to `positions` began with and of those of the round's last
     step, here and in the folder's checkpoint, if its `mean_agreement` is higher so; return True if it is. Medusa's
-    blocks are judged by the first one. Both weights are files', so that a round that was stopped here is ended as it
-    would have been."""
+    blocks are judged by the first one. Both weights come from files, so that a round
+    that was stopped here ends in the same way."""
     began, held = left_weights(folder, round_begin(folder)), [text for text in read_texts(source) if text.held]
     if not began.exists() or not held:
         return False
@@ -234,7 +233,7 @@ def rounds(folder: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def keep(records: list[dict], folder: Path) -> None:
+def write_records(records: list[dict], folder: Path) -> None:
     """Write the records of rounds that were finished before this folder was made."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -256,7 +255,7 @@ def finish_round(
     folder: Path,
     mean: bool,
 ) -> None:
-    """Append what the head has reached to the folder's `rounds.jsonl`, and keep its weights for the next round's mean.
+    """Append the head's agreement to the folder's `rounds.jsonl`, and store its weights for the next round's mean.
     mean: see `take_mean`."""
     done = left_weights(folder, round_begin(folder)), last_step(folder, positions)
     save_file(weights_of(head), left_weights(folder, positions))

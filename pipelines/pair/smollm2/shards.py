@@ -1,4 +1,4 @@
-"""The written texts as training rows: which are held out, and batches of similar length."""
+"""The texts as training rows: which are for validation, and batches of similar length."""
 
 import hashlib
 import random
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from c2t.models.gguf_target import END
 
 TEMPLATE = 24  # tokens that all texts begin with: the system's turn, and the beginning of the user's
-HELD = 24  # one question in so many is held out, with every answer to it
+HELD = 24  # one question in so many is for validation, with every answer to it
 
 
 class Text(NamedTuple):
@@ -29,9 +29,9 @@ class Text(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Return True if no head may learn from it: told from the question, so at every temperature alike."""
-        asked = self.ids[: self.question].to(torch.int32).numpy().tobytes()
-        return int.from_bytes(hashlib.sha256(asked).digest()[:4], "little") % HELD == 0
+        """True if no head may learn from it: by the question alone, so at every temperature alike."""
+        question = self.ids[: self.question].to(torch.int32).numpy().tobytes()
+        return int.from_bytes(hashlib.sha256(question).digest()[:4], "little") % HELD == 0
 
 
 class Rows(NamedTuple):

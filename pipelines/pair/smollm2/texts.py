@@ -28,12 +28,12 @@ BATCH = 64
 # Invented turns are nearest to what people ask, and have no end.
 SOURCES = ("gsm8k", "invented", "code", "instructions", "invented")
 # From this shard on: each instruction had been answered several times, and the head knew sums better than talk. Code
-# keeps its place among as many, so that no greedy task is asked twice.
+# keeps its place among as many, so that no greedy task is prompts twice.
 LATER, LATER_SOURCES = 436, ("invented", "invented", "code", "invented", "invented")
 TEMPERATURES = (0.0, 0.7, 1.0)
 QUESTION_TOKENS = 256  # at most, template included
 ANSWER_TOKENS = 200  # at most; longer answers are cut
-FEW = 12  # answers still being written when a shard is closed
+FEW = 12  # unfinished answers when a shard is closed
 INVENTED_TOKENS = 96
 BENCH_TOKENS = 128
 
@@ -53,61 +53,61 @@ class Texts(NamedTuple):
 
 def load_target() -> tuple[Target, PreTrainedTokenizerBase]:
     """Return the target with EAGLE-3's layers tapped, and its tokenizer."""
-    place = install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=usual_dtype(str(place)), trust_remote_code=False)
+    folder = install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=usual_dtype(str(folder)), trust_remote_code=False)
     target = Target(model.requires_grad_(False))
     target.tap(default_taps(target.config.num_hidden_layers))
-    return target, AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    return target, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def draw(logits: Float[Tensor, "B V"], temperature: float) -> Int[Tensor, " B"]:
+def sample(logits: Float[Tensor, "B V"], temperature: float) -> Int[Tensor, " B"]:
     if temperature == 0:
         return logits.argmax(-1)
-    # The inverse of the distribution function: `multinomial` draws a random number for each token of the vocabulary.
+    # The inverse of the distribution function: `multinomial` takes a random number for each token of the vocabulary.
     below = (logits.float() / temperature).softmax(-1).cumsum(-1)
-    drawn = torch.searchsorted(below, torch.rand(len(below), 1) * below[:, -1:], right=True)
-    return drawn[:, 0].clamp(max=below.shape[1] - 1)
+    token = torch.searchsorted(below, torch.rand(len(below), 1) * below[:, -1:], right=True)
+    return token[:, 0].clamp(max=below.shape[1] - 1)
 
 
-class Asked(NamedTuple):
-    """Questions that were read: the session that holds them, and the states and taps of each."""
+class ReadPrompts(NamedTuple):
+    """Prompts that were read: the session that holds them, and the states and taps of each."""
 
     session: TargetSession
     features: list[list[Tensor]]
     taps: list[list[Tensor]]
 
 
-def read(target: Target, asked: list[list[int]]) -> Asked:
-    """Read the questions."""
+def read(target: Target, prompts: list[list[int]]) -> ReadPrompts:
+    """Read the prompts."""
     session = target.session()
-    tokens, lengths = pad(asked, target.device)
-    parts = ([each[:n] for each, n in zip(read, lengths, strict=True)] for read in session.read(tokens, lengths))
-    return Asked(session, *([[part] for part in each] for each in parts))
+    tokens, lengths = pad(prompts, target.device)
+    parts = ([row[:n] for row, n in zip(states, lengths, strict=True)] for states in session.read(tokens, lengths))
+    return ReadPrompts(session, *([[row] for row in states] for states in parts))
 
 
 @torch.inference_mode()
-def write(target: Target, asked: list[list[int]], temperature: float, longest: int, few: int) -> Texts:
-    """Let the target go on from each of `asked` until it ends the turn, `longest` tokens are written, or at most `few`
-    of the texts are still being written. States are of all positions but each text's last one, whose are zero."""
-    session, features, tapped = read(target, asked)
+def write(target: Target, prompts: list[list[int]], temperature: float, longest: int, few: int) -> Texts:
+    """Let the target continue each of `prompts` until it ends the turn, `longest` tokens are generated, or at most
+    `few` of the texts are unfinished. States are of all positions but each text's last one, whose are zero."""
+    session, features, tapped = read(target, prompts)
     lengths = session.lengths.clone()
-    texts = [list(ids) for ids in asked]
-    rows = torch.arange(len(asked))  # the texts that are still being written
+    texts = [list(ids) for ids in prompts]
+    rows = torch.arange(len(prompts))  # the texts that are unfinished
     last = torch.stack([states[0][-1] for states in features])
     for step in range(longest):
-        new = draw(target.logits(last[:, None])[:, 0], temperature)
+        new = sample(target.logits(last[:, None])[:, 0], temperature)
         for row, token in zip(rows.tolist(), new.tolist(), strict=True):
             texts[row].append(token)
-        going = new != END
-        if step == longest - 1 or going.sum() <= few:
+        unfinished = new != END
+        if step == longest - 1 or unfinished.sum() <= few:
             break
-        if not going.all():
-            rows, new = rows[going], new[going]
-            session.select(going.nonzero()[:, 0])
-        last, taps = (each[:, 0] for each in session.read(new[:, None], torch.ones_like(new)))
-        for place, row in enumerate(rows.tolist()):
-            features[row].append(last[place : place + 1])
-            tapped[row].append(taps[place : place + 1])
+        if not unfinished.all():
+            rows, new = rows[unfinished], new[unfinished]
+            session.select(unfinished.nonzero()[:, 0])
+        last, taps = (states[:, 0] for states in session.read(new[:, None], torch.ones_like(new)))
+        for index, row in enumerate(rows.tolist()):
+            features[row].append(last[index : index + 1])
+            tapped[row].append(taps[index : index + 1])
     return Texts(
         torch.tensor([token for ids in texts for token in ids]),
         torch.tensor([len(ids) for ids in texts]),
@@ -122,17 +122,17 @@ def joined(texts: list[list[Tensor]]) -> Float[Tensor, "n D"]:
     return torch.cat([torch.cat([*parts, parts[0].new_zeros(1, parts[0].shape[1])]) for parts in texts])
 
 
-def invent(target: Target, tokenizer: PreTrainedTokenizerBase, left: Left, wanted: int) -> list[str]:
-    """Let the target write users' turns from its empty template; those that end, and that no bench prompt asks."""
+def invent(target: Target, tokenizer: PreTrainedTokenizerBase, allowed: BenchFilter, wanted: int) -> list[str]:
+    """Let the target generate users' turns from its empty template; return those that end and that the bench lacks."""
     before = empty_turn(tokenizer)
-    found: list[str] = []
-    while len(found) < wanted:
+    turns: list[str] = []
+    while len(turns) < wanted:
         written = write(target, [before] * BATCH, 1.0, INVENTED_TOKENS, FEW)
         for ids in written.ids.split(written.lengths.tolist()):
             turn = tokenizer.decode(ids[len(before) : -1]).strip()
-            if ids[-1] == END and turn in left and turn not in found:
-                found.append(turn)
-    return found[:wanted]
+            if ids[-1] == END and turn in allowed and turn not in turns:
+                turns.append(turn)
+    return turns[:wanted]
 
 
 def empty_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -156,15 +156,15 @@ def shard_of(number: int) -> Shard:
     return Shard(sources[number % len(sources)], TEMPERATURES[temperature], number // len(sources) // len(TEMPERATURES))
 
 
-def asked_in(shard: Shard, known: dict[str, list[str]]) -> list[str]:
-    """Return the shard's questions; each temperature goes through a source's from another place, again and again, but
-    greedy text, which would be the same, once: then fewer, or none, are asked."""
-    pool = known[shard.source]
+def questions_of(shard: Shard, pools: dict[str, list[str]]) -> list[str]:
+    """Return the shard's questions. Each temperature starts elsewhere in a source and repeats it; greedy texts, which
+    would be the same again, end with the source."""
+    pool = pools[shard.source]
     begin = TEMPERATURES.index(shard.temperature) * len(pool) // len(TEMPERATURES)
-    places = range(shard.turn * BATCH, (shard.turn + 1) * BATCH)
+    numbers = range(shard.turn * BATCH, (shard.turn + 1) * BATCH)
     if shard.temperature == 0:
-        places = range(places.start, min(places.stop, len(pool)))
-    return [pool[(begin + place) % len(pool)] for place in places]
+        numbers = range(numbers.start, min(numbers.stop, len(pool)))
+    return [pool[(begin + number) % len(pool)] for number in numbers]
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, turn: str) -> list[int]:
@@ -189,7 +189,7 @@ def save(texts: Texts, shard: Shard, seconds: float, path: Path) -> None:
 
 
 def written(path: Path) -> int:
-    """Return how many tokens of a shard the target wrote."""
+    """Return how many tokens of a shard the target generated."""
     with safe_open(path, "pt") as file:
         return int((file.get_tensor("lengths") - file.get_tensor("questions")).sum())
 
@@ -200,12 +200,12 @@ def next_shard(folder: Path, first: int) -> int:
 
 
 def count_written(folder: Path) -> int:
-    """Return how many tokens the target wrote in all shards of a folder."""
+    """Return how many tokens the target generated in all shards of a folder."""
     return sum(written(path) for path in folder.glob("*.safetensors"))
 
 
 def write_bench(data: Path, out: Path) -> None:
-    """Write the greedy answers to the first turns of the bench prompts, a shard a set: for judging only."""
+    """Write the greedy answers to the first turns of the bench prompts, a shard a set: for evaluation only."""
     missing = [name for name in BENCH if not (out / f"{name}.safetensors").exists()]
     if not missing:
         return
@@ -213,35 +213,35 @@ def write_bench(data: Path, out: Path) -> None:
     target, tokenizer = load_target()
     for name in missing:
         since = time.monotonic()
-        asked = [encode(tokenizer, turn) for turn in first_turns(data / name / "question.jsonl")]
-        texts = write(target, asked, 0.0, BENCH_TOKENS, 0)
+        prompts = [encode(tokenizer, turn) for turn in first_turns(data / name / "question.jsonl")]
+        texts = write(target, prompts, 0.0, BENCH_TOKENS, 0)
         save(texts, Shard(name, 0.0, 0), time.monotonic() - since, out / f"{name}.safetensors")
-        print(f"{name}: {len(asked)} texts, {len(texts.ids)} positions", flush=True)
+        print(f"{name}: {len(prompts)} texts, {len(texts.ids)} positions", flush=True)
 
 
 def write_until(tokens: int, data: Path, out: Path, first: int = 0, part: int = 0, parts: int = 1) -> int:
-    """Write shards from number `first` on until the target has written so many tokens in the folder's shards; return
-    how many it has.
+    """Write shards from number `first` on until the folder's shards have so many generated tokens; return how many
+    they have.
 
-    part, parts: of every `parts` shards this process writes the one at place `part`; others write the rest.
+    part, parts: of every `parts` shards this process writes number `part`; others write the rest.
     """
     out.mkdir(parents=True, exist_ok=True)
     if (total := count_written(out)) >= tokens:
         return total
     target, tokenizer = load_target()
-    known, gone, left = questions(data)
-    (out / "questions.json").write_text(json.dumps({"kept": {n: len(t) for n, t in known.items()}, "gone": gone}))
+    pools, gone, allowed = questions(data)
+    (out / "questions.json").write_text(json.dumps({"kept": {n: len(t) for n, t in pools.items()}, "gone": gone}))
     for number in count(first + part, parts):
         path, shard = out / f"{number:05d}.safetensors", shard_of(number)
         if path.exists():
             continue
         torch.manual_seed(number)
         since = time.monotonic()
-        turns = invent(target, tokenizer, left, BATCH) if shard.source == "invented" else asked_in(shard, known)
-        asked = [ids for turn in turns if len(ids := encode(tokenizer, turn)) <= QUESTION_TOKENS]
-        if not asked:
+        turns = invent(target, tokenizer, allowed, BATCH) if shard.source == "invented" else questions_of(shard, pools)
+        prompts = [ids for turn in turns if len(ids := encode(tokenizer, turn)) <= QUESTION_TOKENS]
+        if not prompts:
             continue
-        texts = write(target, asked, shard.temperature, ANSWER_TOKENS, FEW)
+        texts = write(target, prompts, shard.temperature, ANSWER_TOKENS, FEW)
         seconds = time.monotonic() - since
         save(texts, shard, seconds, path)
         total = count_written(out)

@@ -9,7 +9,7 @@ from c2t.policies import Budget, Chain, Eagle2, Plain
 from c2t.storage.results import append_line, result_line
 from c2t.study.batches import BatchSettings, Entrant, grouped
 from pipelines.bench import batches
-from pipelines.bench.batches import FAMILIES, fastest, field_of, judged, known
+from pipelines.bench.batches import FAMILIES, fastest, field_of, finished_sizes, judged
 from tests.every_policy import toy_costs
 from tests.rounding import figure
 from tests.small_pair import TURNS
@@ -49,11 +49,11 @@ def test_every_named_setting_is_a_policy(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_batch_sizes_in_the_file_are_not_run_again(tmp_path: Path) -> None:
     file, about = tmp_path / "lines.jsonl", {"pair": "tiny"}
-    assert known(None, "c", about) == known(file, "c", about) == set()
+    assert finished_sizes(None, "c", about) == finished_sizes(file, "c", about) == set()
     for batch, names in ((1, list(FAMILIES)), (4, list(FAMILIES)[:-1])):
         for name in names:
             append_line(file, result_line("c", {"batch": batch, "contender": name}, about))
     with file.open("a") as torn:
         torn.write('{"command": "c", "figu')
-    assert known(file, "c", about) == {1}
-    assert known(file, "c", {"pair": "other"}) == known(file, "d", about) == set()
+    assert finished_sizes(file, "c", about) == {1}
+    assert finished_sizes(file, "c", {"pair": "other"}) == finished_sizes(file, "d", about) == set()

@@ -143,7 +143,7 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"had other settings \(prompts\): run with those, or delete .*runs\.tmp to"):
         Runs(place, {"prompts": 3, "batch": 1, "data": tmp_path})
     (tmp_path / f"lines{ENDING}").write_text('{"torn')
-    with pytest.raises(InputError, match=r"line 1: .*delete .*runs\.tmp to start anew"):
+    with pytest.raises(InputError, match=r"line 1: .*delete .*runs\.tmp to start again"):
         Runs(place, {"prompts": 2})
 
 

@@ -10,7 +10,7 @@ from c2t.statistics import Statistics
 from pipelines.bench.contenders import Written
 from pipelines.gpu import report as gpu_report
 from pipelines.gpu import texts
-from pipelines.gpu.lines import GOALS, Line, draw, verdicts
+from pipelines.gpu.lines import GOALS, Line, plot, verdicts
 from pipelines.gpu.models import TINY, classifier_until, phase_of, ragged_trees, random_head, random_target
 from pipelines.gpu.parity import close
 from pipelines.gpu.texts import Sizes, Way, compare
@@ -72,7 +72,7 @@ def test_a_kernel_that_differs_is_found() -> None:
 
 def test_the_figure_has_a_curve_for_each_batch(tmp_path) -> None:
     lines = [Line("verify", f"{rows} x {n} tokens, prefix 5", Timing(1, 1, 1)) for rows in (1, 4) for n in (1, 9)]
-    draw(lines, tmp_path / "x.png")
+    plot(lines, tmp_path / "x.png")
     assert (tmp_path / "x.png").exists()
 
 

@@ -30,14 +30,14 @@ def test_a_pair_without_a_recipe_is_refused() -> None:
 
 
 def test_smollm2_has_stages_and_places_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made: list[tuple[str, entry.smollm2.Places]] = []
+    made: list[tuple[str, entry.smollm2.Setup]] = []
     stages = {name: lambda places, name=name: made.append((name, places)) for name in entry.smollm2.STAGES}
     monkeypatch.setattr(entry.smollm2, "STAGES", stages)
     words = ["smollm2", "--work", str(tmp_path), "--out", str(tmp_path / "out")]
     for more in (["--stage", "eagle3"], []):
         assert CliRunner().invoke(entry.app, [*words, *more], catch_exceptions=False).exit_code == 0
     assert [name for name, _ in made] == ["eagle3", *stages]
-    assert made[0][1] == entry.smollm2.Places(tmp_path, None, tmp_path / "out", torch.device("cpu"))
+    assert made[0][1] == entry.smollm2.Setup(tmp_path, None, tmp_path / "out", torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from c2t.models.gguf_target import END
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.target import Target
 from pipelines.pair.smollm2 import block, build, earlier, fit, heads, losses, rounds, shards, texts
-from pipelines.pair.smollm2.questions import RUN, Left, code_tasks, functions
+from pipelines.pair.smollm2.questions import RUN, BenchFilter, code_tasks, functions
 from tests.rounding import assert_same_sums
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -76,15 +76,15 @@ def test_shards_take_turns_and_greedy_questions_are_asked_once() -> None:
     codes = [texts.shard_of(number)[1:] for number in range(600) if texts.shard_of(number).source == "code"]
     assert len(set(codes)) == len(codes)  # no shard's tasks and temperature come again
     known = {"code": [str(number) for number in range(100)]}
-    turns = [texts.asked_in(texts.Shard("code", 0.0, turn), known) for turn in range(3)]
+    turns = [texts.questions_of(texts.Shard("code", 0.0, turn), known) for turn in range(3)]
     assert turns[0] + turns[1] == known["code"]
     assert turns[2] == []
-    assert len(texts.asked_in(texts.Shard("code", 1.0, 2), known)) == texts.BATCH
+    assert len(texts.questions_of(texts.Shard("code", 1.0, 2), known)) == texts.BATCH
 
 
 def test_bench_questions_are_left_out() -> None:
     bench = "If Ann has 3 apples and Bob has 4 more than Ann, how many apples has Bob?"
-    left = Left([bench])
+    left = BenchFilter([bench])
     assert bench.upper().replace(",", " --") not in left
     assert "apples and Bob has 4 more than Ann" not in left  # a part
     assert f"Tell me. {bench} Say why." not in left
@@ -172,9 +172,9 @@ def test_padding_changes_no_loss(name: str, target: Target, monkeypatch: pytest.
     monkeypatch.setattr(losses, "JUDGED", 1.0)
     recipe, head, texts = heads.HEADS[name], new_head(name, target), some_texts()
     lm_head = in_float32(target).lm_head.weight[:40]
-    together = recipe.losses(head, lm_head, shards.rows_of(texts, recipe.inputs, questions=False)).shown
+    together = recipe.losses(head, lm_head, shards.rows_of(texts, recipe.inputs, questions=False)).figures
     alone = [
-        recipe.losses(head, lm_head, shards.rows_of([text], recipe.inputs, questions=False)).shown for text in texts
+        recipe.losses(head, lm_head, shards.rows_of([text], recipe.inputs, questions=False)).figures for text in texts
     ]
     for key, value in together.items():
         depth = int(key[-1]) if key[-2] == "_" else 0  # the l1 of smooth_l1 is none
@@ -212,10 +212,10 @@ def test_deeper_guesses_come_from_earlier_positions(target: Target) -> None:
     lm_head, true = in_float32(target).lm_head.weight, rows.features[:, 1:][rows.judged]
     states = [true.roll(-depth, 0) for depth in range(3)]
     found = losses.by_depth(states, lambda hidden: hidden @ lm_head.T, lm_head, rows, torch.arange(len(true)))
-    assert [found.shown[f"agreement{suffix}"].item() for suffix in ("", "_1", "_2")] == [1.0] * 3
+    assert [found.figures[f"agreement{suffix}"].item() for suffix in ("", "_1", "_2")] == [1.0] * 3
     wrong = losses.by_depth([true] * 2, lambda hidden: hidden @ lm_head.T, lm_head, rows, torch.arange(len(true)))
-    assert wrong.shown["agreement_1"] < 1
-    parts = found.shown["cross_entropy"], found.shown["cross_entropy_1"], found.shown["cross_entropy_2"]
+    assert wrong.figures["agreement_1"] < 1
+    parts = found.figures["cross_entropy"], found.figures["cross_entropy_1"], found.figures["cross_entropy_2"]
     assert_same_sums(found.total, sum(losses.DEEPER**k * part.item() for k, part in enumerate(parts)), 8)
 
 
@@ -231,7 +231,7 @@ def test_a_step_compares_frequent_tokens_its_own_and_some_others() -> None:
     for found in (first, second):
         assert found.equal(found.unique())
         assert {*range(100), 9_000, 9_001} < set(found.tolist())
-        assert 100 + rounds.DRAWN // 2 < len(found) <= 102 + rounds.DRAWN
+        assert 100 + rounds.SAMPLED // 2 < len(found) <= 102 + rounds.SAMPLED
     assert set(first.tolist()) != set(second.tolist())
 
 
@@ -244,7 +244,7 @@ def test_a_round_ends_with_its_mean_if_held_out_answers_agree_more(
     began, ended = ({name: torch.randn_like(p) for name, p in rounds.trained_of(head).items()} for _ in range(2))
     save_file(began, rounds.left_weights(tmp_path, 10))
     save_file(ended, rounds.last_step(tmp_path, 20))
-    rounds.keep([{"positions": 10}], tmp_path)
+    rounds.write_records([{"positions": 10}], tmp_path)
     torch.save({"model": head.state_dict(), "step": 7}, tmp_path / "state.pt")
     monkeypatch.setattr(rounds, "read_texts", lambda _: [text._replace(ids=held_out()) for text in some_texts()])
     for _ in range(2):
@@ -318,7 +318,7 @@ def test_medusa_has_the_layer_of_eagle_and_leaves_it_alone(target: Target, tmp_p
 
 def work_folder(
     target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[build.Places, LlamaForCausalLM]:
+) -> tuple[build.Setup, LlamaForCausalLM]:
     """Return places with texts of the target, and the target that the stages find there."""
     asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(96)]
     written = texts.write(target, asked, 0.0, 24, 0)
@@ -333,7 +333,7 @@ def work_folder(
     monkeypatch.setattr(rounds, "DRAWN", 2)
     monkeypatch.setattr(rounds, "LEARNING_RATE", 1e-2)  # there are few steps
     monkeypatch.setattr(rounds, "LOG", 10)
-    return build.Places(tmp_path, None, tmp_path, torch.device("cpu")), loaded
+    return build.Setup(tmp_path, None, tmp_path, torch.device("cpu")), loaded
 
 
 @pytest.mark.slow
@@ -415,8 +415,8 @@ def test_a_head_goes_on_from_the_pair_where_its_texts_are_gone(
     monkeypatch.setattr(rounds, "FREQUENT", 40)
     monkeypatch.setattr(rounds, "LEARNING_RATE", 0.0)
     head = new_head("eagle", target)
-    heads.save_draft(head, out / "draft", torch.arange(40))
-    heads.save_draft(new_head("medusa", target, head), out / "draft_medusa", torch.arange(40))
+    train_head.save_draft(head, out / "draft", torch.arange(40))
+    train_head.save_draft(new_head("medusa", target, head), out / "draft_medusa", torch.arange(40))
     record = {"written": 1000, "positions": 10_000, "heldout": {"code": 0.5}, "bench": {"gsm8k": 0.5}}
     known = {"shards": 7, "answers": {"code": 96}, "tokens": {"code": 1000}}
     known |= {"rounds": {"draft": [record], "draft_medusa": [record]}, "logged": {"draft_medusa": "step 9"}}
@@ -433,7 +433,7 @@ def test_a_head_goes_on_from_the_pair_where_its_texts_are_gone(
             work / folder / "00008.safetensors",
         )
     (work / "texts" / "questions.json").write_text(json.dumps({"kept": {"code": 96}, "gone": {"code": 0}}))
-    places = build.Places(work, None, out, torch.device("cpu"))
+    places = build.Setup(work, None, out, torch.device("cpu"))
     for _ in range(2):  # the second time everything is finished, and the pair's record is its own
         monkeypatch.setattr(build, "ROUNDS", (10_000, 11_000))
         build.STAGES["eagle"](places)
@@ -474,11 +474,11 @@ def test_a_fit_learns_what_the_marginals_leave_out(
     monkeypatch.setattr(fit, "EPOCHS", 30)
     save_head(keep_eagle(target, tmp_path), tmp_path / "draft")
     head = new_head("medusa", target, keep_eagle(target, tmp_path))
-    places = build.Places(tmp_path, None, tmp_path, torch.device("cpu"))
+    places = build.Setup(tmp_path, None, tmp_path, torch.device("cpu"))
     with pytest.raises(InputError, match="--stage medusa"):
         build.STAGES["fit"](places)
     tokens = rounds.frequent(rounds.training_texts(tmp_path / "texts"), 48)
-    heads.save_draft(head, tmp_path / "draft_medusa", tokens)
+    train_head.save_draft(head, tmp_path / "draft_medusa", tokens)
     build.STAGES["fit"](places)
     pairs = tmp_path / "draft_medusa" / bigrams.FILE
     counted = pairs.read_bytes()
@@ -505,7 +505,7 @@ def test_a_block_drafter_learns_every_depth_and_is_written(
 ) -> None:
     loaded = learned_from(target, 96, tmp_path, monkeypatch)
     monkeypatch.setattr(block, "EPOCHS", 10)
-    build.STAGES["block"](build.Places(tmp_path, None, tmp_path, torch.device("cpu")))
+    build.STAGES["block"](build.Setup(tmp_path, None, tmp_path, torch.device("cpu")))
     head = load_head(tmp_path / "draft_block", loaded.model.embed_tokens)
     rows = shards.rows_of(rounds.training_texts(tmp_path / "texts"), "taps", questions=False)
     losses = []
@@ -543,7 +543,7 @@ def test_a_block_in_training_is_that_of_drafting(target: Target) -> None:
 
 
 def test_a_stage_without_texts_or_data_says_what_is_missing(tmp_path: Path) -> None:
-    places = build.Places(tmp_path, None, tmp_path, torch.device("cpu"))
+    places = build.Setup(tmp_path, None, tmp_path, torch.device("cpu"))
     for stage, said in (("eagle", "no texts to learn from"), ("texts", "--data is missing"), ("card", "has finished")):
         with pytest.raises(InputError, match=said):
             build.STAGES[stage](places)

@@ -111,7 +111,7 @@ def test_all_is_what_the_pair_can_be_given(here: Path) -> None:
     ("words", "said"),
     [
         (["table1", "--data", "."], ". holds no data sets: give a folder with NAME/question.jsonl"),
-        (["table1", "--data", ".", "--prompts", "a.jsonl"], "--prompts and --data both say where prompts are"),
+        (["table1", "--data", ".", "--prompts", "a.jsonl"], "--prompts and --data both name prompts"),
         (["table99"], "no report is called 'table99'; known: table1, "),
         (["table1", "--pair", "nothing"], "no target is called 'nothing'"),
     ],
