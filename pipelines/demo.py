@@ -103,9 +103,7 @@ class Timed(NamedTuple):
         return 1 + self.output.total.rounds
 
 
-def main(
-    pair: Annotated[Literal["smollm2", "tiny"], typer.Argument(help="The pair.")] = DEFAULT_PAIR,
-) -> None:
+def main(pair: Annotated[Literal["smollm2", "tiny"], typer.Argument(help="The pair.")] = DEFAULT_PAIR) -> None:
     """Show what c2t does on a pair of models: answers, the making of a classifier, a comparison."""
     demo, loaded = DEMOS[pair], load_pair(pair)
     print(f"{loaded.name} on {loaded.target.device}, {torch.get_num_threads()} threads, temperature 0")

@@ -168,13 +168,7 @@ class Report:
                     yield self.select_line("select", f"{name}: {width} x {vocabulary}", logits, 15, m, network)
 
     def select_line(
-        self,
-        stage: str,
-        what: str,
-        logits: torch.Tensor,
-        K: int,
-        m: int | None,
-        network: Network | None,
+        self, stage: str, what: str, logits: torch.Tensor, K: int, m: int | None, network: Network | None
     ) -> Line:
         """Measure rank and select of a level; m None leaves `rank` out, whose result is then made before."""
         width = logits.shape[1]

@@ -40,8 +40,7 @@ def main(
         Path | None, typer.Option(help=f"{ONLY_SMOLLM2}folder of train/, mt_bench/, humaneval/ and gsm8k/.")
     ] = None,
     work: Annotated[
-        Path | None,
-        typer.Option(help=f"{ONLY_SMOLLM2}texts, checkpoints and logs.", show_default="build/smollm2"),
+        Path | None, typer.Option(help=f"{ONLY_SMOLLM2}texts, checkpoints and logs.", show_default="build/smollm2")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help=f"{ONLY_SMOLLM2}folder of the pair.", show_default="checkpoints/smollm2")

@@ -15,11 +15,7 @@ def sample(logits: Float[Tensor, "B V"], temperature: float, generator: torch.Ge
 
 @torch.inference_mode()
 def write(
-    target: LlamaForCausalLM,
-    prompts: Int[Tensor, "B n"],
-    length: int,
-    temperature: float,
-    generator: torch.Generator,
+    target: LlamaForCausalLM, prompts: Int[Tensor, "B n"], length: int, temperature: float, generator: torch.Generator
 ) -> Int[Tensor, "B length"]:
     """Continue prompts of one length to `length` tokens. A separator does not end a text: the next document follows."""
     text, cache, new = prompts, None, prompts

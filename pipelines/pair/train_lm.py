@@ -69,14 +69,12 @@ def rate(progress: float, warmup: float) -> float:
     return min(progress / warmup, 1.0) * max(1.0 - progress, 0.01)
 
 
-def optimisers_of(model: nn.Module, settings: LMSettings) -> list[torch.optim.Optimizer]:
-    """Return Muon for the layers' matrices (fewer epochs until the text is memorised) and AdamW for all else."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    matrices = [p for name, p in named if p.ndim == 2 and "layers" in name]
-    others = [p for name, p in named if p.ndim != 2 or "layers" not in name]
-    lr, decay = settings.learning_rate, settings.weight_decay
+def optimisers_of(
+    matrices: list[Tensor], others: list[Tensor], lr: float, decay: float = 0.0, matrix_decay: float = 0.0
+) -> list[torch.optim.Optimizer]:
+    """Return Muon for matrices, which takes fewer epochs until the text is memorised, and AdamW for all else."""
     return [
-        torch.optim.Muon(matrices, lr=lr, weight_decay=settings.matrix_weight_decay, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.Muon(matrices, lr=lr, weight_decay=matrix_decay, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.95), weight_decay=decay, fused=True),
     ]
 
@@ -143,7 +141,12 @@ def train_lm(model: nn.Module, train: Packing, held: Packing, folder: Path) -> P
     """Train to the end of the epochs or of the minutes, whichever comes first."""
     settings = train.settings
     total = settings.epochs * train.steps_per_epoch
-    run = Progress(model, optimisers_of(model, settings), folder, settings.checkpoint_seconds)
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    matrices = [p for name, p in named.items() if p.ndim == 2 and "layers" in name]
+    others = [p for name, p in named.items() if p.ndim != 2 or "layers" not in name]
+    decays = settings.weight_decay, settings.matrix_weight_decay
+    optimisers = optimisers_of(matrices, others, settings.learning_rate, *decays)
+    run = Progress(model, optimisers, folder, settings.checkpoint_seconds)
     losses: list[float] = []
     budget = settings.minutes * 60 if settings.minutes else float("inf")
     while (progress := max((run.step + 1) / total, run.seconds / budget)) <= 1.0:

@@ -105,7 +105,4 @@ def table(study: Study, size: int) -> Report:
 
 
 DEFAULTS = {"draft": "lm", "limit": LIMIT, "temperature": TEMPERATURES[-1]}
-REPORTS = {
-    "dyspec-tables1-3": Reproduction(tables1to3, DEFAULTS),
-    "dyspec-table4": Reproduction(table4, DEFAULTS),
-}
+REPORTS = {"dyspec-tables1-3": Reproduction(tables1to3, DEFAULTS), "dyspec-table4": Reproduction(table4, DEFAULTS)}

@@ -77,10 +77,7 @@ def table6(study: Study) -> Report:
         warnings.simplefilter("ignore")  # that the classifier was trained with M = 1000 is the experiment
         counts = {m: study.count(C2T(classifier, 0.5, M=m)) for m in BY_ENTROPY}
     rows = [Row("C2T", f"M={m or 'all'}", counted, BY_ENTROPY[m]) for m, counted in counts.items()]
-    equal = {
-        "tau": tau_ratio(counts[1000], counts[None]),
-        "gamma": gamma_ratio(counts[1000], counts[None]),
-    }
+    equal = {"tau": tau_ratio(counts[1000], counts[None]), "gamma": gamma_ratio(counts[1000], counts[None])}
     return of_policies(
         "C2T, table 6: entropy over the M most probable tokens",
         rows,

@@ -41,25 +41,14 @@ TOPICS = (
 )
 ALL = "all"
 # The reports of `all` for a pair with heads but no draft LM, the fastest first, and the settings for such a pair.
-OF_HEADS: dict[str, dict[str, Any]] = {
-    "eagle2-figure6": {},
-    "figure2": {},
-    "figure9": {},
-    "figure10": {},
-    "table3": {},
-    "eagle2-table3": {},
-    "table4": {},
-    "table1": {},
+ORDER = (
+    *("eagle2-figure6", "figure2", "figure9", "figure10", "table3", "eagle2-table3", "table4", "table1", "table7"),
+    *("table6", "figure4", "figure6", "table5", "figure8", "figure7", "table2", "figure11", "figure5"),
+)
+OF_HEADS: dict[str, dict[str, Any]] = {name: {} for name in ORDER} | {
     "table7": {"draft": "medusa+fit"},
-    "table6": {},
-    "figure4": {},
-    "figure6": {},
-    "table5": {},
-    "figure8": {},
     "figure7": {"same_draft": "medusa+fit"},
     "table2": {"other": "tiny", "build": False},
-    "figure11": {},
-    "figure5": {},
 }
 REPORTS: dict[str, Reproduction] = {name: report for topic in TOPICS for name, report in topic.REPORTS.items()}
 

@@ -103,16 +103,6 @@ def trained_of(head: Head) -> dict[str, nn.Parameter]:
     return {name: p for name, p in named if p.requires_grad and not name.startswith("embed_tokens")}
 
 
-def optimisers_of(trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
-    """Return Muon for the matrices, and AdamW for the other parameters."""
-    matrices = [parameter for parameter in trained if parameter.ndim == 2]
-    others = [parameter for parameter in trained if parameter.ndim != 2]
-    return [
-        torch.optim.Muon(matrices, lr=LEARNING_RATE, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
-    ]
-
-
 def train_until(
     positions: int, head: Head, recipe: HeadRecipe, lm_head: Float[Tensor, "V H"], source: Path, folder: Path
 ) -> None:
@@ -120,7 +110,8 @@ def train_until(
     count again; those of the questions, from which it learns as well, do not. Each epoch takes in new shards."""
     embedding = head.embed_tokens
     trained = list(trained_of(head).values())
-    optimisers = optimisers_of(trained)
+    matrices, others = [p for p in trained if p.ndim == 2], [p for p in trained if p.ndim != 2]
+    optimisers = optimisers_of(matrices, others, LEARNING_RATE)
     head.embed_tokens = None  # not part of the checkpoints
     # Not an EAGLE-3 head's LM head: its tokens stay those of the checkpoint, whatever is frequent in the texts by now.
     shared = [name for name, p in head.named_parameters() if not p.requires_grad and not name.startswith("lm_head")]
