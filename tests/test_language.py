@@ -40,7 +40,10 @@ PICTURES = ("viewer", "display", "figures", "plots", "drawing", "pipelines/docs"
 NAMES = {"found", "one", "each", "known", "kept", "place", "places", "own", "told", "tell", "worth", "heard", "hearing"}
 PARTS = re.compile(r"rehears|(?:^|_)(?:told|anew|behind|beside|pays|paying|loud|quiet(?:er)?)(?:_|$)")
 # Files that still speak the dialect: the list only gets shorter.
-NOT_YET = ("c2t/", "pipelines/")
+NOT_YET = (
+    *("c2t/cli/", "c2t/hf/tree_decoding.py", "c2t/kernels/", "c2t/models/", "c2t/policies/", "c2t/study/"),
+    *("pipelines/docs/", *(f"c2t/{path.name}" for path in (ROOT / "c2t").glob("*.py"))),
+)
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
