@@ -34,7 +34,7 @@ from pipelines import options, terminal
 from pipelines.papers.study import evenly
 
 LEVELS = 5
-LEAST_P = 0.01  # of a path that a tree would hold
+LEAST_P = 0.01  # least probability of a path that counts
 STEPS, RATE = 600, 5e-2
 FIRST = 16.0, 1.5  # the weight of the shortest context, and what it is divided by for each further token, to begin with
 

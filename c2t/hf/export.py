@@ -20,7 +20,7 @@ from c2t.storage import paths as checkpoints
 from c2t.storage.published import PUBLISHED
 
 GENERATE = Path("custom_generate") / "generate.py"
-FILES = (GENERATE.parts[0], "README.md")  # of the folder
+FILES = (GENERATE.parts[0], "README.md")  # names in the folder
 LARGEST = 2**20  # characters of a packed classifier; the paper's has some 4000
 
 

@@ -30,7 +30,7 @@ from c2t.storage.atomic import (
 from c2t.storage.checksum import checksum, file_checksum
 from c2t.storage.lock import locked
 
-ROWS, SECONDS = 1_000_000, 120.0  # of a shard; what is reached first ends it, so a kill loses not much more than this
+ROWS, SECONDS = 1_000_000, 120.0  # limits of a shard: the first one reached ends it, and a kill loses little more
 ROW_GROUP = 131_072
 # Measured on full EAGLE-2 trees; dictionary encoding of the floats alone would add 2.4 bytes a row.
 DICTIONARY = ("parent", "depth", "rank", "token", "prompt", "position")
@@ -39,7 +39,7 @@ PLAIN_ENCODING = {"tree": "DELTA_BINARY_PACKED", "node": "DELTA_BINARY_PACKED", 
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that nobody else harvests into it. Raises InputError that says who does."""
+    """Hold the folder's lock against other harvests. Raises InputError that names its holder."""
     check_writable_name(folder)
     with ExitStack() as held:
         try:
@@ -51,8 +51,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 
 def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> Path:
-    """Make `folder` ready for a writer. A harvest in it is continued or replaced only if asked for, else InputError;
-    nothing is removed yet."""
+    """Make `folder` ready for a writer; nothing is removed yet. InputError for a harvest in it, unless it is to be
+    resumed or overwritten."""
     if resume and overwrite:
         raise InputError("--resume continues what --overwrite deletes: give one of them")
     if folder.exists() and not folder.is_dir():

@@ -29,7 +29,7 @@ class Continuation(NamedTuple):
 
     tokens: the prompt, then new tokens up to `end` (where the text is cut: at `limit`, or at an end of sequence before
     it), then enough further ones to judge the last tree. features[i]: the target's features after tokens[i], for all
-    tokens but the last. judged: for each new token of a text that somebody else has written, how far its logit lies
+    tokens but the last. judged: for each new token of an engine's text, how far its logit lies
     below the target's largest; how many nats less probable it is than the target's own tokens on average (at
     temperature 0: 1 if the target would take another token, else 0); and the variance of that in its own texts.
     """
@@ -87,7 +87,7 @@ def read_continuations(
     sampling: Sampling,
     eos: frozenset[int] = frozenset(),
 ) -> list[Continuation]:
-    """Return texts that somebody else has written as the target's, judged by it at this sampling's temperature: one
+    """Return an engine's texts, judged by the target at this sampling's temperature: one
     forward over all of them, as `write_continuations` makes, and no token is sampled.
 
     A text is cut as there, and at least `beyond` tokens before its end; it must have one token more than that.
@@ -135,7 +135,7 @@ def replay(
     """Yield the Steps of a live run over these texts: round by round, all unfinished texts in one batch.
 
     It is exact under the target-only rule. `seed`, `sequences` and `temperature` must be those that the texts were
-    sampled with; temperature 0 for texts that somebody else has written.
+    sampled with; temperature 0 for an engine's texts.
     """
     texts_of = TextVerifier(texts, seed=seed, sequences=sequences, temperature=temperature)
     return decode(texts_of, drafter, policy, record)

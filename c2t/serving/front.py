@@ -106,7 +106,7 @@ class AsyncFront:
         finally:
             self._cancel()
             with self.changed:
-                self.deadline = self.deadline or 0.0  # nobody would serve a request that came now
+                self.deadline = self.deadline or 0.0  # a request that came now would wait for ever
                 self._give_up(list(self.clients), Ending("the server was stopped before the text had ended"))
 
     def _wait(self) -> bool:
@@ -149,7 +149,7 @@ class AsyncFront:
     def _lose(self, error: Exception) -> None:
         """Fail every request by an error that is no single request's: the next step would fail as well."""
         LOG.error("decoding failed", exc_info=error)
-        if not self.clients:  # a step for nobody fails: so would every other one
+        if not self.clients:  # a step without requests fails: so would every other one
             raise error
         with self.changed:
             self._give_up(list(self.clients), failed(error))
@@ -178,7 +178,7 @@ class _Client:
         """Add an update, from any thread."""
         try:
             self.loop.call_soon_threadsafe(self.inbox.put_nowait, update)
-        except RuntimeError:  # its event loop is closed: nobody waits
+        except RuntimeError:  # its event loop is closed: no client waits
             return
 
 

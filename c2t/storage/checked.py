@@ -42,7 +42,7 @@ def read_file(path: str | Path, kind: str = "", most: int = SMALL) -> bytes:
     Raises InputError for a file that is missing or has more than `most` bytes, and for folders, pipes and devices,
     which may have no end."""
     try:
-        # Without waiting: to open a pipe takes until somebody writes to it.
+        # Without waiting: opening a pipe blocks until there is a writer.
         with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):

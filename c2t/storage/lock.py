@@ -26,8 +26,8 @@ def check_utf8(path: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of the folder `path`: the file .NAME.lock next to it, which names the holder.
 
-    Raises InputError that names the holder if another one writes there, and OSError. The file of a killed process holds
-    nobody up: the lock is the system's, not the file.
+    Raises InputError that names the holder if another one writes there, and OSError. The file of a killed process
+    locks nothing: the lock is the system's, not the file.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def locked(path: Path) -> Iterator[None]:
     try:
         lock = FileLock(file, fallback_to_soft=False).acquire(blocking=False)
     except Timeout as error:
-        if not file.exists():  # it could not be made, for filelock a race with somebody who deletes it
+        if not file.exists():  # it could not be made, for filelock a race with a process that deletes it
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file)) from error
         raise InputError(
             f"{path} is being written by {_holder(file)}: wait until it has ended, stop it, or give another folder"
@@ -57,5 +57,5 @@ def locked(path: Path) -> Iterator[None]:
 def _holder(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8") or "another process"
-    except (OSError, UnicodeDecodeError):  # it has just ended; or the system shows nobody a locked file
+    except (OSError, UnicodeDecodeError):  # it has just ended; or the system hides a locked file
         return "another process"

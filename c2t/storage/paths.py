@@ -19,7 +19,7 @@ from c2t.storage.published import PUBLISHED, PublishedPair
 HOME = "C2T_HOME"  # the variable that names another folder with checkpoints/ and data/
 CLASSIFIER = "classifier"
 PROVENANCE = "provenance.json"  # next to a pair's parts
-DEFAULT_PAIR = "smollm2"  # of every command and of load_pair
+DEFAULT_PAIR = "smollm2"  # the default of every command and of load_pair
 PACKAGED = ("smollm2",)  # pairs whose target comes in a package and is converted where it is loaded
 # Files that a training leaves in a classifier's folder.
 CLASSIFIER_FILES = {"config.json", "model.safetensors", "README.md", "metrics.csv", "hparams.yaml"}

@@ -60,7 +60,7 @@ PUBLISHED = {
     "gpt-oss-120b": _gpt_oss("120b", None, None),
 }
 
-ORIGINS = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"}  # of embedded targets that are on the Hub too
+ORIGINS = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"}  # Hub ids of embedded targets
 
 
 def hub_target(pair: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The page on this machine while decoding goes on: rounds are sent as server-sent events."""
+"""The page on this machine during decoding: rounds are server-sent events."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 from c2t.errors import InputError, one_line
 
-HOST = "127.0.0.1"  # nobody on another machine reaches it
+HOST = "127.0.0.1"  # no other machine reaches it
 HTTP = 80
 EVENTS = "/rounds"
 

@@ -71,7 +71,7 @@ PROGRAMS = {
     llama_cpp: (llama_cpp.LLAMA_CPP, llama_cpp.LLAMA_CPP_LOOKUP),
     upstream_eagle: (upstream_eagle.UPSTREAM_EAGLE,),
 }
-OTHERS = (INT8, LOOKUP, EARLY_EXIT, HALF, *(name for names in PROGRAMS.values() for name in names))  # for --skip
+OTHERS = (INT8, LOOKUP, EARLY_EXIT, HALF, *(name for names in PROGRAMS.values() for name in names))  # names for --skip
 Report = Callable[[], None]
 
 
@@ -220,8 +220,8 @@ def equal(result: Result, other: Result) -> float:
     """Return the share of texts that are the same."""
     pairs = [
         tokens == other_tokens
-        for mine, theirs in zip(result.written, other.written, strict=True)
-        for tokens, other_tokens in zip(mine.tokens, theirs.tokens, strict=True)
+        for text, other_text in zip(result.written, other.written, strict=True)
+        for tokens, other_tokens in zip(text.tokens, other_text.tokens, strict=True)
     ]
     return sum(pairs) / len(pairs)
 

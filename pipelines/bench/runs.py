@@ -13,7 +13,7 @@ from c2t.storage.provenance import environment
 from c2t.storage.results import append_line
 from pipelines.bench.contenders import Contender, Written
 
-ENDING = ".runs.tmp"  # which git ignores
+ENDING = ".runs.tmp"  # an ending that git ignores
 
 
 class RunLine(NamedTuple):

@@ -57,7 +57,7 @@ MALFORMED: tuple[tuple[bytes, int], ...] = (
 
 class Planned(NamedTuple):
     """A request to come. after: seconds since the one before it. pieces: after so many of them the client goes away;
-    None reads to the end. malformed: stands in place of a request."""
+    None reads to the end. malformed: sent instead of the request."""
 
     after: float
     prompt: list[int]

@@ -20,7 +20,7 @@ import torch
 from eagle.model import cnets, ea_model, modeling_llama_kv
 from safetensors.torch import load_file
 
-OLD_BASE = 10_000  # of every rotary embedding of the package
+OLD_BASE = 10_000  # base of all rotary embeddings of the package
 
 
 def load(target: Path, head: Path, dtype: torch.dtype) -> Any:

@@ -39,7 +39,7 @@ PROMPTS = ROOT / "data" / "prompts" / "tiny"
 SEED = 0
 TEXT_LENGTH = 256
 HELD_BACK = 64
-REPORT_PROMPTS = 20  # of each domain and category
+REPORT_PROMPTS = 20  # prompts of each domain and category
 BLOCKS = "heads."  # a Medusa-style head's own weights, which begin as the identity
 
 

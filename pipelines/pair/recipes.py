@@ -36,7 +36,7 @@ class HeadRecipe:
     loss: Callable[..., torch.Tensor]
     learning_rate: float
     steps: int
-    start: str | None = None  # the head whose trained weights it goes on from
+    start: str | None = None  # the head whose trained weights it starts from
 
 
 HEADS = {

@@ -42,8 +42,8 @@ from pipelines.pair.recipes import PAIRS
 P, H, D = "joint_prob", "entropy", "depth"
 # Settings of classifiers: the paper's, or the committed one's (see pipelines.pair.classifier).
 TRAINING = {"paper": TrainSettings(), "committed": TrainSettings(negatives=20, lr=1e-2)}
-SIZES = (10, 640)  # of EAGLE-2's trees, smallest and largest of the search
-STEPS = 5  # of the search for a tau
+SIZES = (10, 640)  # smallest and largest tree of EAGLE-2 in the search for a tau
+STEPS = 5  # bisections in the search for a tau
 LEVELS = 11  # texts are written for trees of so many levels, unless a policy has more
 
 

@@ -18,7 +18,7 @@ from pipelines.papers.verdicts import fact
 
 # Blocks printed in the paper (table 5), without and with its depth-first order.
 PAPER = {256: (36.0, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}
-TREES = 40  # of each size
+TREES = 40  # random trees of each size
 
 
 def random_trees(nodes: int, rows: int, seed: int = 0) -> Tree:
