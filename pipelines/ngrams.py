@@ -96,7 +96,7 @@ def evidence(
             rows, right = draft.expand(tree, slots), text.tokens[root + depth + 1][:, None]
             log_probs = rows.log_probs[:, 0]
             again = NextTokenDistributions(rows.drafted.clone(), rows.hidden, rows.vocabulary, rows.rows)
-            heard = with_noise(again, tree, slots, scaled(noise, scale_of(draft))).log_probs[:, 0]
+            coupled = with_noise(again, tree, slots, scaled(noise, scale_of(draft))).log_probs[:, 0]
             held = tree.log_joint[:, -1].exp() >= LEAST_P
             yield at_positions(paths, slots, log_probs, coupled, right, held, shortest)
             chance = coupled.gather(1, right)

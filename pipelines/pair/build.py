@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from c2t.models.eagle import Head
-from c2t.models.eagle_checkpoint import load_head, save_head
+from c2t.models.eagle_checkpoint import load_head
 from c2t.models.medusa import MedusaHead
 from pipelines.pair import corpus
 from pipelines.pair.card import log, write_card
@@ -29,6 +29,7 @@ from pipelines.pair.train_head import (
     FeatureRows,
     HeadSettings,
     agreement,
+    save_draft,
     target_features,
     train_head,
 )
@@ -66,13 +67,6 @@ def encoded(
 def save_lm(model: PreTrainedModel, folder: Path) -> None:
     """Write a language model in bf16."""
     model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="12MB")
-
-
-def save_draft(head: Head, folder: Path) -> None:
-    """Write a head in bf16, without the embedding, which is the target's."""
-    stored = copy.deepcopy(head)
-    stored.embed_tokens = None
-    save_head(stored.to(torch.bfloat16), folder)
 
 
 def new_head(recipe: PairRecipe, kind: str, target: PreTrainedModel) -> Head:

@@ -3,6 +3,7 @@
 Shapes: B rows, n positions, H hidden, V vocabulary. Slot j of a row holds the feature of position j and token j + 1.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
 from c2t.models.eagle import Head
+from c2t.models.eagle3 import Eagle3Head
+from c2t.models.eagle_checkpoint import save_head
 from c2t.models.medusa import MedusaHead
 from pipelines.pair.train_lm import Progress, rate
 

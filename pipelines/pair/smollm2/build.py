@@ -129,15 +129,15 @@ def take_weights(head: Head, stored: Path, target: LlamaForCausalLM) -> None:
             weight.data.copy_(there.get_parameter(name))
 
 
-def fit_stage(places: Places) -> None:
+def fit_stage(setup: Setup) -> None:
     """Train what conditions the Medusa-style head on the path, in a folder whose name says after how many positions the
     head stood: another head's is another one. Count the pairs that do so without training, unless they are there: a new
     folder may have fewer texts than they were counted in."""
     part = HEADS["medusa"].part
-    source, out = places.work / "texts", places.out / part
+    source, out = setup.work / "texts", setup.out / part
     if not (out / "config.json").exists():
         raise InputError(f"{out} is missing: train the head that is to be conditioned, by --stage medusa")
-    before = earlier.begin(places.work, places.out)
+    before = earlier.begin(setup.work, setup.out)
     target, _ = read_target(rounds.training_texts(source))
     head = load_head(out, target.get_input_embeddings(), target.lm_head).requires_grad_(False)
     tokens = torch.arange(len(target.lm_head.weight)) if head.tokens is None else head.tokens
@@ -145,12 +145,12 @@ def fit_stage(places: Places) -> None:
     positions = max((record["positions"] for record in records), default=0)
     embedding = target.get_input_embeddings()
     fit = train_fit(
-        head.to(places.device),
-        embedding.to(places.device),
-        tokens.to(places.device),
-        target.lm_head.weight[tokens].to(places.device),
+        head.to(setup.device),
+        embedding.to(setup.device),
+        tokens.to(setup.device),
+        target.lm_head.weight[tokens].to(setup.device),
         source,
-        places.work / f"fit_{part}_{positions}",
+        setup.work / f"fit_{part}_{positions}",
     )
     fit.cpu().save(out)
     if not (out / bigrams.FILE).exists():
@@ -159,7 +159,7 @@ def fit_stage(places: Places) -> None:
 
 def block_stage(setup: Setup) -> None:
     """Train a block drafter, and count the pairs that condition it without training."""
-    source, out = places.work / "texts", places.out / PARTS["block"]
+    source, out = setup.work / "texts", setup.out / PARTS["block"]
     target, tokens = read_target(rounds.training_texts(source))
     lm_head = target.lm_head.weight[tokens].to(setup.device)
     head = train_block(new_block(target).to(setup.device), lm_head, source, setup.work / out.name)

@@ -61,7 +61,7 @@ def guesses(head: MedusaHead, rows: Rows, lm_head: Float[Tensor, "v H"], tokens:
         chosen = some_of(len(slot), slot.device)
         chosen = chosen[slot[chosen] + depth <= last[row[chosen]]]
         hidden = head.at(first[chosen], depth)
-        log_probs, place = (head.readable(hidden) @ lm_head.T).float().log_softmax(-1).topk(CANDIDATES, -1)
+        log_probs, index = (head.readable(hidden) @ lm_head.T).float().log_softmax(-1).topk(CANDIDATES, -1)
         before, token, true = (rows.ids[row[chosen], slot[chosen] + depth + ahead] for ahead in (0, 1, 2))
         hit = tokens[index] == true[:, None]
         wanted = torch.where(hit.any(1), hit.int().argmax(1), CANDIDATES)

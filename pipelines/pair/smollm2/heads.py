@@ -138,15 +138,6 @@ def begin_near(head: Eagle3Head, eagle: EagleHead, texts: list[Text]) -> None:
         norm.weight.fill_(size)
 
 
-def save_draft(head: Head, folder: Path, tokens: Int[Tensor, " v"]) -> None:
-    """Save in bf16 and without the embedding, which is the target's; it drafts from these tokens."""
-    stored = copy.deepcopy(head).cpu()
-    stored.embed_tokens = None
-    if not isinstance(stored, Eagle3Head):  # which has them in a place of its own
-        stored.tokens = tokens
-    save_head(stored.to(torch.bfloat16), folder)
-
-
 HEADS = {
     "eagle": HeadRecipe(
         "draft",

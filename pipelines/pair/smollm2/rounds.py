@@ -20,7 +20,7 @@ from c2t.storage.atomic import new_file
 from pipelines.pair.smollm2.heads import FREQUENT, HeadRecipe
 from pipelines.pair.smollm2.losses import index_in_text
 from pipelines.pair.smollm2.shards import Rows, Text, epoch, read_texts, rows_of
-from pipelines.pair.train_lm import Progress
+from pipelines.pair.train_lm import Progress, optimisers_of
 
 ROWS = 12
 # Sampled tokens that a step compares besides the frequent ones and those of its texts. A head for which only frequent

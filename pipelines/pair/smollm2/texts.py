@@ -22,7 +22,7 @@ from c2t.models.target import Target, TargetSession
 from c2t.models.usual_dtype import usual_dtype
 from c2t.storage import paths
 from c2t.target_verifier import pad
-from pipelines.pair.smollm2.questions import BENCH, Left, first_turns, questions
+from pipelines.pair.smollm2.questions import BENCH, BenchFilter, first_turns, questions
 
 BATCH = 64
 # Invented turns are nearest to what people ask, and have no end.

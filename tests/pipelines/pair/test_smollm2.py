@@ -21,6 +21,7 @@ from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.gguf_target import END
 from c2t.models.learned_fit import LearnedFit
 from c2t.models.target import Target
+from pipelines.pair import train_head
 from pipelines.pair.smollm2 import block, build, earlier, fit, heads, losses, rounds, shards, texts
 from pipelines.pair.smollm2.questions import RUN, BenchFilter, code_tasks, functions
 from tests.rounding import assert_same_sums
