@@ -77,20 +77,23 @@ def test_a_row_whose_draft_knows_nothing_gets_less() -> None:
 @pytest.mark.parametrize("left", [[1, 3], [30, 90]])
 def test_where_texts_end_together_those_that_lag_get_more(left: list[int]) -> None:
     draft = TableDraft(lambda row, path: random_table(12, seed=3)(0, path))
-    even, behind = (with_left(each, draft) for each in (None, left))
+    even, behind = (Left(each, draft) for each in (None, left))
     for policy in (Budget(INNER, 12), Budget(INNER, costs=toy_costs(3))):
         equal, towards = (policy(session, root_of(0, 0)).sizes.tolist() for session in (even, behind))
         assert abs(equal[0] - equal[1]) <= 1 < towards[1] - towards[0]
 
 
 def test_texts_that_come_and_go_are_worth_the_same() -> None:
-    assert row_weights(None, 2) == row_weights(with_left(None), 2) == [1, 1]
-    assert row_weights(with_left([2, 6]), 2) == [0.5, 1.5]
+    assert row_weights(None, 2) == row_weights(Left(None), 2) == [1, 1]
+    assert row_weights(Left([2, 6]), 2) == [0.5, 1.5]
 
 
-def with_left(left: list[int] | None, draft: TableDraft | None = None) -> BudgetSession:
+class Left(BudgetSession):
     """A session of rows that may still get so many tokens."""
-    return BudgetSession(draft, SimpleNamespace(left=lambda: left, live=False), None)
+
+    def __init__(self, left: list[int] | None, draft: TableDraft | None = None):
+        self.draft, self.backlog, self.pace = draft, [], None
+        self.verifier = SimpleNamespace(left=lambda: left)
 
 
 def test_no_node_is_worth_more_than_its_parent() -> None:

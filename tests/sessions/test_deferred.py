@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from c2t.decoding import open_session
-from c2t.models.draft import DraftSession
 from c2t.models.ngrams import NgramDraft
 from c2t.policies import Budget, Eagle2, Plain
 from c2t.policies.pace import Pace
@@ -108,19 +107,12 @@ def test_text_is_plain_decodings_when_drafting_starts_late(name: str) -> None:
 
 
 def test_the_draft_sees_nothing_where_nothing_is_guessed() -> None:
-    @DraftSession.register
-    class Unread:
+    class Unread(NoDraft):
         def session(self):
             return self
 
         def observe(self, *_):
             raise AssertionError("the draft was asked to read")
-
-        def select(self, rows):
-            pass
-
-        def end(self, step):
-            pass
 
     late = switching()  # all rows go on to the end, so never
     steps = list(generate(toy_target(), Unread(), late, PROMPTS, max_new_tokens=6, sampling=SAMPLING))
