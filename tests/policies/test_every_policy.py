@@ -51,7 +51,7 @@ def plain(sampling: str) -> list[list[int]]:
 
 
 def test_no_policy_is_left_out() -> None:
-    rehearsed = {Rehearsed}  # needs a target to play on: tests/policies/test_rehearsed.py
+    rehearsed = {Rehearsed}  # needs a target to play on: tests/policies/rehearsed/
     assert {type(case.policy) for case in EVERY_POLICY.values()} | rehearsed == set(POLICIES.values())
 
 
