@@ -84,11 +84,11 @@ def test_the_prompts_of_bench_are_not_those_of_the_harvest() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes")
+@pytest.mark.skipif(Kind.INT8 not in llama_layer.works(), reason="this processor has no products of bytes")
 @torch.inference_mode()
 def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(pair: Pair) -> None:
     rounded = replace(pair, draft=EagleDraft(pair.draft.head, pair.target.lm_head, rounded=True))
-    assert rounded.draft.packed.parts.reader.matrix.kind == Kind.BYTES
+    assert rounded.draft.packed.parts.reader.matrix.kind == Kind.INT8
     asked = [prompt.turns[0] for file in default_prompts("smollm2", "bench") for prompt in read_prompts(file)[:4]]
     outputs = [SpeculativeDecoder(one, JointThreshold(0.05)).generate(asked, 48) for one in (pair, rounded)]
     assert outputs[1].sequences == outputs[0].sequences
@@ -97,7 +97,7 @@ def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(pair: Pair) 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes")
+@pytest.mark.skipif(Kind.INT8 not in llama_layer.works(), reason="this processor has no products of bytes")
 @torch.inference_mode()
 def test_in_int8_it_writes_one_text_with_a_tree_and_without_and_is_nearly_the_same_model(pair: Pair) -> None:
     rounded = load_pair("smollm2", dtype=torch.int8)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
-from c2t.kernels.llama_layer import Kind, bf16_products_pay, bytes_pay, fastest_in_bf16, works
+from c2t.kernels.llama_layer import Kind, bf16_is_faster, fastest_in_bf16, int8_is_fastest, works
 from c2t.kernels.native import kernels
 from c2t.models import gguf_target
 from c2t.models.draft_lm import is_language_model
@@ -28,9 +28,9 @@ from c2t.storage.published import PUBLISHED
 
 # How a processor multiplies with bf16 weights, which its make and its instructions decide.
 PRODUCTS = {
-    Kind.HALVES: "in float32",
-    Kind.PAIRS: "in bfloat16, two at a time (AVX512-BF16)",
-    Kind.TILES: "in bfloat16, in tiles (AMX)",
+    Kind.BF16_STORED: "in float32",
+    Kind.BF16: "in bfloat16, two at a time (AVX512-BF16)",
+    Kind.BF16_AMX: "in bfloat16, in tiles (AMX)",
 }
 
 
@@ -87,9 +87,9 @@ def _pair(name: str) -> list[Facts]:
     licence = re.search(r"^license: (.*)", text, re.MULTILINE)
     values = {"name": name, "drafts": sizes} | ({"licence": licence[1]} if licence else {})
     usual = "bfloat16 for a Llama stored in it with a head on an EAGLE layer or with lookup, else float32"
-    usual = usual if bf16_products_pay() else "float32"
-    usual += ", heads with an EAGLE layer rounded to 8 bits" * bytes_pay()
-    more = ", such as int8 for a Llama" * (Kind.BYTES in works())
+    usual = usual if bf16_is_faster() else "float32"
+    usual += ", heads with an EAGLE layer rounded to 8 bits" * int8_is_fastest()
+    more = ", such as int8 for a Llama" * (Kind.INT8 in works())
     loads = f"on this CPU {usual}; elsewhere the target's dtype; --dtype chooses another{more}"
     return [Facts("pair", values | {"loads in": loads, "on a CPU": arithmetic()})]
 

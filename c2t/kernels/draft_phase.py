@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels import ngrams, own_tokens, paying
+from c2t.kernels import ngrams, oov_tokens, paying
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.layered import Layered
 from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, PackedReader
@@ -30,7 +30,7 @@ MOST = 10_000  # candidates of a level
 UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead of a size
 
 
-class Base(IntEnum):
+class ResidualInput(IntEnum):
     """Input of a head's first layer, to which it adds: token and state as fc joined them (EAGLE-1/2), or, with queries,
     keys and values that are read from both, the state (EAGLE-3), or the state normalised."""
 
@@ -45,14 +45,14 @@ class HeadLayers(NamedTuple):
     """
 
     reader: PackedReader
-    base: Base
+    base: ResidualInput
     layers: PackedLayers
     table: Float[Tensor, "V H"]
     norm: PackedNorm | None = None
     normed: bool = False
 
 
-class Head(NamedTuple):
+class PhaseHead(NamedTuple):
     """Parts of a head: its layers, the LM head, the tokens that this one is of, in rising order (None: all), and the LM
     head of all tokens (None: texts have none of their own)."""
 
@@ -62,7 +62,7 @@ class Head(NamedTuple):
     all_rows: Float[Tensor, "V H"] | None
 
 
-class Texts(NamedTuple):
+class Prefixes(NamedTuple):
     """Texts that B trees grow under: root tokens, the draft's states behind them, and the lengths of the texts before
     them. Their keys and values are in the first slots of `buffers`, with room behind them for those of the trees
     (`DraftPhase.entries`).
@@ -81,7 +81,7 @@ class Texts(NamedTuple):
     own: Int[Tensor, "B E"]
 
 
-class Raised(NamedTuple):
+class NgramInput(NamedTuple):
     """N-grams that the draft is mixed with; see `c2t.kernels.ngrams`."""
 
     text: Int[Tensor, "B L"]
@@ -113,12 +113,12 @@ class GrownColumns(NamedTuple):
     slots: Int[Tensor, "L B F"]
 
 
-def serves(head: Head, plan: Layered) -> bool:
+def serves(head: PhaseHead, plan: Layered) -> bool:
     """Return True if a phase of this plan can run on this head: on a CPU with a compiler, with an LM head of whole
     panels, rows of all tokens and a classifier that C can read, the same number of children for every node, and no more
     than MOST candidates a level, for which there is room."""
     whole = head.lm_head.outputs == head.lm_head.struct.outputs
-    named = head.all_rows is None or own_tokens.serves(head.all_rows)
+    named = head.all_rows is None or oov_tokens.serves(head.all_rows)
     read = plan.network is None or plan.network.in_c is not None
     fits = plan.branching is None and plan.width * plan.K <= MOST
     return kernels() is not None and whole and named and read and fits
@@ -127,7 +127,7 @@ def serves(head: Head, plan: Layered) -> bool:
 class DraftPhase:
     """A layered policy on a head, for one generation at a time: it keeps its room from round to round."""
 
-    def __init__(self, head: Head, plan: Layered):
+    def __init__(self, head: PhaseHead, plan: Layered):
         self.head, self.plan = head, plan
         self.entries = plan.width * (plan.levels - 1)  # slots of the cache that a row's tree takes
         self._room = torch.empty(0, dtype=_BYTE, device="cpu")
@@ -145,8 +145,8 @@ class DraftPhase:
 
     def __call__(
         self,
-        text: Texts,
-        raised: Raised | None,
+        text: Prefixes,
+        raised: NgramInput | None,
         drawn: Noise | None,
         spending: Spending | None,
         refuse_nan: Callable[[], None],
@@ -167,7 +167,7 @@ class DraftPhase:
             *(strides[0], strides[-3], step, places, pointer(cosine, _REAL), pointer(sine, _REAL), len(cosine)),
             *(pointer(own, _WHOLE), own.shape[1]),
         )
-        self._head.table, self._head.halves = weights(self.head.layers.table)
+        self._head.table, self._head.is_bf16 = weights(self.head.layers.table)
         needed = kernels().room_of(self._plan, self._head, of_text, threads)
         if needed > len(self._room):
             self._room = self._room.new_empty(2 * needed)
@@ -224,7 +224,7 @@ def _plan(plan: Layered) -> ctypes.Structure:
     return found
 
 
-def _ngrams(raised: Raised | None) -> ctypes.Structure:
+def _ngrams(raised: NgramInput | None) -> ctypes.Structure:
     if raised is None:
         return structs.ngrams()
     text, lengths, prior = raised

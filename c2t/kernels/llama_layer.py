@@ -40,72 +40,74 @@ def panel() -> int:
 
 
 class Kind(IntEnum):
-    """How a matrix is stored and multiplied, see llama_layer.c. HALVES are bf16 weights that are multiplied in float32,
-    PAIRS such that are multiplied with inputs rounded to bf16, two at a time, TILES the same, 32 inputs at a time.
-    BYTES are weights rounded to 8 bits, each output's with a scale, that are multiplied with inputs rounded alike, each
-    64 of them with a scale. NIBBLES are weights rounded to 4 bits, each 32 of an output's with a scale and an offset,
-    that are multiplied with such inputs."""
+    """How a matrix is stored and multiplied, see llama_layer.c.
 
-    NIBBLES, BYTES, FLOATS, HALVES, PAIRS, TILES = range(6)
+    BF16_STORED: weights in bf16, products in float32. BF16: weights in bf16 and inputs rounded to bf16, in products of
+    two (AVX512-BF16). BF16_AMX: the same in products of 32. INT8: weights in 8 bits with a scale for each output, times
+    inputs rounded to 8 bits with a scale for each BLOCK. INT4: weights in 4 bits with a scale and an offset for each
+    GROUP, times the same inputs.
+    """
+
+    INT4, INT8, FP32, BF16_STORED, BF16, BF16_AMX = range(6)
 
     @property
     def inputs(self) -> int:
         """Return what a matrix' number of inputs must be a multiple of."""
-        return {Kind.NIBBLES: BLOCK, Kind.BYTES: BLOCK, Kind.PAIRS: 2, Kind.TILES: 32}.get(self, 1)
+        return {Kind.INT4: BLOCK, Kind.INT8: BLOCK, Kind.BF16: 2, Kind.BF16_AMX: 32}.get(self, 1)
 
     @property
     def dtype(self) -> torch.dtype:
         """Return the type of the numbers that a matrix is stored in."""
-        if self == Kind.FLOATS:
+        if self == Kind.FP32:
             return torch.float32
-        return torch.uint8 if self < Kind.FLOATS else torch.bfloat16
+        return torch.uint8 if self < Kind.FP32 else torch.bfloat16
 
     @property
     def together(self) -> int:
         """Return how many inputs of a product share a word."""
-        return {Kind.BYTES: 4, Kind.PAIRS: 2, Kind.TILES: 2}.get(self, 1)
+        return {Kind.INT8: 4, Kind.BF16: 2, Kind.BF16_AMX: 2}.get(self, 1)
 
     @classmethod
     def of(cls, weight: Float[Tensor, "O I"], rounded: bool = False, coarse: bool = False) -> "Kind":
         """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16. rounded: in bytes,
         where it can be; coarse: in halves of bytes then."""
         if rounded and rounds(weight.shape[1]):
-            return cls.NIBBLES if coarse else cls.BYTES
+            return cls.INT4 if coarse else cls.INT8
         if weight.dtype == torch.bfloat16:
             fast = fastest_in_bf16()
-            return fast if weight.shape[1] % fast.inputs == 0 else cls.HALVES
-        return cls.HALVES if bool((weight.bfloat16() == weight).all()) else cls.FLOATS
+            return fast if weight.shape[1] % fast.inputs == 0 else cls.BF16_STORED
+        return cls.BF16_STORED if bool((weight.bfloat16() == weight).all()) else cls.FP32
 
 
-def bf16_products_pay() -> bool:
+def bf16_is_faster() -> bool:
     """Return True if this processor multiplies in bf16 faster than in float32."""
-    return fastest_in_bf16() > Kind.HALVES
+    return fastest_in_bf16() > Kind.BF16_STORED
 
 
-def bytes_pay() -> bool:
+def int8_is_fastest() -> bool:
     """Return True if this processor multiplies matrices of bytes faster than any others: where it can, unless it has
     tiles, in which many rows are cheaper."""
-    return Kind.BYTES in works() and Kind.TILES not in works()
+    return Kind.INT8 in works() and Kind.BF16_AMX not in works()
 
 
 def rounds(inputs: int) -> bool:
     """Return True if a matrix of so many inputs can be in bytes on this processor."""
-    return inputs % Kind.BYTES.inputs == 0 and Kind.BYTES in works()
+    return inputs % Kind.INT8.inputs == 0 and Kind.INT8 in works()
 
 
 def fastest_in_bf16() -> Kind:
     """Return how this processor multiplies bf16 weights fastest. Its make and its instructions say so: a clock would
     now and then say something else on a busy machine, and what was made in one arithmetic is refused in another."""
-    if Kind.TILES in works():
-        return Kind.TILES
-    return Kind.PAIRS if Kind.PAIRS in works() and kernels().pairs_pay() else Kind.HALVES
+    if Kind.BF16_AMX in works():
+        return Kind.BF16_AMX
+    return Kind.BF16 if Kind.BF16 in works() and kernels().dpbf16_is_faster() else Kind.BF16_STORED
 
 
 def works() -> list[Kind]:
     """Return the kinds of matrices that the kernels have on this processor."""
     if kernels() is None:
-        return [Kind.HALVES]
-    return [kind for kind in Kind if kind <= kernels().best_kind() and (kind > Kind.BYTES or kernels().has_bytes())]
+        return [Kind.BF16_STORED]
+    return [kind for kind in Kind if kind <= kernels().best_kind() and (kind > Kind.INT8 or kernels().has_int8())]
 
 
 class PackedMatrix:
@@ -118,14 +120,14 @@ class PackedMatrix:
         width = panel()
         padded = -(-self.outputs // width) * width
         more, self._scales = (0, 0, 0, padded - self.outputs), None
-        if self.kind == Kind.NIBBLES:
-            self._panels = to_nibbles(nn.functional.pad(weight.float(), more), width)
-        elif self.kind == Kind.BYTES:
-            rows, scales = to_bytes(weight)
+        if self.kind == Kind.INT4:
+            self._panels = to_int4(nn.functional.pad(weight.float(), more), width)
+        elif self.kind == Kind.INT8:
+            rows, scales = to_int8(weight)
             rows, self._scales = nn.functional.pad(rows, more, value=ZERO), nn.functional.pad(scales, more[2:])
             self._panels = in_panels(rows, width, self.kind)
         else:
-            rows = weight.bfloat16() if self.kind >= Kind.HALVES else weight.float()
+            rows = weight.bfloat16() if self.kind >= Kind.BF16_STORED else weight.float()
             self._panels = in_panels(nn.functional.pad(rows, more), width, self.kind)
         self._bias = None if bias is None else nn.functional.pad(bias.detach().float(), (0, padded - self.outputs))
         beside = (None if each is None else pointer(each, torch.float32) for each in (self._bias, self._scales))
@@ -146,12 +148,12 @@ def in_panels(rows: Shaped[Tensor, "O I"], width: int, kind: Kind) -> Shaped[Ten
     inputs = rows.shape[1]
     if (together := kind.together) > 1:  # so many numbers of a column share a word
         return rows.view(-1, width, inputs // together, together).transpose(1, 2).contiguous()
-    # HALVES: the numbers of columns i and i + lanes share a word; FLOATS: one vector after the other
-    order = (2, 1) if kind == Kind.HALVES else (1, 2)
+    # BF16_STORED: the numbers of columns i and i + lanes share a word; FP32: one vector after the other
+    order = (2, 1) if kind == Kind.BF16_STORED else (1, 2)
     return rows.view(-1, 2, width // 2, inputs).permute(0, 3, *order).contiguous()
 
 
-def to_bytes(weight: Float[Tensor, "O I"]) -> tuple[UInt8[Tensor, "O I"], Float[Tensor, " O"]]:
+def to_int8(weight: Float[Tensor, "O I"]) -> tuple[UInt8[Tensor, "O I"], Float[Tensor, " O"]]:
     """Return a matrix rounded to 8 bits, each number ZERO more than it is, and the scale of each row."""
     rows, scales = weight.new_empty(weight.shape, dtype=torch.uint8), weight.new_empty(len(weight), dtype=torch.float32)
     for begin in range(0, len(weight), AT_ONCE):
@@ -162,7 +164,7 @@ def to_bytes(weight: Float[Tensor, "O I"]) -> tuple[UInt8[Tensor, "O I"], Float[
     return rows, scales
 
 
-def to_nibbles(weight: Float[Tensor, "O I"], width: int) -> UInt8[Tensor, "P G n"]:
+def to_int4(weight: Float[Tensor, "O I"], width: int) -> UInt8[Tensor, "P G n"]:
     """Return a matrix rounded to 4 bits, in panels of `width` outputs: for each GROUP of inputs the outputs' scales and
     the numbers that 0 stands for, in fp16, then the weights, two to a byte (see llama_layer.c)."""
     made, room = [], torch.finfo(torch.half)
@@ -265,7 +267,7 @@ class PackedLayers:
     @property
     def cached(self) -> torch.dtype:
         """Return the dtype of keys and values that goes with the layers' products."""
-        return torch.bfloat16 if self.structs[0].qkv.kind >= Kind.PAIRS else torch.float32
+        return torch.bfloat16 if self.structs[0].qkv.kind >= Kind.BF16 else torch.float32
 
     def _packed(self, layer: nn.Module) -> ctypes.Structure:
         attention, mlp = _parts(layer)
@@ -309,7 +311,7 @@ class PackedLayers:
         strides, threads, whole, real = buffers[0].stride(), torch.get_num_threads(), torch.int64, torch.float32
         assert buffers.alike
         halves = buffers[0].dtype == torch.bfloat16
-        assert kernels().best_kind() >= Kind.PAIRS if halves else buffers[0].dtype == torch.float32
+        assert kernels().best_kind() >= Kind.BF16 if halves else buffers[0].dtype == torch.float32
         positions = positions.contiguous()
         assert len(buffers) == len(self)
         assert (read is None) == (self.reads.struct.inputs == x.shape[1]), "who reads more than states reads before"

@@ -8,11 +8,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from c2t.kernels.draft_phase import DraftPhase, Raised, Spending, Texts, serves
-from c2t.kernels.draft_phase import Head as PhaseHead
+from c2t.kernels.draft_phase import DraftPhase, NgramInput, PhaseHead, Prefixes, Spending, serves
 from c2t.kernels.layered import Layered
 from c2t.kernels.noise import Noise
-from c2t.kernels.own_tokens import add_own_tokens
+from c2t.kernels.oov_tokens import add_oov_tokens
 from c2t.kernels.tree_attention import grouped_attention
 from c2t.models.draft import BaseDraft, DraftSession, refuse_nan
 from c2t.models.eagle import Head
@@ -109,7 +108,7 @@ class EagleSession(DraftSession):
         plan: Layered,
         root: Root,
         *,
-        raised: Raised | None = None,
+        raised: NgramInput | None = None,
         noise: Noise | None = None,
         spending: Spending | None = None,
     ) -> Grown | None:
@@ -124,7 +123,7 @@ class EagleSession(DraftSession):
         places = self.cache.length
         turns = self.packed.decoder.rotations.below(places + plan.levels + 1)
         own = root.token.new_empty(rows, 0) if self.own is None else self.own.ids
-        text = Texts(
+        text = Prefixes(
             root.token, self.hidden[:, 0], self.cache.lengths, self.cache.buffers, places, self.cache.step, turns, own
         )
         grown = phase(text, raised, noise, spending, lambda: refuse_nan(root.token.new_ones((), dtype=torch.bool)))
@@ -208,7 +207,7 @@ class EagleSession(DraftSession):
         if self.own is None or not self.own.ids.shape[1]:
             return super()._drafted(states, row)
         read = self._head.readable(states)
-        logits = add_own_tokens(self._read_out(read), read, row, self.own.ids, self.draft.all_rows)
+        logits = add_oov_tokens(self._read_out(read), read, row, self.own.ids, self.draft.all_rows)
         return logits, self.vocabulary._replace(own=self.own.ids)
 
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from c2t.errors import InputError, check_kind, check_truth
 from c2t.kernels.device import checked_device
-from c2t.kernels.llama_layer import bytes_pay, rounds
+from c2t.kernels.llama_layer import int8_is_fastest, rounds
 from c2t.models import gguf_target
 from c2t.models.draft import BaseDraft
 from c2t.models.eagle_checkpoint import fetch
@@ -206,7 +206,7 @@ def _arithmetic(
         return _Arithmetic(torch.int8, torch.float32, eagle)
     if dtype is None and device.type == "cpu" and device_map is None:
         if (eagle or kind.part is None) and not tensor_parallel:
-            return _Arithmetic(USUAL, torch.float32, eagle and bytes_pay())
+            return _Arithmetic(USUAL, torch.float32, eagle and int8_is_fastest())
         return _Arithmetic(torch.float32, torch.float32)
     return _Arithmetic(dtype or "auto", dtype or "auto")
 

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError, check_number
-from c2t.kernels.draft_phase import Raised
+from c2t.kernels.draft_phase import NgramInput
 from c2t.kernels.layered import Layered
 from c2t.kernels.ngrams import Paths, Prior, Trust, mix, raise_followers, serves
 from c2t.models.draft import BaseDraft, DraftSession, WrappedDraft
@@ -154,7 +154,7 @@ class NgramSession(WrappedSession):
 
     def grow_by(self, plan: Layered, root: Root, **inputs: Any) -> Grown | None:
         """See `DraftSession.grow_by`."""
-        raised = Raised(self.text, self.lengths.contiguous(), self.prior)
+        raised = NgramInput(self.text, self.lengths.contiguous(), self.prior)
         return grown_by(self.draft, plan, root, **inputs, raised=raised)
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.draft_phase import Base, HeadLayers
+from c2t.kernels.draft_phase import HeadLayers, ResidualInput
 from c2t.kernels.llama_layer import Kind, PackedMatrix, PackedNorm, PackedReader, Sight
 from c2t.kv_cache import KVCache
 from c2t.models.eagle import EagleHead, Head
@@ -70,7 +70,7 @@ class PackedEagle(PackedHead):
 
     def __init__(self, head: EagleHead, rounded: bool):
         self.decoder, reader = Decoder(head.layers, head.rotary, rounded), PackedReader.of(head.fc, rounded)
-        self.parts = HeadLayers(reader, Base.JOINED, self.decoder.layers, head.embed_tokens.weight)
+        self.parts = HeadLayers(reader, ResidualInput.JOINED, self.decoder.layers, head.embed_tokens.weight)
 
     def _read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, None]:
         return self.parts.reader(self.parts.table, tokens, states), None
@@ -83,7 +83,7 @@ class PackedEagle3(PackedHead):
         first, variant = head.midlayer, head.variant
         self.decoder = Decoder((first, *head.layers.values()), head.rotary, rounded)
         layers, norms = self.decoder.layers, (PackedNorm(first.input_layernorm), PackedNorm(first.hidden_norm))
-        base = Base.NORMED if variant.norm_before_residual else Base.STATE
+        base = ResidualInput.NORMED if variant.norm_before_residual else ResidualInput.STATE
         reader, norm = PackedReader(layers.reads, norms), PackedNorm(head.norm)
         self._head, self._fc = head, None
         if variant.taps:
@@ -98,7 +98,7 @@ class PackedEagle3(PackedHead):
     def _read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         states = states.float().contiguous()
         read = self.parts.reader(self.parts.table, tokens, states)
-        return self.parts.reader.norms[1](states) if self.parts.base == Base.NORMED else states.clone(), read
+        return self.parts.reader.norms[1](states) if self.parts.base == ResidualInput.NORMED else states.clone(), read
 
 
 def packed(head: Head, rounded: bool) -> PackedHead | None:

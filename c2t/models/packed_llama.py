@@ -78,7 +78,7 @@ class PackedLlama:
     @classmethod
     def why_not_rounded(cls, model: PreTrainedModel) -> str | None:
         """Return what keeps a model from being computed in 8 bits here; None if nothing does."""
-        if Kind.BYTES not in works():
+        if Kind.INT8 not in works():
             return "c2t's kernels in C and a processor with AVX-512 VNNI (avx512_vnni) do that, and one is missing here"
         if not cls.serves(model):
             return (
@@ -91,7 +91,7 @@ class PackedLlama:
             return f"its LM head is a {type(head).__name__}, and would have to be a plain linear layer"
         sizes = {linear.in_features for linear in (*linears, head)}
         odd = [str(size) for size in sorted(sizes) if not rounds(size)]
-        return f"some of its matrices have {', '.join(odd)} inputs, no multiple of {Kind.BYTES.inputs}" if odd else None
+        return f"some of its matrices have {', '.join(odd)} inputs, no multiple of {Kind.INT8.inputs}" if odd else None
 
     def __init__(self, model: PreTrainedModel, rounded: bool = False, coarse: bool = False):
         base = model.base_model

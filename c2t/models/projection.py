@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from c2t.kernels import refined
+from c2t.kernels import rescored
 from c2t.kernels.llama_layer import Kind, PackedMatrix, rounds
 from c2t.kernels.native import kernels
-from c2t.kernels.refined import RefinedMatrix
+from c2t.kernels.rescored import RescoredMatrix
 from c2t.models.stock import LINEAR, is_known
 from c2t.models.versions import Version, Versions
 
@@ -46,7 +46,7 @@ class Projection:
     The copy is made at the first call that can use it, once for all projections of a layer, and again when the weights
     have changed. Where gradients are recorded, on other devices and in other dtypes `linear` itself is called. rounded:
     c2t's own copy may be in 8 bits (`Kind.of`); coarse: in 4, but for the largest outputs, where
-    `c2t.kernels.refined` serves the weights.
+    `c2t.kernels.rescored` serves the weights.
     """
 
     def __init__(self, linear: nn.Module, rounded: bool = False, coarse: bool = False):
@@ -78,8 +78,8 @@ class Projection:
     def _made(self, kind: type[PackedMatrix] | type[OneDNNMatrix], weight: Tensor) -> PackedMatrix | OneDNNMatrix:
         if kind is not PackedMatrix:
             return kind(weight, self.linear.bias)
-        if self.coarse and refined.serves(weight):
-            return RefinedMatrix(weight, self.linear.bias)
+        if self.coarse and rescored.serves(weight):
+            return RescoredMatrix(weight, self.linear.bias)
         return PackedMatrix(weight, self.linear.bias, Kind.of(weight, self.rounded))
 
     def _learns(self, x: Tensor) -> bool:

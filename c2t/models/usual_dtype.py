@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoConfig
 
-from c2t.kernels.llama_layer import bf16_products_pay
+from c2t.kernels.llama_layer import bf16_is_faster
 
 
 def usual_dtype(place: str, trust_remote_code: bool = False) -> torch.dtype:
@@ -12,7 +12,7 @@ def usual_dtype(place: str, trust_remote_code: bool = False) -> torch.dtype:
     config = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)
     quantised = getattr(config, "quantization_config", None) is not None
     stored = config.model_type == "llama" and config.dtype == torch.bfloat16 and not quantised
-    return torch.bfloat16 if stored and bf16_products_pay() else torch.float32
+    return torch.bfloat16 if stored and bf16_is_faster() else torch.float32
 
 
 def has_bf16() -> bool:

@@ -21,7 +21,7 @@ from c2t.kernels.llama_layer import (
     PackedReader,
     Sight,
     packable,
-    to_bytes,
+    to_int8,
 )
 from c2t.kernels.native import kernels
 from c2t.models.rotations import Rotations
@@ -30,13 +30,13 @@ from tests.rounding import assert_same_sums, assert_within, dot_bound, growth
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
 KINDS = llama_layer.works()  # not every processor has products in bf16, or of bytes
-PRODUCTS_IN_BF16 = [kind for kind in KINDS if kind > Kind.HALVES]
+PRODUCTS_IN_BF16 = [kind for kind in KINDS if kind > Kind.BF16_STORED]
 # What a matrix is, and the dtype of the keys and values beside it.
 CACHED = [(kind, torch.float32) for kind in KINDS] + [
-    (kind, torch.bfloat16) for kind in KINDS if PRODUCTS_IN_BF16 and kind not in (Kind.FLOATS, Kind.HALVES)
+    (kind, torch.bfloat16) for kind in KINDS if PRODUCTS_IN_BF16 and kind not in (Kind.FP32, Kind.BF16_STORED)
 ]  # a rehearsal in bytes shares the target's
-ROUNDED = (Kind.NIBBLES, Kind.BYTES)
-needs_bytes = pytest.mark.skipif(Kind.BYTES not in KINDS, reason="this processor has no products of bytes")
+ROUNDED = (Kind.INT4, Kind.INT8)
+needs_bytes = pytest.mark.skipif(Kind.INT8 not in KINDS, reason="this processor has no products of bytes")
 HIDDEN, HEADS, KV_HEADS, DIM, INNER = 96, 6, 2, 32, 160
 WIDE, WIDE_INNER = 192, 256  # whole blocks of inputs, for bytes
 # A layer passes some 500 roundings in sequence, and enlarges errors at most 20-fold: its weights are of order 1/10.
@@ -162,14 +162,14 @@ def layer_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> 
     monkeypatch.setattr(llama_layer, "fastest_in_bf16", lambda: kind)
     monkeypatch.setattr(llama_layer, "rounds", lambda inputs: kind in ROUNDED)
     layer = layer_of(read=read, wide=kind in ROUNDED)
-    if kind == Kind.FLOATS:  # weights that bf16 cannot hold
+    if kind == Kind.FP32:  # weights that bf16 cannot hold
         for parameter in layer.parameters():
             parameter.data = parameter.data * (1 + 2**-12)
-    return layer if kind == Kind.FLOATS else layer.bfloat16()
+    return layer if kind == Kind.FP32 else layer.bfloat16()
 
 
 def packed_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> PackedLayers:
-    return PackedLayers([layer_as(kind, monkeypatch, read)], HEADS, KV_HEADS, DIM, True, kind == Kind.NIBBLES)
+    return PackedLayers([layer_as(kind, monkeypatch, read)], HEADS, KV_HEADS, DIM, True, kind == Kind.INT4)
 
 
 @pytest.mark.parametrize(("kind", "cached"), CACHED)
@@ -251,7 +251,7 @@ def test_products_in_bf16_differ_by_the_rounding_of_inputs(
 @pytest.mark.parametrize("read", [True, False])
 @torch.inference_mode()
 def test_products_of_bytes_differ_by_the_rounding_of_both(read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed, layer = packed_as(Kind.BYTES, monkeypatch, read), layer_as(Kind.BYTES, monkeypatch, read)
+    packed, layer = packed_as(Kind.INT8, monkeypatch, read), layer_as(Kind.INT8, monkeypatch, read)
     x, positions, mask, buffer = inputs(2, 5, 16, wide=True)
     found = packed_output(packed, x, positions, mask, buffer.clone())
     exact = exact_output(layer, x, positions, mask, buffer, 16)
@@ -263,7 +263,7 @@ def test_products_of_bytes_differ_by_the_rounding_of_both(read: bool, monkeypatc
 
 def in_bytes(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """The product in float64 of what float32 rounds weights and inputs to, and the same of their sizes."""
-    rows, scales = to_bytes(weight)
+    rows, scales = to_int8(weight)
     columns, whole = (rows.double() - 128) * scales.double()[:, None], bytes_of(x)
     return whole @ columns.T, whole.abs() @ columns.T.abs()
 
@@ -287,8 +287,8 @@ def test_matrices_of_bytes(rows: int, outputs: int, width: int) -> None:
     x[: rows // 2, :BLOCK] = 0
     exact, size = in_bytes(weight, x)
     bound = growth(width // BLOCK + 3) * size
-    assert_within(PackedMatrix(weight, kind=Kind.BYTES)(x), exact, bound)
-    found = PackedMatrix(weight, bias, Kind.BYTES)(x)
+    assert_within(PackedMatrix(weight, kind=Kind.INT8)(x), exact, bound)
+    found = PackedMatrix(weight, bias, Kind.INT8)(x)
     assert_within(found, exact + bias, bound + growth(1) * (exact + bias).abs())
 
 
@@ -316,8 +316,8 @@ def test_matrices_of_halves_of_bytes(rows: int, outputs: int, width: int) -> Non
     reach = (groups.abs().amax(-1, keepdim=True) + groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True)) * 1.01
     size = rounded.abs() @ reach.expand_as(groups).flatten(-2).double().T
     bound = growth(width // GROUP + 5) * size
-    assert_within(PackedMatrix(weight, kind=Kind.NIBBLES)(x), exact, bound)
-    found = PackedMatrix(weight, bias, Kind.NIBBLES)(x)
+    assert_within(PackedMatrix(weight, kind=Kind.INT4)(x), exact, bound)
+    found = PackedMatrix(weight, bias, Kind.INT4)(x)
     assert_within(found, exact + bias, bound + growth(1) * (exact + bias).abs())
 
 
@@ -327,7 +327,7 @@ def test_weights_that_were_rounded_to_four_bits_stay_as_they_are() -> None:
     whole = torch.randint(0, 16, (70, 6, GROUP), generator=torch.Generator().manual_seed(0))
     whole[..., 0], whole[..., 1] = 0, 15
     weight = (whole * 0.01171875 - 0.0625).flatten(1)
-    found = PackedMatrix(weight, kind=Kind.NIBBLES)(torch.eye(6 * GROUP))  # whose inputs are exact in 8 bits
+    found = PackedMatrix(weight, kind=Kind.INT4)(torch.eye(6 * GROUP))  # whose inputs are exact in 8 bits
     assert_same_sums(found, weight.T, 8)
 
 
@@ -336,7 +336,7 @@ def test_weights_that_were_rounded_to_four_bits_stay_as_they_are() -> None:
 def test_no_weight_is_off_by_more_than_half_a_step(size: float) -> None:
     """And what fp16 makes of the scale and the offset; small ones are rounded more there."""
     weight = torch.randn(32, 2 * GROUP, generator=torch.Generator().manual_seed(0)) * size
-    found = PackedMatrix(weight, kind=Kind.NIBBLES)(torch.eye(2 * GROUP)).T
+    found = PackedMatrix(weight, kind=Kind.INT4)(torch.eye(2 * GROUP)).T
     groups = weight.unflatten(-1, (-1, GROUP))
     span = (groups.amax(-1) - groups.amin(-1)).repeat_interleave(GROUP, -1)
     half = 2.0**-11 * (span + weight.abs().amax()) + 16 * 2.0**-25  # 15 scales and an offset, each rounded
@@ -345,7 +345,7 @@ def test_no_weight_is_off_by_more_than_half_a_step(size: float) -> None:
 
 @needs_bytes
 def test_weights_beyond_half_precision_stay_numbers() -> None:
-    found = PackedMatrix(torch.full((32, 64), 1e6), kind=Kind.NIBBLES)(torch.randn(3, 64))
+    found = PackedMatrix(torch.full((32, 64), 1e6), kind=Kind.INT4)(torch.randn(3, 64))
     assert found.isfinite().all()
 
 
@@ -363,12 +363,12 @@ def test_bytes_do_not_hide_what_is_no_number(wrong: float, kind: Kind) -> None:
 
 @pytest.mark.parametrize("works", [True, False])
 def test_only_what_can_be_rounded_is(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_layer, "works", lambda: [Kind.BYTES, Kind.HALVES] if works else [Kind.HALVES])
+    monkeypatch.setattr(llama_layer, "works", lambda: [Kind.INT8, Kind.BF16_STORED] if works else [Kind.BF16_STORED])
     weight = torch.randn(40, 128)
-    assert Kind.of(weight) == Kind.FLOATS
-    assert Kind.of(weight, rounded=True) == (Kind.BYTES if works else Kind.FLOATS)
-    assert Kind.of(weight, rounded=True, coarse=True) == (Kind.NIBBLES if works else Kind.FLOATS)
-    assert Kind.of(weight[:, 1:], rounded=True) == Kind.FLOATS  # no whole blocks
+    assert Kind.of(weight) == Kind.FP32
+    assert Kind.of(weight, rounded=True) == (Kind.INT8 if works else Kind.FP32)
+    assert Kind.of(weight, rounded=True, coarse=True) == (Kind.INT4 if works else Kind.FP32)
+    assert Kind.of(weight[:, 1:], rounded=True) == Kind.FP32  # no whole blocks
 
 
 @pytest.mark.parametrize("shape", [(1, 96), (14, 96), (16, 96), (32, 96), (61, 96), (2, 5, 96), (0, 96)])
@@ -376,8 +376,8 @@ def test_only_what_can_be_rounded_is(works: bool, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ROUNDED])
 def test_matrices_of_any_number_of_outputs(shape: tuple[int, ...], outputs: int, kind: Kind) -> None:
     weight, bias, x = torch.randn(outputs, 96), torch.randn(outputs), torch.randn(shape)
-    weight = weight if kind == Kind.FLOATS else weight.bfloat16()
-    rounded = x.bfloat16().float() if kind > Kind.HALVES else x
+    weight = weight if kind == Kind.FP32 else weight.bfloat16()
+    rounded = x.bfloat16().float() if kind > Kind.BF16_STORED else x
     exact = rounded.double() @ weight.double().T
     bound = dot_bound(rounded, weight.T)
     assert_within(PackedMatrix(weight, kind=kind)(x), exact, bound)
@@ -386,55 +386,55 @@ def test_matrices_of_any_number_of_outputs(shape: tuple[int, ...], outputs: int,
     assert_within(found, exact + bias, bound + growth(2) * (exact + bias).abs())
 
 
-@pytest.mark.parametrize("fastest", [Kind.HALVES, Kind.PAIRS, Kind.TILES])
+@pytest.mark.parametrize("fastest", [Kind.BF16_STORED, Kind.BF16, Kind.BF16_AMX])
 def test_the_dtype_of_the_weights_chooses_the_arithmetic(fastest: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_layer, "fastest_in_bf16", lambda: fastest)
     weight = torch.randn(40, 64)
-    assert Kind.of(weight) == Kind.FLOATS
-    assert Kind.of(weight.bfloat16().float()) == Kind.HALVES
+    assert Kind.of(weight) == Kind.FP32
+    assert Kind.of(weight.bfloat16().float()) == Kind.BF16_STORED
     assert Kind.of(weight.bfloat16()) == fastest
-    assert Kind.of(weight[:, 2:].bfloat16()) == (Kind.PAIRS if fastest == Kind.PAIRS else Kind.HALVES)
-    assert Kind.of(weight[:, 1:].bfloat16()) == Kind.HALVES  # an odd number of inputs makes no pairs
+    assert Kind.of(weight[:, 2:].bfloat16()) == (Kind.BF16 if fastest == Kind.BF16 else Kind.BF16_STORED)
+    assert Kind.of(weight[:, 1:].bfloat16()) == Kind.BF16_STORED  # an odd number of inputs makes no pairs
 
 
-def on_a_processor(kinds: set[Kind], pairs_pay: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_a_processor(kinds: set[Kind], dpbf16_is_faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a processor have these kinds of products."""
 
     class Kernels:
         def best_kind(self) -> int:
             return max(kinds)
 
-        def has_bytes(self) -> bool:
-            return Kind.BYTES in kinds
+        def has_int8(self) -> bool:
+            return Kind.INT8 in kinds
 
-        def pairs_pay(self) -> bool:
-            return pairs_pay
+        def dpbf16_is_faster(self) -> bool:
+            return dpbf16_is_faster
 
     monkeypatch.setattr(llama_layer, "kernels", Kernels)
 
 
 @pytest.mark.parametrize(
-    ("kinds", "pairs_pay", "fastest", "bytes_pay"),
+    ("kinds", "dpbf16_is_faster", "fastest", "int8_is_fastest"),
     [
-        ({Kind.HALVES}, False, Kind.HALVES, False),  # AVX2
-        ({Kind.HALVES, Kind.BYTES}, False, Kind.HALVES, True),  # Intel's with AVX512-VNNI
-        ({Kind.HALVES, Kind.PAIRS, Kind.BYTES}, False, Kind.HALVES, True),  # with AVX512-BF16, without AMX
-        ({Kind.HALVES, Kind.PAIRS, Kind.BYTES}, True, Kind.PAIRS, True),  # Zen 4
-        ({Kind.HALVES, Kind.PAIRS, Kind.TILES, Kind.BYTES}, False, Kind.TILES, False),  # AMX
+        ({Kind.BF16_STORED}, False, Kind.BF16_STORED, False),  # AVX2
+        ({Kind.BF16_STORED, Kind.INT8}, False, Kind.BF16_STORED, True),  # Intel's with AVX512-VNNI
+        ({Kind.BF16_STORED, Kind.BF16, Kind.INT8}, False, Kind.BF16_STORED, True),  # with AVX512-BF16, without AMX
+        ({Kind.BF16_STORED, Kind.BF16, Kind.INT8}, True, Kind.BF16, True),  # Zen 4
+        ({Kind.BF16_STORED, Kind.BF16, Kind.BF16_AMX, Kind.INT8}, False, Kind.BF16_AMX, False),  # AMX
     ],
 )
 def test_the_processor_decides_how_it_multiplies(
-    kinds: set[Kind], pairs_pay: bool, fastest: Kind, bytes_pay: bool, monkeypatch: pytest.MonkeyPatch
+    kinds: set[Kind], dpbf16_is_faster: bool, fastest: Kind, int8_is_fastest: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_a_processor(kinds, pairs_pay, monkeypatch)
+    on_a_processor(kinds, dpbf16_is_faster, monkeypatch)
     assert llama_layer.fastest_in_bf16() == fastest
-    assert llama_layer.bf16_products_pay() == (fastest > Kind.HALVES)
-    assert llama_layer.bytes_pay() == bytes_pay
+    assert llama_layer.bf16_is_faster() == (fastest > Kind.BF16_STORED)
+    assert llama_layer.int8_is_fastest() == int8_is_fastest
 
 
 def test_pairs_pay_on_amds_processors_alone() -> None:
     made_by_amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
-    assert bool(kernels().pairs_pay()) == (made_by_amd and kernels().best_kind() >= Kind.PAIRS)
+    assert bool(kernels().dpbf16_is_faster()) == (made_by_amd and kernels().best_kind() >= Kind.BF16)
 
 
 def test_no_clock_decides_about_arithmetic() -> None:
@@ -445,8 +445,8 @@ def test_no_clock_decides_about_arithmetic() -> None:
 
 def test_without_kernels_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_layer, "kernels", lambda: None)
-    assert llama_layer.fastest_in_bf16() == Kind.HALVES
-    assert not llama_layer.bytes_pay()
+    assert llama_layer.fastest_in_bf16() == Kind.BF16_STORED
+    assert not llama_layer.int8_is_fastest()
 
 
 def test_the_default_dtype_of_torch_changes_nothing() -> None:
@@ -468,8 +468,8 @@ def test_weights_that_bf16_holds_give_the_bits_of_float32() -> None:
     weight, x = torch.randn(40, 64).bfloat16().float(), torch.randn(17, 64)
     small = PackedMatrix(weight)
     large = PackedMatrix(torch.cat([weight, torch.full((1, 64), 1 / 3)]))  # one row more, which bf16 does not hold
-    assert small.kind == Kind.HALVES
-    assert large.kind == Kind.FLOATS
+    assert small.kind == Kind.BF16_STORED
+    assert large.kind == Kind.FP32
     assert torch.equal(small(x), large(x)[:, :40])
 
 
@@ -504,7 +504,7 @@ def test_fc_reads_embedding_and_feature_side_by_side(
     tokens, features = torch.tensor([8, 0, 3, 3, 5]), torch.randn(5, HIDDEN, generator=generator)
     found = PackedReader.of(linear, rounded)(table, tokens, features)
     alone = PackedMatrix(linear.weight, linear.bias, Kind.of(linear.weight, rounded))
-    assert (alone.kind == Kind.BYTES) == rounded
+    assert (alone.kind == Kind.INT8) == rounded
     assert found.equal(alone(torch.cat([table[tokens].float(), features], -1)))
     for outside in (-1, 9):
         with pytest.raises(IndexError, match="9 known"):

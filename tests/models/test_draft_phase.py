@@ -32,9 +32,7 @@ from tests.tiny_heads import saved
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
-needs_bytes = pytest.mark.skipif(
-    Kind.BYTES not in llama_layer.works(), reason="this processor has no products of bytes"
-)
+needs_bytes = pytest.mark.skipif(Kind.INT8 not in llama_layer.works(), reason="this processor has no products of bytes")
 TEXTS = ("The quick brown fox jumps. The quick brown fox", "def add(a, b):\n    return a + b\n\ndef add(a", "Once")
 # A round of plain decoding takes 1, and a token more 0.05: some levels pay, and some nodes.
 VERIFY = Curve((1, 2, 200), (1.0, 1.05, 12.0))
@@ -115,7 +113,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     if request.param == "bytes":
         tiny = replace(tiny, draft=EagleDraft(tiny.draft.head, tiny.target.lm_head, rounded=True))
         packed = tiny.draft.packed.parts.reader.matrix, tiny.draft.lm_head.packed()
-        assert {matrix.kind for matrix in packed} == {Kind.BYTES}
+        assert {matrix.kind for matrix in packed} == {Kind.INT8}
     return with_ngrams(tiny) if "n-grams" in request.param else tiny
 
 
@@ -131,7 +129,7 @@ def eagle3(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         head.take_rows(tiny.target.lm_head)
     tiny = replace(tiny, draft=EagleDraft(head, tiny.target.lm_head, rounded=request.param == "bytes"))
     kind = tiny.draft.packed.parts.reader.matrix.kind
-    assert (kind == Kind.BYTES) == (request.param == "bytes")
+    assert (kind == Kind.INT8) == (request.param == "bytes")
     return with_ngrams(tiny) if "n-grams" in request.param else tiny
 
 

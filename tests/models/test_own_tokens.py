@@ -10,7 +10,7 @@ from c2t import SpeculativeDecoder
 from c2t.batching import BatchDecoder
 from c2t.decoding import decode, open_session
 from c2t.kernels.native import kernels
-from c2t.kernels.own_tokens import add_own_tokens
+from c2t.kernels.oov_tokens import add_oov_tokens
 from c2t.models.conditioned import rescored
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.loading import Pair, load_pair, with_ngrams
@@ -83,7 +83,7 @@ def test_a_long_text_has_no_more_than_the_first_ones() -> None:
 def test_their_logits_are_those_of_the_lm_head(dtype: torch.dtype, hidden: int) -> None:
     lm_head, states = torch.randn(50, hidden).to(dtype), torch.randn(5, hidden)
     logits, ids, text = torch.randn(5, 7), torch.tensor([[3, 49, -1], [0, -1, -1]]), torch.tensor([0, 0, 1, 1, 0])
-    found = add_own_tokens(logits, states, text, ids, lm_head)
+    found = add_oov_tokens(logits, states, text, ids, lm_head)
     assert found[:, :7].equal(logits)
     there = ids[text] >= 0
     assert found[:, 7:][~there].eq(float("-inf")).all()
@@ -96,9 +96,9 @@ def test_their_logits_are_those_of_the_lm_head(dtype: torch.dtype, hidden: int) 
 def test_in_c_a_state_has_the_same_logits_among_any_others() -> None:
     lm_head, states = torch.randn(50, 64), torch.randn(6, 64)
     ids, text = torch.tensor([[3, 49], [7, -1]]), torch.tensor([0, 1, 0, 1, 1, 0])
-    together = add_own_tokens(torch.zeros(6, 3), states, text, ids, lm_head)
+    together = add_oov_tokens(torch.zeros(6, 3), states, text, ids, lm_head)
     for one in range(6):
-        alone = add_own_tokens(torch.zeros(1, 3), states[one : one + 1], text[one : one + 1], ids, lm_head)
+        alone = add_oov_tokens(torch.zeros(1, 3), states[one : one + 1], text[one : one + 1], ids, lm_head)
         assert alone[0].equal(together[one])
 
 

@@ -40,7 +40,7 @@ SIZES = {
     "max_position_embeddings": 256,
 }
 WHOLE = {**SIZES, "intermediate_size": 128}  # all matrices have whole blocks of inputs, as 8 bits want them
-BYTES_WORK = Kind.BYTES in llama_layer.works()
+BYTES_WORK = Kind.INT8 in llama_layer.works()
 needs_bytes = pytest.mark.skipif(not BYTES_WORK, reason="this processor has no products of bytes")
 # Three layers of some 500 roundings each in sequence, whose errors those after them enlarge at most 100-fold.
 NETWORK = 100 * growth(1500)
@@ -188,7 +188,7 @@ def test_a_rounded_head_is_nearly_the_module(kind: type[Head]) -> None:
         session.observe(tokens, features, torch.tensor([18, 18]))
         states.append(session.observed)
         kinds = {draft.packed.parts.reader.matrix.kind, draft.lm_head.packed().kind}
-        assert (kinds == {Kind.BYTES}) == rounded
+        assert (kinds == {Kind.INT8}) == rounded
     assert target.packed.decoder.layers.cached == torch.float32
     off = (states[1] - states[0]).abs().mean() / states[0].abs().mean()
     assert 2**-12 < off < 2**-4
@@ -241,7 +241,7 @@ def test_a_rounded_target_is_nearly_the_model() -> None:
     off = [target.session().prefill(tokens, lengths).logits.values for target in (exact, rounded)]
     assert 2**-12 < (off[1] - off[0]).abs().mean() / off[0].abs().mean() < 2**-3
     matrices = [each for each in rounded.packed.decoder.layers._kept if isinstance(each, PackedMatrix)]
-    assert {each.kind for each in (*matrices, rounded._project.packed())} == {Kind.BYTES}
+    assert {each.kind for each in (*matrices, rounded._project.packed())} == {Kind.INT8}
     assert rounded.model.lm_head.weight.equal(exact.model.lm_head.weight)
 
 
@@ -260,7 +260,7 @@ def test_what_cannot_be_rounded_is_refused(config: PreTrainedConfig, reason: str
 
 
 def test_without_products_of_bytes_no_target_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_llama, "works", lambda: [Kind.HALVES])
+    monkeypatch.setattr(packed_llama, "works", lambda: [Kind.BF16_STORED])
     with pytest.raises(InputError, match="AVX-512 VNNI"):
         Target(language_model(LlamaConfig(**WHOLE)).float(), rounded=True)
 

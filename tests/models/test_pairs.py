@@ -47,7 +47,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pair on a processor that heads are not rounded for."""
     monkeypatch.setenv("C2T_HOME", str(home))
-    monkeypatch.setattr(loading, "bytes_pay", lambda: False)
+    monkeypatch.setattr(loading, "int8_is_fastest", lambda: False)
     return home / "checkpoints" / "toy"
 
 
@@ -72,7 +72,7 @@ def test_a_head_is_rounded_where_that_pays_and_nobody_names_a_dtype(
     pays: bool, dtype: torch.dtype | None, pair_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it is computed in says so, since costs and results are kept by that."""
-    monkeypatch.setattr(loading, "bytes_pay", lambda: pays)
+    monkeypatch.setattr(loading, "int8_is_fastest", lambda: pays)
     monkeypatch.setattr(loading, "rounds", lambda inputs: True)
     pair, rounded = load_pair("toy", dtype=dtype), pays and dtype is None
     assert pair.draft.rounded == pair.rounded == with_ngrams(pair).rounded == rounded
@@ -80,7 +80,7 @@ def test_a_head_is_rounded_where_that_pays_and_nobody_names_a_dtype(
     assert pair.sources["draft"][1] == fingerprint(pair_folder / "draft")  # the weights are the same
 
 
-@pytest.mark.skipif(Kind.BYTES not in works(), reason="this processor has no products of bytes")
+@pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")
 @pytest.mark.parametrize("draft", ["eagle", "eagle3", "lm"])
 def test_a_pair_in_int8_writes_one_text_with_a_tree_and_without(draft: str, tmp_path: Path) -> None:
     """It names itself so, since costs and results are kept by that, and what torch computes is in float32."""
@@ -124,7 +124,7 @@ def test_a_target_is_named_by_its_folder(
 def test_the_rates_that_come_with_tiny_are_those_of_its_head_in_any_arithmetic(
     rounded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "bytes_pay", lambda: rounded)
+    monkeypatch.setattr(loading, "int8_is_fastest", lambda: rounded)
     monkeypatch.setattr(loading, "rounds", lambda inputs: True)
     tiny = load_pair("tiny")
     assert tiny.rounded == rounded

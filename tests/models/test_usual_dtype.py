@@ -27,13 +27,13 @@ LLAMA = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "nu
 def test_bf16_where_it_is_stored_and_pays(
     config: PreTrainedConfig, stored: torch.dtype, pays: bool, wanted: torch.dtype, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: pays)
+    monkeypatch.setattr(usual_dtype, "bf16_is_faster", lambda: pays)
     language_model(config).to(stored).save_pretrained(tmp_path)
     assert usual_dtype.usual_dtype(str(tmp_path)) == wanted
 
 
 def test_a_quantised_model_is_loaded_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
+    monkeypatch.setattr(usual_dtype, "bf16_is_faster", lambda: True)
     config = LlamaConfig(**LLAMA, vocab_size=61, dtype=torch.bfloat16, quantization_config={"quant_method": "fp8"})
     config.save_pretrained(tmp_path)
     assert usual_dtype.usual_dtype(str(tmp_path)) == torch.float32
@@ -49,12 +49,12 @@ def test_a_quantised_model_is_loaded_as_it_is(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 def test_a_model_that_the_kernels_run_is_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
+    monkeypatch.setattr(usual_dtype, "bf16_is_faster", lambda: True)
     assert load_pair("tiny").target.model.dtype == torch.bfloat16
 
 
 def test_a_model_that_the_kernels_do_not_run_is_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
+    monkeypatch.setattr(usual_dtype, "bf16_is_faster", lambda: True)
     monkeypatch.setattr(target_loading.PackedLlama, "serves", lambda model: False)
     assert load_pair("tiny").target.model.dtype == torch.float32
     assert load_pair("tiny", dtype=torch.bfloat16).target.model.dtype == torch.bfloat16
@@ -64,7 +64,7 @@ def test_a_model_that_the_kernels_do_not_run_is_in_float32(monkeypatch: pytest.M
 def test_a_draft_that_the_kernels_do_not_run_keeps_its_pair_in_float32(
     draft: str, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usual_dtype, "bf16_products_pay", lambda: True)
+    monkeypatch.setattr(usual_dtype, "bf16_is_faster", lambda: True)
     monkeypatch.setattr(target_loading.PackedLlama, "serves", lambda model: True)
     place = saved(draft, tmp_path) if draft in ("eagle3", "mtp") else draft
     assert load_pair("tiny", draft=place).target.model.dtype == (torch.bfloat16 if stored else torch.float32)

@@ -36,7 +36,7 @@ typedef struct {
     long values, head;
     const int64_t *place; /* of each new token: its slot is place + behind */
     long behind;
-    long halves; /* the numbers are bf16, which needs instructions for that; else float32 */
+    long is_bf16; /* the numbers are bf16, which needs instructions for that; else float32 */
 } cache;
 
 /* Cosines and sines of `known` positions, for half of a head's dimensions, and the position of each token. */
@@ -139,11 +139,11 @@ typedef struct {
     const layer *layers;
     long count;
     const void *table;
-    long known, halves;
+    long known, is_bf16;
     const int64_t *ids;
     long vocabulary, hidden, room, lanes;
     const void *all;
-    long all_halves;
+    long all_is_bf16;
 } head;
 
 /* The rows' roots: tokens, tokens before each, states (rows, hidden). The cache has `places` of the text, and of row r its
@@ -209,13 +209,13 @@ long lay_out(const uint8_t *real, long rows, long n, const layout *found);
 int llama_layers(const layer *layers, long count, float *x, float *read, const rotations *t, long rows, const cache *c,
                  const sight *s, float *room, float *const *taps, int threads);
 void linear(const matrix *m, const float *x, long rows, float *room, float *y, long stride, int threads);
-int read_both(const reader *how, const void *table, long known, int halves, const int64_t *token, const float *states,
+int read_both(const reader *how, const void *table, long known, int is_bf16, const int64_t *token, const float *states,
               long rows, float *room, float *y, int threads);
 void rms_norm(const float *x, const float *weight, float epsilon, long rows, long width, float *y, int threads);
 long lanes(void);
 long best_kind(void);
-int has_bytes(void);
-int pairs_pay(void);
+int has_int8(void);
+int dpbf16_is_faster(void);
 
 /* network.c */
 void confidences(const network *n, const void *const *columns, long count, float *confidence);
@@ -242,8 +242,8 @@ void add_noise(float *logits, long rows, long vocabulary, const int64_t *ids, co
                const int64_t *text, const int64_t *position, const float *temperature, const int64_t *stream,
                int threads);
 
-/* own_tokens.c */
-void add_own_tokens(const float *states, const int64_t *text, long rows, long hidden, const void *lm_head, long halves,
+/* oov_tokens.c */
+void add_oov_tokens(const float *states, const int64_t *text, long rows, long hidden, const void *lm_head, long is_bf16,
                     const int64_t *ids, long own, float *logits, long vocabulary, int threads);
 
 /* paying.c */
@@ -251,9 +251,9 @@ int decide(const Yields *yields, const double *worth, long rows, long size, cons
            const uint8_t *alive, const int64_t *parent, const int64_t *slots, long width, double spent, long most,
            uint8_t *expand, uint8_t *keep, int64_t *places, int64_t *found);
 
-/* refined.c */
-void refine(float *logits, long rows, long stride, long vocabulary, long count, const float *states, long hidden,
-            const void *lm_head, long halves, const float *bias, int threads);
+/* rescored.c */
+void rescore(float *logits, long rows, long stride, long vocabulary, long count, const float *states, long hidden,
+            const void *lm_head, long is_bf16, const float *bias, int threads);
 
 /* rows.c */
 void rank_rows(const float *logits, long rows, long vocabulary, long k, long m, int64_t *token, float *value,

@@ -156,7 +156,7 @@ static void read_logits(const head *h, const text *t, const rooms *m, const floa
     }
     linear(&h->lm_head, states, many, m->inner, m->logits, h->vocabulary + t->more, threads);
     if (t->more)
-        add_own_tokens(states, m->now.row, many, h->hidden, h->all, h->all_halves, t->own, t->more, m->logits,
+        add_oov_tokens(states, m->now.row, many, h->hidden, h->all, h->all_is_bf16, t->own, t->more, m->logits,
                        h->vocabulary, threads);
 }
 
@@ -196,7 +196,7 @@ static long expand(const head *h, const text *t, const rooms *m, long column, in
     float *taps[h->count + 1];
     memset(taps, 0, sizeof taps);
     float *read = h->base == JOINED ? 0 : m->read;
-    if (read_both(&h->read, h->table, h->known, h->halves, m->token, m->features, many, m->inner, read ? read : m->x,
+    if (read_both(&h->read, h->table, h->known, h->is_bf16, m->token, m->features, many, m->inner, read ? read : m->x,
                   threads))
         return -1;
     if (h->base == STATE) memcpy(m->x, m->features, many * size);

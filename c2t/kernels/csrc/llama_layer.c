@@ -18,7 +18,7 @@
    Compiled for the machine that it runs on, by compiled.py. */
 
 #include "c2t.h"
-#include "meeting.h"
+#include "barrier.h"
 #include "tiles.h"
 #include "vectors.h"
 
@@ -28,18 +28,18 @@
 #include <immintrin.h>
 #endif
 #if W == 16 && defined(__AVX512VNNI__)
-#define HAS_BYTES
+#define HAS_INT8
 #endif
 
 #define VECTOR_ROWS (W == 16 ? 14 : 6)
-#define BYTES_ROWS 8 /* of more the compiler keeps sums in memory */
+#define INT8_ROWS 8 /* of more the compiler keeps sums in memory */
 
 typedef float pair[2 * W];
 
 /* Weights in halves of bytes; in bytes; in float32; in bf16; in bf16 for products in bf16; the same for products of
    tiles. */
-enum { NIBBLES, BYTES, FLOATS, HALVES, PAIRS, TILES };
-#define OF_BYTES(kind) ((kind) <= BYTES) /* inputs are bytes */
+enum { INT4, INT8, FP32, BF16_STORED, BF16, BF16_AMX };
+#define INT8_INPUTS(kind) ((kind) <= INT8) /* inputs are bytes */
 
 /* Words to be fetched meanwhile, `step` with each number of a row: a little ahead of those in use, or, when the panel has
    been fetched because it serves several parts, the next panel's, a share in the time of each part. */
@@ -83,16 +83,16 @@ typedef struct {
 #define TWO                                                                                                       \
     __builtin_prefetch(next.words - next.step + W, 0, 2);                                                         \
     FLOAT
-#define PASSES_OF_PAIRS(COUNT) PASS(pairs_, COUNT, 2, 2 * W, TWO, MULTIPLY_TWO)
-#define LISTS {LIST_OF(nibbles_), LIST_OF(bytes_), LIST(floats_), LIST(halves_), LIST(pairs_)}
+#define PASSES_OF_BF16(COUNT) PASS(bf16_, COUNT, 2, 2 * W, TWO, MULTIPLY_TWO)
+#define LISTS {LIST_OF(int4_), LIST_OF(int8_), LIST(fp32_), LIST(bf16_stored_), LIST(bf16_)}
 #else
-#define PASSES_OF_PAIRS(COUNT)
-#define LISTS {LIST_OF(nibbles_), LIST_OF(bytes_), LIST(floats_), LIST(halves_)}
+#define PASSES_OF_BF16(COUNT)
+#define LISTS {LIST_OF(int4_), LIST_OF(int8_), LIST(fp32_), LIST(bf16_stored_)}
 #endif
 
 /* For products of bytes, a word of weights holds a column's for four inputs, each 128 more than it is, since the
    instruction takes them without sign. It sums whole numbers, which every order leaves the same. The inputs of a row have
-   a scale for each BLOCK of them (see `round_to_bytes`). */
+   a scale for each BLOCK of them (see `round_to_int8`). */
 #define BLOCK 64
 #define GROUP 32
 typedef struct {
@@ -101,7 +101,7 @@ typedef struct {
     int32_t sums[BLOCK / GROUP]; /* of each GROUP of the bytes */
 } block;
 
-#ifdef HAS_BYTES
+#ifdef HAS_INT8
 /* Four inputs of each row against 2 W columns. */
 #define ADD_FOUR(COUNT)                                                                                           \
     _Pragma("GCC unroll 16") for (int r = 0; r < COUNT; r++) {                                                    \
@@ -112,8 +112,8 @@ typedef struct {
 /* GCC 12 reads y before the last products are added. With many rows it has no registers for both, and 8 took a tenth
    longer; with few it has, and that is up to 4 % faster. */
 #define KEEP_SUMS __asm__ volatile("" ::: "memory")
-#define PASS_OF_BYTES(COUNT)                                                                                      \
-    static void bytes_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {            \
+#define PASS_INT8_INPUTS(COUNT)                                                                                      \
+    static void int8_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {            \
         const uint32_t *w = panel, *x = inputs;                                                                   \
         for (int r = 0; r < COUNT; r++) AT(y[r]) = AT(y[r] + W) = (vector){0};                                    \
         for (long b = 0; b < count / BLOCK; b++, x += BLOCK / 4) {                                                \
@@ -137,8 +137,8 @@ typedef struct {
 /* For weights of 4 bits: a byte holds column i's in its low half and column W + i's in its high half, and before each
    GROUP of inputs stand a scale of each column and the number that 0 stands for, in fp16. Left to itself GCC 12 keeps the
    loop over a group from six rows on, and then moves every sum around it: 7 rows took 1.4 times as long. */
-#define PASS_OF_NIBBLES(COUNT)                                                                                    \
-    static void nibbles_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {          \
+#define PASS_OF_INT4(COUNT)                                                                                    \
+    static void int4_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {          \
         const char *w = panel;                                                                                    \
         const uint32_t *x = inputs;                                                                               \
         const block *of = (const block *)((const char *)inputs + count);                                          \
@@ -173,17 +173,17 @@ typedef struct {
             }                                                                                                     \
         }                                                                                                         \
     }
-#define PASSES_IN_BYTES(COUNT) PASS_OF_BYTES(COUNT) PASS_OF_NIBBLES(COUNT)
-PASSES_IN_BYTES(1) PASSES_IN_BYTES(2) PASSES_IN_BYTES(3) PASSES_IN_BYTES(4)
-PASSES_IN_BYTES(5) PASSES_IN_BYTES(6) PASSES_IN_BYTES(7) PASSES_IN_BYTES(8)
+#define PASSES_OF_INTEGERS(COUNT) PASS_INT8_INPUTS(COUNT) PASS_OF_INT4(COUNT)
+PASSES_OF_INTEGERS(1) PASSES_OF_INTEGERS(2) PASSES_OF_INTEGERS(3) PASSES_OF_INTEGERS(4)
+PASSES_OF_INTEGERS(5) PASSES_OF_INTEGERS(6) PASSES_OF_INTEGERS(7) PASSES_OF_INTEGERS(8)
 #define LIST_OF(NAME) {0, NAME##1, NAME##2, NAME##3, NAME##4, NAME##5, NAME##6, NAME##7, NAME##8}
 #else
 #define LIST_OF(NAME) {0}
 #endif
 
 #define PASSES(COUNT)                                                                                             \
-    PASS(floats_, COUNT, 1, 2 * W, FLOAT, MULTIPLY) PASS(halves_, COUNT, 1, W, SPREAD, MULTIPLY)                    \
-    PASSES_OF_PAIRS(COUNT)
+    PASS(fp32_, COUNT, 1, 2 * W, FLOAT, MULTIPLY) PASS(bf16_stored_, COUNT, 1, W, SPREAD, MULTIPLY)                    \
+    PASSES_OF_BF16(COUNT)
 
 PASSES(1) PASSES(2) PASSES(3) PASSES(4) PASSES(5) PASSES(6)
 #if W == 16
@@ -200,11 +200,11 @@ static const pass PASS_OF[][VECTOR_ROWS + 1] = LISTS;
 
 /* Inputs of a matrix stand as its kind wants them: `place` of the i-th, and `put` W of them there. For bytes they are put
    as floats, and a whole row is rounded then. */
-static inline void *place(void *inputs, long i, long kind) { return (char *)inputs + i * (kind >= PAIRS ? 2 : 4); }
+static inline void *place(void *inputs, long i, long kind) { return (char *)inputs + i * (kind >= BF16 ? 2 : 4); }
 
 static inline void put(void *inputs, long i, vector numbers, long kind) {
 #ifdef __AVX512BF16__
-    if (kind >= PAIRS) {
+    if (kind >= BF16) {
         _mm256_storeu_si256(place(inputs, i, kind), (__m256i)_mm512_cvtneps_pbh((__m512)numbers));
         return;
     }
@@ -213,8 +213,8 @@ static inline void put(void *inputs, long i, vector numbers, long kind) {
 }
 
 /* Round a row of floats to bytes, in its own place: the bytes, then each block's scale. */
-static void round_to_bytes(void *row, long count) {
-#ifdef HAS_BYTES
+static void round_to_int8(void *row, long count) {
+#ifdef HAS_INT8
     block blocks[count / BLOCK];
     for (long b = 0; b < count / BLOCK; b++) {
         vector x[BLOCK / W], peaks = {0}, zeros = {0};
@@ -241,21 +241,21 @@ static void round_to_bytes(void *row, long count) {
 /* y[r] = columns 2 W p and on of x[r] m' + bias, for the rows of one of several parts, from number `from` on. */
 static void multiply(const matrix *m, long p, const void *x, long from, long rows, long part, long parts, pair *y) {
     /* words of a panel for each step of its pass, and steps for so many inputs */
-    const long together[] = {[BYTES] = 4, [FLOATS] = 1, [HALVES] = 1, [PAIRS] = 2, [TILES] = 2};
-    long step = m->kind == HALVES || m->kind == NIBBLES ? W : 2 * W;
-    long steps = m->kind == NIBBLES ? m->inputs / GROUP * (GROUP / 4 + 2) : m->inputs / together[m->kind];
+    const long together[] = {[INT8] = 4, [FP32] = 1, [BF16_STORED] = 1, [BF16] = 2, [BF16_AMX] = 2};
+    long step = m->kind == BF16_STORED || m->kind == INT4 ? W : 2 * W;
+    long steps = m->kind == INT4 ? m->inputs / GROUP * (GROUP / 4 + 2) : m->inputs / together[m->kind];
     long words = steps * step;
     const uint32_t *panel = (const uint32_t *)m->panels + p * words;
     ahead near = {panel + 96 * W, step}, next = {panel + words * (parts + part) / parts, (step + parts - 1) / parts};
     ahead soon = parts == 1 ? near : next;
     const void *first = place((void *)x, from * m->inputs, m->kind);
-#ifdef HAS_TILES
-    if (m->kind == TILES)
+#ifdef HAS_AMX
+    if (m->kind == BF16_AMX)
         multiply_tiles(panel, first, m->inputs, rows, soon.words, soon.step, y);
     else
 #endif
         PASS_OF[m->kind][rows](panel, first, m->inputs, soon, y);
-    if (m->kind == BYTES)
+    if (m->kind == INT8)
         for (long r = 0; r < rows; r++)
             for (long i = 0; i < 2 * W; i += W) AT(y[r] + i) *= READ(m->scales + p * 2 * W + i);
     if (m->bias)
@@ -265,7 +265,7 @@ static void multiply(const matrix *m, long p, const void *x, long from, long row
 
 /* Rows in parts of nearly equal size, the panel of part after part still being in the cache. */
 static inline long parts_of(const matrix *m, long rows) {
-    long most = m->kind == TILES ? MAX_ROWS : OF_BYTES(m->kind) ? BYTES_ROWS : VECTOR_ROWS;
+    long most = m->kind == BF16_AMX ? MAX_ROWS : INT8_INPUTS(m->kind) ? INT8_ROWS : VECTOR_ROWS;
     return (rows + most - 1) / most;
 }
 #define FOR_PANELS_AND_PARTS(m, rows)                                                                             \
@@ -283,7 +283,7 @@ static void project(const matrix *m, const void *x, long rows, float *y, long st
             AT(place) = AT(columns[r - from]), AT(place + W) = AT(columns[r - from] + W);
         }
     }
-    meet();
+    barrier_wait();
 }
 
 static void project_and_add(const matrix *m, const void *x, long rows, float *y) {
@@ -295,7 +295,7 @@ static void project_and_add(const matrix *m, const void *x, long rows, float *y)
             AT(place) += AT(columns[r - from]), AT(place + W) += AT(columns[r - from] + W);
         }
     }
-    meet();
+    barrier_wait();
 }
 
 /* The inputs of `down`. */
@@ -311,7 +311,7 @@ static void gate_and_up(const layer *l, const void *x, long rows, void *y) {
                 put(y, r * l->gate.outputs + p * 2 * W + i, product, l->down.kind);
             }
     }
-    meet();
+    barrier_wait();
 }
 
 /* y: inputs of a matrix of this kind. */
@@ -323,17 +323,17 @@ static void normalise(const float *x, const float *weight, float epsilon, long r
         for (long i = 0; i < width; i += W) squares += READ(from + i) * READ(from + i);
         float scale = 1.0f / __builtin_sqrtf(total(squares) / width + epsilon);
         for (long i = 0; i < width; i += W) put(y, r * width + i, READ(from + i) * scale * READ(weight + i), kind);
-        if (OF_BYTES(kind)) round_to_bytes(place(y, r * width, kind), width);
+        if (INT8_INPUTS(kind)) round_to_int8(place(y, r * width, kind), width);
     }
-    meet();
+    barrier_wait();
 }
 
 /* Round inputs that several threads have put. */
 static void round_rows(const matrix *m, void *x, long rows) {
-    if (!OF_BYTES(m->kind)) return;
+    if (!INT8_INPUTS(m->kind)) return;
 #pragma omp for schedule(static) nowait
-    for (long r = 0; r < rows; r++) round_to_bytes(place(x, r * m->inputs, BYTES), m->inputs);
-    meet();
+    for (long r = 0; r < rows; r++) round_to_int8(place(x, r * m->inputs, INT8), m->inputs);
+    barrier_wait();
 }
 
 /* Turn queries (in place) and keys, and put keys and values into the cache. cosine, sine: (rows, dim / 2). */
@@ -344,10 +344,10 @@ static void turn(const layer *l, float *qkv, const rotations *t, long rows, void
         for (long h = 0; h < heads; h++) {
             float *from = qkv + (r * heads + h) * dim;
             void *to = from;
-            long kind = FLOATS;
+            long kind = FP32;
             if (h >= l->heads) {
                 long head = (h - l->heads) % l->kv_heads, slot = head * c->head + (c->place[r] + c->behind) * dim;
-                kind = c->halves ? PAIRS : FLOATS;
+                kind = c->is_bf16 ? BF16 : FP32;
                 to = place(keys, (h < l->heads + l->kv_heads ? 0 : c->values) + slot, kind);
             }
             for (long i = 0; i < half; i += W) {
@@ -361,7 +361,7 @@ static void turn(const layer *l, float *qkv, const rotations *t, long rows, void
                 put(to, i, a, kind), put(to, half + i, b, kind);
             }
         }
-    meet();
+    barrier_wait();
 }
 
 /* Queries of tokens of one text, with one key-value head, at most W: where they are, where their outputs go (inputs of a
@@ -378,12 +378,12 @@ typedef struct {
 static inline const void *slot(const void *numbers, long i, const int kind) { return place((void *)numbers, i, kind); }
 
 static inline vector number(const void *numbers, long i, const int kind) {
-    return kind >= PAIRS ? widened((const uint16_t *)numbers + i) : READ((const float *)numbers + i);
+    return kind >= BF16 ? widened((const uint16_t *)numbers + i) : READ((const float *)numbers + i);
 }
 
 /* The processor itself fetches ahead within a page of 4 kB only: `count` slots of 64 numbers. */
 static inline void fetch(const void *numbers, long from, long count, const int kind) {
-    for (long i = 0; i < count; i += kind >= PAIRS ? 32 : 16) __builtin_prefetch(slot(numbers, from + i, kind), 0, 2);
+    for (long i = 0; i < count; i += kind >= BF16 ? 32 : 16) __builtin_prefetch(slot(numbers, from + i, kind), 0, 2);
 }
 
 /* Products of a query and W keys, both in float32 or both in bf16. */
@@ -393,12 +393,12 @@ static inline __attribute__((always_inline)) vector products(const void *query, 
     _Pragma("GCC unroll 16") for (int i = 0; i < W; i++) {
         product[i] = (vector){0};
 #ifdef __AVX512BF16__
-        for (long d = 0; kind == PAIRS && d < dim; d += 2 * W) {
+        for (long d = 0; kind == BF16 && d < dim; d += 2 * W) {
             __m512bh two = (__m512bh)READ((const uint16_t *)query + d);
             product[i] = (vector)_mm512_dpbf16_ps((__m512)product[i], (__m512bh)READ((const uint16_t *)key[i] + d), two);
         }
 #endif
-        for (long d = 0; kind == FLOATS && d < dim; d += W)
+        for (long d = 0; kind == FP32 && d < dim; d += W)
             product[i] += READ((const float *)query + d) * READ((const float *)key[i] + d);
     }
     return totals(product);
@@ -416,7 +416,7 @@ static inline __attribute__((always_inline)) void score(const queries *of, const
     }
 }
 
-#ifdef HAS_TILES
+#ifdef HAS_AMX
 /* The same in tiles. They score keys by queries; what is kept is queries by keys. */
 static inline void score_in_tiles(const queries *of, const void *const *from, const void *keys, const void *values,
                                   long seen, long dim, float *weights, long stride) {
@@ -425,9 +425,9 @@ static inline void score_in_tiles(const queries *of, const void *const *from, co
         for (long d = 0; d < dim / 2; d++) words[d][q] = q < of->count ? ((const uint32_t *)from[q])[d] : 0;
     for (long j = 0, rows; j < seen; j += rows) {
         rows = seen - j < MAX_ROWS ? seen - j : MAX_ROWS;
-        if (of->first) fetch(keys, (j + rows) * dim, MAX_ROWS * dim, TILES), fetch(values, j * dim, rows * dim, TILES);
+        if (of->first) fetch(keys, (j + rows) * dim, MAX_ROWS * dim, BF16_AMX), fetch(values, j * dim, rows * dim, BF16_AMX);
         vector scores[MAX_ROWS];
-        score_tiles(words, slot(keys, j * dim, TILES), dim, rows, (float (*)[W])scores);
+        score_tiles(words, slot(keys, j * dim, BF16_AMX), dim, rows, (float (*)[W])scores);
         for (long half = 0; half < rows; half += W) {
             transpose(scores + half);
             for (long q = 0; q < of->count; q++) AT(weights + q * stride + j + half) = scores[half + q];
@@ -487,13 +487,13 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
             if (of->mask[q][s - 1]) seen = prefix + s;
     long stride = (seen + W - 1) / W * W;
     const void *from[W];
-    uint16_t rounded[kind >= PAIRS ? W * dim : 1];
+    uint16_t rounded[kind >= BF16 ? W * dim : 1];
     for (long q = 0; q < of->count; q++) {
-        from[q] = kind >= PAIRS ? (const void *)(rounded + q * dim) : of->from[q];
-        for (long d = 0; kind >= PAIRS && d < dim; d += W) put(rounded, q * dim + d, READ(of->from[q] + d), kind);
+        from[q] = kind >= BF16 ? (const void *)(rounded + q * dim) : of->from[q];
+        for (long d = 0; kind >= BF16 && d < dim; d += W) put(rounded, q * dim + d, READ(of->from[q] + d), kind);
     }
-#ifdef HAS_TILES
-    if (kind == TILES)
+#ifdef HAS_AMX
+    if (kind == BF16_AMX)
         score_in_tiles(of, from, keys, values, seen, dim, weights, stride);
     else
 #endif
@@ -533,12 +533,12 @@ static void attend(const queries *of, const void *keys, const void *values, long
                    float *weights) {
 #define ATTEND(DIM, KIND) attend_to(of, keys, values, prefix, slots, DIM, KIND, weights)
 #define ATTEND_IN(KIND) dim == 64 ? ATTEND(64, KIND) : dim == 128 ? ATTEND(128, KIND) : ATTEND(dim, KIND)
-    if (kind == TILES) /* known to the compiler, its loops are straight; so are those of the usual dimensions */
-        ATTEND_IN(TILES);
-    else if (kind == PAIRS)
-        ATTEND_IN(PAIRS);
+    if (kind == BF16_AMX) /* known to the compiler, its loops are straight; so are those of the usual dimensions */
+        ATTEND_IN(BF16_AMX);
+    else if (kind == BF16)
+        ATTEND_IN(BF16);
     else
-        ATTEND_IN(FLOATS);
+        ATTEND_IN(FP32);
 }
 
 #define FEW 4 /* queries at least, for which a thread meets keys and values that another one has met */
@@ -558,7 +558,7 @@ static long even_parts(long queries, long heads, long threads) {
 static void attention(const layer *l, const float *qkv, const void *keys, long rows, const cache *c, const sight *s,
                       float *weights, void *y) {
     long group = l->heads / l->kv_heads, heads = l->heads + 2 * l->kv_heads, dim = l->dim;
-    long kind = !c->halves ? FLOATS : l->qkv.kind == TILES ? TILES : PAIRS;
+    long kind = !c->is_bf16 ? FP32 : l->qkv.kind == BF16_AMX ? BF16_AMX : BF16;
     long mine = omp_get_thread_num(), threads = omp_get_num_threads(), item = 0;
     for (long from = 0, to; from < rows; from = to) {
         for (to = from + 1; to < rows && s->first[to] == s->first[from]; to++) {}
@@ -579,12 +579,12 @@ static void attention(const layer *l, const float *qkv, const void *keys, long r
                 attend(&of, key, value, s->prefix[from], s->slots, dim, kind, weights);
             }
     }
-    meet();
+    barrier_wait();
 }
 
 /* W numbers of the embeddings. */
-static inline vector embedding(const void *table, long at, int halves) {
-    return halves ? widened((const uint16_t *)table + at) : READ((const float *)table + at);
+static inline vector embedding(const void *table, long at, int is_bf16) {
+    return is_bf16 ? widened((const uint16_t *)table + at) : READ((const float *)table + at);
 }
 
 static void copy(const float *x, long rows, long width, void *y, long kind) {
@@ -592,14 +592,14 @@ static void copy(const float *x, long rows, long width, void *y, long kind) {
 #pragma omp for schedule(static) nowait
     for (long r = 0; r < rows; r++) {
         for (long i = 0; i < whole; i += W) put(y, r * width + i, READ(x + r * width + i), kind);
-        if (OF_BYTES(kind)) round_to_bytes(place(y, r * width, kind), width);
+        if (INT8_INPUTS(kind)) round_to_int8(place(y, r * width, kind), width);
         if (!left) continue;
         float last[W] = {0}, as_put[W]; /* a whole vector would run into the next row */
         memcpy(last, x + r * width + whole, left * sizeof *last);
         put(as_put, 0, AT(last), kind);
         memcpy(place(y, r * width + whole, kind), as_put, (char *)place(as_put, left, kind) - (char *)as_put);
     }
-    meet();
+    barrier_wait();
 }
 
 /* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
@@ -615,15 +615,15 @@ int llama_layers(const layer *layers, long count, float *x, float *read, const r
     long wide = heads * dim > layers->gate.outputs ? heads * dim : layers->gate.outputs;
     float *normal = room, *joined = normal + rows * hidden, *attended = joined + rows * wide;
     float *rooms = attended + rows * layers->heads * dim;
-    meeting here = {0};
+    barrier here = {0};
 #pragma omp parallel num_threads(threads)
     {
-        enter(&here);
+        join_barrier(&here);
         float *mine = rooms + omp_get_thread_num() * (s->longest + s->slots + W) * W;
         for (const layer *l = layers; l < layers + count; l++) {
             void *keys = c->keys[l - layers];
             float *tap = taps[l - layers], *qkv = l == layers && read ? read : joined;
-            if (tap) copy(x, rows, hidden, tap, FLOATS);
+            if (tap) copy(x, rows, hidden, tap, FP32);
             if (qkv == joined) {
                 if (l->read_norm)
                     normalise(x, l->read_norm, l->epsilon, rows, hidden, normal, l->qkv.kind);
@@ -640,7 +640,7 @@ int llama_layers(const layer *layers, long count, float *x, float *read, const r
             round_rows(&l->down, joined, rows);
             project_and_add(&l->down, joined, rows, x);
         }
-        if (taps[count]) copy(x, rows, hidden, taps[count], FLOATS);
+        if (taps[count]) copy(x, rows, hidden, taps[count], FP32);
         release_tiles();
     }
     return 0;
@@ -648,10 +648,10 @@ int llama_layers(const layer *layers, long count, float *x, float *read, const r
 
 /* y = x (rows, inputs) m' + bias, `stride` floats from one row to the next. room: rows * inputs floats. */
 void linear(const matrix *m, const float *x, long rows, float *room, float *y, long stride, int threads) {
-    meeting here = {0};
+    barrier here = {0};
 #pragma omp parallel num_threads(threads)
     {
-        enter(&here);
+        join_barrier(&here);
         copy(x, rows, m->inputs, room, m->kind);
         project(m, room, rows, y, stride);
         release_tiles();
@@ -659,18 +659,18 @@ void linear(const matrix *m, const float *x, long rows, float *room, float *y, l
 }
 
 /* y (rows, outputs) = [embedding of each token | its state] m' + bias, both normalised or not. table: `known` embeddings
-   of half as many numbers as m has inputs, in bf16 if `halves`, else in float32. room: rows * inputs floats. Returns 1 if
+   of half as many numbers as m has inputs, in bf16 if `is_bf16`, else in float32. room: rows * inputs floats. Returns 1 if
    a token has no embedding. */
-int read_both(const reader *how, const void *table, long known, int halves, const int64_t *token, const float *states,
+int read_both(const reader *how, const void *table, long known, int is_bf16, const int64_t *token, const float *states,
               long rows, float *room, float *y, int threads) {
     const matrix *m = &how->into;
     long width = m->inputs / 2;
     for (long r = 0; r < rows; r++)
         if (token[r] < 0 || token[r] >= known) return 1;
-    meeting here = {0};
+    barrier here = {0};
 #pragma omp parallel num_threads(threads)
     {
-        enter(&here);
+        join_barrier(&here);
 #pragma omp for schedule(static) nowait
         for (long r = 0; r < rows; r++) {
             const float *state = states + r * width;
@@ -678,23 +678,23 @@ int read_both(const reader *how, const void *table, long known, int halves, cons
             if (how->token_norm) {
                 vector squares[2] = {{0}};
                 for (long i = 0; i < width; i += W) {
-                    vector number = embedding(table, token[r] * width + i, halves);
+                    vector number = embedding(table, token[r] * width + i, is_bf16);
                     squares[0] += number * number, squares[1] += READ(state + i) * READ(state + i);
                 }
                 of_token = 1.0f / __builtin_sqrtf(total(squares[0]) / width + how->epsilon);
                 of_state = 1.0f / __builtin_sqrtf(total(squares[1]) / width + how->epsilon);
             }
             for (long i = 0; i < width; i += W) {
-                vector number = embedding(table, token[r] * width + i, halves), beside = READ(state + i);
+                vector number = embedding(table, token[r] * width + i, is_bf16), beside = READ(state + i);
                 if (how->token_norm) {
                     number = number * of_token * READ(how->token_norm + i);
                     beside = beside * of_state * READ(how->state_norm + i);
                 }
                 put(room, r * m->inputs + i, number, m->kind), put(room, r * m->inputs + width + i, beside, m->kind);
             }
-            if (OF_BYTES(m->kind)) round_to_bytes(place(room, r * m->inputs, BYTES), m->inputs);
+            if (INT8_INPUTS(m->kind)) round_to_int8(place(room, r * m->inputs, INT8), m->inputs);
         }
-        meet();
+        barrier_wait();
         project(m, room, rows, y, m->outputs);
         release_tiles();
     }
@@ -702,11 +702,11 @@ int read_both(const reader *how, const void *table, long known, int halves, cons
 }
 
 void rms_norm(const float *x, const float *weight, float epsilon, long rows, long width, float *y, int threads) {
-    meeting here = {0};
+    barrier here = {0};
 #pragma omp parallel num_threads(threads)
     {
-        enter(&here);
-        normalise(x, weight, epsilon, rows, width, y, FLOATS);
+        join_barrier(&here);
+        normalise(x, weight, epsilon, rows, width, y, FP32);
     }
 }
 
@@ -716,15 +716,15 @@ long lanes(void) { return W; }
 /* The best kind of matrix that works here. */
 long best_kind(void) {
     long of_vectors = sizeof PASS_OF / sizeof *PASS_OF - 1;
-    return of_vectors == PAIRS && may_use_tiles() ? TILES : of_vectors;
+    return of_vectors == BF16 && may_use_tiles() ? BF16_AMX : of_vectors;
 }
 
 /* 1 if matrices of bytes work here. */
-int has_bytes(void) { return PASS_OF[BYTES][1] != 0; }
+int has_int8(void) { return PASS_OF[INT8][1] != 0; }
 
 /* 1 if products of pairs are faster than float32's. Both have the same instruction, but AMD's processors (Zen 4, measured)
    do twice as many products at a time with it, Intel's no more than without (half as many, or a quarter, measured). */
-int pairs_pay(void) {
+int dpbf16_is_faster(void) {
 #ifdef __AVX512BF16__
     return __builtin_cpu_is("amd") != 0;
 #else

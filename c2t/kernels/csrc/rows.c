@@ -1,7 +1,7 @@
 /* Log-sum-exp, the most probable tokens and the entropy of next-token logits; see rows.py. */
 
 #include "c2t.h"
-#include "largest.h"
+#include "top_k.h"
 #include "vectors.h"
 
 /* W logits from x on; -inf in place of those beyond the end. */
@@ -70,7 +70,7 @@ void rank_rows(const float *logits, long rows, long vocabulary, long k, long m, 
         log_norm[r] = broken ? __builtin_nanf("") : peak == -INFINITE ? peak : (float)(peak + log_all);
         /* -sum p (less - log_all) with p = e^less / all */
         entropy[r] = broken || !m ? __builtin_nanf("") : (float)((of_most * log_all - mean) / all);
-        largest(x, vocabulary, k, value + r * k, token + r * k);
+        top_k(x, vocabulary, k, value + r * k, token + r * k);
         for (long i = 0; i < k; i++) value[r * k + i] -= log_norm[r];
     }
 }

@@ -7,7 +7,7 @@
 #define MAX_ROWS 32
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
-#define HAS_TILES
+#define HAS_AMX
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -11,7 +11,7 @@
 
 typedef float vector __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef uint32_t words __attribute__((vector_size(4 * W), aligned(4), may_alias));
-typedef uint16_t halves __attribute__((vector_size(2 * W), aligned(2), may_alias));
+typedef uint16_t bf16s __attribute__((vector_size(2 * W), aligned(2), may_alias));
 typedef int32_t integers __attribute__((vector_size(4 * W), aligned(4), may_alias));
 
 #define AT(pointer) (*(vector *)(pointer))
@@ -21,7 +21,7 @@ typedef int32_t integers __attribute__((vector_size(4 * W), aligned(4), may_alia
 
 /* W numbers in bf16. */
 static inline vector widened(const uint16_t *numbers) {
-    return (vector)(__builtin_convertvector(*(const halves *)numbers, words) << 16);
+    return (vector)(__builtin_convertvector(*(const bf16s *)numbers, words) << 16);
 }
 
 static inline float total(vector v) {

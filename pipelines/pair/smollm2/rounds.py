@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from c2t.errors import InputError
-from c2t.kernels.llama_layer import bf16_products_pay
+from c2t.kernels.llama_layer import bf16_is_faster
 from c2t.models.eagle import Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.storage.atomic import new_file
@@ -56,7 +56,7 @@ def compared_tokens(frequent: Int[Tensor, " v"], batch: list[Text], vocabulary: 
 
 def compute(device: torch.device) -> torch.autocast:
     """Return the context for the matrix products: bf16 on a GPU and on CPUs that are faster by it, else float32."""
-    fast = device.type != "cpu" or bf16_products_pay()
+    fast = device.type != "cpu" or bf16_is_faster()
     return torch.autocast(device.type, torch.bfloat16, enabled=fast)
 
 

@@ -162,7 +162,7 @@ def test_ways_can_be_left_out(home: Path, tmp_path: Path) -> None:
     assert "in a batch it may be the faster loop" in str(refused.exception)
 
 
-@pytest.mark.skipif(Kind.BYTES not in works(), reason="this processor has no products of bytes")
+@pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")
 def test_int8_competes_where_the_target_can_be_rounded(capsys: pytest.CaptureFixture) -> None:
     plain, tree = in_int8("tiny", None, TREE, 1, 0.0)
     assert (plain.name, tree.name) == ("c2t in int8, plain", "c2t in int8, tree")

@@ -12,7 +12,7 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step, cut
 from c2t.errors import InputError
 from c2t.kernels.llama_layer import Kind, works
-from c2t.kernels.refined import RefinedMatrix
+from c2t.kernels.rescored import RescoredMatrix
 from c2t.models.block import BlockDraft, BlockHead
 from c2t.models.draft import DraftSession
 from c2t.models.loading import Pair
@@ -306,7 +306,7 @@ def test_a_target_that_cannot_rehearse_says_so_at_once() -> None:
             decoder(pair, Rehearsed(Eagle2()))
 
 
-@pytest.mark.skipif(Kind.BYTES not in works(), reason="this processor has no products of bytes")
+@pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_llama_in_four_bits_rehearses_for_itself(dtype: torch.dtype) -> None:
     """By the kernels: in either type of keys and values, and its text is plain decoding's, to the bit."""
@@ -314,7 +314,7 @@ def test_a_llama_in_four_bits_rehearses_for_itself(dtype: torch.dtype) -> None:
     model = language_model(LlamaConfig(**sizes), spread=0.3).to(dtype)
     target = Target(model)
     assert target.rehearsal.packed.decoder.layers.coarse
-    assert isinstance(target.rehearsal.packed_lm_head, RefinedMatrix)
+    assert isinstance(target.rehearsal.packed_lm_head, RescoredMatrix)
     expected = run(target, None, Plain(), PROMPTS, Sampling(), new=NEW)[0]
     found, steps = run(target, None, Rehearsed(Plain(), 4), PROMPTS, Sampling(), new=NEW)
     assert found == expected

@@ -3,7 +3,7 @@
 
    OpenMP's own barrier looks for milliseconds whether the others have come. If other work holds a core, so that two
    threads share one, the thread that waits keeps the other from coming, and a forward can take a second. This one offers
-   its core to whoever wants it. Loops in such a region are `nowait`, and `meet` stands behind them. */
+   its core to whoever wants it. Loops in such a region are `nowait`, and `barrier_wait` stands behind them. */
 
 #pragma once
 #include <omp.h>
@@ -13,12 +13,12 @@
 
 typedef struct {
     int arrived, turn;
-} meeting;
+} barrier;
 
-static _Thread_local meeting *ours;
+static _Thread_local barrier *ours;
 
-/* Every thread of a region calls this first, with the same meeting, all zeros. */
-static void enter(meeting *here) { ours = here; }
+/* Every thread of a region calls this first, with the same barrier, all zeros. */
+static void join_barrier(barrier *here) { ours = here; }
 
 static inline void pause_briefly(void) {
 #if defined(__x86_64__)
@@ -28,7 +28,7 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-static void meet(void) {
+static void barrier_wait(void) {
     int turn = __atomic_load_n(&ours->turn, __ATOMIC_ACQUIRE);
     if (__atomic_add_fetch(&ours->arrived, 1, __ATOMIC_ACQ_REL) == omp_get_num_threads()) {
         __atomic_store_n(&ours->arrived, 0, __ATOMIC_RELAXED);

@@ -30,7 +30,7 @@ static void insert(float *value, int64_t *token, long count, float x, int64_t id
 }
 
 /* The k largest, equal ones by lowest id. */
-static void largest(const float *x, long vocabulary, long k, float *value, int64_t *token) {
+static void top_k(const float *x, long vocabulary, long k, float *value, int64_t *token) {
     for (long i = 0; i < k; i++) insert(value, token, i, x[i], i);
     for (long from = k; k && from < vocabulary; from += PART) {
         long to = from + PART < vocabulary ? from + PART : vocabulary;

@@ -1,5 +1,5 @@
 """Logits of tokens that a draft's vocabulary lacks and its texts have (`c2t.models.own_tokens`): behind those of the
-vocabulary, in C on a CPU (own_tokens.c), else in torch."""
+vocabulary, in C on a CPU (oov_tokens.c), else in torch."""
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +17,7 @@ def serves(lm_head: Float[Tensor, "V H"]) -> bool:
     return whole and lm_head.device.type == "cpu" and lm_head.dtype in _DTYPES and lm_head.is_contiguous()
 
 
-def add_own_tokens(
+def add_oov_tokens(
     logits: Float[Tensor, "S v"],
     states: Float[Tensor, "S H"],
     text: Int[Tensor, " S"],
@@ -38,7 +38,7 @@ def add_own_tokens(
     joined, states, text = logits.new_empty(len(logits), common + own), states.contiguous(), text.contiguous()
     real, whole = torch.float32, torch.int64
     joined[:, :common] = logits
-    kernels().add_own_tokens(
+    kernels().add_oov_tokens(
         *(pointer(states, real), pointer(text, whole), *states.shape, *weights(lm_head)),
         *(pointer(ids, whole), own, pointer(joined, real), common, torch.get_num_threads()),
     )

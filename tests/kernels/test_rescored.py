@@ -1,15 +1,15 @@
-"""An LM head in 4 bits whose largest logits are computed anew."""
+"""An LM head in 4 bits whose largest logits are computed again, exactly."""
 
 import pytest
 import torch
 from torch import nn
 
-from c2t.kernels import refined
+from c2t.kernels import rescored
 from c2t.kernels.llama_layer import Kind, PackedMatrix, works
-from c2t.kernels.refined import ANEW, RefinedMatrix
+from c2t.kernels.rescored import TOP_RESCORED, RescoredMatrix
 from c2t.models.projection import Projection
 
-pytestmark = pytest.mark.skipif(Kind.NIBBLES not in works(), reason="this processor has no products of bytes")
+pytestmark = pytest.mark.skipif(Kind.INT4 not in works(), reason="this processor has no products of bytes")
 TOKENS, HIDDEN = 1003, 128  # no whole number of panels
 
 
@@ -31,13 +31,13 @@ def states(*rows: int) -> torch.Tensor:
 @pytest.mark.parametrize("rows", [1, 7, 40])
 def test_the_largest_of_4_bits_are_those_of_the_weights(rows: int, bias: bool, dtype: torch.dtype) -> None:
     linear, x = head(bias=bias, dtype=dtype), states(rows)
-    found = RefinedMatrix(linear.weight, linear.bias)(x)
-    coarse = PackedMatrix(linear.weight, linear.bias, Kind.NIBBLES)(x)
+    found = RescoredMatrix(linear.weight, linear.bias)(x)
+    coarse = PackedMatrix(linear.weight, linear.bias, Kind.INT4)(x)
     whole = x.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
-    anew = torch.zeros_like(coarse, dtype=torch.bool).scatter(1, coarse.topk(ANEW).indices, True)
-    assert (found[anew] - whole[anew]).abs().max() < 1e-4
-    assert found[~anew].equal(coarse[~anew])
-    assert (coarse[anew] - whole[anew]).abs().mean() > 0.1, "nothing was rounded, so that nothing was shown"
+    top = torch.zeros_like(coarse, dtype=torch.bool).scatter(1, coarse.topk(TOP_RESCORED).indices, True)
+    assert (found[top] - whole[top]).abs().max() < 1e-4
+    assert found[~top].equal(coarse[~top])
+    assert (coarse[top] - whole[top]).abs().mean() > 0.1, "nothing was rounded, so that nothing was shown"
 
 
 def test_the_most_probable_token_is_nearly_always_that_of_the_weights() -> None:
@@ -45,7 +45,7 @@ def test_the_most_probable_token_is_nearly_always_that_of_the_weights() -> None:
     whole = (x @ linear.weight.float().T).argmax(1)
     agree = [
         (matrix(x).argmax(1) == whole).float().mean()
-        for matrix in (RefinedMatrix(linear.weight), PackedMatrix(linear.weight, None, Kind.NIBBLES))
+        for matrix in (RescoredMatrix(linear.weight), PackedMatrix(linear.weight, None, Kind.INT4))
     ]
     assert agree[0] > 0.99 > 0.95 > agree[1]
 
@@ -53,22 +53,22 @@ def test_the_most_probable_token_is_nearly_always_that_of_the_weights() -> None:
 @pytest.mark.parametrize("shape", [(), (2, 3), (0,), (1, 0)])
 def test_states_may_have_any_shape(shape: tuple[int, ...]) -> None:
     linear, x = head(), states(*shape)
-    found = RefinedMatrix(linear.weight)(x)
+    found = RescoredMatrix(linear.weight)(x)
     assert found.shape == (*shape, TOKENS)
-    assert found.view(-1, TOKENS).equal(RefinedMatrix(linear.weight)(x.view(-1, HIDDEN)))
+    assert found.view(-1, TOKENS).equal(RescoredMatrix(linear.weight)(x.view(-1, HIDDEN)))
 
 
-def test_a_few_tokens_are_all_computed_anew() -> None:
-    linear, x = head(tokens=ANEW - 3), states(5)
-    assert (RefinedMatrix(linear.weight)(x) - x @ linear.weight.float().T).abs().max() < 1e-4
+def test_a_few_tokens_are_all_rescored() -> None:
+    linear, x = head(tokens=TOP_RESCORED - 3), states(5)
+    assert (RescoredMatrix(linear.weight)(x) - x @ linear.weight.float().T).abs().max() < 1e-4
 
 
 def test_a_projection_has_it_where_it_is_coarse_and_again_when_weights_change() -> None:
     linear, x = head(), states(4)
     project = Projection(linear, rounded=True, coarse=True)
-    assert project(x).equal(RefinedMatrix(linear.weight)(x))
+    assert project(x).equal(RescoredMatrix(linear.weight)(x))
     linear.weight.mul_(-1)
-    assert project(x).equal(RefinedMatrix(linear.weight)(x))
+    assert project(x).equal(RescoredMatrix(linear.weight)(x))
     assert not project(x).equal(Projection(linear, rounded=True)(x))
 
 
@@ -76,5 +76,5 @@ def test_rows_that_cannot_be_read_as_they_are_stay_in_8_bits() -> None:
     """Every second column of a wider matrix."""
     linear, x = head(), states(4)
     linear.weight = nn.Parameter(torch.stack([linear.weight] * 2, 2).flatten(1)[:, ::2], requires_grad=False)
-    assert not refined.serves(linear.weight)
+    assert not rescored.serves(linear.weight)
     assert Projection(linear, rounded=True, coarse=True)(x).equal(Projection(linear, rounded=True)(x))
