@@ -158,7 +158,7 @@ class Tree(Nodes):
         """Return the tree with the best by score of those candidates that join, their slots where they are to be
         expanded (-1: not), and whether any is. expand: which of them a policy expands (None: all)."""
         found = kernels.admit(candidates.blocks, score, joins, expand, self.alive, limits)
-        taken = kernels.take(candidates.blocks._replace(score=score.contiguous()), found.places)
+        taken = kernels.take(candidates.blocks._replace(score=score.contiguous()), found.chosen)
         grown = self.extend(Nodes.of(taken._replace(alive=found.fits.contiguous())), found.capped)
         return grown, found.frontier, found.going
 

@@ -16,14 +16,14 @@ def argmax(logits: Float[Tensor, "*R V"]) -> Int[Tensor, "*R"]:
     return torch.from_numpy(np.asarray(_values(logits).argmax(-1)))
 
 
-def argmax_at(logits: Float[Tensor, "R V"], places: Int[Tensor, " B"]) -> tuple[Int[Tensor, " B"], list[float]]:
+def argmax_at(logits: Float[Tensor, "R V"], index: Int[Tensor, " B"]) -> tuple[Int[Tensor, " B"], list[float]]:
     """Return the most probable tokens of some of the distributions, and their logits. On a CPU no distribution is
     copied: that would cost more than the search."""
     if logits.device.type != "cpu":
-        chosen = logits[places]
+        chosen = logits[index]
         token = chosen.argmax(-1)
         return token, chosen.gather(1, token[:, None])[:, 0].tolist()
-    rows = [_values(logits[place]) for place in places.tolist()]
+    rows = [_values(logits[i]) for i in index.tolist()]
     tokens = [int(row.argmax()) for row in rows]
     return torch.tensor(tokens, device="cpu"), [float(row[token]) for row, token in zip(rows, tokens, strict=True)]
 

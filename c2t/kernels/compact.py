@@ -1,5 +1,5 @@
 """Key-value compaction: the accepted paths move to the ends of their rows, in all layers with one launch (Triton on a
-GPU, C on a CPU, torch where these are not to be had).
+GPU, C on a CPU, otherwise torch).
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ try:
 except ImportError:  # the torch twin needs none
     triton = None
 
-LONGEST = 64  # slots of a path that the kernel holds at once; a prompt has more, but hardly ever moves
+LONGEST = 64  # slots of a path that the kernel holds in registers; a prompt has more, but hardly ever moves
 
 
 def compact(
@@ -31,7 +31,7 @@ def compact(
 ) -> None:
     """Copy, in every buffer, slots source[r] + index[r, :count[r]] to [target[r], target[r] + count[r]), in each head.
 
-    Slots are counted from a buffer's first one, in its first head. The order is kept, and the result is as if all slots
+    Slots are counted from a buffer's first one, in its first head. The order stays, and the result is as if all slots
     were read before one is written. The buffers may be on several devices.
     """
     first, alike = buffers[0], buffers.alike
@@ -61,7 +61,7 @@ def compiled_compact(buffers: LayerBuffers, index: Tensor, count: Tensor, source
     heads, size, dim = buffers[0].shape[-3:]
     half = buffers[0].stride(0) // dim
     shape = len(buffers), len(count), heads, half, size, dim * buffers[0].element_size()
-    given = [each.contiguous() for each in (index, count, source, target)]
+    given = [column.contiguous() for column in (index, count, source, target)]
     at, *ends = pointers(given, [torch.int64] * 4)
     if kernels().compact(buffers.addresses, *shape, at, index.shape[1], *ends):
         raise MemoryError(f"no memory for a path of {index.shape[1]} slots")
@@ -108,6 +108,6 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         buffer = tl.load(addresses + tl.program_id(0)).to(like.dtype)
         buffer += ((part // rows).to(tl.int64) * half + head.to(tl.int64) * size) * dim
         mask = (moved & (here != there))[:, None] & (column < dim)
-        kept = tl.load(buffer + here.to(tl.int64)[:, None] * dim + column, mask=mask)
+        values = tl.load(buffer + here.to(tl.int64)[:, None] * dim + column, mask=mask)
         tl.debug_barrier()  # a slot may be both read and written
-        tl.store(buffer + there.to(tl.int64)[:, None] * dim + column, kept, mask=mask)
+        tl.store(buffer + there.to(tl.int64)[:, None] * dim + column, values, mask=mask)

@@ -1,7 +1,7 @@
 """C kernels, compiled for the processor they run on, at first use, by whatever C compiler there is.
 
 Without a compiler (or with C2T_MARCH=off) everything runs on torch alone, slower; so does, with a warning, what a
-compiler refuses. `c2t.kernels.libraries` keeps what was compiled.
+compiler refuses. `c2t.kernels.libraries` stores what was compiled.
 """
 
 import ctypes
@@ -34,8 +34,8 @@ FLAGS = ("-O3", "-std=gnu11", "-fopenmp", "-fPIC", "-shared")
 LIBRARIES = ("-lm",)
 COMPILERS = ("gcc", "cc")  # where CC names none; clang does not know GCC's `__builtin_shuffle`
 SECONDS = 120  # of a processor that each program of the compiler may take, whatever else the machine does
-PATIENCE = 20 * 60.0  # seconds by the clock
-# In what a compiler says: what another time may be otherwise.
+PATIENCE = 20 * 60.0  # seconds of elapsed time
+# Words of a compiler's error that another attempt may not meet.
 PASSING = ("Killed signal", "Terminated signal", "No space left", "memory")
 FAILED = ".failed"  # ending of the file that says why a library could not be made
 # A shell sets the limit: between fork and exec nothing of Python may run, as torch has threads.
@@ -57,13 +57,13 @@ def library(sources: Path) -> ctypes.CDLL | None:
     text = "".join(path.read_text() for path in sorted(sources.glob("*.[ch]")))
     recipe = f"{command} {_version(cc)} {LIBRARIES} {text} {processor()}".encode()
     folder = libraries.folder()
-    place = folder and folder / f"c2t-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
-    if place and (there := _load(place)):
-        return there
+    target = folder and folder / f"c2t-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
+    if target and (loaded := _load(target)):
+        return loaded
     try:
         with libraries.locked(folder, PATIENCE) if folder else nullcontext():
-            # another process may have made it meanwhile
-            return (place and _load(place)) or _make(command, sources, place)
+            # another process may have compiled it in between
+            return (target and _load(target)) or _make(command, sources, target)
     except (OSError, subprocess.SubprocessError, CompilerError) as error:
         _warn(f"{shlex.join(cc)} did not compile c2t's kernels, so torch does their work, slower: {one_line(error)}")
         return None
@@ -79,19 +79,19 @@ def compiler() -> list[str] | None:
     """Return the command of this machine's C compiler, which CC may name; None if there is none."""
     named = os.environ.get("CC", "").strip()
     if not named:
-        return next(([found] for name in COMPILERS if (found := shutil.which(name))), None)
+        return next(([program] for name in COMPILERS if (program := shutil.which(name))), None)
     try:
         name, *options = shlex.split(named)
     except ValueError:  # a quotation mark without another
         name, options = named, []
-    if (found := shutil.which(name)) is None:
+    if (program := shutil.which(name)) is None:
         _warn(f"CC names {named!r}, which is no program here, so torch does the work of a C compiler's kernels, slower")
         return None
-    return [found, *options]
+    return [program, *options]
 
 
 def processor() -> str:
-    """Return what names this machine's processor and its instructions."""
+    """Return the lines that name this machine's processor and its instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -100,23 +100,23 @@ def processor() -> str:
 
 
 def _version(cc: list[str]) -> list[str]:
-    """Return what changes when a compiler is replaced; to ask it would take longer than to load the library."""
-    programs = [Path(found).resolve() for word in cc if (found := shutil.which(word))]
-    return [f"{place} {place.stat().st_size} {place.stat().st_mtime_ns}" for place in programs]
+    """Return what changes when a compiler is replaced; to run it would take longer than to load the library."""
+    programs = [Path(program).resolve() for word in cc if (program := shutil.which(word))]
+    return [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in programs]
 
 
-def _load(place: Path) -> ctypes.CDLL | None:
-    """Return the library that c2t has put there for this user, None if there is none."""
-    content = libraries.read(place)
+def _load(path: Path) -> ctypes.CDLL | None:
+    """Return the library that c2t has stored there for this user, None if there is none."""
+    content = libraries.read(path)
     try:
         return None if content is None else libraries.load(content)
     except OSError:  # as where a library that it needs is gone
         return None
 
 
-def _make(command: list[str], sources: Path, place: Path | None) -> ctypes.CDLL:
-    """Compile a library and keep it, if there is a place for it, or why it could not be compiled."""
-    failed = place and place.with_suffix(FAILED)
+def _make(command: list[str], sources: Path, path: Path | None) -> ctypes.CDLL:
+    """Compile a library and store it, or the reason why it could not be compiled, where there is a path for them."""
+    failed = path and path.with_suffix(FAILED)
     if failed and failed.is_file():
         raise CompilerError(f"{read_file(failed).decode(errors='replace')} (delete {failed} to try again)")
     try:
@@ -127,12 +127,12 @@ def _make(command: list[str], sources: Path, place: Path | None) -> ctypes.CDLL:
                 write_text(failed, str(error))
         raise
     try:
-        if place is None:
+        if path is None:
             raise PermissionError(errno.EACCES, "others can write there", str(paths.cache()))
-        libraries.keep(place, content)
+        libraries.keep(path, content)
     except OSError as error:
         remedy = f"give this user a folder of his own as $C2T_CACHE, and {paths.state()}"
-        _warn(f"compiled kernels cannot be kept, so each start makes them anew ({one_line(error)}): {remedy}")
+        _warn(f"compiled kernels cannot be stored, so each start compiles them again ({one_line(error)}): {remedy}")
     return libraries.load(content)
 
 
@@ -142,7 +142,7 @@ def _compile(command: list[str], sources: Path) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         made, said = Path(folder) / "library.so", Path(folder) / "said"
         whole = [*LIMITED, *command, *map(str, sorted(sources.glob("*.c"))), *LIBRARIES, "-o", str(made)]
-        with said.open("wb") as file:  # no pipe: whoever waits for its end waits for the compiler's own children, too
+        with said.open("wb") as file:  # no pipe: to wait for its end is to wait for the compiler's own children, too
             code = subprocess.run(
                 whole, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=PATIENCE, check=False
             ).returncode

@@ -1,8 +1,8 @@
-"""A round's draft phase in one call: a layered policy on an EAGLE head on a CPU.
+"""A round's fused draft phase: a layered policy on an EAGLE head on a CPU.
 
 Level by level (`c2t.policies.growth`, `c2t.policies.eagle2`) it takes a dozen calls a level, and after a target's
 forward the code of each is cold: of a round of four levels that was 2 ms in 18. The same functions in C compute
-here, so the trees are the same, but for a candidate within an ulp of the threshold, or as confident as another row's.
+here. So the trees are the same, except a candidate within an ulp of the threshold, or as confident as another row's.
 """
 
 import ctypes
@@ -38,10 +38,10 @@ class ResidualInput(IntEnum):
 
 
 class HeadLayers(NamedTuple):
-    """A head but for its LM head: what reads token and state, what the layers add to, the layers, the embeddings.
+    """A head without its LM head: the reader of token and state, the residual's input, the layers, the embeddings.
 
-    norm: of the outputs, if they have one. normed: the outputs so normalised are the states, not only what the LM head
-    reads.
+    norm: of the outputs, if they have one. normed: the normalised outputs are also the states, not only the LM head's
+    inputs.
     """
 
     reader: PackedReader
@@ -63,22 +63,21 @@ class PhaseHead(NamedTuple):
 
 
 class Prefixes(NamedTuple):
-    """Texts that B trees grow under: root tokens, the draft's states behind them, and the lengths of the texts before
-    them. Their keys and values are in the first slots of `buffers`, with room behind them for those of the trees
-    (`DraftPhase.entries`).
+    """Prefixes of B trees: root tokens, the draft's states after them, and the lengths of the texts before them. Their
+    keys and values are in the first slots of `buffers`, followed by room for those of the trees (`DraftPhase.entries`).
 
-    places: slots of the longest text. step: slots of a row in all heads. turns: cosines and sines of all positions.
-    own: tokens of each text that the head's vocabulary lacks, -1 for none.
+    text_slots: slots of the longest text. step: slots of a row in all heads. turns: cosines and sines of all positions.
+    oov_ids: tokens of each text that the head's vocabulary lacks, -1 for none.
     """
 
     root: Int[Tensor, " B"]
     hidden: Float[Tensor, "B H"]
     lengths: Int[Tensor, " B"]
     buffers: LayerBuffers
-    places: int
+    text_slots: int
     step: int
     turns: tuple[Float[Tensor, "P h"], Float[Tensor, "P h"]]
-    own: Int[Tensor, "B E"]
+    oov_ids: Int[Tensor, "B E"]
 
 
 class NgramInput(NamedTuple):
@@ -104,7 +103,7 @@ class Spending(NamedTuple):
 
 
 class GrownColumns(NamedTuple):
-    """The trees' columns; for each row the nodes that only a limit kept out, and the draft's forwards. slots: those
+    """The trees' columns; for each row the nodes that only a limit excluded, and the draft's forwards. slots: those
     that each level drafted from, as they were numbered then; -1 fills rows that have fewer."""
 
     blocks: Blocks
@@ -115,8 +114,8 @@ class GrownColumns(NamedTuple):
 
 def serves(head: PhaseHead, plan: Layered) -> bool:
     """Return True if a phase of this plan can run on this head: on a CPU with a compiler, with an LM head of whole
-    panels, rows of all tokens and a classifier that C can read, the same number of children for every node, and no more
-    than MOST candidates a level, for which there is room."""
+    panels, rows of all tokens and a classifier that C can read, the same number of children for every node, and at most
+    MOST candidates a level."""
     whole = head.lm_head.outputs == head.lm_head.struct.outputs
     named = head.all_rows is None or oov_tokens.serves(head.all_rows)
     read = plan.network is None or plan.network.in_c is not None
@@ -125,7 +124,7 @@ def serves(head: PhaseHead, plan: Layered) -> bool:
 
 
 class DraftPhase:
-    """A layered policy on a head, for one generation at a time: it keeps its room from round to round."""
+    """A layered policy on a head, for one generation at a time: it reuses its memory from round to round."""
 
     def __init__(self, head: PhaseHead, plan: Layered):
         self.head, self.plan = head, plan
@@ -151,21 +150,23 @@ class DraftPhase:
         spending: Spending | None,
         refuse_nan: Callable[[], None],
     ) -> GrownColumns:
-        """Return the trees, with a budget those of their nodes that it verifies. drawn: noise of the target's draws.
+        """Return the trees, with a budget those of their nodes that it verifies. drawn: noise of the target's samples.
 
         refuse_nan() is called, and raises, if a distribution of the draft is NaN. IndexError for a token that has no
         embedding, and for positions beyond `turns`.
         """
-        root, hidden, lengths, buffers, places, step, (cosine, sine), own = text
+        root, hidden, lengths, buffers, text_slots, step, (cosine, sine), oov_ids = text
         root, hidden, lengths = root.contiguous(), hidden.contiguous(), lengths.contiguous()
         assert buffers[0].dtype == torch.float32
         assert buffers.alike or not self.entries
-        keys = ctypes.addressof(buffers.addresses) if self.entries else None  # a fork's have gaps until it appends
+        keys = (
+            ctypes.addressof(buffers.addresses) if self.entries else None
+        )  # a fork's buffers have gaps until it appends
         strides, count, threads = buffers[0].stride(), len(root), torch.get_num_threads()
         of_text = structs.text(
             *(count, *pointers((root, lengths, hidden), (_WHOLE, _WHOLE, _REAL)), keys),
-            *(strides[0], strides[-3], step, places, pointer(cosine, _REAL), pointer(sine, _REAL), len(cosine)),
-            *(pointer(own, _WHOLE), own.shape[1]),
+            *(strides[0], strides[-3], step, text_slots, pointer(cosine, _REAL), pointer(sine, _REAL), len(cosine)),
+            *(pointer(oov_ids, _WHOLE), oov_ids.shape[1]),
         )
         self._head.table, self._head.is_bf16 = weights(self.head.layers.table)
         needed = kernels().room_of(self._plan, self._head, of_text, threads)
@@ -179,7 +180,7 @@ class DraftPhase:
         slots = root.new_full((self.plan.levels, count, self.plan.width), -1)
         columns = self._room, whole, real, score, alive, capped, passes, slots
         made = pointers(columns, (_BYTE, _WHOLE, _REAL, _REAL, _FLAG, _WHOLE, _WHOLE, _WHOLE))
-        noisy = [each.contiguous() for each in drawn or ()]  # kept until the call is over
+        noisy = [column.contiguous() for column in drawn or ()]  # referenced until the call is over
         noise = structs.noise(*(pointers(noisy, (_REAL, _WHOLE, _WHOLE)) if noisy else ()))
         chances = _ngrams(raised), noise, self._spending(spending, count)
         n = kernels().draft_phase(self._plan, self._head, of_text, *chances, *made, threads)
@@ -191,8 +192,8 @@ class DraftPhase:
             raise MemoryError("no memory to count what follows in a text")
         if n == NAN:
             refuse_nan()
-        whole, real = (each[: 4 * count * n].view(4, count, n) for each in (whole, real))
-        score, alive = (each[: count * n].view(count, n) for each in (score, alive))
+        whole, real = (column[: 4 * count * n].view(4, count, n) for column in (whole, real))
+        score, alive = (column[: count * n].view(count, n) for column in (score, alive))
         return GrownColumns(Blocks(whole, real, score, alive), capped, passes, slots[: int(passes.max())])
 
     def _spending(self, spending: Spending | None, rows: int) -> ctypes.Structure:
@@ -219,9 +220,9 @@ def _plan(plan: Layered) -> ctypes.Structure:
         return structs.plan(*numbers, None, None, threshold)
     read = [COLUMNS.index(feature.name) for feature in plan.network.features]
     inputs = (ctypes.c_int64 * len(read))(*read)
-    found = structs.plan(*numbers, ctypes.pointer(plan.network.in_c), ctypes.addressof(inputs), threshold)
-    found.read = inputs  # which it points into
-    return found
+    struct = structs.plan(*numbers, ctypes.pointer(plan.network.in_c), ctypes.addressof(inputs), threshold)
+    struct.read = inputs  # which it points into
+    return struct
 
 
 def _ngrams(raised: NgramInput | None) -> ctypes.Structure:

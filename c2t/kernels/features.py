@@ -43,7 +43,7 @@ FEATURES: dict[str, Callable[[Any], Tensor]] = {
     "hidden": lambda nodes: nodes.hidden,
 }
 # Several inputs a node: the k highest probabilities and the draft's hidden state of the distribution that the node was
-# drawn from. For decision models (MCSD+, section 3.3); trees do not keep these.
+# sampled from. For decision models (MCSD+, section 3.3); trees do not store these.
 WIDE = ("top_probs", "hidden")
 # Columns that records do not store under these names, by the features that read them.
 DERIVED = {"log_prob": "log_prob", "log_max_prob": "max_log_prob", "max_prob_logit": "max_log_prob", "rank": "rank"}

@@ -1,4 +1,4 @@
-"""A cache's buffers of all layers, and what kernels need to know of them: found once, and again when one is replaced.
+"""A cache's buffers of all layers, and what kernels need to know of them, computed once for each set of buffers.
 
 To ask thirty layers for their shapes and addresses costs more than to move a path in all of them.
 """
@@ -39,5 +39,5 @@ class LayerBuffers(list[Tensor | None]):
 
     @cached_property
     def there(self) -> Int[Tensor, " L"]:
-        """The addresses on the buffers' device, kept as long as the buffers are: a CUDA graph may hold them."""
+        """The addresses on the buffers' device, which live as long as the buffers: a CUDA graph may hold them."""
         return torch.tensor([buffer.data_ptr() for buffer in self], dtype=torch.int64, device=self[0].device)

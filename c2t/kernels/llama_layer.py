@@ -19,13 +19,13 @@ from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer, pointers, weights
 
-# Inputs behind whose multiples a forward's cost steps up: so many meet a panel at once with AVX2 and with AVX-512, and
-# 16 are the height of a tile (a GPU's, too).
+# Inputs after whose multiples a forward's cost steps up: one pass over a panel serves 6 with AVX2 and 14 with AVX-512,
+# and 16 are the height of a tile (a GPU's, too).
 STEPS = (6, 14, 16)
-BLOCK = 64  # inputs that share a scale where they are rounded to bytes
-GROUP = 32  # weights of an output that share a scale where they are rounded to halves of bytes
+BLOCK = 64  # inputs in 8 bits that share a scale
+GROUP = 32  # weights of an output in 4 bits that share a scale
 ZERO = 128  # a weight's byte that stands for 0
-AT_ONCE = 4096  # rows that are rounded together, since float32 takes four times the room
+ROUNDED_ROWS = 4096  # rounded together, since float32 takes four times the memory
 
 
 def edges(most: int) -> set[int]:
@@ -69,8 +69,8 @@ class Kind(IntEnum):
 
     @classmethod
     def of(cls, weight: Float[Tensor, "O I"], rounded: bool = False, coarse: bool = False) -> "Kind":
-        """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16. rounded: in bytes,
-        where it can be; coarse: in halves of bytes then."""
+        """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16. rounded: INT8 where
+        the processor and the shape allow it; coarse: INT4 then."""
         if rounded and rounds(weight.shape[1]):
             return cls.INT4 if coarse else cls.INT8
         if weight.dtype == torch.bfloat16:
@@ -85,19 +85,19 @@ def bf16_is_faster() -> bool:
 
 
 def int8_is_fastest() -> bool:
-    """Return True if this processor multiplies matrices of bytes faster than any others: where it can, unless it has
-    tiles, in which many rows are cheaper."""
+    """Return True if INT8 is this processor's fastest kind: where it works at all, unless there is BF16_AMX, with which
+    many rows are cheaper."""
     return Kind.INT8 in works() and Kind.BF16_AMX not in works()
 
 
 def rounds(inputs: int) -> bool:
-    """Return True if a matrix of so many inputs can be in bytes on this processor."""
+    """Return True if a matrix of so many inputs can be INT8 on this processor."""
     return inputs % Kind.INT8.inputs == 0 and Kind.INT8 in works()
 
 
 def fastest_in_bf16() -> Kind:
-    """Return how this processor multiplies bf16 weights fastest. Its make and its instructions say so: a clock would
-    now and then say something else on a busy machine, and what was made in one arithmetic is refused in another."""
+    """Return how this processor multiplies bf16 weights fastest, by its make and its instructions. A measurement would
+    differ now and then on a busy machine, and data made in one arithmetic are refused in another."""
     if Kind.BF16_AMX in works():
         return Kind.BF16_AMX
     return Kind.BF16 if Kind.BF16 in works() and kernels().dpbf16_is_faster() else Kind.BF16_STORED
@@ -130,8 +130,8 @@ class PackedMatrix:
             rows = weight.bfloat16() if self.kind >= Kind.BF16_STORED else weight.float()
             self._panels = in_panels(nn.functional.pad(rows, more), width, self.kind)
         self._bias = None if bias is None else nn.functional.pad(bias.detach().float(), (0, padded - self.outputs))
-        beside = (None if each is None else pointer(each, torch.float32) for each in (self._bias, self._scales))
-        self.struct = structs.matrix(pointer(self._panels, self.kind.dtype), *beside, inputs, padded, self.kind)
+        floats = (None if tensor is None else pointer(tensor, torch.float32) for tensor in (self._bias, self._scales))
+        self.struct = structs.matrix(pointer(self._panels, self.kind.dtype), *floats, inputs, padded, self.kind)
 
     def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
         """Return x W' + b in float32."""
@@ -156,8 +156,8 @@ def in_panels(rows: Shaped[Tensor, "O I"], width: int, kind: Kind) -> Shaped[Ten
 def to_int8(weight: Float[Tensor, "O I"]) -> tuple[UInt8[Tensor, "O I"], Float[Tensor, " O"]]:
     """Return a matrix rounded to 8 bits, each number ZERO more than it is, and the scale of each row."""
     rows, scales = weight.new_empty(weight.shape, dtype=torch.uint8), weight.new_empty(len(weight), dtype=torch.float32)
-    for begin in range(0, len(weight), AT_ONCE):
-        some = slice(begin, begin + AT_ONCE)
+    for begin in range(0, len(weight), ROUNDED_ROWS):
+        some = slice(begin, begin + ROUNDED_ROWS)
         part = weight[some].float()
         scales[some] = part.abs().amax(1) / 127
         rows[some] = (part / scales[some].clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round() + ZERO
@@ -168,15 +168,15 @@ def to_int4(weight: Float[Tensor, "O I"], width: int) -> UInt8[Tensor, "P G n"]:
     """Return a matrix rounded to 4 bits, in panels of `width` outputs: for each GROUP of inputs the outputs' scales and
     the numbers that 0 stands for, in fp16, then the weights, two to a byte (see llama_layer.c)."""
     made, room = [], torch.finfo(torch.half)
-    for part in weight.view(-1, 2, width // 2, weight.shape[1] // GROUP, GROUP).split(max(1, AT_ONCE // width)):
+    for part in weight.view(-1, 2, width // 2, weight.shape[1] // GROUP, GROUP).split(max(1, ROUNDED_ROWS // width)):
         panels = part.float().transpose(2, 3)
         least, most = (edge.clamp(room.min, room.max) for edge in panels.aminmax(dim=-1))
         scale, least = ((most - least) / 15).half(), least.half()
         steps = (panels - least.float()[..., None]) / scale.float()[..., None]
         whole = steps.nan_to_num().round().clamp(0, 15)  # where all are equal: 0, so that they are their offset
         low, high = whole.to(torch.uint8).unflatten(-1, (-1, 4)).transpose(3, 4).flatten(3).unbind(1)
-        beside = [each.transpose(1, 2).flatten(2).contiguous().view(torch.uint8) for each in (scale, least)]
-        made.append(torch.cat([*beside, low | high << 4], -1))
+        header = [column.transpose(1, 2).flatten(2).contiguous().view(torch.uint8) for column in (scale, least)]
+        made.append(torch.cat([*header, low | high << 4], -1))
     return torch.cat(made)
 
 
@@ -203,18 +203,18 @@ class PackedReader:
         rows, struct = len(tokens), self.matrix.struct
         assert 2 * table.shape[1] == 2 * states.shape[1] == struct.inputs
         out, room = states.new_empty(rows, struct.outputs), states.new_empty(rows, struct.inputs)
-        at, halves = weights(table)
+        at, is_bf16 = weights(table)
         real = torch.float32
         given, made = pointers((tokens, states), (torch.int64, real)), pointers((room, out), (real, real))
-        if kernels().read_both(self.struct, at, len(table), halves, *given, rows, *made, torch.get_num_threads()):
+        if kernels().read_both(self.struct, at, len(table), is_bf16, *given, rows, *made, torch.get_num_threads()):
             raise IndexError(f"a token that is not among the {len(table)} known ones")
         return out
 
 
 class Sight(NamedTuple):
-    """Slots of the cache that each of R tokens sees: prefix[r] ones, at most `longest`, from first[r] on, and of the m
-    slots behind these the ones in the mask, at least one in all. Tokens with the same first slot are of one text, have
-    the same prefix and stand together."""
+    """Slots of the cache that each of R tokens sees: prefix[r] ones, at most `longest`, from first[r] on, and those of
+    the next m slots that the mask selects; at least one in all. Tokens of one text stand together, with the same first
+    slot and prefix."""
 
     first: Int[Tensor, " R"]
     prefix: Int[Tensor, " R"]
@@ -254,9 +254,9 @@ class PackedLayers:
         coarse: bool = False,
     ):
         self.heads, self.kv_heads, self.dim, self.rounded, self.coarse = heads, kv_heads, dim, rounded, coarse
-        self._kept: list[Any] = []  # what the structures point to
+        self._packed_parts: list[Any] = []  # which the structures point to
         made = [self._packed(layer) for layer in layers]
-        self.reads: PackedMatrix = self._kept[0]  # the first layer's projections to queries, keys and values
+        self.reads: PackedMatrix = self._packed_parts[0]  # the first layer's projections to queries, keys and values
         self.structs = (structs.layer * len(made))(*made)
         inner = made[0].gate.outputs
         self.width = made[0].out.outputs + max((heads + 2 * kv_heads) * dim, inner) + heads * dim
@@ -280,7 +280,7 @@ class PackedLayers:
         matrices = [PackedMatrix(weight, bias, Kind.of(weight, self.rounded, self.coarse)) for weight, bias in weights]
         read = None if isinstance(layer.input_layernorm, nn.Identity) else PackedNorm(layer.input_layernorm)
         norm = PackedNorm(layer.post_attention_layernorm)
-        self._kept += [*matrices, read, norm]
+        self._packed_parts += [*matrices, read, norm]
         return structs.layer(
             *(matrix.struct for matrix in matrices),
             pointer(read.weight, torch.float32) if read else None,
@@ -294,40 +294,40 @@ class PackedLayers:
         turns: tuple[Float[Tensor, "P h"], Float[Tensor, "P h"]],
         positions: Int[Tensor, " R"],
         buffers: LayerBuffers,
-        places: Int[Tensor, " R"],
+        slots: Int[Tensor, " R"],
         sight: Sight,
         tapped: dict[int, Tensor | None],
-        behind: int = 0,
+        offset: int = 0,
         read: Float[Tensor, "R O"] | None = None,
     ) -> None:
         """Replace R states by the last layer's outputs.
 
         turns: cosines and sines of all positions below P, for half of a head's dimensions; IndexError for a state that
-        stands at none of these. buffers: keys and values of each layer, to which the states' own are written, each
-        `behind` slots behind its place. Places and `sight` count slots from a buffer's first one, in its first head.
+        stands at none of these. buffers: keys and values of each layer, to which the states' own are written, in
+        slots[r] + offset. `slots` and `sight` count from a buffer's first slot, in its first head.
         The inputs of the layers that are keys of `tapped` become its values, (1, R, H); the number of layers stands for
         the outputs. read: queries, keys and values of the first layer, if they are not made from x; they are changed.
         """
         strides, threads, whole, real = buffers[0].stride(), torch.get_num_threads(), torch.int64, torch.float32
         assert buffers.alike
-        halves = buffers[0].dtype == torch.bfloat16
-        assert kernels().best_kind() >= Kind.BF16 if halves else buffers[0].dtype == torch.float32
+        is_bf16 = buffers[0].dtype == torch.bfloat16
+        assert kernels().best_kind() >= Kind.BF16 if is_bf16 else buffers[0].dtype == torch.float32
         positions = positions.contiguous()
         assert len(buffers) == len(self)
-        assert (read is None) == (self.reads.struct.inputs == x.shape[1]), "who reads more than states reads before"
+        assert (read is None) == (self.reads.struct.inputs == x.shape[1]), "what reads more than states needs `read`"
         assert read is None or read.shape == (len(x), self.reads.struct.outputs)
         taps = (ctypes.c_void_p * (len(self) + 1))()
         for number in tapped:
             tapped[number] = tap = torch.empty_like(x[None])
             taps[number] = pointer(tap, real)
         cache = structs.cache(
-            ctypes.addressof(buffers.addresses), strides[0], strides[-3], pointer(places, whole), behind, halves
+            ctypes.addressof(buffers.addresses), strides[0], strides[-3], pointer(slots, whole), offset, is_bf16
         )
-        told = [each.contiguous() for each in sight[:3]]
-        slots = told[2].shape[1]
-        seen = structs.sight(*pointers(told, (whole, whole, torch.bool)), slots, sight.longest)
+        visible = [column.contiguous() for column in sight[:3]]
+        tree_slots = visible[2].shape[1]
+        seen = structs.sight(*pointers(visible, (whole, whole, torch.bool)), tree_slots, sight.longest)
         lanes = panel() // 2
-        room = x.new_empty(len(x) * self.width + threads * lanes * (sight.longest + slots + lanes))
+        room = x.new_empty(len(x) * self.width + threads * lanes * (sight.longest + tree_slots + lanes))
         turned = structs.rotations(*pointers((*turns, positions), (real, real, whole)), len(turns[0]))
         states, first = pointer(x, real), None if read is None else pointer(read, real)
         stack = (self.structs, len(self), states, first, turned, len(x))
@@ -351,8 +351,8 @@ def packable(layer: nn.Module, dim: int) -> bool:
     query, key, value, out, gate, up, (hidden, inner) = (tuple(linear.weight.shape) for linear in linears)
     config, read = attention.config, query[1]
     queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
-    known = ((queries, read), (keys, read), (keys, read), (hidden, queries), (inner, hidden), (inner, hidden))
-    if (query, key, value, out, gate, up) != known or len({linear.bias is None for linear in linears[:3]}) > 1:
+    expected = ((queries, read), (keys, read), (keys, read), (hidden, queries), (inner, hidden), (inner, hidden))
+    if (query, key, value, out, gate, up) != expected or len({linear.bias is None for linear in linears[:3]}) > 1:
         return False
     return all(size % panel() == 0 for size in (dim, hidden, inner))
 

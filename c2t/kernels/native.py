@@ -1,5 +1,5 @@
-"""Functions in C and their structures, as csrc/c2t.h declares them: Python reads them there, so nothing is declared
-twice, and a call with arguments of other kinds is refused."""
+"""Functions in C and their structures, as csrc/c2t.h declares them. Python reads that file, so nothing is declared
+twice, and a call with arguments of other types is refused."""
 
 import ctypes
 import re
@@ -45,13 +45,11 @@ class Header:
         for fields, name, returned, function, arguments in DECLARATION.findall(declarations):
             if function:
                 given = [] if arguments == "void" else arguments.split(", ")
-                self.signatures[function] = (
-                    self._types[returned],
-                    [kind for each in given for _, kind in self._of(each)],
-                )
+                kinds = [kind for argument in given for _, kind in self._of(argument)]
+                self.signatures[function] = self._types[returned], kinds
             else:
-                found = [field for each in fields.strip(" ;").split("; ") for field in self._of(each)]
-                self._types[name] = type(name, (ctypes.Structure,), {"_fields_": found})
+                members = [member for line in fields.strip(" ;").split("; ") for member in self._of(line)]
+                self._types[name] = type(name, (ctypes.Structure,), {"_fields_": members})
                 setattr(self.structs, name, self._types[name])
         if unread := DECLARATION.sub("", declarations).strip():
             raise ValueError(f"not a structure and not a prototype: {unread}")
@@ -73,9 +71,9 @@ structs = HEADER.structs
 
 @cache
 def kernels() -> ctypes.CDLL | None:
-    """Return the functions in C, None where they cannot be had."""
-    found = library(SOURCES)
-    for name, (returned, given) in HEADER.signatures.items() if found else ():
-        function = getattr(found, name)
+    """Return the functions in C, None where they cannot be compiled."""
+    functions = library(SOURCES)
+    for name, (returned, given) in HEADER.signatures.items() if functions else ():
+        function = getattr(functions, name)
         function.restype, function.argtypes = returned, given
-    return found
+    return functions

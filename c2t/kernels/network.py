@@ -42,20 +42,20 @@ class Network:
     def in_c(self) -> ctypes.Structure | None:
         """The same for functions in C, which reads the weights where they are; None where it cannot: elsewhere than on
         a CPU, in another type than float32, or without a compiler."""
-        plain = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in self.weights)
-        if not plain or not all(each.is_contiguous() for each in self.weights) or kernels() is None:
+        plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in self.weights)
+        if not plain or not all(tensor.is_contiguous() for tensor in self.weights) or kernels() is None:
             return None
         whole, exps = (
             bytes(flags) for flags in ([f.name in WHOLE for f in self.features], [f.exp for f in self.features])
         )
-        found = structs.network(
+        struct = structs.network(
             *(ctypes.cast(flags, ctypes.c_void_p) for flags in (whole, exps)),
             *(len(self.features), len(self.hidden_bias)),
-            *(pointer(each, torch.float32) for each in self.weights),
+            *(pointer(tensor, torch.float32) for tensor in self.weights),
             self.conditional,
         )
-        found.flags = whole, exps  # which it points into
-        return found
+        struct.flags = whole, exps  # which it points into
+        return struct
 
 
 def serves(network: Network, nodes: Any) -> bool:
@@ -75,8 +75,8 @@ def serves(network: Network, nodes: Any) -> bool:
 def confidence(network: Network, nodes: Any) -> Float[Tensor, "..."]:
     """Return each node's confidence in (0, 1) in C; a node's is the same among any others."""
     columns = [getattr(nodes, feature.name).contiguous() for feature in network.features]
-    found = torch.empty(columns[0].shape, dtype=torch.float32, device="cpu")
+    scores = torch.empty(columns[0].shape, dtype=torch.float32, device="cpu")
     kinds = (torch.int64 if feature.name in WHOLE else torch.float32 for feature in network.features)
     read = (ctypes.c_void_p * len(columns))(*pointers(columns, kinds))
-    kernels().confidences(network.in_c, read, found.numel(), pointer(found, torch.float32))
-    return found
+    kernels().confidences(network.in_c, read, scores.numel(), pointer(scores, torch.float32))
+    return scores

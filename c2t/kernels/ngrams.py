@@ -12,10 +12,10 @@ from c2t.kernels.compiled import changeable
 from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer
 
-BEFORE = -1  # in place of the tokens before the text
+BEFORE = -1  # stands for the tokens before the text
 LONGEST = 8  # tokens of a context; ngrams.c has room for so many lengths of it
 FARTHEST = 128  # tokens back that a distance is counted to: beyond it, trust was learned from few texts
-NOTHING = -2  # in place of a token: unlike any, and unlike the beginning of the text
+NOTHING = -2  # stands for a token: unlike any, and unlike the beginning of the text
 
 
 class Paths(NamedTuple):
@@ -44,8 +44,8 @@ class Trust(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """How much a draft is trusted against counts: it weighs as much as weights[i] places in the text for contexts of
-    shortest + i tokens, the longest of `longest`; and what becomes of the counts then."""
+    """How much a draft is trusted against counts: it weighs as much as weights[i] occurrences in the text for contexts
+    of shortest + i tokens, the longest of `longest`; and what becomes of the counts then."""
 
     shortest: int
     weights: tuple[float, ...]
@@ -74,16 +74,16 @@ def raise_followers(
     slot: Int[Tensor, " S"],
     logits: Float[Tensor, "*S w"],
     ids: Int[Tensor, " v"] | None,
-    own: Int[Tensor, "B E"] | None,
+    oov_ids: Int[Tensor, "B E"] | None,
     prior: Prior,
 ) -> None:
     """Do `mix` in C for slot[s] of tree row[s]: change the logits of tokens that followed, in place, so that their
     softmax is the mixture.
 
-    ids: the tokens that the logits are of, in rising order; None for all. own: those of each text, behind them."""
-    kept = [part.contiguous() for part in (*paths[1:], row, slot)]
-    text, (lengths, token, parent, rows, slots) = paths.text, (pointer(each, torch.int64) for each in kept)
-    of_texts, more = (None, 0) if own is None else (pointer(own, torch.int64), own.shape[1])
+    ids: the tokens that the logits are of, in rising order; None for all. oov_ids: those of each text, after them."""
+    columns = [part.contiguous() for part in (*paths[1:], row, slot)]
+    text, (lengths, token, parent, rows, slots) = paths.text, (pointer(column, torch.int64) for column in columns)
+    of_texts, more = (None, 0) if oov_ids is None else (pointer(oov_ids, torch.int64), oov_ids.shape[1])
     failed = kernels().raise_followers(
         *(pointer(text, torch.int64, rows=True), text.stride(0), text.shape[1], lengths),
         *(token, parent, paths.token.shape[1], rows, slots, len(slot)),
@@ -120,11 +120,11 @@ def mix(
 
     share = of_token((fits * weight[..., None]).sum(2), "sum")
     ends = torch.arange(fits.shape[3], device=slots.device).where(fits[:, :, 0], -1)
-    last, own = of_token(ends.to(log_probs), "amax"), log_probs.gather(2, following)
+    last, log_prob = of_token(ends.to(log_probs), "amax"), log_probs.gather(2, following)
     back = ((paths.lengths - 1)[:, None, None] - last).clamp(1, FARTHEST)
-    raised = torch.logaddexp(torch.zeros_like(own), share.log() - left - own)
+    raised = torch.logaddexp(torch.zeros_like(log_prob), share.log() - left - log_prob)
     rise = prior.trust.factor * raised + prior.trust.distance * back.log() + prior.trust.bias
-    risen = torch.where((last >= 0) & (own > float("-inf")), own + rise, own)
+    risen = torch.where((last >= 0) & (log_prob > float("-inf")), log_prob + rise, log_prob)
     return log_probs.scatter(2, following, risen)
 
 
@@ -132,19 +132,19 @@ def contexts(paths: Paths, slots: Int[Tensor, "B F"], shortest: int, kinds: int)
     """Return whether the last n tokens of each slot's path end at each place of the text before the root, for so many n
     from the shortest on."""
     text, longest = paths.text, shortest + kinds - 1
-    places = torch.arange(text.shape[1], device=text.device)
-    behind = torch.stack([text.roll(back, 1).masked_fill(places < back, NOTHING) for back in range(longest)], 1)
-    behind = behind.masked_fill((places >= (paths.lengths - 1)[:, None])[:, None], NOTHING)
-    same = behind[:, None] == _context(paths, slots, longest)[..., None]
+    position = torch.arange(text.shape[1], device=text.device)
+    preceding = torch.stack([text.roll(back, 1).masked_fill(position < back, NOTHING) for back in range(longest)], 1)
+    preceding = preceding.masked_fill((position >= (paths.lengths - 1)[:, None])[:, None], NOTHING)
+    same = preceding[:, None] == _context(paths, slots, longest)[..., None]
     return same.cumprod(2, dtype=torch.uint8).bool()[:, :, shortest - 1 :]
 
 
 def shares(
-    places: Float[Tensor, "*S N"], weights: Float[Tensor, " N"]
+    occurrences: Float[Tensor, "*S N"], weights: Float[Tensor, " N"]
 ) -> tuple[Float[Tensor, "*S N"], Float[Tensor, "*S 1"]]:
     """Return the probability that each place of a context gives to the token after it, if contexts of N lengths were at
     so many places, and the log of the factor that is left to the draft's."""
-    weight = 1 / (places + weights)
+    weight = 1 / (occurrences + weights)
     # A longer context's counts leave that much of what the shorter ones said; as logarithms, since float32 has no room
     # for a product of eight small numbers.
     left = (weight * weights).log().flip(-1).cumsum(-1).flip(-1)
@@ -160,8 +160,8 @@ def _context(paths: Paths, slots: Int[Tensor, "B F"], longest: int) -> Int[Tenso
     token = torch.cat([torch.full_like(paths.text[:, :1], BEFORE), paths.text, paths.token], 1)
     before = (torch.arange(size, device=token.device) - 1).clamp(min=0).expand(len(token), -1)
     under_root = torch.where(paths.parent < 0, paths.lengths[:, None] - 1, size + paths.parent)
-    before, place, places = torch.cat([before, under_root], 1), size + slots.clamp(min=0), []
+    before, index, path = torch.cat([before, under_root], 1), size + slots.clamp(min=0), []
     for _ in range(longest):
-        places.append(place)
-        place = before.gather(1, place)
-    return token.gather(1, torch.cat(places, 1)).unflatten(1, (longest, -1)).mT
+        path.append(index)
+        index = before.gather(1, index)
+    return token.gather(1, torch.cat(path, 1)).unflatten(1, (longest, -1)).mT

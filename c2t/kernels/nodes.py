@@ -1,4 +1,4 @@
-"""Columns of tree nodes in blocks, and what trees do with all of them at once: in C on a CPU, in torch elsewhere.
+"""Columns of tree nodes in blocks, and operations on all of them: in C on a CPU, in torch elsewhere.
 
 After a forward the code of torch's operations is cold: a tree of two levels, column by column, took a hundred of them
 and 0.8 ms (`python -m pipelines.bench breakdown`).
@@ -38,10 +38,10 @@ class Blocks(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """A level's candidates that join their trees: their places, whether a row has that many, and their slots where they
-    are to be expanded (-1: not). capped: what only limits keep out. going: whether any is to be expanded."""
+    """A level's candidates that join their trees: their indices, whether a row has that many, and their slots where
+    they are to be expanded (-1: not). capped: what only limits keep out. going: whether any is to be expanded."""
 
-    places: Int[Tensor, "B m"]
+    chosen: Int[Tensor, "B m"]
     fits: Bool[Tensor, "B m"]
     frontier: Int[Tensor, "B m"]
     capped: Int[Tensor, " B"]
@@ -62,8 +62,8 @@ def take(nodes: Blocks, index: Int[Tensor, "B m"], renumber: bool = False) -> Bl
 def _renumbered(whole: Int[Tensor, "4 B m"], index: Int[Tensor, "B m"], alive: Tensor) -> Int[Tensor, "4 B m"]:
     token, parent, *others = whole
     number = torch.arange(index.shape[1], device=index.device).expand_as(index)
-    place = index.new_zeros(alive.shape).scatter(1, index, number)
-    return torch.stack([token, place.gather(1, parent.clamp(min=0)).where(parent >= 0, -1), *others])
+    new_index = index.new_zeros(alive.shape).scatter(1, index, number)
+    return torch.stack([token, new_index.gather(1, parent.clamp(min=0)).where(parent >= 0, -1), *others])
 
 
 def join(first: Blocks, second: Blocks) -> Blocks:
@@ -88,7 +88,7 @@ def children(
     if not _served(tree) or dtypes != (torch.int64, torch.int64, torch.float32, torch.float32):
         return _torch_children(tree, slots, token, log_prob, entropy)
     F, K = token.shape[1:]
-    given = [each.contiguous() for each in (slots, token, log_prob, entropy)]
+    given = [tensor.contiguous() for tensor in (slots, token, log_prob, entropy)]
     out = tree.new(F * K)
     at, *values = pointers(given, (_WHOLE, _WHOLE, _REAL, _REAL))
     if kernels().children(_struct(tree), at, F, K, *values, _struct(out)):
@@ -103,12 +103,12 @@ def _torch_children(tree: Blocks, slots: Tensor, token: Tensor, log_prob: Tensor
     _, _, depth, _ = tree.whole
     _, log_joint, _, _ = tree.real
     above = of_each_child(slots[..., None])
-    parent, own = above.clamp(min=0), log_prob.flatten(1)
-    joint, most = log_joint.gather(1, parent) + own, of_each_child(log_prob.amax(2, keepdim=True))
+    parent, flat = above.clamp(min=0), log_prob.flatten(1)
+    joint, most = log_joint.gather(1, parent) + flat, of_each_child(log_prob.amax(2, keepdim=True))
     rank = of_each_child(torch.arange(token.shape[2], device=token.device))
     whole = torch.stack([token.flatten(1), parent, depth.gather(1, parent) + 1, rank])
     real = torch.stack(
-        [own.to(joint.dtype), joint, of_each_child(entropy[..., None]).to(joint.dtype), most.to(joint.dtype)]
+        [flat.to(joint.dtype), joint, of_each_child(entropy[..., None]).to(joint.dtype), most.to(joint.dtype)]
     )
     return Blocks(whole, real, None, tree.alive.gather(1, parent) & (above >= 0))
 
@@ -133,16 +133,16 @@ def best(
 ) -> Int[Tensor, "B m"]:
     """Return the places of the `count` best nodes, fewer if there are fewer: by score, where dead ones have -inf, then
     by `second` if there is one, then by place."""
-    given = [each for each in (score, second) if each is not None]
-    on_cpu = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in given)
+    given = [column for column in (score, second) if column is not None]
+    on_cpu = all(column.dtype == torch.float32 and column.device.type == "cpu" for column in given)
     if not on_cpu or kernels() is None:
         return _torch_best(score, second, alive, count)
     (rows, n), count = score.shape, min(count, score.shape[1])
-    score, alive, places = score.contiguous(), alive.contiguous(), alive.new_empty(rows, count, dtype=torch.int64)
+    score, alive, index = score.contiguous(), alive.contiguous(), alive.new_empty(rows, count, dtype=torch.int64)
     second = None if second is None else second.contiguous()
     others = None if second is None else pointer(second, _REAL), pointer(alive, _FLAG)
-    kernels().best(pointer(score, _REAL), *others, rows, n, count, pointer(places, _WHOLE))
-    return places
+    kernels().best(pointer(score, _REAL), *others, rows, n, count, pointer(index, _WHOLE))
+    return index
 
 
 def _torch_best(score: Tensor, second: Tensor | None, alive: Tensor, count: int) -> Int[Tensor, "B m"]:
@@ -181,18 +181,18 @@ def admit(
         return _torch_admit(candidates, score, joint, joins, expand, grown, limits)
     (rows, n), slots = score.shape, grown.shape[1]
     wide = min(limits.width, n)
-    given = [each.contiguous() for each in (score, joint, joins, candidates.alive)]
+    given = [column.contiguous() for column in (score, joint, joins, candidates.alive)]
     expand, grown = None if expand is None else expand.contiguous(), grown.contiguous()
     numbers, usable = grown.new_empty(2, rows, wide, dtype=torch.int64), grown.new_empty(rows, n)
     fits, capped, going = grown.new_empty(rows, wide), numbers.new_empty(rows), ctypes.c_int()
-    places, frontier = numbers
+    index, frontier = numbers
     used = kernels().admit(
         *pointers(given, (_REAL, _REAL, _FLAG, _FLAG)), None if expand is None else pointer(expand, _FLAG), rows, n,
         pointer(grown, _FLAG), slots, *limits, wide,
-        *pointers((usable, places, fits, frontier, capped), (_FLAG, _WHOLE, _FLAG, _WHOLE, _WHOLE)),
+        *pointers((usable, index, fits, frontier, capped), (_FLAG, _WHOLE, _FLAG, _WHOLE, _WHOLE)),
         ctypes.byref(going),
     )  # fmt: skip
-    return Admitted(places[:, :used], fits[:, :used], frontier[:, :used], capped, bool(going))
+    return Admitted(index[:, :used], fits[:, :used], frontier[:, :used], capped, bool(going))
 
 
 def _torch_admit(
@@ -207,23 +207,23 @@ def _torch_admit(
     usable = joins & candidates.alive & (joint > float("-inf"))
     survivors = usable.sum(1)
     wanted = survivors.clamp(max=limits.width)
-    # By row, not by slot: what a row keeps must not depend on the rows beside it.
+    # By row, not by slot: what a row retains must not depend on the other rows.
     room = limits.most - grown.sum(1)
     count = torch.minimum(wanted, room)
-    places = best(score, None if score is joint else joint, usable, int(count.max()))
-    place = torch.arange(places.shape[1], device=places.device)
-    fits = place < count[:, None]
+    index = best(score, None if score is joint else joint, usable, int(count.max()))
+    column = torch.arange(index.shape[1], device=index.device)
+    fits = column < count[:, None]
     goes = fits & (count < room)[:, None]
     if expand is not None:
-        goes = goes & expand.gather(1, places)
-    frontier = torch.where(goes, grown.shape[1] + place, -1)
+        goes = goes & expand.gather(1, index)
+    frontier = torch.where(goes, grown.shape[1] + column, -1)
     capped = (survivors if limits.strict else wanted) - count
-    return Admitted(places, fits, frontier, capped, bool(goes.any()))
+    return Admitted(index, fits, frontier, capped, bool(goes.any()))
 
 
 def _served(*nodes: Blocks) -> bool:
     """Return True if there is a C function for these: on a CPU, in float32."""
-    floats = {block.dtype for each in nodes for block in (each.real, each.score)}
+    floats = {block.dtype for blocks in nodes for block in (blocks.real, blocks.score)}
     return floats == {torch.float32} and nodes[0].alive.device.type == "cpu" and kernels() is not None
 
 

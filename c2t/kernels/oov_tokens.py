@@ -1,5 +1,5 @@
-"""Logits of tokens that a draft's vocabulary lacks and its texts have (`c2t.models.own_tokens`): behind those of the
-vocabulary, in C on a CPU (oov_tokens.c), else in torch."""
+"""Logits of out-of-vocabulary tokens, which a text has and its draft's vocabulary lacks (`c2t.models.own_tokens`):
+appended to those of the vocabulary, in C on a CPU (oov_tokens.c), else in torch."""
 
 import torch
 from jaxtyping import Float, Int
@@ -24,22 +24,24 @@ def add_oov_tokens(
     ids: Int[Tensor, "B E"],
     lm_head: Float[Tensor, "V H"],
 ) -> Float[Tensor, "S w"]:
-    """Return these logits with those of each text's own tokens behind them, -inf for an id of -1.
+    """Return these logits followed by those of each text's out-of-vocabulary tokens, -inf for an id of -1.
 
     states: what the logits are of. text: the row of `ids` that each of them belongs to. lm_head: rows of all tokens.
     """
-    common, own = logits.shape[1], ids.shape[1]
+    common, count = logits.shape[1], ids.shape[1]
     plain = states.dtype == logits.dtype == torch.float32 and not (states.requires_grad and torch.is_grad_enabled())
     if not (serves(lm_head) and plain):
-        of_all = states @ lm_head[ids.clamp(min=0).flatten()].to(states).T  # of all texts, so that none is asked about
-        at = text[:, None] * own + torch.arange(own, device=text.device)
+        of_all = (
+            states @ lm_head[ids.clamp(min=0).flatten()].to(states).T
+        )  # of all texts, so that the device is not waited for
+        at = text[:, None] * count + torch.arange(count, device=text.device)
         more = of_all.gather(1, at).to(logits)
         return torch.cat([logits, more.masked_fill(ids[text] < 0, float("-inf"))], 1)
-    joined, states, text = logits.new_empty(len(logits), common + own), states.contiguous(), text.contiguous()
+    joined, states, text = logits.new_empty(len(logits), common + count), states.contiguous(), text.contiguous()
     real, whole = torch.float32, torch.int64
     joined[:, :common] = logits
     kernels().add_oov_tokens(
         *(pointer(states, real), pointer(text, whole), *states.shape, *weights(lm_head)),
-        *(pointer(ids, whole), own, pointer(joined, real), common, torch.get_num_threads()),
+        *(pointer(ids, whole), count, pointer(joined, real), common, torch.get_num_threads()),
     )
     return joined

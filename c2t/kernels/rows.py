@@ -61,7 +61,7 @@ def rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, log_norm: Float[T
 def compiled_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None) -> TopK:
     """Do `rank` in C; logits are in float32 on a CPU."""
     batch, vocabulary, logits = logits.shape[:-1], logits.shape[-1], logits.contiguous()
-    found = TopK(
+    ranked = TopK(
         logits.new_empty(*batch, k, dtype=torch.int64),
         logits.new_empty(*batch, k),
         logits.new_empty(batch),
@@ -69,9 +69,9 @@ def compiled_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None) -> TopK:
     )
     most = -1 if m is None or m >= vocabulary else m
     real = torch.float32
-    rows, out = found.log_norm.numel(), pointers(found, (torch.int64, real, real, real))
+    rows, out = ranked.log_norm.numel(), pointers(ranked, (torch.int64, real, real, real))
     kernels().rank_rows(pointer(logits, real), rows, vocabulary, k, most, *out, torch.get_num_threads())
-    return found
+    return ranked
 
 
 def chunk_size(vocabulary: int) -> int:
@@ -88,11 +88,11 @@ def triton_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, chunk: int
     whole = m is None or m >= vocabulary
     m = 0 if whole else m
     filtered = 0 < m < chunk
-    parts, width, kept = -(-vocabulary // chunk), triton.next_power_of_2(max(k, 1)), triton.next_power_of_2(max(m, 1))
+    parts, width, padded = -(-vocabulary // chunk), triton.next_power_of_2(max(k, 1)), triton.next_power_of_2(max(m, 1))
     new = logits.new_empty
     sums = new(rows, parts, 3, dtype=torch.float32)
     best = new(rows, parts, width, dtype=torch.int64)
-    values = new(rows, parts * kept, dtype=torch.float32) if filtered else logits
+    values = new(rows, parts * padded, dtype=torch.float32) if filtered else logits
     out = TopK(
         new(rows, k, dtype=torch.int64),
         new(rows, k, dtype=torch.float32),
@@ -103,7 +103,7 @@ def triton_rank(logits: Float[Tensor, "*R V"], k: int, m: int | None, chunk: int
     if rows:
         _reduce[(rows, parts, 1 + filtered)](
             logits, best, values, sums, logits.stride(0), vocabulary,
-            CHUNK=chunk, K=k, WIDTH=width, M=m if filtered else 0, KEPT=kept, WHOLE=whole, UNUSED=unused,
+            CHUNK=chunk, K=k, WIDTH=width, M=m if filtered else 0, KEPT=padded, WHOLE=whole, UNUSED=unused,
             num_warps=8,
         )  # fmt: skip
         tile = triton.next_power_of_2(values.shape[1])
@@ -135,12 +135,12 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     def _largest(key, K: tl.constexpr, WIDTH: tl.constexpr):
         """Return the K largest of distinct keys, largest first, filled up to WIDTH."""
         slot = tl.arange(0, WIDTH)
-        found = tl.full([WIDTH], -0x7FFFFFFFFFFFFFFF, tl.int64)
+        keys = tl.full([WIDTH], -0x7FFFFFFFFFFFFFFF, tl.int64)
         for i in range(K):
             largest = tl.max(key, 0)
-            found = tl.where(slot == i, largest, found)
+            keys = tl.where(slot == i, largest, keys)
             key = tl.where(key == largest, -0x7FFFFFFFFFFFFFFF, key)
-        return found
+        return keys
 
     @triton.jit
     @no_type_check
@@ -172,7 +172,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         """Reduce one chunk of one row to its largest logit, the sums relative to it, its K best (order, then id, in one
         integer), and its M largest logits."""
         row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-        place = row * tl.num_programs(1) + part
+        index = row * tl.num_programs(1) + part
         token = part * CHUNK + tl.arange(0, CHUNK)
         inside = token < vocabulary
         x = tl.load(logits + row * stride + token, mask=inside, other=float("-inf")).to(tl.float32)
@@ -180,18 +180,18 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             peak = tl.max(x, 0)
             shift = x - tl.where(peak == float("-inf"), 0.0, peak)
             weight = tl.exp(shift)
-            tl.store(sums + place * 3, peak)
-            tl.store(sums + place * 3 + 1, tl.sum(weight, 0))
+            tl.store(sums + index * 3, peak)
+            tl.store(sums + index * 3 + 1, tl.sum(weight, 0))
             if WHOLE:
-                tl.store(sums + place * 3 + 2, tl.sum(tl.where(weight == 0, 0.0, weight * shift), 0))
+                tl.store(sums + index * 3 + 2, tl.sum(tl.where(weight == 0, 0.0, weight * shift), 0))
             if K > 0:
                 key = tl.where(inside, (order_of(x).to(tl.int64) << 32) | (0x7FFFFFFF - token), -0x7FFFFFFFFFFFFFFF)
-                tl.store(best + place * WIDTH + tl.arange(0, WIDTH), _largest(key, K, WIDTH))
+                tl.store(best + index * WIDTH + tl.arange(0, WIDTH), _largest(key, K, WIDTH))
         elif M > 0:
             order = _ordered(x, inside, UNUSED)
             last = _threshold(order, M)
             above = order > last
-            values += place * KEPT
+            values += index * KEPT
             tl.store(values + tl.cumsum(above.to(tl.int32), 0) - 1, x, mask=above)
             slot = tl.arange(0, KEPT)
             equal = tl.max(tl.where(order == last, x, float("-inf")), 0)
@@ -222,9 +222,9 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             elif M == 0:
                 tl.store(entropy + row, float("nan"))
             if K > 0:
-                place, rank = tl.arange(0, PARTS * WIDTH), tl.arange(0, WIDTH)
-                known = place < parts * WIDTH
-                keys = tl.load(best + row * parts * WIDTH + place, mask=known, other=-0x7FFFFFFFFFFFFFFF)
+                index, rank = tl.arange(0, PARTS * WIDTH), tl.arange(0, WIDTH)
+                inside = index < parts * WIDTH
+                keys = tl.load(best + row * parts * WIDTH + index, mask=inside, other=-0x7FFFFFFFFFFFFFFF)
                 key = _largest(keys, K, WIDTH)
                 tl.store(token + row * K + rank, 0x7FFFFFFF - (key & 0xFFFFFFFF), mask=rank < K)
                 tl.store(log_prob + row * K + rank, value_of((key >> 32).to(tl.int32)) - norm, mask=rank < K)
@@ -235,7 +235,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             last = _threshold(order, M)
             missing = M - tl.sum((order > last).to(tl.int32), 0)
             p, at = tl.exp(x - norm), tl.max(tl.where(order == last, x, float("-inf")), 0) - norm
-            found = tl.sum(tl.where((order > last) & (p != 0), p * (norm - x), 0.0), 0)
-            found -= tl.where((missing == 0) | (tl.exp(at) == 0), 0.0, missing * tl.exp(at) * at)
-            tl.store(entropy + row, found)
+            nats = tl.sum(tl.where((order > last) & (p != 0), p * (norm - x), 0.0), 0)
+            nats -= tl.where((missing == 0) | (tl.exp(at) == 0), 0.0, missing * tl.exp(at) * at)
+            tl.store(entropy + row, nats)
     # fmt: on

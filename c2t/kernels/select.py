@@ -67,9 +67,9 @@ def torch_select(
 ) -> None:
     """Do `select` in torch."""
     K, width, new = drafted.token.shape[2], len(level), slice(level.start, level.stop)
-    places = partial(torch.arange, device=tree.token.device)
-    parent = places(frontier.start, frontier.stop).repeat_interleave(K).expand(len(tree.token), -1)
-    rank, log_prob = places(K).repeat(len(frontier)).expand_as(parent), drafted.log_prob.flatten(1)
+    arange = partial(torch.arange, device=tree.token.device)
+    parent = arange(frontier.start, frontier.stop).repeat_interleave(K).expand(len(tree.token), -1)
+    rank, log_prob = arange(K).repeat(len(frontier)).expand_as(parent), drafted.log_prob.flatten(1)
     depth, log_joint = tree.depth.gather(1, parent) + 1, tree.log_joint.gather(1, parent) + log_prob
     entropy, max_log_prob = (column.repeat_interleave(K, 1) for column in (drafted.entropy, drafted.log_prob[..., 0]))
     nodes = _Candidates(drafted.token.flatten(1), parent, depth, rank, log_prob, log_joint, entropy, max_log_prob)
@@ -86,16 +86,16 @@ def torch_select(
     # A survivor's score may be -inf too: survivors come before the others.
     order = order.gather(1, keep.gather(1, order).sort(dim=1, descending=True, stable=True).indices)[:, :width]
     order = torch.nn.functional.pad(order, (0, width - order.shape[1]))
-    alive = places(width) < count[:, None]
+    alive = arange(width) < count[:, None]
     for name, column in {**nodes._asdict(), "score": score}.items():
         dead = float("-inf") if name in ("log_prob", "log_joint", "max_log_prob", "score") else 0
         getattr(tree, name)[:, new] = column.gather(1, order).masked_fill(~alive, dead)
     tree.alive[:, new] = alive
     words = tree.bits.shape[2]
     line = tree.bits.gather(1, parent.gather(1, order)[..., None].expand(-1, -1, words))
-    slot = places(level.start, level.stop)[:, None]
-    own = (slot // WORD == places(words)).int() << (slot % WORD).int()
-    tree.bits[:, new] = torch.where(alive[..., None], line, 0) | own
+    slot = arange(level.start, level.stop)[:, None]
+    itself = (slot // WORD == arange(words)).int() << (slot % WORD).int()
+    tree.bits[:, new] = torch.where(alive[..., None], line, 0) | itself
     tree.capped.add_((survivors if limits.strict else wanted) - count)
     tree.sizes.add_(count)
 
@@ -178,8 +178,8 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         tl.store(alive + out, real, mask=inside)
         line = bits + (base + frontier + above)[:, None] * WORDS + word
         line = tl.load(line, mask=real[:, None] & (word < WORDS), other=0)
-        own = first + slot
-        line |= tl.where((own // 32)[:, None] == word, (1 << (own % 32))[:, None], 0)
+        number = first + slot
+        line |= tl.where((number // 32)[:, None] == word, (1 << (number % 32))[:, None], 0)
         tl.store(bits + out[:, None] * WORDS + word, line, mask=inside[:, None] & (word < WORDS))
 
     @triton.jit(do_not_specialize=["frontier", "first"])
@@ -194,18 +194,18 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     ):
         """Select one level of one tree."""
         row = tl.program_id(0).to(tl.int64)
-        drafted, base, place = row * F * K, row * SLOTS, tl.arange(0, SIZE)
-        there, above, nodes = place < F * K, base + frontier + place // K, tl.load(sizes + row)
+        drafted, base, index = row * F * K, row * SLOTS, tl.arange(0, SIZE)
+        there, above, nodes = index < F * K, base + frontier + index // K, tl.load(sizes + row)
         path = tl.load(log_joint + above, mask=there, other=0.0)
-        own = tl.load(new_log_prob + drafted + place, mask=there, other=0.0)
-        path += own
+        log_p = tl.load(new_log_prob + drafted + index, mask=there, other=0.0)
+        path += log_p
         trust, bound = path, tl.exp(path)
         if HIDDEN:
-            h = tl.load(new_entropy + row * F + place // K, mask=there, other=0.0)
+            h = tl.load(new_entropy + row * F + index // K, mask=there, other=0.0)
             level = tl.load(depth + above, mask=there, other=0) + 1
-            first_of = tl.load(new_log_prob + drafted + place // K * K, mask=there, other=0.0)
+            first_of = tl.load(new_log_prob + drafted + index // K * K, mask=there, other=0.0)
             weights = hidden_weight, hidden_bias, output_weight, output_bias
-            trust = _trust(path, h, level, own, first_of, place % K, *weights, FEATURES, HIDDEN)
+            trust = _trust(path, h, level, log_p, first_of, index % K, *weights, FEATURES, HIDDEN)
             if CONDITIONAL:
                 trust *= tl.load(score + above, mask=there, other=0.0)
             bound = trust
@@ -226,7 +226,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         while i < count:
             best, at = tl.max(key, 0, return_indices=True, return_indices_tie_break_left=True)
             chosen, value = tl.where(slot == i, at, chosen), tl.where(slot == i, best, value)
-            key = tl.where(place == at, -0x7FFFFFFFFFFFFFFF, key)
+            key = tl.where(index == at, -0x7FFFFFFFFFFFFFFF, key)
             i += 1
         _append(
             token, parent, depth, rank, log_prob, log_joint, entropy, max_log_prob, score, alive, bits,

@@ -13,7 +13,7 @@ from c2t.kernels.tree_mask import WORD
 class StaticTree(NamedTuple):
     """Columns of B trees (`c2t.tree.Tree`) with room for n slots, and the bits of `tree_mask.ancestor_bits`.
 
-    A dead slot has no probability and sees itself only. sizes: alive slots. capped: nodes that only a limit kept out.
+    A dead slot has no probability and sees itself only. sizes: alive slots. capped: nodes that only a limit excluded.
     """
 
     token: Int[Tensor, "B n"]
@@ -45,7 +45,7 @@ class StaticTree(NamedTuple):
         return tree
 
     def restart(self, token: Int[Tensor, " B"]) -> None:
-        """Reset the trees to new roots in the same memory. Slots behind the root keep their values until `select`
+        """Reset the trees to new roots in the same memory. Slots after the root keep their values until `select`
         writes them."""
         self.token[:, 0] = token
         self.parent[:, 0] = self.depth[:, 0] = -1

@@ -37,8 +37,8 @@ def _topk(logits: Float[Tensor, "*R V"], k: int) -> tuple[Float[Tensor, "*R K"],
         return logits.topk(k, dim=-1)
     split = logits.unflatten(-1, (parts, PART))
     part = split.amax(-1).topk(k, dim=-1).indices
-    value, place = split.gather(-2, part[..., None].expand(*part.shape, PART)).flatten(-2).topk(k, dim=-1)
-    return value, part.gather(-1, place // PART) * PART + place % PART
+    value, index = split.gather(-2, part[..., None].expand(*part.shape, PART)).flatten(-2).topk(k, dim=-1)
+    return value, part.gather(-1, index // PART) * PART + index % PART
 
 
 def _lowest_ids(logits: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R K"]:
@@ -70,5 +70,5 @@ def torch_largest(values: Float[Tensor, "*R V"], m: int) -> Float[Tensor, "*R M"
     if values.is_cuda or values.requires_grad:
         return values.topk(m, dim=-1, sorted=False).values
     # On a CPU numpy's selection uses vector instructions, which torch's does not: half the time at 15 x 8192, m = 1000.
-    place = values.shape[-1] - m
-    return torch.from_numpy(np.partition(values.numpy(), place, axis=-1)[..., place:])
+    split = values.shape[-1] - m
+    return torch.from_numpy(np.partition(values.numpy(), split, axis=-1)[..., split:])

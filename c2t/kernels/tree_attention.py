@@ -23,7 +23,7 @@ except ImportError:  # the torch twin needs none
 
 
 class Ranges(NamedTuple):
-    """Rows of different sizes laid end to end. Row r has sizes[r] of the queries, from first[r] on; of the keys its
+    """Rows of different sizes in a packed batch. Row r has sizes[r] of the queries, from first[r] on; of the keys its
     prefix from starts[r] on, and its tree from tails[r] on."""
 
     first: Int[Tensor, " B"]
@@ -78,13 +78,13 @@ def torch_attention_of_ranges(
 ) -> Tensor:
     """Do `torch_attention` row by row."""
     out = torch.empty(query.shape[0], *query.shape[2:0:-1], query.shape[3], dtype=query.dtype, device=query.device)
-    for row, (first, start, tail) in enumerate(zip(*(places.tolist() for places in ranges), strict=True)):
+    for row, (first, start, tail) in enumerate(zip(*(column.tolist() for column in ranges), strict=True)):
         size = int(mask.sizes[row])
-        own = TreeMask(*(column[row : row + 1] for column in mask))
-        own = own._replace(bits=own.bits[:, :size], positions=own.positions[:, :size])
-        mine, keys = slice(first, first + size), slice(start, tail + size)
-        found = torch_attention(query[:, :, mine], key[:, :, keys], value[:, :, keys], own, scale, window)
-        out[:, mine] = found.transpose(1, 2)
+        row_mask = TreeMask(*(column[row : row + 1] for column in mask))
+        row_mask = row_mask._replace(bits=row_mask.bits[:, :size], positions=row_mask.positions[:, :size])
+        queries, keys = slice(first, first + size), slice(start, tail + size)
+        attended = torch_attention(query[:, :, queries], key[:, :, keys], value[:, :, keys], row_mask, scale, window)
+        out[:, queries] = attended.transpose(1, 2)
     return out.transpose(1, 2)
 
 
@@ -127,10 +127,10 @@ def triton_attention(
     if splits > 1:
         part = torch.empty(splits, *out.shape, dtype=torch.float32, device=out.device)
         weight = torch.empty(splits, *out.shape[:3], dtype=torch.float32, device=out.device)
-    places = ranges or Ranges(mask.lengths, mask.lengths, mask.lengths)  # not read
+    spans = ranges or Ranges(mask.lengths, mask.lengths, mask.lengths)  # not read
     strides = (stride for tensor in (query, key, value) for stride in tensor.stride()[:3])
     _attend[(*grid, splits)](
-        *(query, key, value, part, weight, *mask, *places, *strides),
+        *(query, key, value, part, weight, *mask, *spans, *strides),
         *(n, slots, key.shape[1], start, mask.bits.shape[2], out.shape[0] * out.shape[1], scale / math.log(2)),
         WINDOW=window or 0,
         RANGES=ranges is not None,
@@ -208,7 +208,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         node, q_index = first + m // PADDED, head * GROUP + m % PADDED
         size = tl.load(sizes + row)
         real = (node < size) & (m % PADDED < GROUP)
-        place = tl.load(positions + row * n + node, mask=real, other=0)
+        position = tl.load(positions + row * n + node, mask=real, other=0)
         key += head.to(tl.int64) * k_head
         value += head.to(tl.int64) * v_head
         if RANGES:
@@ -217,7 +217,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             here = tl.load(starts + row)
             key += here * k_slot
             value += here * v_slot
-            start, slots = (tl.load(tails + row) - here).to(tl.int32), size  # behind them lies another row
+            start, slots = (tl.load(tails + row) - here).to(tl.int32), size  # the next slots are another row's
         else:
             out_first, out_end = row.to(tl.int64) * n, n
             query += row.to(tl.int64) * q_row
@@ -236,7 +236,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         for base in range(begin, end, KEYS):
             slot = base + tl.arange(0, KEYS)
             keys, values = _keys(key, value, slot, slot < end, k_slot, v_slot, dim)
-            seen = real[:, None] & (slot < end) & ((place[:, None] - slot < WINDOW) if WINDOW else True)
+            seen = real[:, None] & (slot < end) & ((position[:, None] - slot < WINDOW) if WINDOW else True)
             peak, total, acc = _absorb(q, keys, values, seen, scale, peak, total, acc, PRECISION)
 
         blocks = row * words + first // 32
@@ -246,7 +246,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             keys, values = _keys(key, value, start + slot, slot < slots, k_slot, v_slot, dim)
             seen = ((tl.load(bits + (row * n + node) * words + word, mask=real, other=0)[:, None] >> bit) & 1) != 0
             if WINDOW:
-                seen &= place[:, None] - tl.load(positions + row * n + slot, mask=slot < n, other=0) < WINDOW
+                seen &= position[:, None] - tl.load(positions + row * n + slot, mask=slot < n, other=0) < WINDOW
             peak, total, acc = _absorb(q, keys, values, seen, scale, peak, total, acc, PRECISION)
 
         where = (split * tokens + out_first + node) * kv_heads * GROUP + q_index
@@ -269,8 +269,8 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         total = tl.maximum(tl.sum(tl.exp2(shares - peak), 0), 1e-30)
         merged = tl.zeros([TILE, DIM], tl.float32)
         for split in range(SPLITS):
-            place = (split * queries + query).to(tl.int64)
-            share = tl.exp2(tl.load(weight + place, mask=there, other=0.0) - peak) / total
-            merged += share[:, None] * tl.load(part + place[:, None] * DIM + dim, mask=there[:, None], other=0.0)
+            index = (split * queries + query).to(tl.int64)
+            share = tl.exp2(tl.load(weight + index, mask=there, other=0.0) - peak) / total
+            merged += share[:, None] * tl.load(part + index[:, None] * DIM + dim, mask=there[:, None], other=0.0)
         where = out + query.to(tl.int64)[:, None] * DIM + dim
         tl.store(where, merged.to(out.dtype.element_ty), mask=there[:, None])

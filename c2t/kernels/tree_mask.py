@@ -20,11 +20,11 @@ WORD = 32  # tree slots in a word of the bit mask, and the side of its blocks
 
 
 class TreeMask(NamedTuple):
-    """Visibility among the n slots of each row's tree, behind a prefix of lengths[r] keys.
+    """Visibility among the n slots of each row's tree, after a prefix of lengths[r] keys.
 
     bits[r, i]: slots that slot i sees, slot j being bit j % 32 of word j // 32. block[r, I, :count[r, I]]: the words in
     which any of the 32 slots from 32 I on has a bit. sizes: slots from there on are padding, whose output is 0.
-    positions: absolute ones of the slots, for sliding windows; a prefix key's position is its place.
+    positions: absolute ones of the slots, for sliding windows; a prefix key's position is its index.
 
     While a tree is drafted, a mask may hold one level's n slots as queries only, which then see more than n slots.
     """
@@ -53,14 +53,14 @@ class TreeMask(NamedTuple):
         key further back than `window` is not seen."""
         n = self.bits.shape[1]
         slots = slots or n
-        place = torch.arange(keys - slots, device=self.bits.device)
+        key = torch.arange(keys - slots, device=self.bits.device)
         slot = torch.arange(slots, device=self.bits.device)
-        prefix = (place < self.lengths[:, None])[:, None].expand(-1, n, -1)
+        prefix = (key < self.lengths[:, None])[:, None].expand(-1, n, -1)
         tree = (self.bits[:, :, slot // WORD] >> (slot % WORD) & 1).bool()
         mask = torch.cat([prefix, tree], 2)
         if window is None:
             return mask
-        stored = torch.cat([place.expand(len(mask), -1), self.positions], 1)
+        stored = torch.cat([key.expand(len(mask), -1), self.positions], 1)
         return mask & (self.positions[:, :, None] - stored[:, None] < window)
 
 
@@ -80,7 +80,7 @@ def torch_mask(
 def triton_mask(
     parent: Int[Tensor, "B n"], alive: Bool[Tensor, "B n"], positions: Int[Tensor, "B n"], lengths: Int[Tensor, " B"]
 ) -> TreeMask:
-    """Do `TreeMask.of` in one launch; a program makes the bits of 32 slots. Behind count[r, I] entries `block` is not
+    """Do `TreeMask.of` in one launch; a program makes the bits of 32 slots. From entry count[r, I] on, `block` is not
     written."""
     rows, size = parent.shape
     words = -(-size // WORD)
@@ -100,8 +100,8 @@ def ancestor_bits(parent: Int[Tensor, "B n"]) -> Int[Tensor, "B n W"]:
     rows, size = parent.shape
     words = -(-size // WORD)
     slot = torch.arange(size, device=parent.device)
-    own = (slot[:, None] // WORD == torch.arange(words, device=parent.device)).int() << (slot[:, None] % WORD).int()
-    bits, jump = own.expand(rows, size, words), parent
+    itself = (slot[:, None] // WORD == torch.arange(words, device=parent.device)).int() << (slot[:, None] % WORD).int()
+    bits, jump = itself.expand(rows, size, words), parent
     for _ in range(max(1, size - 1).bit_length()):
         further = bits.gather(1, jump.clamp(min=0)[..., None].expand(rows, size, words))
         bits = bits | torch.where(jump[..., None] >= 0, further, 0)
@@ -124,14 +124,14 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         real = slot < size
         at, line = tl.where(real, slot, -1).to(tl.int64), tl.zeros([32, PADDED], tl.int32)
         while tl.max(at, 0) >= 0:  # from each slot up to the root
-            known = at >= 0
-            here = tl.where(known, at, 0).to(tl.int32)
-            line |= tl.where(known[:, None] & ((here // 32)[:, None] == word), (1 << (here % 32))[:, None], 0)
-            at = tl.load(parent + row * size + at, mask=known, other=-1)
+            inside = at >= 0
+            here = tl.where(inside, at, 0).to(tl.int32)
+            line |= tl.where(inside[:, None] & ((here // 32)[:, None] == word), (1 << (here % 32))[:, None], 0)
+            at = tl.load(parent + row * size + at, mask=inside, other=-1)
         tl.store(bits + (row * size + slot)[:, None] * words + word, line, mask=real[:, None] & (word < words))
         filled = tl.max((line != 0).to(tl.int32), 0)
-        place = tl.cumsum(filled, 0) - 1
-        tl.store(block + (row * words + at_word) * words + place, word, mask=filled != 0)
+        index = tl.cumsum(filled, 0) - 1
+        tl.store(block + (row * words + at_word) * words + index, word, mask=filled != 0)
         tl.store(count + row * words + at_word, tl.sum(filled, 0))
         position = tl.load(positions + row * size + slot, mask=real, other=0)
         tl.store(new_positions + row * size + slot, position.to(tl.int32), mask=real)

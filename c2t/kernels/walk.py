@@ -1,8 +1,8 @@
-"""The target's own tokens and the walk along trees that takes them: in one C function each on a CPU, and the walk in
-one Triton kernel on a GPU.
+"""The target's tokens and the walk along trees that accepts them: in one C function each on a CPU, and the walk in one
+Triton kernel on a GPU.
 
-What follows a forward on a CPU finds its code cold, so each operation of torch costs several times what it costs in a
-loop by itself; a walk of two steps has seventy of them. On a GPU each step of torch's walk waits for the device. The
+After a forward on a CPU the code of torch's operations is cold: each takes several times as long as in a loop, and a
+walk of two steps has seventy of them. On a GPU each step of torch's walk waits for the device. The
 twins are `c2t.verify.target_only` and `c2t.sampling.gumbel_max`.
 """
 
@@ -45,7 +45,7 @@ def on_device(logits: Float[Tensor, "S V"]) -> bool:
 
 
 def draw(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """Draw a token of each row by the random numbers of its key. No logit is NaN, and one in each row is finite."""
+    """Sample a token of each row by the random numbers of its key. No logit is NaN, and one in each row is finite."""
     key = key.contiguous()
     token = torch.empty_like(key)
     given = pointer(logits, torch.float32, rows=True), logits.stride(0), logits.shape[1]
@@ -56,18 +56,18 @@ def draw(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " 
 
 def walk(
     logits: Float[Tensor, "S V"],
-    place: Int[Tensor, "B n"],
+    index: Int[Tensor, "B n"],
     token: Int[Tensor, "B n"],
     parent: Int[Tensor, "B n"],
     alive: Bool[Tensor, "B n"],
     noise: Noise | None = None,
 ) -> Walk:
-    """Return the paths from the roots along the target's tokens: what it draws, or without `noise` the most probable
-    ones (of equal ones the lowest id). place: where the logits after each slot stand. Parents stand before their
+    """Return the paths from the roots along the target's tokens: its samples, or without `noise` the most probable
+    ones (of equal ones the lowest id). index: the row of logits after each slot. Parents stand before their
     children."""
-    columns = [each.contiguous() for each in (place, token, parent, alive)]
+    columns = [column.contiguous() for column in (index, token, parent, alive)]
     rows, slots = token.shape
-    streams = [each.contiguous() for each in noise or ()]
+    streams = [column.contiguous() for column in noise or ()]
     path, length, bonus = torch.empty_like(columns[1]), token.new_empty(rows), token.new_empty(rows)
     largest = logits.new_empty(rows)
     whole, real = torch.int64, torch.float32
@@ -82,7 +82,7 @@ def walk(
 def triton_walk(
     logits: Float[Tensor, "S V"],
     chosen: Int[Tensor, " S"],
-    place: Int[Tensor, "B n"],
+    index: Int[Tensor, "B n"],
     token: Int[Tensor, "B n"],
     parent: Int[Tensor, "B n"],
     alive: Bool[Tensor, "B n"],
@@ -90,12 +90,12 @@ def triton_walk(
     """Do `walk` in one launch along the tokens that the target has chosen after each of the S slots; waits for the
     device once, for the paths' lengths."""
     rows, slots = token.shape
-    place, token, parent, alive = (each.contiguous() for each in (place, token, parent, alive))
+    index, token, parent, alive = (column.contiguous() for column in (index, token, parent, alive))
     path, bonus = torch.empty_like(token), token.new_empty(rows)
     ends = logits.new_empty(rows, 2, dtype=torch.float64)
     if rows:
         _walk[(rows,)](
-            *(logits, chosen, place, token, parent, alive, path, bonus, ends, logits.stride(0), slots),
+            *(logits, chosen, index, token, parent, alive, path, bonus, ends, logits.stride(0), slots),
             TILE=triton.next_power_of_2(slots),
         )
     length, largest = ends.cpu().T
@@ -108,11 +108,11 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit(do_not_specialize=["slots"])
     @no_type_check
     def _walk(
-        logits, chosen, place, token, parent, alive, path, bonus, ends, stride, slots, TILE: tl.constexpr
+        logits, chosen, index, token, parent, alive, path, bonus, ends, stride, slots, TILE: tl.constexpr
     ):
         """Walk along one tree."""
         row = tl.program_id(0).to(tl.int64)
-        place, path = place + row * slots, path + row * slots
+        index, path = index + row * slots, path + row * slots
         slot = tl.arange(0, TILE)
         inside = slot < slots
         tokens = tl.load(token + row * slots + slot, mask=inside, other=-1)
@@ -123,7 +123,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         here, length, going = 0, 0, row >= 0
         last, value = tl.zeros([], tl.int64), tl.zeros([], tl.float64)
         while going:
-            at = tl.load(place + here)
+            at = tl.load(index + here)
             last = tl.load(chosen + at)
             value = tl.load(logits + at * stride + last).to(tl.float64)
             child = tl.min(tl.where((parents == here) & (tokens == last) & real, slot, TILE), 0)

@@ -317,7 +317,7 @@ def test_where_nothing_can_be_kept_each_start_compiles(
     if missing == "both":
         monkeypatch.setenv("C2T_CACHE", str(tmp_path / "file"))
     for _ in range(2):
-        with pytest.warns(UserWarning, match="compiled kernels cannot be kept, so each start makes them anew") as said:
+        with pytest.warns(UserWarning, match="compiled kernels cannot be stored, so each start compiles them") as said:
             assert library_in_new_process(source).seven() == 7
         assert len(said) == 1
 

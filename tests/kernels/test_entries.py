@@ -71,6 +71,6 @@ def test_a_slot_outside_is_refused() -> None:
         entries.descend(known, torch.zeros(2, 1, H), columns, torch.tensor([[0], [1]]), torch.tensor([2, 2]))
 
 
-def test_a_prefix_longer_than_the_places_is_refused() -> None:
-    with pytest.raises(IndexError, match="longer than the 3 places"):
+def test_a_prefix_longer_than_its_keys_is_refused() -> None:
+    with pytest.raises(IndexError, match="longer than the 3 keys"):
         entries.follow(torch.tensor([2, 4]), 3, torch.tensor([1, 1]), 1)
