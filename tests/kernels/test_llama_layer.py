@@ -180,7 +180,7 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(
 ) -> None:
     """Other tokens, rows of the batch, slots that it does not see, and the number of threads change nothing."""
     packed = packed_as(kind, monkeypatch, read)
-    assert {matrix.kind for matrix in packed._kept if isinstance(matrix, PackedMatrix)} == {kind}
+    assert {matrix.kind for matrix in packed._packed_parts if isinstance(matrix, PackedMatrix)} == {kind}
     x, positions, mask, buffer = inputs(2, 31, 40, kind in ROUNDED)
     buffer = buffer.to(cached)
     together = packed_output(packed, x, positions, mask, buffer)
@@ -432,7 +432,7 @@ def test_the_processor_decides_how_it_multiplies(
     assert llama_layer.int8_is_fastest() == int8_is_fastest
 
 
-def test_pairs_pay_on_amds_processors_alone() -> None:
+def test_bf16_vectors_are_faster_on_amds_processors_alone() -> None:
     made_by_amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
     assert bool(kernels().dpbf16_is_faster()) == (made_by_amd and kernels().best_kind() >= Kind.BF16)
 

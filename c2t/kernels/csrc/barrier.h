@@ -1,9 +1,9 @@
 /* Where the threads of a parallel region wait for one another: some 240 times in a forward of 30 layers, mostly for
    microseconds.
 
-   OpenMP's own barrier looks for milliseconds whether the others have come. If other work holds a core, so that two
-   threads share one, the thread that waits keeps the other from coming, and a forward can take a second. This one offers
-   its core to whoever wants it. Loops in such a region are `nowait`, and `barrier_wait` stands behind them. */
+   OpenMP's own barrier spins for milliseconds until the others have come. If other work holds a core, so that two
+   threads share one, the thread that waits keeps the other from coming, and a forward can take a second. This one
+   yields its core to other work. Loops in such a region are `nowait`, and `barrier_wait` follows them. */
 
 #pragma once
 #include <omp.h>
@@ -15,10 +15,10 @@ typedef struct {
     int arrived, turn;
 } barrier;
 
-static _Thread_local barrier *ours;
+static _Thread_local barrier *current;
 
 /* Every thread of a region calls this first, with the same barrier, all zeros. */
-static void join_barrier(barrier *here) { ours = here; }
+static void join_barrier(barrier *here) { current = here; }
 
 static inline void pause_briefly(void) {
 #if defined(__x86_64__)
@@ -29,12 +29,12 @@ static inline void pause_briefly(void) {
 }
 
 static void barrier_wait(void) {
-    int turn = __atomic_load_n(&ours->turn, __ATOMIC_ACQUIRE);
-    if (__atomic_add_fetch(&ours->arrived, 1, __ATOMIC_ACQ_REL) == omp_get_num_threads()) {
-        __atomic_store_n(&ours->arrived, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&ours->turn, turn + 1, __ATOMIC_RELEASE);
+    int turn = __atomic_load_n(&current->turn, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&current->arrived, 1, __ATOMIC_ACQ_REL) == omp_get_num_threads()) {
+        __atomic_store_n(&current->arrived, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&current->turn, turn + 1, __ATOMIC_RELEASE);
         return;
     }
-    for (long looks = 0; __atomic_load_n(&ours->turn, __ATOMIC_ACQUIRE) == turn; looks++)
+    for (long looks = 0; __atomic_load_n(&current->turn, __ATOMIC_ACQUIRE) == turn; looks++)
         looks < LOOKS ? pause_briefly() : (void)sched_yield();
 }

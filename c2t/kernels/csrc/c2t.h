@@ -1,5 +1,5 @@
-/* What Python calls in C: the structures that it fills and the functions, each declared once. native.py reads this file,
-   so it holds nothing but comments, `#define NAME NUMBER`, such structures and such prototypes. */
+/* The C interface for Python: the structures that it fills and the functions, each declared once. native.py reads this
+   file, so it holds nothing but comments, `#define NAME NUMBER`, such structures and such prototypes. */
 
 #pragma once
 #include <stdint.h>
@@ -10,7 +10,7 @@
 typedef struct {
     const void *panels;
     const float *bias; /* or NULL */
-    const float *scales; /* of the columns, of bytes; else NULL */
+    const float *scales; /* of the columns, for INT8; else NULL */
     long inputs, outputs;
     long kind;
 } matrix;
@@ -22,7 +22,7 @@ typedef struct {
     float epsilon;
 } layer;
 
-/* What turns a token and a state, side by side, into the inputs of a head's layers: an EAGLE-1/2 head's fc, or the
+/* Maps a token's embedding and a state, concatenated, to the inputs of a head's layers: an EAGLE-1/2 head's fc, or the
    projections of an EAGLE-3 head's first layer, for which both are normalised by these weights. */
 typedef struct {
     matrix into;
@@ -30,24 +30,24 @@ typedef struct {
     float epsilon;
 } reader;
 
-/* Keys of each layer, and its values so many numbers behind them: slot s of head h begins at h * head + s * dim. */
+/* Keys of each layer, and its values `values` numbers after them: slot s of head h begins at h * head + s * dim. */
 typedef struct {
     void *const *keys;
     long values, head;
-    const int64_t *place; /* of each new token: its slot is place + behind */
-    long behind;
+    const int64_t *slot; /* of each new token, before `offset` is added */
+    long offset;
     long is_bf16; /* the numbers are bf16, which needs instructions for that; else float32 */
 } cache;
 
-/* Cosines and sines of `known` positions, for half of a head's dimensions, and the position of each token. */
+/* Cosines and sines of so many positions, for half of a head's dimensions, and the position of each token. */
 typedef struct {
     const float *cosine, *sine;
     const int64_t *position;
-    long known;
+    long positions;
 } rotations;
 
-/* What the tokens see: prefix[r] slots from first[r] on, and of the `slots` behind these the ones in the mask, (rows,
-   slots) bytes. The rows of a text, whose first slots are the same, stand one after the other. */
+/* The cache's slots that tokens see: prefix[r] from first[r] on, and those of the next `slots` that the mask, (rows,
+   slots) bytes, selects. The rows of a text, whose first slots are the same, stand together. */
 typedef struct {
     const int64_t *first, *prefix;
     const uint8_t *mask;
@@ -64,7 +64,7 @@ typedef struct {
     long conditional;
 } network;
 
-/* How far what followed in the text is trusted; see `Prior` and `Trust` in ngrams.py. weights: of each of `kinds` lengths
+/* Weights of n-gram counts; see `Prior` and `Trust` in ngrams.py. weights: of each of `kinds` lengths
    of a context, from `shortest` on. */
 typedef struct {
     double weights[MOST_KINDS];
@@ -97,11 +97,11 @@ typedef struct {
     long rows, slots;
 } columns;
 
-/* slot: (rows, count), -1 for none; sight: (rows, count, places). */
+/* slot: (rows, count), -1 for none; sight: (rows, count, keys). */
 typedef struct {
     int64_t *slot;
     uint8_t *sight;
-    long count, places;
+    long count, keys;
 } entries;
 
 /* Of the new entries: (rows, count), and their parents' states, (rows, count, width). asked: (rows). */
@@ -112,9 +112,9 @@ typedef struct {
     long count, width;
 } level;
 
-/* Of a batch's S real slots: (S) each, and place: (rows, n). size, span: (rows). */
+/* Of a batch's S real slots: (S) each, and index: (rows, n). size, span: (rows). */
 typedef struct {
-    int64_t *number, *row, *slot, *place;
+    int64_t *number, *row, *slot, *index;
     long *size, *span;
 } layout;
 
@@ -127,10 +127,11 @@ typedef struct {
     float threshold;
 } plan;
 
-/* table: embeddings of `known` tokens. ids: the tokens that are drafted from, NULL for all. room: floats that the layers
-   need for a state, and for each slot that it sees, `lanes` for each thread. all: LM head of all tokens, NULL where
-   texts have none of their own. base: what the first layer adds to. norm: of the layers' outputs, NULL if they have none,
-   with the reader's epsilon; normed: the outputs so normalised are the states, else only what the LM head reads. */
+/* table: embeddings of so many tokens. ids: the tokens that are drafted from, NULL for all. room: floats that the
+   layers need for a state, and for each slot that it sees, `lanes` for each thread. all: LM head of all tokens, NULL
+   without out-of-vocabulary tokens. base: the residual's input. norm: of the layers' outputs, NULL if they have
+   none, with the reader's epsilon; normed: the outputs so normalised are the states, else only what the LM head
+   reads. */
 typedef struct {
     reader read;
     matrix lm_head;
@@ -139,28 +140,28 @@ typedef struct {
     const layer *layers;
     long count;
     const void *table;
-    long known, is_bf16;
+    long embeddings, is_bf16;
     const int64_t *ids;
     long vocabulary, hidden, room, lanes;
     const void *all;
     long all_is_bf16;
 } head;
 
-/* The rows' roots: tokens, tokens before each, states (rows, hidden). The cache has `places` of the text, and of row r its
-   first slot at r * step. own: ids of tokens that only these texts have, (rows, more), -1 for none. */
+/* The rows' roots: tokens, tokens before each, states (rows, hidden). The cache has `text_slots` for the texts, and row
+   r's first slot is r * step. oov_ids: out-of-vocabulary tokens of the texts, (rows, oov_count), -1 for none. */
 typedef struct {
     long rows;
     const int64_t *root, *lengths;
     const float *hidden;
     void *const *keys;
-    long values, head, step, places;
+    long values, head, step, text_slots;
     const float *cosine, *sine;
-    long known;
-    const int64_t *own;
-    long more;
+    long positions;
+    const int64_t *oov_ids;
+    long oov_count;
 } text;
 
-/* What raises the logits, see ngrams.c; prior: NULL for nothing. */
+/* N-grams that raise the logits, see ngrams.c; prior: NULL for none. */
 typedef struct {
     const int64_t *text;
     long stride, longest;
@@ -168,7 +169,7 @@ typedef struct {
     const prior *prior;
 } ngrams;
 
-/* The noise of the target's draws, see noise.py; temperature: NULL for none. */
+/* The noise of the target's samples, see noise.py; temperature: NULL for none. */
 typedef struct {
     const float *temperature;
     const int64_t *stream, *root;
@@ -197,20 +198,20 @@ long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, c
                  int64_t *expanded, int threads);
 
 /* entries.c */
-long descend(const columns *tree, const int64_t *slots, const int64_t *lengths, const entries *known,
+long descend(const columns *tree, const int64_t *slots, const int64_t *lengths, const entries *previous,
              const float *hidden, const entries *all, const level *new);
 long follow(const int64_t *lengths, const int64_t *count, long rows, long steps, long prefix, int64_t *position,
             uint8_t *sight);
 
 /* layout.c */
-long lay_out(const uint8_t *real, long rows, long n, const layout *found);
+long lay_out(const uint8_t *real, long rows, long n, const layout *out);
 
 /* llama_layer.c */
 int llama_layers(const layer *layers, long count, float *x, float *read, const rotations *t, long rows, const cache *c,
                  const sight *s, float *room, float *const *taps, int threads);
 void linear(const matrix *m, const float *x, long rows, float *room, float *y, long stride, int threads);
-int read_both(const reader *how, const void *table, long known, int is_bf16, const int64_t *token, const float *states,
-              long rows, float *room, float *y, int threads);
+int read_both(const reader *how, const void *table, long embeddings, int is_bf16, const int64_t *token,
+              const float *states, long rows, float *room, float *y, int threads);
 void rms_norm(const float *x, const float *weight, float epsilon, long rows, long width, float *y, int threads);
 long lanes(void);
 long best_kind(void);
@@ -223,7 +224,7 @@ void confidences(const network *n, const void *const *columns, long count, float
 /* ngrams.c */
 int raise_followers(const int64_t *text, long stride, long longest, const int64_t *lengths, const int64_t *token,
                     const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
-                    float *logits, long count_of_ids, const int64_t *ids, const int64_t *own_ids, long own,
+                    float *logits, long count_of_ids, const int64_t *ids, const int64_t *oov_ids, long oov_count,
                     const prior *p);
 
 /* nodes.c */
@@ -232,19 +233,19 @@ void join(const nodes *first, const nodes *second, const nodes *out);
 int children(const nodes *tree, const int64_t *slots, long F, long K, const int64_t *token, const float *log_prob,
              const float *entropy, const nodes *out);
 void ancestors(const int64_t *parent, long rows, long slots, uint8_t *reach);
-void best(const float *score, const float *second, const uint8_t *alive, long rows, long n, long count, int64_t *place);
+void best(const float *score, const float *second, const uint8_t *alive, long rows, long n, long count, int64_t *index);
 long admit(const float *score, const float *joint, const uint8_t *joins, const uint8_t *alive, const uint8_t *expand,
            long rows, long n, const uint8_t *grown, long slots, long width, long most, int strict, long wide,
-           uint8_t *usable, int64_t *place, uint8_t *fits, int64_t *frontier, int64_t *capped, int *going);
+           uint8_t *usable, int64_t *index, uint8_t *fits, int64_t *frontier, int64_t *capped, int *going);
 
 /* noise.c */
-void add_noise(float *logits, long rows, long vocabulary, const int64_t *ids, const int64_t *own, long more,
+void add_noise(float *logits, long rows, long vocabulary, const int64_t *ids, const int64_t *oov_ids, long oov_count,
                const int64_t *text, const int64_t *position, const float *temperature, const int64_t *stream,
                int threads);
 
 /* oov_tokens.c */
 void add_oov_tokens(const float *states, const int64_t *text, long rows, long hidden, const void *lm_head, long is_bf16,
-                    const int64_t *ids, long own, float *logits, long vocabulary, int threads);
+                    const int64_t *ids, long count, float *logits, long vocabulary, int threads);
 
 /* paying.c */
 int decide(const Yields *yields, const double *worth, long rows, long size, const void *given, int logarithm, int wide,
@@ -262,7 +263,7 @@ void rank_rows(const float *logits, long rows, long vocabulary, long k, long m, 
 /* walk.c */
 void draw(const float *logits, long stride, long vocabulary, const int64_t *key, long rows, int64_t *token,
           int threads);
-long walk(const float *logits, long stride, long vocabulary, const int64_t *place, const int64_t *token,
+long walk(const float *logits, long stride, long vocabulary, const int64_t *index, const int64_t *token,
           const int64_t *parent, const uint8_t *alive, long rows, long slots, const float *temperature,
           const int64_t *stream, const int64_t *root, int64_t *path, int64_t *length, int64_t *bonus, float *largest,
           int threads);

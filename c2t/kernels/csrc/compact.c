@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* buffers: keys, and `half` slots further values; a head's slots, of `bytes` bytes, begin `head` slots after those of the
-   head before. source, target: each row's first slots in the first head. Returns 0, or 1 without memory. */
+/* buffers: keys, and `half` slots further values; a head's slots, of `bytes` bytes, begin `head` slots after those of
+   the head before. source, target: each row's first slots in the first head. Returns 0, or 1 without memory. */
 int compact(char *const *buffers, long layers, long rows, long heads, long half, long head, long bytes,
             const int64_t *index, long steps, const int64_t *count, const int64_t *source, const int64_t *target) {
     char *path = malloc(steps * bytes + 1);

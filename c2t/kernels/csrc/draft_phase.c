@@ -1,4 +1,4 @@
-/* The draft phase of a round in one call: a layered policy, which ranks by a classifier or by joint probability, on an
+/* The fused draft phase of a round: a layered policy, which ranks by a classifier or by joint probability, on an
    EAGLE head; see draft_phase.py. */
 
 #include "c2t.h"
@@ -8,12 +8,12 @@
 
 enum { LOG_JOINT, ENTROPY, DEPTH, LOG_PROB, MAX_LOG_PROB, RANK, COLUMNS }; /* as network.py has them */
 
-/* What the first layer adds to: token and state as fc joined them (EAGLE-1/2), or, with queries, keys and values read
-   from both, the state (EAGLE-3), or the state normalised. */
+/* The residual's input: token and state as fc joined them (EAGLE-1/2), or, with queries, keys and values read from
+   both, the state (EAGLE-3), or the normalised state. */
 enum { JOINED, STATE, NORMED };
 
-/* Columns (rows, slots) of the trees; count: nodes of each. column: of the cache, behind the text, for a node that was
-   expanded. */
+/* Columns (rows, slots) of the trees; count: nodes of each. column: of the cache, counted from the end of the text, for
+   a node that was expanded. */
 typedef struct {
     int64_t *token, *parent, *depth, *rank, *column, *count;
     float *log_prob, *log_joint, *entropy, *most, *score;
@@ -25,16 +25,16 @@ typedef struct {
     int64_t *row, *slot, *begin;
 } frontier;
 
-/* Everything that a phase needs room for. states: (rows, entries, hidden), the root's first. joint, score, usable, chosen,
-   and the columns that a classifier reads: of a row's candidates. stays: which nodes of all rows are left; asked, pays,
-   left, places: for a budget's decisions. */
+/* Everything that a phase needs room for. states: (rows, entries, hidden), the root's first. joint, score, usable,
+   chosen, and the columns that a classifier reads: of a row's candidates. stays: which nodes of all rows are left;
+   asked, pays, left, places: for a budget's decisions. */
 typedef struct {
     trees tree;
     frontier now, next;
     float *states, *features, *x, *read, *inner, *logits, *log_prob, *entropy, *log_norm;
     float *joint, *score, *entropies, *mosts;
     int64_t *depths, *ranks;
-    int64_t *token, *position, *place, *first, *prefix, *top, *chosen, *kept, *put, *asked, *places;
+    int64_t *token, *position, *cache_slot, *first, *prefix, *top, *chosen, *retained, *put, *asked, *places;
     uint8_t *mask, *usable, *stays, *left, *pays;
     long entries, candidates;
 } rooms;
@@ -47,12 +47,13 @@ static void *reserve(char **room, long size) {
 
 static long most_of(long a, long b) { return a > b ? a : b; }
 
-/* Lay out the rooms from `room` on; return the byte behind them. */
+/* Lay out the rooms from `room` on; return the byte after them. */
 static char *lay_out_rooms(const plan *p, const head *h, const text *t, int threads, char *room, rooms *m) {
     long width = most_of(p->width, 1), rows = t->rows, wide = rows * width;
     m->candidates = width * p->K, m->entries = 1 + width * (p->levels - 1);
     m->tree.slots = 1 + p->levels * (p->reranked ? m->candidates : width);
-    long cells = rows * m->tree.slots, places = t->places + m->entries, whole = sizeof(int64_t), real = sizeof(float);
+    long cells = rows * m->tree.slots, key_count = t->text_slots + m->entries;
+    long whole = sizeof(int64_t), real = sizeof(float);
     int64_t **columns[] = {&m->tree.token, &m->tree.parent, &m->tree.depth, &m->tree.rank, &m->tree.column};
     for (int c = 0; c < 5; c++) *columns[c] = reserve(&room, cells * whole);
     float **numbers[] = {&m->tree.log_prob, &m->tree.log_joint, &m->tree.entropy, &m->tree.most, &m->tree.score};
@@ -63,14 +64,14 @@ static char *lay_out_rooms(const plan *p, const head *h, const text *t, int thre
         both[f]->row = reserve(&room, wide * whole), both[f]->slot = reserve(&room, wide * whole);
         both[f]->begin = reserve(&room, (rows + 1) * whole);
     }
-    int64_t **of_each[] = {&m->token, &m->position, &m->place, &m->first, &m->prefix};
+    int64_t **of_each[] = {&m->token, &m->position, &m->cache_slot, &m->first, &m->prefix};
     for (int c = 0; c < 5; c++) *of_each[c] = reserve(&room, wide * whole);
     m->states = reserve(&room, rows * m->entries * h->hidden * real);
     m->features = reserve(&room, wide * h->hidden * real), m->x = reserve(&room, wide * h->hidden * real);
     m->read = reserve(&room, h->base == JOINED ? 0 : wide * h->read.into.outputs * real);
-    long inner = most_of(wide * most_of(h->room, 2 * h->hidden) + threads * h->lanes * (places + h->lanes), 1);
+    long inner = most_of(wide * most_of(h->room, 2 * h->hidden) + threads * h->lanes * (key_count + h->lanes), 1);
     m->inner = reserve(&room, inner * real);
-    m->logits = reserve(&room, wide * (h->vocabulary + t->more) * real);
+    m->logits = reserve(&room, wide * (h->vocabulary + t->oov_count) * real);
     m->top = reserve(&room, wide * p->K * whole), m->log_prob = reserve(&room, wide * p->K * real);
     m->entropy = reserve(&room, wide * real), m->log_norm = reserve(&room, wide * real);
     float **of_candidates[] = {&m->joint, &m->score, &m->entropies, &m->mosts};
@@ -78,10 +79,10 @@ static char *lay_out_rooms(const plan *p, const head *h, const text *t, int thre
     m->depths = reserve(&room, m->candidates * whole), m->ranks = reserve(&room, m->candidates * whole);
     m->usable = reserve(&room, m->candidates);
     m->chosen = reserve(&room, m->candidates * whole);
-    m->kept = reserve(&room, m->tree.slots * whole), m->put = reserve(&room, m->tree.slots * whole);
+    m->retained = reserve(&room, m->tree.slots * whole), m->put = reserve(&room, m->tree.slots * whole);
     m->stays = reserve(&room, cells), m->left = reserve(&room, cells), m->places = reserve(&room, cells * whole);
     m->asked = reserve(&room, wide * whole), m->pays = reserve(&room, wide);
-    m->mask = reserve(&room, wide * places);
+    m->mask = reserve(&room, wide * key_count);
     return room;
 }
 
@@ -96,8 +97,8 @@ static void append(const plan *p, const head *h, const text *of, const rooms *m,
     const trees *t = &m->tree;
     long from = m->now.begin[r] + which / p->K, rank = which % p->K, above = r * t->slots + m->now.slot[from];
     long at = r * t->slots + t->count[r]++;
-    int64_t place = m->top[from * p->K + rank], beyond = place - h->vocabulary;
-    t->token[at] = beyond >= 0 ? of->own[r * of->more + beyond] : h->ids ? h->ids[place] : place;
+    int64_t index = m->top[from * p->K + rank], beyond = index - h->vocabulary;
+    t->token[at] = beyond >= 0 ? of->oov_ids[r * of->oov_count + beyond] : h->ids ? h->ids[index] : index;
     t->parent[at] = m->now.slot[from], t->depth[at] = t->depth[above] + 1, t->rank[at] = rank;
     t->log_prob[at] = m->log_prob[from * p->K + rank], t->log_joint[at] = m->joint[which];
     t->entropy[at] = m->entropy[from], t->most[at] = m->log_prob[from * p->K], t->score[at] = m->score[which];
@@ -147,57 +148,58 @@ static long join_row(const plan *p, const head *h, const text *t, const rooms *m
     return from;
 }
 
-/* Logits after states of the frontier: of the vocabulary, then of the texts' own tokens. */
+/* Logits after states of the frontier: of the vocabulary, then of out-of-vocabulary tokens. */
 static void read_logits(const head *h, const text *t, const rooms *m, const float *states, int threads) {
     long many = m->now.begin[t->rows];
     if (h->norm && !h->normed) {
         rms_norm(states, h->norm, h->read.epsilon, many, h->hidden, m->features, threads);
         states = m->features;
     }
-    linear(&h->lm_head, states, many, m->inner, m->logits, h->vocabulary + t->more, threads);
-    if (t->more)
-        add_oov_tokens(states, m->now.row, many, h->hidden, h->all, h->all_is_bf16, t->own, t->more, m->logits,
+    linear(&h->lm_head, states, many, m->inner, m->logits, h->vocabulary + t->oov_count, threads);
+    if (t->oov_count)
+        add_oov_tokens(states, m->now.row, many, h->hidden, h->all, h->all_is_bf16, t->oov_ids, t->oov_count, m->logits,
                        h->vocabulary, threads);
 }
 
-/* Add the noise of what the target draws behind the frontier's nodes. */
+/* Add the noise of the target's samples after the frontier's nodes. */
 static void make_noisy(const head *h, const text *t, const rooms *m, const noise *n, int threads) {
     long many = m->now.begin[t->rows];
     for (long i = 0; i < many; i++) {
         long r = m->now.row[i];
         m->position[i] = n->root[r] + m->tree.depth[r * m->tree.slots + m->now.slot[i]] + 2;
     }
-    add_noise(m->logits, many, h->vocabulary, h->ids, t->own, t->more, m->now.row, m->position, n->temperature,
+    add_noise(m->logits, many, h->vocabulary, h->ids, t->oov_ids, t->oov_count, m->now.row, m->position, n->temperature,
               n->stream, threads);
 }
 
-/* Run the draft over the frontier, whose nodes take the cache's columns from `column` on, to its logits. Returns the column
-   behind them, or -1. */
+/* Run the draft over the frontier, whose nodes take the cache's columns from `column` on, to its logits. Returns the
+   next column, or -1. */
 static long expand(const head *h, const text *t, const rooms *m, long column, int threads) {
     const trees *tree = &m->tree;
     long many = m->now.begin[t->rows], size = h->hidden * sizeof(float), widest = 0;
     for (long r = 0; r < t->rows; r++) widest = most_of(widest, m->now.begin[r + 1] - m->now.begin[r]);
-    long places = t->places + column + widest;
-    memset(m->mask, 0, many * places);
+    long key_count = t->text_slots + column + widest;
+    memset(m->mask, 0, many * key_count);
     for (long i = 0; i < many; i++) {
         long r = m->now.row[i], number = i - m->now.begin[r], at = r * tree->slots + m->now.slot[i];
         long above = r * tree->slots + tree->parent[at];
         tree->column[at] = column + number;
         m->token[i] = tree->token[at], m->position[i] = t->lengths[r] + tree->depth[at];
-        m->first[i] = r * t->step, m->place[i] = m->first[i] + number, m->prefix[i] = 0;
+        m->first[i] = r * t->step, m->cache_slot[i] = m->first[i] + number, m->prefix[i] = 0;
         memcpy(m->features + i * h->hidden, m->states + (r * m->entries + 1 + tree->column[above]) * h->hidden, size);
-        uint8_t *sees = m->mask + i * places;
+        uint8_t *sees = m->mask + i * key_count;
         memset(sees, 1, t->lengths[r]);
-        for (long a = at; tree->column[a] >= 0; a = r * tree->slots + tree->parent[a]) sees[t->places + tree->column[a]] = 1;
+        for (long a = at; tree->column[a] >= 0; a = r * tree->slots + tree->parent[a])
+            sees[t->text_slots + tree->column[a]] = 1;
     }
-    rotations turns = {t->cosine, t->sine, m->position, t->known};
-    cache keys = {t->keys, t->values, t->head, m->place, t->places + column, 0};
-    sight seen = {m->first, m->prefix, m->mask, places, 0};
+    rotations turns = {t->cosine, t->sine, m->position, t->positions};
+    cache keys = {t->keys, t->values, t->head, m->cache_slot, t->text_slots + column, 0};
+    sight seen = {m->first, m->prefix, m->mask, key_count, 0};
     float *taps[h->count + 1];
     memset(taps, 0, sizeof taps);
     float *read = h->base == JOINED ? 0 : m->read;
-    if (read_both(&h->read, h->table, h->known, h->is_bf16, m->token, m->features, many, m->inner, read ? read : m->x,
-                  threads))
+    if (read_both(&h->read, h->table, h->embeddings, h->is_bf16, m->token, m->features, many, m->inner,
+                  read ? read : m->x, threads))
         return -1;
     if (h->base == STATE) memcpy(m->x, m->features, many * size);
     if (h->base == NORMED)
@@ -212,23 +214,23 @@ static long expand(const head *h, const text *t, const rooms *m, long column, in
     return column + widest;
 }
 
-/* Say that all nodes are left. */
-static void keep_all(long rows, const rooms *m) {
+/* Retain all nodes. */
+static void retain_all(long rows, const rooms *m) {
     for (long r = 0; r < rows; r++) {
         uint8_t *stays = m->stays + r * m->tree.slots;
         memset(stays, 0, m->tree.slots), memset(stays, 1, m->tree.count[r]);
     }
 }
 
-/* Say which nodes are left when all levels are drafted: all, or the most probable ones. */
+/* Retain, when all levels are drafted, all nodes, or the most probable ones. */
 static void rerank(const plan *p, long rows, const rooms *m) {
-    keep_all(rows, m);
+    retain_all(rows, m);
     for (long r = 0; r < rows; r++) {
         long at = r * m->tree.slots, count = m->tree.count[r];
         if (!p->reranked || count <= p->reranked) continue;
-        best(m->tree.log_joint + at, 0, m->stays + at, 1, count, p->reranked, m->kept);
+        best(m->tree.log_joint + at, 0, m->stays + at, 1, count, p->reranked, m->retained);
         memset(m->stays + at, 0, count);
-        for (long i = 0; i < p->reranked; i++) m->stays[at + m->kept[i]] = 1;
+        for (long i = 0; i < p->reranked; i++) m->stays[at + m->retained[i]] = 1;
     }
 }
 
@@ -265,9 +267,9 @@ static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole,
     const float *numbers[] = {from->log_prob, from->log_joint, from->entropy, from->most};
     long count = 0, begin = r * from->slots;
     for (long s = 0; s < from->count[r]; s++)
-        if (m->left[begin + s]) m->put[s] = count, m->kept[count++] = s;
+        if (m->left[begin + s]) m->put[s] = count, m->retained[count++] = s;
     for (long i = 0, out = r * n; i < n; i++, out++) {
-        long at = begin + (i < count ? m->kept[i] : 0);
+        long at = begin + (i < count ? m->retained[i] : 0);
         for (int c = 0; c < 4; c++) whole[c * rows * n + out] = i < count ? columns[c][at] : 0;
         if (i && i < count) whole[rows * n + out] = m->put[from->parent[at]];
         for (int c = 0; c < 4; c++) real[c * rows * n + out] = i < count ? numbers[c][at] : -INFINITY;
@@ -276,9 +278,10 @@ static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole,
     }
 }
 
-/* whole, real: (4, rows, n); score, alive: (rows, n), for the n that is returned. capped, passes: (rows). expanded: (levels,
-   rows, width), the slots that each level drafted from as they were numbered then, -1 at first. room: of `room_of` bytes.
-   Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a distribution that is NaN. */
+/* whole, real: (4, rows, n); score, alive: (rows, n), for the n that is returned. capped, passes: (rows). expanded:
+   (levels, rows, width), the slots that each level drafted from as they were numbered then, -1 at first. room: of
+   `room_of` bytes. Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a
+   distribution that is NaN. */
 long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn, const spending *s,
                  char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
                  int64_t *expanded, int threads) {
@@ -296,12 +299,12 @@ long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, c
     m.now.begin[t->rows] = t->rows;
     read_logits(h, t, &m, t->hidden, threads);
     double spent = s->start;
-    long tokens = h->vocabulary + t->more, entropy = p->entropy < tokens ? p->entropy : -1;
+    long tokens = h->vocabulary + t->oov_count, entropy = p->entropy < tokens ? p->entropy : -1;
     for (long level = 0, column = 0;; level++) {
         long many = m.now.begin[t->rows];
         if (g->prior && raise_followers(g->text, g->stride, g->longest, g->lengths, tree->token, tree->parent,
                                         tree->slots, m.now.row, m.now.slot, many, m.logits, h->vocabulary, h->ids,
-                                        t->own, t->more, g->prior))
+                                        t->oov_ids, t->oov_count, g->prior))
             return -2;
         if (drawn->temperature) make_noisy(h, t, &m, drawn, threads);
         rank_rows(m.logits, many, tokens, p->K, entropy, m.top, m.log_prob, m.entropy, m.log_norm, threads);
@@ -318,7 +321,7 @@ long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, c
         m.next.begin[t->rows] = next;
         if (level == p->levels - 1) next = 0;
         if (!next) memset(m.next.begin, 0, (t->rows + 1) * sizeof *m.next.begin);
-        next ? keep_all(t->rows, &m) : rerank(p, t->rows, &m);
+        next ? retain_all(t->rows, &m) : rerank(p, t->rows, &m);
         if (s->yields) {
             spent += s->yields->draft[many];
             if ((next = let_decide(p, s, t->rows, &m, spent)) < 0) return -2;

@@ -1,20 +1,20 @@
-/* Layout of a batch's real slots: where they stand, and which of theirs are a slot's values; see layout.py. */
+/* Layout of a batch's real slots: where they stand, and the index of each slot's values; see layout.py. */
 
 #include "c2t.h"
 
 /* Find the real ones of (rows, n) slots. Returns S, how many there are. */
-long lay_out(const uint8_t *real, long rows, long n, const layout *found) {
+long lay_out(const uint8_t *real, long rows, long n, const layout *out) {
     long count = 0;
     for (long r = 0, i = 0; r < rows; r++) {
         long before = count, span = 0;
         for (long s = 0; s < n; s++, i++) {
             if (real[i]) {
-                found->number[count] = i, found->row[count] = r, found->slot[count++] = s;
+                out->number[count] = i, out->row[count] = r, out->slot[count++] = s;
                 span = s + 1;
             }
-            found->place[i] = count ? count - 1 : 0; /* of one that is not real some other one's */
+            out->index[i] = count ? count - 1 : 0; /* for a slot that is not real: another one's */
         }
-        found->size[r] = count - before, found->span[r] = span;
+        out->size[r] = count - before, out->span[r] = span;
     }
     return count;
 }

@@ -1,19 +1,19 @@
 /* Llama's decoder layers for the few rows of a tree, or of a prompt, on a CPU.
 
    Weights are float32 or bf16, all sums are float32. Products are float32, too, or, where the processor has an
-   instruction for it and the caller asks, those of bf16 weights and inputs rounded to bf16: twice as many at a time, or
-   in tiles (Intel's AMX) many times more, so that a tree's rows cost next to nothing beside the weights' way
-   from memory. Weights may be rounded to bytes, and inputs with them: half the memory and four times as many products at a
-   time, for a draft's guesses, which are checked anyway, or for a target that may be another model; or to half a byte, for
-   a target that only rehearses.
+   instruction for it and the caller asks, those of bf16 weights and inputs rounded to bf16: twice as many at a time,
+   or in tiles (Intel's AMX) many times more, so that a tree's rows cost next to nothing compared with reading the
+   weights. Weights may be rounded to 8 bits, and inputs with them: half the memory and four times as many products
+   at a time, for a draft, whose tokens are verified anyway, or for a target that may be another model; or to 4 bits,
+   for the int4 target that only drafts.
 
-   Whatever is computed for a row does not depend on how many rows there are, on the slots that it does not see, nor on
-   the number of threads: every sum runs over the same numbers in the same order. So a token's logits in a tree equal
-   those of plain decoding bit for bit.
+   Whatever is computed for a row does not depend on how many rows there are, on the slots that it does not see, nor
+   on the number of threads: every sum runs over the same numbers in the same order. So a token's logits in a tree
+   equal those of plain decoding bit for bit.
 
-   Every matrix is stored in panels of 2 W output columns (see `PackedMatrix` in llama_layer.py). While a panel's column
-   vectors pass through the registers once, up to 14 rows (6 without AVX-512, 32 in tiles) take them along: that many cost
-   little more than one.
+   Every matrix is stored in panels of 2 W output columns (see `PackedMatrix` in llama_layer.py). While a panel's
+   column vectors pass through the registers once, up to 14 rows (6 without AVX-512, 32 in tiles) take them along:
+   that many cost little more than one.
 
    Compiled for the machine that it runs on, by compiled.py. */
 
@@ -36,12 +36,11 @@
 
 typedef float pair[2 * W];
 
-/* Weights in halves of bytes; in bytes; in float32; in bf16; in bf16 for products in bf16; the same for products of
-   tiles. */
+/* See `Kind` in llama_layer.py. */
 enum { INT4, INT8, FP32, BF16_STORED, BF16, BF16_AMX };
-#define INT8_INPUTS(kind) ((kind) <= INT8) /* inputs are bytes */
+#define INT8_INPUTS(kind) ((kind) <= INT8) /* inputs are in 8 bits */
 
-/* Words to be fetched meanwhile, `step` with each number of a row: a little ahead of those in use, or, when the panel has
+/* Words to prefetch, `step` with each number of a row: a little ahead of those in use, or, when the panel has
    been fetched because it serves several parts, the next panel's, a share in the time of each part. */
 typedef struct {
     const uint32_t *words;
@@ -50,7 +49,7 @@ typedef struct {
 
 /* One pass over a panel: `rows` rows of inputs, EACH of them a word, against 2 W columns. */
 #define PASS(NAME, COUNT, EACH, STEP, LOAD, ADD)                                                                  \
-    static void NAME##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {              \
+    static void NAME##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {             \
         const uint32_t *w = panel, *x = inputs;                                                                   \
         vector sum[COUNT][2];                                                                                     \
         for (int r = 0; r < COUNT; r++) sum[r][0] = sum[r][1] = (vector){0};                                      \
@@ -90,9 +89,9 @@ typedef struct {
 #define LISTS {LIST_OF(int4_), LIST_OF(int8_), LIST(fp32_), LIST(bf16_stored_)}
 #endif
 
-/* For products of bytes, a word of weights holds a column's for four inputs, each 128 more than it is, since the
-   instruction takes them without sign. It sums whole numbers, which every order leaves the same. The inputs of a row have
-   a scale for each BLOCK of them (see `round_to_int8`). */
+/* For products in 8 bits, a word of weights holds a column's for four inputs, each 128 more than it is, since the
+   instruction takes them without sign. It sums whole numbers, which every order leaves the same. The inputs of a row
+   have a scale for each BLOCK of them (see `round_to_int8`). */
 #define BLOCK 64
 #define GROUP 32
 typedef struct {
@@ -112,7 +111,7 @@ typedef struct {
 /* GCC 12 reads y before the last products are added. With many rows it has no registers for both, and 8 took a tenth
    longer; with few it has, and that is up to 4 % faster. */
 #define KEEP_SUMS __asm__ volatile("" ::: "memory")
-#define PASS_INT8_INPUTS(COUNT)                                                                                      \
+#define PASS_INT8_INPUTS(COUNT)                                                                                   \
     static void int8_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {            \
         const uint32_t *w = panel, *x = inputs;                                                                   \
         for (int r = 0; r < COUNT; r++) AT(y[r]) = AT(y[r] + W) = (vector){0};                                    \
@@ -135,10 +134,11 @@ typedef struct {
     }
 
 /* For weights of 4 bits: a byte holds column i's in its low half and column W + i's in its high half, and before each
-   GROUP of inputs stand a scale of each column and the number that 0 stands for, in fp16. Left to itself GCC 12 keeps the
-   loop over a group from six rows on, and then moves every sum around it: 7 rows took 1.4 times as long. */
-#define PASS_OF_INT4(COUNT)                                                                                    \
-    static void int4_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {          \
+   GROUP of inputs stand a scale of each column and the number that 0 stands for, in fp16. Left to itself GCC 12
+   keeps the loop over a group from six rows on, and then moves every sum around it: 7 rows took 1.4 times as long.
+   */
+#define PASS_OF_INT4(COUNT)                                                                                       \
+    static void int4_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {            \
         const char *w = panel;                                                                                    \
         const uint32_t *x = inputs;                                                                               \
         const block *of = (const block *)((const char *)inputs + count);                                          \
@@ -182,7 +182,7 @@ PASSES_OF_INTEGERS(5) PASSES_OF_INTEGERS(6) PASSES_OF_INTEGERS(7) PASSES_OF_INTE
 #endif
 
 #define PASSES(COUNT)                                                                                             \
-    PASS(fp32_, COUNT, 1, 2 * W, FLOAT, MULTIPLY) PASS(bf16_stored_, COUNT, 1, W, SPREAD, MULTIPLY)                    \
+    PASS(fp32_, COUNT, 1, 2 * W, FLOAT, MULTIPLY) PASS(bf16_stored_, COUNT, 1, W, SPREAD, MULTIPLY)               \
     PASSES_OF_BF16(COUNT)
 
 PASSES(1) PASSES(2) PASSES(3) PASSES(4) PASSES(5) PASSES(6)
@@ -198,21 +198,21 @@ PASSES(7) PASSES(8) PASSES(9) PASSES(10) PASSES(11) PASSES(12) PASSES(13) PASSES
 typedef void (*pass)(const void *, const void *, long, ahead, pair *);
 static const pass PASS_OF[][VECTOR_ROWS + 1] = LISTS;
 
-/* Inputs of a matrix stand as its kind wants them: `place` of the i-th, and `put` W of them there. For bytes they are put
-   as floats, and a whole row is rounded then. */
-static inline void *place(void *inputs, long i, long kind) { return (char *)inputs + i * (kind >= BF16 ? 2 : 4); }
+/* Inputs of a matrix are stored as its kind requires: `input_at` gives the i-th one's address, `put` stores W of them.
+   For 8 bits they are stored as floats, and a whole row is rounded then. */
+static inline void *input_at(void *inputs, long i, long kind) { return (char *)inputs + i * (kind >= BF16 ? 2 : 4); }
 
 static inline void put(void *inputs, long i, vector numbers, long kind) {
 #ifdef __AVX512BF16__
     if (kind >= BF16) {
-        _mm256_storeu_si256(place(inputs, i, kind), (__m256i)_mm512_cvtneps_pbh((__m512)numbers));
+        _mm256_storeu_si256(input_at(inputs, i, kind), (__m256i)_mm512_cvtneps_pbh((__m512)numbers));
         return;
     }
 #endif
-    AT(place(inputs, i, kind)) = numbers;
+    AT(input_at(inputs, i, kind)) = numbers;
 }
 
-/* Round a row of floats to bytes, in its own place: the bytes, then each block's scale. */
+/* Round a row of floats to 8 bits, in place: the bytes, then each block's scale. */
 static void round_to_int8(void *row, long count) {
 #ifdef HAS_INT8
     block blocks[count / BLOCK];
@@ -230,7 +230,7 @@ static void round_to_int8(void *row, long count) {
             sums[i * W / GROUP] = _mm512_add_epi32(sums[i * W / GROUP], whole);
             _mm_storeu_si128((__m128i *)((char *)row + b * BLOCK + i * W), _mm512_cvtsepi32_epi8(whole));
         }
-        /* what is no number makes the scale none, and sums that are any */
+        /* NaN and infinity make the scale NaN, and the sums anything */
         uint32_t first = _mm512_reduce_add_epi32(sums[0]), second = _mm512_reduce_add_epi32(sums[1]);
         blocks[b] = (block){peak / 127.0f + total(zeros), -128u * (first + second), {(int32_t)first, (int32_t)second}};
     }
@@ -248,7 +248,7 @@ static void multiply(const matrix *m, long p, const void *x, long from, long row
     const uint32_t *panel = (const uint32_t *)m->panels + p * words;
     ahead near = {panel + 96 * W, step}, next = {panel + words * (parts + part) / parts, (step + parts - 1) / parts};
     ahead soon = parts == 1 ? near : next;
-    const void *first = place((void *)x, from * m->inputs, m->kind);
+    const void *first = input_at((void *)x, from * m->inputs, m->kind);
 #ifdef HAS_AMX
     if (m->kind == BF16_AMX)
         multiply_tiles(panel, first, m->inputs, rows, soon.words, soon.step, y);
@@ -279,8 +279,8 @@ static void project(const matrix *m, const void *x, long rows, float *y, long st
     FOR_PANELS_AND_PARTS(m, rows) {
         multiply(m, p, x, from, to - from, part, parts, columns);
         for (long r = from; r < to; r++) {
-            float *place = y + r * stride + p * 2 * W;
-            AT(place) = AT(columns[r - from]), AT(place + W) = AT(columns[r - from] + W);
+            float *out = y + r * stride + p * 2 * W;
+            AT(out) = AT(columns[r - from]), AT(out + W) = AT(columns[r - from] + W);
         }
     }
     barrier_wait();
@@ -291,8 +291,8 @@ static void project_and_add(const matrix *m, const void *x, long rows, float *y)
     FOR_PANELS_AND_PARTS(m, rows) {
         multiply(m, p, x, from, to - from, part, parts, columns);
         for (long r = from; r < to; r++) {
-            float *place = y + r * m->outputs + p * 2 * W;
-            AT(place) += AT(columns[r - from]), AT(place + W) += AT(columns[r - from] + W);
+            float *out = y + r * m->outputs + p * 2 * W;
+            AT(out) += AT(columns[r - from]), AT(out + W) += AT(columns[r - from] + W);
         }
     }
     barrier_wait();
@@ -323,7 +323,7 @@ static void normalise(const float *x, const float *weight, float epsilon, long r
         for (long i = 0; i < width; i += W) squares += READ(from + i) * READ(from + i);
         float scale = 1.0f / __builtin_sqrtf(total(squares) / width + epsilon);
         for (long i = 0; i < width; i += W) put(y, r * width + i, READ(from + i) * scale * READ(weight + i), kind);
-        if (INT8_INPUTS(kind)) round_to_int8(place(y, r * width, kind), width);
+        if (INT8_INPUTS(kind)) round_to_int8(input_at(y, r * width, kind), width);
     }
     barrier_wait();
 }
@@ -332,7 +332,7 @@ static void normalise(const float *x, const float *weight, float epsilon, long r
 static void round_rows(const matrix *m, void *x, long rows) {
     if (!INT8_INPUTS(m->kind)) return;
 #pragma omp for schedule(static) nowait
-    for (long r = 0; r < rows; r++) round_to_int8(place(x, r * m->inputs, INT8), m->inputs);
+    for (long r = 0; r < rows; r++) round_to_int8(input_at(x, r * m->inputs, INT8), m->inputs);
     barrier_wait();
 }
 
@@ -346,9 +346,9 @@ static void turn(const layer *l, float *qkv, const rotations *t, long rows, void
             void *to = from;
             long kind = FP32;
             if (h >= l->heads) {
-                long head = (h - l->heads) % l->kv_heads, slot = head * c->head + (c->place[r] + c->behind) * dim;
+                long head = (h - l->heads) % l->kv_heads, slot = head * c->head + (c->slot[r] + c->offset) * dim;
                 kind = c->is_bf16 ? BF16 : FP32;
-                to = place(keys, (h < l->heads + l->kv_heads ? 0 : c->values) + slot, kind);
+                to = input_at(keys, (h < l->heads + l->kv_heads ? 0 : c->values) + slot, kind);
             }
             for (long i = 0; i < half; i += W) {
                 vector a = AT(from + i), b = AT(from + half + i);
@@ -364,9 +364,9 @@ static void turn(const layer *l, float *qkv, const rotations *t, long rows, void
     barrier_wait();
 }
 
-/* Queries of tokens of one text, with one key-value head, at most W: where they are, where their outputs go (inputs of a
-   matrix of this kind), and which of the slots behind the prefix they see. first: this thread may not have met the head's
-   keys and values before. */
+/* Queries of tokens of one text, with one key-value head, at most W: where they are, where their outputs go (inputs of
+   a matrix of this kind), and which of the slots after the prefix they see. first: this thread may not have read the
+   head's keys and values before. */
 typedef struct {
     const float *from[W];
     void *to[W];
@@ -375,7 +375,9 @@ typedef struct {
 } queries;
 
 /* Where the i-th number of the cache is, and W numbers from there on. */
-static inline const void *slot(const void *numbers, long i, const int kind) { return place((void *)numbers, i, kind); }
+static inline const void *slot(const void *numbers, long i, const int kind) {
+    return input_at((void *)numbers, i, kind);
+}
 
 static inline vector number(const void *numbers, long i, const int kind) {
     return kind >= BF16 ? widened((const uint16_t *)numbers + i) : READ((const float *)numbers + i);
@@ -417,7 +419,7 @@ static inline __attribute__((always_inline)) void score(const queries *of, const
 }
 
 #ifdef HAS_AMX
-/* The same in tiles. They score keys by queries; what is kept is queries by keys. */
+/* The same in tiles. They compute keys by queries; queries by keys are stored. */
 static inline void score_in_tiles(const queries *of, const void *const *from, const void *keys, const void *values,
                                   long seen, long dim, float *weights, long stride) {
     uint32_t words[dim / 2][W];
@@ -425,7 +427,10 @@ static inline void score_in_tiles(const queries *of, const void *const *from, co
         for (long d = 0; d < dim / 2; d++) words[d][q] = q < of->count ? ((const uint32_t *)from[q])[d] : 0;
     for (long j = 0, rows; j < seen; j += rows) {
         rows = seen - j < MAX_ROWS ? seen - j : MAX_ROWS;
-        if (of->first) fetch(keys, (j + rows) * dim, MAX_ROWS * dim, BF16_AMX), fetch(values, j * dim, rows * dim, BF16_AMX);
+        if (of->first) {
+            fetch(keys, (j + rows) * dim, MAX_ROWS * dim, BF16_AMX);
+            fetch(values, j * dim, rows * dim, BF16_AMX);
+        }
         vector scores[MAX_ROWS];
         score_tiles(words, slot(keys, j * dim, BF16_AMX), dim, rows, (float (*)[W])scores);
         for (long half = 0; half < rows; half += W) {
@@ -475,9 +480,9 @@ static inline __attribute__((always_inline)) void mix(const queries *of, long q,
     if (d < dim) MIX_PART(2);
 }
 
-/* Attention of some queries, rounded as the keys are, over `prefix` slots that all of them see, and the `slots` behind
-   these that their masks say; each sees at least one. What the others hold counts 0 times, so it must be finite: zeros,
-   or an older token's. weights: for each query room for the number of slots rounded up to W. */
+/* Attention of some queries, rounded as the keys are, over `prefix` slots that all of them see, and those of the next
+   `slots` that their masks select; each sees at least one. The values of the others have weight 0, so they must be
+   finite: zeros, or an older token's. weights: for each query room for the number of slots rounded up to W. */
 static inline __attribute__((always_inline)) void attend_to(const queries *of, const void *keys, const void *values,
                                                             long prefix, long slots, long dim, const int kind,
                                                             float *weights) {
@@ -500,16 +505,16 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
         score(of, from, keys, values, seen, dim, kind, weights, stride);
     float scale = 1.0f / __builtin_sqrtf(dim);
     for (long q = 0; q < of->count; q++) {
-        float *own = weights + q * stride;
+        float *line = weights + q * stride;
         for (long j = prefix; j < seen; j++)
-            if (!of->mask[q][j - prefix]) own[j] = -INFINITE;
-        for (long j = seen; j < stride; j++) own[j] = -INFINITE;
-        vector peaks = READ(own);
-        for (long j = W; j < stride; j += W) peaks = choose(READ(own + j) > peaks, READ(own + j), peaks);
+            if (!of->mask[q][j - prefix]) line[j] = -INFINITE;
+        for (long j = seen; j < stride; j++) line[j] = -INFINITE;
+        vector peaks = READ(line);
+        for (long j = W; j < stride; j += W) peaks = choose(READ(line + j) > peaks, READ(line + j), peaks);
         float peak = greatest(peaks);
         for (long j = 0; j < stride; j += W) {
-            vector score = READ(own + j);
-            AT(own + j) = choose(score > -INFINITE, exponential((score - peak) * scale), (vector){0});
+            vector score = READ(line + j);
+            AT(line + j) = choose(score > -INFINITE, exponential((score - peak) * scale), (vector){0});
         }
     }
     long parts = (of->count + MIXED - 1) / MIXED;
@@ -541,7 +546,7 @@ static void attend(const queries *of, const void *keys, const void *values, long
         ATTEND_IN(FP32);
 }
 
-#define FEW 4 /* queries at least, for which a thread meets keys and values that another one has met */
+#define FEW 4 /* queries at least, for which a thread reads keys and values that another one has read */
 
 /* Parts of a text's queries, each with one of the heads an item of a thread: those whose busiest thread has the fewest
    queries, and of such the fewest. */
@@ -571,7 +576,7 @@ static void attention(const layer *l, const float *qkv, const void *keys, long r
                 for (long q = part * all / parts; q < (part + 1) * all / parts; q++) {
                     long r = from + q / group, head = h * group + q % group;
                     of.from[of.count] = qkv + (r * heads + head) * dim;
-                    of.to[of.count] = place(y, (r * l->heads + head) * dim, of.kind);
+                    of.to[of.count] = input_at(y, (r * l->heads + head) * dim, of.kind);
                     of.mask[of.count++] = s->mask + r * s->slots;
                 }
                 long at = h * c->head + s->first[from] * dim;
@@ -592,25 +597,25 @@ static void copy(const float *x, long rows, long width, void *y, long kind) {
 #pragma omp for schedule(static) nowait
     for (long r = 0; r < rows; r++) {
         for (long i = 0; i < whole; i += W) put(y, r * width + i, READ(x + r * width + i), kind);
-        if (INT8_INPUTS(kind)) round_to_int8(place(y, r * width, kind), width);
+        if (INT8_INPUTS(kind)) round_to_int8(input_at(y, r * width, kind), width);
         if (!left) continue;
         float last[W] = {0}, as_put[W]; /* a whole vector would run into the next row */
         memcpy(last, x + r * width + whole, left * sizeof *last);
         put(as_put, 0, AT(last), kind);
-        memcpy(place(y, r * width + whole, kind), as_put, (char *)place(as_put, left, kind) - (char *)as_put);
+        memcpy(input_at(y, r * width + whole, kind), as_put, (char *)input_at(as_put, left, kind) - (char *)as_put);
     }
     barrier_wait();
 }
 
 /* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
-   heads dim) floats, and for each thread W times as many as slots can be seen, rounded up to W. read: the first layer's
-   queries, keys and values (rows, (heads + 2 kv_heads) dim), if they are not made from x; they are turned in place. taps:
-   where the inputs of each layer go, and the last one's outputs; each may be NULL. threads: torch's number, since its
-   OpenMP may be another one than this file's. Returns 1 if a position is not known. */
+   heads dim) floats, and for each thread W times as many as slots can be seen, rounded up to W. read: the first
+   layer's queries, keys and values (rows, (heads + 2 kv_heads) dim), if they are not made from x; they are turned in
+   place. taps: where the inputs of each layer go, and the last one's outputs; each may be NULL. threads: torch's
+   number, since its OpenMP may be another one than this file's. Returns 1 if a position is not known. */
 int llama_layers(const layer *layers, long count, float *x, float *read, const rotations *t, long rows, const cache *c,
                  const sight *s, float *room, float *const *taps, int threads) {
     for (long r = 0; r < rows; r++)
-        if (t->position[r] < 0 || t->position[r] >= t->known) return 1;
+        if (t->position[r] < 0 || t->position[r] >= t->positions) return 1;
     long hidden = layers->out.outputs, dim = layers->dim, heads = layers->heads + 2 * layers->kv_heads;
     long wide = heads * dim > layers->gate.outputs ? heads * dim : layers->gate.outputs;
     float *normal = room, *joined = normal + rows * hidden, *attended = joined + rows * wide;
@@ -658,15 +663,15 @@ void linear(const matrix *m, const float *x, long rows, float *room, float *y, l
     }
 }
 
-/* y (rows, outputs) = [embedding of each token | its state] m' + bias, both normalised or not. table: `known` embeddings
-   of half as many numbers as m has inputs, in bf16 if `is_bf16`, else in float32. room: rows * inputs floats. Returns 1 if
-   a token has no embedding. */
-int read_both(const reader *how, const void *table, long known, int is_bf16, const int64_t *token, const float *states,
-              long rows, float *room, float *y, int threads) {
+/* y (rows, outputs) = [embedding of each token | its state] m' + bias, both normalised or not. table: so many
+   embeddings of half as many numbers as m has inputs, in bf16 if `is_bf16`, else in float32. room: rows * inputs
+   floats. Returns 1 if a token has no embedding. */
+int read_both(const reader *how, const void *table, long embeddings, int is_bf16, const int64_t *token,
+              const float *states, long rows, float *room, float *y, int threads) {
     const matrix *m = &how->into;
     long width = m->inputs / 2;
     for (long r = 0; r < rows; r++)
-        if (token[r] < 0 || token[r] >= known) return 1;
+        if (token[r] < 0 || token[r] >= embeddings) return 1;
     barrier here = {0};
 #pragma omp parallel num_threads(threads)
     {
@@ -685,14 +690,15 @@ int read_both(const reader *how, const void *table, long known, int is_bf16, con
                 of_state = 1.0f / __builtin_sqrtf(total(squares[1]) / width + how->epsilon);
             }
             for (long i = 0; i < width; i += W) {
-                vector number = embedding(table, token[r] * width + i, is_bf16), beside = READ(state + i);
+                vector number = embedding(table, token[r] * width + i, is_bf16), state_part = READ(state + i);
                 if (how->token_norm) {
                     number = number * of_token * READ(how->token_norm + i);
-                    beside = beside * of_state * READ(how->state_norm + i);
+                    state_part = state_part * of_state * READ(how->state_norm + i);
                 }
-                put(room, r * m->inputs + i, number, m->kind), put(room, r * m->inputs + width + i, beside, m->kind);
+                put(room, r * m->inputs + i, number, m->kind);
+                put(room, r * m->inputs + width + i, state_part, m->kind);
             }
-            if (INT8_INPUTS(m->kind)) round_to_int8(place(room, r * m->inputs, INT8), m->inputs);
+            if (INT8_INPUTS(m->kind)) round_to_int8(input_at(room, r * m->inputs, INT8), m->inputs);
         }
         barrier_wait();
         project(m, room, rows, y, m->outputs);
@@ -719,10 +725,10 @@ long best_kind(void) {
     return of_vectors == BF16 && may_use_tiles() ? BF16_AMX : of_vectors;
 }
 
-/* 1 if matrices of bytes work here. */
+/* 1 if INT8 and INT4 work here. */
 int has_int8(void) { return PASS_OF[INT8][1] != 0; }
 
-/* 1 if products of pairs are faster than float32's. Both have the same instruction, but AMD's processors (Zen 4, measured)
+/* 1 if BF16 is faster than BF16_STORED. Both have the same instruction, but AMD's processors (Zen 4, measured)
    do twice as many products at a time with it, Intel's no more than without (half as many, or a quarter, measured). */
 int dpbf16_is_faster(void) {
 #ifdef __AVX512BF16__

@@ -1,21 +1,21 @@
-/* A draft's logits raised by what followed the same tokens earlier in the text; see ngrams.py. */
+/* A draft's logits, raised for tokens that followed the same context earlier in the text; see ngrams.py. */
 
 #include "c2t.h"
 #include "vectors.h"
 
 #include <stdlib.h>
 
-/* A token that followed, how often it did behind a context of each length, its place among the numbers, and where the
+/* A token that followed, how often it did after a context of each length, its bucket in the hash table, and where the
    last of these contexts ended. */
 typedef struct {
     int64_t token;
-    long times[MOST_KINDS], place, end;
+    long times[MOST_KINDS], bucket, end;
 } follower;
 
 /* Followers of one context, and the number of each one more than it is, hashed by its token; 0 for none. most: a power
    of two, more than there can be followers. */
 typedef struct {
-    follower *found;
+    follower *list;
     int32_t *number;
     long count, most;
 } followers;
@@ -24,51 +24,51 @@ typedef struct {
    last token is the root. Returns how many there are. */
 static long read_context(const int64_t *token, const int64_t *parent, int64_t slot, const int64_t *text, long length,
                          long longest, int64_t *context) {
-    long found = 0;
-    for (; parent[slot] >= 0 && found < longest; slot = parent[slot]) context[found++] = token[slot];
-    for (long place = length; place-- && found < longest;) context[found++] = text[place];
-    return found;
+    long count = 0;
+    for (; parent[slot] >= 0 && count < longest; slot = parent[slot]) context[count++] = token[slot];
+    for (long i = length; i-- && count < longest;) context[count++] = text[i];
+    return count;
 }
 
 /* The follower of this token, a new one if need be. */
 static follower *follower_of(followers *all, int64_t token) {
-    long place = (long)((uint64_t)token * 0x9e3779b97f4a7c15u >> 32) & (all->most - 1);
-    for (; all->number[place]; place = (place + 1) & (all->most - 1))
-        if (all->found[all->number[place] - 1].token == token) return all->found + all->number[place] - 1;
-    all->found[all->count] = (follower){.token = token, .place = place};
-    all->number[place] = (int32_t)++all->count;
-    return all->found + all->count - 1;
+    long bucket = (long)((uint64_t)token * 0x9e3779b97f4a7c15u >> 32) & (all->most - 1);
+    for (; all->number[bucket]; bucket = (bucket + 1) & (all->most - 1))
+        if (all->list[all->number[bucket] - 1].token == token) return all->list + all->number[bucket] - 1;
+    all->list[all->count] = (follower){.token = token, .bucket = bucket};
+    all->number[bucket] = (int32_t)++all->count;
+    return all->list + all->count - 1;
 }
 
 static void forget(followers *all) {
-    while (all->count) all->number[all->found[--all->count].place] = 0;
+    while (all->count) all->number[all->list[--all->count].bucket] = 0;
 }
 
-/* Count what followed the context in the text. places: how often a context of each length was there, and went on. */
-static void count_followers(const int64_t *text, long length, const int64_t *context, long known, long shortest,
-                            long kinds, long *places, followers *all) {
-    for (long n = 0; n < kinds; n++) places[n] = 0;
-    for (long end = shortest - 1; known >= shortest && end < length - 1; end++) {
+/* Count the tokens after the context in the text. occurrences: of a context of each length that has a next token. */
+static void count_followers(const int64_t *text, long length, const int64_t *context, long context_length,
+                            long shortest, long kinds, long *occurrences, followers *all) {
+    for (long n = 0; n < kinds; n++) occurrences[n] = 0;
+    for (long end = shortest - 1; context_length >= shortest && end < length - 1; end++) {
         long same = 0;
-        while (same < known && same <= end && text[end - same] == context[same]) same++;
+        while (same < context_length && same <= end && text[end - same] == context[same]) same++;
         if (same < shortest) continue;
         follower *next = follower_of(all, text[end + 1]);
-        for (long n = 0; n <= same - shortest; n++) places[n]++, next->times[n]++;
+        for (long n = 0; n <= same - shortest; n++) occurrences[n]++, next->times[n]++;
         next->end = end;
     }
 }
 
-/* Tokens that logits are of: `count` in rising order, NULL for all, then the `own` of each text (-1: none). */
+/* Tokens that logits are of: `count` in rising order, NULL for all, then `oov_count` of each text (-1: none). */
 typedef struct {
     const int64_t *common, *of_text;
-    long count, own;
+    long count, oov_count;
 } vocabulary;
 
-/* The place of a token, -1 if text r has none for it. */
+/* The index of a token's logit, -1 if text r has none. */
 static long place_of(int64_t token, const vocabulary *v, long r) {
     if (!v->common) return token;
-    for (long i = 0; i < v->own; i++)
-        if (v->of_text[r * v->own + i] == token) return v->count + i;
+    for (long i = 0; i < v->oov_count; i++)
+        if (v->of_text[r * v->oov_count + i] == token) return v->count + i;
     const int64_t *ids = v->common;
     long low = 0, high = v->count;
     while (low < high) {
@@ -99,11 +99,11 @@ static double log_add(double a, double b) {
     return most + __builtin_log1p(__builtin_exp(least - most));
 }
 
-/* By how much to raise the logit of a token that followed. own: its log-probability by the draft; share: what the counts
-   alone would give it; left: what they leave to the draft; back: tokens from where its last context ended to the root. */
-static double raise_of(const prior *p, double own, double share, double left, long back) {
+/* Boost of the logit of a token that followed. log_prob: by the draft; share: the counts' probability of it; left: the
+   factor of the draft's; back: tokens from where its last context ended to the root. */
+static double raise_of(const prior *p, double log_prob, double share, double left, long back) {
     /* Only ratios matter: instead of lowering all others by `left`, raise this one by so much more. */
-    double raised = log_add(0, __builtin_log(share / left) - own);
+    double raised = log_add(0, __builtin_log(share / left) - log_prob);
     return p->factor * raised + p->distance * __builtin_log(back < FARTHEST ? back : FARTHEST) + p->bias;
 }
 
@@ -113,31 +113,32 @@ static double raise_of(const prior *p, double own, double share, double left, lo
 static void raise_all(const int64_t *text, long stride, const int64_t *lengths, const int64_t *token,
                       const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
                       float *logits, const vocabulary *v, const prior *p, followers *all) {
-    follower *found = all->found;
+    follower *followed = all->list;
     long kinds = p->kinds, longest = p->shortest + kinds - 1;
     for (long s = 0; s < count; s++) {
-        const int64_t *own = text + row[s] * stride;
+        const int64_t *row_text = text + row[s] * stride;
         int64_t context[longest];
-        long places[kinds], first = row[s] * size, length = lengths[row[s]];
-        long known = read_context(token + first, parent + first, slot[s] < 0 ? 0 : slot[s], own, length, longest, context);
-        count_followers(own, length, context, known, p->shortest, kinds, places, all);
-        double left = 1, weight[kinds]; /* what longer contexts leave to shorter ones; of a place of each length */
+        long occurrences[kinds], first = row[s] * size, length = lengths[row[s]];
+        long context_length =
+            read_context(token + first, parent + first, slot[s] < 0 ? 0 : slot[s], row_text, length, longest, context);
+        count_followers(row_text, length, context, context_length, p->shortest, kinds, occurrences, all);
+        double left = 1, weight[kinds]; /* what longer contexts leave to shorter ones; of one occurrence of each length */
         for (long n = kinds - 1; n >= 0; n--) {
-            weight[n] = left / (places[n] + p->weights[n]);
-            left *= p->weights[n] / (places[n] + p->weights[n]);
+            weight[n] = left / (occurrences[n] + p->weights[n]);
+            left *= p->weights[n] / (occurrences[n] + p->weights[n]);
         }
-        float *x = logits + s * (v->count + v->own);
+        float *x = logits + s * (v->count + v->oov_count);
         long named = v->count; /* of this text's vocabulary: a sum must not depend on what other texts have */
-        while (named < v->count + v->own && v->of_text[row[s] * v->own + named - v->count] >= 0) named++;
+        while (named < v->count + v->oov_count && v->of_text[row[s] * v->oov_count + named - v->count] >= 0) named++;
         long counted = all->count;
         forget(all);
-        double norm = counted ? log_sum_exp(x, named) : 0; /* of the draft's own, before a logit changes */
+        double norm = counted ? log_sum_exp(x, named) : 0; /* of the draft's logits, before one changes */
         for (long f = 0; f < counted; f++) {
-            long place = place_of(found[f].token, v, row[s]);
-            if (place < 0 || !(x[place] > -INFINITE)) continue;
+            long index = place_of(followed[f].token, v, row[s]);
+            if (index < 0 || !(x[index] > -INFINITE)) continue;
             double share = 0;
-            for (long n = 0; n < kinds; n++) share += found[f].times[n] * weight[n];
-            x[place] += (float)raise_of(p, x[place] - norm, share, left, length - 1 - found[f].end);
+            for (long n = 0; n < kinds; n++) share += followed[f].times[n] * weight[n];
+            x[index] += (float)raise_of(p, x[index] - norm, share, left, length - 1 - followed[f].end);
         }
     }
 }
@@ -145,14 +146,14 @@ static void raise_all(const int64_t *text, long stride, const int64_t *lengths, 
 /* Returns nonzero if there is no memory for the followers. */
 int raise_followers(const int64_t *text, long stride, long longest, const int64_t *lengths, const int64_t *token,
                     const int64_t *parent, long size, const int64_t *row, const int64_t *slot, long count,
-                    float *logits, long count_of_ids, const int64_t *ids, const int64_t *own_ids, long own,
+                    float *logits, long count_of_ids, const int64_t *ids, const int64_t *oov_ids, long oov_count,
                     const prior *p) {
-    vocabulary v = {ids, own_ids, count_of_ids, own};
+    vocabulary v = {ids, oov_ids, count_of_ids, oov_count};
     long most = 2;
     while (most < 2 * longest) most *= 2;
-    followers all = {malloc(longest * sizeof *all.found), calloc(most, sizeof *all.number), 0, most};
-    int failed = !all.found || !all.number;
+    followers all = {malloc(longest * sizeof *all.list), calloc(most, sizeof *all.number), 0, most};
+    int failed = !all.list || !all.number;
     if (!failed) raise_all(text, stride, lengths, token, parent, size, row, slot, count, logits, &v, p, &all);
-    free(all.found), free(all.number);
+    free(all.list), free(all.number);
     return failed;
 }

@@ -1,4 +1,4 @@
-/* Logits of a draft with the noise of the target's draws; see noise.py. */
+/* Logits of a draft with the noise of the target's samples; see noise.py. */
 
 #include "c2t.h"
 #include "random.h"
@@ -6,8 +6,8 @@
 
 #define PART 256 /* tokens whose random numbers are made before any of them is used */
 
-/* log(x) of positive numbers, to about 2 units in the last place: their exponent, and a polynomial between sqrt(1/2) and
-   sqrt(2). */
+/* log(x) of positive numbers, to about 2 units in the last place: their exponent, and a polynomial between sqrt(1/2)
+   and sqrt(2). */
 static inline vector logarithm(vector x) {
     const vector zero = {0};
     integers bits = (integers)x;
@@ -27,8 +27,8 @@ static inline vector logarithm(vector x) {
     return m + y + n * 0.693359375f;
 }
 
-/* Gumbel noise of random numbers u, of which these are the upper 32 bits: -log(-log(1 - u)). What wins has a small u, whose
-   logarithm a rounded 1 - u would not give. */
+/* Gumbel noise of random numbers u, of which these are the upper 32 bits: -log(-log(1 - u)). What wins has a small u,
+   whose logarithm a rounded 1 - u would not give. */
 static inline vector gumbel(words high) {
     vector u = (__builtin_convertvector(high, vector) + 0.5f) * 0x1p-32f;
     vector rest = (__builtin_convertvector(~high, vector) + 0.5f) * 0x1p-32f;
@@ -51,17 +51,17 @@ static void add_to(float *logits, const int64_t *ids, long count, float temperat
     }
 }
 
-/* Logits (rows, vocabulary + more): of tokens `ids`, NULL for all, then of the `own` ones of text[r], (texts, more), -1 for
-   none. position: where the token stands that is drawn; temperature, stream: of each text. */
-void add_noise(float *logits, long rows, long vocabulary, const int64_t *ids, const int64_t *own, long more,
+/* Logits (rows, vocabulary + oov_count): of tokens `ids`, NULL for all, then of oov_ids[text[r]], -1 for none.
+   position: of the sampled token; temperature, stream: of each text. */
+void add_noise(float *logits, long rows, long vocabulary, const int64_t *ids, const int64_t *oov_ids, long oov_count,
                const int64_t *text, const int64_t *position, const float *temperature, const int64_t *stream,
                int threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (rows > 1)
     for (long r = 0; r < rows; r++) {
-        float *its = logits + r * (vocabulary + more);
+        float *its = logits + r * (vocabulary + oov_count);
         if (temperature[text[r]] == 0) continue;
-        uint64_t key = key_of_draw((uint64_t)stream[text[r]], position[r]);
+        uint64_t key = key_of_sample((uint64_t)stream[text[r]], position[r]);
         add_to(its, ids, vocabulary, temperature[text[r]], key);
-        add_to(its + vocabulary, own + text[r] * more, more, temperature[text[r]], key);
+        add_to(its + vocabulary, oov_ids + text[r] * oov_count, oov_count, temperature[text[r]], key);
     }
 }

@@ -15,5 +15,5 @@ static inline uint64_t mixed(uint64_t x) {
 /* A key that depends on one coordinate more. */
 static inline uint64_t keyed(uint64_t key, int64_t coordinate) { return mixed(key + ((uint64_t)coordinate + 1) * STEP); }
 
-/* The key of the target's draw at a position of a stream, which is keyed by seed and sequence. */
-static inline uint64_t key_of_draw(uint64_t stream, int64_t position) { return keyed(keyed(stream, position), 0); }
+/* The key of the target's sample at a position of a stream, which is keyed by seed and sequence. */
+static inline uint64_t key_of_sample(uint64_t stream, int64_t position) { return keyed(keyed(stream, position), 0); }

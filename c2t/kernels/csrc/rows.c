@@ -34,8 +34,8 @@ static float quantile(const float *x, long vocabulary, long m) {
         if (at_least(x, vocabulary, (int32_t)middle) >= m) low = middle;
         else high = middle - 1;
     }
-    union { int32_t bits; float value; } found = {(int32_t)low ^ (((int32_t)low >> 31) & 0x7fffffff)};
-    return found.value;
+    union { int32_t bits; float value; } threshold = {(int32_t)low ^ (((int32_t)low >> 31) & 0x7fffffff)};
+    return threshold.value;
 }
 
 /* Rows of contiguous logits. m < vocabulary: -1 for all tokens, 0 for no entropy (NaN). value, token: (rows, k). */

@@ -1,5 +1,5 @@
-/* Products of bf16 in the tiles of a processor (Intel's AMX): up to MAX_ROWS rows of inputs against 32 columns. A row's sums
-   are the same bits whatever the other rows are. */
+/* Products of bf16 in the tiles of a processor (Intel's AMX): up to MAX_ROWS rows of inputs against 32 columns. A row's
+   sums are the same bits whatever the other rows are. */
 
 #pragma once
 #include <stdint.h>
@@ -47,7 +47,7 @@ static void shape(long rows) {
 }
 
 /* y = x w' for `rows` rows of `count` inputs, a multiple of 32. weights: for each two inputs a word of each column.
-   next: words to be fetched meanwhile, `step` for each two inputs. */
+   next: words to prefetch, `step` for each two inputs. */
 static void multiply_tiles(const void *weights, const void *inputs, long count, long rows, const uint32_t *next, long step,
                            float (*y)[32]) {
     const char *w = weights, *x = inputs, *below = x + HIGH * 2 * count;
@@ -76,8 +76,8 @@ static void multiply_tiles(const void *weights, const void *inputs, long count, 
     _tile_stored(RIGHT_BELOW, y[HIGH] + 16, 128);
 }
 
-/* y = keys queries' for up to MAX_ROWS keys of `dim` numbers, a multiple of 32, and 16 queries, of which `queries` has for
-   each two dimensions a word of each. */
+/* y = keys queries' for up to MAX_ROWS keys of `dim` numbers, a multiple of 32, and 16 queries, of which `queries` has
+   for each two dimensions a word of each. */
 static void score_tiles(const void *queries, const void *keys, long dim, long rows, float (*y)[16]) {
     const char *q = queries, *x = keys, *below = x + HIGH * 2 * dim;
     if (shaped != rows) shape(rows);

@@ -1,4 +1,4 @@
-/* The largest of a row of logits. */
+/* The largest logits of a row. */
 
 #pragma once
 #include "vectors.h"
@@ -22,11 +22,11 @@ static float peak_of(const float *x, long count) {
     return peak;
 }
 
-/* Insert a token behind all that are at least as probable. */
+/* Insert a token after all that are at least as probable. */
 static void insert(float *value, int64_t *token, long count, float x, int64_t id) {
-    long place = count;
-    for (; place > 0 && value[place - 1] < x; place--) value[place] = value[place - 1], token[place] = token[place - 1];
-    value[place] = x, token[place] = id;
+    long rank = count;
+    for (; rank > 0 && value[rank - 1] < x; rank--) value[rank] = value[rank - 1], token[rank] = token[rank - 1];
+    value[rank] = x, token[rank] = id;
 }
 
 /* The k largest, equal ones by lowest id. */

@@ -17,7 +17,7 @@ typedef int32_t integers __attribute__((vector_size(4 * W), aligned(4), may_alia
 #define AT(pointer) (*(vector *)(pointer))
 #define READ(pointer) (*(const vector *)(pointer))
 #define INFINITE __builtin_inff()
-#define BESIDE(a, b, first, half) (__builtin_shuffle(a, b, first) + __builtin_shuffle(a, b, first + half))
+#define SUMS(a, b, first, half) (__builtin_shuffle(a, b, first) + __builtin_shuffle(a, b, first + half))
 
 /* W numbers in bf16. */
 static inline vector widened(const uint16_t *numbers) {
@@ -32,23 +32,23 @@ static inline float total(vector v) {
     return lanes[0];
 }
 
-/* The vector of the totals of W vectors. A step adds the halves of each segment of lanes, as `total` does, and puts those
-   of two vectors side by side. */
+/* The vector of the totals of W vectors. A step adds the halves of each segment of lanes, as `total` does, and puts
+   those of two vectors side by side. */
 static inline __attribute__((always_inline)) vector totals(vector *v) {
 #if W == 16
     const integers eight = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
     const integers four = {0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27};
     const integers two = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
-    const integers one = {0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30};
-    for (int i = 0; i < 8; i++) v[i] = BESIDE(v[i], v[i + 8], eight, 8);
+    const integers single = {0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30};
+    for (int i = 0; i < 8; i++) v[i] = SUMS(v[i], v[i + 8], eight, 8);
 #else
     const integers four = {0, 1, 2, 3, 8, 9, 10, 11};
     const integers two = {0, 1, 8, 9, 4, 5, 12, 13};
-    const integers one = {0, 8, 2, 10, 4, 12, 6, 14};
+    const integers single = {0, 8, 2, 10, 4, 12, 6, 14};
 #endif
-    for (int i = 0; i < 4; i++) v[i] = BESIDE(v[i], v[i + 4], four, 4);
-    for (int i = 0; i < 2; i++) v[i] = BESIDE(v[i], v[i + 2], two, 2);
-    return BESIDE(v[0], v[1], one, 1);
+    for (int i = 0; i < 4; i++) v[i] = SUMS(v[i], v[i + 4], four, 4);
+    for (int i = 0; i < 2; i++) v[i] = SUMS(v[i], v[i + 2], two, 2);
+    return SUMS(v[0], v[1], single, 1);
 }
 
 #if W == 16

@@ -1,4 +1,4 @@
-/* The target's own tokens, and the walk along trees that takes them; see walk.py. */
+/* The target's tokens, and the walk along trees that accepts them; see walk.py. */
 
 #include "c2t.h"
 #include "random.h"
@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-#define PEAKS 1024 /* logits whose maximum is found before any of them is looked at by itself */
-#define CHANCES 256 /* the same for chances of a draw */
+#define PEAKS 1024 /* logits whose maximum is computed before any of them is compared */
+#define CHANCES 256 /* the same for the tokens of a sample */
 #define SLACK 1.0001f /* more than `exponential`, and numbers rounded to 24 bits, can be wrong by */
 
 /* The first of the largest logits; *largest is NaN where one of them is. */
@@ -45,7 +45,7 @@ static double noisy(float logit, uint64_t key, long token) {
 
    Noise of u is less than -log(u), so that only a token with u < e^(logit - best) can win. A rounded u and a rounded
    power rule out nearly all of them; the others are computed in full. */
-static long drawn(const float *x, long vocabulary, float temperature, uint64_t key, long token) {
+static long sampled(const float *x, long vocabulary, float temperature, uint64_t key, long token) {
     uint32_t high[CHANCES] __attribute__((aligned(64)));
     int32_t may[CHANCES] __attribute__((aligned(64)));
     float top = x[token] / temperature;
@@ -74,23 +74,24 @@ static long drawn(const float *x, long vocabulary, float temperature, uint64_t k
     return token;
 }
 
-/* Tokens drawn from so many distributions, each row's logits `stride` behind those of the row before; see `drawn`. */
+/* Sample a token from each distribution; `stride` logits from one row to the next; see `sampled`. */
 void draw(const float *logits, long stride, long vocabulary, const int64_t *key, long rows, int64_t *token,
           int threads) {
 #pragma omp parallel for num_threads(threads) if (rows > 1)
     for (long r = 0; r < rows; r++) {
-        const float *own = logits + r * stride;
+        const float *x = logits + r * stride;
         float largest;
-        token[r] = drawn(own, vocabulary, 1, (uint64_t)key[r], most_probable(own, vocabulary, &largest));
+        token[r] = sampled(x, vocabulary, 1, (uint64_t)key[r], most_probable(x, vocabulary, &largest));
     }
 }
 
-/* Trees (rows, slots): the logits after slot s of row r begin at logits + place[r slots + s] * stride. temperature, stream: of
-   each row; 0 takes the most probable tokens, others draw by the random numbers of the stream at the token's position.
-   root: the positions of the roots. All three NULL: every row has 0. path: (rows, slots), -1 beyond its end. length: drafted tokens on it. largest: the
-   logit of the bonus token (where one is drawn, of the most probable one), or the first one on the way that is not
-   finite, where a walk ends. Returns the slots of the longest path. */
-long walk(const float *logits, long stride, long vocabulary, const int64_t *place, const int64_t *token,
+/* Trees (rows, slots): the logits after slot s of row r begin at logits + index[r slots + s] * stride. temperature,
+   stream: of each row; at 0 the most probable tokens are taken, else tokens are sampled by the random numbers of the
+   stream at the token's position. root: the positions of the roots. All three NULL: every row has 0. path: (rows,
+   slots), -1 beyond its end. length: drafted tokens on it. largest: the logit of the bonus token (if it is sampled,
+   of the most probable one), or the first one on the way that is not finite, where a walk ends. Returns the slots of
+   the longest path. */
+long walk(const float *logits, long stride, long vocabulary, const int64_t *index, const int64_t *token,
           const int64_t *parent, const uint8_t *alive, long rows, long slots, const float *temperature,
           const int64_t *stream, const int64_t *root, int64_t *path, int64_t *length, int64_t *bonus, float *largest,
           int threads) {
@@ -101,14 +102,14 @@ long walk(const float *logits, long stride, long vocabulary, const int64_t *plac
         while (child < slots) {
             slot = child;
             path[first + steps++] = slot;
-            const float *own = logits + place[first + slot] * stride;
-            bonus[r] = most_probable(own, vocabulary, largest + r);
+            const float *x = logits + index[first + slot] * stride;
+            bonus[r] = most_probable(x, vocabulary, largest + r);
             if (!__builtin_isfinite(largest[r])) break;
-            if (temperature && temperature[r]) { /* the root's depth is -1, and its children's place is one behind its own */
-                uint64_t key = key_of_draw((uint64_t)stream[r], root[r] + steps);
-                bonus[r] = drawn(own, vocabulary, temperature[r], key, bonus[r]);
+            if (temperature && temperature[r]) { /* the root's children are at the next position */
+                uint64_t key = key_of_sample((uint64_t)stream[r], root[r] + steps);
+                bonus[r] = sampled(x, vocabulary, temperature[r], key, bonus[r]);
             }
-            for (child = slot + 1; child < slots; child++) /* which stands behind its parent */
+            for (child = slot + 1; child < slots; child++) /* a child's slot comes after its parent's */
                 if (alive[first + child] && parent[first + child] == slot && token[first + child] == bonus[r]) break;
         }
         length[r] = steps - 1;
