@@ -24,9 +24,9 @@ from c2t.models.loading import Pair, load_pair
 from c2t.models.target import Target
 from c2t.playable import check_playable
 from c2t.policies.budget import Budget
+from c2t.policies.default import default_policy
 from c2t.policies.pace import Pace
 from c2t.policies.spec import parse
-from c2t.policies.usual import default_policy
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.protocols import Policy
 from c2t.sampling import Sampling

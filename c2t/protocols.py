@@ -28,17 +28,17 @@ class Root(NamedTuple):
 class DraftVocabulary(NamedTuple):
     """The part of the target's vocabulary that a draft has: ids in rising order, out of `size` in all.
 
-    own: tokens of each row's text that are not among them (`c2t.models.own_tokens`), whose logits stand behind the
+    oov_ids: tokens of each row's text that are not among them (`c2t.models.oov_tokens`), whose logits stand behind the
     others; -1, with a logit of -inf, where a text has fewer. None: no text has any.
     """
 
     tokens: Int[Tensor, " v"]
     size: int
-    own: Int[Tensor, "B E"] | None = None
+    oov_ids: Int[Tensor, "B E"] | None = None
 
     def ids(self, place: Int[Tensor, "*S K"], row: Int[Tensor, " S"] | None) -> Int[Tensor, "*S K"]:
         """Return the tokens whose logits stand at these places. row: of each distribution; None: they are (B, F)."""
-        if self.own is None:
+        if self.oov_ids is None:
             return self.tokens[place]
         common, own = len(self.tokens), self._own(row, place)
         own = own.gather(-1, (place - common).clamp(min=0))
@@ -47,7 +47,7 @@ class DraftVocabulary(NamedTuple):
     def places(self, ids: Int[Tensor, "*S K"], row: Int[Tensor, " S"] | None) -> Int[Tensor, "*S K"]:
         """Return where the logits of tokens stand, all of which the draft has."""
         place = torch.searchsorted(self.tokens, ids)
-        if self.own is None:
+        if self.oov_ids is None:
             return place
         same = ids[..., None] == self._own(row, ids)[..., None, :]
         return torch.where(same.any(-1), len(self.tokens) + same.int().argmax(-1), place)
@@ -56,14 +56,14 @@ class DraftVocabulary(NamedTuple):
         """Return logits of the whole vocabulary; -inf for tokens that the draft does not have."""
         full, common = logits.new_full((*logits.shape[:-1], self.size), float("-inf")), len(self.tokens)
         full[..., self.tokens] = logits[..., :common]
-        if self.own is None:
+        if self.oov_ids is None:
             return full
         return full.scatter_reduce(-1, self._own(row, logits).clamp(min=0), logits[..., common:], "amax")
 
     def part(self, logits: Float[Tensor, "B F V"]) -> Float[Tensor, "B F w"]:
         """Return the logits of this part of the whole vocabulary: the inverse of `spread`."""
         common = logits[..., self.tokens]
-        if self.own is None:
+        if self.oov_ids is None:
             return common
         own = self._own(None, logits)
         theirs = logits.gather(-1, own.clamp(min=0)).masked_fill(own < 0, float("-inf"))
@@ -71,7 +71,7 @@ class DraftVocabulary(NamedTuple):
 
     def _own(self, row: Int[Tensor, " S"] | None, like: Shaped[Tensor, "*S n"]) -> Int[Tensor, "*S E"]:
         """Return the own tokens beside each distribution."""
-        own = self.own[:, None] if row is None else self.own[row]
+        own = self.oov_ids[:, None] if row is None else self.oov_ids[row]
         return own.expand(*like.shape[:-1], -1)
 
 

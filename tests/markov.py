@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from c2t.models.draft import DraftSession
-from c2t.models.draft_lm import DraftLM
+from c2t.models.language_model import DraftLM
 from c2t.models.target import Target, Verified
 from c2t.protocols import NextTokenDistributions
 from c2t.ragged import SlotLogits

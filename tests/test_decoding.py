@@ -11,7 +11,7 @@ from transformers import (
 
 from c2t import decoding
 from c2t.decoding import cut
-from c2t.models.draft_lm import DraftLM
+from c2t.models.language_model import DraftLM
 from c2t.models.target import Target
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.sampling import Sampling

@@ -5,8 +5,8 @@ import torch
 
 from c2t.decoding import Committed, DraftModel, Step, open_session, speculate
 from c2t.errors import InputError
-from c2t.models.conditioned import ConditionedDraft
 from c2t.models.ngrams import NgramDraft
+from c2t.models.reweighted import ReweightedDraft
 from c2t.policies import Eagle2, MCSDPlus, Plain, SpecInfer
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
@@ -94,7 +94,7 @@ def drafts() -> dict[str, tuple]:
     wrapped = {
         "ngrams": (target, NgramDraft(eagle, 0.5)),
         "lm and ngrams": (target, NgramDraft(lm, 2.0)),
-        "conditioned": (target, NgramDraft(ConditionedDraft(medusa, fit), 2.0)),
+        "conditioned": (target, NgramDraft(ReweightedDraft(medusa, fit), 2.0)),
     }
     return {**pairs, **wrapped}
 

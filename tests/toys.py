@@ -29,10 +29,10 @@ from transformers import (
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.decoding import Step, cut
 from c2t.models.draft import BaseDraft
-from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.language_model import DraftLM
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.mtp import MTPHead
 from c2t.models.published_medusa import PublishedMedusaDraft, PublishedMedusaHeads

@@ -118,7 +118,7 @@ def generate(
     else:
         rates = acceptance.lookup(loaded, temperature, rule)
         if policy is None and beta is None:
-            policy = shared.of_a_text(loaded, classifier)
+            policy = shared.default_policy(loaded, classifier)
         specs = ["c2t" if policy is None else policy]
         (chosen,) = shared.policies(loaded, classifier, specs, rates, shared.costs(loaded, tp), beta=beta)
     if beta is not None and getattr(chosen, "beta", None) != beta:
@@ -242,7 +242,7 @@ def bench(
     else:
         usual = batching.DEFAULT_POLICIES if batch else benchmark.DEFAULT_POLICIES
         default = "plain" if tuned else usual
-        specs = shared.usual(loaded, classifier, benchmark.specs(default))
+        specs = shared.available(loaded, classifier, benchmark.specs(default))
     own = None if tuned and policies is None else classifier  # the tuned policy's alone then
     compared = shared.policies(loaded, own, specs, rates, shared.costs(loaded))
     if tuned:

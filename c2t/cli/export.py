@@ -8,8 +8,8 @@ import typer
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
 from c2t.hf.export import export
+from c2t.policies.default import default_policy
 from c2t.policies.spec import describe, parse
-from c2t.policies.usual import default_policy
 from c2t.storage import paths as checkpoints
 from c2t.storage.published import hub_target
 

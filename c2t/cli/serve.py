@@ -51,7 +51,7 @@ def serve(
     with answering(listener):  # for loading takes a while
         terminal.say("loading the models; until they are there, every request is answered with 503", error=True)
         loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
-        spec = policy or shared.of_a_server(loaded, classifier)
+        spec = policy or shared.default_policy(loaded, classifier, for_server=True)
         terminal.say(f"{loaded.name} is loaded; preparing {spec}", error=True)
         rates = acceptance.lookup(loaded, 0.0, None)
         (chosen,) = shared.policies(loaded, classifier, [spec], rates, shared.costs(loaded))

@@ -16,15 +16,15 @@ from c2t.errors import InputError
 from c2t.kept_costs import costs_of
 from c2t.models.loading import Pair, load_pair
 from c2t.models.tensor_parallel import local_device
+from c2t.policies.default import FALLBACK, policy_of_pair
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import parse
-from c2t.policies.usual import UNLEARNED, usual_policy
 from c2t.prompts import Prompt, read_prompts
 from c2t.protocols import Policy
 from c2t.storage import paths as checkpoints
 
 WORKERS = 2  # of --ray
-WITHOUT_CLASSIFIER = (UNLEARNED, "threshold:threshold=0.03")  # where a default would be c2t
+WITHOUT_CLASSIFIER = (FALLBACK, "threshold:threshold=0.03")  # where a default would be c2t
 
 
 def load(
@@ -116,12 +116,12 @@ def costs(pair: Pair, tensor_parallel: bool = False) -> Callable[..., RoundCosts
     return refuse if tensor_parallel else partial(costs_of, pair)
 
 
-def usual(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
-    """Return a command's default policies; if the pair has no classifier, those without c2t, and a line says so."""
+def available(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
+    """Return those of a command's default policies that need no classifier, and print why, if the pair has none."""
     learned = [spec for spec in specs if spec == "budget" or spec.partition(":")[0] == "c2t"]
     if not learned or reference or checkpoints.find(pair.name, checkpoints.CLASSIFIER):
         return list(specs)
-    parts = {part: shlex.quote(place) for part, (place, _) in pair.sources.items()}
+    parts = {part: shlex.quote(source) for part, (source, _) in pair.sources.items()}
     models = (
         "" if pair.name in checkpoints.names_with("target") else "--target {target} --draft {draft}".format_map(parts)
     )
@@ -134,18 +134,14 @@ def usual(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
     return others if any(spec.startswith("threshold") for spec in others) else [*others, *WITHOUT_CLASSIFIER]
 
 
-def of_a_text(pair: Pair, reference: str | None) -> str:
-    """Return the default policy of a single text: what the pair names, unless the user names a classifier; else
-    C2T."""
-    named = None if reference else usual_policy(pair.name)
-    return named or usual(pair, reference, ["c2t"])[0]
+def default_policy(pair: Pair, reference: str | None, for_server: bool = False) -> str:
+    """Return the default policy of a text: what the pair names, unless the user names a classifier; else C2T.
 
-
-def of_a_server(pair: Pair, reference: str | None) -> str:
-    """Return a server's default policy: a budget over the default one, by costs, since trees that pay for one request
-    may cost time for many; the default one where no prompts are known to measure costs on."""
-    spec = of_a_text(pair, reference)
-    if not checkpoints.prompts_of(pair.name, "harvest"):
+    for_server: a budget over that policy, since trees that are profitable for one request may cost time for many; only
+    where there are prompts to measure its costs on.
+    """
+    spec = (None if reference else policy_of_pair(pair.name)) or available(pair, reference, ["c2t"])[0]
+    if not for_server or not checkpoints.prompts_of(pair.name, "harvest"):
         return spec
     return "budget" if spec == "c2t" else f"budget:of={spec}"
 

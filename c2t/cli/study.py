@@ -94,7 +94,7 @@ def sweep(
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
     if grid == sweeping.DEFAULT_GRID:
-        grid = ",".join(shared.usual(loaded, classifier, split(grid)))
+        grid = ",".join(shared.available(loaded, classifier, split(grid)))
     network = shared.Classifier(loaded.name, classifier, loaded.target.device)
     candidates = sweeping.candidates(grid, network, rates, shared.costs(loaded))
     network.check()

@@ -117,7 +117,7 @@ def tune(
     files = prompts or default_prompts(loaded.name, "harvest")
     specs = split(policies)
     if policies == tuning.DEFAULT_CANDIDATES:
-        specs = shared.usual(loaded, classifier, specs)
+        specs = shared.available(loaded, classifier, specs)
     turns = shared.read(files)
 
     def costs(policy: Policy, file: str | None = None) -> RoundCosts:

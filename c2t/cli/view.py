@@ -85,7 +85,7 @@ def view(
     file = Path("tree.html") if out is None and not serve else out
     _check_file(file, overwrite)
     loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
-    specs = [policy or shared.of_a_text(loaded, classifier), *([compare] if compare else [])]
+    specs = [policy or shared.default_policy(loaded, classifier), *([compare] if compare else [])]
     rates = acceptance.lookup(loaded, temperature, rule)
     viewer = Viewer(
         loaded,

@@ -1,4 +1,4 @@
-"""Logits of out-of-vocabulary tokens, which a text has and its draft's vocabulary lacks (`c2t.models.own_tokens`):
+"""Logits of out-of-vocabulary tokens, which a text has and its draft's vocabulary lacks (`c2t.models.oov_tokens`):
 appended to those of the vocabulary, in C on a CPU (oov_tokens.c), else in torch."""
 
 import torch

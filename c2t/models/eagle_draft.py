@@ -17,7 +17,7 @@ from c2t.models.draft import BaseDraft, DraftSession, refuse_nan
 from c2t.models.eagle import Head
 from c2t.models.fused_eagle import FusedEagle
 from c2t.models.offloaded import check_in_memory
-from c2t.models.own_tokens import OwnTokens
+from c2t.models.oov_tokens import OutOfVocabulary
 from c2t.models.packed_heads import PackedHead, packed
 from c2t.models.projection import Projection
 from c2t.models.stock_heads import llama_layers
@@ -99,9 +99,9 @@ class EagleSession(DraftSession):
         self.dtype = next(draft.head.parameters()).dtype
         self._lm_head = None if self.packed is None else draft.lm_head.packed()  # a look at its weights a text
         self._phase: DraftPhase | None = None
-        self.own: OwnTokens | None = None
+        self.oov: OutOfVocabulary | None = None
         if draft.all_rows is not None:
-            self.own = OwnTokens(draft.known, draft.vocabulary.tokens.device)
+            self.oov = OutOfVocabulary(draft.known, draft.vocabulary.tokens.device)
 
     def grow_by(
         self,
@@ -122,7 +122,7 @@ class EagleSession(DraftSession):
             self.cache.append(number, self.hidden, rows, layers.kv_heads, phase.entries, layers.dim)
         places = self.cache.length
         turns = self.packed.decoder.rotations.below(places + plan.levels + 1)
-        own = root.token.new_empty(rows, 0) if self.own is None else self.own.ids
+        own = root.token.new_empty(rows, 0) if self.oov is None else self.oov.ids
         text = Prefixes(
             root.token, self.hidden[:, 0], self.cache.lengths, self.cache.buffers, places, self.cache.step, turns, own
         )
@@ -144,33 +144,33 @@ class EagleSession(DraftSession):
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`; each feature is paired with the token after it, so the prompt's first token is
         not read."""
-        if self.own is not None:
-            self.own.observe(tokens, count)
+        if self.oov is not None:
+            self.oov.observe(tokens, count)
         self._observe(tokens[:, 1:], self._head.read(features), count)
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:
         """See `DraftSession.rewind`."""
         super().rewind(back)
-        if self.own is not None:
-            self.own.rewind(back)
+        if self.oov is not None:
+            self.oov.rewind(back)
 
     def fork(self, back: Int[Tensor, " B"]) -> "EagleSession":
         """See `DraftSession.fork`."""
         fork: EagleSession = super().fork(back)
-        fork.own = self.own and self.own.fork(back)
+        fork.oov = self.oov and self.oov.fork(back)
         return fork
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """See `DraftSession.select`."""
         super().select(rows)
-        if self.own is not None:
-            self.own.select(rows)
+        if self.oov is not None:
+            self.oov.select(rows)
 
     def join(self, other: "EagleSession") -> None:
         """See `DraftSession.join`."""
         super().join(other)
-        if self.own is not None:
-            self.own.join(other.own)
+        if self.oov is not None:
+            self.oov.join(other.oov)
 
     def _forward(
         self,
@@ -204,11 +204,11 @@ class EagleSession(DraftSession):
     def _drafted(
         self, states: Float[Tensor, "S H"], row: Int[Tensor, " S"]
     ) -> tuple[Float[Tensor, "S w"], DraftVocabulary | None]:
-        if self.own is None or not self.own.ids.shape[1]:
+        if self.oov is None or not self.oov.ids.shape[1]:
             return super()._drafted(states, row)
         read = self._head.readable(states)
-        logits = add_oov_tokens(self._read_out(read), read, row, self.own.ids, self.draft.all_rows)
-        return logits, self.vocabulary._replace(own=self.own.ids)
+        logits = add_oov_tokens(self._read_out(read), read, row, self.oov.ids, self.draft.all_rows)
+        return logits, self.vocabulary._replace(oov_ids=self.oov.ids)
 
 
 def rows_of(linear: nn.Linear, rows: Int[Tensor, " v"]) -> nn.Linear:

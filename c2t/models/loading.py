@@ -19,7 +19,7 @@ from c2t.models.names import PLACES, TAPS, DraftName, kind_of, parse, parts, pla
 from c2t.models.ngrams import NGRAMS
 from c2t.models.registry import DRAFTS, ENDINGS, DraftKind, DraftRequest
 from c2t.models.target import Target
-from c2t.models.target_loading import USUAL, Dtype, load_target, load_tokenizer
+from c2t.models.target_loading import DEFAULT, Dtype, load_target, load_tokenizer
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import OPEN, from_json, read_file
 from c2t.storage.published import PUBLISHED
@@ -74,9 +74,9 @@ def load_pair(
     draft: may also name one of the pair's own drafts, or "lookup", which drafts from the text alone, without a model.
     "+ngrams" at its end mixes it with the text's n-grams (`c2t.models.ngrams`), "+ngrams=WEIGHT" does so without what
     was learned; "+fit" or "+bigrams" before that conditions a draft on the path, by a file that comes with it
-    (`c2t.models.conditioned`); "+taps=2,18,33" before that names the layers of the target whose inputs an EAGLE-3 head
+    (`c2t.models.reweighted`); "+taps=2,18,33" before that names the layers of the target whose inputs an EAGLE-3 head
     reads, where its config does not say it clearly. dtype: by default the checkpoint's; on a CPU, without device_map,
-    what `usual_dtype` says if the draft has no model or an EAGLE layer, which is rounded to 8 bits then where that is
+    what `default_dtype` says if the draft has no model or an EAGLE layer, which is rounded to 8 bits then where that is
     faster, else float32. torch.int8: a Llama's layers and LM head, and an EAGLE layer, are computed in 8
     bits. device_map: spreads a large target over devices as in transformers.
     trust_remote_code: run the Python code that comes with the files of target and draft, which are refused without it
@@ -206,7 +206,7 @@ def _arithmetic(
         return _Arithmetic(torch.int8, torch.float32, eagle)
     if dtype is None and device.type == "cpu" and device_map is None:
         if (eagle or kind.part is None) and not tensor_parallel:
-            return _Arithmetic(USUAL, torch.float32, eagle and int8_is_fastest())
+            return _Arithmetic(DEFAULT, torch.float32, eagle and int8_is_fastest())
         return _Arithmetic(torch.float32, torch.float32)
     return _Arithmetic(dtype or "auto", dtype or "auto")
 

@@ -13,11 +13,11 @@ from c2t.models.registry import DRAFTS, ENDINGS, DraftKind
 from c2t.storage import paths as checkpoints
 
 # The files that register drafts and endings, in the order in which help texts and error lines name them.
-for _file in ("head_drafts", "draft_lm", "even", "bigrams", "learned_fit", "ngrams"):
+for _file in ("head_drafts", "language_model", "uniform", "pmi_bigrams", "path_correction", "ngrams"):
     import_module(f"c2t.models.{_file}")
 
 PLACES = str | Path | None  # what parts of a pair are named by; None: the usual one
-USUAL_DRAFT = "eagle"  # of a pair, and of a folder that no kind of draft claims
+DEFAULT_DRAFT = "eagle"  # of a pair, and of a folder that no kind of draft claims
 TAPS = "+taps="  # behind an EAGLE-3 head's name: the layers whose inputs it reads, as 2,18,33
 
 
@@ -107,7 +107,7 @@ def drafts_of(pair: str) -> dict[str, Path]:
 def place_in(pair: str | None, draft: DraftName) -> tuple[Path | str, DraftKind | None]:
     """Return the draft's folder or Hub id, and its kind if it is one of the pair's own; InputError for one that it does
     not have."""
-    name, known = str(draft.name or USUAL_DRAFT), parts()
+    name, known = str(draft.name or DEFAULT_DRAFT), parts()
     there = drafts_of(pair) if name in known and checkpoints.is_name(pair) else {}
     if there and name not in there:
         raise InputError(f"{pair} has no draft called {name}; it has: {', '.join(there)}{checkpoints.searched()}")
@@ -123,7 +123,7 @@ def place_of(draft: DraftName) -> Path | str:
 
 def kind_of(folder: Path) -> DraftKind:
     """Return the kind of a draft by its files."""
-    return next((kind for kind in DRAFTS.values() if kind.holds(folder)), DRAFTS[USUAL_DRAFT])
+    return next((kind for kind in DRAFTS.values() if kind.holds(folder)), DRAFTS[DEFAULT_DRAFT])
 
 
 def check_draft(draft: str | Path) -> None:

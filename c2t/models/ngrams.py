@@ -33,19 +33,19 @@ class Mixing(NamedTuple):
     """How counts are mixed into a kind of draft: weights that suit one that reads the path cost a parallel one
     1.8 times the tokens at tau 2.
 
-    usual: for a draft of this kind. The others are the mixing without learning, for a weight of the shortest context
+    default: for a draft of this kind. The others are the mixing without learning, for a weight of the shortest context
     that is given. sooner: it is divided by this for each further token; shortest, longest: tokens of a context.
     """
 
-    usual: Prior
+    default: Prior
     sooner: float
     shortest: int
     longest: int
 
     def prior(self, prior_weight: float | None = None) -> Prior:
-        """Return what the draft weighs against counts, with this weight for the shortest context; None: the usual."""
+        """Return what the draft weighs against counts, with this weight for the shortest context; None: the default."""
         if prior_weight is None:
-            return self.usual
+            return self.default
         longer = range(self.longest - self.shortest + 1)
         return Prior(self.shortest, tuple(prior_weight / self.sooner**more for more in longer))
 
@@ -53,7 +53,7 @@ class Mixing(NamedTuple):
 # Learned by `python -m pipelines.ngrams` from smollm2's `eagle`, as the next from its `medusa`. A draft that reads the
 # path: what followed a single token says nothing new.
 READING = Mixing(
-    usual=Prior(2, (34.2, 8.63, 7.82, 9.3, 5.35, 5.21, 1.2), Trust(0.756, 0.303, 0.0129)),
+    default=Prior(2, (34.2, 8.63, 7.82, 9.3, 5.35, 5.21, 1.2), Trust(0.756, 0.303, 0.0129)),
     sooner=1.5,
     shortest=2,
     longest=8,
@@ -61,13 +61,13 @@ READING = Mixing(
 # A parallel draft's distributions say nothing of the path, so that what followed even one token is news; it is so, if
 # less, behind what conditions them by a token or two (`+bigrams`, `+fit`).
 PARALLEL = Mixing(
-    usual=Prior(1, (89.6, 6.67, 9.22, 6.09, 11.4, 4.15, 5.18, 1.89), Trust(0.894, 0.0871, 1.27)),
+    default=Prior(1, (89.6, 6.67, 9.22, 6.09, 11.4, 4.15, 5.18, 1.89), Trust(0.894, 0.0871, 1.27)),
     sooner=2.0,
     shortest=1,
     longest=5,
 )
 # There is nothing else: `lookup`. Nothing is learned.
-ALONE = Mixing(usual=Prior(2, (4.0, 1.0, 0.25)), sooner=4.0, shortest=2, longest=4)
+ALONE = Mixing(default=Prior(2, (4.0, 1.0, 0.25)), sooner=4.0, shortest=2, longest=4)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class NgramDraft(WrappedDraft):
 
     Counts of what followed the last n tokens earlier in the text raise its probabilities, for several n, as
     `c2t.kernels.ngrams.mix` says; `mixing` says how much, and for which n. prior_weight: mix without what was learned,
-    with this weight for the shortest n; InputError outside of PRIOR_WEIGHTS. None: the usual mixture.
+    with this weight for the shortest n; InputError outside of PRIOR_WEIGHTS. None: the default mixture.
     """
 
     prior_weight: float | None = None
@@ -146,7 +146,7 @@ class NgramSession(WrappedSession):
         if serves(rows.drafted):
             real = rows.rows or whole(*slots.shape, slots.device)
             drafted = rows.vocabulary
-            ids, own = (drafted.tokens, drafted.own) if drafted else (None, None)
+            ids, own = (drafted.tokens, drafted.oov_ids) if drafted else (None, None)
             raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, own, self.prior)
             return rows
         mixed, drafted = mix(paths, slots, rows.log_probs, self.prior), rows.vocabulary

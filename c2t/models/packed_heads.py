@@ -12,7 +12,7 @@ from c2t.kv_cache import KVCache
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.packed_llama import Decoder
-from c2t.models.stock import EMBEDDING, is_known
+from c2t.models.stock import EMBEDDING, is_stock_module
 from c2t.models.stock_heads import llama_layers
 from c2t.ragged import Ragged, kept_if_small, whole
 
@@ -105,7 +105,7 @@ def packed(head: Head, rounded: bool) -> PackedHead | None:
     """Return the packed form of a head of `llama_layers` on a CPU, in bf16 or float32, whose dimensions the kernels can
     run; None for all others."""
     layers = llama_layers(head)
-    if not layers or not Decoder.serves(layers, head.rotary) or not is_known(head.embed_tokens, EMBEDDING):
+    if not layers or not Decoder.serves(layers, head.rotary) or not is_stock_module(head.embed_tokens, EMBEDDING):
         return None
     table = head.embed_tokens.weight
     known = table.device.type == "cpu" and table.dtype in (torch.float32, torch.bfloat16)

@@ -15,7 +15,7 @@ from c2t.kernels import rescored
 from c2t.kernels.llama_layer import Kind, PackedMatrix, rounds
 from c2t.kernels.native import kernels
 from c2t.kernels.rescored import RescoredMatrix
-from c2t.models.stock import LINEAR, is_known
+from c2t.models.stock import LINEAR, is_stock_module
 from c2t.models.versions import Version, Versions
 
 ROWS = 16  # oneDNN's order is chosen for so many rows; other numbers work as well
@@ -90,7 +90,7 @@ class Projection:
 def packing_of(linear: nn.Module) -> type[PackedMatrix] | type[OneDNNMatrix] | None:
     """Return how a layer can be packed: None unless it is torch's own `nn.Linear` on a CPU with weights in float32, or
     in bf16 where c2t's kernel is there."""
-    if not is_known(linear, LINEAR) or linear.weight.device.type != "cpu":
+    if not is_stock_module(linear, LINEAR) or linear.weight.device.type != "cpu":
         return None
     if linear.weight.dtype in (torch.float32, torch.bfloat16) and kernels() is not None:
         return PackedMatrix

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from c2t.models.stock import LLAMA_ROTARY, is_known
+from c2t.models.stock import LLAMA_ROTARY, is_stock_module
 
 
 class Rotations:
@@ -14,7 +14,7 @@ class Rotations:
     @staticmethod
     def serves(rotary: nn.Module) -> bool:
         """Return True for transformers' own module whose frequencies do not depend on the text's length."""
-        return rotary.rope_type in ("default", "linear", "llama3") and is_known(rotary, LLAMA_ROTARY)
+        return rotary.rope_type in ("default", "linear", "llama3") and is_stock_module(rotary, LLAMA_ROTARY)
 
     def __init__(self, rotary: nn.Module, dim: int):
         self._rotary, self._half = rotary, dim // 2

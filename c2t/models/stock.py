@@ -29,26 +29,29 @@ MASKS = {"sdpa": "sdpa_mask", "eager": "eager_mask"}
 
 
 @dataclass(frozen=True)
-class Known:
-    """A kind of module that was read. name: its class. numbers: what its forward reads beside weights, and the values
-    that a form computes with, by the config. parts: the modules that its forward calls. each: of a list, its items."""
+class StockModule:
+    """A kind of module that was read.
+
+    name: its class. numbers: attributes other than weights that its forward reads -> their values in a packed form, by
+    the config. parts: the modules that its forward calls. items: what each item of a list is.
+    """
 
     name: str
     numbers: Mapping[str, Callable[[PreTrainedConfig], Any]] = field(default_factory=dict)
-    parts: Mapping[str, "Known"] = field(default_factory=dict)
-    each: "Known | None" = None
+    parts: Mapping[str, "StockModule"] = field(default_factory=dict)
+    items: "StockModule | None" = None
 
 
 @dataclass(frozen=True)
-class Family:
+class StockFamily:
     """Modules of a family's model, and the functions that their forwards find in `module`."""
 
     module: str
     functions: tuple[str, ...]
-    model: Known
+    model: StockModule
 
     @property
-    def layer(self) -> Known:
+    def layer(self) -> StockModule:
         """The family's decoder layer."""
         return self.model.parts["layers"].each
 
@@ -57,15 +60,15 @@ def _head_dim(config: PreTrainedConfig) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
-LINEAR = Known("torch.nn.modules.linear.Linear")  # with a bias or without
-IDENTITY = Known("torch.nn.modules.linear.Identity")
-EMBEDDING = Known("torch.nn.modules.sparse.Embedding", {"max_norm": lambda _: None})
-SILU = Known("transformers.activations.SiLUActivation")
+LINEAR = StockModule("torch.nn.modules.linear.Linear")  # with a bias or without
+IDENTITY = StockModule("torch.nn.modules.linear.Identity")
+EMBEDDING = StockModule("torch.nn.modules.sparse.Embedding", {"max_norm": lambda _: None})
+SILU = StockModule("transformers.activations.SiLUActivation")
 
 _LLAMA = "transformers.models.llama.modeling_llama"
-LLAMA_NORM = Known(f"{_LLAMA}.LlamaRMSNorm", {"variance_epsilon": lambda config: config.rms_norm_eps})
-LLAMA_ROTARY = Known(f"{_LLAMA}.LlamaRotaryEmbedding", {"attention_scaling": lambda _: 1.0})
-LLAMA_ATTENTION = Known(
+LLAMA_NORM = StockModule(f"{_LLAMA}.LlamaRMSNorm", {"variance_epsilon": lambda config: config.rms_norm_eps})
+LLAMA_ROTARY = StockModule(f"{_LLAMA}.LlamaRotaryEmbedding", {"attention_scaling": lambda _: 1.0})
+LLAMA_ATTENTION = StockModule(
     f"{_LLAMA}.LlamaAttention",
     {
         "config": lambda config: config,  # names the function that attends
@@ -75,11 +78,11 @@ LLAMA_ATTENTION = Known(
     },
     dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), LINEAR),
 )
-LLAMA_MLP = Known(
+LLAMA_MLP = StockModule(
     f"{_LLAMA}.LlamaMLP",
     parts={**dict.fromkeys(("gate_proj", "up_proj", "down_proj"), LINEAR), "act_fn": SILU},
 )
-LLAMA_LAYER = Known(
+LLAMA_LAYER = StockModule(
     f"{_LLAMA}.LlamaDecoderLayer",
     parts={
         "self_attn": LLAMA_ATTENTION,
@@ -88,14 +91,14 @@ LLAMA_LAYER = Known(
         "post_attention_layernorm": LLAMA_NORM,
     },
 )
-LLAMA = Family(
+LLAMA = StockFamily(
     _LLAMA,
     ("apply_rotary_pos_emb", "repeat_kv", "create_causal_mask"),
-    Known(
+    StockModule(
         f"{_LLAMA}.LlamaModel",
         parts={
             # embed_tokens is called, whatever it is
-            "layers": Known("torch.nn.modules.container.ModuleList", each=LLAMA_LAYER),
+            "layers": StockModule("torch.nn.modules.container.ModuleList", items=LLAMA_LAYER),
             "norm": LLAMA_NORM,
             "rotary_emb": LLAMA_ROTARY,
         },
@@ -110,28 +113,28 @@ def is_stock(model: PreTrainedModel) -> bool:
     if family is None:
         return False
     base = model.base_model
-    return is_known(base, family.model, base.config) and has_stock_functions(family, base.config)
+    return is_stock_module(base, family.model, base.config) and has_stock_functions(family, base.config)
 
 
-def is_known(module: nn.Module, known: Known, config: PreTrainedConfig | None = None) -> bool:
+def is_stock_module(module: nn.Module, stock: StockModule, config: PreTrainedConfig | None = None) -> bool:
     """Return True if a module, and all those that its forward calls, are what was read. config: of its model, for kinds
     with numbers."""
     kind = type(module)
-    if known.each is None:
-        if _own_name(kind, kind.forward, kind.__call__) != known.name:
+    if stock.items is None:
+        if _own_name(kind, kind.forward, kind.__call__) != stock.name:
             return False
-    elif f"{kind.__module__}.{kind.__qualname__}" != known.name:
+    elif f"{kind.__module__}.{kind.__qualname__}" != stock.name:
         return False
     if not is_untouched(module):
         return False
-    for name, value in known.numbers.items():
-        found, wanted = getattr(module, name, None), value(config)
-        if found is not wanted and (isinstance(wanted, PreTrainedConfig) or found != wanted):
+    for name, value in stock.numbers.items():
+        actual, wanted = getattr(module, name, None), value(config)
+        if actual is not wanted and (isinstance(wanted, PreTrainedConfig) or actual != wanted):
             return False
     parts = module._modules
-    if known.each is not None:
-        return all(is_known(item, known.each, config) for item in parts.values())
-    return all(name in parts and is_known(parts[name], part, config) for name, part in known.parts.items())
+    if stock.items is not None:
+        return all(is_stock_module(item, stock.items, config) for item in parts.values())
+    return all(name in parts and is_stock_module(parts[name], part, config) for name, part in stock.parts.items())
 
 
 def is_untouched(module: nn.Module) -> bool:
@@ -142,14 +145,14 @@ def is_untouched(module: nn.Module) -> bool:
     return all(map(_only_looks, (*module._forward_hooks.values(), *module._forward_pre_hooks.values())))
 
 
-def has_stock_functions(family: Family, config: PreTrainedConfig) -> bool:
+def has_stock_functions(family: StockFamily, config: PreTrainedConfig) -> bool:
     """Return True if the functions that a family's forwards call are its own, and attention is softmax over what the
     mask shows."""
     there = vars(import_module(family.module))
     name, eager = config._attn_implementation, there["eager_attention_forward"]
     attend = ALL_ATTENTION_FUNCTIONS.get(name, eager if name == "eager" else None)
-    own = all(_is_own(there[each], each) for each in family.functions)
-    return own and name in ATTENTION and _is_own(attend, ATTENTION[name]) and makes_own_masks(name)
+    unchanged = all(_is_own(there[function], function) for function in family.functions)
+    return unchanged and name in ATTENTION and _is_own(attend, ATTENTION[name]) and makes_own_masks(name)
 
 
 def makes_own_masks(attention: str) -> bool:
@@ -168,15 +171,15 @@ def attends_by_softmax(model: PreTrainedModel) -> bool:
 def is_transformers_own(model: PreTrainedModel) -> bool:
     """Return True if a model's class and forward are transformers' own, and nothing is attached to it."""
     kind = model.__class__  # which a weak reference has, too
-    own = _own_name(kind, kind.forward, kind.__call__).startswith("transformers.")
-    return own and not model._forward_hooks and not model._forward_pre_hooks and "forward" not in model.__dict__
+    stock = _own_name(kind, kind.forward, kind.__call__).startswith("transformers.")
+    return stock and not model._forward_hooks and not model._forward_pre_hooks and "forward" not in model.__dict__
 
 
 @lru_cache(maxsize=512)
 def _own_name(kind: type, forward: Any, call: Any) -> str:
     """Return a class' name if its forward and its call are those that stand in its own file; else ""."""
-    own = _written_in(forward) == (kind.__module__, f"{kind.__qualname__}.forward")
-    return f"{kind.__module__}.{kind.__qualname__}" if own and _written_in(call)[0] == nn.Module.__module__ else ""
+    same = _written_in(forward) == (kind.__module__, f"{kind.__qualname__}.forward")
+    return f"{kind.__module__}.{kind.__qualname__}" if same and _written_in(call)[0] == nn.Module.__module__ else ""
 
 
 @lru_cache(maxsize=512)
@@ -200,6 +203,6 @@ def _written_in(function: Any) -> tuple[str, str]:
 
 
 def _only_looks(hook: Any) -> bool:
-    """Return True for hooks that change nothing: taps, and those that output_hidden_states leaves behind, which do
-    nothing outside of transformers' forward."""
+    """Return True for hooks that change nothing: taps, and those of output_hidden_states, which do nothing
+    outside of transformers' forward."""
     return type(hook) is Tap or getattr(hook, "__module__", "") == output_capturing.__name__

@@ -9,7 +9,7 @@ from torch import nn
 from c2t.models import stock
 from c2t.models.eagle import EagleHead, Head
 from c2t.models.eagle3 import Eagle3Head, MidLayer
-from c2t.models.stock import LINEAR, LLAMA, LLAMA_ATTENTION, LLAMA_LAYER, LLAMA_MLP, LLAMA_NORM, Known
+from c2t.models.stock import LINEAR, LLAMA, LLAMA_ATTENTION, LLAMA_LAYER, LLAMA_MLP, LLAMA_NORM, StockModule
 
 _FORWARDS = (EagleHead.forward, Eagle3Head.forward, MidLayer.forward)  # as they were read; MedusaHead has EagleHead's
 FIRST_LAYER = replace(LLAMA_LAYER, parts={**LLAMA_LAYER.parts, "input_layernorm": stock.IDENTITY})
@@ -25,17 +25,17 @@ def llama_layers(head: Head) -> list[nn.Module]:
     one that was changed in anything."""
     if not _is_own(head) or not stock.has_stock_functions(LLAMA, head.config):
         return []
-    known: list[tuple[Any, Known]] = [(head.fc, LINEAR)] if hasattr(head, "fc") else []
+    parts: list[tuple[Any, StockModule]] = [(head.fc, LINEAR)] if hasattr(head, "fc") else []
     if isinstance(head, Eagle3Head):
         layers = [head.midlayer, *head.layers.values()]
         if not _is_own(head.midlayer):
             return []
-        known += [(getattr(head.midlayer, name), part) for name, part in MIDLAYER.items()]
-        known += [(head.norm, LLAMA_NORM), *((layer, LLAMA_LAYER) for layer in layers[1:])]
+        parts += [(getattr(head.midlayer, name), kind) for name, kind in MIDLAYER.items()]
+        parts += [(head.norm, LLAMA_NORM), *((layer, LLAMA_LAYER) for layer in layers[1:])]
     else:
         layers = list(head.layers)
-        known += [(layer, LLAMA_LAYER if number else FIRST_LAYER) for number, layer in enumerate(layers)]
-    return layers if all(stock.is_known(module, kind, head.config) for module, kind in known) else []
+        parts += [(layer, LLAMA_LAYER if number else FIRST_LAYER) for number, layer in enumerate(layers)]
+    return layers if all(stock.is_stock_module(module, kind, head.config) for module, kind in parts) else []
 
 
 def _is_own(module: nn.Module) -> bool:

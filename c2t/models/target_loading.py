@@ -11,13 +11,13 @@ from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError, one_line, refusing
 from c2t.models.checkpoint_files import check_files
+from c2t.models.default_dtype import default_dtype, has_bf16
 from c2t.models.packed_llama import PackedLlama
 from c2t.models.target import Target
 from c2t.models.tensor_parallel import distributed_config, gather_shared
-from c2t.models.usual_dtype import has_bf16, usual_dtype
 
 Dtype = torch.dtype | str
-USUAL = "usual"  # dtype of a target that `usual_dtype` chooses; "auto" is transformers' word for the checkpoint's
+DEFAULT = "default"  # dtype of a target that `default_dtype` chooses; "auto" is transformers' word for the checkpoint's
 
 
 def load_target(
@@ -35,7 +35,7 @@ def load_target(
     if dtype == torch.float64:
         where["experts_implementation"] = "eager"  # of mixtures of experts; torch's grouped products take no float64
     try:
-        kind = usual_dtype(place, trust_remote_code) if dtype == USUAL else dtype
+        kind = default_dtype(place, trust_remote_code) if dtype == DEFAULT else dtype
         kind = torch.float32 if kind == torch.int8 else kind  # which it is rounded from
         if tensor_parallel:
             where["distributed_config"] = distributed_config(place, trust_remote_code)
@@ -58,7 +58,7 @@ def load_target(
         raise InputError(f"{place}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again")
     if tensor_parallel:
         gather_shared(model)
-    if (dtype, kind) == (USUAL, torch.bfloat16) and not PackedLlama.serves(model):
+    if (dtype, kind) == (DEFAULT, torch.bfloat16) and not PackedLlama.serves(model):
         model = model.float()  # torch is slower in bf16, and rounds a tree and plain decoding apart
     if model.dtype == torch.bfloat16 and device.type == "cpu" and not has_bf16():
         how = "torch imitates it slowly: float32 is faster here"

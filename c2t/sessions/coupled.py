@@ -76,7 +76,7 @@ def with_noise(
     position = noise.root[real.row] + real.take(tree.depth.gather(1, slots.clamp(min=0))) + 2
     vocabulary = rows.vocabulary
     if kernel.serves(rows.drafted):
-        ids, own = (vocabulary.tokens, vocabulary.own) if vocabulary else (None, None)
+        ids, own = (vocabulary.tokens, vocabulary.oov_ids) if vocabulary else (None, None)
         kernel.add_noise(rows.drafted, ids, own, real.row, position, noise)
         return rows
     logits = rows.drafted.flatten(0, -2)
@@ -97,5 +97,5 @@ def noise_of(
         ids = torch.arange(logits.shape[1], device=row.device).expand(len(row), -1)
     else:
         ids = vocabulary.tokens.expand(len(row), -1)
-        ids = ids if vocabulary.own is None else torch.cat([ids, vocabulary.own[row]], 1)
+        ids = ids if vocabulary.oov_ids is None else torch.cat([ids, vocabulary.oov_ids[row]], 1)
     return (noise.temperature[row].double()[:, None] * gumbel(key, ids)).to(logits)

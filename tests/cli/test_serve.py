@@ -35,7 +35,7 @@ SIMPLE = ["serve", "--pair", "tiny", "--policy", "chain:length=3"]
 def test_the_default_policy_is_a_budget_where_costs_can_be_measured(
     pair: str, classifier: str | None, policy: str
 ) -> None:
-    assert shared.of_a_server(replace(load_pair("tiny"), name=pair), classifier) == policy
+    assert shared.default_policy(replace(load_pair("tiny"), name=pair), classifier, for_server=True) == policy
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 
 from c2t.errors import InputError
 from c2t.models import draft
-from c2t.models.draft_lm import DraftLM
+from c2t.models.language_model import DraftLM
 from c2t.policies import Eagle2, JointThreshold, Plain
 from c2t.protocols import Draft
 from c2t.ragged import whole

@@ -10,12 +10,12 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import cut
 from c2t.errors import InputError
 from c2t.kernels.ngrams import Prior
-from c2t.models.bigrams import Bigrams
-from c2t.models.conditioned import ConditionedDraft
 from c2t.models.draft import DraftSession
-from c2t.models.even import EvenDraft
 from c2t.models.loading import Pair, with_ngrams
 from c2t.models.ngrams import ALONE, PARALLEL, READING, NgramDraft, NgramSession
+from c2t.models.pmi_bigrams import PmiBigrams
+from c2t.models.reweighted import ReweightedDraft
+from c2t.models.uniform import UniformDraft
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain, SpecInfer
 from c2t.protocols import Draft, DraftVocabulary, NextTokenDistributions
 from c2t.replay.every_position import replay_all
@@ -45,7 +45,7 @@ from tests.toys import (
     toy_tokenizer,
 )
 
-LOOKUP = NgramDraft(EvenDraft(VOCABULARY, torch.float64))
+LOOKUP = NgramDraft(UniformDraft(VOCABULARY, torch.float64))
 TEXTS = [[7, 1, 7, 2, 7, 1, 7, 1, 7], [2, 2, 2, 2], [7, 1, 9], [7, 1, 2, 7, 1, 9, 7, 1, 2]]
 
 
@@ -112,7 +112,7 @@ def test_distributions_are_mixed_with_counts(
 @torch.no_grad()
 def test_lookup_gives_what_followed_and_all_else_alike(dtype: torch.dtype) -> None:
     """In float32 it is C that counts."""
-    session = reader(NgramDraft(EvenDraft(VOCABULARY, dtype), 2.0), TEXTS)
+    session = reader(NgramDraft(UniformDraft(VOCABULARY, dtype), 2.0), TEXTS)
     even = torch.full((VOCABULARY,), -math.log(VOCABULARY))
     tree, slots = Tree.root(torch.tensor([text[-1] for text in TEXTS])), torch.zeros(len(TEXTS), 1, dtype=torch.long)
     for _ in range(3):
@@ -193,7 +193,7 @@ def test_no_probability_exceeds_one_and_no_child_its_parent() -> None:
     """Or reranking would keep a node without its parent, even without the root."""
     for last in range(1, 21):
         text = torch.tensor([[*range(last + 9)] * 2 + [*range(last + 1)]])
-        session = NgramSession(Certain(last), READING.usual)
+        session = NgramSession(Certain(last), READING.default)
         session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
         tree = Eagle2(K=3, levels=6, N=5)(session, root_of(last))
         assert tree.depth[0].tolist() == [-1, 0, 1, 2, 3]
@@ -269,19 +269,19 @@ def test_replays_are_the_live_run(policy, kind: str) -> None:
 
 def test_what_is_mixed_goes_with_the_kind_of_draft() -> None:
     """And stays so behind what conditions it."""
-    fit = Bigrams.counted([torch.tensor(text) for text in TEXTS], VOCABULARY)
+    fit = PmiBigrams.counted([torch.tensor(text) for text in TEXTS], VOCABULARY)
     drafts = {name: draft for name, (_, draft) in deep_pairs().items()} | {"block": BLOCK}
-    conditioned = {f"{name}, conditioned": ConditionedDraft(draft, fit) for name, draft in drafts.items()}
+    conditioned = {f"{name}, conditioned": ReweightedDraft(draft, fit) for name, draft in drafts.items()}
     for name, draft in {**drafts, **conditioned}.items():
         mixing = PARALLEL if name.startswith(("medusa", "published medusa", "block")) else READING
         assert NgramDraft(draft).mixing is mixing
-        assert NgramDraft(draft).prior is mixing.usual
+        assert NgramDraft(draft).prior is mixing.default
         weights = tuple(5.0 / mixing.sooner**n for n in range(mixing.longest - mixing.shortest + 1))
         assert NgramDraft(draft, 5.0).prior == Prior(mixing.shortest, weights)
 
 
 def test_without_a_draft_nothing_is_learned() -> None:
-    assert NgramDraft(EvenDraft(VOCABULARY, torch.float32)).prior == ALONE.prior(4.0) == Prior(2, (4.0, 1.0, 0.25))
+    assert NgramDraft(UniformDraft(VOCABULARY, torch.float32)).prior == ALONE.prior(4.0) == Prior(2, (4.0, 1.0, 0.25))
 
 
 @torch.no_grad()
@@ -289,7 +289,7 @@ def test_without_a_draft_nothing_is_learned() -> None:
 def test_a_draft_keeps_its_part_of_the_vocabulary(dtype: torch.dtype) -> None:
     """With C and without: other tokens stay out, a text's own are in, and there are no more children than tokens."""
     text = torch.tensor([TEXTS[0]])
-    session = NgramSession(Narrow(dtype), READING.usual)
+    session = NgramSession(Narrow(dtype), READING.default)
     session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
     rows = session.expand(Tree.root(text[:, -1]), torch.zeros(1, 1, dtype=torch.long))
     assert rows.log_probs[0, 0].isfinite().nonzero()[:, 0].tolist() == [1, 2, 3, 9]
@@ -304,7 +304,7 @@ def test_a_mixture_is_known_by_what_it_weighs() -> None:
     names, marks = zip(*(with_ngrams(pair, weight).sources["draft"] for weight in (None, 5.0, 6.0)), strict=True)
     assert names == ("place+ngrams", "place+ngrams=5", "place+ngrams=6")
     assert len(set(marks)) == 3
-    assert marks[0] == f"mark+ngrams:{checksum(READING.usual)[:8]}"
+    assert marks[0] == f"mark+ngrams:{checksum(READING.default)[:8]}"
 
 
 @pytest.mark.parametrize("prior_weight", [0.0, -1.0, float("nan"), float("inf"), 1e-4, 1e7])

@@ -16,15 +16,15 @@ from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
 from c2t.kernels.llama_layer import Kind, works
 from c2t.models import gguf_target, loading, target_loading
-from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.fingerprints import fingerprint, weights_fingerprint
+from c2t.models.language_model import DraftLM
 from c2t.models.loading import load_draft, load_pair, with_ngrams
 from c2t.models.names import DRAFTS, check_draft, kind_of
 from c2t.models.ngrams import ALONE, NgramDraft
 from c2t.policies import Eagle2, JointThreshold, Plain
+from c2t.policies.default import FALLBACK, default_policy, policy_of_pair
 from c2t.policies.spec import describe, parse
-from c2t.policies.usual import UNLEARNED, default_policy, usual_policy
 from c2t.storage.paths import harvest_of, local_of
 from c2t.study.acceptance import lookup
 from tests.eagle_reference import CONFIG, head_state, write_head
@@ -399,13 +399,13 @@ def test_a_fingerprint_of_weights_does_not_change_with_the_config(pair_folder: P
 
 def test_a_pair_names_how_its_trees_are_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("C2T_HOME", raising=False)
-    assert describe(parse(usual_policy("smollm2"), TreeClassifier.from_pretrained)) == describe(
+    assert describe(parse(policy_of_pair("smollm2"), TreeClassifier.from_pretrained)) == describe(
         JointThreshold(0.05, K=6, W=6, levels=3)
     )
-    assert usual_policy("tiny") is None
-    assert usual_policy(str(tmp_path)) is None  # a folder is no name
-    assert [default_policy(name) for name in ("tiny", "llama2-7b", str(tmp_path))] == ["c2t", UNLEARNED, UNLEARNED]
-    assert default_policy("smollm2") == usual_policy("smollm2")
+    assert policy_of_pair("tiny") is None
+    assert policy_of_pair(str(tmp_path)) is None  # a folder is no name
+    assert [default_policy(name) for name in ("tiny", "llama2-7b", str(tmp_path))] == ["c2t", FALLBACK, FALLBACK]
+    assert default_policy("smollm2") == policy_of_pair("smollm2")
 
 
 def test_a_pair_names_no_file_and_no_hub_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, Phi3Config, 
 
 from c2t.batching import BatchDecoder
 from c2t.hf import TreeDecoding
-from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.language_model import DraftLM
 from c2t.models.loading import Pair
 from c2t.models.positions import positions_of, within
 from c2t.models.target import Target

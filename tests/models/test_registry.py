@@ -24,7 +24,7 @@ def asked(source: str) -> set[str]:
 
 
 def test_no_file_asks_for_the_class_of_a_draft() -> None:
-    assert {"EagleDraft", "DraftLM", "NgramDraft", "ConditionedDraft", "EvenDraft"} < kinds()
+    assert {"EagleDraft", "DraftLM", "NgramDraft", "ReweightedDraft", "UniformDraft"} < kinds()
     assert asked("isinstance(pair.draft, EagleDraft | DraftLM)") == {"EagleDraft", "DraftLM"}
     found = {}
     for path in sorted((ROOT / "c2t").rglob("*.py")):
@@ -34,7 +34,7 @@ def test_no_file_asks_for_the_class_of_a_draft() -> None:
     assert found == {}, "ask an attribute of BaseDraft instead"
 
 
-@pytest.mark.parametrize("name", ["ngrams.py", "conditioned.py", "draft.py", "registry.py"])
+@pytest.mark.parametrize("name", ["ngrams.py", "reweighted.py", "draft.py", "registry.py"])
 def test_what_serves_every_draft_knows_none(name: str) -> None:
     tree = ast.parse((ROOT / "c2t/models" / name).read_text(encoding="utf-8"))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from c2t import ragged
 from c2t.kernels.native import kernels
 from c2t.models.draft import DraftSession
-from c2t.models.draft_lm import DraftLM
 from c2t.models.eagle_draft import EagleDraft
+from c2t.models.language_model import DraftLM
 from c2t.models.target import Target, Verified
 from c2t.policies import Eagle2
 from c2t.replay.lockstep import read_continuations

@@ -8,9 +8,9 @@ import torch
 
 from c2t.classifier import TreeClassifier
 from c2t.models.draft import DraftSession
-from c2t.models.even import EvenDraft
 from c2t.models.loading import Pair
 from c2t.models.ngrams import NgramDraft
+from c2t.models.uniform import UniformDraft
 from c2t.policies import C2T, Budget, Chain, Eagle2, Plain
 from c2t.ragged import Ragged
 from c2t.replay.lockstep import Continuation
@@ -92,7 +92,7 @@ def test_widths_are_what_the_draft_forwards(
 
 def test_a_draft_without_a_model_has_levels_too(small_pair: Pair, ids: list) -> None:
     """It makes no forward, but a level of it takes time, as a draft's does; plain rounds have none."""
-    draft = NgramDraft(EvenDraft(small_pair.target.config.vocab_size, torch.float64))
+    draft = NgramDraft(UniformDraft(small_pair.target.config.vocab_size, torch.float64))
     repeating = [[*prompt, *prompt, *prompt] for prompt in ids[:2]]
     pair = replace(small_pair, draft=draft)
     texts = continuations(pair, repeating, NEW, 3, SAMPLING)

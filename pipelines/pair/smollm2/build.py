@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from c2t.errors import InputError
-from c2t.models import bigrams
+from c2t.models import pmi_bigrams
 from c2t.models.eagle import Head
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import load_head
@@ -153,7 +153,7 @@ def fit_stage(setup: Setup) -> None:
         setup.work / f"fit_{part}_{positions}",
     )
     fit.cpu().save(out)
-    if not (out / bigrams.FILE).exists():
+    if not (out / pmi_bigrams.FILE).exists():
         count_pairs(source, embedding.num_embeddings).save(out)
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from safetensors import safe_open
 
 from c2t.errors import InputError
-from c2t.models.conditioned import CANDIDATES
 from c2t.models.fingerprints import weights_fingerprint
 from c2t.models.gguf_target import home
+from c2t.models.reweighted import CANDIDATES
 from pipelines.pair.smollm2 import earlier, losses, texts
 from pipelines.pair.smollm2.earlier import Earlier
 from pipelines.pair.smollm2.fit import EPOCHS

@@ -8,11 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from c2t.models.bigrams import Bigrams
-from c2t.models.conditioned import CANDIDATES
-from c2t.models.conditioned import Path as PathEnd
-from c2t.models.learned_fit import LearnedFit, log_rest
 from c2t.models.medusa import MedusaHead
+from c2t.models.path_correction import PathCorrection, log_rest
+from c2t.models.pmi_bigrams import PmiBigrams
+from c2t.models.reweighted import CANDIDATES
+from c2t.models.reweighted import Path as PathEnd
 from pipelines.pair.smollm2.epochs import train_epochs
 from pipelines.pair.smollm2.losses import eagle_states, some_of
 from pipelines.pair.smollm2.rounds import training_texts
@@ -31,15 +31,15 @@ class Guess(NamedTuple):
     wanted: Int[Tensor, " m"]
 
 
-def count_pairs(source: Path, vocabulary: int) -> Bigrams:
+def count_pairs(source: Path, vocabulary: int) -> PmiBigrams:
     """Count the pairs of the answers in the training texts."""
-    return Bigrams.counted((text.ids[text.question :] for text in training_texts(source)), vocabulary)
+    return PmiBigrams.counted((text.ids[text.question :] for text in training_texts(source)), vocabulary)
 
 
-def new_fit(head: MedusaHead, embedding: nn.Embedding, tokens: Int[Tensor, " v"]) -> LearnedFit:
+def new_fit(head: MedusaHead, embedding: nn.Embedding, tokens: Int[Tensor, " v"]) -> PathCorrection:
     """Return a fit for this head that begins with related vectors for related tokens."""
     torch.manual_seed(0)
-    fit = LearnedFit(embedding, tokens, len(head.heads) + 1, WIDTH, RANK)
+    fit = PathCorrection(embedding, tokens, len(head.heads) + 1, WIDTH, RANK)
     rows = embedding.weight.detach() / embedding.weight.std()
     with torch.no_grad():
         for layer in (fit.token, fit.before):
@@ -70,7 +70,7 @@ def guesses(head: MedusaHead, rows: Rows, lm_head: Float[Tensor, "v H"], tokens:
     return Guess(PathEnd(token, before, at, hidden), candidates, log_probs, wanted)
 
 
-def cross_entropy(fit: LearnedFit, guess: Guess) -> Float[Tensor, ""]:
+def cross_entropy(fit: PathCorrection, guess: Guess) -> Float[Tensor, ""]:
     """Return the cross-entropy of the true tokens; all other tokens count as one."""
     scores, factor = fit(guess.path, guess.tokens, guess.log_probs)
     return F.cross_entropy(torch.cat([scores, log_rest(guess.log_probs) + factor], -1), guess.wanted)
@@ -83,7 +83,7 @@ def train_fit(
     lm_head: Tensor,
     source: Path,
     folder: Path,
-) -> LearnedFit:
+) -> PathCorrection:
     """Return a fit for a head, learned in EPOCHS from the texts that are there now; goes on from the folder's
     checkpoint."""
     fit = new_fit(head, embedding, tokens).to(lm_head.device)

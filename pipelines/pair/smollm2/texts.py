@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from c2t.models.default_dtype import default_dtype
 from c2t.models.eagle3 import default_taps
 from c2t.models.gguf_target import END, install
 from c2t.models.target import Target, TargetSession
-from c2t.models.usual_dtype import usual_dtype
 from c2t.storage import paths
 from c2t.target_verifier import pad
 from pipelines.pair.smollm2.questions import BENCH, BenchFilter, first_turns, questions
@@ -54,7 +54,7 @@ class Texts(NamedTuple):
 def load_target() -> tuple[Target, PreTrainedTokenizerBase]:
     """Return the target with EAGLE-3's layers tapped, and its tokenizer."""
     folder = install(paths.root() / "checkpoints" / "local" / "smollm2" / "target")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=usual_dtype(str(folder)), trust_remote_code=False)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=default_dtype(str(folder)), trust_remote_code=False)
     target = Target(model.requires_grad_(False))
     target.tap(default_taps(target.config.num_hidden_layers))
     return target, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

@@ -5,7 +5,7 @@ import math
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from c2t.models.draft_lm import DraftLM
+from c2t.models.language_model import DraftLM
 from c2t.models.loading import Pair
 from c2t.models.target import Target
 from c2t.sampling import Sampling

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from c2t.errors import InputError
-from c2t.models import bigrams
-from c2t.models.bigrams import Bigrams
+from c2t.models import pmi_bigrams
 from c2t.models.block import BlockDraft
 from c2t.models.eagle import Head
 from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.gguf_target import END
-from c2t.models.learned_fit import LearnedFit
+from c2t.models.path_correction import PathCorrection
+from c2t.models.pmi_bigrams import PmiBigrams
 from c2t.models.target import Target
 from pipelines.pair import train_head
 from pipelines.pair.smollm2 import block, build, earlier, fit, heads, losses, rounds, shards, texts
@@ -481,7 +481,7 @@ def test_a_fit_learns_what_the_marginals_leave_out(
     tokens = rounds.frequent(rounds.training_texts(tmp_path / "texts"), 48)
     train_head.save_draft(head, tmp_path / "draft_medusa", tokens)
     build.STAGES["fit"](places)
-    pairs = tmp_path / "draft_medusa" / bigrams.FILE
+    pairs = tmp_path / "draft_medusa" / pmi_bigrams.FILE
     counted = pairs.read_bytes()
     pairs.write_bytes(b"counted in more texts")
     build.STAGES["fit"](places)
@@ -490,9 +490,9 @@ def test_a_fit_learns_what_the_marginals_leave_out(
     rows = shards.rows_of(rounds.training_texts(tmp_path / "texts"), "features", questions=False)
     guess = fit.guesses(head, rows, loaded.lm_head.weight[tokens], tokens)
     untrained = fit.new_fit(head, loaded.model.embed_tokens, tokens)
-    learned = LearnedFit.load(tmp_path / "draft_medusa", loaded.model.embed_tokens, tokens)
+    learned = PathCorrection.load(tmp_path / "draft_medusa", loaded.model.embed_tokens, tokens)
     assert fit.cross_entropy(learned, guess) < 0.8 * fit.cross_entropy(untrained, guess)
-    counted = Bigrams.load(tmp_path / "draft_medusa", 48, torch.device("cpu"))
+    counted = PmiBigrams.load(tmp_path / "draft_medusa", 48, torch.device("cpu"))
     answers = [text.ids[text.question :].tolist() for text in rounds.training_texts(tmp_path / "texts")]
     pairs = Counter(pair for answer in answers for pair in pairwise(answer))
     assert dict(zip(counted.pairs.tolist(), counted.counts.tolist(), strict=True)) == {
@@ -515,7 +515,7 @@ def test_a_block_drafter_learns_every_depth_and_is_written(
         losses.append(block.block_losses(each, loaded.lm_head.weight[head.tokens], rows))
     assert losses[0]["cross_entropy"] < 0.95 * losses[1]["cross_entropy"]
     assert all(losses[0][name] > losses[1][name] for name in losses[0] if name.startswith("agreement"))
-    Bigrams.load(tmp_path / "draft_block", 48, torch.device("cpu"))
+    PmiBigrams.load(tmp_path / "draft_block", 48, torch.device("cpu"))
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from c2t.models.block import BlockDraft, BlockHead
 from c2t.models.draft import DraftSession
 from c2t.models.loading import Pair
 from c2t.models.ngrams import NgramDraft
-from c2t.models.own_tokens import OwnTokens
+from c2t.models.oov_tokens import OutOfVocabulary
 from c2t.models.target import Target
 from c2t.policies import DDD, Budget, Chain, Eagle2, JointThreshold, Plain, Rehearsed, SpecInfer
 from c2t.protocols import Policy
@@ -129,7 +129,7 @@ def test_a_block_drafter_forgets_as_well() -> None:
 
 
 def test_own_tokens_of_a_rehearsal_are_forgotten() -> None:
-    own = OwnTokens(frozenset(range(10)), torch.device("cpu"))
+    own = OutOfVocabulary(frozenset(range(10)), torch.device("cpu"))
     own.observe(torch.tensor([[1, 20, 21, 22], [30, 1, 2, 31]]), torch.tensor([3, 3]))
     own.rewind(torch.tensor([2, 0]))
     assert own.ids.tolist() == [[20, -1], [30, 31]]

@@ -15,14 +15,14 @@ from torch.nn import functional as F
 
 from c2t.cli.info import parameters
 from c2t.errors import InputError
-from c2t.models import bigrams, conditioned, learned_fit
-from c2t.models.bigrams import POWER, PRIOR, UNSEEN, Bigrams
-from c2t.models.conditioned import ConditionedDraft, Fit
+from c2t.models import path_correction, pmi_bigrams, reweighted
 from c2t.models.eagle_checkpoint import load_head, save_head
 from c2t.models.fingerprints import fingerprint
-from c2t.models.learned_fit import LearnedFit
 from c2t.models.loading import load_draft
 from c2t.models.ngrams import NgramDraft
+from c2t.models.path_correction import PathCorrection
+from c2t.models.pmi_bigrams import MANY, POWER, PRIOR, UNSEEN, PmiBigrams
+from c2t.models.reweighted import Fit, ReweightedDraft
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.protocols import Draft
 from c2t.replay.every_position import replay_all
@@ -37,13 +37,13 @@ TARGET, DRAFT = deep_pairs()["medusa"]
 TEXTS = [[x, *range(0, 48, 3), x, *range(0, 48, 5)] * 9 for x in range(48)]  # enough to change ranks
 
 
-def counted() -> Bigrams:
-    return Bigrams.counted([torch.tensor(text) for text in TEXTS], VOCABULARY)
+def counted() -> PmiBigrams:
+    return PmiBigrams.counted([torch.tensor(text) for text in TEXTS], VOCABULARY)
 
 
-def learned() -> LearnedFit:
+def learned() -> PathCorrection:
     """In float64, with weights large enough to change ranks."""
-    fit = LearnedFit(TARGET.embed_tokens, torch.arange(VOCABULARY), 3, width=12, rank=8).double()
+    fit = PathCorrection(TARGET.embed_tokens, torch.arange(VOCABULARY), 3, width=12, rank=8).double()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in fit.parameters():
@@ -71,7 +71,7 @@ def by_network(log_probs: Tensor, best: list[int], before: int, token: int, dept
     fit, embed, depth = FITS["fit"], TARGET.embed_tokens.weight, min(depth, 2)
     wide = fit.state.weight @ hidden + fit.token.weight @ embed[token] + fit.before.weight @ embed[before]
     query = fit.out.weight @ F.silu(wide + fit.depth[depth]) + fit.out.bias
-    rest = math.log(max(1 - float(log_probs[best].exp().sum()), learned_fit.LEAST))
+    rest = math.log(max(1 - float(log_probs[best].exp().sum()), path_correction.LEAST))
     scores = log_probs + (fit.others[depth] - 1) * rest + fit.bias[depth]
     for y in best:
         scores[y] = fit.marginal[depth] * log_probs[y] + query @ fit.vectors[y]
@@ -83,7 +83,7 @@ def by_network(log_probs: Tensor, best: list[int], before: int, token: int, dept
 def test_distributions_are_those_of_the_definition(
     name: str, definition: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, drafted, text = ConditionedDraft(DRAFT, FITS[name]).session(), [], PROMPTS[1]
+    session, drafted, text = ReweightedDraft(DRAFT, FITS[name]).session(), [], PROMPTS[1]
     assert isinstance(session, Draft)
     tokens = torch.tensor([text])
     features = TARGET.model(tokens, output_hidden_states=True).hidden_states[-1][:, :-1]
@@ -96,7 +96,7 @@ def test_distributions_are_those_of_the_definition(
         rows = session.expand(tree, slots)
         marginal = drafted[-1]
         for place, slot in enumerate(slots[0].tolist()):
-            best = marginal.top(conditioned.CANDIDATES)[0][0, place].tolist()
+            best = marginal.top(reweighted.CANDIDATES)[0][0, place].tolist()
             token, before = int(tree.token[0, slot]), int(tree.token[0, tree.parent[0, slot]])
             hidden = marginal.hidden[0, place]
             wanted = definition(marginal.log_probs[0, place], best, before, token, depth + 1, hidden)
@@ -110,7 +110,7 @@ def test_distributions_are_those_of_the_definition(
 def test_the_root_is_left_to_the_draft(name: str) -> None:
     texts = [
         run(TARGET, draft, Eagle2(K=4, levels=1, N=5), PROMPTS, new=12)[1]
-        for draft in (DRAFT, ConditionedDraft(DRAFT, FITS[name]))
+        for draft in (DRAFT, ReweightedDraft(DRAFT, FITS[name]))
     ]
     for plain, fitted in zip(*texts, strict=True):
         assert plain.tree is None or plain.tree.log_prob.equal(fitted.tree.log_prob)
@@ -122,7 +122,7 @@ def test_greedy_text_is_the_targets_and_replay_its_rounds(name: str) -> None:
     plain, _ = run(TARGET, None, Plain(), PROMPTS, new=12)
     policies = (Eagle2(K=3, levels=3, N=10), C2T(toy_classifier(), beta=0.3, K=3, levels=3))
     for policy in policies:
-        for draft in (ConditionedDraft(DRAFT, FITS[name]), NgramDraft(ConditionedDraft(DRAFT, FITS[name]))):
+        for draft in (ReweightedDraft(DRAFT, FITS[name]), NgramDraft(ReweightedDraft(DRAFT, FITS[name]))):
             texts, steps = run(TARGET, draft, policy, PROMPTS, new=12)
             assert texts == plain
             assert len(set(torch.cat([step.accepted.length for step in steps[1:]]).tolist())) > 1
@@ -137,7 +137,7 @@ def test_greedy_text_is_the_targets_and_replay_its_rounds(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FITS)
 def test_sampled_trees_keep_the_law(name: str) -> None:
-    assert_law_is_kept(ConditionedDraft(DRAFT, FITS[name]))
+    assert_law_is_kept(ReweightedDraft(DRAFT, FITS[name]))
 
 
 def saved(folder: Path, layer: bool = True) -> Path:
@@ -163,8 +163,8 @@ def test_a_head_that_shares_its_layer_stores_it_once(tmp_path: Path) -> None:
     (tmp_path / "z").symlink_to(shared)
     assert fingerprint(tmp_path / "z") == before
     assert parameters(shared) == sum(weight.numel() for name, weight in first.items() if name != "embed_tokens.weight")
-    (shared.parent / "draft" / learned_fit.FILE).write_bytes(b"a fit for the other head")
-    (shared / bigrams.FILE).unlink()
+    (shared.parent / "draft" / path_correction.FILE).write_bytes(b"a fit for the other head")
+    (shared / pmi_bigrams.FILE).unlink()
     assert fingerprint(shared) == before  # these come in by an ending of the name only
     assert parameters(shared) == parameters(whole)
     save_head(random_eagle(TARGET, seed=9).head, shared.parent / "draft")
@@ -185,12 +185,12 @@ def test_fits_are_read_by_the_drafts_name(tmp_path: Path) -> None:
     for name, fit in FITS.items():
         draft = load_draft(f"{folder}+{name}+ngrams=8", TARGET)
         assert isinstance(draft, NgramDraft)
-        assert isinstance(draft.draft, ConditionedDraft)
+        assert isinstance(draft.draft, ReweightedDraft)
         assert draft.prior_weight == 8
         again = draft.draft.fit
         assert type(again) is type(fit)
         pairs = torch.arange(VOCABULARY).expand(1, 1, -1)
-        path = conditioned.Path(*torch.tensor([[[9]], [[5]], [[1]]]), torch.ones(1, 1, 32, dtype=torch.float64))
+        path = reweighted.Path(*torch.tensor([[[9]], [[5]], [[1]]]), torch.ones(1, 1, 32, dtype=torch.float64))
         scores = [read(path, pairs, torch.full(pairs.shape, -3.0)) for read in (fit, again)]
         assert_same_sums(*(score[0].bfloat16() for score in scores), 32)  # stored in bfloat16
 
@@ -211,19 +211,29 @@ def counts_of(
 @pytest.mark.parametrize(
     ("ending", "file", "content", "line"),
     [
-        ("+bigrams", bigrams.FILE, None, "no counts of pairs can be read"),
-        ("+bigrams", bigrams.FILE, counts_of([5, 4], [1, 1]), "not counts of"),  # not in rising order
-        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, 0]), "not counts of"),
-        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1]), "not counts of"),
-        ("+bigrams", bigrams.FILE, counts_of([4, 99], [1, 1]), "not counts of"),
-        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, bigrams.MANY]), "not counts of"),
-        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, bigrams.MANY], [bigrams.MANY - 1]), "not counts of"),
-        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, bigrams.MANY + 1]), "not counts of"),
-        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, 1], behind=3), "not counts of"),
-        ("+bigrams", bigrams.FILE, counts_of([4, 5], [1, 1], vocabulary=VOCABULARY + 1), "not counts of"),
-        ("+fit", learned_fit.FILE, None, "no fit can be read"),
-        ("+fit", learned_fit.FILE, {"depth": torch.ones(2), "vectors": torch.ones(2, 2)}, "no fit can be read"),
-        ("+fit", learned_fit.FILE, {"depth": torch.ones(2, 2), "vectors": torch.ones(2, 2)}, "not the fit of a draft"),
+        ("+bigrams", pmi_bigrams.FILE, None, "no counts of pairs can be read"),
+        ("+bigrams", pmi_bigrams.FILE, counts_of([5, 4], [1, 1]), "not counts of"),  # not in rising order
+        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1, 0]), "not counts of"),
+        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1]), "not counts of"),
+        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 99], [1, 1]), "not counts of"),
+        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1, MANY]), "not counts of"),
+        (
+            "+bigrams",
+            pmi_bigrams.FILE,
+            counts_of([4, 5], [1, MANY], [MANY - 1]),
+            "not counts of",
+        ),
+        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1, MANY + 1]), "not counts of"),
+        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1, 1], behind=3), "not counts of"),
+        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1, 1], vocabulary=VOCABULARY + 1), "not counts of"),
+        ("+fit", path_correction.FILE, None, "no fit can be read"),
+        ("+fit", path_correction.FILE, {"depth": torch.ones(2), "vectors": torch.ones(2, 2)}, "no fit can be read"),
+        (
+            "+fit",
+            path_correction.FILE,
+            {"depth": torch.ones(2, 2), "vectors": torch.ones(2, 2)},
+            "not the fit of a draft",
+        ),
     ],
 )
 def test_wrong_files_are_refused_in_one_line(
@@ -244,7 +254,7 @@ def test_a_fit_needs_depths_and_states_of_its_width(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="it has no depths"):
         load_draft(f"{folder}+fit", TARGET)
     with pytest.raises(InputError, match="no pairs of tokens to count"):
-        Bigrams.counted([torch.tensor([4])], VOCABULARY)
+        PmiBigrams.counted([torch.tensor([4])], VOCABULARY)
 
 
 def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from c2t.errors import InputError, one_line
-from c2t.models.conditioned import ConditionedDraft, Path
 from c2t.models.draft import BaseDraft
 from c2t.models.offloaded import check_in_memory
 from c2t.models.registry import ENDINGS, PATH, Ending
+from c2t.models.reweighted import Path, ReweightedDraft
 from c2t.models.target import Target
 from c2t.storage.atomic import new_file
 
@@ -32,7 +32,7 @@ FILE = "bigrams.safetensors"  # beside the weights of a draft
 
 
 @dataclass(frozen=True)
-class Bigrams:
+class PmiBigrams:
     """Pairs of tokens, as first x vocabulary + second in rising order, how often each was counted, and how often each
     token was first and second of one."""
 
@@ -42,7 +42,7 @@ class Bigrams:
     second: Float[Tensor, " V"]
 
     @classmethod
-    def counted(cls, texts: Iterable[Int[Tensor, " _"]], vocabulary: int) -> "Bigrams":
+    def counted(cls, texts: Iterable[Int[Tensor, " _"]], vocabulary: int) -> "PmiBigrams":
         """Count the pairs of texts; InputError if there are none."""
         found = [text[:-1].long() * vocabulary + text[1:].long() for text in texts if len(text) > 1]
         if not found:
@@ -52,7 +52,7 @@ class Bigrams:
         return cls.of(pairs, counts, vocabulary)
 
     @classmethod
-    def of(cls, pairs: Int[Tensor, " n"], counts: Int[Tensor, " n"], vocabulary: int) -> "Bigrams":
+    def of(cls, pairs: Int[Tensor, " n"], counts: Int[Tensor, " n"], vocabulary: int) -> "PmiBigrams":
         """Return the table of these pairs and their counts."""
         first, second = (
             torch.zeros(vocabulary, dtype=torch.float64, device=pairs.device).index_add(0, token, counts.double())
@@ -71,7 +71,7 @@ class Bigrams:
     def __call__(
         self, path: Path, tokens: Int[Tensor, "B F C"], log_probs: Float[Tensor, "B F C"]
     ) -> tuple[Float[Tensor, "B F C"], Float[Tensor, "B F 1"]]:
-        """See `c2t.models.conditioned.Fit`."""
+        """See `c2t.models.reweighted.Fit`."""
         score = log_probs + POWER * self.ratio(path.token[..., None].expand_as(tokens), tokens).to(log_probs)
         return score, torch.zeros_like(score[..., :1])
 
@@ -90,7 +90,7 @@ class Bigrams:
             save_file({name: part.contiguous() for name, part in table.items()}, new)
 
     @classmethod
-    def load(cls, folder: File, vocabulary: int, device: torch.device) -> "Bigrams":
+    def load(cls, folder: File, vocabulary: int, device: torch.device) -> "PmiBigrams":
         """Read a draft's table; InputError if there is none, or one that is not for this vocabulary."""
         path = folder / FILE
         try:
@@ -124,10 +124,10 @@ def pairs_of(
     return pairs if (pairs[1:] > pairs[:-1]).all() else None
 
 
-def _with_bigrams(draft: BaseDraft, number: None, folder: File, target: Target) -> ConditionedDraft:
+def _with_bigrams(draft: BaseDraft, number: None, folder: File, target: Target) -> ReweightedDraft:
     check_in_memory(target.embed_tokens, "embedding")
     device = target.embed_tokens.weight.device
-    return ConditionedDraft(draft, Bigrams.load(folder, target.config.vocab_size, device))
+    return ReweightedDraft(draft, PmiBigrams.load(folder, target.config.vocab_size, device))
 
 
 ENDINGS[BIGRAMS] = Ending(_with_bigrams, PATH, FILE)

@@ -1,4 +1,4 @@
-"""The policy of a pair where nobody says: what its provenance.json names, or what it has."""
+"""The default policy of a pair: the one that its provenance.json names, or one for which it has the files."""
 
 from dataclasses import dataclass
 
@@ -6,20 +6,20 @@ from c2t.policies.spec import check_own
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import OPEN, from_json, read_file
 
-UNLEARNED = "threshold:threshold=0.1"  # of a pair that names none and has no classifier
+FALLBACK = "threshold:threshold=0.1"  # policy of a pair that names none and has no classifier
 
 
 def default_policy(pair: str) -> str:
-    """Return the policy of a text where nobody says, as the command line has it: what the pair names, C2T where it has
-    a classifier on this machine, else UNLEARNED; this too for models that are no pair, whose name is ""."""
+    """Return the default policy of a text, as the command line writes it: the pair's own, C2T where the pair has a
+    classifier on this machine, else FALLBACK. pair: "" for models that are no pair, which gives FALLBACK."""
     if not pair or not checkpoints.is_name(pair):
-        return UNLEARNED
-    return usual_policy(pair) or ("c2t" if checkpoints.find(pair, checkpoints.CLASSIFIER) else UNLEARNED)
+        return FALLBACK
+    return policy_of_pair(pair) or ("c2t" if checkpoints.find(pair, checkpoints.CLASSIFIER) else FALLBACK)
 
 
-def usual_policy(pair: str) -> str | None:
-    """Return how the trees of a pair are built where nobody says, as the command line has it (`c2t.policies.spec`);
-    None where the pair does not say. InputError as `check_own`."""
+def policy_of_pair(pair: str) -> str | None:
+    """Return the policy that a pair names, as the command line writes it (`c2t.policies.spec`); None if it names none.
+    InputError as `check_own`."""
     folder = checkpoints.find(pair, "") if checkpoints.is_name(pair) else None
     file = folder / checkpoints.PROVENANCE if folder else None
     if file is None or not file.is_file():

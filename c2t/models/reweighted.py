@@ -46,17 +46,17 @@ class Fit(Protocol):
 
 
 @dataclass(frozen=True)
-class ConditionedDraft(WrappedDraft):
+class ReweightedDraft(WrappedDraft):
     """Draft `draft`, conditioned by `fit` behind every slot but the root, whose token the draft itself has read."""
 
     fit: Fit
 
-    def session(self) -> "ConditionedSession":
+    def session(self) -> "ReweightedSession":
         """Return a new session for one generation."""
-        return ConditionedSession(self.draft.session(), self.fit)
+        return ReweightedSession(self.draft.session(), self.fit)
 
 
-class ConditionedSession(WrappedSession):
+class ReweightedSession(WrappedSession):
     """Session of the inner draft."""
 
     def __init__(self, draft: DraftSession, fit: Fit):

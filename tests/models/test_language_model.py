@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from c2t.errors import InputError
-from c2t.models.draft_lm import DraftLM, check_tokens, check_vocabulary
+from c2t.models.language_model import DraftLM, check_tokens, check_vocabulary
 from c2t.models.ngrams import NgramDraft
 from c2t.models.target import Target
 from c2t.policies import Chain, Eagle2, Plain, SpecInfer

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from c2t.models.reweighted import rescored
 from torch import Tensor
 
 from c2t import SpeculativeDecoder
@@ -11,11 +12,10 @@ from c2t.batching import BatchDecoder
 from c2t.decoding import decode, open_session
 from c2t.kernels.native import kernels
 from c2t.kernels.oov_tokens import add_oov_tokens
-from c2t.models.conditioned import rescored
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.loading import Pair, load_pair, with_ngrams
 from c2t.models.medusa import MedusaDraft, MedusaHead
-from c2t.models.own_tokens import MOST, OwnTokens
+from c2t.models.oov_tokens import MOST, OutOfVocabulary
 from c2t.policies.budget import Budget
 from c2t.policies.eagle2 import Eagle2
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
@@ -35,8 +35,8 @@ def padded(texts: list[list[int]]) -> Tensor:
     return torch.tensor([text + [99] * (longest - len(text)) for text in texts])  # padding is not theirs
 
 
-def observed(texts: list[list[int]]) -> OwnTokens:
-    own = OwnTokens(KNOWN, CPU)
+def observed(texts: list[list[int]]) -> OutOfVocabulary:
+    own = OutOfVocabulary(KNOWN, CPU)
     own.observe(padded(texts), torch.tensor([len(text) - 1 for text in texts]))
     return own
 
@@ -145,7 +145,7 @@ def narrow_draft(tiny: Pair, parallel: bool) -> EagleDraft | MedusaDraft:
 
 
 def test_a_row_may_end_before_anything_is_observed() -> None:
-    own = OwnTokens(KNOWN, CPU)
+    own = OutOfVocabulary(KNOWN, CPU)
     own.select(torch.tensor([1, 2]))
     own.observe(padded(TEXTS[1:]), torch.tensor([len(text) - 1 for text in TEXTS[1:]]))
     assert own.ids.tolist() == [[-1] * 3, [5, 1, 11]]

@@ -6,7 +6,7 @@ from transformers import AutoConfig
 from c2t.kernels.llama_layer import bf16_is_faster
 
 
-def usual_dtype(place: str, trust_remote_code: bool = False) -> torch.dtype:
+def default_dtype(place: str, trust_remote_code: bool = False) -> torch.dtype:
     """Return bf16 for a model of the Llama family whose config says so, if c2t's kernels run it faster than in float32
     on this processor; float32 for all others, quantised ones among them."""
     config = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from c2t.errors import InputError, one_line
-from c2t.models.conditioned import ConditionedDraft, Path
 from c2t.models.draft import BaseDraft
 from c2t.models.offloaded import check_in_memory
 from c2t.models.registry import ENDINGS, PATH, Ending
+from c2t.models.reweighted import Path, ReweightedDraft
 from c2t.models.target import Target
 from c2t.storage.atomic import new_file
 
@@ -35,7 +35,7 @@ def log_rest(log_probs: Float[Tensor, "*B C"]) -> Float[Tensor, "*B 1"]:
     return torch.log1p(-log_probs.exp().sum(-1, keepdim=True).clamp(max=1 - LEAST))
 
 
-class LearnedFit(nn.Module):
+class PathCorrection(nn.Module):
     """Fit for a draft that names `tokens` (rising ids) at `depths` depths. embed_tokens: the target's, which is not
     learned and not stored."""
 
@@ -68,7 +68,7 @@ class LearnedFit(nn.Module):
     def forward(
         self, path: Path, tokens: Int[Tensor, "*B C"], log_probs: Float[Tensor, "*B C"]
     ) -> tuple[Float[Tensor, "*B C"], Float[Tensor, "*B 1"]]:
-        """See `c2t.models.conditioned.Fit`."""
+        """See `c2t.models.reweighted.Fit`."""
         depth = self.clamped(path.depth)
         place = torch.searchsorted(self.tokens, tokens).clamp(max=len(self.tokens) - 1)
         known = self.tokens[place] == tokens  # a text's own tokens are not: they fit as well as any
@@ -84,7 +84,7 @@ class LearnedFit(nn.Module):
             save_file(state, new)
 
     @classmethod
-    def load(cls, folder: File, embed_tokens: nn.Embedding, tokens: Int[Tensor, " v"]) -> "LearnedFit":
+    def load(cls, folder: File, embed_tokens: nn.Embedding, tokens: Int[Tensor, " v"]) -> "PathCorrection":
         """Read a draft's fit; InputError if there is none, or one for another draft."""
         path = folder / FILE
         try:
@@ -104,7 +104,7 @@ class LearnedFit(nn.Module):
         return fit.requires_grad_(False).to(embed_tokens.weight.device).eval()
 
 
-def _with_fit(draft: BaseDraft, number: None, folder: File, target: Target) -> ConditionedDraft:
+def _with_fit(draft: BaseDraft, number: None, folder: File, target: Target) -> ReweightedDraft:
     embed_tokens = target.embed_tokens
     check_in_memory(embed_tokens, "embedding")
     if draft.hidden_size != embed_tokens.weight.shape[1]:
@@ -113,7 +113,7 @@ def _with_fit(draft: BaseDraft, number: None, folder: File, target: Target) -> C
         tokens = draft.vocabulary.tokens
     else:
         tokens = torch.arange(target.config.vocab_size, device=embed_tokens.weight.device)
-    return ConditionedDraft(draft, LearnedFit.load(folder, embed_tokens, tokens))
+    return ReweightedDraft(draft, PathCorrection.load(folder, embed_tokens, tokens))
 
 
 ENDINGS[FIT] = Ending(_with_fit, PATH, FILE)

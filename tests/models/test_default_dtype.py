@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, PreTrainedConfig
 
 from c2t.kernels.native import kernels
-from c2t.models import target_loading, usual_dtype
+from c2t.models import default_dtype, target_loading
 from c2t.models.loading import load_pair
 from tests.tiny_heads import saved
 from tests.toys import language_model
@@ -27,21 +27,21 @@ LLAMA = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "nu
 def test_bf16_where_it_is_stored_and_pays(
     config: PreTrainedConfig, stored: torch.dtype, pays: bool, wanted: torch.dtype, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(usual_dtype, "bf16_is_faster", lambda: pays)
+    monkeypatch.setattr(default_dtype, "bf16_is_faster", lambda: pays)
     language_model(config).to(stored).save_pretrained(tmp_path)
-    assert usual_dtype.usual_dtype(str(tmp_path)) == wanted
+    assert default_dtype.default_dtype(str(tmp_path)) == wanted
 
 
 def test_a_quantised_model_is_loaded_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usual_dtype, "bf16_is_faster", lambda: True)
+    monkeypatch.setattr(default_dtype, "bf16_is_faster", lambda: True)
     config = LlamaConfig(**LLAMA, vocab_size=61, dtype=torch.bfloat16, quantization_config={"quant_method": "fp8"})
     config.save_pretrained(tmp_path)
-    assert usual_dtype.usual_dtype(str(tmp_path)) == torch.float32
+    assert default_dtype.default_dtype(str(tmp_path)) == torch.float32
 
     def refuse(model: torch.nn.Module) -> None:
         raise ValueError("`.float()` is not supported for quantized models")
 
-    monkeypatch.setattr(target_loading, "usual_dtype", lambda *_: torch.float32)
+    monkeypatch.setattr(target_loading, "default_dtype", lambda *_: torch.float32)
     monkeypatch.setattr(target_loading.PackedLlama, "serves", lambda model: False)
     monkeypatch.setattr(LlamaForCausalLM, "float", refuse)
     assert load_pair("tiny").target.model.dtype == torch.float32
@@ -49,12 +49,12 @@ def test_a_quantised_model_is_loaded_as_it_is(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 def test_a_model_that_the_kernels_run_is_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usual_dtype, "bf16_is_faster", lambda: True)
+    monkeypatch.setattr(default_dtype, "bf16_is_faster", lambda: True)
     assert load_pair("tiny").target.model.dtype == torch.bfloat16
 
 
 def test_a_model_that_the_kernels_do_not_run_is_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usual_dtype, "bf16_is_faster", lambda: True)
+    monkeypatch.setattr(default_dtype, "bf16_is_faster", lambda: True)
     monkeypatch.setattr(target_loading.PackedLlama, "serves", lambda model: False)
     assert load_pair("tiny").target.model.dtype == torch.float32
     assert load_pair("tiny", dtype=torch.bfloat16).target.model.dtype == torch.bfloat16
@@ -64,7 +64,7 @@ def test_a_model_that_the_kernels_do_not_run_is_in_float32(monkeypatch: pytest.M
 def test_a_draft_that_the_kernels_do_not_run_keeps_its_pair_in_float32(
     draft: str, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usual_dtype, "bf16_is_faster", lambda: True)
+    monkeypatch.setattr(default_dtype, "bf16_is_faster", lambda: True)
     monkeypatch.setattr(target_loading.PackedLlama, "serves", lambda model: True)
     place = saved(draft, tmp_path) if draft in ("eagle3", "mtp") else draft
     assert load_pair("tiny", draft=place).target.model.dtype == (torch.bfloat16 if stored else torch.float32)

@@ -14,7 +14,7 @@ from torch import Tensor
 MOST = 256  # own tokens of a text; later ones are left out, so that a long text costs no more than that
 
 
-class OwnTokens:
+class OutOfVocabulary:
     """Tokens that a draft lacks, for each of B texts in the order in which they came up, and where they first did.
 
     known: the draft's tokens. ids: (B, E), filled up with -1.
@@ -51,12 +51,12 @@ class OwnTokens:
             return
         self._keep([(self._first[row], self._lengths[row]) for row in rows.tolist()])
 
-    def join(self, other: "OwnTokens") -> None:
+    def join(self, other: "OutOfVocabulary") -> None:
         """Append the texts of another one."""
         both = (self, other)
         self._keep([pair for each in both for pair in zip(each._first, each._lengths, strict=True)])
 
-    def fork(self, back: Int[Tensor, " B"]) -> "OwnTokens":
+    def fork(self, back: Int[Tensor, " B"]) -> "OutOfVocabulary":
         """Return those of the only text without its last back[r] tokens, for each r."""
         fork, lengths = copy.copy(self), [self._lengths[0] - less for less in back.tolist()]
         fork._keep([(before(self._first[0], end), end) for end in lengths])

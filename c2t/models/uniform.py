@@ -23,7 +23,7 @@ LOOKUP = "lookup"
 
 
 @dataclass(frozen=True)
-class EvenDraft(BaseDraft):
+class UniformDraft(BaseDraft):
     """Draft of so many tokens, with logits of this dtype."""
 
     tokens: int
@@ -32,17 +32,17 @@ class EvenDraft(BaseDraft):
     hidden_size = 0
     uniform = True
 
-    def session(self) -> "EvenSession":
+    def session(self) -> "UniformSession":
         """Return a new session for one generation."""
-        return EvenSession(self)
+        return UniformSession(self)
 
 
-class EvenSession(StatelessSession):
+class UniformSession(StatelessSession):
     """Session that reads nothing. scale: 0, no shared noise: among equal tokens it alone would decide."""
 
     scale = 0.0
 
-    def __init__(self, draft: EvenDraft):
+    def __init__(self, draft: UniformDraft):
         self.draft = draft
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
@@ -54,9 +54,9 @@ class EvenSession(StatelessSession):
         return NextTokenDistributions(logits, states)
 
 
-def _load(folder: Path, request: DraftRequest) -> EvenDraft:
+def _load(folder: Path, request: DraftRequest) -> UniformDraft:
     dtype = request.target.embed_tokens.weight.dtype
-    return EvenDraft(request.target.config.vocab_size, torch.float64 if dtype == torch.float64 else torch.float32)
+    return UniformDraft(request.target.config.vocab_size, torch.float64 if dtype == torch.float64 else torch.float32)
 
 
 DRAFTS[LOOKUP] = DraftKind(_load, ending=NGRAMS)
