@@ -1,4 +1,4 @@
-"""A conversation on the command line: turns from the terminal or a pipe, answers as they are written."""
+"""A conversation on the command line: turns from the terminal or a pipe, answers as they are generated."""
 
 import contextlib
 import sys
@@ -42,7 +42,7 @@ class _Interrupted(Exception):
 
 
 def converse(decoder: SpeculativeDecoder, first: str | None, settings: Settings) -> Conversation:
-    """Answer turn after turn until /exit or the end of the input, and print the answers as they are written.
+    """Answer turn after turn until /exit or the end of the input, and print the answers as they are generated.
 
     first: the turn to begin with, before any is read. A turn that cannot be answered, because the conversation gets too
     long for the target, is left out in a terminal and ends the command in a pipe (InputError).
@@ -60,7 +60,7 @@ def converse(decoder: SpeculativeDecoder, first: str | None, settings: Settings)
             start = time.perf_counter()
             answer, cost = _answer(decoder, ids, settings)
         except InputError as error:
-            if not _asked():
+            if not _interactive():
                 raise
             terminal.say(f"c2t: {error}", error=True)
             continue
@@ -73,8 +73,8 @@ def converse(decoder: SpeculativeDecoder, first: str | None, settings: Settings)
     return Conversation(turns, answers, total(costs), seconds)
 
 
-def _asked() -> bool:
-    """Return True if somebody at a terminal gives the turns."""
+def _interactive() -> bool:
+    """Return True if turns come from a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -84,15 +84,15 @@ def _turns(first: str | None) -> Iterator[str]:
         return
     if first is not None and first.strip():
         yield first
-    if _asked():
+    if _interactive():
         with contextlib.suppress(ImportError):  # keys that edit a line, where the system has them
             import readline  # noqa: F401, PLC0415
         terminal.say(f"{EXIT} or Ctrl-D ends the conversation, Ctrl-C an answer.", error=True)
     while True:
         try:
-            turn = input(MARK if _asked() else "").strip()
+            turn = input(MARK if _interactive() else "").strip()
         except EOFError:
-            if _asked():
+            if _interactive():
                 terminal.say("")  # leave the line of the mark
             return
         except UnicodeDecodeError as error:

@@ -25,14 +25,13 @@ from c2t.training.settings import FINETUNE, LOGGERS, MODELS, OLD_MODELS, TrainSe
 
 COUNTS = ("rows", "trees", "positives", "too_long")
 HARVEST, TRAIN = HarvestSettings(), TrainSettings()
-PROMPTS = 24  # by default, which takes some minutes on two cores
+PROMPTS = 24  # default number of prompts, which takes some minutes on two cores
 
 
+@o.with_models
 def harvest(
+    models: o.Models,
     context: terminal.Context,
-    pair: o.PairName = None,
-    target: o.Target = None,
-    draft: o.Draft = None,
     prompts: o.Prompts = None,
     out: Annotated[Path | None, o.folder_out("data/harvest/PAIR; with --policy mcsd+ PAIR-mcsd+")] = None,
     k: Annotated[
@@ -58,15 +57,11 @@ def harvest(
     workers: o.Workers = shared.WORKERS,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted harvest in --out.")] = False,
     overwrite: o.Overwrite = False,
-    device: o.Device = None,
-    dtype: o.Dtype = None,
-    device_map: o.DeviceMap = None,
-    trust_remote_code: o.TrustRemoteCode = False,
     json: o.Json = None,
 ) -> None:
     """Record drafted tokens and whether the target accepts them: the rows that a classifier learns from.
 
-    The target writes a text for each prompt, and along it the draft proposes full trees.
+    The target generates a text for each prompt, and the draft proposes full trees along it.
     Every drafted token becomes a row. Without --out, an interrupted harvest goes on by itself.
     With --overwrite the old harvest stays until the new one, which --resume continues, is complete.
     Several processes, each with its --shard, write what --merge then makes one harvest.
@@ -90,16 +85,16 @@ def harvest(
         columns=tuple(filter(None, columns.split(","))),
         positions=positions,
     )
-    if ray is not None and (more := [name for name in ("shard", "texts") if name in _given(context)]):
-        raise InputError(f"--ray deals the prompts to its workers itself: leave --{more[0]} out")
-    make = partial(shared.load, pair, target, draft, device, dtype, device_map, trust_remote_code)
-    with shared.pool(ray, workers, make, device) as pool:
+    terminal.refuse(context, "ray", ("shard", "texts"), "--ray deals the prompts to its workers itself: leave --{} out")
+    terminal.refuse(context, "texts", ("prompts", "limit"), "--texts brings its prompts along: leave --{} out")
+    make = partial(shared.load, models)
+    with shared.pool(ray, workers, make, models.device) as pool:
         loaded = None if pool else make()
         name = pool.call(attrgetter("name")) if pool else loaded.name
         number, variables = (WHOLE, "") if pool else _shard(shard)
         suffix = (f"-{policy}" if policy != HARVEST.policy else "") + ("-shards" if number != WHOLE else "")
-        place = out or checkpoints.harvest_of(name + suffix)
-        folder = number.folder(place)
+        whole = out or checkpoints.harvest_of(name + suffix)
+        folder = number.folder(whole)
         if variables:
             of_whole = f"this process harvests shard {number.index} of {number.count} (by {variables})"
             terminal.say(f"{of_whole}; --shard 0/1 harvests everything", error=True)
@@ -108,20 +103,20 @@ def harvest(
         if texts is None:
             chosen = spread(shared.read(prompts or default_prompts(name, "harvest")), limit)
         else:
-            judged = _judged(texts, loaded, settings, number, context)
+            judged = _judged(texts, loaded, settings, number)
             chosen = [text.prompt for text in judged.texts]
         complete = how["resume"] and is_complete(unfinished(folder) or folder)
-        with working("harvest", "texts") as tell:
+        with working("harvest", "texts") as report:
             if pool:
-                done = harvesting.harvest_by(pool, chosen, folder, settings, progress=tell, **how)
+                done = harvesting.harvest_by(pool, chosen, folder, settings, progress=report, **how)
             else:
-                more = {"shard": number, "texts": judged, "progress": tell}
+                more = {"shard": number, "texts": judged, "progress": report}
                 done = harvesting.harvest(loaded, chosen, folder, settings, **more, **how)
     if complete:
-        terminal.say(f"{folder} is complete already; --overwrite makes it anew.")
+        terminal.say(f"{folder} is complete already; --overwrite makes it again.")
     _harvested(done, json)
     if number != WHOLE:
-        terminal.say(f"When all {number.count} shards are there: c2t harvest --merge {place}")
+        terminal.say(f"When all {number.count} shards are there: c2t harvest --merge {whole}")
 
 
 def _shard(given: str | None) -> tuple[ShardNumber, str]:
@@ -129,37 +124,27 @@ def _shard(given: str | None) -> tuple[ShardNumber, str]:
     return ShardNumber.of_process() if given is None else (ShardNumber.parse(given), "")
 
 
-def _judged(
-    file: Path, pair: Pair, settings: HarvestSettings, number: ShardNumber, context: terminal.Context
-) -> JudgedTexts:
-    """Read an engine's texts, let the target judge them, and say what came out. InputError for options that choose
-    prompts."""
-    if more := [name for name in ("prompts", "limit") if name in _given(context)]:
-        raise InputError(f"--texts brings its prompts along: leave --{more[0]} out")
-    with working("read", "groups") as tell:
-        judged = judge(pair, read_texts(file, pair), settings, number, tell)
+def _judged(file: Path, pair: Pair, settings: HarvestSettings, number: ShardNumber) -> JudgedTexts:
+    """Read an engine's texts, let the target judge them, and print the counts."""
+    with working("read", "groups") as report:
+        judged = judge(pair, read_texts(file, pair), settings, number, report)
     terminal.say(str(judged), error=True)
     return judged
 
 
-def _given(context: terminal.Context) -> list[str]:
-    """Return the names of the options that stand on the command line."""
-    return [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
-
-
 def _merge(shards: Path, out: Path | None, overwrite: bool, json: str | None, context: terminal.Context) -> None:
-    """Merge shards into one harvest. InputError for options that say again what the shards know."""
+    """Merge shards into one harvest. InputError for options that repeat what the shards say."""
     from c2t.harvest.merge import merge, read_parts  # noqa: PLC0415 - needs an extra
 
-    if more := [name for name in _given(context) if name not in ("merge", "out", "overwrite", "json")]:
+    if more := [name for name in terminal.given(context) if name not in ("merge", "out", "overwrite", "json")]:
         raise InputError(f"--merge takes everything from the shards: leave --{more[0].replace('_', '-')} out")
     folder = out
     if folder is None:
         facts = read_parts(shards)[0].harvest.provenance
         policy = "-mcsd+" * (facts["policy"] == "mcsd+")
         folder = checkpoints.harvest_of(checkpoints.check_name(facts["pair"], str(shards)) + policy)
-    with working("merge", "texts") as tell:
-        done = merge(shards, folder, overwrite=overwrite, progress=tell)
+    with working("merge", "texts") as report:
+        done = merge(shards, folder, overwrite=overwrite, progress=report)
     _harvested(done, json)
 
 
@@ -203,7 +188,7 @@ def train(
 ) -> None:
     """Train a classifier on the rows of harvests; no language model is loaded.
 
-    One that was trained there before is kept; --overwrite replaces it.
+    A classifier that is there already stays; --overwrite replaces it.
     """
     from c2t.training import fit as training  # noqa: PLC0415 - needs an extra
 
@@ -212,12 +197,12 @@ def train(
         raise InputError(f"no model is called {model!r}; known: {', '.join(MODELS)}")
     names = None if features is None else tuple(name.strip() for name in features.split(","))
     given = {"features": names, "lr": lr, "negatives": negatives}
-    own = {name: value for name, value in given.items() if value is not None}
-    settings = replace(MODELS[model], hidden=hidden, epochs=epochs, batch_size=batch_size, seed=seed, **own)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    settings = replace(MODELS[model], hidden=hidden, epochs=epochs, batch_size=batch_size, seed=seed, **chosen)
     folders = harvests(data, checkpoints.DEFAULT_PAIR + ("-mcsd+" if model.startswith("mcsd") else ""))
-    place = out or _local(folders, "" if model == "c2t" else f"-{model}")
-    with working("train", "steps") as tell:
-        result = training.train(folders, place, settings, logger, overwrite, progress=tell)
+    folder = out or _local(folders, "" if model == "c2t" else f"-{model}")
+    with working("train", "steps") as report:
+        result = training.train(folders, folder, settings, logger, overwrite, progress=report)
     _trained("train", result, settings, folders, json)
 
 
@@ -253,16 +238,16 @@ def finetune(
     """Adapt a trained classifier to the rows of other harvests.
 
     Without --out, the result is called PAIR-finetuned.
-    One made there before is kept; --overwrite replaces it.
+    A classifier that is there already stays; --overwrite replaces it.
     """
     from c2t.training import fit as training  # noqa: PLC0415 - needs an extra
 
     classifier = TreeClassifier.from_pretrained(source)
     settings = TrainSettings(fraction=fraction, epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
     folders = harvests(data, checkpoints.DEFAULT_PAIR, source)
-    place = out or _local(folders, "-finetuned")
-    with working("finetune", "steps") as tell:
-        result = training.finetune(folders, classifier, place, settings, logger, overwrite, progress=tell)
+    folder = out or _local(folders, "-finetuned")
+    with working("finetune", "steps") as report:
+        result = training.finetune(folders, classifier, folder, settings, logger, overwrite, progress=report)
     _trained("finetune", result, settings, folders, json)
 
 
@@ -274,11 +259,11 @@ def _local(harvests: list[Path], suffix: str = "") -> Path:
 
 
 def harvests(data: list[str] | None, *defaults: str) -> list[Path]:
-    """Folders of harvests; a name means the default place of that pair's harvest."""
+    """Return folders of harvests; a name stands for the default folder of that pair's harvest."""
     if data:
         return [checkpoints.harvest_of(p) if checkpoints.is_name(p) and not Path(p).exists() else Path(p) for p in data]
-    places = [checkpoints.harvest_of(name) for name in defaults if checkpoints.is_name(name)]
-    return [next((place for place in places if place.is_dir()), places[0])]
+    folders = [checkpoints.harvest_of(name) for name in defaults if checkpoints.is_name(name)]
+    return [next((folder for folder in folders if folder.is_dir()), folders[0])]
 
 
 def _trained(command: str, result: Any, settings: TrainSettings, folders: list[Path], json: str | None) -> None:

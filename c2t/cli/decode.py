@@ -5,7 +5,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,9 +39,20 @@ TUNED_AT = TuneSettings().temperature
 PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 GRAPHED = ("cuda",)  # elsewhere graphs are called kernel by kernel, padded
 Tuned = Annotated[bool, typer.Option("--tuned", help="Use the policy that c2t tune found to be the fastest here.")]
+# Options of generate -> options that cannot be given with them, and the line that says so.
+EXCLUSIVE = {
+    "prompts": (("chat", "prompt"), "--prompts is in place of PROMPT and of --chat: leave one out"),
+    "raw": (("chat",), "--chat answers with the pair's chat template: leave --raw out"),
+    "tp": (("chat",), "--chat reads a terminal, which only one process has: leave --tp out"),
+    "graphs": (("chat", "tp"), "--graphs decodes texts of a known length in one process: leave --{} out"),
+    "tuned": (("policy", "beta"), "--tuned chooses the policy: leave --policy and --beta out"),
+}
 
 
+@o.with_models
 def generate(
+    context: terminal.Context,
+    models: o.Models,
     prompt: Annotated[
         str | None,
         typer.Argument(help="Text to answer, or to continue if the pair has no chat template.", show_default=PROMPT),
@@ -50,9 +61,7 @@ def generate(
         bool,
         typer.Option("--chat", help="Hold a conversation: read turns, a line each, until /exit or Ctrl-D."),
     ] = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")
-    ] = False,
+    raw: o.Raw = False,
     prompts: Annotated[
         list[Path] | None,
         typer.Option(
@@ -61,9 +70,6 @@ def generate(
             metavar="FILE",
         ),
     ] = None,
-    pair: o.PairName = None,
-    target: o.Target = None,
-    draft: o.Draft = None,
     policy: o.PolicySpec = None,
     tuned: Tuned = False,
     classifier: o.Classifier = None,
@@ -78,12 +84,8 @@ def generate(
     temperature: o.Temperature = 0.0,
     seed: o.Seed = 0,
     rule: o.Rule = None,
-    device: o.Device = None,
-    dtype: o.Dtype = None,
-    device_map: o.DeviceMap = None,
     tp: o.TensorParallel = False,
     graphs: o.Graphs = False,
-    trust_remote_code: o.TrustRemoteCode = False,
     json: o.Json = None,
 ) -> None:
     """Answer or continue a prompt, and show how many rounds and verified tokens that took.
@@ -93,80 +95,72 @@ def generate(
     With --chat, PROMPT is the first turn, and Ctrl-C ends an answer.
     Several prompts out of a file appear when all of them have ended, in the file's order.
     """
-    if prompts and (chat or prompt is not None):
-        raise InputError("--prompts is in place of PROMPT and of --chat: leave one out")
-    texts = [one.turns[0] for one in shared.read(prompts)] if prompts else [PROMPT if prompt is None else prompt]
-    if chat and raw:
-        raise InputError("--chat answers with the pair's chat template: leave --raw out")
-    if tp and chat:
-        raise InputError("--chat reads a terminal, which only one process has: leave --tp out")
+    for option, (others, line) in EXCLUSIVE.items():
+        terminal.refuse(context, option, others, line)
+    texts = [turns.turns[0] for turns in shared.read(prompts)] if prompts else [PROMPT if prompt is None else prompt]
     if tp and rank_and_world()[0]:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
         json = None
-    if graphs and (chat or tp):
-        raise InputError(
-            f"--graphs decodes texts of a known length in one process: leave --{'chat' if chat else 'tp'} out"
-        )
-    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code, tp)
-    if graphs and loaded.target.device.type not in GRAPHED:
-        raise InputError(f"--graphs is for CUDA devices, and the target is on {loaded.target.device}: leave it out")
-    if tuned and (policy, beta) != (None, None):
-        raise InputError("--tuned chooses the policy: leave --policy and --beta out")
+    pair = shared.load(models, tp)
+    if graphs and pair.target.device.type not in GRAPHED:
+        raise InputError(f"--graphs is for CUDA devices, and the target is on {pair.target.device}: leave it out")
     if tuned:
-        loaded, chosen, entry = _tuned(loaded, len(texts), temperature, classifier, tp)
+        pair, chosen, entry = _tuned(pair, len(texts), temperature, classifier, tp)
         _check_tuned_with(entry, classifier)
     else:
-        rates = acceptance.lookup(loaded, temperature, rule)
-        if policy is None and beta is None:
-            policy = shared.default_policy(loaded, classifier)
-        specs = ["c2t" if policy is None else policy]
-        (chosen,) = shared.policies(loaded, classifier, specs, rates, shared.costs(loaded, tp), beta=beta)
+        rates = acceptance.lookup(pair, temperature, rule)
+        spec = policy or ("c2t" if beta is not None else shared.default_policy(pair, classifier))
+        (chosen,) = shared.policies(pair, classifier, [spec], rates, shared.costs(pair, tp), beta=beta)
     if beta is not None and getattr(chosen, "beta", None) != beta:
         raise InputError(
             f"--beta {beta:g} cannot be applied to the policy {describe(chosen, brief=True)}: give it with --policy c2t"
         )
-    decoder = SpeculativeDecoder(loaded, FirstProcessTrees(chosen) if tp else chosen)
+    decoder = SpeculativeDecoder(pair, FirstProcessTrees(chosen) if tp else chosen)
     if graphs:
         longest = max(map(len, decoder.encode(texts, chat=not raw)))
-        check_length(longest, max_new_tokens, loaded.target.max_positions, "the prompt")
-        decoder = SpeculativeDecoder(loaded, chosen, graph_tokens=longest + max_new_tokens)
+        check_length(longest, max_new_tokens, pair.target.max_positions, "the prompt")
+        decoder = SpeculativeDecoder(pair, chosen, graph_tokens=longest + max_new_tokens)
     decoder.warm_up(len(texts))  # part of loading, not of the text's time
-    settings = {"pair": loaded.name, "policy": describe(chosen), "temperature": temperature, "seed": seed}
+    settings = {"pair": pair.name, "policy": describe(chosen), "temperature": temperature, "seed": seed}
     settings |= {"raw": raw, "rule": rule, "max_new_tokens": max_new_tokens}
     if chat:
-        said = converse(decoder, prompt, ChatSettings(max_new_tokens, temperature, seed, rule))
-        figures = {"turns": said.turns, "answers": said.answers, **said.total.figures(), "seconds": said.seconds}
-        terminal.result(json, "generate", figures, settings)
-        return
-    watch = TextStream(decoder, max_new_tokens, _continued(loaded, texts[0], raw)) if len(texts) == 1 else None
-    start = time.perf_counter()
-    output = decoder.generate(
-        texts, max_new_tokens, temperature, chat=not raw, seed=seed, rule=rule, watch=watch or (lambda step: None)
-    )
-    seconds = time.perf_counter() - start
-    if watch:
-        watch.end()
+        talk = converse(decoder, prompt, ChatSettings(max_new_tokens, temperature, seed, rule))
+        figures = {"turns": talk.turns, "answers": talk.answers, **talk.total.figures(), "seconds": talk.seconds}
     else:
-        for text, tokens in zip(texts, output.sequences, strict=True):
-            TextStream(decoder, max_new_tokens, _continued(loaded, text, raw)).whole(tokens)
+        figures = _decode(decoder, texts, ChatSettings(max_new_tokens, temperature, seed, rule), raw)
+    terminal.result(json, "generate", figures, settings)
+
+
+def _decode(decoder: SpeculativeDecoder, texts: list[str], settings: ChatSettings, raw: bool) -> dict[str, Any]:
+    """Print what one text becomes round by round, or several when they have ended; return the figures."""
+    streams = [TextStream(decoder, settings.max_new_tokens, _continued(decoder.pair, text, raw)) for text in texts]
+    alone = len(texts) == 1
+    watch = streams[0] if alone else lambda step: None
+    start = time.perf_counter()
+    output = decoder.generate(texts, **settings._asdict(), chat=not raw, watch=watch)
+    seconds = time.perf_counter() - start
+    if alone:
+        streams[0].end()
+    else:
+        for stream, tokens in zip(streams, output.sequences, strict=True):
+            stream.whole(tokens)
     terminal.say(reports.statistics_line(output.total, seconds), error=True)
-    figures = {"text": output.text} if watch else {"texts": output.texts}
-    terminal.result(json, "generate", {**figures, **output.total.figures(), "seconds": seconds}, settings)
+    generated = {"text": output.text} if alone else {"texts": output.texts}
+    return {**generated, **output.total.figures(), "seconds": seconds}
 
 
 def _continued(pair: Pair, text: str, raw: bool) -> str:
-    """Return what to print ahead of a prompt's new text: the prompt, where it is continued and not answered."""
+    """Return what to print before a prompt's new text: the prompt, where it is continued and not answered."""
     return text if raw or not pair.template else ""
 
 
+@o.with_models
 def bench(
-    pair: o.PairName = None,
-    target: o.Target = None,
-    draft: o.Draft = None,
+    models: o.Models,
     policies: Annotated[
         str | None,
         typer.Option(
-            help="Policies to compare, separated by commas, settings behind a colon: eagle2:N=60,K=10,c2t:beta=0.5; "
+            help="Policies to compare, separated by commas, settings after a colon: eagle2:N=60,K=10,c2t:beta=0.5; "
             "all compares every one.",
             show_default="plain, eagle2 and c2t at several sizes; with --tuned only plain",
         ),
@@ -190,18 +184,9 @@ def bench(
     seed: o.Seed = BENCH.seed,
     live: o.Live = BENCH.live,
     rule: o.Rule = BENCH.rule,
-    device: o.Device = None,
-    dtype: o.Dtype = None,
-    device_map: o.DeviceMap = None,
-    trust_remote_code: o.TrustRemoteCode = False,
     figure: Annotated[
         Path | None,
-        typer.Option(
-            help="With --batch, draw tokens/s over the batch size into this PNG file.",
-            metavar="FILE",
-            parser=o.a_path,
-            rich_help_panel=o.OUTPUT_PANEL,
-        ),
+        o.file_out("With --batch, plot tokens/s over the batch size into this PNG file."),
     ] = None,
     json: o.Json = None,
 ) -> None:
@@ -210,13 +195,13 @@ def bench(
     tau: drafted tokens accepted per round (acceptance length = tau + 1).
     gamma: tokens that the target verified per round. draft passes: how often the draft ran per round.
     Speed: tokens per second.
-    The speeds of plain decoding and of transformers' generate stand beside them.
+    The speeds of plain decoding and of transformers' generate are shown too.
     With --batch all policies take turns on the same batches of prompts, and only speeds are compared.
     """
     if temperature is None:
         temperature = TUNED_AT if tuned else BENCH.temperature
     if figure and not batch:
-        raise InputError("--figure draws tokens/s over the batch size: give --batch 1,4,16 too")
+        raise InputError("--figure plots tokens/s over the batch size: give --batch 1,4,16 too")
     if figure:
         check_place(figure)
         from c2t.study import plots  # noqa: F401, PLC0415 - needs an extra, and says so before the work
@@ -234,21 +219,20 @@ def bench(
         several = batching.BatchSettings(
             max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, batches=_sizes(batch), timed=timed
         )
-    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
-    files = prompts or default_prompts(loaded.name, "bench")
-    rates = acceptance.lookup(loaded, temperature, rule)
+    pair = shared.load(models)
+    files = prompts or default_prompts(pair.name, "bench")
+    rates = acceptance.lookup(pair, temperature, rule)
     if policies is not None:
         specs = benchmark.specs(policies)
     else:
-        usual = batching.DEFAULT_POLICIES if batch else benchmark.DEFAULT_POLICIES
-        default = "plain" if tuned else usual
-        specs = shared.available(loaded, classifier, benchmark.specs(default))
-    own = None if tuned and policies is None else classifier  # the tuned policy's alone then
-    compared = shared.policies(loaded, own, specs, rates, shared.costs(loaded))
+        default = batching.DEFAULT_POLICIES if batch else benchmark.DEFAULT_POLICIES
+        specs = shared.available(pair, classifier, benchmark.specs("plain" if tuned else default))
+    reference = None if tuned and policies is None else classifier  # only the tuned policy reads it then
+    compared = shared.policies(pair, reference, specs, rates, shared.costs(pair))
     if tuned:
         sizes = several.batches if several else (1,)
-        choices = [_tuned(loaded, size, temperature, classifier) for size in sizes]
-        loaded, _, entry = choices[-1]
+        choices = [_tuned(pair, size, temperature, classifier) for size in sizes]
+        pair, _, entry = choices[-1]
         if policies is None:
             _check_tuned_with(entry, classifier)
         if len({entry.ngrams for _, _, entry in choices}) > 1:
@@ -256,16 +240,16 @@ def bench(
         for _, fastest, _ in choices:
             compared += [fastest] * (describe(fastest) not in map(describe, compared))
     if several:
-        _bench_batches(loaded, compared, files, several, figure, json)
+        _bench_batches(pair, compared, files, several, figure, json)
         return
-    with working("bench", "prompts") as tell:
-        found = benchmark.bench(loaded, compared, shared.read(files), settings, tell)
-    terminal.table(*reports.bench_table(found))
-    terminal.say(reports.bench_remarks(found))
+    with working("bench", "prompts") as report:
+        result = benchmark.bench(pair, compared, shared.read(files), settings, report)
+    terminal.table(*reports.bench_table(result))
+    terminal.say(reports.bench_remarks(result))
     if tuned:
-        terminal.say(_beside(entry, found))
-    configuration = benchmark.configuration(loaded, settings, files, classifier or loaded.name)
-    terminal.result(json, "bench", benchmark.figures(found), configuration)
+        terminal.say(_predicted_and_measured(entry, result))
+    configuration = benchmark.configuration(pair, settings, files, classifier or pair.name)
+    terminal.result(json, "bench", benchmark.figures(result), configuration)
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -285,22 +269,22 @@ def _bench_batches(
     json: str | None,
 ) -> None:
     """Compare speeds over the batch size; show table and figure, and write the result line."""
-    with working("bench", "batches") as tell:
-        found = batching.measure(pair, policies, shared.read(files), settings, tell)
-    terminal.table(*reports.batches_table(found, settings))
-    terminal.say(reports.batches_remarks(found, settings))
+    with working("bench", "batches") as report:
+        speeds = batching.measure(pair, policies, shared.read(files), settings, report)
+    terminal.table(*reports.batches_table(speeds, settings))
+    terminal.say(reports.batches_remarks(speeds, settings))
     if figure:
         from c2t.study import plots  # noqa: PLC0415 - needs an extra
 
         title = f"{pair.name}, T = {settings.temperature:g}, {hardware()}"
-        terminal.say(f"figure: {plots.plot_batches(found, title, figure)}")
+        terminal.say(f"figure: {plots.plot_batches(speeds, title, figure)}")
     about = {
         "pair": pair.name,
         "sources": pair.sources,
         "prompts": [Path(path).name for path in files],
         **asdict(settings),
     }
-    terminal.result(json, "bench batches", {"rows": [batching.figures(row) for row in found]}, about)
+    terminal.result(json, "bench batches", {"rows": [batching.figures(row) for row in speeds]}, about)
 
 
 def _tuned(
@@ -329,9 +313,9 @@ def _check_tuned_with(entry: tuning.Tuned, reference: str | None) -> None:
         )
 
 
-def _beside(entry: tuning.Tuned, found: benchmark.Bench) -> str:
-    """Set side by side the tuned policy's prediction and what this run measured."""
-    row = next(row for row in found.rows if row.policy == entry.policy)
+def _predicted_and_measured(entry: tuning.Tuned, result: benchmark.Bench) -> str:
+    """Say what was predicted of the tuned policy, and what this run measured."""
+    row = next(row for row in result.rows if row.policy == entry.policy)
     measured = f"{row.tokens_per_second:.0f} measured" if row.tokens_per_second else "not measured (--timed 0)"
     return (
         f"tuned: {row.label}, {entry.predicted:.0f} tokens/s predicted, {measured}; predicted at "

@@ -44,10 +44,10 @@ def export_hub(
     spec = policy or (default_policy(name) if classifier is None else "c2t")
     chosen = parse(spec, network)
     network.check()
-    place = out or checkpoints.local_of(name, "hub")
+    folder = out or checkpoints.local_of(name, "hub")
     if target is None:
         target = hub_target(name) if draft is None else None
-    named = export(place, name if draft is None else draft, chosen, target or "path/to/the/model", overwrite)
-    terminal.say(f"{place}: draft {named}, policy {describe(chosen, brief=True)}")
-    terminal.say(f"try it:    model.generate(**inputs, custom_generate={str(place)!r}, trust_remote_code=True)")
-    terminal.say(f"upload it: hf upload USER/NAME {place}")
+    named = export(folder, name if draft is None else draft, chosen, target or "path/to/the/model", overwrite)
+    terminal.say(f"{folder}: draft {named}, policy {describe(chosen, brief=True)}")
+    terminal.say(f"try it:    model.generate(**inputs, custom_generate={str(folder)!r}, trust_remote_code=True)")
+    terminal.say(f"upload it: hf upload USER/NAME {folder}")

@@ -40,24 +40,24 @@ class Facts(NamedTuple):
 
 
 def info(reference: str) -> list[Facts]:
-    """Return what goes by this name (a pair's parts, its classifier, its harvest), or what a folder or Hub id holds.
+    """Return the facts about a pair's parts, its classifier and its harvest, or about a folder or Hub id.
 
-    Raises InputError, with the known names, where there is nothing.
+    Raises InputError, which lists the names, for a reference that is nothing.
     """
     if not checkpoints.is_name(reference):
-        place = checkpoints.resolve(reference, "folder")
-        return folder(fetch(place, ("config.json",)) if isinstance(place, str) else place)
-    found = _pair(reference)
-    found += [facts for part in _parts() for facts in _part(reference, part)]
+        source = checkpoints.resolve(reference, "folder")
+        return folder(fetch(source, ("config.json",)) if isinstance(source, str) else source)
+    facts = _pair(reference)
+    facts += [table for part in _parts() for table in _part(reference, part)]
     rows = checkpoints.root() / "data" / "harvest" / reference
     if rows.is_dir():
-        found += folder(rows)
-    if not found and Path(reference).is_dir():
-        found = folder(Path(reference))
-    if not found:
-        known = sorted({*checkpoints.names_with("target"), *checkpoints.names_with(checkpoints.CLASSIFIER)})
-        raise InputError(f"nothing is called {reference!r}; known: {', '.join(known) or 'none yet'}")
-    return found
+        facts += folder(rows)
+    if not facts and Path(reference).is_dir():
+        facts = folder(Path(reference))
+    if not facts:
+        names = sorted({*checkpoints.names_with("target"), *checkpoints.names_with(checkpoints.CLASSIFIER)})
+        raise InputError(f"nothing is called {reference!r}; known: {', '.join(names) or 'none yet'}")
+    return facts
 
 
 def folder(path: Path) -> list[Facts]:
@@ -86,11 +86,11 @@ def _pair(name: str) -> list[Facts]:
     text = read_file(card).decode(errors="replace") if card.is_file() else ""
     licence = re.search(r"^license: (.*)", text, re.MULTILINE)
     values = {"name": name, "drafts": sizes} | ({"licence": licence[1]} if licence else {})
-    usual = "bfloat16 for a Llama stored in it with a head on an EAGLE layer or with lookup, else float32"
-    usual = usual if bf16_is_faster() else "float32"
-    usual += ", heads with an EAGLE layer rounded to 8 bits" * int8_is_fastest()
+    default = "bfloat16 for a Llama stored in it with a head on an EAGLE layer or with lookup, else float32"
+    default = default if bf16_is_faster() else "float32"
+    default += ", heads with an EAGLE layer rounded to 8 bits" * int8_is_fastest()
     more = ", such as int8 for a Llama" * (Kind.INT8 in works())
-    loads = f"on this CPU {usual}; elsewhere the target's dtype; --dtype chooses another{more}"
+    loads = f"on this CPU {default}; elsewhere the target's dtype; --dtype chooses another{more}"
     return [Facts("pair", values | {"loads in": loads, "on a CPU": arithmetic()})]
 
 
@@ -120,26 +120,26 @@ def parameters(folder: Path) -> int:
 
 def _part(name: str, part: str) -> list[Facts]:
     try:
-        place = checkpoints.resolve(name, part)
+        source = checkpoints.resolve(name, part)
     except InputError as error:
         if part == "target" and name == gguf_target.PAIR:
             return [Facts("language model", {"missing": gguf_target.not_there()})]
         missing = part == checkpoints.CLASSIFIER and name in checkpoints.names_with("target")
         return [Facts("classifier", {"missing": str(error)})] if missing else []
-    if isinstance(place, Path):
-        return folder(place)
+    if isinstance(source, Path):
+        return folder(source)
     published = PUBLISHED[name]
     more = {"template": published.template} if part == "target" else {}
-    return [Facts(f"{part}, published", {"Hub id": place, "download": download(name, part)} | more)]
+    return [Facts(f"{part}, published", {"Hub id": source, "download": download(name, part)} | more)]
 
 
 def download(name: str, part: str) -> str:
     """Return how much loading a published pair's target or draft would download; nothing is."""
-    place, about = getattr(PUBLISHED[name], part), PUBLISHED[name].sizes[part == "draft"]
-    size = download_size(place, model=part == "target")
+    source, about = getattr(PUBLISHED[name], part), PUBLISHED[name].sizes[part == "draft"]
+    size = download_size(source, model=part == "target")
     if size is None:
-        known = "size not known" if about is None else f"about {about:g} GB, by its number of weights"
-        return f"{known} (the Hub is not within reach)"
+        estimate = "size not known" if about is None else f"about {about:g} GB, by its number of weights"
+        return f"{estimate} (the Hub is not within reach)"
     return f"{size / 1e9:.2f} GB" if size else "nothing, it is on this machine"
 
 

@@ -1,7 +1,10 @@
-"""Options that several commands share; their defaults stand in the settings that they fill."""
+"""Options that several commands share; their defaults are those of the settings that they fill."""
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -30,9 +33,9 @@ def a_name(text: str) -> str:
     return text
 
 
-def _usable(place: str | Path) -> Path:
+def _usable(path: str | Path) -> Path:
     try:
-        return usable(place)
+        return usable(path)
     except InputError as error:  # Typer drops the words of a ValueError
         raise typer.BadParameter(str(error)) from error
 
@@ -45,7 +48,7 @@ def a_word(text: str) -> str:
 
 
 def _before_the_work(path: str | None) -> str | None:
-    """Refuse a place that cannot hold the results before they are made."""
+    """Refuse, before the work, a path that no results can be written to."""
     if path not in (None, "-"):
         check_place(Path(path))
     return path
@@ -69,7 +72,7 @@ def _output(help: str, *names: str, **more: Any) -> Any:
 PairName = Annotated[
     str | None,
     _models(
-        "Use the target and the draft that go by this name, such as smollm2 or tiny (docs/heads.md: the Hub's).",
+        "Use the target and the draft of this pair, such as smollm2 or tiny (docs/heads.md: the Hub's).",
         "--pair",
         show_default=DEFAULT_PAIR,
         parser=a_name,
@@ -79,7 +82,7 @@ PairName = Annotated[
 Target = Annotated[
     str | None,
     _models(
-        "Use this target, the model whose text is written: a folder or Hub id.",
+        "Use this target, the model that generates the text: a folder or Hub id.",
         show_default="the target of --pair",
         parser=a_name,
         metavar="PLACE",
@@ -90,7 +93,7 @@ Draft = Annotated[
     _models(
         "Use this draft, the model that guesses tokens: a folder or Hub id, or the name of one that comes "
         f"with the pair: {', '.join(parts())}; or {LOOKUP}, which is no model and copies from the text alone. Add "
-        f"{NGRAMS} behind it (or {NGRAMS}=WEIGHT) to mix its guesses with what followed the same tokens earlier in the "
+        f"{NGRAMS} to it (or {NGRAMS}=WEIGHT) to mix its guesses with what followed the same tokens earlier in the "
         f"text; before that {BIGRAMS}, {FIT}, to condition a parallel draft (medusa) on the tokens before.",
         show_default="the draft of --pair",
         parser=a_name,
@@ -126,9 +129,15 @@ Dtype = Annotated[
 DeviceMap = Annotated[
     str | None,
     _models(
-        "Spread a large target over several devices; auto is the usual value (see transformers).",
+        "Spread a large target over several devices; auto lets transformers decide.",
         parser=a_word,
         metavar="MAP",
+    ),
+]
+TrustRemoteCode = Annotated[
+    bool,
+    _models(
+        "Run the Python code that comes with the files of target and draft, if they ask for it.", "--trust-remote-code"
     ),
 ]
 TensorParallel = Annotated[
@@ -139,17 +148,40 @@ Graphs = Annotated[
     bool,
     _models("Decode by CUDA graphs, so that a GPU does not wait for Python; experimental.", "--graphs"),
 ]
-TrustRemoteCode = Annotated[
-    bool,
-    _models(
-        "Run the Python code that comes with the files of target and draft, if they ask for it.", "--trust-remote-code"
-    ),
-]
 
 
-def _policy(usual: str) -> Any:
-    told = f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10."
-    return typer.Option(help=told, show_default=usual, parser=a_word, metavar="POLICY")
+class Models(NamedTuple):
+    """Options that say which target and draft a command loads, and how; `with_models` gives them to it."""
+
+    pair: PairName = None
+    target: Target = None
+    draft: Draft = None
+    device: Device = None
+    dtype: Dtype = None
+    device_map: DeviceMap = None
+    trust_remote_code: TrustRemoteCode = False
+
+
+def with_models(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace a command's parameter `models` by the options of `Models`."""
+    options = inspect.signature(Models).parameters.values()
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> None:
+        models = Models(**{name: values.pop(name) for name in Models._fields})
+        command(models=models, **values)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        parameters += options if parameter.name == "models" else [parameter]
+    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    with_options.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined] - read by Typer
+    return with_options
+
+
+def _policy(default: str) -> Any:
+    help_text = f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10."
+    return typer.Option(help=help_text, show_default=default, parser=a_word, metavar="POLICY")
 
 
 PolicySpec = Annotated[str | None, _policy("the pair's own, else c2t; without a classifier threshold")]
@@ -168,6 +200,7 @@ Limit = Annotated[
     int | None,
     _run("Use at most so many prompts, spread evenly over all files and categories."),
 ]
+Raw = Annotated[bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")]
 MaxNewTokens = Annotated[int, _run("Stop each text after so many new tokens.")]
 Temperature = Annotated[float, _run("Temperature of the target's text; 0 always takes the most probable token.")]
 BenchTemperature = Annotated[
@@ -177,9 +210,10 @@ BenchTemperature = Annotated[
         show_default="0.4; with --tuned 0, as of c2t tune",
     ),
 ]
-Seed = Annotated[int, _run("Seed for sampling and for the draft's own draws.")]
+Seed = Annotated[int, _run("Seed for sampling by target and draft.")]
 Live = Annotated[
-    bool, _run("Run the target in every round, instead of replaying texts that it wrote once (same counts).", "--live")
+    bool,
+    _run("Run the target in every round, instead of replaying its texts (same counts).", "--live"),
 ]
 Rule = Annotated[
     Literal["residual", "target-only"] | None,
@@ -215,7 +249,7 @@ Texts = Annotated[
 Shard = Annotated[
     str | None,
     _run(
-        "Harvest only shard i of n, counted from 0, into a folder of its own in --out; see --merge.",
+        "Harvest only shard i of n, counted from 0, into its own folder in --out; see --merge.",
         parser=a_word,
         metavar="I/N",
         show_default="RANK/WORLD_SIZE or SLURM_PROCID/SLURM_NTASKS, else everything",
@@ -273,3 +307,8 @@ Json = Annotated[
 def folder_out(default: str) -> Any:
     """Return the option --out of a command that writes a folder."""
     return _output("Write to this folder.", show_default=default, parser=a_path, metavar="FOLDER")
+
+
+def file_out(help: str, default: str | bool = True) -> Any:
+    """Return an option that names a file to write."""
+    return _output(help, show_default=default, parser=a_path, metavar="FILE")

@@ -9,7 +9,7 @@ from c2t import __version__
 HELP = """Lossless tree speculative decoding: C2T and the constructions of four other papers.
 
 A draft model guesses a tree of next tokens, a threshold or a classifier prunes it,
-and the target model checks it in one forward. The text stays the target's own.
+and the target model verifies it in one forward. The text stays the target's own.
 
 To decode faster: tune, then generate --tuned, or serve.
 To study trees, in this order: harvest, train, generate, bench.
@@ -26,24 +26,24 @@ LISTED = {
     "Decode": {
         "generate": "Answer or continue a prompt, and show how many rounds and verified tokens that took.",
         "serve": "Serve completions and chat by OpenAI's API, until Ctrl-C.",
-        "view": "Decode a prompt and draw each round's tree: drafted, pruned, verified and accepted tokens.",
+        "view": "Decode a prompt and show each round's tree: drafted, pruned, verified and accepted tokens.",
         "bench": "Compare policies on a set of prompts: tau, gamma, draft passes and speed.",
         "tune": "Find the fastest policy on this machine; generate --tuned and bench --tuned use it.",
         "export-hub": "Write a folder for the Hub, with which transformers' generate decodes by trees.",
     },
     "Compare and inspect": {
         "sweep": "Compare policies at many settings: how many tokens does each verify for the same tau?",
-        "plot": "Draw the results of sweeps again, and compare the policies at equal tau.",
+        "plot": "Plot the results of sweeps again, and compare the policies at equal acceptance length.",
         "info": "Describe a pair, a classifier or a harvest.",
     },
 }
 
 
-def _version(asked: bool) -> bool:
-    if asked:
+def _version(wanted: bool) -> bool:
+    if wanted:
         typer.echo(f"c2t {__version__}")
         raise typer.Exit
-    return asked
+    return wanted
 
 
 def main(

@@ -124,9 +124,9 @@ def comparison_table(condition: Condition, comparison: Comparison) -> Table:
 def comparison_figures(comparison: Comparison) -> dict[str, Any]:
     ratios = {
         rival: [
-            {**at._asdict(), "ratio": at.ratio.estimate, "low": at.ratio.low, "high": at.ratio.high} for at in found
+            {**at._asdict(), "ratio": at.ratio.estimate, "low": at.ratio.low, "high": at.ratio.high} for at in ratios
         ]
-        for rival, found in comparison.ratios.items()
+        for rival, ratios in comparison.ratios.items()
     }
     return {**comparison._asdict(), "ratios": ratios, "headline": headline(comparison)}
 
@@ -135,19 +135,19 @@ def headline(comparison: Comparison) -> str:
     """Say what came out against the strongest rival."""
     if comparison.strongest is None:
         return f"no tau that {comparison.subject} and a rival both reach"
-    found = [ratio for ratio in comparison.ratios[comparison.strongest] if ratio.ratio.estimate is not None]
-    at = ", ".join(f"{_ratio(ratio)} at tau {ratio.tau:g}" for ratio in found)
+    ratios = [ratio for ratio in comparison.ratios[comparison.strongest] if ratio.ratio.estimate is not None]
+    at = ", ".join(f"{_ratio(ratio)} at tau {ratio.tau:g}" for ratio in ratios)
     return f"strongest rival: {comparison.strongest}; gamma of {comparison.subject} is {at} times its own"
 
 
 def sweep_remarks(sweep: Sweep) -> str:
-    """How to read the tables, and what they leave out."""
+    """Say how to read the tables, and what they leave out."""
     lines = [
         "tau: accepted drafted tokens a round (acceptance length = tau + 1); gamma: verified tokens, root included",
         "fronts: smallest gamma for at least a tau, linear between points; intervals: 95 %, paired bootstrap",
     ]
     if sweep.known:
-        lines.append(f"{sweep.known} of {len(sweep.points)} points stood in the file")
+        lines.append(f"{sweep.known} of {len(sweep.points)} points were in the file already")
     if sweep.skipped:
         lines.append(f"{sweep.skipped} turns left out: too long for the target's positions")
     return "\n".join(lines)
@@ -165,7 +165,7 @@ def training_table(result: Result) -> Table:
     stages = [("before", result.before)]
     stages += [(f"epoch {i}{' *' if i == result.chosen + 1 else ''}", m) for i, m in enumerate(result.history, 1)]
     rows = [[name, f"{m.recall:.4f}", f"{m.theta:.4f}", f"{m.average_precision:.4f}"] for name, m in stages]
-    return Table("on held-out conversations (* saved)", ["", "recall", "theta", "average precision"], rows)
+    return Table("on the validation conversations (* saved)", ["", "recall", "theta", "average precision"], rows)
 
 
 def training_remarks(result: Result) -> str:
@@ -177,11 +177,11 @@ def training_remarks(result: Result) -> str:
 
 def use_of(result: Result) -> str:
     """Return the command that decodes with a new classifier; a pair's name may find an older one."""
-    place = result.out if len(result.out.parts) > 1 else f"./{result.out}"  # without a separator it would be a NAME
+    folder = result.out if len(result.out.parts) > 1 else f"./{result.out}"  # without a separator it would be a NAME
     config = result.classifier.config
     pair = "" if config.pair in (None, DEFAULT_PAIR) else f"--pair {config.pair} "
     decides = not set(config.features).isdisjoint(WIDE)
-    return f"c2t bench {pair}" + (f"--policies mcsd+:decision={place}" if decides else f"--classifier {place}")
+    return f"c2t bench {pair}" + (f"--policies mcsd+:decision={folder}" if decides else f"--classifier {folder}")
 
 
 def training_figures(result: Result) -> dict[str, Any]:

@@ -19,10 +19,9 @@ def _server(help: str, **more: Any) -> Any:
     return typer.Option(help=help, rich_help_panel=SERVER_PANEL, **more)
 
 
+@o.with_models
 def serve(
-    pair: o.PairName = None,
-    target: o.Target = None,
-    draft: o.Draft = None,
+    models: o.Models,
     policy: o.ServedPolicy = None,
     classifier: o.Classifier = None,
     host: Annotated[str, _server("Address to listen on; 0.0.0.0 is every one of this machine.")] = "127.0.0.1",
@@ -35,22 +34,18 @@ def serve(
     prefix_memory: Annotated[
         int, _server("MiB for prompts that were read, whose beginnings are not computed again.", min=0)
     ] = LIMIT // 2**20,
-    device: o.Device = None,
-    dtype: o.Dtype = None,
-    device_map: o.DeviceMap = None,
-    trust_remote_code: o.TrustRemoteCode = False,
 ) -> None:
     """Serve completions and chat by OpenAI's API, until Ctrl-C.
 
     Requests come and go while others are being decoded; each gets the text that it would get alone.
     """
     from c2t.serving import server as serving  # noqa: PLC0415 - needs an extra
-    from c2t.serving.loading import answering  # noqa: PLC0415 - stands beside it
+    from c2t.serving.loading import answering  # noqa: PLC0415 - needs an extra
 
     listener = serving.listen(host, port)
     with answering(listener):  # for loading takes a while
         terminal.say("loading the models; until they are there, every request is answered with 503", error=True)
-        loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+        loaded = shared.load(models)
         spec = policy or shared.default_policy(loaded, classifier, for_server=True)
         terminal.say(f"{loaded.name} is loaded; preparing {spec}", error=True)
         rates = acceptance.lookup(loaded, 0.0, None)
@@ -64,7 +59,7 @@ def serve(
     serving.log_to_stderr()
     terminal.say(f"{server.address}/v1 serves {loaded.name} with {describe(chosen, brief=True)}; Ctrl-C ends it")
     if not server.here:
-        terminal.say(f"{host}: whoever reaches this address can use it, without a password", error=True)
+        terminal.say(f"{host}: anyone who reaches this address can use it, without a password", error=True)
     try:
         server.run()
     except Stopped as stopped:

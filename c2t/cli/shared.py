@@ -12,6 +12,7 @@ import torch
 from c2t.classifier import TreeClassifier
 from c2t.cli import info as information
 from c2t.cli import terminal
+from c2t.cli.options import Models
 from c2t.errors import InputError
 from c2t.kept_costs import costs_of
 from c2t.models.loading import Pair, load_pair
@@ -23,37 +24,23 @@ from c2t.prompts import Prompt, read_prompts
 from c2t.protocols import Policy
 from c2t.storage import paths as checkpoints
 
-WORKERS = 2  # of --ray
-WITHOUT_CLASSIFIER = (FALLBACK, "threshold:threshold=0.03")  # where a default would be c2t
+WORKERS = 2  # default number of Ray actors
+WITHOUT_CLASSIFIER = (FALLBACK, "threshold:threshold=0.03")  # policies that replace c2t among defaults
 
 
-def load(
-    pair: str | None,
-    target: str | None,
-    draft: str | None,
-    device: str | None,
-    dtype: str | None,
-    spread: str | None,
-    trust_remote_code: bool,
-    tensor_parallel: bool = False,
-) -> Pair:
+def load(models: Models, tensor_parallel: bool = False) -> Pair:
+    """Load the pair that a command's options name."""
+    options = models._asdict()
     if tensor_parallel:
-        if spread:
+        if models.device_map:
             raise InputError("--tp and --device-map both say where the target is: give one of them")
-        device = local_device(device)
-    if device is None and spread is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    kind = getattr(torch, dtype) if dtype else None
-    return load_pair(
-        pair,
-        target=target,
-        draft=draft,
-        device=None if spread else device,
-        dtype=kind,
-        device_map=spread,
-        trust_remote_code=trust_remote_code,
-        tensor_parallel=tensor_parallel,
-    )
+        options["device"] = local_device(models.device)
+    elif models.device_map is None and models.device is None:
+        options["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    if models.device_map:
+        options["device"] = None
+    options["dtype"] = getattr(torch, models.dtype) if models.dtype else None
+    return load_pair(options.pop("pair"), **options, tensor_parallel=tensor_parallel)
 
 
 def pool(address: str | None, workers: int, make: Callable[[], Pair], device: str | None) -> AbstractContextManager:
@@ -74,17 +61,17 @@ class Classifier:
     """Function that loads the classifier of --classifier, or else a pair's own, for the policies that read one."""
 
     def __init__(self, pair: str, reference: str | None, device: torch.device | str = "cpu"):
-        self.pair, self.reference, self.device, self.asked = pair, reference, device, False
+        self.pair, self.reference, self.device, self.used = pair, reference, device, False
 
     def __call__(self, name: str | None = None) -> TreeClassifier:
         """Load it, or the one of another name."""
-        self.asked |= name is None
-        own = self.pair if self.reference is None else self.reference
-        return TreeClassifier.from_pretrained(own if name is None else name, device=self.device)
+        self.used |= name is None
+        default = self.pair if self.reference is None else self.reference
+        return TreeClassifier.from_pretrained(default if name is None else name, device=self.device)
 
     def check(self) -> None:
-        """Raise InputError if the user has named a classifier that no policy has asked for."""
-        if self.reference is not None and not self.asked:
+        """Raise InputError if the user has named a classifier that no policy reads."""
+        if self.reference is not None and not self.used:
             raise InputError(
                 f"--classifier {self.reference}: no policy here reads a classifier; give one that does, as c2t, or "
                 "leave the option out"
@@ -102,16 +89,16 @@ def policies(
     """Return the policies that these texts describe, see `parse`. reference: of --classifier; InputError if none of
     them reads one."""
     classifier = Classifier(pair.name, reference, pair.target.device)
-    found = [parse(spec, classifier, rates, costs, **defaults) for spec in specs]
+    parsed = [parse(spec, classifier, rates, costs, **defaults) for spec in specs]
     classifier.check()
-    return found
+    return parsed
 
 
 def costs(pair: Pair, tensor_parallel: bool = False) -> Callable[..., RoundCosts]:
-    """Return what finds the costs of rounds that a budget goes by, see `costs_of`; with --tp it refuses to."""
+    """Return the function that measures the costs of rounds for a budget, see `costs_of`; with --tp it refuses to."""
 
     def refuse(*_: object) -> RoundCosts:
-        raise InputError("--tp: each process would have costs of its own; give the budget nodes, as budget:nodes=64")
+        raise InputError("--tp: each process would have its own costs; give the budget nodes, as budget:nodes=64")
 
     return refuse if tensor_parallel else partial(costs_of, pair)
 
@@ -146,6 +133,6 @@ def default_policy(pair: Pair, reference: str | None, for_server: bool = False) 
     return "budget" if spec == "c2t" else f"budget:of={spec}"
 
 
-def show(found: list[information.Facts]) -> None:
-    for facts in found:
+def show(tables: list[information.Facts]) -> None:
+    for facts in tables:
         terminal.facts(*facts)

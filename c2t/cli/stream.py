@@ -1,4 +1,4 @@
-"""The text of one prompt on stdout, round by round as it is written."""
+"""The text of one prompt on stdout, round by round as it is generated."""
 
 import re
 
@@ -17,7 +17,7 @@ ACCEPTED = "green"  # colour of tokens that the draft guessed; the target's own 
 class TextStream:
     """Prints what each Step adds to the text: the `watch` of `SpeculativeDecoder.generate` with one prompt.
 
-    Accepted tokens are coloured if stdout is a terminal. before: text to print ahead of the first token. `end` prints
+    Accepted tokens are coloured if stdout is a terminal. before: text to print before the first token. `end` prints
     what is left and ends the line.
     """
 
@@ -35,9 +35,9 @@ class TextStream:
         self._out(self.before)
         self.before = ""
         [(_, new)] = step.by_row()
-        kept = cut(self.tokens + new, self.max_new_tokens, self.eos)[len(self.tokens) :]
-        for place, token in enumerate(kept):
-            self._show(token, accepted=place < len(new) - 1)  # the last one is the target's own
+        tokens = cut(self.tokens + new, self.max_new_tokens, self.eos)[len(self.tokens) :]
+        for index, token in enumerate(tokens):
+            self._show(token, accepted=index < len(new) - 1)  # the last one is the target's
 
     def whole(self, tokens: list[int]) -> None:
         """Print a text that has ended, without colours."""
@@ -61,5 +61,5 @@ class TextStream:
         return OBEYED.sub(lambda control: plain(control[0]), text) if self.terminal else text
 
     def _out(self, text: str) -> None:
-        """Print text without a line end, at once."""
+        """Print text without a line end, unbuffered."""
         typer.echo(text, nl=False, color=self.coloured)

@@ -30,10 +30,9 @@ Taus = Annotated[
 ]
 
 
+@o.with_models
 def sweep(
-    pair: o.PairName = None,
-    target: o.Target = None,
-    draft: o.Draft = None,
+    models: o.Models,
     grid: Annotated[
         str,
         typer.Option(
@@ -59,27 +58,17 @@ def sweep(
     taus: Taus = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Add the results to this JSONL file, and draw the figure beside it.",
-            metavar="FILE",
-            parser=o.a_path,
-            show_default="data/sweep/PAIR.jsonl",
-            rich_help_panel=o.OUTPUT_PANEL,
-        ),
+        o.file_out("Add the results to this JSONL file, and write the figure next to it.", "data/sweep/PAIR.jsonl"),
     ] = None,
     ray: o.Ray = None,
     workers: o.Workers = shared.WORKERS,
-    device: o.Device = None,
-    dtype: o.Dtype = None,
-    device_map: o.DeviceMap = None,
-    trust_remote_code: o.TrustRemoteCode = False,
     json: o.Json = None,
 ) -> None:
     """Compare policies at many settings: how many tokens does each verify for the same tau?
 
     The figure shows tau (drafted tokens accepted a round) against gamma (tokens verified a round).
 
-    Finished settings are kept in --out and not run again; delete the file when the code has changed.
+    Finished settings stay in --out and are not run again; delete the file when the code has changed.
     """
     from c2t.study import plots  # noqa: F401, PLC0415 - needs an extra, and says so before the work
 
@@ -87,9 +76,9 @@ def sweep(
         max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, limit=limit, rule=rule
     )
     wanted = _taus(taus)
-    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+    loaded = shared.load(models)
     # The same arithmetic on Ray's machines, whose processors may differ.
-    make = partial(shared.load, pair, target, draft, device, loaded.dtype, device_map, trust_remote_code)
+    make = partial(shared.load, models._replace(dtype=loaded.dtype))
     loaded = loaded if ray is None else make()
     files = prompts or default_prompts(loaded.name, "bench")
     rates = acceptance.lookup(loaded, temperature, rule)
@@ -103,16 +92,16 @@ def sweep(
     others = [file.with_suffix(".png"), *([Path(json)] if json else [])]
     if file.resolve() in [other.resolve() for other in others]:
         raise InputError(f"--out {file} is for the points: it cannot be the figure (.png) or --json's file too")
-    with shared.pool(ray, workers, make, loaded.target.device.type) as actors, working("sweep", "prompts") as tell:
-        found = sweeping.sweep(loaded, candidates, shared.read(files), settings, file, tell, actors)
-    _report(found, file, wanted, json, {"grid": grid, "oracle": oracle})
+    with shared.pool(ray, workers, make, loaded.target.device.type) as actors, working("sweep", "prompts") as report:
+        result = sweeping.sweep(loaded, candidates, shared.read(files), settings, file, report, actors)
+    _report(result, file, wanted, json, {"grid": grid, "oracle": oracle})
 
 
 def plot(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Files written by c2t sweep.",
+            help="Files that c2t sweep wrote.",
             show_default=f"data/sweep/{checkpoints.DEFAULT_PAIR}.jsonl",
             parser=o.a_path,
             metavar="[FILES]...",
@@ -121,19 +110,13 @@ def plot(
     taus: Taus = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the figure to this PNG file.",
-            metavar="FILE",
-            parser=o.a_path,
-            show_default="the file's name with .png; of several files plot.png",
-            rich_help_panel=o.OUTPUT_PANEL,
-        ),
+        o.file_out("Write the figure to this PNG file.", "the file's name with .png; of several files plot.png"),
     ] = None,
     json: o.Json = None,
 ) -> None:
-    """Draw the results of sweeps again, and compare the policies at equal tau.
+    """Plot the results of sweeps again, and compare the policies at equal acceptance length.
 
-    Results of other prompts, models or temperatures get a panel of their own.
+    Results of other prompts, models or temperatures get their own panel.
     """
     from c2t.study import plots  # noqa: PLC0415 - needs an extra
 
@@ -147,34 +130,34 @@ def plot(
             conditions.setdefault(condition, []).extend(points)
     if not conditions:
         raise InputError(f"{paths[0]} holds no points of a sweep: make them with c2t sweep --out FILE")
-    beside = paths[0].with_suffix(".png") if len(paths) == 1 else paths[0].with_name("plot.png")
-    if (out or beside).resolve() in [path.resolve() for path in paths]:
-        raise InputError(f"--out {out or beside} is a file of points: give another name to the figure")
-    figure = plots.plot_fronts(conditions, out or beside)
+    default = paths[0].with_suffix(".png") if len(paths) == 1 else paths[0].with_name("plot.png")
+    if (out or default).resolve() in [path.resolve() for path in paths]:
+        raise InputError(f"--out {out or default} is a file of points: give another name to the figure")
+    figure = plots.plot_fronts(conditions, out or default)
     comparisons = [_compare(condition, points, wanted) for condition, points in conditions.items()]
     terminal.say(f"figure: {figure}")
-    found = [comparison and reports.comparison_figures(comparison) for comparison in comparisons]
+    compared = [comparison and reports.comparison_figures(comparison) for comparison in comparisons]
     settings = {"files": paths, "conditions": list(map(asdict, conditions))}
-    terminal.result(json, "plot", {"comparisons": found, "figure": str(figure)}, settings)
+    terminal.result(json, "plot", {"comparisons": compared, "figure": str(figure)}, settings)
 
 
 def _report(
-    found: sweeping.Sweep, file: Path, wanted: list[float] | None, json: str | None, grid: dict[str, str | bool]
+    result: sweeping.Sweep, file: Path, wanted: list[float] | None, json: str | None, grid: dict[str, str | bool]
 ) -> None:
     """Figure, tables and result line of a sweep."""
     from c2t.study import plots  # noqa: PLC0415 - needs an extra
 
-    figure = plots.plot_fronts({found.condition: found.points}, file.with_suffix(".png"))
-    terminal.table(*reports.points_table(found.points))
-    comparison = _compare(found.condition, found.points, wanted)
-    terminal.say(reports.sweep_remarks(found))
+    figure = plots.plot_fronts({result.condition: result.points}, file.with_suffix(".png"))
+    terminal.table(*reports.points_table(result.points))
+    comparison = _compare(result.condition, result.points, wanted)
+    terminal.say(reports.sweep_remarks(result))
     terminal.say(f"points: {file}\nfigure: {figure}")
     figures = {
         "comparison": comparison and reports.comparison_figures(comparison),
-        "points": len(found.points),
+        "points": len(result.points),
         "figure": str(figure),
     }
-    terminal.result(json, "sweep", figures, {**asdict(found.condition), **grid})
+    terminal.result(json, "sweep", figures, {**asdict(result.condition), **grid})
 
 
 def _taus(text: str | None) -> list[float] | None:
@@ -191,7 +174,7 @@ def _taus(text: str | None) -> list[float] | None:
 
 
 def _compare(condition: Condition, points: list[Point], taus: list[float] | None) -> fronts.Comparison | None:
-    """Show gamma at equal tau, if there is C2T and something to compare it with."""
+    """Show gamma at equal acceptance length, if there is C2T and something to compare it with."""
     names = fronts.families(points)
     if fronts.SUBJECT not in names or len(names) == 1:
         terminal.say(f"{condition.title}: nothing to compare: run a grid with {fronts.SUBJECT} and another policy")

@@ -2,7 +2,7 @@
 `c2t.printing`."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
     Context = typer.Context.__bases__[0]  # the class of what a command gets; for Typer itself its subclass would do
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, or that of the copy that newer Typer brings along
-__all__ = ["Commands", "Context", "facts", "result", "say", "table"]
+__all__ = ["Commands", "Context", "facts", "given", "refuse", "result", "say", "table"]
 
 
 class Commands(TyperGroup):
@@ -49,7 +49,7 @@ class Commands(TyperGroup):
                     raise
                 command = f"c2t {ctx.invoked_subcommand}"
                 raise InputError(f"{command} needs {package}: {installed_by(extra)}") from error
-            except BrokenPipeError:  # whoever read the output has seen enough
+            except BrokenPipeError:  # the reader of the output has closed it
                 raise
             except OSError as error:  # of a file system: full, read-only, gone
                 where = "" if error.filename is None else f"{error.filename}: "
@@ -68,6 +68,19 @@ def _in_one_line() -> Iterator[None]:
         help_of = f"; see {error.ctx.command_path} --help" if error.ctx else ""
         say(f"c2t: {plain(' '.join(error.format_message().split())).rstrip('.')}{help_of}", error=True)
         raise typer.Exit(2) from error
+
+
+def given(context: Context) -> list[str]:
+    """Return the names of the options that stand on the command line."""
+    return [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
+
+
+def refuse(context: Context, option: str, others: Collection[str], line: str) -> None:
+    """Raise InputError if an option is given together with one of others; the line names that one at {}."""
+    names = given(context)
+    for other in others if option in names else ():
+        if other in names:
+            raise InputError(line.format(other))
 
 
 def result(path: str | None, command: str, figures: Mapping[str, Any], configuration: Mapping[str, Any]) -> None:

@@ -27,16 +27,14 @@ from c2t.study.evaluate import room
 TUNE = tuning.TuneSettings()
 
 
+@o.with_models
 def tune(
-    pair: o.PairName = None,
-    target: o.Target = None,
-    draft: o.Draft = None,
+    models: o.Models,
     policies: Annotated[
         str,
         typer.Option(
-            help="Policies to choose from, separated by commas, settings behind a colon: "
-            "eagle2:N=60,K=10,c2t:beta=0.5.",
-            show_default="plain, chain, eagle2, c2t, threshold and rehearsals at several sizes",
+            help="Policies to choose from, separated by commas, settings after a colon: eagle2:N=60,K=10,c2t:beta=0.5.",
+            show_default="plain, chain, eagle2, c2t, threshold and drafting with the int4 target, at several sizes",
         ),
     ] = tuning.DEFAULT_CANDIDATES,
     classifier: o.Classifier = None,
@@ -49,7 +47,7 @@ def tune(
     ] = TUNE.limit,
     repeats: Annotated[int, typer.Option(help="Times to run each forward; the median time counts.")] = TUNE.repeats,
     timed: Annotated[
-        int, typer.Option(help="Batches to decode with the best predictions, of which the fastest is kept.")
+        int, typer.Option(help="Batches to decode with the best predictions, of which the fastest is chosen.")
     ] = TUNE.timed,
     compared: Annotated[
         int, typer.Option(help="Number of best policies to decode those batches with.")
@@ -58,24 +56,15 @@ def tune(
         bool,
         typer.Option(
             "--ngrams",
-            help="Try every policy a second time with +ngrams in the draft, which --tuned then uses if it was faster.",
+            help="Try every policy a second time with +ngrams in the draft, which --tuned uses if that was faster.",
         ),
     ] = TUNE.ngrams,
     max_new_tokens: o.MaxNewTokens = TUNE.max_new_tokens,
     temperature: o.Temperature = TUNE.temperature,
     seed: o.Seed = TUNE.seed,
-    device: o.Device = None,
-    dtype: o.Dtype = None,
-    device_map: o.DeviceMap = None,
-    trust_remote_code: o.TrustRemoteCode = False,
     figure: Annotated[
         Path | None,
-        typer.Option(
-            help="Draw tokens/s over gamma into this PNG file.",
-            metavar="FILE",
-            parser=o.a_path,
-            rich_help_panel=o.OUTPUT_PANEL,
-        ),
+        o.file_out("Plot tokens/s over gamma into this PNG file."),
     ] = None,
     flags: Annotated[
         engine_flags.Engine | None,
@@ -91,7 +80,7 @@ def tune(
 
     The choice is for this number of prompts together and this temperature.
     Measures what forwards of target and draft cost here, and predicts the speed of each policy.
-    A budget's own costs are measured anew, and kept for everything that uses it here.
+    The costs for a budget are measured again, and stored for all commands on this machine.
     The prompts are those of c2t harvest, so that c2t bench --tuned measures on other ones.
     """
     if figure:
@@ -110,9 +99,9 @@ def tune(
     )
     if ngrams and flags:
         raise InputError(f"--flags {flags}: its drafts have no n-grams; leave --ngrams out")
-    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+    loaded = shared.load(models)
     if ngrams and loaded.draft.has_ngrams:
-        raise InputError(f"--draft {draft} has {NGRAMS} already; leave --ngrams out")
+        raise InputError(f"--draft {models.draft} has {NGRAMS} already; leave --ngrams out")
     room(loaded, max_new_tokens)  # before costs are measured, which takes a while
     files = prompts or default_prompts(loaded.name, "harvest")
     specs = split(policies)
@@ -128,48 +117,48 @@ def tune(
         candidates = [policy for policy in candidates if not live_only(policy)]
     if flags:
         engine_flags.check(flags, candidates)
-    with working("tune", "stages") as tell:
-        found = tuning.tune(loaded, candidates, turns, settings, progress=tell)
+    with working("tune", "stages") as report:
+        result = tuning.tune(loaded, candidates, turns, settings, progress=report)
     key = tuned.key(loaded, batch, temperature)
     configuration = {**key, "classifier": classifier or loaded.name, "prompts": [Path(path).name for path in files]}
     configuration |= asdict(settings)
-    terminal.table(*table(found))
-    terminal.say(remarks(found))
-    options = engine_flags.lines(flags, found) if flags else []
+    terminal.table(*table(result))
+    terminal.say(remarks(result))
+    options = engine_flags.lines(flags, result) if flags else []
     for line in options:
         terminal.say(line)
     path = tuned.store(
         key,
         tuned.Tuned(
-            found.best.policy,
+            result.best.policy,
             classifier or loaded.name,
-            found.best.corrected,
-            found.costs,
+            result.best.corrected,
+            result.costs,
             configuration,
-            found.best.ngrams,
+            result.best.ngrams,
         ),
     )
-    terminal.say(f"kept for --tuned in {path}")
+    terminal.say(f"stored for --tuned in {path}")
     try:
         if figure:
-            terminal.say(f"figure: {plots.plot_speeds(found, figure)}")
+            terminal.say(f"figure: {plots.plot_speeds(result, figure)}")
     finally:  # a picture that cannot be written takes no figures with it
-        terminal.result(json, "tune", figures(found) | ({"flags": options} if flags else {}), configuration)
+        terminal.result(json, "tune", figures(result) | ({"flags": options} if flags else {}), configuration)
 
 
-def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
+def table(result: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
     """Make a table with a row per candidate, the fastest prediction first."""
     columns = ["policy", "tau", "gamma", "passes/round", "predicted tokens/s", "x plain"]
     columns += ["predicted, timed prompts", "measured", "error", "corrected"]
     rows: list[list[Any]] = []
-    for row in found.rows:
+    for row in result.rows:
         cells: list[Any] = [
             row.label,
             f"{row.total.tau:.2f}",
             f"{row.total.gamma:.1f}",
             f"{row.total.draft_passes:.1f}" * row.replayed,
         ]
-        cells += [f"{row.predicted:.0f}", f"{row.predicted / found.plain.predicted:.2f}"]
+        cells += [f"{row.predicted:.0f}", f"{row.predicted / result.plain.predicted:.2f}"]
         if row.measured:
             error = f"{row.predicted_there / row.measured - 1:+.0%}" * row.replayed
             there = f"{row.predicted_there:.0f}" * row.replayed
@@ -177,16 +166,16 @@ def table(found: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
         else:
             cells += [""] * 4
         rows.append(cells)
-    settings = found.settings
+    settings = result.settings
     return f"batch size {settings.batch}, T = {settings.temperature:g}", columns, rows
 
 
-def remarks(found: tuning.Tuning) -> str:
-    """Say the costs behind the predictions, and what was chosen."""
-    costs, settings = found.costs, found.settings
+def remarks(result: tuning.Tuning) -> str:
+    """Say the costs that the predictions were made of, and what was chosen."""
+    costs, settings = result.costs, result.settings
     largest = costs.verify.sizes[-1]
-    shown = [n for n in (1, 8, 16, 32, 64, 128) if n < largest] + [largest]
-    target = ", ".join(f"{n}: {costs.verify.at(n) * 1e3:.3g}" for n in shown)
+    sizes = [n for n in (1, 8, 16, 32, 64, 128) if n < largest] + [largest]
+    target = ", ".join(f"{n}: {costs.verify.at(n) * 1e3:.3g}" for n in sizes)
     level = ", ".join(f"{w}: {s * 1e3:.3g}" for w, s in zip(*costs.draft, strict=True))
     rest = ", ".join(
         f"{name} {over.a_round * 1e3:.2g} + {over.a_pass * 1e3:.2g} a pass" for name, over in costs.overhead.items()
@@ -195,20 +184,20 @@ def remarks(found: tuning.Tuning) -> str:
         f"ms of a target forward over n tokens a prompt, {costs.prefix} tokens of prefix: {target}",
         f"ms of a draft forward over w tokens a prompt: {level}",
         f"ms of the rest of a round: {rest}",
-        f"error: of the prediction for the prompts decoded against the clock ({settings.timed} batches at most), which "
+        f"error: of the prediction for the measured prompts ({settings.timed} batches at most), which "
         "costs were not fitted on; first rounds are left out. corrected: the prediction for all prompts without it",
     ]
-    if not all(row.replayed for row in found.rows):
-        lines.append("rehearsed: decoded against the clock only, and predicted as far ahead of plain decoding as there")
-    lines.append(f"chosen: {found.said}")
+    if measured := [row.label for row in result.rows if not row.replayed]:
+        lines.append(f"{', '.join(measured)}: only measured; predicted as plain decoding times the measured ratio")
+    lines.append(f"chosen: {result.said}")
     return "\n".join(lines)
 
 
-def figures(found: tuning.Tuning) -> dict[str, Any]:
+def figures(result: tuning.Tuning) -> dict[str, Any]:
     """Return a tuning as JSON."""
-    costs = found.costs._asdict() | {name: getattr(found.costs, name)._asdict() for name in ("verify", "draft")}
-    costs["overhead"] = {name: overhead._asdict() for name, overhead in found.costs.overhead.items()}
-    rows = [{**row._asdict(), "corrected": row.corrected, **row.total.figures()} for row in found.rows]
+    costs = result.costs._asdict() | {name: getattr(result.costs, name)._asdict() for name in ("verify", "draft")}
+    costs["overhead"] = {name: overhead._asdict() for name, overhead in result.costs.overhead.items()}
+    rows = [{**row._asdict(), "corrected": row.corrected, **row.total.figures()} for row in result.rows]
     for row in rows:
         del row["total"]
-    return {"best": found.best.label, "rows": rows, "costs": costs}
+    return {"best": result.best.label, "rows": rows, "costs": costs}

@@ -18,21 +18,18 @@ from c2t.viewer.server import EVENTS, LiveServer
 from c2t.viewer.view import Viewer
 
 
+@o.with_models
 def view(
+    models: o.Models,
     prompt: Annotated[
         str, typer.Argument(help="Text to answer, or to continue if the pair has no chat template.")
     ] = "Why is the sky blue?",
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")
-    ] = False,
-    pair: o.PairName = None,
-    target: o.Target = None,
-    draft: o.Draft = None,
+    raw: o.Raw = False,
     policy: o.PolicySpec = None,
     compare: Annotated[
         str | None,
         typer.Option(
-            help="Decode with this policy too, and show its tree beside the other: eagle2:N=60.",
+            help="Decode with this policy too, and show its tree next to the other: eagle2:N=60.",
             parser=o.a_word,
             metavar="POLICY",
         ),
@@ -42,19 +39,9 @@ def view(
     temperature: o.Temperature = 0.0,
     seed: o.Seed = 0,
     rule: o.Rule = None,
-    device: o.Device = None,
-    dtype: o.Dtype = None,
-    device_map: o.DeviceMap = None,
-    trust_remote_code: o.TrustRemoteCode = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the page to this file.",
-            rich_help_panel=o.OUTPUT_PANEL,
-            show_default="tree.html; none with --serve",
-            parser=o.a_path,
-            metavar="FILE",
-        ),
+        o.file_out("Write the page to this file.", "tree.html; none with --serve"),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file.", rich_help_panel=o.OUTPUT_PANEL)
@@ -78,13 +65,13 @@ def view(
         ),
     ] = 0,
 ) -> None:
-    """Decode a prompt and draw each round's tree: drafted, pruned, verified and accepted tokens.
+    """Decode a prompt and show each round's tree: drafted, pruned, verified and accepted tokens.
 
     Writes one HTML file that a browser opens from the disk, without network.
     """
     file = Path("tree.html") if out is None and not serve else out
     _check_file(file, overwrite)
-    loaded = shared.load(pair, target, draft, device, dtype, device_map, trust_remote_code)
+    loaded = shared.load(models)
     specs = [policy or shared.default_policy(loaded, classifier), *([compare] if compare else [])]
     rates = acceptance.lookup(loaded, temperature, rule)
     viewer = Viewer(
@@ -125,10 +112,10 @@ def _serve(viewer: Viewer, port: int, file: Path | None) -> None:
 
 
 def _check_file(file: Path | None, overwrite: bool) -> None:
-    """Refuse a place that the page cannot be written to, before the work."""
+    """Refuse a path that the page cannot be written to, before the work."""
     if file is None:
         return
-    if file.exists() and not file.is_file():  # a folder, or a device, whose place a file would take
+    if file.exists() and not file.is_file():  # a folder, or a device, which a file would replace
         raise InputError(f"--out {file} is no plain file: name another")
     check_place(file)
     if file.exists() and not overwrite:

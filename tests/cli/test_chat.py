@@ -93,7 +93,7 @@ def test_a_conversation_that_gets_too_long_is_one_line(
     with pytest.raises(InputError, match=r"the conversation has [\d,]+ tokens .* target's 768 positions"):
         converse(decoder, "a number", SHORT)
     turns = iter([long, "def add", "/exit"])
-    monkeypatch.setattr(chat, "_asked", lambda: True)
+    monkeypatch.setattr(chat, "_interactive", lambda: True)
     monkeypatch.setattr("builtins.input", lambda _: next(turns))
     capsys.readouterr()
     assert converse(decoder, None, SHORT).turns == ["def add"]

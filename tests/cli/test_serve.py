@@ -99,7 +99,7 @@ def test_serves_until_a_signal_which_lets_running_requests_end(home: Path, numbe
     assert loading == "loading the models; until they are there, every request is answered with 503"
     assert loaded == "tiny is loaded; preparing chain:length=3"
     assert packs == "a first text, which compiles and packs what is not yet"
-    assert warned == f"{EVERYWHERE}: whoever reaches this address can use it, without a password"
+    assert warned == f"{EVERYWHERE}: anyone who reaches this address can use it, without a password"
     assert refused.endswith(" 400 /v1/completions: n is not served, and would change the text: leave it out")
     assert stopping.endswith("stopping: running requests (1) get 10 s to end; Ctrl-C again ends them now")
     assert stopped == f"c2t: stopped by {number.name}: the server is down, and no request is left"

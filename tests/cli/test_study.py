@@ -63,7 +63,7 @@ def test_sweep_again_counts_nothing_and_says_so(home_swept: Path, tmp_path: Path
     file = tmp_path / "points.jsonl"
     shutil.copy(home_swept / "data" / "sweep" / "tiny.jsonl", file)
     before = file.read_text()
-    assert "7 of 7 points stood in the file" in good("sweep", *FAST, "--out", file)
+    assert "7 of 7 points were in the file already" in good("sweep", *FAST, "--out", file)
     assert file.read_text() == before
 
 

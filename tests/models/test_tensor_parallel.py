@@ -123,5 +123,5 @@ def test_a_budget_by_costs_is_refused(options: list[str], small_pair: Pair, monk
     said = CliRunner().invoke(app, ["generate", "a", "--tp", *options])
     assert said.exit_code == 2
     assert said.stderr == (
-        "c2t: --tp: each process would have costs of its own; give the budget nodes, as budget:nodes=64\n"
+        "c2t: --tp: each process would have its own costs; give the budget nodes, as budget:nodes=64\n"
     )
