@@ -5,14 +5,18 @@ from pathlib import Path
 import torch
 
 from c2t.models.eagle import Head
+from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import save_head
-from pipelines.pair.recipes import HEADS, PAIRS
+from c2t.models.mtp import MTPHead
+from pipelines.pair.recipes import PAIRS
 from tests.toys import randomise
+
+HEADS = {"eagle3": lambda config: Eagle3Head(config, 4096), "mtp": MTPHead}
 
 
 def tiny_head(name: str) -> Head:
     """Return a head of this kind: eagle3, mtp."""
-    head = randomise(HEADS[f"draft_{name}"].make(PAIRS["tiny"].head), seed=6, spread=0.1)
+    head = randomise(HEADS[name](PAIRS["tiny"].head), seed=6, spread=0.1)
     if name == "eagle3":
         with torch.no_grad():
             head.norm.weight.mul_(8)  # that it prefers some tokens to others

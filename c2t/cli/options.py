@@ -175,7 +175,7 @@ def with_models(command: Callable[..., None]) -> Callable[..., None]:
     for parameter in inspect.signature(command).parameters.values():
         parameters += options if parameter.name == "models" else [parameter]
     keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    with_options.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined] - read by Typer
+    with_options.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]  # read by Typer
     return with_options
 
 

@@ -4,7 +4,7 @@
     a_i = x_i + attention(norm(x_i); keys and values of c and of norm(x_i));  x_{i+1} = a_i + mlp(norm(a_i))
 
 Keys and values of the committed text are made of the target's states c alone, at the positions of its tokens; the block
-stands behind them and sees all of itself, in both directions. logits of depth k = target.lm_head(norm(x)) at the k-th
+follows them and sees all of itself, in both directions. logits of depth k = target.lm_head(norm(x)) at the k-th
 mask. So a depth's distribution is the same on every path. Files are those of DFlash's checkpoints.
 """
 
@@ -35,7 +35,7 @@ from c2t.storage.checked import CLOSED, from_json
 from c2t.tree import Tree
 
 KIND = "DFlashDraftModel"  # under `architectures` in config.json
-MOST = 64  # positions of a block, and states that it reads
+MOST = 64  # largest number of positions of a block, and of states that it reads
 
 
 class BlockAttention(nn.Module):
@@ -66,7 +66,7 @@ class BlockAttention(nn.Module):
         values: Float[Tensor, "B h t D"],
         mask: Bool[Tensor, "B n t"],
     ) -> Float[Tensor, "B n H"]:
-        """Return what the states gather from those that `mask` lets them see."""
+        """Return the states' attention to those that `mask` lets them see."""
         query = self.q_norm(self.q_proj(x).unflatten(-1, (-1, self.head_dim))).transpose(1, 2)
         query = apply_rotary_pos_emb(query, query, *rotation)[0]
         seen = F.scaled_dot_product_attention(query, keys, values, mask[:, None], enable_gqa=True)
@@ -91,7 +91,7 @@ class BlockLayer(nn.Module):
         mask: Bool[Tensor, "B n t"],
         cache: KVCache,
     ) -> Float[Tensor, "B n H"]:
-        """Return the states behind this layer, which is the cache's layer `number`."""
+        """Return this layer's outputs; it is the cache's layer `number`."""
         x = self.input_layernorm(hidden)
         keys, values = cache.update(*self.self_attn.keys_values(x, rotation), number)
         hidden = hidden + self.self_attn(x, rotation, keys, values, mask)
@@ -115,7 +115,7 @@ class BlockHead(Head):
 
     def taps(self, target_layers: int) -> tuple[int, ...]:
         """See `Head.taps`; InputError for layers that the target does not have, and for its last one, whose output
-        DFlash reads behind the final norm."""
+        DFlash reads after the final norm."""
         rising = all(low < high for low, high in pairwise(self.layer_ids))
         if not rising or self.layer_ids[-1] > target_layers - 2:
             raise InputError(
@@ -143,7 +143,7 @@ class BlockHead(Head):
         mask: Bool[Tensor, "B n t"],
         cache: KVCache,
     ) -> Float[Tensor, "B n H"]:
-        """Return the states of blocks behind the cache; mask: what each of their tokens sees of it and of them."""
+        """Return the states of blocks that follow the cache; mask: what each of their tokens sees of it and of them."""
         hidden = self.embed_tokens(tokens).to(self.fc.weight.dtype)
         rotation = self.rotation(hidden, positions)
         for number, layer in enumerate(self.layers):
@@ -176,7 +176,7 @@ draft_of.register(BlockHead, lambda head, lm_head, rounded: BlockDraft(head, lm_
 
 @DraftSession.register  # its only forward in a round is the block's
 class BlockSession:
-    """Draft session that holds keys and values of the committed text and knows each row's root. passes: as in
+    """Draft session that holds keys and values of the committed text and each row's root. passes: as in
     `DraftSession`."""
 
     def __init__(self, draft: BlockDraft):
@@ -264,16 +264,16 @@ def is_block(raw: dict[str, Any]) -> bool:
 
 def build_head(raw: dict[str, Any], config: LlamaConfig, path: Path) -> BlockHead:
     """Return the drafter of a config.json; InputError for what c2t does not compute."""
-    own: _Block = from_json(_Block, json.dumps(raw.get("dflash_config")), f"{path}: dflash_config")
+    entry: _Block = from_json(_Block, json.dumps(raw.get("dflash_config")), f"{path}: dflash_config")
     size: int = from_json(Size, json.dumps(raw.get("block_size")), f"{path}: block_size")
-    if own.mask_token_id >= config.vocab_size:
-        raise InputError(f"{path}: mask_token_id = {own.mask_token_id} must be one of {config.vocab_size} tokens")
+    if entry.mask_token_id >= config.vocab_size:
+        raise InputError(f"{path}: mask_token_id = {entry.mask_token_id} must be one of {config.vocab_size} tokens")
     if raw.get("attention_bias") or raw.get("use_sliding_window") or "sliding_attention" in raw.get("layer_types", ()):
         raise InputError(f"{path}: attention with a bias or a sliding window is not computed in a block drafter")
-    return BlockHead(config, size, own.mask_token_id, tuple(own.target_layer_ids))
+    return BlockHead(config, size, entry.mask_token_id, tuple(entry.target_layer_ids))
 
 
 def raw_of(head: BlockHead) -> dict[str, Any]:
-    """Return the entries of config.json that are a block drafter's own."""
+    """Return the entries of config.json that only a block drafter has."""
     read = {"mask_token_id": head.mask_token, "target_layer_ids": list(head.layer_ids)}
     return {"model_type": "qwen3", "block_size": head.size, "dflash_config": read, "head_dim": head.config.head_dim}

@@ -6,7 +6,7 @@ from typing import Any
 from c2t.errors import InputError, refusing
 from c2t.models.template_process import rendered
 
-LONGEST = 2**20  # characters of a turn
+LONGEST = 2**20  # most characters of a turn
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
@@ -27,7 +27,7 @@ def conversation(
     """Return the token ids of a conversation up to the place where the answer to the last turn starts.
 
     template: "" is plain text (each answer follows its turn, the next turn starts a new line); "vicuna" and "llama2"
-    are written as EAGLE's evaluation scripts write them; anything else is the tokenizer's own chat template ("llama3"
+    are as in EAGLE's evaluation scripts; anything else is the tokenizer's own chat template ("llama3"
     with Meta's system text). now: the time (ISO 8601) for a template that writes the date, by default that of the
     clock. Raises InputError as `check_turns` does, and for a template that makes no text of it.
     """
@@ -39,12 +39,12 @@ def conversation(
         return token_ids(tokenizer, _vicuna(turns, answers))
     if template == "llama2":
         return token_ids(tokenizer, _llama2(turns, answers))
-    said = [
+    messages = [
         message
         for turn, answer in zip(turns, [*answers, ""], strict=True)
         for message in ({"role": "user", "content": turn}, {"role": "assistant", "content": answer})
     ]
-    return _own(tokenizer, [*_system(template), *said[:-1]], now)
+    return _by_template(tokenizer, [*_system(template), *messages[:-1]], now)
 
 
 def dialogue(tokenizer: Any, template: str, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -60,15 +60,15 @@ def dialogue(tokenizer: Any, template: str, messages: Sequence[Mapping[str, str]
             raise InputError(f"messages: {', '.join(roles)}: the template takes user, assistant, user, ...{only}")
         return conversation(tokenizer, template, texts[::2], texts[1::2])
     check_turns(texts)
-    return _own(tokenizer, [*([] if "system" in roles else _system(template)), *messages])
+    return _by_template(tokenizer, [*([] if "system" in roles else _system(template)), *messages])
 
 
 def _system(template: str) -> list[dict[str, str]]:
-    """Return the system message that a template has where nobody gives one."""
+    """Return a template's default system message."""
     return [{"role": "system", "content": LLAMA_SYSTEM}] if template == "llama3" else []
 
 
-def _own(tokenizer: Any, messages: Sequence[Mapping[str, str]], now: str | None = None) -> list[int]:
+def _by_template(tokenizer: Any, messages: Sequence[Mapping[str, str]], now: str | None = None) -> list[int]:
     """Return the token ids of messages by the tokenizer's own chat template."""
     text = rendered(tokenizer, messages, now)
     if not encodable(text):
@@ -91,9 +91,9 @@ def _vicuna(turns: Sequence[str], answers: Sequence[str]) -> str:
 def _llama2(turns: Sequence[str], answers: Sequence[str]) -> str:
     """Return the prompt with the trailing space of EAGLE's evaluation scripts; the published figures are measured with
     it."""
-    asked = [f"<<SYS>>\n{LLAMA_SYSTEM}\n<</SYS>>\n\n{turns[0]}", *turns[1:]]
-    history = "".join(f"[INST] {t} [/INST] {a.strip()} </s><s>" for t, a in zip(asked, answers, strict=False))
-    return f"{history}[INST] {asked[-1]} [/INST] "
+    prompts = [f"<<SYS>>\n{LLAMA_SYSTEM}\n<</SYS>>\n\n{turns[0]}", *turns[1:]]
+    history = "".join(f"[INST] {t} [/INST] {a.strip()} </s><s>" for t, a in zip(prompts, answers, strict=False))
+    return f"{history}[INST] {prompts[-1]} [/INST] "
 
 
 def encodable(text: str) -> bool:

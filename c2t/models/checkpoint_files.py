@@ -12,7 +12,7 @@ from c2t.models.target import check_family
 from c2t.storage.checked import OPEN, from_json, read_file
 
 FOREIGN_CODE = "auto_map"  # entry that names Python files to import
-WEIGHTS_A_BYTE = 4  # of the smallest quantisations; above it a config describes more than its files can hold
+WEIGHTS_A_BYTE = 4  # most of any quantisation; above it a config describes more than its files can hold
 Size = Annotated[int, Field(ge=1, le=2**24)]
 Positions = Annotated[int, Field(ge=1, le=2**31)]
 Layers = Annotated[int, Field(ge=1, le=1024)]
@@ -39,7 +39,7 @@ class Sizes:
 
     @property
     def weights(self) -> int:
-        """A lower bound of the number of weights, of what is known."""
+        """A lower bound of the number of weights, from the sizes that are given."""
         hidden = self.hidden_size or self.n_embd or 0
         heads, inner = (
             (self.num_attention_heads or 0) * (self.head_dim or 0),
@@ -68,38 +68,38 @@ class Generation:
 SCHEMAS = {"config.json": Sizes, "tokenizer_config.json": Tokenizer, "generation_config.json": Generation}
 
 
-def check_files(place: str | Path, trust_remote_code: bool) -> None:
-    """Raise InputError for a folder or Hub id whose files ask for code of its own without `trust_remote_code`, describe
-    sizes that its weights cannot have or a family that c2t does not know, or are no JSON. Files that are missing are
-    left to who needs them."""
+def check_files(source: str | Path, trust_remote_code: bool) -> None:
+    """Raise InputError for a folder or Hub id whose files ask to run code without `trust_remote_code`, describe
+    sizes that its weights cannot have or a family that c2t does not know, or are no JSON. Missing files
+    are no error here."""
     family, config = None, None
     for name, schema in SCHEMAS.items():
-        path = _find(place, name)
+        path = _find(source, name)
         if path is None:
             continue
         raw = from_json(dict[str, Any], read_file(path), path)
         if raw.get(FOREIGN_CODE) and not trust_remote_code:
             raise InputError(
-                f"{path} asks to run Python code of its own ({FOREIGN_CODE}); if you trust whoever wrote it, allow it "
+                f"{path} asks to run its own Python code ({FOREIGN_CODE}); if you trust its author, allow it "
                 "with --trust-remote-code (trust_remote_code=True in Python)"
             )
-        known = from_json(schema, read_file(path), path)
-        if isinstance(known, Sizes):
-            _check_sizes(known, path)
+        entries = from_json(schema, read_file(path), path)
+        if isinstance(entries, Sizes):
+            _check_sizes(entries, path)
             family, config = raw.get("model_type"), path
-    if family:  # after all files: code of their own is the better reason to refuse an unknown one
+    if family:  # after all files: their code is the better reason to refuse an unknown one
         check_family(family, f"{config}: ")
 
 
-def _find(place: str | Path, name: str) -> Path | None:
+def _find(source: str | Path, name: str) -> Path | None:
     """Return a file of a folder or of a Hub repository, None if it is not there or not within reach."""
-    if Path(place).is_dir():
-        return Path(place) / name if (Path(place) / name).exists() else None
+    if Path(source).is_dir():
+        return Path(source) / name if (Path(source) / name).exists() else None
     try:
-        found = cached_file(str(place), name)
+        file = cached_file(str(source), name)
     except (OSError, ValueError):  # transformers says why when it loads the model
         return None
-    return Path(found) if found else None
+    return Path(file) if file else None
 
 
 def _check_sizes(sizes: Sizes, path: Path) -> None:
@@ -107,6 +107,6 @@ def _check_sizes(sizes: Sizes, path: Path) -> None:
     bytes_there = sum(file.stat().st_size for file in files)
     if files and sizes.weights > WEIGHTS_A_BYTE * bytes_there:
         raise InputError(
-            f"{path} describes at least {sizes.weights:,} weights, more than the {bytes_there:,} bytes beside it can "
-            "hold; copy the files again"
+            f"{path} describes at least {sizes.weights:,} weights, more than its files of "
+            f"{bytes_there:,} bytes can hold; copy the files again"
         )

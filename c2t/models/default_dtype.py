@@ -6,10 +6,10 @@ from transformers import AutoConfig
 from c2t.kernels.llama_layer import bf16_is_faster
 
 
-def default_dtype(place: str, trust_remote_code: bool = False) -> torch.dtype:
+def default_dtype(source: str, trust_remote_code: bool = False) -> torch.dtype:
     """Return bf16 for a model of the Llama family whose config says so, if c2t's kernels run it faster than in float32
     on this processor; float32 for all others, quantised ones among them."""
-    config = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)
+    config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
     quantised = getattr(config, "quantization_config", None) is not None
     stored = config.model_type == "llama" and config.dtype == torch.bfloat16 and not quantised
     return torch.bfloat16 if stored and bf16_is_faster() else torch.float32

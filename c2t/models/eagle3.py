@@ -1,4 +1,4 @@
-"""The EAGLE-3 head: it reads some of the target's hidden states and may have a reduced vocabulary of its own.
+"""The EAGLE-3 head: it reads some of the target's hidden states and may have its own, reduced vocabulary.
 
     g = fc(concat(h_low, h_mid, h_high));  a = g + attention(concat(norm(embed(x)), norm(g)));  y = a + mlp(norm(a))
 
@@ -101,7 +101,7 @@ class Eagle3Head(Head):
         )
 
     def taps(self, target_layers: int) -> tuple[int, ...]:
-        """See `Head.taps`; InputError for layers that the target does not have, and for ids of which it cannot be told
+        """See `Head.taps`; InputError for layers that the target does not have, and for ids of which it is not clear
         whether they count inputs or outputs."""
         variant = self.variant
         if not variant.taps:
@@ -182,7 +182,7 @@ class MidLayer(nn.Module):
 
 
 def default_taps(target_layers: int) -> tuple[int, int, int]:
-    """Return the layers whose inputs a head reads if nothing is said: a low, a middle and a high one. InputError for a
+    """Return the layers whose inputs a head reads by default: a low, a middle and a high one. InputError for a
     target too shallow to have three."""
     low, middle, high = 2, target_layers // 2, target_layers - 3
     if not low < middle < high:
@@ -204,7 +204,7 @@ def inputs_of(layer_ids: tuple[int, ...], target_layers: int) -> tuple[int, ...]
     shown = ",".join(map(str, layer_ids))
     raise InputError(
         f"eagle_aux_hidden_state_layer_ids = {shown} may count inputs (vLLM) or outputs of layers (SGLang), and its "
-        f"config does not say which: name the inputs behind the draft, as +taps={shown} or with each one more"
+        f"config does not say which: name the inputs after the draft, as +taps={shown} or with each one more"
     )
 
 

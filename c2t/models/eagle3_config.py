@@ -22,7 +22,7 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 MOST_TAPS = 5
 
-# Fields that are read, beside SWITCHES and IDS.
+# Fields that are read, besides SWITCHES and IDS.
 READ = {
     *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act"),
     *("num_hidden_layers", "rms_norm_eps", "vocab_size", "max_position_embeddings", "max_sequence_length"),
@@ -70,7 +70,7 @@ def _has_class(raw: dict[str, Any]) -> bool:
 
 def flattened(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the config of an EAGLE-3 head as one flat document without nulls. InputError that names a field which
-    c2t does not compute, or whose meaning hangs on the engine."""
+    c2t does not compute, or whose meaning depends on the engine."""
     if raw.get(KIND) not in (None, "eagle3"):
         raise InputError(f"{path}: a speculators head of the kind {raw[KIND]!r} is not supported; eagle3 is")
     nested = ("transformer_layer_config", "eagle_config")
@@ -78,20 +78,20 @@ def flattened(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     if not all(isinstance(part, dict) for part in parts):
         raise InputError(f"{path}: {' and '.join(nested)} must be objects")
     layer, eagle = (_without_nulls(part) for part in parts)
-    own = _without_nulls({name: value for name, value in raw.items() if name not in nested})
-    twice = [name for name in eagle if name in own and own[name] != eagle[name]]
+    outer = _without_nulls({name: value for name, value in raw.items() if name not in nested})
+    twice = [name for name in eagle if name in outer and outer[name] != eagle[name]]
     if twice:
         raise InputError(f"{path}: {twice[0]} is there twice, with different values")
-    flat = layer | own | eagle
+    flat = layer | outer | eagle
     # A flat config of EAGLE's own class has Llama's layers, whatever model_type it took over from its target.
     by_class = KIND not in raw and _has_class(raw)
     if KIND in raw:
         flat |= {"model_type": layer.get("model_type", "llama")}
     if not flat.get("rope_scaling") and not flat.get("rope_parameters"):
-        flat.pop("original_max_position_embeddings", None)  # Phi-3's, which only a scaled RoPE reads
+        flat.pop("original_max_position_embeddings", None)  # Phi-3's, used by a scaled RoPE only
     for name, value in flat.items():
         if name != "model_type" or not by_class:
-            _check_known(name, value, path)
+            _check_field(name, value, path)
     if KIND in raw and "norm_before_residual" not in flat:
         raise InputError(
             f"{path}: norm_before_residual is missing, which speculators takes as false and vLLM as true; write the "
@@ -108,7 +108,7 @@ def _without_nulls(part: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if value is not None}
 
 
-def _check_known(name: str, value: Any, path: Path) -> None:
+def _check_field(name: str, value: Any, path: Path) -> None:
     if name == "model_type":
         if value not in (*MODEL_TYPES, "speculators"):
             raise InputError(f"{path}: layers of the type {value!r} are not supported; {', '.join(MODEL_TYPES)} are")
@@ -151,14 +151,14 @@ def variant_of(flat: dict[str, Any], path: Path) -> Eagle3Variant:
 
 def renamed(state: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
     """Return weights under SafeAILab's names. InputError for one that is there under two names."""
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for name, tensor in state.items():
         new = _name(name)
-        if new in found:
+        if new in weights:
             raise InputError(f"{folder}: {new} is there twice, as {name} too")
         if new:
-            found[new] = tensor
-    return found
+            weights[new] = tensor
+    return weights
 
 
 def _name(name: str) -> str:

@@ -36,7 +36,7 @@ ROPES: dict[str, set[str]] = {
     "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
     "yarn": {"factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "original_max_position_embeddings"},
 }
-TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t's own, upstream reads past it
+TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t, which upstream ignores
 _Layer = Annotated[int, Field(ge=0, le=1024)]  # of the target
 _Layers = Annotated[list[_Layer], Field(min_length=1, max_length=eagle3_config.MOST_TAPS)] | None
 PATTERNS = ("*.json", "*.safetensors", "*.bin", "medusa_lm_head*.pt")  # files of a head on the Hub
@@ -65,8 +65,7 @@ def fetch(path_or_id: str | Path, patterns: tuple[str, ...] = PATTERNS) -> Path:
     if Path(path_or_id).is_dir():
         return Path(path_or_id)
     try:
-        found = snapshot_download(str(path_or_id), allow_patterns=list(patterns), ignore_patterns=[SUBFOLDERS])
-        return Path(found)
+        return Path(snapshot_download(str(path_or_id), allow_patterns=list(patterns), ignore_patterns=[SUBFOLDERS]))
     except _OUT_OF_REACH as error:
         raise InputError(
             f"{path_or_id}: neither a folder nor a Hub repository within reach ({type(error).__name__})"
@@ -103,7 +102,7 @@ def load_head(
         state = eagle3_config.with_maps(eagle3_config.renamed(state, folder), vocabulary, folder)
         if eagle3_config.KIND not in raw:  # code that reads flat configs looks at the weights, not at model_type
             raw["model_type"] = "qwen3" if "midlayer.self_attn.q_norm.weight" in state else "llama"
-    own = state.pop("embed_tokens.weight", None)
+    embedding = state.pop("embed_tokens.weight", None)
     if taps is not None:
         if not eagle3_config.is_eagle3(raw):
             raise InputError(f"{folder}: no EAGLE-3 head, so it reads no layers that taps could name")
@@ -111,12 +110,12 @@ def load_head(
         if len(taps) != count:
             raise InputError(f"{folder}: taps = {','.join(map(str, taps))}: the head reads {count} states")
         raw["taps"] = list(taps)
-    if own is None and raw["hidden_size"] != hidden:
+    if embedding is None and raw["hidden_size"] != hidden:
         raise InputError(f"{folder}: embed_tokens.weight is missing, and the target's is of another width, {hidden}")
     if raw.get("target_rows") and raw["hidden_size"] != hidden:
         raise InputError(f"{folder}: its LM head has the target's rows, which are {hidden} wide, and not its own width")
-    if own is not None and own.shape != (vocabulary, raw["hidden_size"]):
-        raise InputError(f"{folder}: its embedding is {tuple(own.shape)}, not {(vocabulary, raw['hidden_size'])}")
+    if embedding is not None and embedding.shape != (vocabulary, raw["hidden_size"]):
+        raise InputError(f"{folder}: its embedding is {tuple(embedding.shape)}, not {(vocabulary, raw['hidden_size'])}")
     if raw.get("draft_vocab_size") == raw["vocab_size"]:
         state = {name: tensor for name, tensor in state.items() if name not in ("d2t", "t2d")}
     with torch.device("meta"):  # which takes no memory: a config's sizes are true only if the weights have them
@@ -130,15 +129,15 @@ def load_head(
         if lm_head is None:
             raise InputError(f"{folder}: this head stores no LM head; load it with the target's")
         head.take_rows(lm_head)
-    head.embed_tokens = _embedding(own, embed_tokens)
+    head.embed_tokens = _embedding(embedding, embed_tokens)
     if (folder / TOKENS).exists():
         head.tokens = _read_tokens(folder / TOKENS, vocabulary).to(embed_tokens.weight.device)
     return head.to(embed_tokens.weight.device, embed_tokens.weight.dtype).eval()
 
 
 def has_eagle_layer(folder: Path) -> bool:
-    """Return True for the folder of an EAGLE head made of Llama's layers, or of a Medusa-style one behind such a layer;
-    InputError for a config that says nothing clear."""
+    """Return True for the folder of an EAGLE head made of Llama's layers, or of a Medusa-style one on such a layer;
+    InputError for a config that is not clear."""
     with torch.device("meta"):
         head = _build(_read_config(folder), folder)
     return bool(llama_layers(head))
@@ -168,7 +167,7 @@ def _head(raw: dict, path: Path) -> Head:
 
 def save_head(head: Head, folder: str | Path, embed_tokens: bool = False) -> None:
     """Write a head under upstream's names; with `embed_tokens` also a copy of the target's embedding, which upstream's
-    strict loaders ask for."""
+    strict loaders need."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.contiguous() for name, tensor in _stored(head).items()}
@@ -207,13 +206,15 @@ def _layer(head: MedusaHead) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in head.state_dict().items() if not name.startswith("heads.")}
 
 
-def _read_layer(folder: Path, place: Path, head: MedusaHead) -> dict[str, Tensor]:
-    """Return the weights of the layer that a head in `folder` shares with the one in `place`."""
-    if not place.is_dir():
-        raise InputError(f"{folder}: its layer is that of the head {place}, which is not there; get both")
-    state = read_weights(place)
+def _read_layer(folder: Path, source: Path, head: MedusaHead) -> dict[str, Tensor]:
+    """Return the weights of the layer that a head in `folder` shares with the one in `source`."""
+    if not source.is_dir():
+        raise InputError(f"{folder}: its layer is that of the head {source}, which is not there; get both")
+    state = read_weights(source)
     state.pop("embed_tokens.weight", None)
-    _check_names(place, {name: weight for name, weight in _layer(head).items() if name != "embed_tokens.weight"}, state)
+    _check_names(
+        source, {name: weight for name, weight in _layer(head).items() if name != "embed_tokens.weight"}, state
+    )
     return state
 
 
@@ -226,7 +227,7 @@ class _Shared:
 
 
 def shared_layer(folder: Path) -> Path | None:
-    """Return the folder, beside a head's, of the head that it shares its layer with; None if the layer is its own."""
+    """Return the folder, next to a head's, of the head that it shares its layer with; None if it shares none."""
     config = folder / "config.json"
     shared = from_json(_Shared, read_file(config), config).layer_of if config.is_file() else None
     return shared and folder.resolve().parent / shared
@@ -402,12 +403,12 @@ def read_weights(
     raise InputError(f"{folder}: neither {safe} nor {pickled}")
 
 
-INDEX = ".index.json"  # behind the name of a file that is stored in shards
+INDEX = ".index.json"  # added to the name of a file that is stored in shards
 
 
 @dataclass(frozen=True)
 class _Index:
-    """Index of shards: tensor -> file beside it."""
+    """Index of shards: tensor -> file in the same folder."""
 
     __pydantic_config__ = OPEN
     weight_map: Annotated[dict[str, Annotated[str, Field(pattern=r"^[\w.-]+$")]], Field(min_length=1)]  # no path
@@ -415,12 +416,12 @@ class _Index:
 
 def _read_shards(path: Path) -> dict[str, Tensor]:
     """Return the tensors of all shards of an index; InputError unless they are those that it names."""
-    places, state = from_json(_Index, read_file(path), path).weight_map, {}
-    for name in sorted(set(places.values())):
+    files, state = from_json(_Index, read_file(path), path).weight_map, {}
+    for name in sorted(set(files.values())):
         if not (path.parent / name).is_file():
             raise InputError(f"{path}: {name} is not there; copy all of its files")
         shard = _read_table(path.parent / name)
-        if shard.keys() != {tensor for tensor, place in places.items() if place == name}:
+        if shard.keys() != {tensor for tensor, file in files.items() if file == name}:
             raise InputError(f"{path}: {name} holds other weights than it says; copy all of its files again")
         state |= shard
     return state
@@ -440,20 +441,20 @@ def _read_table(path: Path) -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in state.items()}
 
 
-def _check_names(folder: Path, expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
-    missing, unexpected = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+def _check_names(folder: Path, expected: dict[str, Tensor], actual: dict[str, Tensor]) -> None:
+    missing, unexpected = sorted(expected.keys() - actual.keys()), sorted(actual.keys() - expected.keys())
     if missing or unexpected:
-        eagle3 = "midlayer.hidden_norm.weight" in found
+        eagle3 = "midlayer.hidden_norm.weight" in actual
         kind = "EAGLE-3 weights need draft_vocab_size in the config" if eagle3 else "another kind of head?"
         raise InputError(f"{folder}: missing weights {missing}, unexpected weights {unexpected} ({kind})")
     for name, tensor in expected.items():
-        if tensor.shape != found[name].shape:
-            raise InputError(f"{folder}: {name} is {tuple(found[name].shape)}, the config says {tuple(tensor.shape)}")
+        if tensor.shape != actual[name].shape:
+            raise InputError(f"{folder}: {name} is {tuple(actual[name].shape)}, the config says {tuple(tensor.shape)}")
 
 
-def _embedding(own: Tensor | None, target: nn.Embedding) -> nn.Embedding:
-    """Return the checkpoint's own embedding if it has one that differs, else the target's, which is then shared.
-    Heads read it as it is stored, also where the target's own forward scales it (Gemma)."""
-    if own is None or (own.shape == target.weight.shape and torch.equal(own.to(target.weight), target.weight)):
+def _embedding(weight: Tensor | None, target: nn.Embedding) -> nn.Embedding:
+    """Return the checkpoint's embedding if it has one that differs, else the target's, which is then shared.
+    Heads read it as it is stored, also where the target's forward scales it (Gemma)."""
+    if weight is None or (weight.shape == target.weight.shape and torch.equal(weight.to(target.weight), target.weight)):
         return target if type(target) is nn.Embedding else nn.Embedding.from_pretrained(target.weight, freeze=True)
-    return nn.Embedding.from_pretrained(own.to(target.weight), freeze=True)
+    return nn.Embedding.from_pretrained(weight.to(target.weight), freeze=True)

@@ -32,25 +32,25 @@ class EagleDraft(BaseDraft):
     Llama's layers run in their packed form on a CPU, those of EAGLE-1/2 in their fused form elsewhere, others as the
     modules they are.
 
-    rounded: the packed form rounds weights and inputs to 8 bits, where the processor has products of bytes: it guesses
-    all but the same, and what it guesses is verified.
+    rounded: the packed form rounds weights and inputs to 8 bits, where the processor has products of bytes: its guesses
+    are almost the same, and all of them are verified.
     """
 
     has_graphs = True
 
     def __init__(self, head: Head, lm_head: nn.Module, rounded: bool = False):
         self.head, self.rounded, self.vocabulary = head, rounded, None
-        own = getattr(head, "lm_head", None)  # even where it is made of the target's rows
+        head_rows = getattr(head, "lm_head", None)  # even where it is made of the target's rows
         self.all_rows: Float[Tensor, "V H"] | None = None  # of the LM head, where it has some that the draft lacks
         if head.tokens is not None:
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
-            self.known = frozenset(head.tokens.tolist())
-            if head.shares_lm_head or own is None:
+            self.token_set = frozenset(head.tokens.tolist())
+            if head.shares_lm_head or head_rows is None:
                 check_in_memory(lm_head, "LM head")
             weight: Tensor = lm_head.weight
             self.all_rows = weight.detach() if head.shares_lm_head else None
-            own = rows_of(lm_head, head.tokens) if own is None else own
-        self.lm_head = Projection(lm_head if own is None else own, rounded)
+            head_rows = rows_of(lm_head, head.tokens) if head_rows is None else head_rows
+        self.lm_head = Projection(lm_head if head_rows is None else head_rows, rounded)
         self._versions = Versions()
         self._forms: dict[str, tuple[Version, Any]] = {}
 
@@ -97,11 +97,11 @@ class EagleSession(DraftSession):
         self._head: Head | PackedHead = draft.head if self.packed is None else self.packed
         self.fused = None if self.packed else draft.fused
         self.dtype = next(draft.head.parameters()).dtype
-        self._lm_head = None if self.packed is None else draft.lm_head.packed()  # a look at its weights a text
+        self._lm_head = None if self.packed is None else draft.lm_head.packed()  # its weights are checked once a text
         self._phase: DraftPhase | None = None
         self.oov: OutOfVocabulary | None = None
         if draft.all_rows is not None:
-            self.oov = OutOfVocabulary(draft.known, draft.vocabulary.tokens.device)
+            self.oov = OutOfVocabulary(draft.token_set, draft.vocabulary.tokens.device)
 
     def grow_by(
         self,
@@ -112,7 +112,7 @@ class EagleSession(DraftSession):
         noise: Noise | None = None,
         spending: Spending | None = None,
     ) -> Grown | None:
-        """See `DraftSession.grow_by`: in one call where the head is packed."""
+        """See `DraftSession.grow_by`: fused where the head is packed."""
         phase = self._phase_of(plan)
         if phase is None:
             return None
@@ -120,11 +120,11 @@ class EagleSession(DraftSession):
         self.cache.drop()
         for number in range(len(layers)):  # slots of the trees
             self.cache.append(number, self.hidden, rows, layers.kv_heads, phase.entries, layers.dim)
-        places = self.cache.length
-        turns = self.packed.decoder.rotations.below(places + plan.levels + 1)
-        own = root.token.new_empty(rows, 0) if self.oov is None else self.oov.ids
+        rotations = self.packed.decoder.rotations.below(self.cache.length + plan.levels + 1)
+        oov_ids = root.token.new_empty(rows, 0) if self.oov is None else self.oov.ids
+        cache = self.cache
         text = Prefixes(
-            root.token, self.hidden[:, 0], self.cache.lengths, self.cache.buffers, places, self.cache.step, turns, own
+            root.token, self.hidden[:, 0], cache.lengths, cache.buffers, cache.length, cache.step, rotations, oov_ids
         )
         grown = phase(text, raised, noise, spending, lambda: refuse_nan(root.token.new_ones((), dtype=torch.bool)))
         self.expanded, self.passes = True, grown.passes
@@ -199,7 +199,7 @@ class EagleSession(DraftSession):
     def _read_out(self, read: Tensor) -> Tensor:
         if self._lm_head is not None and read.dtype == torch.float32 and not torch.is_grad_enabled():
             return self._lm_head(read)
-        return self.draft.lm_head(read).to(read.device)  # a spread target's LM head may be on another one
+        return self.draft.lm_head(read).to(read.device)  # of a target on several devices
 
     def _drafted(
         self, states: Float[Tensor, "S H"], row: Int[Tensor, " S"]

@@ -14,7 +14,7 @@ def fingerprint(folder: Path) -> str:
     """Return a short hash of a checkpoint: names, sizes and bytes of its files, and of those of a head that it shares
     its layer with, without what only an ending of a draft's name brings in. In a file above 64 MiB it reads 64 KiB of
     every MiB, so that no large tensor changes unseen."""
-    folder = folder.resolve()  # the layer's folder is: together they sort alike, however this one is written
+    folder = folder.resolve()  # as the layer's folder is, so that both sort alike, however this path is written
     layer = shared_layer(folder)
     return hash_of([*folder.glob("config.json"), *_weights(folder), *([] if layer is None else _weights(layer))])
 
@@ -25,13 +25,13 @@ def weights_fingerprint(folder: Path) -> str:
 
 
 def ending_files() -> set[str]:
-    """Return the names of files beside a draft's weights that only an ending of its name brings in."""
+    """Return the names of files in a draft's folder that only an ending of its name brings in."""
     return {ending.file for ending in ENDINGS.values() if ending.file}
 
 
 def _weights(folder: Path) -> list[Path]:
-    found = [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob(f"{Path(PICKLED).stem}*.pt")]
-    return [path for path in found if path.name not in ending_files()]
+    paths = [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob(f"{Path(PICKLED).stem}*.pt")]
+    return [path for path in paths if path.name not in ending_files()]
 
 
 def hash_of(files: list[Path]) -> str:
@@ -41,7 +41,7 @@ def hash_of(files: list[Path]) -> str:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:
-            for place in range(0, size, _MIB):
-                file.seek(place)
+            for offset in range(0, size, _MIB):
+                file.seek(offset)
                 digest.update(file.read(_MIB if size <= 64 * _MIB else _MIB // 16))
     return digest.hexdigest()[:16]

@@ -59,8 +59,8 @@ class FusedEagle:
         """Extend the table of rotations to this number of positions, if it is shorter."""
         if positions <= len(self.cos):
             return
-        places = torch.arange(max(positions, 2 * len(self.cos), 1024), device=self._like.device)
-        cos, sin = self._rotary(self._like.new_zeros(1), places[None])
+        table = torch.arange(max(positions, 2 * len(self.cos), 1024), device=self._like.device)
+        cos, sin = self._rotary(self._like.new_zeros(1), table[None])
         half = self.dim // 2  # both halves turn by the same angles, the first one towards minus the second
         self.cos, self.sin = cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
 

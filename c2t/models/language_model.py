@@ -20,7 +20,7 @@ from c2t.models.target_loading import load_target, read_tokenizer
 from c2t.protocols import DraftVocabulary
 from c2t.ragged import Ragged
 
-PADDING = 0.01  # of a vocabulary; models that differ by more are taken to have different tokenizers
+PADDING = 0.01  # largest share of a vocabulary; models that differ by more are taken to have different tokenizers
 
 
 class DraftLM(BaseDraft):
@@ -29,10 +29,10 @@ class DraftLM(BaseDraft):
     model's have probability 0."""
 
     def __init__(self, model: Target, size: int | None = None):
-        self.model, self.vocabulary, mine = model, None, model.config.vocab_size
-        self.size = mine if size is None else size
-        if mine < self.size:
-            self.vocabulary = DraftVocabulary(torch.arange(mine, device=model.device), self.size)
+        self.model, self.vocabulary, rows = model, None, model.config.vocab_size
+        self.size = rows if size is None else size
+        if rows < self.size:
+            self.vocabulary = DraftVocabulary(torch.arange(rows, device=model.device), self.size)
 
     @property
     def language_models(self) -> tuple[PreTrainedModel, ...]:
@@ -101,8 +101,8 @@ def _words(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
 
 
 def is_language_model(folder: Path) -> bool:
-    """Return True for the folder of a language model, which has its own tokenizer; beside Medusa's published heads
-    stands the target's."""
+    """Return True for the folder of a language model, which has its own tokenizer; the folder of Medusa's published
+    heads has the target's."""
     return (folder / "tokenizer_config.json").exists() and not is_published(folder)
 
 
@@ -113,13 +113,13 @@ def _load(folder: Path, request: DraftRequest) -> DraftLM:
     target, trust = request.target, request.trust_remote_code
     model = load_target(str(folder), request.device, request.dtype, request.device_map, trust)
     try:
-        own = request.tokenizer and read_tokenizer(str(folder), trust)
+        tokenizer = request.tokenizer and read_tokenizer(str(folder), trust)
     except InputError:
-        own = None
-    if own is None:
+        tokenizer = None
+    if tokenizer is None:
         check_vocabulary(model, target, folder)
     else:
-        check_tokens(own, request.tokenizer, folder)
+        check_tokens(tokenizer, request.tokenizer, folder)
     return DraftLM(model, target.config.vocab_size)
 
 

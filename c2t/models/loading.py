@@ -44,7 +44,7 @@ class Pair:
 
     @property
     def arithmetic(self) -> str:
-        """Name of the data type that the pair is computed in: what costs and results hang on besides `sources`."""
+        """Name of the data type that the pair is computed in: with `sources`, what costs and results depend on."""
         return self.dtype + ", head in 8 bits" * (self.rounded and not self.target.rounded)
 
     @property
@@ -54,7 +54,7 @@ class Pair:
 
     @property
     def marks(self) -> dict[str, str]:
-        """Part -> fingerprint or commit: what results of the pair hang on."""
+        """Part -> fingerprint or commit: what results of the pair depend on."""
         return {part: mark for part, (_, mark) in self.sources.items()}
 
 
@@ -73,7 +73,7 @@ def load_pair(
 
     draft: may also name one of the pair's own drafts, or "lookup", which drafts from the text alone, without a model.
     "+ngrams" at its end mixes it with the text's n-grams (`c2t.models.ngrams`), "+ngrams=WEIGHT" does so without what
-    was learned; "+fit" or "+bigrams" before that conditions a draft on the path, by a file that comes with it
+    was learned; "+fit" or "+bigrams" before that reweights a draft by the path, by a file that comes with it
     (`c2t.models.reweighted`); "+taps=2,18,33" before that names the layers of the target whose inputs an EAGLE-3 head
     reads, where its config does not say it clearly. dtype: by default the checkpoint's; on a CPU, without device_map,
     what `default_dtype` says if the draft has no model or an EAGLE layer, which is rounded to 8 bits then where that is
@@ -85,8 +85,8 @@ def load_pair(
     first time. Warns of a head that was trained for other weights of the target.
     Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
-    for name, place in (("pair", pair), ("target", target), ("draft", draft)):
-        check_kind(name, place, PLACES, "a name, a folder or a Hub id")
+    for name, reference in (("pair", pair), ("target", target), ("draft", draft)):
+        check_kind(name, reference, PLACES, "a name, a folder or a Hub id")
     check_kind("dtype", dtype, torch.dtype | None, "one of torch, such as torch.bfloat16")
     check_kind("device_map", device_map, str | dict | None, "a word or a mapping, as in transformers")
     check_truth("trust_remote_code", trust_remote_code)
@@ -97,7 +97,7 @@ def load_pair(
     _check_named(pair, named)
     where = _device("cpu" if device is None else device)
     target_place = str(_target_place(pair if target is None else target))
-    draft_place, folder, kind = _found(pair, named)
+    draft_place, folder, kind = _resolved(pair, named)
     types = _arithmetic(kind, folder, where, dtype, device_map, tensor_parallel)
     model = load_target(target_place, where, types.target, device_map, trust_remote_code, tensor_parallel)
     tokenizer = load_tokenizer(target_place, model, trust_remote_code)
@@ -117,7 +117,7 @@ def load_pair(
 def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = False) -> BaseDraft:
     """Load a draft for a loaded target, onto its device and in its dtype, and tap the layers that it reads.
 
-    draft: a folder, a Hub id, or the name of a pair for its usual one, with endings as in `load_pair`.
+    draft: a folder, a Hub id, or the name of a pair for its default one, with endings as in `load_pair`.
     InputError for one that cannot be loaded or belongs to another target.
     """
     named = parse(draft)
@@ -134,7 +134,7 @@ def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = Fals
 
 
 def with_ngrams(pair: Pair, prior_weight: float | None = None) -> Pair:
-    """Return the pair with its draft mixed with the text's n-grams, by default as is usual for drafts of its kind;
+    """Return the pair with its draft mixed with the text's n-grams, by default with the weights for drafts of its kind;
     InputError if it is already."""
     if pair.draft.has_ngrams:
         raise InputError(f"the draft of {pair.name} has {NGRAMS} already")
@@ -143,12 +143,12 @@ def with_ngrams(pair: Pair, prior_weight: float | None = None) -> Pair:
 
 
 def _load(
-    named: DraftName, kind: DraftKind, place: str, folder: Path, request: DraftRequest
+    named: DraftName, kind: DraftKind, name: str, folder: Path, request: DraftRequest
 ) -> tuple[BaseDraft, tuple[str, str]]:
-    """Load a draft with its endings; return also its source: the name that loads it, and what tells it apart."""
+    """Load a draft with its endings; return also its source: the name that loads it, and its fingerprint."""
     draft = kind.load(folder, request)
     taps = "" if named.taps is None else f"{TAPS}{','.join(map(str, named.taps))}"
-    source = f"{place}{taps}", f"{fingerprint(folder)}{taps}" if kind.part else place
+    source = f"{name}{taps}", f"{fingerprint(folder)}{taps}" if kind.part else name
     for text, number in named.endings.items():
         draft, source = _ended(draft, source, text, number, folder, request.target)
     return draft, source
@@ -158,10 +158,10 @@ def _ended(
     draft: BaseDraft, source: tuple[str, str], text: str, number: float | None, folder: Path, target: Target
 ) -> tuple[BaseDraft, tuple[str, str]]:
     """Return the draft with an ending, and its source."""
-    (place, mark), ending = source, ENDINGS[text]
+    (name, mark), ending = source, ENDINGS[text]
     wrapped = ending.wrap(draft, number, folder, target)
     mark += f"{text}={hash_of([folder / ending.file])}" if ending.file else f"{text}:{wrapped.mark}"
-    return wrapped, (f"{place}{text}" + ("" if number is None else f"={number:g}"), mark)
+    return wrapped, (f"{name}{text}" + ("" if number is None else f"={number:g}"), mark)
 
 
 def _check_named(pair: str | None, draft: DraftName) -> None:
@@ -173,13 +173,13 @@ def _check_named(pair: str | None, draft: DraftName) -> None:
         raise InputError(f"a target without a pair's name needs a draft: its folder or Hub id, or {without}")
 
 
-def _found(pair: str | None, draft: DraftName) -> tuple[str, Path, DraftKind]:
-    """Return what a draft is called, its folder, into which it is downloaded, and its kind."""
+def _resolved(pair: str | None, draft: DraftName) -> tuple[str, Path, DraftKind]:
+    """Return a draft's name, its folder, into which it is downloaded, and its kind."""
     if draft.without_files:
         return str(draft.name), Path(), draft.without_files
-    place, kind = place_in(pair, draft)
-    folder = fetch(place)
-    return str(place), folder, kind or kind_of(folder)
+    source, kind = place_in(pair, draft)
+    folder = fetch(source)
+    return str(source), folder, kind or kind_of(folder)
 
 
 class _Arithmetic(NamedTuple):

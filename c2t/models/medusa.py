@@ -24,10 +24,10 @@ from c2t.tree import Tree
 
 
 class MedusaHead(EagleHead):
-    """EAGLE layer with `num_heads` residual blocks behind it, each for one more token ahead (Medusa's ResBlock).
+    """EAGLE layer with `num_heads` residual blocks on top, each for one more token (Medusa's ResBlock).
     `forward` is the layer's; blocks start as the identity.
 
-    layer_of: the folder, beside the head's own, of the EAGLE-1/2 head whose layer this is; None: its own.
+    layer_of: the folder, next to the head's, of the EAGLE-1/2 head whose layer this is; None: its own.
     """
 
     def __init__(self, config: LlamaConfig, num_heads: int, layer_of: str | None = None):
@@ -91,19 +91,19 @@ class MedusaSession(EagleSession):
 
 
 class ByDepth(NextTokenDistributions):
-    """Distributions of all depths of a round (F is the number of depths), which go through the vocabulary once."""
+    """Distributions of all depths of a round (F is the number of depths), computed once."""
 
     def __init__(
         self, logits: Float[Tensor, "B D v"], hidden: Float[Tensor, "B D H"], vocabulary: DraftVocabulary | None
     ):
         super().__init__(logits, hidden, vocabulary)
-        self._known: dict[tuple[int, int | None], tuple[Tensor, Tensor, Tensor]] = {}
+        self._topk: dict[tuple[int, int | None], tuple[Tensor, Tensor, Tensor]] = {}
 
     def topk_entropy(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """See `NextTokenDistributions.topk_entropy`."""
-        if (k, m) not in self._known:
-            self._known[k, m] = super().topk_entropy(k, m)
-        return self._known[k, m]
+        if (k, m) not in self._topk:
+            self._topk[k, m] = super().topk_entropy(k, m)
+        return self._topk[k, m]
 
 
 class AtDepth(NextTokenDistributions):

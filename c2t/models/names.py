@@ -16,15 +16,15 @@ from c2t.storage import paths as checkpoints
 for _file in ("head_drafts", "language_model", "uniform", "pmi_bigrams", "path_correction", "ngrams"):
     import_module(f"c2t.models.{_file}")
 
-PLACES = str | Path | None  # what parts of a pair are named by; None: the usual one
-DEFAULT_DRAFT = "eagle"  # of a pair, and of a folder that no kind of draft claims
-TAPS = "+taps="  # behind an EAGLE-3 head's name: the layers whose inputs it reads, as 2,18,33
+PLACES = str | Path | None  # names of parts of a pair; None: the default one
+DEFAULT_DRAFT = "eagle"  # draft of a pair, and kind of a folder that no other kind claims
+TAPS = "+taps="  # after an EAGLE-3 head's name: the layers whose inputs it reads, as 2,18,33
 
 
 class DraftName(NamedTuple):
     """A draft's name in its parts.
 
-    name: a name, a folder or a Hub id; None: the pair's usual draft. taps: None for its config's. endings: text ->
+    name: a name, a folder or a Hub id; None: the pair's default draft. taps: None for its config's. endings: text ->
     number, None for none; the inner ones first.
     """
 
@@ -43,30 +43,30 @@ def parse(draft: str | Path | None) -> DraftName:
     """Split a draft's name; InputError for an ending that is written wrongly, or that this draft cannot have."""
     endings: dict[str, float | None] = {}
     for layer in sorted({ending.layer for ending in ENDINGS.values()}, reverse=True):
-        draft, found = _split(draft, layer)
-        endings = found | endings
-    found = DraftName(*_split_taps(draft), endings)
-    if kind := found.without_files:
-        refused = [text for text in endings if ENDINGS[text].file] + [TAPS] * (found.taps is not None)
+        draft, ending = _split(draft, layer)
+        endings = ending | endings
+    named = DraftName(*_split_taps(draft), endings)
+    if kind := named.without_files:
+        refused = [text for text in endings if ENDINGS[text].file] + [TAPS] * (named.taps is not None)
         if refused:
-            raise InputError(f"{found.name} has no states that {refused[0]} could be of; leave that out")
+            raise InputError(f"{named.name} has no states that {refused[0]} could be of; leave that out")
         if kind.ending:
             endings.setdefault(kind.ending, None)
-    return found
+    return named
 
 
 def _split(draft: str | Path | None, layer: int) -> tuple[str | Path | None, dict[str, float | None]]:
     """Split an ending of this layer from a draft's name."""
     for text, ending in ENDINGS.items():
         number = r"(?:=([^/]*))?" if ending.number else "()"
-        found = re.fullmatch(f"(.*){re.escape(text)}{number}", str(draft or ""), re.DOTALL)
-        if ending.layer == layer and found:
-            return _named(draft, found[1]), {text: _number(draft, text, found[2] if ending.number else None)}
+        match = re.fullmatch(f"(.*){re.escape(text)}{number}", str(draft or ""), re.DOTALL)
+        if ending.layer == layer and match:
+            return _named(draft, match[1]), {text: _number(draft, text, match[2] if ending.number else None)}
     return draft, {}
 
 
 def _number(draft: str | Path, text: str, written: str | None) -> float | None:
-    """Return the number behind an ending; InputError for none that it takes."""
+    """Return the number of an ending; InputError for none that it takes."""
     if written is None:
         return None
     try:
@@ -80,12 +80,12 @@ def _number(draft: str | Path, text: str, written: str | None) -> float | None:
 
 def _split_taps(draft: str | Path | None) -> tuple[str | Path | None, tuple[int, ...] | None]:
     """Split the layers that an EAGLE-3 head reads from a draft's name."""
-    found = re.fullmatch(rf"(.*){re.escape(TAPS)}([^/]*)", str(draft or ""), re.DOTALL)
-    if not found:
+    match = re.fullmatch(rf"(.*){re.escape(TAPS)}([^/]*)", str(draft or ""), re.DOTALL)
+    if not match:
         return draft, None
-    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", found[2], re.ASCII):
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", match[2], re.ASCII):
         raise InputError(f"draft = {draft}: write {TAPS} with the numbers of layers between commas, as {TAPS}2,18,33")
-    return _named(draft, found[1]), tuple(map(int, found[2].split(",")))
+    return _named(draft, match[1]), tuple(map(int, match[2].split(",")))
 
 
 def _named(draft: str | Path, name: str) -> str | Path | None:
@@ -100,24 +100,24 @@ def parts() -> dict[str, str]:
 
 def drafts_of(pair: str) -> dict[str, Path]:
     """Return the folders of the drafts that a pair has on this machine, by their names on the command line."""
-    found = {name: checkpoints.find(pair, part) for name, part in parts().items()}
-    return {name: folder for name, folder in found.items() if folder}
+    folders = {name: checkpoints.find(pair, part) for name, part in parts().items()}
+    return {name: folder for name, folder in folders.items() if folder}
 
 
 def place_in(pair: str | None, draft: DraftName) -> tuple[Path | str, DraftKind | None]:
     """Return the draft's folder or Hub id, and its kind if it is one of the pair's own; InputError for one that it does
     not have."""
-    name, known = str(draft.name or DEFAULT_DRAFT), parts()
-    there = drafts_of(pair) if name in known and checkpoints.is_name(pair) else {}
+    name, names = str(draft.name or DEFAULT_DRAFT), parts()
+    there = drafts_of(pair) if name in names and checkpoints.is_name(pair) else {}
     if there and name not in there:
         raise InputError(f"{pair} has no draft called {name}; it has: {', '.join(there)}{checkpoints.searched()}")
-    if name in known:
-        return checkpoints.resolve(pair, known[name], others=known), DRAFTS[name]
-    return checkpoints.resolve(draft.name, "draft", others=known), None
+    if name in names:
+        return checkpoints.resolve(pair, names[name], others=names), DRAFTS[name]
+    return checkpoints.resolve(draft.name, "draft", others=names), None
 
 
 def place_of(draft: DraftName) -> Path | str:
-    """Return the folder or Hub id of a draft that is named without a pair: a pair's name stands for its usual draft."""
+    """Return the folder or Hub id of a draft without a pair: a pair's name stands for its default draft."""
     return checkpoints.resolve("" if draft.name is None else draft.name, "draft")
 
 
@@ -129,6 +129,6 @@ def kind_of(folder: Path) -> DraftKind:
 def check_draft(draft: str | Path) -> None:
     """Raise InputError unless `c2t.models.loading.load_draft` would know where to look; nothing is downloaded."""
     check_kind("draft", draft, PLACES, "a name, a folder or a Hub id")
-    found = parse(draft)
-    if not found.without_files:
-        place_of(found)
+    named = parse(draft)
+    if not named.without_files:
+        place_of(named)

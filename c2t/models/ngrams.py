@@ -26,7 +26,7 @@ from c2t.storage.checksum import checksum
 from c2t.tree import Tree
 
 NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
-PRIOR_WEIGHTS = (1e-3, 1e6)  # beyond them float32 has no room, and no draft needs it
+PRIOR_WEIGHTS = (1e-3, 1e6)  # smallest and largest; float32 has no room beyond them
 
 
 class Mixing(NamedTuple):
@@ -43,7 +43,7 @@ class Mixing(NamedTuple):
     longest: int
 
     def prior(self, prior_weight: float | None = None) -> Prior:
-        """Return what the draft weighs against counts, with this weight for the shortest context; None: the default."""
+        """Return the draft's weights against counts, given that for the shortest context; None: the default."""
         if prior_weight is None:
             return self.default
         longer = range(self.longest - self.shortest + 1)
@@ -58,15 +58,15 @@ READING = Mixing(
     shortest=2,
     longest=8,
 )
-# A parallel draft's distributions say nothing of the path, so that what followed even one token is news; it is so, if
-# less, behind what conditions them by a token or two (`+bigrams`, `+fit`).
+# A parallel draft's distributions say nothing of the path, so that what followed even one token is new to it. This
+# holds, if less, for those that are reweighted by a token or two (`+bigrams`, `+fit`).
 PARALLEL = Mixing(
     default=Prior(1, (89.6, 6.67, 9.22, 6.09, 11.4, 4.15, 5.18, 1.89), Trust(0.894, 0.0871, 1.27)),
     sooner=2.0,
     shortest=1,
     longest=5,
 )
-# There is nothing else: `lookup`. Nothing is learned.
+# `lookup`: there is nothing but the counts, and nothing is learned.
 ALONE = Mixing(default=Prior(2, (4.0, 1.0, 0.25)), sooner=4.0, shortest=2, longest=4)
 
 
@@ -98,12 +98,12 @@ class NgramDraft(WrappedDraft):
 
     @property
     def prior(self) -> Prior:
-        """Return what the draft weighs against counts."""
+        """Return the weight of the draft against counts."""
         return self.mixing.prior(self.prior_weight)
 
     @property
     def mark(self) -> str:
-        """Return what tells it from other mixtures with the same draft."""
+        """Return a short hash of the weights, by which mixtures of the same draft differ."""
         return checksum(self.prior)[:8]
 
     def session(self) -> "NgramSession":
@@ -134,10 +134,10 @@ class NgramSession(WrappedSession):
         if self.text is None:
             self.text, self.lengths = tokens.contiguous(), count + 1
             return
-        place = self.lengths[:, None] + torch.arange(tokens.shape[1] - 1, device=tokens.device)
+        index = self.lengths[:, None] + torch.arange(tokens.shape[1] - 1, device=tokens.device)
         new = tokens[:, 1:]
         self.lengths = self.lengths + count
-        self.text = torch.cat([self.text, new], 1).scatter(1, place, new)[:, : int(self.lengths.max())]
+        self.text = torch.cat([self.text, new], 1).scatter(1, index, new)[:, : int(self.lengths.max())]
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
@@ -146,16 +146,16 @@ class NgramSession(WrappedSession):
         if serves(rows.drafted):
             real = rows.rows or whole(*slots.shape, slots.device)
             drafted = rows.vocabulary
-            ids, own = (drafted.tokens, drafted.oov_ids) if drafted else (None, None)
-            raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, own, self.prior)
+            ids, oov_ids = (drafted.tokens, drafted.oov_ids) if drafted else (None, None)
+            raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, oov_ids, self.prior)
             return rows
         mixed, drafted = mix(paths, slots, rows.log_probs, self.prior), rows.vocabulary
         return NextTokenDistributions(mixed if drafted is None else drafted.part(mixed), rows.hidden, drafted)
 
     def grow_by(self, plan: Layered, root: Root, **inputs: Any) -> Grown | None:
         """See `DraftSession.grow_by`."""
-        raised = NgramInput(self.text, self.lengths.contiguous(), self.prior)
-        return grown_by(self.draft, plan, root, **inputs, raised=raised)
+        boost = NgramInput(self.text, self.lengths.contiguous(), self.prior)
+        return grown_by(self.draft, plan, root, **inputs, raised=boost)
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:
         """See `DraftSession.rewind`."""

@@ -12,7 +12,7 @@ def device_of(module: nn.Module) -> torch.device:
     hook = getattr(module, "_hf_hook", None)
     if not weight.is_meta or hook is None:
         return weight.device
-    devices = [each.execution_device for each in getattr(hook, "hooks", [hook]) if hasattr(each, "execution_device")]
+    devices = [part.execution_device for part in getattr(hook, "hooks", [hook]) if hasattr(part, "execution_device")]
     return torch.device(devices[-1])
 
 

@@ -1,6 +1,6 @@
-"""Tokens of a text that its draft's reduced vocabulary lacks: a name in a question is a likely word of the answer.
+"""Tokens of a text outside of its draft's reduced vocabulary: a name in a question is a likely word of the answer.
 
-A head that drafts from the 8,192 tokens which the target writes most often cannot guess any other. But it borrows the
+A head whose vocabulary is the target's 8,192 most frequent tokens cannot guess any other. But it borrows the
 target's LM head, which has a row for every token; so those that stand in the text join the vocabulary of that text, at
 the cost of one product each.
 """
@@ -11,18 +11,18 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-MOST = 256  # own tokens of a text; later ones are left out, so that a long text costs no more than that
+MOST = 256  # largest number of such tokens of a text; later ones are left out
 
 
 class OutOfVocabulary:
     """Tokens that a draft lacks, for each of B texts in the order in which they came up, and where they first did.
 
-    known: the draft's tokens. ids: (B, E), filled up with -1.
+    vocabulary: the draft's tokens. ids: (B, E), padded with -1.
     """
 
-    def __init__(self, known: frozenset[int], device: torch.device):
-        self.known, self.device = known, device
-        self._first: list[dict[int, int]] = []  # of each text: token -> its first place
+    def __init__(self, vocabulary: frozenset[int], device: torch.device):
+        self.vocabulary, self.device = vocabulary, device
+        self._first: list[dict[int, int]] = []  # of each text: token -> its first position
         self._lengths: list[int] = []
         self._collect()
 
@@ -30,14 +30,14 @@ class OutOfVocabulary:
         """Read committed text; see `c2t.models.draft.DraftSession.observe`."""
         if not self._lengths:
             self._first, self._lengths = [{} for _ in tokens], [0] * len(tokens)
-        found = False
+        changed = False
         for row, (new, many) in enumerate(zip(tokens.tolist(), count.tolist(), strict=True)):
             first, begin = self._first[row], max(self._lengths[row] - 1, 0)  # the previous root comes again
-            for place, token in enumerate(new[: many + 1], begin):
-                if token not in self.known and token not in first and len(first) < MOST:
-                    first[token], found = place, True
+            for position, token in enumerate(new[: many + 1], begin):
+                if token not in self.vocabulary and token not in first and len(first) < MOST:
+                    first[token], changed = position, True
             self._lengths[row] = begin + many + 1
-        if found:
+        if changed:
             self._collect()
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:
@@ -54,10 +54,10 @@ class OutOfVocabulary:
     def join(self, other: "OutOfVocabulary") -> None:
         """Append the texts of another one."""
         both = (self, other)
-        self._keep([pair for each in both for pair in zip(each._first, each._lengths, strict=True)])
+        self._keep([pair for texts in both for pair in zip(texts._first, texts._lengths, strict=True)])
 
     def fork(self, back: Int[Tensor, " B"]) -> "OutOfVocabulary":
-        """Return those of the only text without its last back[r] tokens, for each r."""
+        """Return the tokens of the only text without its last back[r] tokens, for each r."""
         fork, lengths = copy.copy(self), [self._lengths[0] - less for less in back.tolist()]
         fork._keep([(before(self._first[0], end), end) for end in lengths])
         return fork
@@ -73,5 +73,5 @@ class OutOfVocabulary:
 
 
 def before(first: dict[int, int], end: int) -> dict[int, int]:
-    """Return the tokens that came up before this place."""
-    return {token: at for token, at in first.items() if at < end}
+    """Return the tokens that came up before this position."""
+    return {token: position for token, position in first.items() if position < end}

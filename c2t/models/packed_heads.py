@@ -48,10 +48,10 @@ class PackedHead(ABC):
         layers = self.decoder.layers
         for number in range(len(layers)):
             _, begin = cache.append(number, x, batch, layers.kv_heads, new, layers.dim)
-        first, none, places = slots_of_all(batch, new, cache.step) if rows.full else slots_of(rows, cache.step)
+        first, none, slots = slots_of_all(batch, new, cache.step) if rows.full else slots_of(rows, cache.step)
         sight = Sight(first, none, mask, 0)
         end = cache.get_seq_length()  # of the longest row
-        hidden = self.decoder(x, positions, places, sight, cache.buffers, {}, end, begin, read)
+        hidden = self.decoder(x, positions, slots, sight, cache.buffers, {}, end, begin, read)
         return rows.back(self.parts.norm(hidden) if self.parts.normed else hidden)
 
     def read(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B H"]:
@@ -108,10 +108,10 @@ def packed(head: Head, rounded: bool) -> PackedHead | None:
     if not layers or not Decoder.serves(layers, head.rotary) or not is_stock_module(head.embed_tokens, EMBEDDING):
         return None
     table = head.embed_tokens.weight
-    known = table.device.type == "cpu" and table.dtype in (torch.float32, torch.bfloat16)
+    on_cpu = table.device.type == "cpu" and table.dtype in (torch.float32, torch.bfloat16)
     fits = table.is_contiguous() and table.shape[1] == head.config.hidden_size
     kind = PackedEagle3 if isinstance(head, Eagle3Head) else PackedEagle
-    return kind(head, rounded) if known and fits else None
+    return kind(head, rounded) if on_cpu and fits else None
 
 
 def slots_of(rows: Ragged, step: int) -> tuple[Int[Tensor, " S"], Int[Tensor, " S"], Int[Tensor, " S"]]:
@@ -124,5 +124,5 @@ def slots_of(rows: Ragged, step: int) -> tuple[Int[Tensor, " S"], Int[Tensor, " 
 @kept_if_small(64)
 def slots_of_all(batch: int, new: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return `slots_of` a batch whose slots are all real."""
-    with torch.inference_mode(False):  # kept for whoever comes next
+    with torch.inference_mode(False):  # cached for callers in any mode
         return slots_of(whole(batch, new, torch.device("cpu")), step)

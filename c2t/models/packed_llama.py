@@ -45,17 +45,17 @@ class Decoder:
         self,
         x: Float[Tensor, "R H"],
         positions: Int[Tensor, " R"],
-        places: Int[Tensor, " R"],
+        slots: Int[Tensor, " R"],
         sight: Sight,
         buffers: LayerBuffers,
         tapped: dict[int, Tensor | None],
         end: int,
-        behind: int = 0,
+        begin: int = 0,
         read: Float[Tensor, "R O"] | None = None,
     ) -> Float[Tensor, "R H"]:
         """Append R tokens to the cache, replace their states by the last layer's outputs, and return these; see
         `PackedLayers` for what the arguments mean. end: more than any of the positions."""
-        self.layers(x, self.rotations.below(end), positions, buffers, places, sight, tapped, behind, read)
+        self.layers(x, self.rotations.below(end), positions, buffers, slots, sight, tapped, begin, read)
         return x
 
 
@@ -111,7 +111,7 @@ class PackedLlama:
         """Append R tokens to the cache and return their post-norm states; see `PackedLayers`. Each sees its row's
         committed slots, and of the row's n new ones those in the mask."""
         cache.append(rows)
-        first, prefix = (each.index_select(0, rows.row) for each in (cache.first, cache.lengths))
+        first, prefix = (column.index_select(0, rows.row) for column in (cache.first, cache.lengths))
         sight = Sight(first, prefix, mask, cache.longest)
         embedded, layers = self._base.embed_tokens(tokens).float(), self.decoder.layers
         buffers = cache.layers(embedded.new_empty(0, dtype=layers.cached), layers.kv_heads, layers.dim)

@@ -1,10 +1,10 @@
-"""Fit of a token behind a path, learned: a small network reads the path's end, and a product with a vector of the token
-scores it.
+"""A learned correction of a draft by the path: a small network reads the path's end, and its product with a vector of
+each candidate is added to the score.
 
     q = U silu(W_h h + W_x e(x) + W_w e(w) + d_k) + u;   score(y | w x) = a_k log p(y) + q . v(y)
 
 w, x: the last two tokens of the path, e: their rows of the target's embedding; h: the draft's state at depth k, from
-which it drew the marginal p. All tokens that are not scored together have the score b_k log p(others) + c_k. It is
+which the marginal p is made. All tokens that are not scored together have the score b_k log p(others) + c_k. It is
 Hydra's sequential head cut down to the candidates, so that it costs no LM head (Hydra, section 3.1).
 """
 
@@ -26,8 +26,8 @@ from c2t.models.target import Target
 from c2t.storage.atomic import new_file
 
 FIT = "+fit"  # end of a draft's name
-FILE = "fit.safetensors"  # beside the weights of a draft
-LEAST = 1e-6  # of a probability in float32 that is a difference from 1
+FILE = "fit.safetensors"  # in the folder of a draft's weights
+LEAST = 1e-6  # smallest probability that a difference from 1 gives in float32
 
 
 def log_rest(log_probs: Float[Tensor, "*B C"]) -> Float[Tensor, "*B 1"]:
@@ -36,8 +36,8 @@ def log_rest(log_probs: Float[Tensor, "*B C"]) -> Float[Tensor, "*B 1"]:
 
 
 class PathCorrection(nn.Module):
-    """Fit for a draft that names `tokens` (rising ids) at `depths` depths. embed_tokens: the target's, which is not
-    learned and not stored."""
+    """Correction for a draft with a vocabulary of `tokens` (rising ids) at `depths` depths. embed_tokens: the target's,
+    which is not learned and not stored."""
 
     tokens: Tensor
 
@@ -54,7 +54,7 @@ class PathCorrection(nn.Module):
         self.register_buffer("tokens", tokens, persistent=False)
 
     def query(self, path: Path) -> Float[Tensor, "*B R"]:
-        """Return what a path's end is looking for."""
+        """Return the vector of a path's end, whose product with a token's vector is that token's correction."""
         (embed,), depth = self.embed, self.clamped(path.depth)
         wide = self.state(path.hidden.to(self.depth)) + self.depth[depth]
         for layer, token in ((self.token, path.token), (self.before, path.before)):
@@ -62,7 +62,7 @@ class PathCorrection(nn.Module):
         return self.out(F.silu(wide))
 
     def clamped(self, depth: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
-        """Return the depth; below the last one that the draft knows, that one."""
+        """Return the depth; below the last one of the draft, that one."""
         return depth.clamp(max=len(self.depth) - 1)
 
     def forward(
@@ -70,15 +70,15 @@ class PathCorrection(nn.Module):
     ) -> tuple[Float[Tensor, "*B C"], Float[Tensor, "*B 1"]]:
         """See `c2t.models.reweighted.Fit`."""
         depth = self.clamped(path.depth)
-        place = torch.searchsorted(self.tokens, tokens).clamp(max=len(self.tokens) - 1)
-        known = self.tokens[place] == tokens  # a text's own tokens are not: they fit as well as any
-        behind = self.vectors[place] * known[..., None]
-        fit = (behind @ self.query(path)[..., None])[..., 0]
+        index = torch.searchsorted(self.tokens, tokens).clamp(max=len(self.tokens) - 1)
+        has_vector = self.tokens[index] == tokens  # not so those outside of the draft's vocabulary, which get 0
+        vectors = self.vectors[index] * has_vector[..., None]
+        fit = (vectors @ self.query(path)[..., None])[..., 0]
         factor = (self.others[depth] - 1)[..., None] * log_rest(log_probs) + self.bias[depth][..., None]
         return self.marginal[depth][..., None] * log_probs + fit, factor
 
     def save(self, folder: File) -> None:
-        """Write the weights in bf16 beside a draft's."""
+        """Write the weights in bf16 to the folder of a draft's."""
         state = {name: weight.detach().bfloat16().contiguous() for name, weight in self.state_dict().items()}
         with new_file(folder / FILE) as new:
             save_file(state, new)

@@ -1,9 +1,9 @@
-"""Fit of two tokens by counts: how much more often a text has the second one behind the first than elsewhere.
+"""Pointwise mutual information of bigrams as a correction: how much more often a token follows another than any.
 
     score(y | x) = log p(y) + POWER log [(c(x, y) + PRIOR u(y)) / ((c(x) + PRIOR) u(y))]
 
-p is the draft's marginal, c counts the texts' pairs and tokens, u is a token's share of the texts. No training; the
-rival that a learned fit has to beat.
+p is the draft's marginal, c counts the texts' pairs and tokens, u is a token's share of the texts. Nothing is
+trained: it is the baseline of `path_correction`.
 """
 
 from collections.abc import Iterable
@@ -24,11 +24,11 @@ from c2t.models.reweighted import Path, ReweightedDraft
 from c2t.models.target import Target
 from c2t.storage.atomic import new_file
 
-POWER, PRIOR = 0.7, 30.0  # searched on training texts
+POWER, PRIOR = 0.7, 30.0  # best of a search on training texts
 UNSEEN = 0.5  # added to each token's count, so that no share is 0
-MANY = 255  # stored for counts from here on, which stand in a column of their own
+MANY = 255  # largest count in the column `counts`; larger ones are in `many`
 BIGRAMS = "+bigrams"  # end of a draft's name
-FILE = "bigrams.safetensors"  # beside the weights of a draft
+FILE = "bigrams.safetensors"  # in the folder of a draft's weights
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,10 @@ class PmiBigrams:
     @classmethod
     def counted(cls, texts: Iterable[Int[Tensor, " _"]], vocabulary: int) -> "PmiBigrams":
         """Count the pairs of texts; InputError if there are none."""
-        found = [text[:-1].long() * vocabulary + text[1:].long() for text in texts if len(text) > 1]
-        if not found:
-            raise InputError("there are no pairs of tokens to count; write some texts first")
-        pairs = torch.cat(found)
-        pairs, counts = pairs.unique(return_counts=True)
+        parts = [text[:-1].long() * vocabulary + text[1:].long() for text in texts if len(text) > 1]
+        if not parts:
+            raise InputError("there are no pairs of tokens to count; generate some texts first")
+        pairs, counts = torch.cat(parts).unique(return_counts=True)
         return cls.of(pairs, counts, vocabulary)
 
     @classmethod
@@ -61,10 +60,10 @@ class PmiBigrams:
         return cls(pairs, counts, first, second)
 
     def ratio(self, x: Int[Tensor, "*B"], y: Int[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-        """Return the log of how much more often y stands behind x than elsewhere."""
+        """Return the log of how much more often y follows x than any token."""
         wanted = x * len(self.second) + y
-        place = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
-        count = torch.where(self.pairs[place] == wanted, self.counts[place], 0)
+        index = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
+        count = torch.where(self.pairs[index] == wanted, self.counts[index], 0)
         share = (self.second[y] + UNSEEN) / (self.second.sum() + UNSEEN * len(self.second))
         return ((count + PRIOR * share) / ((self.first[x] + PRIOR) * share)).log()
 
@@ -76,8 +75,8 @@ class PmiBigrams:
         return score, torch.zeros_like(score[..., :1])
 
     def save(self, folder: File) -> None:
-        """Write the table beside a draft's weights: how many different tokens follow each one, which, and how often;
-        the counts from MANY on, which are rare, stand in `many`."""
+        """Write the table to the folder of a draft's weights: how many different tokens follow each one, which, and
+        how often. The few counts from MANY on are in `many`."""
         vocabulary = len(self.first)
         table = {
             "different": torch.bincount(self.pairs // vocabulary, minlength=vocabulary),

@@ -1,7 +1,7 @@
-"""The positions that a model has, and what stands behind the last one.
+"""The positions that a model has, and those after the last one.
 
 Some models choose their rotary frequencies by the largest position of a forward: LongRoPE from one position on, dynamic
-RoPE behind the last one. A tree that reached so far would change them for the whole forward, all other rows included.
+RoPE after the last one. A tree that reached so far would change them for the whole forward, all other rows included.
 """
 
 from jaxtyping import Int
@@ -16,8 +16,8 @@ def positions_of(config: PreTrainedConfig) -> int:
 
 
 def within(positions: Int[Tensor, "*B n"], config: PreTrainedConfig) -> Int[Tensor, "*B n"]:
-    """Return positions as a model's forward can take them beside any others: none behind the last one where the model
-    has a table of them, or frequencies that would change. What stands there is no part of a text."""
+    """Return positions as a model's forward can take them, clamped to the last one where the model has a table of them,
+    or frequencies that would change for the other rows. What stands there is no part of a text."""
     kinds = _rotary(config)
     if kinds and not any(kind["rope_type"] in ("longrope", "dynamic") for kind in kinds):
         return positions

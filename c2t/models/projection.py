@@ -35,7 +35,7 @@ class OneDNNMatrix:
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
 
 
-# By layer, and whether they are rounded and coarse.
+# (rounded, coarse) -> version of the weights, and their copy.
 _Forms = dict[tuple[bool, bool], tuple[Version, PackedMatrix | OneDNNMatrix]]
 _COPIES: WeakKeyDictionary[nn.Module, _Forms] = WeakKeyDictionary()
 
@@ -45,7 +45,7 @@ class Projection:
 
     The copy is made at the first call that can use it, once for all projections of a layer, and again when the weights
     have changed. Where gradients are recorded, on other devices and in other dtypes `linear` itself is called. rounded:
-    c2t's own copy may be in 8 bits (`Kind.of`); coarse: in 4, but for the largest outputs, where
+    c2t's own copy may be in 8 bits (`Kind.of`); coarse: in 4 except for the largest outputs, where
     `c2t.kernels.rescored` serves the weights.
     """
 

@@ -1,11 +1,11 @@
-"""Medusa's heads as they are published (arXiv 2401.10774): H of them read the target's feature, and head k writes the
-token k + 1 places behind the one that the target itself writes there.
+"""Medusa's heads as they are published (arXiv 2401.10774): H of them read the target's feature, and head k predicts
+the token k + 1 positions after the one that the target predicts there.
 
     h_k = x + SiLU(W x + b), `medusa_num_layers` times;  logits of head k = its own LM head (or the target's) of h_k
 
 x is the feature of the token before the root, so a round costs no forward but these. Files:
-`medusa_lm_head.safetensors` or `medusa_lm_head.pt` with `{head}.{layer}.linear.weight`, `.bias` and, for an LM head of
-its own, `{head}.{layers}.weight`; `config.json` with `medusa_num_layers`. There are as many heads as in the file:
+`medusa_lm_head.safetensors` or `medusa_lm_head.pt` with `{head}.{layer}.linear.weight`, `.bias` and, for its own LM
+head, `{head}.{layers}.weight`; `config.json` with `medusa_num_layers`. There are as many heads as in the file:
 published configs name fewer.
 """
 
@@ -30,7 +30,7 @@ from c2t.storage.checked import OPEN, from_json, read_file
 from c2t.tree import Tree
 
 SAFE, PICKLED = FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
-MOST = 64  # heads of a file, and layers of a head
+MOST = 64  # largest number of heads of a file, and of layers of a head
 
 
 class ResBlock(nn.Module):
@@ -53,9 +53,11 @@ class PublishedMedusaHeads(nn.ModuleList):
 
     def __init__(self, heads: int, layers: int, hidden: int, vocabulary: int | None):
         self.layers, self.hidden, self.vocabulary = layers, hidden, vocabulary
-        own = [] if vocabulary is None else [vocabulary]
+        sizes = [] if vocabulary is None else [vocabulary]
         super().__init__(
-            nn.Sequential(*(ResBlock(hidden) for _ in range(layers)), *(nn.Linear(hidden, v, bias=False) for v in own))
+            nn.Sequential(
+                *(ResBlock(hidden) for _ in range(layers)), *(nn.Linear(hidden, v, bias=False) for v in sizes)
+            )
             for _ in range(heads)
         )
 
@@ -78,7 +80,7 @@ class PublishedMedusaDraft(BaseDraft):
 
     def __init__(self, head: PublishedMedusaHeads, lm_head: nn.Module):
         self.head = head
-        self.lm_heads = [Projection(one) for one in head.lm_heads(lm_head)]
+        self.lm_heads = [Projection(layer) for layer in head.lm_heads(lm_head)]
 
     @property
     def hidden_size(self) -> int:
@@ -91,7 +93,7 @@ class PublishedMedusaDraft(BaseDraft):
 
 @DraftSession.register  # without keys and values: only the last feature counts
 class PublishedMedusaSession:
-    """Draft session that knows of each row the feature before its root. passes: as in `DraftSession`; the heads of a
+    """Draft session that holds the feature before each row's root. passes: as in `DraftSession`; the heads of a
     round count as one."""
 
     def __init__(self, draft: PublishedMedusaDraft):
@@ -167,9 +169,9 @@ def load_heads(folder: Path, embed_tokens: nn.Embedding) -> PublishedMedusaHeads
     count = 1 + max((int(name.split(".")[0]) for name in state if name.split(".")[0].isdecimal()), default=0)
     if count > MOST:
         raise InputError(f"{folder}: {count} heads; at most {MOST} are read")
-    own = vocabulary if f"0.{layers}.weight" in state else None
+    head_vocabulary = vocabulary if f"0.{layers}.weight" in state else None
     with torch.device("meta"):  # which takes no memory before the names are those of the file
-        heads = PublishedMedusaHeads(count, layers, hidden, own)
+        heads = PublishedMedusaHeads(count, layers, hidden, head_vocabulary)
     wanted = heads.state_dict()
     missing, unexpected = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted.keys())
     if missing or unexpected:

@@ -1,4 +1,4 @@
-"""A draft whose distributions are conditioned on the path.
+"""A draft whose distributions are reweighted by the path.
 
 A parallel draft gives marginals: a depth's distribution is the same on every path, and a product of marginals says
 nothing about whether two tokens fit together. Here a `Fit` scores the most probable tokens of each slot by the slot's
@@ -35,7 +35,7 @@ class Path(NamedTuple):
 
 @runtime_checkable
 class Fit(Protocol):
-    """How well tokens fit behind a path."""
+    """Correction of the draft's log-probabilities after a path."""
 
     def __call__(
         self, path: Path, tokens: Int[Tensor, "B F C"], log_probs: Float[Tensor, "B F C"]
@@ -47,7 +47,7 @@ class Fit(Protocol):
 
 @dataclass(frozen=True)
 class ReweightedDraft(WrappedDraft):
-    """Draft `draft`, conditioned by `fit` behind every slot but the root, whose token the draft itself has read."""
+    """Draft `draft`, reweighted by `fit` after every slot except the root, whose token the draft itself has read."""
 
     fit: Fit
 

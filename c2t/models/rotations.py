@@ -30,7 +30,7 @@ class Rotations:
         """Extend the table to this number of positions, if it is shorter."""
         if positions <= len(self.cosine):
             return
-        places = torch.arange(max(positions, 2 * len(self.cosine), 1024), device=self.cosine.device)
-        like = torch.zeros(1, dtype=torch.float32, device=places.device)
-        cosine, sine = self._rotary(like, places[None])
+        table = torch.arange(max(positions, 2 * len(self.cosine), 1024), device=self.cosine.device)
+        like = torch.zeros(1, dtype=torch.float32, device=table.device)
+        cosine, sine = self._rotary(like, table[None])
         self.cosine, self.sine = cosine[0, :, : self._half].contiguous(), sine[0, :, : self._half].contiguous()

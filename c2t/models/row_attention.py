@@ -1,5 +1,5 @@
-"""Stock transformers models on rows of different sizes laid end to end: attention of each row by itself, in every layer
-one call after the other; all else runs once over the tokens of all rows.
+"""Stock transformers models on ragged batches: in every layer attention runs row by row; all else runs once over the
+tokens of all rows.
 
     with RowAttention(model, positions, sees, rows, cache) as attention:
         model(tokens[None], position_ids=positions[None], past_key_values=cache, **attention)
@@ -67,7 +67,7 @@ class RowAttention:
 
     def _mask(self, row: int, begin: int, window: int | None, query: Tensor) -> Tensor:
         """Return the mask over the row's committed slots and its new ones, cut at the sliding window if there is one.
-        A committed slot's position is its place."""
+        A committed slot's position is its index."""
         length, span = self.cache.row(row, 0), self.rows.spans[row]
         mine = slice(begin, begin + self.rows.sizes[row])
         prefix = length.stop - length.start
@@ -83,18 +83,21 @@ class RowAttention:
             seen = zeros.masked_fill(~seen, torch.finfo(query.dtype).min)
         return seen
 
-    def tree_arguments(self, place: torch.device) -> dict[str, Any]:
-        """Return the arguments of tree attention over all rows at once, on a layer's device."""
-        if place not in self._of_tree:
+    def tree_arguments(self, device: torch.device) -> dict[str, Any]:
+        """Return the arguments of tree attention over all rows together, on a layer's device."""
+        if device not in self._of_tree:
             tree, cache, sizes = self.tree, self.cache, self.rows.sizes
-            device, span = tree.token.device, max(sizes)
+            span = max(sizes)
             columns = tree.parent[:, :span], tree.alive[:, :span], tree.positions(cache.lengths)[:, :span]
-            first = torch.tensor([0, *sizes[:-1]], device=device).cumsum(0)
+            first = torch.tensor([0, *sizes[:-1]], device=tree.token.device).cumsum(0)
             ranges = Ranges(first, cache.first, cache.tails)
             mask = TreeMask.of(*columns, cache.lengths)
-            mask, ranges = type(mask)(*(part.to(place) for part in mask)), Ranges(*(part.to(place) for part in ranges))
-            self._of_tree[place] = {"attention_mask": None, "tree_mask": mask, "ranges": ranges}
-        return self._of_tree[place]
+            mask, ranges = (
+                type(mask)(*(part.to(device) for part in mask)),
+                Ranges(*(part.to(device) for part in ranges)),
+            )
+            self._of_tree[device] = {"attention_mask": None, "tree_mask": mask, "ranges": ranges}
+        return self._of_tree[device]
 
 
 def attend(
@@ -116,7 +119,7 @@ def attend(
         return inner(module, query, key, value, **rows.tree_arguments(query.device), **others)
     out, begin = [], 0
     for row, size in enumerate(rows.rows.sizes):
-        if not size:  # a text that has ended before the others that are read beside it
+        if not size:  # a text that has ended before the others of its batch
             continue
         slots = rows.cache.row(row, rows.rows.spans[row])
         parts = query[:, :, begin : begin + size], key[:, :, slots], value[:, :, slots]

@@ -1,4 +1,4 @@
-"""Modules of transformers and torch that were read before a packed or fused form computed them in their place.
+"""Modules of transformers and torch that a packed or fused form may compute in their place, since they were read.
 
 Such a form takes a model's weights and never calls its modules. Whatever else they were made to do would be lost: a
 replaced or patched forward, a hook, an adapter, another activation or scale. So a form is made only of modules that are
@@ -49,11 +49,6 @@ class StockFamily:
     module: str
     functions: tuple[str, ...]
     model: StockModule
-
-    @property
-    def layer(self) -> StockModule:
-        """The family's decoder layer."""
-        return self.model.parts["layers"].each
 
 
 def _head_dim(config: PreTrainedConfig) -> int:

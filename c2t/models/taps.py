@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 @runtime_checkable
 class Tapped(Protocol):
-    """Whoever reads inputs of layers: they are put into `tapped`, each under its number."""
+    """Reader of layers' inputs, which a Tap puts into `tapped`, each under its number."""
 
     tapped: dict[int, Tensor | None]
 

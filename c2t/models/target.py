@@ -26,7 +26,7 @@ from c2t.models.layers import layers_of
 from c2t.models.offloaded import device_of
 from c2t.models.packed_llama import PackedLlama
 from c2t.models.positions import positions_of, within
-from c2t.models.prefixes import Beginning, Prefixes, behind, joined, unpadded
+from c2t.models.prefixes import Beginning, Prefixes, joined, uncached, unpadded
 from c2t.models.projection import Projection
 from c2t.models.row_attention import RowAttention
 from c2t.models.stock import attends_by_softmax, is_transformers_own, makes_own_masks
@@ -72,14 +72,14 @@ def check_attention(model: PreTrainedModel) -> None:
 @torch.no_grad()
 def check_forward(model: PreTrainedModel) -> None:
     """Raise InputError unless a model's logits are what its LM head makes of its base model's states, which is all that
-    a tree's forward runs. What transformers' own classes do is known; others are tried on a few tokens."""
+    a tree's forward runs. Models of transformers' own classes pass; others are run on a few tokens."""
     if is_transformers_own(model):
         return
     head: Any = model.get_output_embeddings()
     tokens = torch.arange(min(4, model.config.get_text_config(decoder=True).vocab_size), device=model.device)[None]
     states = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
-    found, known = model(input_ids=tokens, use_cache=False).logits, head(states)
-    if not found.float().equal(known.to(found.device).float()):
+    logits, expected = model(input_ids=tokens, use_cache=False).logits, head(states)
+    if not logits.float().equal(expected.to(logits.device).float()):
         raise InputError(
             f"the forward of {model.__class__.__name__} does more than its layers and its LM head, which trees would "
             "pass over: load the model without that"
@@ -94,7 +94,7 @@ def check_family(family: str, where: str = "") -> None:
 
 class Target:
     """Causal LM and the facts about it that the runtime needs. rounded: layers and LM head are computed in 8 bits;
-    coarse: in 4 then, but for the largest logits.
+    coarse: in 4 then, except for the largest logits.
 
     InputError for a family that is not in FAMILIES, for attention that takes no mask of a tree, for a model that does
     more than its layers and its LM head (`check_forward`), and for what cannot be rounded here.
@@ -119,7 +119,7 @@ class Target:
         self._hooks: list[RemovableHandle] = []
         self._versions = Versions()
         self._packed: tuple[Version, PackedLlama] | None = None
-        self.prefixes: Prefixes | None = None  # of prompts that were read; whoever serves many gives room for them
+        self.prefixes: Prefixes | None = None  # beginnings of prompts, where a server or a conversation caches them
 
     @property
     def version(self) -> Version | None:
@@ -154,10 +154,10 @@ class Target:
 
     @cached_property
     def rehearsal(self) -> "Target":
-        """The same model beside this one, in 4 bits but for the largest logits, for `c2t.policies.rehearsed`.
-        InputError for one that cannot be rounded here."""
+        """The same model in 4 bits, except for the largest logits, for `c2t.policies.rehearsed`. InputError for one
+        that cannot be rounded here."""
         if why := PackedLlama.why_not_rounded(self.model):
-            raise InputError(f"the target cannot rehearse in 4 bits: {why}; choose another policy")
+            raise InputError(f"the target cannot draft in 4 bits: {why}; choose another policy")
         other = copy.copy(self)  # the constructor would change the caller's model
         other.rounded = other.coarse = True
         other._project, other._packed = Projection(self.lm_head, rounded=True, coarse=True), None
@@ -165,14 +165,14 @@ class Target:
         return other
 
     def sharing_weights(self) -> "Target":
-        """Return a target with these tensors, whose modules and settings are its own."""
-        own = object.__new__(Target)
+        """Return a target with these tensors, but with its own modules and settings."""
+        other = object.__new__(Target)
         tensors = chain(self.model.parameters(), self.model.buffers())
         # Hooks of tapped layers hold the target that they report to.
-        kept = {id(self): own, **{id(tensor): tensor for tensor in tensors}}
-        own.__init__(copy.deepcopy(self.model, kept), self.rounded, self.coarse)  # type: ignore[misc]
-        own.tapped = dict.fromkeys(self.tapped)
-        return own
+        copies = {id(self): other, **{id(tensor): tensor for tensor in tensors}}
+        other.__init__(copy.deepcopy(self.model, copies), self.rounded, self.coarse)  # type: ignore[misc]
+        other.tapped = dict.fromkeys(self.tapped)
+        return other
 
     @property
     def is_split(self) -> bool:
@@ -232,10 +232,10 @@ class Target:
         base = self.model.base_model
         if layers and not (hasattr(base, "layers") and hasattr(base, "norm")):
             raise InputError(f"{self.model.config.model_type} has no layers that an EAGLE-3 head could read")
-        places = [*base.layers, base.norm] if layers else []
+        modules = [*base.layers, base.norm] if layers else []
         self.tapped = {index: None for index in layers}
         self._forget()
-        self._hooks = [places[index].register_forward_pre_hook(Tap(self, index), with_kwargs=True) for index in layers]
+        self._hooks = [modules[index].register_forward_pre_hook(Tap(self, index), with_kwargs=True) for index in layers]
 
     def _forget(self) -> None:
         """Forget prompts that other weights have read, or of which a draft read other features."""
@@ -309,7 +309,7 @@ class Target:
         return {"full_attention": full, "sliding_attention": sliding} if len(kinds) > 1 else sliding
 
     def _as_taken(self, mask: Bool[Tensor, "B 1 n t"]) -> Tensor:
-        """Return a mask as it is, but for eager attention, which would add True to the scores as a 1."""
+        """Return a mask as it is, except for eager attention, which would add True to the scores as a 1."""
         if self.model.config._attn_implementation != "eager":
             return mask
         dtype = self.model.dtype
@@ -319,7 +319,7 @@ class Target:
 class TargetSession:
     """One generation of B rows; the cache holds the committed prefix without the root.
 
-    A forward computes the real slots of all rows, laid end to end, so that it costs what the trees hold. On a CPU a
+    A forward computes the real slots of all rows, packed, so that it costs what the trees hold. On a CPU a
     Llama runs in its packed form: sums in float32 whatever the weights' dtype, and every token's logits are the same
     bits in a tree and in plain decoding.
     """
@@ -340,7 +340,7 @@ class TargetSession:
         session, target = copy.copy(self), self.target.rehearsal
         if self.version is None and target.rounded:  # a stand-in for it, of any other kind, needs no packed form
             raise InputError(
-                "the target cannot rehearse in 4 bits: its layers have hooks or were changed; choose another policy"
+                "the target cannot draft in 4 bits: its layers have hooks or were changed; choose another policy"
             )
         target.tapped = dict.fromkeys(self.target.taps)  # which a packed form fills without hooks
         session._take(target)
@@ -356,11 +356,11 @@ class TargetSession:
     ) -> Float[Tensor, "R H"]:
         """Append the real ones of n slots of each row to the cache and return their post-norm states. Each sees its
         row's committed prefix, and the row's new slots that `sees` marks. tree: what they are, if it is a tree."""
-        tokens, places, sees = map(rows.take, (tokens, positions, sees))
+        tokens, positions, sees = map(rows.take, (tokens, positions, sees))
         if self.packed is not None:
-            return self.packed(tokens, places, sees, rows, self.cache, self.target.tapped)
+            return self.packed(tokens, positions, sees, rows, self.cache, self.target.tapped)
         self.cache.append(rows)
-        return self.target.forward_rows(tokens, places, sees, rows, self.cache, tree)
+        return self.target.forward_rows(tokens, positions, sees, rows, self.cache, tree)
 
     @property
     def lengths(self) -> Int[Tensor, " B"]:
@@ -371,7 +371,7 @@ class TargetSession:
         self, tokens: Int[Tensor, "B n"], count: Int[Tensor, " B"]
     ) -> tuple[Float[Tensor, "B n H"], Float[Tensor, "B n D"]]:
         """Read the next count[r] tokens of row r's text and commit them; return their post-norm states, and the
-        features that the draft reads. Behind a row's last token both mean nothing."""
+        features that the draft reads. After a row's last token both mean nothing."""
         hidden, features = zip(*(self._read(part, real) for real, part in stretches(count, tokens)), strict=True)
         return end_to_end(hidden), end_to_end(features)
 
@@ -389,16 +389,16 @@ class TargetSession:
 
     def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
         """Run prompts, padded on the right; return logits after each row's last token only, as if it were the row's
-        only slot, and features of all tokens. What is known of a prompt (`Target.prefixes`) is not computed again."""
-        # Only where a token's bits do not depend on what is computed beside it: else texts might change.
+        only slot, and features of all tokens. What is cached of a prompt (`Target.prefixes`) is not computed again."""
+        # Only where a token's bits do not depend on the rest of the batch: else texts might change.
         prefixes = None if self.packed is None else self.target.prefixes
         prompts = [] if prefixes is None else unpadded(tokens, lengths)
-        known = [prefixes.longest(prompt) for prompt in prompts]
-        if any(known):
-            self.cache.begin([each.caches if each else () for each in known], tokens.device)
-        rest, count = behind(known, tokens, lengths)
+        cached = [prefixes.longest(prompt) for prompt in prompts]
+        if any(cached):
+            self.cache.begin([beginning.caches if beginning else () for beginning in cached], tokens.device)
+        rest, count = uncached(cached, tokens, lengths)
         hidden, features = self.read(rest, count)
-        features = joined(known, features, count)
+        features = joined(cached, features, count)
         last = hidden[torch.arange(len(count), device=count.device), count - 1]
         for row, prompt in enumerate(prompts):
             caches = [self.cache.prefix(layer, row) for layer in range(len(self.cache.buffers))]
@@ -435,7 +435,7 @@ class TargetSession:
         self.cache.select(rows)
 
     def join(self, other: "TargetSession") -> None:
-        """Append the rows of another session of the same target behind one's own; neither has a tree to commit."""
+        """Append the rows of another session of the same target; neither has a tree to commit."""
         self.cache.join(other.cache)
 
 

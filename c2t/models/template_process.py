@@ -46,11 +46,11 @@ class TemplateProcess:
         self.process: subprocess.Popen | None = None
         self.lock = threading.Lock()
 
-    def render(self, asked: dict[str, Any]) -> str:
+    def render(self, request: dict[str, Any]) -> str:
         """Return the text. InputError where the template makes none."""
         with self.lock:
             try:
-                answer = self._answer(json.dumps(asked, default=str))
+                answer = self._answer(json.dumps(request, default=str))
             except BaseException:
                 _ended(self.process)  # half a line of its answer would be the next one's
                 raise

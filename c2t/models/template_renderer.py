@@ -1,7 +1,7 @@
 """The program that renders chat templates for `c2t.models.template_process`: a line of JSON in, a line of JSON out.
 
 A template is code out of a file. jinja's sandbox keeps it from the machine, but not from loops and sizes without end,
-and one step of it may take hours; so this process has limits, which the system keeps.
+and one step of it may take hours; so this process has limits, which the system enforces.
 """
 
 import json
@@ -20,7 +20,7 @@ LONGEST = 2**21  # characters of a conversation: twice those of the longest turn
 def main(seconds: float) -> None:
     """Answer every line of the standard input: {"text": ...}, or {"error": ...}. seconds: of processor time, for each;
     one that takes more ends the process by SIGPROF."""
-    if sys.platform == "linux":  # where this limit is kept
+    if sys.platform == "linux":  # where the system enforces this limit
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard), hard))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # also in the middle of a step of Python

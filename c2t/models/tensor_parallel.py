@@ -38,15 +38,15 @@ def local_device(name: str | None) -> str:
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
 
-def distributed_config(place: str, trust_remote_code: bool) -> DistributedConfig:
+def distributed_config(source: str, trust_remote_code: bool) -> DistributedConfig:
     """Return how transformers shall split the target. InputError for a number of processes that does not divide its
     heads, and for a model without a plan of its parts."""
     _, world = rank_and_world()
-    config = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code).get_text_config(decoder=True)
+    config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code).get_text_config(decoder=True)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     if heads % world or config.num_attention_heads % world:
         least = " and ".join(map(str, dict.fromkeys((config.num_attention_heads, heads))))
-        raise InputError(f"{world} processes do not divide the {least} heads of {place}: start as many as divide both")
+        raise InputError(f"{world} processes do not divide the {least} heads of {source}: start as many as divide both")
     if not getattr(config, "base_model_tp_plan", None):
         raise InputError(f"transformers has no plan to split a {config.model_type}: decode it with --device-map auto")
     return DistributedConfig(tp_size=world)

@@ -1,7 +1,7 @@
-"""A draft that knows nothing: all tokens are equally probable.
+"""The uniform draft: all tokens are equally probable.
 
 With the text's n-grams around it, which its name `lookup` always has, it is prompt lookup decoding (Saxena, 2023), as
-distributions: what followed the last tokens earlier in the text is all that it knows. A context that was there several
+distributions: what followed the last tokens earlier in the text is all that it uses. A context that was there several
 times has several continuations, so that it gives trees.
 """
 

@@ -263,7 +263,7 @@ def test_taps_may_be_named_behind_the_draft(tmp_path: Path) -> None:
     """As inputs of layers, where a config does not say what it counts; what the draft was is kept with the pair."""
     target = save_language_model(tmp_path / "target", language_model(LlamaConfig(**{**SIZES, "num_hidden_layers": 16})))
     head = write(tmp_path / "head", flat(**{IDS: [5, 9, 13]}), Math(), {})
-    with pytest.raises(InputError, match=r"behind the draft, as \+taps=5,9,13 or with each one more"):
+    with pytest.raises(InputError, match=r"after the draft, as \+taps=5,9,13 or with each one more"):
         load_pair(target=target, draft=head)
     pair = load_pair(target=target, draft=f"{head}+taps=6,10,14")
     assert pair.target.taps == (6, 10, 14)

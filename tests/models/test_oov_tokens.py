@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from c2t.models.reweighted import rescored
 from torch import Tensor
 
 from c2t import SpeculativeDecoder
@@ -16,6 +15,7 @@ from c2t.models.eagle_draft import EagleDraft
 from c2t.models.loading import Pair, load_pair, with_ngrams
 from c2t.models.medusa import MedusaDraft, MedusaHead
 from c2t.models.oov_tokens import MOST, OutOfVocabulary
+from c2t.models.reweighted import rescored
 from c2t.policies.budget import Budget
 from c2t.policies.eagle2 import Eagle2
 from c2t.protocols import DraftVocabulary, NextTokenDistributions

@@ -302,7 +302,7 @@ def test_replay_says_that_it_cannot() -> None:
 def test_a_target_that_cannot_rehearse_says_so_at_once() -> None:
     pair = Pair("toy", Target(language_model(LlamaConfig(**SIZES))), toy_drafts()["eagle"], toy_tokenizer(), "", {})
     for decoder in (SpeculativeDecoder, BatchDecoder):
-        with pytest.raises(InputError, match="cannot rehearse in 4 bits"):
+        with pytest.raises(InputError, match="cannot draft in 4 bits"):
             decoder(pair, Rehearsed(Eagle2()))
 
 
