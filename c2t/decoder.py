@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +16,7 @@ from c2t.batching import BatchDecoder, Request
 from c2t.classifier import TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
-from c2t.decoding import DraftModel, Step, cut
+from c2t.decoding import Step, cut
 from c2t.errors import InputError, check_kind, check_truth, check_whole
 from c2t.kept_costs import costs_of
 from c2t.models.chat_templates import conversation
@@ -68,7 +68,7 @@ class Parts(NamedTuple):
     """The target, draft and policy that `generate` decodes with."""
 
     target: Target | StaticTarget
-    draft: DraftModel | StaticDraft | None
+    draft: Any  # a DraftModel, or None
     policy: Policy
 
 

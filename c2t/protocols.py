@@ -181,10 +181,13 @@ class Draft(Protocol):
 
 
 @runtime_checkable
-class Session(Draft, Protocol):
-    """Draft of B texts over one generation (`c2t.models.draft.DraftSession`), or what stands around it
-    (`c2t.sessions.wrapped.WrappedSession`). passes: for each row, the draft forwards of the present round that it took
-    part in, the one over the prefix included; there are none before the first round."""
+class Session(Protocol):
+    """`Draft` of B texts over one generation (`c2t.models.draft.DraftSession`), or what stands around it
+    (`c2t.sessions.wrapped.WrappedSession`); by CUDA graphs it grows trees by itself.
+
+    passes: for each row, the draft forwards of the present round that it took part in, the one over the prefix
+    included; there are none before the first round.
+    """
 
     if TYPE_CHECKING:  # isinstance would ask for them then
 

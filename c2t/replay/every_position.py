@@ -12,7 +12,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from c2t.decoding import DraftModel, Step, speculate
-from c2t.protocols import Policy, Session
+from c2t.models.draft import DraftSession
+from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation, TextVerifier
 from c2t.sessions.coupled import coupled
 
@@ -48,7 +49,7 @@ def replay_all(
             yield step
 
 
-def forks(drafter: DraftModel, text: Continuation) -> Iterator[tuple[Int[Tensor, " B"], Session]]:
+def forks(drafter: DraftModel, text: Continuation) -> Iterator[tuple[Int[Tensor, " B"], DraftSession]]:
     """Yield the positions of a text where a round may start, some at a time, with a draft session for each as a row."""
     last = text.end - 2
     if last < text.prompt:
