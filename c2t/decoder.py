@@ -14,18 +14,17 @@ import torch
 from c2t import display
 from c2t.batching import BatchDecoder, Request
 from c2t.classifier import TreeClassifier
+from c2t.costs.store import costs_of
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
 from c2t.decoding import Step, cut
 from c2t.errors import InputError, check_kind, check_truth, check_whole
-from c2t.kept_costs import costs_of
 from c2t.models.chat_templates import conversation
 from c2t.models.loading import Pair, load_pair
 from c2t.models.target import Target
 from c2t.playable import check_playable
 from c2t.policies.budget import Budget
 from c2t.policies.default import default_policy
-from c2t.policies.pace import Pace
 from c2t.policies.spec import parse
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.protocols import Policy
@@ -314,4 +313,4 @@ def with_budget(pair: Pair, policy: Policy, budget: int | str | Path) -> Budget:
     if isinstance(budget, Integral):
         return Budget(policy, budget)
     Budget(policy, nodes=1)  # which refuses a policy before anything is measured for it
-    return Budget(policy, costs=costs_of(pair, policy, None if budget == "auto" else budget), pace=Pace())
+    return Budget(policy, costs=costs_of(pair, policy, None if budget == "auto" else budget))

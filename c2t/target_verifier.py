@@ -181,7 +181,7 @@ def generate(
     policy: Policy,
     prompts: Sequence[Sequence[int]],
     *,
-    max_new_tokens: int,
+    max_new_tokens: int | list[int],
     sampling: Sampling,
     eos: frozenset[int] = frozenset(),
     sequences: Sequence[int] | None = None,

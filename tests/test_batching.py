@@ -16,7 +16,6 @@ from c2t.errors import InputError
 from c2t.models.loading import Pair
 from c2t.models.ngrams import NgramDraft
 from c2t.policies import C2T, Budget, Eagle2, JointThreshold, MCSDPlus, Plain, SpecInfer
-from c2t.policies.pace import Pace
 from c2t.sampling import Sampling
 from c2t.target_verifier import TargetVerifier
 from tests.every_policy import toy_costs
@@ -316,16 +315,14 @@ def test_a_stream_refuses_what_generate_refuses() -> None:
 
 
 def test_a_budget_that_never_drafts_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a fixed batch, and among requests: their rounds are plain decoding's, and nobody times them."""
+    """In a fixed batch, and among requests: their rounds are plain decoding's."""
 
     def asked(*_: object) -> None:
         raise AssertionError("asked")
 
     monkeypatch.setattr(Eagle2, "__call__", asked)
-    monkeypatch.setattr(Pace, "drafts", asked)
-    monkeypatch.setattr(Pace, "end", asked)
     costs = toy_costs(2, a_level=0.5)
-    never, pair = Budget(Eagle2(K=3, levels=2, N=8), costs=costs, pace=Pace()), pair_of("eagle2")
+    never, pair = Budget(Eagle2(K=3, levels=2, N=8), costs=costs), pair_of("eagle2")
     batch = BatchDecoder(pair, never, max_rows=4)
     requests = [batch.submit(prompt, 6) for prompt in PROMPTS]
     while any(request.finish is None for request in requests):

@@ -13,8 +13,8 @@ from c2t.classifier import TreeClassifier
 from c2t.cli import info as information
 from c2t.cli import terminal
 from c2t.cli.options import Models
+from c2t.costs.store import costs_of
 from c2t.errors import InputError
-from c2t.kept_costs import costs_of
 from c2t.models.loading import Pair, load_pair
 from c2t.models.tensor_parallel import local_device
 from c2t.policies.default import FALLBACK, policy_of_pair

@@ -8,13 +8,13 @@ import typer
 
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
+from c2t.costs.store import costs_of, measure_and_keep
 from c2t.errors import InputError
-from c2t.kept_costs import costs_of, measure_and_keep
 from c2t.models.ngrams import NGRAMS
 from c2t.models.packed_llama import PackedLlama
 from c2t.playable import live_only
 from c2t.policies.round_costs import RoundCosts
-from c2t.policies.spec import split
+from c2t.policies.spec import describe, split
 from c2t.progress import working
 from c2t.prompts import default_prompts
 from c2t.protocols import Policy
@@ -25,6 +25,8 @@ from c2t.study import engine_flags
 from c2t.study.evaluate import room
 
 TUNE = tuning.TuneSettings()
+SHOWN = (1, 8, 16, 32, 64, 128)  # tokens of the forwards whose costs are told
+FIGURES = ("label", "predicted", "predicted_there", "measured", "corrected", "ngrams")
 
 
 @o.with_models
@@ -50,7 +52,7 @@ def tune(
         int, typer.Option(help="Batches to decode with the best predictions, of which the fastest is chosen.")
     ] = TUNE.timed,
     compared: Annotated[
-        int, typer.Option(help="Number of best policies to decode those batches with.")
+        int, typer.Option(help="Number of best policies to decode those batches with, besides the best of each kind.")
     ] = TUNE.compared,
     ngrams: Annotated[
         bool,
@@ -130,10 +132,9 @@ def tune(
     path = tuned.store(
         key,
         tuned.Tuned(
-            result.best.policy,
+            describe(result.best.policy),
             classifier or loaded.name,
             result.best.corrected,
-            result.costs,
             configuration,
             result.best.ngrams,
         ),
@@ -156,12 +157,12 @@ def table(result: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
             row.label,
             f"{row.total.tau:.2f}",
             f"{row.total.gamma:.1f}",
-            f"{row.total.draft_passes:.1f}" * row.replayed,
+            f"{row.total.draft_passes:.1f}" * (row.rounds is not None),
         ]
         cells += [f"{row.predicted:.0f}", f"{row.predicted / result.plain.predicted:.2f}"]
         if row.measured:
-            error = f"{row.predicted_there / row.measured - 1:+.0%}" * row.replayed
-            there = f"{row.predicted_there:.0f}" * row.replayed
+            error = f"{row.predicted_there / row.measured - 1:+.0%}" * (row.rounds is not None)
+            there = f"{row.predicted_there:.0f}" * (row.rounds is not None)
             cells += [there, f"{row.measured:.0f}", error, f"{row.corrected:.0f}"]
         else:
             cells += [""] * 4
@@ -171,23 +172,18 @@ def table(result: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
 
 
 def remarks(result: tuning.Tuning) -> str:
-    """Say the costs that the predictions were made of, and what was chosen."""
+    """Say the costs behind the predictions, and what was chosen."""
     costs, settings = result.costs, result.settings
-    largest = costs.verify.sizes[-1]
-    sizes = [n for n in (1, 8, 16, 32, 64, 128) if n < largest] + [largest]
-    target = ", ".join(f"{n}: {costs.verify.at(n) * 1e3:.3g}" for n in sizes)
-    level = ", ".join(f"{w}: {s * 1e3:.3g}" for w, s in zip(*costs.draft, strict=True))
-    rest = ", ".join(
-        f"{name} {over.a_round * 1e3:.2g} + {over.a_pass * 1e3:.2g} a pass" for name, over in costs.overhead.items()
-    )
+    target, level = (", ".join(f"{n}: {curve.at(n) * 1e3:.3g}" for n in SHOWN) for curve in (costs.verify, costs.draft))
+    rest = ", ".join(f"{name} {seconds * 1e3:.2g}" for name, seconds in costs.rest._asdict().items())
     lines = [
-        f"ms of a target forward over n tokens a prompt, {costs.prefix} tokens of prefix: {target}",
-        f"ms of a draft forward over w tokens a prompt: {level}",
+        f"ms of a target forward over n tokens of all prompts: {target}",
+        f"ms of a draft forward over n tokens of all prompts: {level}",
         f"ms of the rest of a round: {rest}",
-        f"error: of the prediction for the measured prompts ({settings.timed} batches at most), which "
-        "costs were not fitted on; first rounds are left out. corrected: the prediction for all prompts without it",
+        f"error: of the prediction for the measured prompts ({settings.timed} batches at most). "
+        "corrected: the prediction for all prompts without it",
     ]
-    if measured := [row.label for row in result.rows if not row.replayed]:
+    if measured := [row.label for row in result.rows if row.rounds is None]:
         lines.append(f"{', '.join(measured)}: only measured; predicted as plain decoding times the measured ratio")
     lines.append(f"chosen: {result.said}")
     return "\n".join(lines)
@@ -195,9 +191,14 @@ def remarks(result: tuning.Tuning) -> str:
 
 def figures(result: tuning.Tuning) -> dict[str, Any]:
     """Return a tuning as JSON."""
-    costs = result.costs._asdict() | {name: getattr(result.costs, name)._asdict() for name in ("verify", "draft")}
-    costs["overhead"] = {name: overhead._asdict() for name, overhead in result.costs.overhead.items()}
-    rows = [{**row._asdict(), "corrected": row.corrected, **row.total.figures()} for row in result.rows]
-    for row in rows:
-        del row["total"]
+    costs = {name: getattr(result.costs, name)._asdict() for name in ("verify", "draft", "rest")}
+    rows = [
+        {
+            **{name: getattr(row, name) for name in FIGURES},
+            "policy": describe(row.policy),
+            "replayed": row.rounds is not None,
+            **row.total.figures(),
+        }
+        for row in result.rows
+    ]
     return {"best": result.best.label, "rows": rows, "costs": costs}

@@ -22,7 +22,7 @@ from c2t.kernels.native import kernels, structs
 from c2t.kernels.network import COLUMNS
 from c2t.kernels.nodes import Blocks
 from c2t.kernels.noise import Noise
-from c2t.kernels.paying import Yields
+from c2t.kernels.paying import RoundModel
 from c2t.kernels.pointer import pointer, pointers, weights
 
 _WHOLE, _REAL, _FLAG, _BYTE = torch.int64, torch.float32, torch.bool, torch.uint8
@@ -91,13 +91,13 @@ class NgramInput(NamedTuple):
 class Spending(NamedTuple):
     """Costs of a round, by which a budget decides after every level (`c2t.kernels.paying`).
 
-    start: seconds of a round with trees but for its forwards. yields(drafted, width): arrays for trees of so many slots
-    in all and levels of at most so many. most: nodes to verify, None for any number. worth: what a token of each row is
+    start: seconds of a round with trees but for its forwards. model(drafted, width): for trees of so many slots in all
+    and levels of at most so many. most: nodes to verify, None for any number. worth: what a token of each row is
     worth.
     """
 
     start: float
-    yields: Callable[[int, int], Yields]
+    model: Callable[[int, int], RoundModel]
     most: int | None
     worth: Sequence[float]
 
@@ -199,8 +199,8 @@ class DraftPhase:
     def _spending(self, spending: Spending | None, rows: int) -> ctypes.Structure:
         if spending is None:
             return structs.spending()
-        start, yields, most, worth = spending
-        arrays, worth = yields(rows * self._most(), rows * self.plan.width), (ctypes.c_double * rows)(*worth)
+        start, model, most, worth = spending
+        arrays, worth = model(rows * self._most(), rows * self.plan.width), (ctypes.c_double * rows)(*worth)
         most = paying.UNBOUNDED if most is None else most
         found = structs.spending(ctypes.pointer(arrays.in_c), ctypes.addressof(worth), start, most)
         found.arrays = arrays, worth  # which it points into

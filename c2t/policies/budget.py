@@ -1,36 +1,25 @@
 """One budget of verified tokens for all requests of a batch, spent on the nodes that are most likely accepted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
 
-from c2t.decoding import Step, Verifier
+from c2t.decoding import Verifier
 from c2t.errors import InputError, at_least_one
-from c2t.kernels.paying import Guesses, confidences, worth_most
+from c2t.kernels.paying import Guesses, RoundModel, decide
 from c2t.policies.around import Around
 from c2t.policies.limits import Size
-from c2t.policies.pace import HOPELESS, Pace
-from c2t.policies.paying_levels import Enough, PayingLevels
-from c2t.policies.round_costs import DOUBT, Promise, RoundCosts, RowCosts, best_promise
+from c2t.policies.paying_levels import Enough, PayingLevels, kept
+from c2t.policies.round_costs import RoundCosts, RowCosts
 from c2t.protocols import Draft, Root, Session
 from c2t.sessions.deferred import DeferredSession
 from c2t.sessions.stateless import NoDraft
 from c2t.sessions.wrapped import find
 from c2t.storage.checked import check_fields
 from c2t.tree import Tree
-
-
-class Known(NamedTuple):
-    """Costs and promise of rounds of some number of rows. timed: the costs of rounds that are timed."""
-
-    costs: RowCosts
-    promised: Promise
-    timed: RowCosts
 
 
 @dataclass(frozen=True)
@@ -40,17 +29,15 @@ class Budget(Around):
 
     nodes: tokens verified in a round at most, of all rows together, roots included; every row keeps its root. costs:
     of rounds on this machine. With them a level is drafted only if it pays (see `PayingLevels`), none at all where that
-    does not pay for so many rows, and as many nodes are verified as promise most tokens per second. pace: of the rounds
-    that were played, which then decides for so many rows instead of the costs; see `Pace`.
+    does not pay for so many rows, and as many nodes are verified as promise most tokens per second.
 
-    Which tokens are verified depends on drafts, committed text, its limit, random numbers and, with a pace, the clock;
-    the text does not. A row's tree depends on the other rows of its batch (`shared`); its text does not.
+    Which tokens are verified depends on drafts, committed text, its limit and random numbers; the text does not. A
+    row's tree depends on the other rows of its batch (`shared`); its text does not.
     """
 
     policy: Any
     nodes: int | None = None
     costs: RoundCosts | None = None
-    pace: Pace | None = field(default=None, compare=False, repr=False)
 
     proposal = "ranked"
     exact = True
@@ -85,85 +72,40 @@ class Budget(Around):
     def session(self, draft: Session, rows: int, verifier: Verifier) -> Session:
         """Return a session that reads committed text when a tree is drafted, none where no round of so many rows drafts
         one; see `c2t.protocols.Policy`."""
-        if self.never_drafts(rows):
+        if self.costs and not any(self._for_rows(each).drafts for each in range(1, rows + 1)):
             return NoDraft()
-        return BudgetSession(super().session(draft, rows, verifier), verifier, self.pace)
+        return BudgetSession(super().session(draft, rows, verifier), verifier)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         rows, session = len(root.token), find(draft, BudgetSession)
         if self.costs is None:
-            tree = self.policy(draft, root)
-            return worth_most_of(tree, self.confidence(tree), row_weights(session, rows), self.nodes - rows)
-        costs = self._for_rows(rows, session)
-        if costs is None:
+            return most_probable(self.policy(draft, root), self.nodes - rows, row_weights(session, rows))
+        costs = self._for_rows(rows)
+        if not costs.drafts:
             return Tree.root(root.token)
         most = self.nodes and max(self.nodes - rows, 0)
-        levels = PayingLevels(draft, costs, self.guesses, most, row_weights(session, rows))
+        levels = PayingLevels(draft, costs, most, row_weights(session, rows))
         try:
             return levels.finish(self.policy(levels, root))
         except Enough as stopped:
             return stopped.tree
 
-    def guesses(self, tree: Tree, worth: Sequence[float]) -> Guesses:
-        """Return how probable each drafted node is, as the policy knows it: by its classifier, else by the joint
-        probability under the draft."""
-        by_classifier = getattr(self.policy, "scores_are_confidences", False)
-        known = tree.score if by_classifier else tree.log_joint
-        return Guesses(known, not by_classifier, tree.alive, tree.parent, worth)
-
-    def confidence(self, tree: Tree) -> Float[np.ndarray, "B n"]:
-        """Return the probability that each drafted node is accepted, see `c2t.kernels.paying.confidences`."""
-        return confidences(self.guesses(tree, [1.0] * len(tree.token)))
-
-    def never_drafts(self, rows: int) -> bool:
-        """Return True if no round of at most so many rows can draft: they are plain decoding's, then."""
-        least = 1 + DOUBT if self.pace is None else HOPELESS
-        return self.costs is not None and all(self._of(each).promised.gain < least for each in range(1, rows + 1))
-
-    def _for_rows(self, rows: int, session: "BudgetSession | None") -> RowCosts | None:
-        """Return the costs of a round of so many rows, None if it does not draft. A pace decides in rounds that are
-        timed; others go by the costs."""
-        costs, promised, timed = self._of(rows)
-        if session is None or session.pace is None:
-            return costs if promised.gain > 1 + DOUBT else None
-        if promised.gain < HOPELESS:
-            return None
-        return timed if session.pace.drafts(timed, promised, session.fixed) else None
-
-    def _of(self, rows: int) -> Known:
+    def _for_rows(self, rows: int) -> RowCosts:
         if rows not in self._known:
-            costs, drift = self.costs, None if self.pace is None else self.pace.drift
-            self._known[rows] = Known(RowCosts(costs, rows), best_promise(costs, rows), RowCosts(costs, rows, drift))
+            self._known[rows] = RowCosts(self.costs, rows)
         return self._known[rows]
 
     @cached_property
-    def _known(self) -> dict[int, Known]:
+    def _known(self) -> dict[int, RowCosts]:
         return {}
 
 
 class BudgetSession(DeferredSession):
-    """Session of the inner draft, which reads committed text only when it is asked for a guess, and times the rounds of
-    a live batch for the pace. fixed: no row takes the place of one that ends."""
+    """Session of the inner draft, which reads committed text only when it is asked for a guess."""
 
-    def __init__(self, draft: Session, verifier: Verifier, pace: Pace | None):
+    def __init__(self, draft: Session, verifier: Verifier):
         super().__init__(draft)
-        self.verifier, self.fixed = verifier, verifier.left() is not None
-        self.pace = pace if verifier.live else None
-        self.joined = True  # a row has joined since the last round
-        if self.pace is not None and self.fixed:
-            self.pace.restart()
-
-    def end(self, step: Step) -> None:
-        """See `c2t.protocols.Session.end`. A round in which a row has joined is not timed: it also reads the prompt."""
-        super().end(step)
-        if self.pace is not None:
-            self.pace.end(step, usual=not self.joined)
-        self.joined = False
-
-    def join(self, other: "BudgetSession") -> None:
-        """See `c2t.protocols.Session.join`."""
-        super().join(other)
-        self.joined = True
+        self.verifier = verifier
 
 
 def row_weights(session: BudgetSession | None, rows: int) -> list[float]:
@@ -179,9 +121,9 @@ def row_weights(session: BudgetSession | None, rows: int) -> list[float]:
     return [tokens / mean for tokens in left]
 
 
-def worth_most_of(tree: Tree, confidence: Float[np.ndarray, "B n"], worth: Sequence[float], count: int) -> Tree:
-    """Return the trees with their roots and the `count` nodes of all rows whose confidence is worth most."""
-    if count >= (confidence >= 0).sum():
-        return tree
-    chosen = worth_most(np.array(worth)[:, None] * confidence, confidence, count)
-    return replace(tree, alive=torch.from_numpy(chosen).to(tree.alive.device)).packed()
+def most_probable(tree: Tree, count: int, worth: Sequence[float]) -> Tree:
+    """Return the trees with their roots and the `count` nodes of all rows whose joint probability is worth most."""
+    tokens = tree.token.numel()
+    free = RoundModel(verify=np.ones(tokens + 1), draft=np.ones(1))  # a token more is for nothing
+    guesses = Guesses(tree.log_joint, tree.alive, tree.parent, worth)
+    return kept(tree, decide(guesses, tree.parent[:, :0], free, 0.0, max(count, 0)))

@@ -1,7 +1,7 @@
 """Drafting only what pays: a level is drafted if with it a tree promises more tokens per second than without."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,21 +29,14 @@ class PayingLevels:
     """Draft of one round that raises `Enough` before a level that does not pay, and expands only those nodes of a level
     whose children pay (see `c2t.kernels.paying.decide`).
 
-    What a level promises are the children that such nodes had on other texts (see `Children`); what it takes are its
+    What a level promises is a child of each such node, of a share of its probability (`CHILD`); what it takes are its
     draft forward and the verification of those children. The draft's guesses, the costs and what rows are worth
-    decide, nothing else. guesses: returns a tree's columns. most: nodes of all rows to verify, None for any number.
-    worth: what a token of each row is worth.
+    decide, nothing else. most: nodes of all rows to verify, None for any number. worth: what a token of each row is
+    worth.
     """
 
-    def __init__(
-        self,
-        draft: Draft,
-        costs: RowCosts,
-        guesses: Callable[[Tree, Sequence[float]], Guesses],
-        most: int | None,
-        worth: Sequence[float],
-    ):
-        self.draft, self.costs, self.guesses, self.most, self.worth = draft, costs, guesses, most, worth
+    def __init__(self, draft: Draft, costs: RowCosts, most: int | None, worth: Sequence[float]):
+        self.draft, self.costs, self.most, self.worth = draft, costs, most, worth
         self.spent = 0.0  # seconds of the round up to here
         self.decided = False
 
@@ -64,7 +57,7 @@ class PayingLevels:
 
     def grow_by(self, plan: Layered, root: Root, **inputs: Any) -> Grown | None:
         """See `c2t.models.draft.DraftSession.grow_by`: the draft decides as `expand` and `finish` do."""
-        spending = Spending(self.costs.start, self.costs.yields, self.most, self.worth)
+        spending = Spending(self.costs.start, self.costs.model, self.most, self.worth)
         grown = grown_by(self.draft, plan, root, **inputs, spending=spending)
         self.decided = grown is not None
         return grown
@@ -76,8 +69,8 @@ class PayingLevels:
         return kept(tree, self._decide(tree, tree.parent[:, :0]))
 
     def _decide(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Decision:
-        yields = self.costs.yields(tree.token.numel(), slots.numel())
-        return decide(self.guesses(tree, self.worth), slots, yields, self.spent, self.most)
+        guesses = Guesses(tree.log_joint, tree.alive, tree.parent, self.worth)
+        return decide(guesses, slots, self.costs.model(tree.token.numel(), slots.numel()), self.spent, self.most)
 
 
 def kept(tree: Tree, found: Decision) -> Tree:

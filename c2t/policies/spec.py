@@ -11,7 +11,6 @@ from c2t.errors import InputError
 from c2t.policies import POLICIES
 from c2t.policies.budget import Budget
 from c2t.policies.medusa_tree import Accuracies
-from c2t.policies.pace import Pace
 from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.round_costs import RoundCosts
 from c2t.storage.paths import is_name
@@ -154,7 +153,7 @@ def _budget(settings: list[tuple[str, str]], spent_on: Any, costs: Callable[...,
     if not costs:
         raise InputError("budget needs nodes: budget:nodes=64; without them it takes costs measured on this machine")
     Budget(spent_on, nodes=1)  # which refuses a policy before anything is measured for it
-    return Budget(spent_on, nodes, costs(spent_on, *values.values()), Pace())
+    return Budget(spent_on, nodes, costs(spent_on, *values.values()))
 
 
 def _value(policy: str, field: Field, text: str) -> Any:

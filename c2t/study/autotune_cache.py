@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from c2t import kept_costs
+from c2t.costs.store import key as key_of
 from c2t.errors import InputError
 from c2t.models.loading import Pair
 from c2t.policies.spec import check_own
@@ -14,7 +14,6 @@ from c2t.storage.atomic import write_text
 from c2t.storage.checked import CLOSED, from_json, read_file
 from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
-from c2t.study.costs import Costs
 
 
 class Tuned(NamedTuple):
@@ -27,7 +26,6 @@ class Tuned(NamedTuple):
     policy: str
     classifier: str
     predicted: float
-    costs: Costs
     settings: dict[str, Any]
     ngrams: bool = False
 
@@ -35,7 +33,7 @@ class Tuned(NamedTuple):
 def key(pair: Pair, batch: int, temperature: float) -> dict[str, Any]:
     """Return everything that the fastest policy depends on: the device, the pair with its draft, the dtype, the batch
     size, and the temperature, since guesses come true less often where the target's own choices vary."""
-    return {**kept_costs.key(pair), "batch": batch, "temperature": float(temperature)}
+    return {**key_of(pair), "batch": batch, "temperature": float(temperature)}
 
 
 def path_of(key: dict[str, Any]) -> Path:
@@ -47,9 +45,7 @@ def path_of(key: dict[str, Any]) -> Path:
 def store(key: dict[str, Any], tuned: Tuned) -> Path:
     """Write an entry, in place of an older one with the same key, and return its file."""
     path = path_of(key)
-    costs = {**tuned.costs._asdict(), "verify": tuned.costs.verify._asdict(), "draft": tuned.costs.draft._asdict()}
-    costs["overhead"] = {name: overhead._asdict() for name, overhead in tuned.costs.overhead.items()}
-    text = json.dumps({"key": key, **tuned._asdict(), "costs": costs}, indent=1)
+    text = json.dumps({"key": key, **tuned._asdict()}, indent=1)
     try:
         write_text(path, text + "\n")
     except OSError as error:
@@ -86,6 +82,6 @@ class _Entry:
     policy: str
     classifier: str
     predicted: float
-    costs: Costs
     settings: dict[str, Any]
     ngrams: bool = False
+    costs: dict[str, Any] | None = None  # in older entries

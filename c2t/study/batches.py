@@ -1,13 +1,13 @@
 """Tokens per second of policies over the number of prompts that are decoded together, all in one run."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
-from c2t.batch_costs import now
+from c2t.costs.measure import now
 from c2t.errors import InputError, at_least_one
 from c2t.models.loading import Pair
 from c2t.policies.plain import Plain
@@ -49,10 +49,12 @@ class BatchSettings(RunSettings):
 
 
 class Group(NamedTuple):
-    """Prompts that are decoded as one batch, and the numbers of their random streams."""
+    """Prompts that are decoded as one batch, the numbers of their random streams, and the new tokens of each; None:
+    max_new_tokens."""
 
     ids: Sequence[Sequence[int]]
     numbers: Sequence[int]
+    new_tokens: Sequence[int] | None = None
 
 
 class Entrant(NamedTuple):
@@ -134,8 +136,8 @@ def race(entrants: Sequence[Entrant], groups: Sequence[Group], settings: RunSett
     because what one leaves in the processor's caches meets the next. On CUDA one follows the other.
     """
     for entrant in entrants:
-        alone = Group(groups[0].ids[:1], groups[0].numbers[:1])
-        Writing(entrant, alone, replace(settings, max_new_tokens=WARM_UP_TOKENS)).go_on(WARM_UP_TOKENS)
+        alone = Group(groups[0].ids[:1], groups[0].numbers[:1], [WARM_UP_TOKENS])
+        Writing(entrant, alone, settings).go_on(WARM_UP_TOKENS)
     order = list(range(len(entrants)))
     shuffled = np.random.default_rng(0)
     for group in groups:
@@ -154,19 +156,19 @@ def race(entrants: Sequence[Entrant], groups: Sequence[Group], settings: RunSett
 
 
 class Writing:
-    """A batch of prompts that an entrant continues by max_new_tokens each, against the clock, a few rounds at a
-    time."""
+    """A batch of prompts that an entrant continues to their ends, against the clock, a few rounds at a time."""
 
     def __init__(self, entrant: Entrant, group: Group, settings: RunSettings):
         pair, policy = entrant
-        self.device, self.rows, self.new_tokens = pair.target.device, len(group.ids), settings.max_new_tokens
-        self.trace, self.seconds = Trace(self.rows), 0.0
+        self.device, rows = pair.target.device, len(group.ids)
+        self.ends = list(group.new_tokens or [settings.max_new_tokens] * rows)
+        self.trace, self.seconds = Trace(rows), 0.0
         self.steps = generate(
             pair.target,
             pair.draft,
             policy,
             group.ids,
-            max_new_tokens=settings.max_new_tokens,
+            max_new_tokens=self.ends,
             sampling=settings.sampling,
             sequences=group.numbers,
         )
@@ -181,8 +183,8 @@ class Writing:
             self.trace.add(step)
         if len(played) == rounds:
             return None
-        self.trace.finish([self.new_tokens] * self.rows)
-        return Run(self.rows * (self.new_tokens - 1), self.seconds, total(self.trace.statistics))
+        self.trace.finish(self.ends)
+        return Run(sum(self.ends) - len(self.ends), self.seconds, total(self.trace.statistics))
 
 
 def speed(batch: int, policy: Policy, runs: Sequence[Run], plain: Sequence[Run]) -> Speed:

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from c2t.display import count
 from c2t.errors import InputError
+from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import name_of
 from c2t.protocols import Policy
-from c2t.study.autotune import Candidate, Tuning, candidate, predict
-from c2t.study.costs import Costs
+from c2t.study.autotune import Candidate, Tuning, predict
 
 Engine = Literal["sglang", "vllm"]
 RUNS = {"sglang": "EAGLE-2 trees (eagle2) and chains", "vllm": "chains"}
@@ -33,8 +33,8 @@ def check(engine: Engine, policies: Sequence[Policy]) -> None:
 
 def lines(engine: Engine, found: Tuning) -> list[str]:
     """Return the engine's options, then a line on what was left out."""
-    candidates = [each for each in found.candidates if can_run(engine, each.policy)]
-    best = max(candidates, key=lambda each: predict(found.costs, each))
+    candidates = [each for each in found.rows if can_run(engine, each.policy)]
+    best = max(candidates, key=lambda each: each.predicted)
     given = sglang(best.policy) if engine == "sglang" else vllm(best.policy, schedule(found.costs, candidates))
     return [f"{engine}: {given}", left_out(engine, found, best)]
 
@@ -61,18 +61,15 @@ def vllm(policy: Policy, by_batch: list[tuple[int, int, int]]) -> str:
     return f"--speculative-config '{json.dumps(config)}'"
 
 
-def schedule(costs: Costs, candidates: Sequence[Candidate]) -> list[tuple[int, int, int]]:
+def schedule(costs: RoundCosts, candidates: Sequence[Candidate]) -> list[tuple[int, int, int]]:
     """Return (first batch size, last, drafted tokens a chain) of the chains predicted to be fastest, at 1, 2, 4, ...
-    requests and as many as there are prompts at most; 0: plain decoding. Sizes between two are taken as the larger.
-
-    A batch of another size than the measured one costs what the measured curves say for as many tokens in all.
-    """
+    requests and as many as there are prompts at most; 0: plain decoding. Sizes between two are taken as the larger."""
     found: list[tuple[int, int, int]] = []
     size, last = 1, 0
-    while size <= len(candidates[0].alone):
-        whole = len(candidates[0].alone) // size * size
-        at = [candidate(each.policy, each.alone[:whole], size) for each in candidates]
-        length = max(at, key=lambda each: predict(costs, each)).policy.levels
+    prompts = len(candidates[0].rounds)
+    while size <= prompts:
+        speeds = [predict(costs, each.rounds[: prompts // size * size], size) for each in candidates]
+        length = candidates[speeds.index(max(speeds))].policy.levels
         first = found.pop()[0] if found and found[-1][2] == length else last + 1
         found.append((first, size, length))
         size, last = 2 * size, size
@@ -81,12 +78,12 @@ def schedule(costs: Costs, candidates: Sequence[Candidate]) -> list[tuple[int, i
 
 def left_out(engine: Engine, found: Tuning, best: Candidate) -> str:
     """Say which policies the engine cannot run, and what the best of them is predicted to reach beside its own best."""
-    foreign = [each for each in found.candidates if not can_run(engine, each.policy)]
+    foreign = [each for each in found.rows if not can_run(engine, each.policy)]
     if not foreign:
         return f"left out: nothing, {engine} can run every policy here"
     settings = f"{count(len(foreign), 'setting')} of {', '.join(dict.fromkeys(each.name for each in foreign))}"
-    speed = max(predict(found.costs, each) for each in foreign)
+    speed = max(each.predicted for each in foreign)
     return (
         f"left out, because {engine} runs {RUNS[engine]} only: {settings}; the best of them is "
-        f"predicted at {speed:.0f} tokens/s, these options at {predict(found.costs, best):.0f}, both in c2t"
+        f"predicted at {speed:.0f} tokens/s, these options at {best.predicted:.0f}, both in c2t"
     )

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from c2t import figures
-from c2t.study.autotune import Row, Tuning
+from c2t.models.loading import NGRAMS
+from c2t.study.autotune import Candidate, Tuning
 from c2t.study.batches import Speed
 from c2t.study.interval import Interval
 from c2t.study.pareto import LIMIT, SUBJECT, Comparison, compare, families, front
@@ -133,10 +134,10 @@ def draw_ratio(panel: Any, points: Sequence[Point]) -> None:
 def plot_speeds(found: Tuning, path: Path) -> Path:
     """Draw the tokens/s of each candidate over its gamma, as the measured costs predict them, and as the clock saw it
     where it ran; and write a PNG. InputError if it cannot be written."""
-    kinds: dict[str, list[Row]] = {}
+    kinds: dict[str, list[Candidate]] = {}
     for row in found.rows:
         if row is not found.plain:
-            kinds.setdefault(row.policy.partition(":")[0], []).append(row)
+            kinds.setdefault(row.name.removesuffix(NGRAMS), []).append(row)
     with figures.style():
         figure = Figure(figsize=SPEEDS, layout="constrained")
         panel = figure.subplots()

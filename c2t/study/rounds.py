@@ -1,35 +1,29 @@
 """Sizes of the forwards of the target and of the draft in each round of a run, and the tokens won."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
 
-from c2t.batch_costs import ticking
 from c2t.decoding import Step
 from c2t.models.loading import Pair
-from c2t.playable import live_only
 from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation, replay
-from c2t.sampling import Sampling
 from c2t.study.evaluate import BATCH
-from c2t.target_verifier import generate
 
 
 class Round(NamedTuple):
     """One round of `rows` prompts decoded together.
 
-    verified: tokens a row in the target's forward, root included, on average: a forward costs what all rows hold.
-    widths: the same in each draft forward, the first of which reads the tokens that the round before accepted; empty
-    where nothing was drafted.
+    verified: tokens of all rows in the target's forward, roots included. widths: the same in each draft forward, the
+    first of which reads the tokens that the round before accepted; empty where nothing was drafted.
     accepted: drafted tokens, of all rows. new: tokens that all rows won, without those past the end of a text.
     """
 
     rows: int
-    verified: float
-    widths: tuple[float, ...]
+    verified: int
+    widths: tuple[int, ...]
     accepted: int
     new: int
 
@@ -67,45 +61,9 @@ def replayed(
         part = texts[start : start + size]
         drawn = {"seed": seed, "sequences": range(start, start + len(part)), "temperature": temperature}
         steps = replay(pair.draft, policy, part, **drawn, record=RECORD)
-        found += _by_prompt(steps, [text.end - text.prompt for text in part])
+        found += by_prompt(steps, [text.end - text.prompt for text in part])
         progress(len(found))
     return found
-
-
-def timed(
-    pair: Pair,
-    policy: Policy,
-    texts: Sequence[Continuation],
-    numbers: Sequence[int],
-    sampling: Sampling,
-    clock: Callable[[], float] = time.perf_counter,
-) -> list[tuple[Round, float]]:
-    """Decode prompts as one batch, for real, to the ends that their texts have; return each round and its seconds.
-
-    The first round, in which the draft reads the prompt, is left out. numbers: of the prompts' random streams.
-    """
-    ends = [text.end - text.prompt for text in texts]
-    prompts = [text.tokens[: text.prompt].tolist() for text in texts]
-    steps = generate(
-        pair.target,
-        pair.draft,
-        policy,
-        prompts,
-        max_new_tokens=max(ends),
-        sampling=sampling,
-        eos=pair.target.eos,
-        sequences=numbers,
-        record=() if live_only(policy) else RECORD,
-    )
-    seconds: list[float] = []
-
-    def timed_steps() -> Iterator[Step]:
-        for step, spent in ticking(steps, pair.target.device, clock):
-            seconds.append(spent)
-            yield step
-
-    rounds = _by_prompt(timed_steps(), ends)
-    return list(zip(together(rounds), seconds[1:], strict=True))[1:]
 
 
 def together(prompts: Sequence[Sequence[Round]]) -> list[Round]:
@@ -113,21 +71,13 @@ def together(prompts: Sequence[Sequence[Round]]) -> list[Round]:
     batch."""
     batch = []
     for rows in zip_longest(*prompts):
-        rows = [row for row in rows if row is not None]
-        widths = tuple(sum(level) / len(rows) for level in zip_longest(*(row.widths for row in rows), fillvalue=0))
-        batch.append(
-            Round(
-                sum(row.rows for row in rows),
-                sum(row.verified for row in rows) / len(rows),
-                widths,
-                sum(row.accepted for row in rows),
-                sum(row.new for row in rows),
-            )
-        )
+        count, verified, widths, accepted, new = zip(*(row for row in rows if row is not None), strict=True)
+        levels = tuple(map(sum, zip_longest(*widths, fillvalue=0)))
+        batch.append(Round(sum(count), sum(verified), levels, sum(accepted), sum(new)))
     return batch
 
 
-def _by_prompt(steps: Iterator[Step], ends: Sequence[int]) -> list[list[Round]]:
+def by_prompt(steps: Iterator[Step], ends: Sequence[int]) -> list[list[Round]]:
     """Return the rounds of each prompt from the Steps of a run over all; ends: new tokens of each text."""
     rounds: list[list[Round]] = [[] for _ in ends]
     emitted, observed = [0] * len(ends), [0] * len(ends)

@@ -12,8 +12,8 @@ from ray import serve
 from c2t import load_pair
 from c2t.batching import BatchDecoder
 from c2t.classifier import TreeClassifier
+from c2t.costs.store import costs_of
 from c2t.decoder import SpeculativeDecoder
-from c2t.kept_costs import costs_of
 from c2t.policies.spec import parse
 from c2t.serving.app import make_app
 from c2t.serving.front import AsyncFront

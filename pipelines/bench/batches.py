@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from c2t.kept_costs import costs_of
+from c2t.costs.store import costs_of
 from c2t.models.loading import Pair, load_pair
 from c2t.policies.spec import parse
 from c2t.progress import working

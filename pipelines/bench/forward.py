@@ -15,7 +15,7 @@ import torch
 import typer
 from transformers import DynamicCache, PreTrainedModel
 
-from c2t.batch_costs import BRANCHING, regular
+from c2t.costs.measure import BRANCHING, regular
 from c2t.models.loading import Pair, load_pair
 from c2t.models.target import TargetSession
 from c2t.ragged import Ragged

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from c2t.classifier import TreeClassifier
-from c2t.kept_costs import costs_of
+from c2t.costs.store import costs_of
 from c2t.models.loading import Pair, with_ngrams
 from c2t.policies.spec import parse
 from c2t.protocols import Policy

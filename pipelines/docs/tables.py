@@ -11,7 +11,7 @@ from c2t.study.interval import Interval
 from pipelines.docs import batches, constructions, findings, gpu, heads, ngrams, papers, parallel, platforms, speed
 from pipelines.docs.result_lines import interval, lines, source, table
 
-MADE = ("classifier", "acceptance", "pace")  # settings made of the pair or by runs: no text gives them
+MADE = ("classifier", "acceptance")  # settings made of the pair or by runs: no text gives them
 FIXED = ("plain", "chain", "dymax", "dyjoint", "eagle1", "static")  # policies that draft no level by what the last held
 
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from c2t.batch_costs import now
+from c2t.costs.measure import Bench, Forwards, now
 from c2t.models.loading import Pair
 from c2t.policies import C2T, Eagle2
+from c2t.policies.round_costs import Curve
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.statistics import Trace, total
-from c2t.study.costs import MOST, Curve, measure
 from c2t.target_verifier import generate
 from pipelines.papers import drawing
 from pipelines.papers.report import Report, Reproduction
@@ -116,8 +116,10 @@ def figure5(study: Study, clock: Callable[[], float] | None = None) -> Report:
     policies |= {f"C2T beta={beta:g}": C2T(study.classifier(), beta, K, K, LEVELS) for beta in BETAS}
     with steady_clock(study.pair.target.device) as steady:
         clock = clock or steady
-        texts = study.texts(LEVELS)[:1]
-        curve = measure(study.pair, texts, largest=MOST, widest=K, repeats=REPEATS, clock=clock).verify
+        forwards = Forwards(Bench(study.pair, study.texts(LEVELS)[0], clock), drafted=())
+        for _ in range(REPEATS):
+            forwards.time()
+        curve = forwards.curve("verify")
         rounds = timed(study.pair, policies, study.encoded.ids, study.settings.max_new_tokens, study.sampling, clock)
     eagle2 = {name: run for name, run in rounds.items() if name.startswith("EAGLE-2")}
     figure, (steps, totals, equal) = drawing.panels(3)

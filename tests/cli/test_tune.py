@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from c2t.cli import terminal
 from c2t.cli.app import app
+from c2t.costs import measure
 from c2t.stopping import Stopped
 from c2t.storage import paths as checkpoints
-from c2t.study import costs
 from c2t.study.autotune import DEFAULT_CANDIDATES, TuneSettings
 from tests.cli.test_app import c2t, good, refused
 
@@ -24,7 +24,7 @@ SMALL = ["--limit", "4", "--repeats", "1", "--timed", "1", "--max-new-tokens", "
 @pytest.fixture
 def cache(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(costs, "VERIFIED", (1, 8))
+    monkeypatch.setattr(measure, "VERIFIED", (1, 8))
     return tmp_path / "cache"
 
 
@@ -218,7 +218,7 @@ def test_a_classifier_by_path_is_given_again(cache: Path) -> None:
     ("arguments", "message"),
     [
         (["--batch", "0"], "batch = 0 must be at least 1"),
-        (["--batch", "4", "--limit", "5"], "use --limit 12"),
+        (["--batch", "4", "--limit", "3"], "use --limit 4"),
         (["--policies", "mcsd:config=2x1"], "cannot be replayed"),
         (["--policies", "eagle3"], "no policy is called 'eagle3'"),
         (["--draft", "lookup", "--ngrams"], "--draft lookup has +ngrams already; leave --ngrams out"),

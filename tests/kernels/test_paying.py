@@ -5,38 +5,32 @@ import pytest
 import torch
 
 from c2t.kernels.native import kernels
-from c2t.kernels.paying import Decision, Guesses, Yields, compiled_decide, confidences, decide, numpy_decide
+from c2t.kernels.paying import Decision, Guesses, RoundModel, compiled_decide, decide, numpy_decide, probabilities
 from tests.rounding import figure
 
 IN_C = pytest.param(compiled_decide, marks=pytest.mark.skipif(kernels() is None, reason="no C compiler here"))
 BOTH = pytest.mark.parametrize("way", [numpy_decide, IN_C])
 
 
-def yields(rng: np.random.Generator, tokens: int, width: int, children: int) -> Yields:
-    """Random ones, with steps in both curves."""
-
-    def rising(count: int) -> np.ndarray:
-        return np.concatenate([[0.0], np.sort(rng.random(count)), [1.0]])
-
-    promised = np.sort(rng.random((5, children)) ** 2)[:, ::-1].copy()
+def model(rng: np.random.Generator, tokens: int, width: int) -> RoundModel:
+    """A random one, with steps in both curves."""
     verify = 1 + 0.05 * np.arange(tokens + 1) + 0.3 * (np.arange(tokens + 1) > rng.integers(2, tokens + 1))
-    return Yields(rising(4), rising(4), rising(3), promised, verify, 0.1 + 0.02 * np.arange(width + 1))
+    return RoundModel(verify, 0.1 + 0.02 * np.arange(width + 1), rng.random())
 
 
-def guesses(rng: np.random.Generator, rows: int, size: int, logarithm: bool, dtype: torch.dtype) -> Guesses:
-    """Trees with dead slots, and with few different confidences, so that many are equal; alive nodes have alive
+def guesses(rng: np.random.Generator, rows: int, size: int, dtype: torch.dtype) -> Guesses:
+    """Trees with dead slots, and with few different probabilities, so that many are equal; alive nodes have alive
     parents. Rows are worth the same, or not."""
     parent = np.array([[-1, *(rng.integers(0, slot) for slot in range(1, size))] for _ in range(rows)])
     alive = rng.random((rows, size)) < 0.8
     alive[:, 0] = True
     for slot in range(1, size):
         alive[:, slot] &= alive[np.arange(rows), parent[:, slot]]
-    own = rng.choice([0.0, 0.1, 0.25, 0.5, 0.7, 1.0], (rows, size))
     with np.errstate(divide="ignore"):
-        own = np.log(own) if logarithm else own
+        own = np.log(rng.choice([0.0, 0.1, 0.25, 0.5, 0.7, 1.0], (rows, size)))
     worth = rng.choice([1.0, 2.0, 3.0], rows)
     worth /= worth.mean()
-    return Guesses(torch.tensor(own, dtype=dtype), logarithm, torch.tensor(alive), torch.tensor(parent), worth.tolist())
+    return Guesses(torch.tensor(own, dtype=dtype), torch.tensor(alive), torch.tensor(parent), worth.tolist())
 
 
 def plain(found: Decision) -> list:
@@ -45,16 +39,15 @@ def plain(found: Decision) -> list:
 
 @pytest.mark.skipif(kernels() is None, reason="no C compiler here")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("logarithm", [False, True])
-def test_in_c_as_in_numpy(dtype: torch.dtype, logarithm: bool) -> None:
+def test_in_c_as_in_numpy(dtype: torch.dtype) -> None:
     rng = np.random.default_rng(0)
     widths = set()
     for _ in range(300):
-        rows, size, frontier, children = (int(rng.integers(1, most)) for most in (5, 12, 6, 5))
-        trees = guesses(rng, rows, size, logarithm, dtype)
+        rows, size, frontier = (int(rng.integers(1, most)) for most in (5, 12, 6))
+        trees = guesses(rng, rows, size, dtype)
         slots = torch.tensor(rng.integers(-1, size, (rows, frontier)))
         slots = torch.where(trees.alive.gather(1, slots.clamp(min=0)), slots, -1)
-        known = yields(rng, rows * (size + frontier * children), rows * frontier, children)
+        known = model(rng, rows * (size + frontier), rows * frontier)
         arguments = trees, slots, known, rng.random() * 2, rng.choice([None, 0, 3])
         ours, twin = compiled_decide(*arguments), numpy_decide(*arguments)
         assert plain(ours) == plain(twin)
@@ -62,17 +55,11 @@ def test_in_c_as_in_numpy(dtype: torch.dtype, logarithm: bool) -> None:
     assert {0, 1, 2, 5} <= widths
 
 
-def one_row(way, promised: float, confidence: float = 0.8, draft: float = 0.1, most: int | None = None) -> Decision:
+def one_row(way, child: float, probability: float = 0.8, draft: float = 0.1, most: int | None = None) -> Decision:
     """A root with one child. A token costs 0.5 seconds to verify, beyond 1 second of any forward."""
-    straight = np.array([0.0, 1.0])
-    children = np.array([[promised, 0.0]] * 2)
-    known = Yields(straight, straight, straight, children, 1 + 0.5 * np.arange(9), np.array([0.0, draft]))
+    known = RoundModel(1 + 0.5 * np.arange(9), np.array([0.0, draft]), child / probability)
     tree = Guesses(
-        torch.tensor([[1.0, confidence]]),
-        False,
-        torch.ones(1, 2, dtype=torch.bool),
-        torch.tensor([[-1, 0]]),
-        np.ones(1),
+        torch.tensor([[1.0, probability]]).log(), torch.ones(1, 2, dtype=torch.bool), torch.tensor([[-1, 0]]), [1.0]
     )
     return way(tree, torch.tensor([[1]]), known, 0.0, most)
 
@@ -88,10 +75,10 @@ def test_a_level_is_worth_its_forward_and_its_tokens(way) -> None:
 @BOTH
 def test_a_node_is_kept_if_it_makes_the_round_faster(way) -> None:
     """1 token in 1.5 seconds without, 1 + p in 2 with it: p = 1 / 3."""
-    assert one_row(way, 0.0, confidence=0.32).keep.tolist() == [[True, False]]
-    found = one_row(way, 0.0, confidence=0.34)
+    assert one_row(way, 0.0, probability=0.32).keep.tolist() == [[True, False]]
+    found = one_row(way, 0.0, probability=0.34)
     assert (found.keep.tolist(), found.places.tolist(), found.size) == ([[True, True]], [[0, 1]], 2)
-    assert one_row(way, 0.0, confidence=0.34, most=0).size == 1
+    assert one_row(way, 0.0, probability=0.34, most=0).size == 1
 
 
 @BOTH
@@ -99,12 +86,11 @@ def test_what_a_row_is_worth_counts(way) -> None:
     """Two rows with a child each: a token costs 0.5 seconds beyond 1 of any forward, so 2 tokens in 2 seconds without,
     and 2 + value in 2.5 with a child: it pays from a value of 0.5 on. Of the first row, which is worth 1.5, a child of
     0.4 does, and of the second one not of 0.9."""
-    straight = np.array([0.0, 1.0])
-    known = Yields(straight, straight, straight, np.zeros((2, 1)), 1 + 0.5 * np.arange(9), np.zeros(3))
+    known = RoundModel(1 + 0.5 * np.arange(9), np.zeros(3))
 
     def kept(worth: list[float]) -> list[list[bool]]:
         own, parent = torch.tensor([[1.0, 0.4], [1.0, 0.9]]), torch.tensor([[-1, 0], [-1, 0]])
-        tree = Guesses(own, False, torch.ones(2, 2, dtype=torch.bool), parent, worth)
+        tree = Guesses(own.log(), torch.ones(2, 2, dtype=torch.bool), parent, worth)
         return way(tree, parent[:, :0], known, 0.0, None).keep.tolist()
 
     assert kept([1.0, 1.0]) == [[True, False], [True, True]]
@@ -114,8 +100,8 @@ def test_what_a_row_is_worth_counts(way) -> None:
 @BOTH
 def test_without_slots_nothing_is_expanded(way) -> None:
     rng = np.random.default_rng(0)
-    trees = guesses(rng, 3, 6, False, torch.float32)
-    found = way(trees, trees.parent[:, :0], yields(rng, 18, 0, 2), 0.5, None)
+    trees = guesses(rng, 3, 6, torch.float32)
+    found = way(trees, trees.parent[:, :0], model(rng, 18, 1), 0.5, None)
     assert (found.width, found.expand.shape) == (0, (3, 0))
 
 
@@ -123,12 +109,12 @@ def test_no_node_is_above_its_parent() -> None:
     """A chain and a dead slot."""
     own = torch.tensor([[1.0, 0.5, 0.9, 0.2, 0.7]])
     alive = torch.tensor([[True, True, True, True, False]])
-    tree = Guesses(own, False, alive, torch.tensor([[-1, 0, 1, 2, 0]]), [1.0])
-    assert confidences(tree)[0] == figure([-1, 0.5, 0.5, 0.2, -1], 1, torch.float32)
+    tree = Guesses(own.log(), alive, torch.tensor([[-1, 0, 1, 2, 0]]), [1.0])
+    assert probabilities(tree)[0] == figure([-1, 0.5, 0.5, 0.2, -1], 2, torch.float32)
 
 
 def test_c_is_used_where_it_is() -> None:
     rng = np.random.default_rng(1)
-    trees = guesses(rng, 2, 5, True, torch.float32)
-    arguments = trees, torch.tensor([[1], [-1]]), yields(rng, 20, 2, 3), 0.5, None
+    trees = guesses(rng, 2, 5, torch.float32)
+    arguments = trees, torch.tensor([[1], [-1]]), model(rng, 20, 2), 0.5, None
     assert decide(*arguments).places.equal(numpy_decide(*arguments).places)

@@ -19,7 +19,7 @@ from c2t.policies.budget import Budget
 from c2t.policies.c2t import C2T
 from c2t.policies.chain import Chain
 from c2t.policies.eagle2 import Eagle2
-from c2t.policies.round_costs import Children, Curve, Profile, Rest, RoundCosts
+from c2t.policies.round_costs import Curve, Profile, Rest, RoundCosts
 from c2t.policies.threshold import JointThreshold
 from c2t.protocols import NextTokenDistributions, RecordingDraft, Root
 from c2t.sampling import Sampling
@@ -36,9 +36,7 @@ needs_bytes = pytest.mark.skipif(Kind.INT8 not in llama_layer.works(), reason="t
 TEXTS = ("The quick brown fox jumps. The quick brown fox", "def add(a, b):\n    return a + b\n\ndef add(a", "Once")
 # A round of plain decoding takes 1, and a token more 0.05: some levels pay, and some nodes.
 VERIFY = Curve((1, 2, 200), (1.0, 1.05, 12.0))
-YIELDS = Profile(
-    (1.0,) * 3, (0.0, 4.0), ((0.0, 0.6), (0.0, 0.9), (0.0, 1.0)), Children((0.0, 1.0), ((0.0, 0.0), (0.7, 0.2)))
-)
+YIELDS = Profile((1.0,) * 3, (0.0, 4.0), ((0.0, 0.6), (0.0, 0.9), (0.0, 1.0)))
 
 
 def costs(a_level: float) -> RoundCosts:

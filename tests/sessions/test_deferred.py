@@ -6,7 +6,6 @@ import torch
 from c2t.decoding import open_session
 from c2t.models.ngrams import NgramDraft
 from c2t.policies import Budget, Eagle2, Plain
-from c2t.policies.pace import Pace
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.sessions.deferred import DeferredSession, Observed, joined
@@ -126,8 +125,6 @@ def test_the_draft_sees_nothing_where_nothing_is_guessed() -> None:
         (Budget(INNER, nodes=4), True),
         (Budget(INNER, costs=toy_costs(2, a_token=0.15, a_level=0.01)), True),  # for one row
         (Budget(INNER, costs=toy_costs(2, a_level=0.37)), False),  # it promises 3 % more than plain decoding at best
-        (Budget(INNER, costs=toy_costs(2, a_level=0.37), pace=Pace()), True),  # which may try
-        (Budget(INNER, costs=toy_costs(2, a_level=0.5), pace=Pace()), False),
     ],
 )
 def test_a_draft_follows_the_text_only_if_it_may_be_asked(budget: Budget, follows: bool) -> None:

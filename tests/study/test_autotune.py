@@ -1,8 +1,7 @@
 """Predictions are arithmetic on known rounds and costs; the choice, the check and the refusals of a tuning."""
 
 import copy
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,15 +9,17 @@ import pytest
 from c2t.errors import InputError
 from c2t.models.loading import Pair, with_ngrams
 from c2t.models.ngrams import NgramDraft
-from c2t.policies import MCSD, Chain, Eagle2, Plain, Rehearsed
+from c2t.policies import MCSD, Budget, Chain, Eagle2, Plain, Rehearsed
+from c2t.policies.round_costs import Curve, Rest, RoundCosts
 from c2t.prompts import Prompt
 from c2t.sampling import Sampling
-from c2t.statistics import Totals
+from c2t.statistics import Statistics, Totals
 from c2t.study import autotune as tuning
-from c2t.study.autotune import Candidate, Race, Row, TuneSettings, candidate, overheads, predict, runners, tune, typical
-from c2t.study.costs import Costs, Curve, Overhead
+from c2t.study.autotune import Candidate, TuneSettings, contestants, counted, group, predict, tune
+from c2t.study.batches import Entrant, Group, Run
 from c2t.study.evaluate import continuations
 from c2t.study.rounds import Round
+from tests.every_policy import toy_costs
 from tests.rounding import figure, roughly
 from tests.small_pair import TURNS
 
@@ -28,200 +29,142 @@ SETTINGS = TuneSettings(limit=6, max_new_tokens=12, repeats=1, timed=2, compared
 FLAT = Curve((1,), (1.0,))
 
 
-def a_round(verified: int, widths: tuple[int, ...], new: int, rows: int = 1) -> Round:
-    return Round(rows, verified, widths, new - rows, new)
-
-
-def costs_of(verify: Curve, draft: Curve, batch: int = 1, **overhead: Overhead) -> Costs:
-    return Costs(batch, 10, verify, draft, overhead)
+def costs_of(verify: Curve, draft: Curve, rest: Rest = Rest()) -> RoundCosts:
+    return RoundCosts(verify, draft, rest, None)
 
 
 def test_every_round_is_charged_at_its_own_size() -> None:
     """A convex curve: the mean size would give another price."""
-    convex = costs_of(Curve((1, 10, 20), (1.0, 1.0, 7.0)), Curve((1,), (0.5,)), chain=Overhead(0.25, 0.125))
-    rounds = [a_round(9, (9, 1), 9), a_round(1, (1,), 2), a_round(20, (2, 1), 3)]
-    each = candidate(Chain(2), [rounds, rounds], 1)
-    seconds = (1.0 + 0.5 + 0.25 + 0.125) + (7.0 + 1.0 + 0.25 + 0.25)  # first rounds left out
-    assert predict(convex, each) == figure((2 + 3) / seconds)
-    assert predict(convex, candidate(Chain(2), [rounds, rounds[:1]], 1), [0]) == figure(5 / seconds)
-    assert predict(convex, candidate(Chain(2), [rounds[:1]], 1)) == 0.0
+    convex = costs_of(Curve((1, 10, 20), (1.0, 1.0, 7.0)), Curve((1,), (0.5,)), Rest(0.25, a_level=0.125))
+    rounds = [Round(1, 1, (1,), 1, 2), Round(1, 20, (2, 1), 2, 3)]
+    seconds = (1.0 + 0.5 + 0.25 + 0.125) + (7.0 + 1.0 + 0.25 + 0.25)
+    assert predict(convex, [rounds, rounds], 1) == figure((2 + 3) / seconds)
+    assert predict(convex, [[]], 1) == 0.0
 
 
 def test_batches_are_decoded_together() -> None:
-    rounds = [a_round(5, (5,), 1), a_round(2, (1,), 2), a_round(4, (1,), 1)]
-    each = candidate(Chain(1), [rounds, rounds[:2], rounds, rounds], 2)
-    assert each.batches == [
-        [a_round(2, (1,), 4, 2), a_round(4, (1,), 1)],
-        [a_round(2, (1,), 4, 2), a_round(4, (1,), 2, 2)],
-    ]
-    assert each.total.draft_passes == 1.0
+    """Six tokens in three seconds; by one at a time in six."""
+    rounds = [Round(1, 5, (5,), 1, 2), Round(1, 4, (1,), 0, 1)]
+    flat = costs_of(FLAT, Curve((1,), (0.0,)))
+    assert predict(flat, [rounds, rounds[:1], rounds[1:]], 2) == figure(6 / 3)
+    assert predict(flat, [rounds, rounds[:1], rounds[1:]], 1) == figure(6 / 4)
+    assert counted([rounds, rounds[:1]]) == Totals(3, 2, 14, 3)
 
 
 @pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Curve, Curve], None]:
-    """Costs come from these curves instead of being measured, overheads are nothing."""
+def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Curve], list[list[Entrant]]]:
+    """Costs have this curve of the draft and a flat one of the target, and every round of a race takes one second."""
 
-    def use(verify: Curve, draft: Curve) -> None:
-        def most(batch: int) -> int:
-            """Rounds are measured up to 12 tokens a row, the largest tree's, and up to 14 in all rows."""
-            return max(12, 14 // batch)
+    def use(draft: Curve) -> list[list[Entrant]]:
+        raced: list[list[Entrant]] = []
 
-        monkeypatch.setattr(tuning, "MOST", 14)
+        def race(entrants: Sequence[Entrant], groups: Sequence[Group], settings: TuneSettings) -> Iterator:
+            raced.append(list(entrants))
+            for each in groups:
+                for number, entrant in enumerate(entrants):
+                    new = sum(each.new_tokens) - len(each.ids)
+                    levels = entrant.policy.levels
+                    rounds = new / (1 + levels)
+                    yield number, Run(new, rounds, Statistics(1, new, 0, 0, [1 + levels], [levels], [levels]))
 
-        def measured(_pair: Pair, texts: list, *, largest: int, widest: int, repeats: int, clock: Callable) -> Costs:
-            assert widest == 4
-            assert largest == most(len(texts))
-            assert repeats == 1
-            return Costs(len(texts), 10, verify, draft, {})
-
-        monkeypatch.setattr(tuning, "measure", measured)
-        monkeypatch.setattr(
-            tuning,
-            "overheads",
-            lambda _costs, candidates, _race: {each.name: Overhead(0.0, 0.0) for each in candidates},
-        )
+        monkeypatch.setattr(tuning, "measure", lambda *_: costs_of(FLAT, draft))
+        monkeypatch.setattr(tuning, "race", race)
+        return raced
 
     return use
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
-def test_where_drafting_is_free_the_tree_wins_and_where_it_is_dear_plain_decoding_does(
+def test_where_drafting_is_free_the_tree_is_predicted_to_win_and_where_it_is_dear_plain_decoding_is(
     small_pair: Pair, made_up: Callable, batch: int
 ) -> None:
-    settings = TuneSettings(**{**SETTINGS.__dict__, "batch": batch})
-    ticks = itertools.count()
+    settings = replace(SETTINGS, batch=batch)
     done: list[tuple[int, int]] = []
-
-    def run() -> tuning.Tuning:
-        return tune(
-            small_pair, POLICIES, PROMPTS, settings, lambda: float(next(ticks)), lambda *told: done.append(told[:2])
-        )
-
-    made_up(FLAT, Curve((1,), (0.0,)))
-    free = run()
-    assert free.best.label == "eagle2:K=4,levels=3,N=12"
-    assert free.best.predicted == roughly(batch * (1 + free.best.total.tau), 0.35)
-    assert done == [(count, 7) for count in range(8)]
-    made_up(FLAT, Curve((1,), (9.0,)))
-    dear = run()
-    assert dear.best is dear.plain
+    made_up(Curve((1,), (0.0,)))
+    free = tune(small_pair, POLICIES, PROMPTS, settings, lambda *told: done.append(told[:2]))
+    assert free.rows[0].label == "eagle2:K=4,levels=3,N=12"
+    assert free.rows[0].predicted == roughly(batch * (1 + free.rows[0].total.tau), 0.35)
+    assert done == [(count, 6) for count in range(7)]
+    made_up(Curve((1,), (9.0,)))
+    dear = tune(small_pair, POLICIES, PROMPTS, settings)
+    assert dear.rows[0] is dear.plain
+    assert dear.plain.predicted <= batch
     for found in (free, dear):
         assert [row.predicted for row in found.rows] == sorted((row.predicted for row in found.rows), reverse=True)
-        assert {row.label for row in found.rows if row.measured} == {found.best.label, "plain"}
-        # Every round of the race takes one tick, as it costs where drafting is free.
-        assert found.plain.measured == figure(found.plain.predicted_there)
-    assert free.best.measured == figure(free.best.predicted_there)
-    assert free.best.corrected == figure(free.best.predicted)
-    assert dear.plain.predicted <= batch
+        assert all(row.measured for row in found.rows), "each is the best of its kind"
+        assert found.best.corrected == max(row.predicted * row.measured / row.predicted_there for row in found.rows)
 
 
-@pytest.mark.slow
 def test_a_rehearsal_competes_by_the_clock_alone(small_pair: Pair, made_up: Callable) -> None:
-    """Here the target rehearses itself, so that a round of it writes what some of the other policies' rounds do."""
-    made_up(FLAT, Curve((1,), (0.0,)))
+    made_up(Curve((1,), (0.0,)))
     target = copy.copy(small_pair.target)
     vars(target)["rehearsal"] = small_pair.target
-    ticks = itertools.count()
-    policies = [*POLICIES, Rehearsed(POLICIES[0], 3)]
-    settings = replace(
-        SETTINGS, max_new_tokens=72
-    )  # the first round of a text is not timed, and writes a good part of it
-    found = tune(replace(small_pair, target=target), policies, PROMPTS, settings, lambda: float(next(ticks)))
-    row = next(row for row in found.rows if not row.replayed)
-    assert found.best is row
-    assert row.total.gamma > 1 + row.total.tau > 1 + 3  # accepted whole, and a part of the tree behind it
-    assert row.measured == roughly(1 + row.total.tau, 0.2)  # but where a text ends
+    found = tune(replace(small_pair, target=target), [*POLICIES, Rehearsed(POLICIES[0], 3)], PROMPTS, SETTINGS)
+    [row] = [row for row in found.rows if row.rounds is None]
+    assert row.total.tau == row.policy.levels, "as the race counted them"
+    assert row.predicted_there == row.measured
     assert row.corrected == figure(row.measured * found.plain.corrected / found.plain.measured)
-    assert len(found.candidates) == len(POLICIES) + 1, "it is not replayed"
+    assert found.best is row
     assert found.said.startswith("rehearsed:of=eagle2:K=4,levels=3,N=12, ")
     assert "predicted" not in found.said
 
 
+def test_a_budget_brings_its_costs(small_pair: Pair, made_up: Callable) -> None:
+    made_up(FLAT)
+    costs = toy_costs(2)
+    assert tune(small_pair, [Budget(Chain(2), costs=costs)], PROMPTS[:1], replace(SETTINGS, limit=1)).costs is costs
+
+
+def test_a_race_of_real_texts(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the ends that the texts have; what the machine takes is its own."""
+    monkeypatch.setattr(tuning, "measure", lambda *_: costs_of(FLAT, FLAT))
+    found = tune(small_pair, POLICIES, PROMPTS, replace(SETTINGS, batch=2, limit=4))
+    assert all(row.measured > 0 for row in found.rows)
+
+
+def test_the_best_of_every_kind_is_raced() -> None:
+    """Costs know forwards, and not what else a kind of policy does."""
+    rows = [candidate(policy, 9.0 - n) for n, policy in enumerate((Chain(3), Chain(2), Eagle2(), Chain(1), Plain()))]
+    assert contestants([*rows, Candidate(Rehearsed(Eagle2()), None, Totals(0, 0, 0, 0), 0.0)], 1) == [0, 2, 4, 5]
+    assert contestants(rows, 2) == [0, 1, 2, 4]
+    mixed = rows[0]._replace(ngrams=True)
+    assert contestants([rows[0], mixed], 1) == [0, 1], "n-grams make another kind"
+
+
+def candidate(policy: object, *speeds: float) -> Candidate:
+    return Candidate(policy, [], Totals(10, 10, 60, 20), *speeds)
+
+
 def test_the_clock_decides_among_those_that_it_saw() -> None:
     """A prediction is corrected by what the clock found of it; on the timed prompts all are twice as fast."""
-    total = Totals(10, 10, 60, 20)
-    promised, kept = Row("a", "a", total, 90.0, 180.0, 120.0), Row("b", "b", total, 80.0, 160.0, 150.0)
-    unseen, plain = Row("c", "c", total, 85.0), Row("plain", "plain", total, 50.0, 100.0, 100.0)
-    found = tuning.Tuning(TuneSettings(), None, [promised, unseen, kept, plain], [])
+    promised, kept = candidate(Chain(1), 90.0, 180.0, 120.0), candidate(Chain(2), 80.0, 160.0, 150.0)
+    unseen, plain = candidate(Chain(3), 85.0), candidate(Plain(), 50.0, 100.0, 100.0)
+    found = tuning.Tuning(TuneSettings(), None, [promised, unseen, kept, plain])
     assert [row.corrected for row in found.rows] == [60.0, 0.0, 75.0, 50.0]
     assert found.best is kept
-    assert found.said == "b, 1.50 times as fast as plain decoding (1.60 predicted)"
+    assert found.said == "chain:length=2, 1.50 times as fast as plain decoding (1.60 predicted)"
     slow = found._replace(rows=[promised._replace(measured=80.0), plain])
     assert slow.best is slow.plain
     assert "plain decoding is the fastest here" in slow.said
 
 
 def test_ngrams_double_the_candidates(small_pair: Pair, made_up: Callable) -> None:
-    """Each of them drafts with its own pair, in the count and against the clock, and pays its own overhead."""
-    made_up(FLAT, Curve((1,), (0.0,)))
-    settings = TuneSettings(**{**SETTINGS.__dict__, "ngrams": True, "compared": 9, "max_new_tokens": 6})
-    ticks = itertools.count()
-    found = tune(small_pair, POLICIES, PROMPTS, settings, lambda: float(next(ticks)))
-    drafted = [each for each in found.candidates if not isinstance(each.policy, Plain)]
-    assert [each.name.endswith("+ngrams") for each in drafted] == [False, False, True, True]
-    assert all(isinstance(each.mixed.draft, NgramDraft) for each in drafted[2:])
-    assert found.costs.overhead.keys() == {each.name for each in found.candidates}
+    """Each of them drafts with its own pair, in the count and against the clock."""
+    raced = made_up(Curve((1,), (0.0,)))
+    settings = replace(SETTINGS, ngrams=True, max_new_tokens=6)
+    found = tune(small_pair, POLICIES, PROMPTS, settings)
     assert {row.label.endswith(" +ngrams"): row.ngrams for row in found.rows} == {True: True, False: False}
     assert sum(row.ngrams for row in found.rows) == 2
-    for row in found.rows:
-        assert row.measured == figure(row.predicted_there)
+    assert sum(isinstance(entrant.pair.draft, NgramDraft) for entrant in raced[0]) == 2
     with pytest.raises(InputError, match=r"has \+ngrams already"):
-        tune(with_ngrams(small_pair), POLICIES, PROMPTS, settings, float)
+        tune(with_ngrams(small_pair), POLICIES, PROMPTS, settings)
 
 
-def test_predictions_are_checked_on_other_batches_than_overheads_are_fitted_on(small_pair: Pair) -> None:
-    texts = continuations(small_pair, [[5]] * 12, 1, 0, Sampling())
-    for batch, timed, checking, fitting in [(1, 4, 4, 4), (1, 8, 8, 4), (4, 4, 2, 1), (6, 1, 1, 1)]:
-        settings = TuneSettings(batch=batch, limit=12, timed=timed)
-        race = Race(small_pair, texts, settings, float)
-        assert (len(race.checking), len(race.fitting)) == (checking, fitting)
-        assert not set(race.checking) & set(race.fitting)
-
-
-class MadeUpRace(Race):
-    """Rounds take their forwards and 0.1 s a pass; plain ones 0.5 s more."""
-
-    settings, fitting, checking = SETTINGS, range(1), range(1, 2)
-
-    def __init__(self, costs: Costs):
-        self.costs, self.ran = costs, []
-
-    def run(self, candidates: list[Candidate], batches: range) -> list[list[tuple[Round, float]]]:
-        self.ran += candidates
-        return [
-            [(r, self.costs.forwards(r) + 0.1 * len(r.widths) + 0.5 * (not r.widths)) for r in each.batches[0]]
-            for each in candidates
-        ]
-
-
-def test_overheads_are_fitted_for_each_kind_on_members_that_are_fast_by_their_forwards() -> None:
-    costs = costs_of(FLAT, FLAT)
-    wins = {3: 9, 1: 3, 6: 2, 2: 6, 5: 2, 4: 9}  # tokens of a round of so many drafts
-    chains = [candidate(Chain(n), [[a_round(9, (1,), 1), a_round(n + 1, (1,) * n, wins[n])]], 1) for n in wins]
-    plain = candidate(Plain(), [[a_round(1, (), 1), a_round(1, (), 1)]], 1)
-    race = MadeUpRace(costs)
-    found = overheads(costs, [plain, *chains], race)
-    assert [each.policy for each in race.ran] == [Plain(), Chain(1), Chain(4)]  # 5 and 6 are slower
-    assert found["plain"] == figure((0.5, 0.0))
-    assert found["chain"] == figure((0.0, 0.1))
-    with pytest.raises(InputError, match="too short to time"):
-        overheads(costs, [candidate(Plain(), [[a_round(1, (), 1)]], 1)], race)
-
-
-def test_of_members_that_draft_as_often_the_fastest_is_timed() -> None:
-    trees = [
-        candidate(Eagle2(K=4, levels=2, N=N), [[a_round(1, (), 1), a_round(N, (1, 1), new)]], 1)
-        for N, new in ((60, 3), (8, 4), (12, 2))
-    ]
-    assert [each.policy.N for each in runners(costs_of(FLAT, FLAT), trees)] == [8]
-
-
-def test_costs_are_measured_on_texts_of_middle_length(small_pair: Pair) -> None:
-    ids = [[5] * length for length in (9, 1, 5, 7, 3)]
-    texts = continuations(small_pair, ids, 4, 0, Sampling())
-    assert [text.prompt for text in typical(texts, 1)] == [5]
-    assert [text.prompt for text in typical(texts, 3)] == [3, 5, 7]
+def test_batches_of_a_race_end_where_their_texts_do(small_pair: Pair) -> None:
+    texts = continuations(small_pair, [[5], [5, 6]], 4, 0, Sampling())
+    found = group(texts, 6)
+    assert (found.ids, list(found.numbers)) == ([[5], [5, 6]], [6, 7])
+    assert found.new_tokens == [text.end - text.prompt for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +174,7 @@ def test_costs_are_measured_on_texts_of_middle_length(small_pair: Pair) -> None:
         ({"timed": 0}, "timed"),
         ({"compared": 0}, "compared"),
         ({"repeats": 0}, "repeats"),
-        ({"batch": 4, "limit": 7}, "use --limit 12"),
+        ({"batch": 4, "limit": 3}, "use --limit 4"),
     ],
 )
 def test_settings_are_checked(wrong: dict, message: str) -> None:
@@ -246,5 +189,7 @@ def test_defaults_have_three_batches() -> None:
 def test_what_cannot_be_tuned(small_pair: Pair) -> None:
     with pytest.raises(InputError, match=r"mcsd.*cannot be replayed"):
         tune(small_pair, [MCSD((2, 1))], PROMPTS, SETTINGS)
-    with pytest.raises(InputError, match="1 prompts fill less than two batches"):
-        tune(small_pair, POLICIES, PROMPTS[:1], SETTINGS)
+    with pytest.raises(InputError, match="1 prompts do not fill a batch of 2"):
+        tune(small_pair, POLICIES, PROMPTS[:1], replace(SETTINGS, batch=2))
+    with pytest.raises(InputError, match="texts of 1 tokens are too short to time"):
+        tune(small_pair, POLICIES, PROMPTS, replace(SETTINGS, max_new_tokens=1))

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from c2t import kept_costs
+from c2t.costs import store as costs
 from c2t.errors import InputError
 from c2t.models.loading import Pair
 from c2t.study.autotune_cache import Tuned, key, lookup, path_of, store
-from c2t.study.costs import Costs, Curve, Overhead
 
-COSTS = Costs(2, 50, Curve((1, 2), (0.1, 0.25)), Curve((1,), (0.5,)), {"eagle2": Overhead(0.125, 0.5)})
-FOUND = Tuned("eagle2:K=4", "tiny", 123.5, COSTS, {"temperature": 0.4})
+FOUND = Tuned("eagle2:K=4", "tiny", 123.5, {"temperature": 0.4})
 
 FROM_ELSEWHERE = (
     "mcsd+:decision=someone/classifier",
@@ -43,6 +41,14 @@ def test_round_trip(small_pair: Pair, cache: Path) -> None:
     assert list(cache.iterdir()) == [path]
 
 
+def test_an_older_entry_is_read(small_pair: Pair) -> None:
+    """It has the costs that its predictions were made of."""
+    where = key(small_pair, 2, 0.4)
+    path = store(where, FOUND)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "costs": {"batch": 2, "overhead": {}}}))
+    assert lookup(where) == FOUND
+
+
 def test_without_a_folder_of_ones_own_it_is_the_users(
     small_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,15 +64,15 @@ def test_the_key(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     assert key(replace(small_pair, sources=moved), 1, 0.4) == first
     others = [key(small_pair, 1, 0.0), key(small_pair, 2, 0.4)]
     others += [key(replace(small_pair, sources=sources), 1, 0.4), key(replace(small_pair, name="b"), 1, 0.4)]
-    monkeypatch.setattr(kept_costs, "device_name", lambda _device: "another")
+    monkeypatch.setattr(costs, "device_name", lambda _device: "another")
     others.append(key(small_pair, 1, 0.4))
     assert len({path_of(one) for one in [first, *others]}) == 6
 
 
 def test_threads_are_part_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = kept_costs.device_name(torch.device("cpu"))
+    before = costs.device_name(torch.device("cpu"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    assert kept_costs.device_name(torch.device("cpu")) != before
+    assert costs.device_name(torch.device("cpu")) != before
 
 
 @pytest.mark.parametrize(
@@ -77,7 +83,6 @@ def test_threads_are_part_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> Non
         lambda text: "[]",
         lambda text: "{}",
         lambda text: json.dumps({**json.loads(text), "policy": 3}),
-        lambda text: json.dumps({**json.loads(text), "costs": None}),
         lambda text: json.dumps({**json.loads(text), "more": 1}),
         lambda text: text.replace('"batch": 2', '"batch": 3'),
     ],

@@ -65,7 +65,7 @@ def test_every_policy_runs_on_every_batch(small_pair: Pair, monkeypatch: pytest.
     class Watched(Writing):
         def __init__(self, entrant, group, settings):
             super().__init__(entrant, group, settings)
-            self.what = type(entrant.policy).__name__, tuple(map(tuple, group.ids)), settings.max_new_tokens
+            self.what = type(entrant.policy).__name__, tuple(map(tuple, group.ids)), max(self.ends)
 
         def go_on(self, rounds):
             run = super().go_on(rounds)

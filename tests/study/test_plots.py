@@ -9,9 +9,10 @@ from PIL import Image
 
 from c2t import figures
 from c2t.errors import InputError
+from c2t.policies import Eagle2, Plain
 from c2t.statistics import Totals
 from c2t.study import pareto
-from c2t.study.autotune import Row, TuneSettings, Tuning
+from c2t.study.autotune import Candidate, TuneSettings, Tuning
 from c2t.study.plots import draw_panel, draw_ratio, headline, plot_fronts, plot_speeds
 from c2t.study.points import Condition
 from tests.rounding import figure
@@ -24,8 +25,8 @@ BEATEN = point("eagle2", 1.5, 40)
 TOTALS = {gamma: Totals(10, 10, 10 * gamma, 20) for gamma in (1, 6, 30)}
 
 
-def tuning(*rows: Row) -> Tuning:
-    return Tuning(TuneSettings(), None, [*rows, Row("plain", "plain", TOTALS[1], 50.0, 50.0, 40.0)], [])
+def tuning(*rows: Candidate) -> Tuning:
+    return Tuning(TuneSettings(), None, [*rows, Candidate(Plain(), [], TOTALS[1], 50.0, 50.0, 40.0)])
 
 
 def test_curves_are_the_fronts_and_all_points_are_drawn() -> None:
@@ -86,17 +87,17 @@ def test_speeds_say_prediction_and_clock(tmp_path: Path, monkeypatch: pytest.Mon
     drawn: list[Figure] = []
     monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure) or path)
     rows = [
-        Row("c2t:beta=0.5", "c2t:beta=0.5", TOTALS[6], 75.0, 75.0, 60.0),
-        Row("c2t:K=2", "c2t:K=2", TOTALS[30], 20.0),
+        Candidate(Eagle2(), [], TOTALS[6], 75.0, 75.0, 60.0),
+        Candidate(Eagle2(N=8), [], TOTALS[30], 20.0),
     ]
     assert plot_speeds(tuning(*rows), tmp_path / "speed.png") == tmp_path / "speed.png"
     [panel] = drawn[0].axes
     title = panel.get_title(loc="left")
-    said = "c2t:beta=0.5, 1.50 times as fast as plain decoding (1.50 predicted)"
+    said = "eagle2:N=60, 1.50 times as fast as plain decoding (1.50 predicted)"
     assert title == f"{said}\nbatch size 1, T = 0"
-    points = next(line for line in panel.lines if line.get_label() == "c2t")
+    points = next(line for line in panel.lines if line.get_label() == "eagle2")
     assert points.get_xydata().tolist() == [[6, 75], [30, 20]]
-    assert [text.get_text() for text in panel.texts] == ["c2t", "plain"]
+    assert [text.get_text() for text in panel.texts] == ["eagle2", "plain"]
 
 
 @pytest.mark.parametrize("heights", [[0.0, 0.01, 0.02, 0.5], [0.3] * 5, [0.1, 0.9]])

@@ -1,6 +1,5 @@
 """Replay and real decoding ask the models for the same rounds, alone and in a batch."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,8 @@ from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
 from c2t.statistics import total
 from c2t.study.evaluate import continuations, evaluate
-from c2t.study.rounds import Round, replayed, timed, together
+from c2t.study.rounds import RECORD, Round, by_prompt, replayed, together
+from c2t.target_verifier import generate
 from tests.every_policy import toy_costs
 from tests.small_pair import TURNS
 
@@ -55,11 +55,23 @@ def test_a_live_batch_takes_the_replayed_rounds_together(
     small_pair: Pair, texts: list[Continuation], policy, batch: int
 ) -> None:
     alone = replayed(small_pair, policy, texts, SAMPLING.seed, temperature=SAMPLING.temperature)
-    numbers = range(3, 3 + batch)
-    ticks = itertools.count()
-    live = timed(small_pair, policy, texts[3 : 3 + batch], numbers, SAMPLING, lambda: float(next(ticks)))
-    assert [round for round, _ in live] == together(alone[3 : 3 + batch])[1:]
-    assert {seconds for _, seconds in live} == {1.0}  # the clock is read before and after a round, not within
+    assert played(small_pair, policy, texts[3 : 3 + batch]) == together(alone[3 : 3 + batch])
+
+
+def played(pair: Pair, policy, texts: list[Continuation]) -> list[Round]:
+    """The rounds of texts 3, 4, ... as one live batch, to the ends that they have."""
+    ends = [text.end - text.prompt for text in texts]
+    steps = generate(
+        pair.target,
+        pair.draft,
+        policy,
+        [text.tokens[: text.prompt].tolist() for text in texts],
+        max_new_tokens=ends,
+        sampling=SAMPLING,
+        sequences=range(3, 3 + len(texts)),
+        record=RECORD,
+    )
+    return together(by_prompt(steps, ends))
 
 
 @pytest.mark.parametrize("nodes", [None, 9])
@@ -68,8 +80,7 @@ def test_a_live_batch_with_a_budget_takes_the_rounds_replayed_in_that_batch(
 ) -> None:
     policy = Budget(POLICIES[2], nodes, toy_costs(3, a_level=0.01))
     found = replayed(small_pair, policy, texts, SAMPLING.seed, 3, SAMPLING.temperature)
-    live = timed(small_pair, policy, texts[3:], range(3, 6), SAMPLING)
-    assert [round for round, _ in live] == together(found[3:])[1:]
+    assert played(small_pair, policy, texts[3:]) == together(found[3:])
     alone = replayed(small_pair, policy, texts, SAMPLING.seed, 1, SAMPLING.temperature)
     assert [round.verified for round in found[3]] != [round.verified for round in alone[3]], "or nothing was shared"
 
@@ -102,7 +113,7 @@ def test_a_draft_without_a_model_has_levels_too(small_pair: Pair, ids: list) -> 
     assert all(one.widths == () for one in plain)
 
 
-def test_together_a_row_costs_the_mean_of_trees_and_levels() -> None:
+def test_together_trees_and_levels_add_up() -> None:
     first = [Round(1, 5, (2, 4), 1, 2), Round(1, 3, (1,), 0, 1)]
     second = [Round(1, 2, (3,), 0, 1)]
-    assert together([first, second]) == [Round(2, 3.5, (2.5, 2.0), 1, 3), Round(1, 3, (1,), 0, 1)]
+    assert together([first, second]) == [Round(2, 7, (5, 4), 1, 3), Round(1, 3, (1,), 0, 1)]

@@ -72,14 +72,12 @@ typedef struct {
     double factor, distance, bias;
 } prior;
 
-/* What a budget's decisions are made by; see `Yields` in paying.py. */
+/* What a budget's decisions are made by, see paying.py: seconds of forwards by the number of tokens of all rows, and a
+   child's share of its parent's probability. */
 typedef struct {
-    const double *sure, *accepted; /* calibration: confidences, and the shares of nodes that were accepted */
-    long calibrated;
-    const double *parents, *promised; /* confidences of expanded nodes, and the shares of their children */
-    long known, children;
-    const double *verify, *draft; /* seconds by the number of tokens of all rows */
-} Yields;
+    const double *verify, *draft;
+    double child;
+} RoundModel;
 
 /* Columns of tree nodes in blocks: whole (4, rows, slots): token, parent, depth, rank; real (4, rows, slots): log_prob,
    log_joint, entropy, max_log_prob; score, alive: (rows, slots). */
@@ -176,9 +174,9 @@ typedef struct {
 } noise;
 
 /* What a budget goes by, see paying.py: seconds of a round with trees but for its forwards; what a token of each row is
-   worth; yields: NULL without a budget. */
+   worth; model: NULL without a budget. */
 typedef struct {
-    const Yields *yields;
+    const RoundModel *model;
     const double *worth;
     double start;
     long most;
@@ -248,7 +246,7 @@ void add_oov_tokens(const float *states, const int64_t *text, long rows, long hi
                     const int64_t *ids, long count, float *logits, long vocabulary, int threads);
 
 /* paying.c */
-int decide(const Yields *yields, const double *worth, long rows, long size, const void *given, int logarithm, int wide,
+int decide(const RoundModel *model, const double *worth, long rows, long size, const void *log_joint, int wide,
            const uint8_t *alive, const int64_t *parent, const int64_t *slots, long width, double spent, long most,
            uint8_t *expand, uint8_t *keep, int64_t *places, int64_t *found);
 

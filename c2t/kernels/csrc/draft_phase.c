@@ -236,8 +236,7 @@ static void rerank(const plan *p, long rows, const rooms *m) {
 
 /* Let a budget decide about the nodes that are left: which of the next frontier to expand, if it has any, and which to
    verify (`left`) if that is none. Returns how many to expand, or -1 without memory. */
-static long let_decide(const plan *p, const spending *s, long rows, const rooms *m, double spent) {
-    const float *confidence = p->network ? m->tree.score : m->tree.log_joint;
+static long let_decide(const spending *s, long rows, const rooms *m, double spent) {
     long widest = 0;
     int64_t found[2];
     for (long r = 0; r < rows; r++) widest = most_of(widest, m->next.begin[r + 1] - m->next.begin[r]);
@@ -246,8 +245,8 @@ static long let_decide(const plan *p, const spending *s, long rows, const rooms 
             long at = m->next.begin[r] + i;
             m->asked[r * widest + i] = at < m->next.begin[r + 1] ? m->next.slot[at] : -1;
         }
-    if (decide(s->yields, s->worth, rows, m->tree.slots, confidence, !p->network, 0, m->stays, m->tree.parent,
-               m->asked, widest, spent, s->most, m->pays, m->left, m->places, found))
+    if (decide(s->model, s->worth, rows, m->tree.slots, m->tree.log_joint, 0, m->stays, m->tree.parent, m->asked,
+               widest, spent, s->most, m->pays, m->left, m->places, found))
         return -1;
     long many = 0;
     for (long r = 0, at = 0; r < rows; r++) {
@@ -322,16 +321,16 @@ long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, c
         if (level == p->levels - 1) next = 0;
         if (!next) memset(m.next.begin, 0, (t->rows + 1) * sizeof *m.next.begin);
         next ? retain_all(t->rows, &m) : rerank(p, t->rows, &m);
-        if (s->yields) {
-            spent += s->yields->draft[many];
-            if ((next = let_decide(p, s, t->rows, &m, spent)) < 0) return -2;
+        if (s->model) {
+            spent += s->model->draft[many];
+            if ((next = let_decide(s, t->rows, &m, spent)) < 0) return -2;
         }
         if (!next) break;
         frontier last = m.now;
         m.now = m.next, m.next = last;
         if ((column = expand(h, t, &m, column, threads)) < 0) return -1;
     }
-    if (!s->yields) m.left = m.stays;
+    if (!s->model) m.left = m.stays;
     long n = 0;
     for (long r = 0; r < t->rows; r++) {
         long count = 0;

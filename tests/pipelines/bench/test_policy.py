@@ -11,12 +11,9 @@ from c2t.policies.budget import Budget
 from c2t.policies.spec import describe
 from c2t.protocols import Policy
 from c2t.study.autotune_cache import Tuned, key, store
-from c2t.study.costs import Costs, Curve
 from pipelines.bench import policy as module
 from pipelines.bench.policy import policy_of
 from tests.every_policy import toy_costs
-
-COSTS = Costs(2, 50, Curve((1,), (0.1,)), Curve((1,), (0.5,)), {})
 
 
 def test_what_was_tuned_for_a_batch_may_be_a_budget(
@@ -27,14 +24,14 @@ def test_what_was_tuned_for_a_batch_may_be_a_budget(
     costs = toy_costs(2)
     monkeypatch.setattr(module, "costs_of", lambda pair, policy: asked.append((pair, policy)) or costs)
     text = "budget:of=chain:length=2"
-    store(key(small_pair, 2, 0.0), Tuned(text, "tiny", 1.0, COSTS, {}))
+    store(key(small_pair, 2, 0.0), Tuned(text, "tiny", 1.0, {}))
     for _, found in (policy_of(small_pair, None, batch=2), policy_of(small_pair, text)):
         assert isinstance(found, Budget)
         assert found.costs is costs
         pair, policy = asked.pop()
         assert pair is small_pair
         assert describe(policy, brief=True) == "chain:length=2"
-    store(key(small_pair, 2, 0.0), Tuned(text, "tiny", 1.0, COSTS, {}, ngrams=True))
+    store(key(small_pair, 2, 0.0), Tuned(text, "tiny", 1.0, {}, ngrams=True))
     mixed, _ = policy_of(small_pair, None, batch=2)
     assert mixed.draft == NgramDraft(small_pair.draft)
     assert asked.pop()[0] is mixed

@@ -2,36 +2,41 @@
 
 import itertools
 import json
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from c2t import batch_costs, kept_costs
-from c2t.batch_costs import (
+from c2t.costs import measure as measuring
+from c2t.costs import store
+from c2t.costs.measure import (
+    Bench,
     Excess,
-    Family,
-    calibrate,
-    eager,
+    Forwards,
     envelope,
-    families,
     fit,
     measure,
     profile,
-    promise,
+    regular,
+    shallow_and_deep,
 )
+from c2t.costs.store import costs_of, measure_and_keep, path_of, read_costs
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
-from c2t.kept_costs import costs_of, measure_and_keep, path_of, read_costs
+from c2t.models.draft import DraftSession
 from c2t.models.loading import Pair
+from c2t.models.target import TargetSession
 from c2t.policies import Budget, Chain, Eagle2, JointThreshold, Plain, SpecInfer
-from c2t.policies.round_costs import Calibration, Rest
+from c2t.policies.round_costs import Curve, Rest
 from c2t.prompts import Prompt
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
+from c2t.study.evaluate import continuations
 from tests.every_policy import toy_costs
-from tests.rounding import figure, roughly, within
+from tests.rounding import figure
 from tests.small_pair import TURNS
 from tests.toys import PROMPTS, TableDraft, random_table, root_of, toy_drafts, toy_target
 
@@ -41,9 +46,21 @@ POLICY = Eagle2(K=3, levels=2, N=None)
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(batch_costs, "VERIFIED", (1, 2, 8))
-    monkeypatch.setattr(batch_costs, "DRAFTED", (1, 4))
+    monkeypatch.setattr(measuring, "VERIFIED", (1, 2, 8))
+    monkeypatch.setattr(measuring, "DRAFTED", (1, 4))
     return tmp_path / "cache"
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds"), [(0.5, 1.0), (1, 1.0), (2.5, 1.5), (4, 2.0), (6, 6.0), (8, 10.0), (10, 14.0)]
+)
+def test_a_curve_is_interpolated_and_goes_on_as_it_ended(size: float, seconds: float) -> None:
+    assert Curve((1, 4, 8), (1.0, 2.0, 10.0)).at(size) == figure(seconds)
+
+
+def test_curves_that_end_falling_or_have_one_point_stay_level() -> None:
+    assert Curve((1, 2), (2.0, 1.0)).at(9) == 1.0
+    assert Curve((3,), (2.0,)).at(np.array([1, 9])).tolist() == [2.0, 2.0]
 
 
 def test_the_profile_counts_what_was_accepted() -> None:
@@ -59,58 +76,8 @@ def test_the_profile_counts_what_was_accepted() -> None:
         assert gains[0] == 0
         assert list(gains) == sorted(gains)
     chain = profile_of(texts, Chain(1)).accepted[0]
-    one, two = (chain[batch_costs.NODES.index(nodes)] for nodes in (0.5, 1.0))
-    assert 0 < two < 2 * one, "the nodes that the draft is surer of are accepted more often"
-
-
-def test_confidence_is_calibrated_by_what_was_accepted() -> None:
-    """Nodes called 0.9 are accepted half of the time, those called 0.6 one time in ten; order is kept."""
-    sure = np.repeat([0.9, 0.6, 0.2], [320, 800, 1000]).astype(np.float64)
-    accepted = np.concatenate([np.arange(320) % 2 == 1, np.arange(800) % 10 == 9, np.zeros(1000, bool)])
-    found = calibrate(sure, accepted)
-    # a group has some 32 of those that are called 0.9
-    assert found.at(np.array([0.9, 0.6])) == within([0.5, 0.1], 1 / 32)
-    assert found.at(np.array([0.2]))[0] < 0.06
-    assert list(found.accepted) == sorted(found.accepted)
-    assert list(found.confidence) == sorted(found.confidence)
-    upside_down = calibrate(np.array([0.9] * 50 + [0.5] * 50), np.array([False] * 50 + [True] * 50))
-    assert upside_down.at(np.array([0.9, 0.6])) == roughly([0.5, 0.5], 0.2), "never against the order"
-    assert calibrate(np.array([0.9, 0.5]), np.array([False, False])).at(np.array([0.7, 1.0])).tolist() == [0, 0]
-    assert calibrate(np.zeros(0), np.zeros(0, bool)).at(np.array([0.5])).tolist() == [0]
-
-
-def test_families_are_the_expanded_nodes_with_their_children() -> None:
-    """Slots: the root, three nodes of which the two surest were expanded, their children, a dead slot."""
-    confidence = np.array([-1.0, 0.5, 0.2, 0.9, 0.3, 0.8, 0.4, -1.0])
-    depth = np.array([-1, 0, 0, 0, 1, 1, 1, 1])
-    parent = np.array([-1, 0, 0, 0, 1, 3, 3, 1])
-    found = [(parent, sorted(children)) for parent, children in families(confidence, depth, parent, np.array([2, 1]))]
-    assert found == [(0.9, [0.4, 0.8]), (0.5, [0.3]), (0.8, [])]
-
-
-def test_children_promise_what_such_nodes_had() -> None:
-    """Nodes called 0.9 have one child of 0.6, those called 0.3 two of 0.1; confidence is twice what is accepted."""
-    known = [Family(0.9, np.array([0.6])), Family(0.3, np.array([0.1, 0.1]))] * 40
-    found = promise(Calibration((0.0, 1.0), (0.0, 0.5)), known)
-    assert found.of(np.array([0.0, 0.3, 0.6, 0.9, 1.0])) == figure(
-        np.array([[0, 0], [0.05, 0.05], [0.175, 0.025], [0.3, 0], [0.3, 0]])
-    )
-    for nothing in ([], [Family(0.0, np.array([0.5]))], [Family(0.7, np.zeros(0))] * 20):
-        assert promise(Calibration(), nothing).of(np.array([0.0, 0.5, 1.0])).tolist() == [[0], [0], [0]]
-
-
-def test_children_of_a_profile_add_up_to_what_was_accepted() -> None:
-    """Over the nodes that were expanded: their children's calibrated confidence is the share that was accepted."""
-    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=24, beyond=3, sampling=Sampling())
-    found = profile_of(texts, POLICY)
-    drafts = toy_drafts()["perturbed"]
-    steps = [step for step in replay(drafts, POLICY, texts, record=("slots",)) if step.tree is not None]
-    budget = Budget(POLICY, nodes=1)
-    sure = [budget.confidence(step.tree)[step.tree.depth.numpy() == 0] for step in steps]
-    promised = found.children.of(np.concatenate(sure)).sum()
-    below = sum(int((step.accepted.length > 1).sum()) for step in steps)
-    assert promised == roughly(below, 0.35), "calibration and groups are coarse on so few rounds"
-    assert below > 0
+    one, two = (chain[measuring.NODES.index(nodes)] for nodes in (0.5, 1.0))
+    assert 0 < two < 2 * one, "the more probable nodes are accepted more often"
 
 
 def profile_of(texts, policy):
@@ -138,16 +105,51 @@ def test_the_rest_is_fitted_without_negative_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "forwards"), [(Eagle2(K=3, levels=3, N=None), [1, 3]), (Chain(1), [1]), (Chain(4), [1, 4])]
+    ("policy", "forwards"),
+    [(Eagle2(K=3, levels=3, N=None), [1, 3]), (Chain(1), [1]), (Chain(4), [1, 4]), (Plain(), [])],
 )
 def test_rounds_that_are_timed_draft_every_level(policy, forwards: list[int]) -> None:
-    found = toy_costs(policy.levels).profile
     rounds = []
-    for budget in eager(policy, found, 8):
+    for budget in shallow_and_deep(policy, 8):
         draft = TableDraft(random_table(12))
         assert int(budget(draft, root_of(0, 1)).sizes.sum()) <= 8
         rounds.append(len(draft.expanded))
     assert rounds == forwards
+
+
+def test_regular_trees() -> None:
+    tree = regular(torch.tensor([7, 8]), 7, 2)
+    assert tree.token.tolist() == [[7] * 7, [8] * 7]
+    assert tree.parent.tolist() == [[-1, 0, 0, 1, 1, 2, 2]] * 2
+    assert tree.depth.tolist() == [[-1, 0, 0, 1, 1, 1, 1]] * 2
+    assert tree.sizes.tolist() == [7, 7]
+    assert regular(torch.tensor([7]), 1, 4).size == 1
+
+
+def test_each_forward_is_timed_at_its_size(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that only forwards advance: the target's by 1 s a token, the draft's by 10 s a token. Of five repeats
+    three take the target a hundred times as long."""
+    now, calls = [0.0], Counter()
+    verify, expand = TargetSession.verify, DraftSession.expand
+
+    def slowly_verify(session: TargetSession, tree):
+        calls[tree.size] += 1
+        now[0] += tree.token.numel() * (1 if calls[tree.size] in (2, 4) else 100)
+        return verify(session, tree)
+
+    def slowly_expand(session: DraftSession, tree, slots):
+        now[0] += 10 * slots.shape[1]
+        return expand(session, tree, slots)
+
+    [text] = continuations(small_pair, [small_pair.tokenizer(TURNS[0]).input_ids], 8, 1, Sampling())
+    monkeypatch.setattr(TargetSession, "verify", slowly_verify)
+    monkeypatch.setattr(DraftSession, "expand", slowly_expand)
+    forwards = Forwards(Bench(small_pair, text, lambda: now[0]), (1, 2, 5, 7), (1, 2, 3))
+    for _ in range(5):
+        forwards.time()
+    assert calls == {1: 5, 2: 5, 5: 5, 7: 5}
+    assert forwards.curve("draft") == Curve((1, 2, 3), (10.0, 20.0, 30.0))
+    assert forwards.curve("verify") == Curve((1, 2, 5, 7), (1.0, 2.0, 5.0, 7.0))
 
 
 def test_every_forward_is_timed_(small_pair: Pair) -> None:
@@ -175,12 +177,12 @@ def test_costs_are_kept_by_pair_and_policy(
     assert path_of(small_pair, Chain(2)) != path
     decoder = SpeculativeDecoder(small_pair, POLICY, budget="auto")
     assert decoder.policy == Budget(POLICY, costs=costs)
-    monkeypatch.setattr(kept_costs, "device_name", lambda _device: "another")
+    monkeypatch.setattr(store, "device_name", lambda _device: "another")
     assert path_of(small_pair, POLICY) != path
 
 
 def test_costs_of_an_older_format_are_measured_anew(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_costs, "FORMAT", kept_costs.FORMAT - 1)
+    monkeypatch.setattr(store, "FORMAT", store.FORMAT - 1)
     path = path_of(small_pair, POLICY)
     path.parent.mkdir()
     path.write_text("{}")
@@ -203,7 +205,7 @@ def test_costs_of_an_older_format_are_measured_anew(small_pair: Pair, monkeypatc
 def test_a_damaged_file_is_one_clear_line(small_pair: Pair, quick: Path, damage, message: str) -> None:
     path = path_of(small_pair, POLICY)
     path.parent.mkdir()
-    entry = {"key": kept_costs._key(small_pair, POLICY), "costs": kept_costs._as_json(toy_costs(2))}
+    entry = {"key": store._key(small_pair, POLICY), "costs": store._as_json(toy_costs(2))}
     path.write_text(json.dumps(entry))
     assert costs_of(small_pair, POLICY) == toy_costs(2)
     path.write_text(damage(path.read_text()))
@@ -222,3 +224,17 @@ def test_the_decoder_takes_a_budget(small_pair: Pair, tmp_path: Path) -> None:
         SpeculativeDecoder(small_pair, POLICY, budget=0)
     with pytest.raises(InputError, match=r"none\.json: cannot be read as costs of rounds"):
         SpeculativeDecoder(small_pair, JointThreshold(), budget=tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(("worked", "busy"), [(9.0, False), (7.0, True)])
+def test_a_busy_machine_is_told(
+    small_pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, worked: float, busy: bool
+) -> None:
+    """Costs that were measured on it may call large trees cheap."""
+    clocks = SimpleNamespace(
+        perf_counter=itertools.cycle([0.0, 10.0]).__next__, process_time=itertools.cycle([0.0, worked]).__next__
+    )
+    monkeypatch.setattr(store, "time", clocks)
+    monkeypatch.setattr(store, "measure", lambda *_: toy_costs(2))
+    measure_and_keep(small_pair, POLICY, [Prompt(0, "", ["a"], "f")])
+    assert ("run c2t tune again when it is idle" in capsys.readouterr().err) == busy

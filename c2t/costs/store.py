@@ -1,4 +1,4 @@
-"""Costs of rounds that were measured on this machine, kept by device, pair and policy: in $C2T_CACHE, else
+"""Costs of rounds that were measured on this machine, stored by device, pair and policy: in $C2T_CACHE, else
 ~/.cache/c2t."""
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from c2t.batch_costs import REPEATS, TEXTS, measure
+from c2t.costs.measure import REPEATS, TEXTS, measure
 from c2t.errors import InputError
 from c2t.models.chat_templates import conversation
 from c2t.models.loading import Pair
@@ -26,7 +26,8 @@ from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
 from c2t.storage.provenance import processor
 
-FORMAT = 7  # of the files; those of another one are not read, but measured again
+FORMAT = 8  # of the files; those of another one are not read, but measured again
+BUSY = 0.8  # share of the time that an idle machine gives to a measurement, at least
 SEEN = 32  # prompts, from all files and categories alike, of which the shortest are measured on
 
 
@@ -64,7 +65,7 @@ def costs_of(pair: Pair, policy: Policy, file: str | Path | None = None) -> Roun
 def measure_and_keep(pair: Pair, policy: Policy, prompts: Sequence[Prompt], repeats: int = REPEATS) -> RoundCosts:
     """Measure the costs of a budget over this policy on some of the prompts, and keep them for next time."""
     Budget(policy, nodes=1)  # which refuses a policy before anything is measured for it
-    start = time.perf_counter()
+    start, worked = time.perf_counter(), time.process_time()
     ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in spread(prompts, SEEN)]
     costs = measure(pair, policy, sorted(ids, key=len)[:TEXTS], repeats)  # long ones would only take longer
     path = path_of(pair, policy)
@@ -73,8 +74,9 @@ def measure_and_keep(pair: Pair, policy: Policy, prompts: Sequence[Prompt], repe
         write_text(path, entry + "\n")
     except OSError as error:
         raise InputError(f"cannot keep what was measured in {path}: {error.strerror}; set $C2T_CACHE") from error
-    seconds = time.perf_counter() - start
-    sys.stderr.write(f"measured in {seconds:.0f} s what rounds cost here, and kept it in {path}\n")
+    seconds, worked = time.perf_counter() - start, time.process_time() - worked
+    busy = "; others used the machine: run c2t tune again when it is idle" * (worked < BUSY * seconds)
+    sys.stderr.write(f"measured in {seconds:.0f} s what rounds cost here, and kept it in {path}{busy}\n")
     return costs
 
 
