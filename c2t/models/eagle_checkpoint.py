@@ -233,6 +233,11 @@ def shared_layer(folder: Path) -> Path | None:
     return shared and folder.resolve().parent / shared
 
 
+# Entries of config.json that are those of transformers' config.
+_COPIED = ("hidden_act", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+_COPIED += ("num_key_value_heads", "rms_norm_eps", "max_position_embeddings")
+
+
 def _raw(head: Head) -> dict:
     """Return the content of the head's config.json."""
     config = head.config
@@ -240,14 +245,7 @@ def _raw(head: Head) -> dict:
     raw = {
         "architectures": [_architecture(head)],
         "model_type": "llama",
-        "hidden_act": config.hidden_act,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "num_key_value_heads": config.num_key_value_heads,
-        "rms_norm_eps": config.rms_norm_eps,
-        "max_position_embeddings": config.max_position_embeddings,
+        **{name: getattr(config, name) for name in _COPIED},
         "rope_theta": rope["rope_theta"],
         "vocab_size": config.vocab_size,
     }

@@ -34,11 +34,11 @@ class Mixing(NamedTuple):
     1.8 times the tokens at tau 2.
 
     default: for a draft of this kind. The others are the mixing without learning, for a weight of the shortest context
-    that is given. sooner: it is divided by this for each further token; shortest, longest: tokens of a context.
+    that is given. decay: it is divided by this for each further token; shortest, longest: tokens of a context.
     """
 
     default: Prior
-    sooner: float
+    decay: float
     shortest: int
     longest: int
 
@@ -47,14 +47,14 @@ class Mixing(NamedTuple):
         if prior_weight is None:
             return self.default
         longer = range(self.longest - self.shortest + 1)
-        return Prior(self.shortest, tuple(prior_weight / self.sooner**more for more in longer))
+        return Prior(self.shortest, tuple(prior_weight / self.decay**more for more in longer))
 
 
 # Learned by `python -m pipelines.ngrams` from smollm2's `eagle`, as the next from its `medusa`. A draft that reads the
 # path: what followed a single token says nothing new.
 READING = Mixing(
     default=Prior(2, (34.2, 8.63, 7.82, 9.3, 5.35, 5.21, 1.2), Trust(0.756, 0.303, 0.0129)),
-    sooner=1.5,
+    decay=1.5,
     shortest=2,
     longest=8,
 )
@@ -62,12 +62,12 @@ READING = Mixing(
 # holds, if less, for those that are reweighted by a token or two (`+bigrams`, `+fit`).
 PARALLEL = Mixing(
     default=Prior(1, (89.6, 6.67, 9.22, 6.09, 11.4, 4.15, 5.18, 1.89), Trust(0.894, 0.0871, 1.27)),
-    sooner=2.0,
+    decay=2.0,
     shortest=1,
     longest=5,
 )
 # `lookup`: there is nothing but the counts, and nothing is learned.
-ALONE = Mixing(default=Prior(2, (4.0, 1.0, 0.25)), sooner=4.0, shortest=2, longest=4)
+ALONE = Mixing(default=Prior(2, (4.0, 1.0, 0.25)), decay=4.0, shortest=2, longest=4)
 
 
 @dataclass(frozen=True)

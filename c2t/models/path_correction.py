@@ -68,7 +68,7 @@ class PathCorrection(nn.Module):
     def forward(
         self, path: Path, tokens: Int[Tensor, "*B C"], log_probs: Float[Tensor, "*B C"]
     ) -> tuple[Float[Tensor, "*B C"], Float[Tensor, "*B 1"]]:
-        """See `c2t.models.reweighted.Fit`."""
+        """See `c2t.models.reweighted.Correction`."""
         depth = self.clamped(path.depth)
         index = torch.searchsorted(self.tokens, tokens).clamp(max=len(self.tokens) - 1)
         has_vector = self.tokens[index] == tokens  # not so those outside of the draft's vocabulary, which get 0

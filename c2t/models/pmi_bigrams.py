@@ -70,7 +70,7 @@ class PmiBigrams:
     def __call__(
         self, path: Path, tokens: Int[Tensor, "B F C"], log_probs: Float[Tensor, "B F C"]
     ) -> tuple[Float[Tensor, "B F C"], Float[Tensor, "B F 1"]]:
-        """See `c2t.models.reweighted.Fit`."""
+        """See `c2t.models.reweighted.Correction`."""
         score = log_probs + POWER * self.ratio(path.token[..., None].expand_as(tokens), tokens).to(log_probs)
         return score, torch.zeros_like(score[..., :1])
 

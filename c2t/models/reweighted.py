@@ -1,8 +1,8 @@
 """A draft whose distributions are reweighted by the path.
 
 A parallel draft gives marginals: a depth's distribution is the same on every path, and a product of marginals says
-nothing about whether two tokens fit together. Here a `Fit` scores the most probable tokens of each slot by the slot's
-own token and the one before it. That costs no forward and serves every policy.
+nothing about whether two tokens fit together. Here a `Correction` scores the most probable tokens of each slot by the
+slot's token and the one before it. That costs no forward and serves every policy.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Path(NamedTuple):
 
 
 @runtime_checkable
-class Fit(Protocol):
+class Correction(Protocol):
     """Correction of the draft's log-probabilities after a path."""
 
     def __call__(
@@ -47,21 +47,21 @@ class Fit(Protocol):
 
 @dataclass(frozen=True)
 class ReweightedDraft(WrappedDraft):
-    """Draft `draft`, reweighted by `fit` after every slot except the root, whose token the draft itself has read."""
+    """Draft `draft`, reweighted by `correction` after every slot except the root, whose token the draft has read."""
 
-    fit: Fit
+    correction: Correction
 
     def session(self) -> "ReweightedSession":
         """Return a new session for one generation."""
-        return ReweightedSession(self.draft.session(), self.fit)
+        return ReweightedSession(self.draft.session(), self.correction)
 
 
 class ReweightedSession(WrappedSession):
     """Session of the inner draft."""
 
-    def __init__(self, draft: DraftSession, fit: Fit):
+    def __init__(self, draft: DraftSession, correction: Correction):
         super().__init__(draft)
-        self.fit = fit
+        self.correction = correction
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
@@ -72,7 +72,7 @@ class ReweightedSession(WrappedSession):
         parent = tree.parent.gather(1, slots).clamp(min=0)
         depth = tree.depth.gather(1, slots) + 1
         path = Path(tree.token.gather(1, slots), tree.token.gather(1, parent), depth, rows.hidden)
-        return rescored(rows, CANDIDATES, lambda tokens, log_probs: self.fit(path, tokens, log_probs))
+        return rescored(rows, CANDIDATES, lambda tokens, log_probs: self.correction(path, tokens, log_probs))
 
 
 def rescored(rows: NextTokenDistributions, k: int, score: Rescore) -> NextTokenDistributions:
@@ -82,6 +82,6 @@ def rescored(rows: NextTokenDistributions, k: int, score: Rescore) -> NextTokenD
     (scores, factor), log_norm, real = score(tokens, log_probs), rows.log_norm, rows.rows
     if real is not None:
         tokens, scores, factor, log_norm = map(real.take, (tokens, scores, factor, log_norm))
-    place = tokens if rows.vocabulary is None else rows.vocabulary.places(tokens, real and real.row)
-    logits = (rows.drafted - (log_norm - factor)).scatter(-1, place, scores.to(rows.drafted))
+    index = tokens if rows.vocabulary is None else rows.vocabulary.places(tokens, real and real.row)
+    logits = (rows.drafted - (log_norm - factor)).scatter(-1, index, scores.to(rows.drafted))
     return NextTokenDistributions(logits, rows.hidden, rows.vocabulary, real)

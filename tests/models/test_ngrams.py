@@ -276,7 +276,7 @@ def test_what_is_mixed_goes_with_the_kind_of_draft() -> None:
         mixing = PARALLEL if name.startswith(("medusa", "published medusa", "block")) else READING
         assert NgramDraft(draft).mixing is mixing
         assert NgramDraft(draft).prior is mixing.default
-        weights = tuple(5.0 / mixing.sooner**n for n in range(mixing.longest - mixing.shortest + 1))
+        weights = tuple(5.0 / mixing.decay**n for n in range(mixing.longest - mixing.shortest + 1))
         assert NgramDraft(draft, 5.0).prior == Prior(mixing.shortest, weights)
 
 

@@ -22,7 +22,7 @@ from c2t.models.loading import load_draft
 from c2t.models.ngrams import NgramDraft
 from c2t.models.path_correction import PathCorrection
 from c2t.models.pmi_bigrams import MANY, POWER, PRIOR, UNSEEN, PmiBigrams
-from c2t.models.reweighted import Fit, ReweightedDraft
+from c2t.models.reweighted import Correction, ReweightedDraft
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.protocols import Draft
 from c2t.replay.every_position import replay_all
@@ -52,7 +52,7 @@ def learned() -> PathCorrection:
     return fit.requires_grad_(False)
 
 
-FITS: dict[str, Fit] = {"bigrams": counted(), "fit": learned()}
+CORRECTIONS: dict[str, Correction] = {"bigrams": counted(), "fit": learned()}
 
 
 def by_counts(log_probs: Tensor, best: list[int], before: int, token: int, depth: int, hidden: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def by_counts(log_probs: Tensor, best: list[int], before: int, token: int, depth
 
 def by_network(log_probs: Tensor, best: list[int], before: int, token: int, depth: int, hidden: Tensor) -> Tensor:
     """The definition of the module, one token at a time."""
-    fit, embed, depth = FITS["fit"], TARGET.embed_tokens.weight, min(depth, 2)
+    fit, embed, depth = CORRECTIONS["fit"], TARGET.embed_tokens.weight, min(depth, 2)
     wide = fit.state.weight @ hidden + fit.token.weight @ embed[token] + fit.before.weight @ embed[before]
     query = fit.out.weight @ F.silu(wide + fit.depth[depth]) + fit.out.bias
     rest = math.log(max(1 - float(log_probs[best].exp().sum()), path_correction.LEAST))
@@ -83,7 +83,7 @@ def by_network(log_probs: Tensor, best: list[int], before: int, token: int, dept
 def test_distributions_are_those_of_the_definition(
     name: str, definition: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, drafted, text = ReweightedDraft(DRAFT, FITS[name]).session(), [], PROMPTS[1]
+    session, drafted, text = ReweightedDraft(DRAFT, CORRECTIONS[name]).session(), [], PROMPTS[1]
     assert isinstance(session, Draft)
     tokens = torch.tensor([text])
     features = TARGET.model(tokens, output_hidden_states=True).hidden_states[-1][:, :-1]
@@ -106,23 +106,23 @@ def test_distributions_are_those_of_the_definition(
     assert changed > 3
 
 
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("name", CORRECTIONS)
 def test_the_root_is_left_to_the_draft(name: str) -> None:
     texts = [
         run(TARGET, draft, Eagle2(K=4, levels=1, N=5), PROMPTS, new=12)[1]
-        for draft in (DRAFT, ReweightedDraft(DRAFT, FITS[name]))
+        for draft in (DRAFT, ReweightedDraft(DRAFT, CORRECTIONS[name]))
     ]
     for plain, fitted in zip(*texts, strict=True):
         assert plain.tree is None or plain.tree.log_prob.equal(fitted.tree.log_prob)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("name", CORRECTIONS)
 def test_greedy_text_is_the_targets_and_replay_its_rounds(name: str) -> None:
     plain, _ = run(TARGET, None, Plain(), PROMPTS, new=12)
     policies = (Eagle2(K=3, levels=3, N=10), C2T(toy_classifier(), beta=0.3, K=3, levels=3))
     for policy in policies:
-        for draft in (ReweightedDraft(DRAFT, FITS[name]), NgramDraft(ReweightedDraft(DRAFT, FITS[name]))):
+        for draft in (ReweightedDraft(DRAFT, CORRECTIONS[name]), NgramDraft(ReweightedDraft(DRAFT, CORRECTIONS[name]))):
             texts, steps = run(TARGET, draft, policy, PROMPTS, new=12)
             assert texts == plain
             assert len(set(torch.cat([step.accepted.length for step in steps[1:]]).tolist())) > 1
@@ -135,9 +135,9 @@ def test_greedy_text_is_the_targets_and_replay_its_rounds(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("name", CORRECTIONS)
 def test_sampled_trees_keep_the_law(name: str) -> None:
-    assert_law_is_kept(ReweightedDraft(DRAFT, FITS[name]))
+    assert_law_is_kept(ReweightedDraft(DRAFT, CORRECTIONS[name]))
 
 
 def saved(folder: Path, layer: bool = True) -> Path:
@@ -182,12 +182,12 @@ def test_a_head_that_shares_its_layer_stores_it_once(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_fits_are_read_by_the_drafts_name(tmp_path: Path) -> None:
     folder = saved(tmp_path)
-    for name, fit in FITS.items():
+    for name, fit in CORRECTIONS.items():
         draft = load_draft(f"{folder}+{name}+ngrams=8", TARGET)
         assert isinstance(draft, NgramDraft)
         assert isinstance(draft.draft, ReweightedDraft)
         assert draft.prior_weight == 8
-        again = draft.draft.fit
+        again = draft.draft.correction
         assert type(again) is type(fit)
         pairs = torch.arange(VOCABULARY).expand(1, 1, -1)
         path = reweighted.Path(*torch.tensor([[[9]], [[5]], [[1]]]), torch.ones(1, 1, 32, dtype=torch.float64))
