@@ -45,7 +45,7 @@ COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 NOT_YET = (
     *("c2t/hf/tree_decoding.py", "c2t/policies/", "c2t/sessions/", "c2t/study/", "pipelines/docs/"),
     *(f"c2t/models/{name}.py" for name in ("draft", "medusa", "target")),
-    *(f"c2t/kernels/{name}" for name in ("csrc/c2t.h", "csrc/draft_phase.c", "csrc/paying.c", "draft_phase.py")),
+    *(f"c2t/kernels/{name}" for name in ("draft_phase.py")),
     *("c2t/kernels/layered.py", "c2t/kernels/paying.py"),
     *(f"c2t/{path.name}" for path in (ROOT / "c2t").glob("*.py")),
 )

@@ -15,9 +15,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from c2t.decoding import Step
+from c2t.kernels.budget import Candidates, probabilities
 from c2t.kernels.layered import Layered
 from c2t.kernels.llama_layer import edges
-from c2t.kernels.paying import Guesses, probabilities
 from c2t.kernels.select import SelectLimits
 from c2t.models.loading import Pair
 from c2t.policies.budget import Budget
@@ -116,7 +116,7 @@ def profile(pair: Pair, policy: Policy, texts: Sequence[Continuation]) -> Profil
         for level, slots in enumerate(step.extra["draft"].slots):
             widths[level] += int((slots >= 0).sum())
         tree, path = step.tree, step.accepted.slots
-        likely = probabilities(Guesses(tree.log_joint, tree.alive, tree.parent, ()))
+        likely = probabilities(Candidates(tree.log_joint, tree.alive, tree.parent, ()))
         taken = torch.zeros_like(tree.token).scatter_(1, path.clamp(min=0), 1).cpu().numpy()
         probability.append(likely[likely >= 0])
         depth.append(tree.depth.cpu().numpy()[likely >= 0])

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.kernels import ngrams, oov_tokens, paying
+from c2t.kernels import budget, ngrams, oov_tokens
+from c2t.kernels.budget import RoundModel
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.layered import Layered
 from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, PackedReader
@@ -22,7 +23,6 @@ from c2t.kernels.native import kernels, structs
 from c2t.kernels.network import COLUMNS
 from c2t.kernels.nodes import Blocks
 from c2t.kernels.noise import Noise
-from c2t.kernels.paying import RoundModel
 from c2t.kernels.pointer import pointer, pointers, weights
 
 _WHOLE, _REAL, _FLAG, _BYTE = torch.int64, torch.float32, torch.bool, torch.uint8
@@ -88,18 +88,17 @@ class NgramInput(NamedTuple):
     prior: ngrams.Prior
 
 
-class Spending(NamedTuple):
-    """Costs of a round, by which a budget decides after every level (`c2t.kernels.paying`).
+class BudgetInput(NamedTuple):
+    """Costs of a round, by which a budget decides after every level (`c2t.kernels.budget`).
 
-    start: seconds of a round with trees but for its forwards. model(drafted, width): for trees of so many slots in all
-    and levels of at most so many. most: nodes to verify, None for any number. worth: what a token of each row is
-    worth.
+    start: seconds of a round with trees without its forwards. model(drafted, width): for trees of so many slots in all
+    and levels of at most so many. most: nodes to verify, None for any number. row_weights: of a token of each row.
     """
 
     start: float
     model: Callable[[int, int], RoundModel]
     most: int | None
-    worth: Sequence[float]
+    row_weights: Sequence[float]
 
 
 class GrownColumns(NamedTuple):
@@ -147,7 +146,7 @@ class DraftPhase:
         text: Prefixes,
         raised: NgramInput | None,
         drawn: Noise | None,
-        spending: Spending | None,
+        budget_input: BudgetInput | None,
         refuse_nan: Callable[[], None],
     ) -> GrownColumns:
         """Return the trees, with a budget those of their nodes that it verifies. drawn: noise of the target's samples.
@@ -173,7 +172,7 @@ class DraftPhase:
         if needed > len(self._room):
             self._room = self._room.new_empty(2 * needed)
         size, reranked = self._most(), self.plan.reranked
-        size = min(size, reranked) if reranked and spending is None else size
+        size = min(size, reranked) if reranked and budget_input is None else size
         kinds = (4, _WHOLE), (4, _REAL), (1, _REAL), (1, _FLAG)
         whole, real, score, alive = (root.new_empty(many * count * size, dtype=kind) for many, kind in kinds)
         capped, passes = root.new_empty(2, count)
@@ -182,7 +181,7 @@ class DraftPhase:
         made = pointers(columns, (_BYTE, _WHOLE, _REAL, _REAL, _FLAG, _WHOLE, _WHOLE, _WHOLE))
         noisy = [column.contiguous() for column in drawn or ()]  # referenced until the call is over
         noise = structs.noise(*(pointers(noisy, (_REAL, _WHOLE, _WHOLE)) if noisy else ()))
-        chances = _ngrams(raised), noise, self._spending(spending, count)
+        chances = _ngrams(raised), noise, self._budget_input(budget_input, count)
         n = kernels().draft_phase(self._plan, self._head, of_text, *chances, *made, threads)
         if n == UNKNOWN:
             raise IndexError(
@@ -196,15 +195,15 @@ class DraftPhase:
         score, alive = (column[: count * n].view(count, n) for column in (score, alive))
         return GrownColumns(Blocks(whole, real, score, alive), capped, passes, slots[: int(passes.max())])
 
-    def _spending(self, spending: Spending | None, rows: int) -> ctypes.Structure:
-        if spending is None:
-            return structs.spending()
-        start, model, most, worth = spending
-        arrays, worth = model(rows * self._most(), rows * self.plan.width), (ctypes.c_double * rows)(*worth)
-        most = paying.UNBOUNDED if most is None else most
-        found = structs.spending(ctypes.pointer(arrays.in_c), ctypes.addressof(worth), start, most)
-        found.arrays = arrays, worth  # which it points into
-        return found
+    def _budget_input(self, budget_input: BudgetInput | None, rows: int) -> ctypes.Structure:
+        if budget_input is None:
+            return structs.budget_input()
+        start, model, most, row_weights = budget_input
+        arrays, row_weights = model(rows * self._most(), rows * self.plan.width), (ctypes.c_double * rows)(*row_weights)
+        most = budget.UNBOUNDED if most is None else most
+        struct = structs.budget_input(ctypes.pointer(arrays.in_c), ctypes.addressof(row_weights), start, most)
+        struct.arrays = arrays, row_weights  # which it points into
+        return struct
 
     def _most(self) -> int:
         """Return the nodes of a tree at most, before it is reranked."""

@@ -186,7 +186,7 @@ class DraftSession(ABC):
         where it does not, and has done nothing.
 
         inputs: what wrappers around the draft add to it (see `c2t.kernels.draft_phase`): `raised`, n-grams that it is
-        mixed with; `noise` of the target's draws; `spending` of a budget, which decides about every level.
+        mixed with; `noise` of the target's draws; `budget_input` of a budget, which decides about every level.
         """
         return None
 

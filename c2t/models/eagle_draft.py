@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from c2t.kernels.draft_phase import DraftPhase, NgramInput, PhaseHead, Prefixes, Spending, serves
+from c2t.kernels.draft_phase import BudgetInput, DraftPhase, NgramInput, PhaseHead, Prefixes, serves
 from c2t.kernels.layered import Layered
 from c2t.kernels.noise import Noise
 from c2t.kernels.oov_tokens import add_oov_tokens
@@ -110,7 +110,7 @@ class EagleSession(DraftSession):
         *,
         raised: NgramInput | None = None,
         noise: Noise | None = None,
-        spending: Spending | None = None,
+        budget_input: BudgetInput | None = None,
     ) -> Grown | None:
         """See `DraftSession.grow_by`: fused where the head is packed."""
         phase = self._phase_of(plan)
@@ -126,7 +126,7 @@ class EagleSession(DraftSession):
         text = Prefixes(
             root.token, self.hidden[:, 0], cache.lengths, cache.buffers, cache.length, cache.step, rotations, oov_ids
         )
-        grown = phase(text, raised, noise, spending, lambda: refuse_nan(root.token.new_ones((), dtype=torch.bool)))
+        grown = phase(text, raised, noise, budget_input, lambda: refuse_nan(root.token.new_ones((), dtype=torch.bool)))
         self.expanded, self.passes = True, grown.passes
         return Grown(Tree.of(grown.blocks, capped=grown.capped), grown.slots)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from c2t.decoding import Verifier
 from c2t.errors import InputError, at_least_one
-from c2t.kernels.paying import Guesses, RoundModel, decide
+from c2t.kernels.budget import Candidates, RoundModel, select_nodes
 from c2t.policies.around import Around
 from c2t.policies.limits import Size
 from c2t.policies.paying_levels import Enough, PayingLevels, kept
@@ -125,5 +125,5 @@ def most_probable(tree: Tree, count: int, worth: Sequence[float]) -> Tree:
     """Return the trees with their roots and the `count` nodes of all rows whose joint probability is worth most."""
     tokens = tree.token.numel()
     free = RoundModel(verify=np.ones(tokens + 1), draft=np.ones(1))  # a token more is for nothing
-    guesses = Guesses(tree.log_joint, tree.alive, tree.parent, worth)
-    return kept(tree, decide(guesses, tree.parent[:, :0], free, 0.0, max(count, 0)))
+    guesses = Candidates(tree.log_joint, tree.alive, tree.parent, worth)
+    return kept(tree, select_nodes(guesses, tree.parent[:, :0], free, 0.0, max(count, 0)))

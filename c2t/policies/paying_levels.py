@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.draft_phase import Spending
+from c2t.kernels.budget import Candidates, Decision, select_nodes
+from c2t.kernels.draft_phase import BudgetInput
 from c2t.kernels.layered import Layered
-from c2t.kernels.paying import Decision, Guesses, decide
 from c2t.policies.round_costs import RowCosts
 from c2t.protocols import Draft, Grown, NextTokenDistributions, Root, grown_by
 from c2t.tree import Tree
@@ -27,7 +27,7 @@ class Enough(Exception):
 
 class PayingLevels:
     """Draft of one round that raises `Enough` before a level that does not pay, and expands only those nodes of a level
-    whose children pay (see `c2t.kernels.paying.decide`).
+    whose children pay (see `c2t.kernels.budget.select_nodes`).
 
     What a level promises is a child of each such node, of a share of its probability (`CHILD`); what it takes are its
     draft forward and the verification of those children. The draft's guesses, the costs and what rows are worth
@@ -57,8 +57,8 @@ class PayingLevels:
 
     def grow_by(self, plan: Layered, root: Root, **inputs: Any) -> Grown | None:
         """See `c2t.models.draft.DraftSession.grow_by`: the draft decides as `expand` and `finish` do."""
-        spending = Spending(self.costs.start, self.costs.model, self.most, self.worth)
-        grown = grown_by(self.draft, plan, root, **inputs, spending=spending)
+        budget_input = BudgetInput(self.costs.start, self.costs.model, self.most, self.worth)
+        grown = grown_by(self.draft, plan, root, **inputs, budget_input=budget_input)
         self.decided = grown is not None
         return grown
 
@@ -69,13 +69,13 @@ class PayingLevels:
         return kept(tree, self._decide(tree, tree.parent[:, :0]))
 
     def _decide(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Decision:
-        guesses = Guesses(tree.log_joint, tree.alive, tree.parent, self.worth)
-        return decide(guesses, slots, self.costs.model(tree.token.numel(), slots.numel()), self.spent, self.most)
+        guesses = Candidates(tree.log_joint, tree.alive, tree.parent, self.worth)
+        return select_nodes(guesses, slots, self.costs.model(tree.token.numel(), slots.numel()), self.spent, self.most)
 
 
 def kept(tree: Tree, found: Decision) -> Tree:
     """Return the trees of the slots to verify."""
-    return replace(tree, alive=found.keep).select(found.places[:, : found.size])
+    return replace(tree, alive=found.keep).select(found.order[:, : found.size])
 
 
 class Narrowed(NextTokenDistributions):

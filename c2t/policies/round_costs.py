@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from c2t.errors import InputError
-from c2t.kernels.paying import RoundModel
+from c2t.kernels.budget import RoundModel
 
 # By how much trees must be ahead of plain decoding: costs are of another minute of the machine, and yields of texts
 # that a draft may know (on others smollm2's were 0.86 to 0.96 of them).

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from c2t.errors import InputError
-from c2t.kernels.paying import RoundModel
+from c2t.kernels.budget import RoundModel
 from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, OptTree, Plain
 from c2t.policies.budget import BudgetSession, row_weights
 from c2t.policies.round_costs import DOUBT, Curve, Profile, Rest, RoundCosts, best_gain

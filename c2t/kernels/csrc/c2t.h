@@ -72,7 +72,7 @@ typedef struct {
     double factor, distance, bias;
 } prior;
 
-/* What a budget's decisions are made by, see paying.py: seconds of forwards by the number of tokens of all rows, and a
+/* The costs that a budget decides by, see budget.py: seconds of forwards by the number of tokens of all rows, and a
    child's share of its parent's probability. */
 typedef struct {
     const double *verify, *draft;
@@ -173,14 +173,14 @@ typedef struct {
     const int64_t *stream, *root;
 } noise;
 
-/* What a budget goes by, see paying.py: seconds of a round with trees but for its forwards; what a token of each row is
-   worth; model: NULL without a budget. */
+/* A budget's input, see budget.py: seconds of a round with trees without its forwards; the weight of a token of each row;
+   model: NULL without a budget. */
 typedef struct {
     const RoundModel *model;
-    const double *worth;
+    const double *row_weight;
     double start;
     long most;
-} spending;
+} budget_input;
 
 /* A call from one file into another is to ours, whatever else the process has loaded under the same name. */
 #pragma GCC visibility push(protected)
@@ -191,8 +191,8 @@ int compact(char *const *buffers, long layers, long rows, long heads, long half,
 
 /* draft_phase.c */
 long room_of(const plan *p, const head *h, const text *t, int threads);
-long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn, const spending *s,
-                 char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
+long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn,
+                 const budget_input *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
                  int64_t *expanded, int threads);
 
 /* entries.c */
@@ -245,10 +245,10 @@ void add_noise(float *logits, long rows, long vocabulary, const int64_t *ids, co
 void add_oov_tokens(const float *states, const int64_t *text, long rows, long hidden, const void *lm_head, long is_bf16,
                     const int64_t *ids, long count, float *logits, long vocabulary, int threads);
 
-/* paying.c */
-int decide(const RoundModel *model, const double *worth, long rows, long size, const void *log_joint, int wide,
-           const uint8_t *alive, const int64_t *parent, const int64_t *slots, long width, double spent, long most,
-           uint8_t *expand, uint8_t *keep, int64_t *places, int64_t *found);
+/* budget.c */
+int select_nodes(const RoundModel *model, const double *row_weight, long rows, long size, const void *log_joint,
+                 int wide, const uint8_t *alive, const int64_t *parent, const int64_t *slots, long width, double spent,
+                 long most, uint8_t *expand, uint8_t *keep, int64_t *order, int64_t *counts);
 
 /* rescored.c */
 void rescore(float *logits, long rows, long stride, long vocabulary, long count, const float *states, long hidden,

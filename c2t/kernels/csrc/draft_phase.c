@@ -27,15 +27,15 @@ typedef struct {
 
 /* Everything that a phase needs room for. states: (rows, entries, hidden), the root's first. joint, score, usable,
    chosen, and the columns that a classifier reads: of a row's candidates. stays: which nodes of all rows are left;
-   asked, pays, left, places: for a budget's decisions. */
+   asked, expands, left, order: for a budget's decisions. */
 typedef struct {
     trees tree;
     frontier now, next;
     float *states, *features, *x, *read, *inner, *logits, *log_prob, *entropy, *log_norm;
     float *joint, *score, *entropies, *mosts;
     int64_t *depths, *ranks;
-    int64_t *token, *position, *cache_slot, *first, *prefix, *top, *chosen, *retained, *put, *asked, *places;
-    uint8_t *mask, *usable, *stays, *left, *pays;
+    int64_t *token, *position, *cache_slot, *first, *prefix, *top, *chosen, *retained, *put, *asked, *order;
+    uint8_t *mask, *usable, *stays, *left, *expands;
     long entries, candidates;
 } rooms;
 
@@ -80,8 +80,8 @@ static char *lay_out_rooms(const plan *p, const head *h, const text *t, int thre
     m->usable = reserve(&room, m->candidates);
     m->chosen = reserve(&room, m->candidates * whole);
     m->retained = reserve(&room, m->tree.slots * whole), m->put = reserve(&room, m->tree.slots * whole);
-    m->stays = reserve(&room, cells), m->left = reserve(&room, cells), m->places = reserve(&room, cells * whole);
-    m->asked = reserve(&room, wide * whole), m->pays = reserve(&room, wide);
+    m->stays = reserve(&room, cells), m->left = reserve(&room, cells), m->order = reserve(&room, cells * whole);
+    m->asked = reserve(&room, wide * whole), m->expands = reserve(&room, wide);
     m->mask = reserve(&room, wide * key_count);
     return room;
 }
@@ -236,24 +236,24 @@ static void rerank(const plan *p, long rows, const rooms *m) {
 
 /* Let a budget decide about the nodes that are left: which of the next frontier to expand, if it has any, and which to
    verify (`left`) if that is none. Returns how many to expand, or -1 without memory. */
-static long let_decide(const spending *s, long rows, const rooms *m, double spent) {
+static long apply_budget(const budget_input *s, long rows, const rooms *m, double spent) {
     long widest = 0;
-    int64_t found[2];
+    int64_t counts[2];
     for (long r = 0; r < rows; r++) widest = most_of(widest, m->next.begin[r + 1] - m->next.begin[r]);
     for (long r = 0; r < rows; r++)
         for (long i = 0; i < widest; i++) {
             long at = m->next.begin[r] + i;
             m->asked[r * widest + i] = at < m->next.begin[r + 1] ? m->next.slot[at] : -1;
         }
-    if (decide(s->model, s->worth, rows, m->tree.slots, m->tree.log_joint, 0, m->stays, m->tree.parent, m->asked,
-               widest, spent, s->most, m->pays, m->left, m->places, found))
+    if (select_nodes(s->model, s->row_weight, rows, m->tree.slots, m->tree.log_joint, 0, m->stays, m->tree.parent,
+                     m->asked, widest, spent, s->most, m->expands, m->left, m->order, counts))
         return -1;
     long many = 0;
     for (long r = 0, at = 0; r < rows; r++) {
         long end = m->next.begin[r + 1];
         m->next.begin[r] = many;
         for (long i = 0; at < end; at++, i++)
-            if (m->pays[r * widest + i]) m->next.row[many] = r, m->next.slot[many++] = m->next.slot[at];
+            if (m->expands[r * widest + i]) m->next.row[many] = r, m->next.slot[many++] = m->next.slot[at];
     }
     return m->next.begin[rows] = many;
 }
@@ -281,8 +281,8 @@ static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole,
    (levels, rows, width), the slots that each level drafted from as they were numbered then, -1 at first. room: of
    `room_of` bytes. Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a
    distribution that is NaN. */
-long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn, const spending *s,
-                 char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
+long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn,
+                 const budget_input *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
                  int64_t *expanded, int threads) {
     rooms m;
     lay_out_rooms(p, h, t, threads, room, &m);
@@ -323,7 +323,7 @@ long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, c
         next ? retain_all(t->rows, &m) : rerank(p, t->rows, &m);
         if (s->model) {
             spent += s->model->draft[many];
-            if ((next = let_decide(s, t->rows, &m, spent)) < 0) return -2;
+            if ((next = apply_budget(s, t->rows, &m, spent)) < 0) return -2;
         }
         if (!next) break;
         frontier last = m.now;

@@ -4,12 +4,20 @@ import numpy as np
 import pytest
 import torch
 
+from c2t.kernels.budget import (
+    Candidates,
+    Decision,
+    RoundModel,
+    compiled_select_nodes,
+    numpy_select_nodes,
+    probabilities,
+    select_nodes,
+)
 from c2t.kernels.native import kernels
-from c2t.kernels.paying import Decision, Guesses, RoundModel, compiled_decide, decide, numpy_decide, probabilities
 from tests.rounding import figure
 
-IN_C = pytest.param(compiled_decide, marks=pytest.mark.skipif(kernels() is None, reason="no C compiler here"))
-BOTH = pytest.mark.parametrize("way", [numpy_decide, IN_C])
+IN_C = pytest.param(compiled_select_nodes, marks=pytest.mark.skipif(kernels() is None, reason="no C compiler here"))
+BOTH = pytest.mark.parametrize("way", [numpy_select_nodes, IN_C])
 
 
 def model(rng: np.random.Generator, tokens: int, width: int) -> RoundModel:
@@ -18,7 +26,7 @@ def model(rng: np.random.Generator, tokens: int, width: int) -> RoundModel:
     return RoundModel(verify, 0.1 + 0.02 * np.arange(width + 1), rng.random())
 
 
-def guesses(rng: np.random.Generator, rows: int, size: int, dtype: torch.dtype) -> Guesses:
+def candidates(rng: np.random.Generator, rows: int, size: int, dtype: torch.dtype) -> Candidates:
     """Trees with dead slots, and with few different probabilities, so that many are equal; alive nodes have alive
     parents. Rows are worth the same, or not."""
     parent = np.array([[-1, *(rng.integers(0, slot) for slot in range(1, size))] for _ in range(rows)])
@@ -28,9 +36,9 @@ def guesses(rng: np.random.Generator, rows: int, size: int, dtype: torch.dtype) 
         alive[:, slot] &= alive[np.arange(rows), parent[:, slot]]
     with np.errstate(divide="ignore"):
         own = np.log(rng.choice([0.0, 0.1, 0.25, 0.5, 0.7, 1.0], (rows, size)))
-    worth = rng.choice([1.0, 2.0, 3.0], rows)
-    worth /= worth.mean()
-    return Guesses(torch.tensor(own, dtype=dtype), torch.tensor(alive), torch.tensor(parent), worth.tolist())
+    row_weights = rng.choice([1.0, 2.0, 3.0], rows)
+    row_weights /= row_weights.mean()
+    return Candidates(torch.tensor(own, dtype=dtype), torch.tensor(alive), torch.tensor(parent), row_weights.tolist())
 
 
 def plain(found: Decision) -> list:
@@ -44,12 +52,12 @@ def test_in_c_as_in_numpy(dtype: torch.dtype) -> None:
     widths = set()
     for _ in range(300):
         rows, size, frontier = (int(rng.integers(1, most)) for most in (5, 12, 6))
-        trees = guesses(rng, rows, size, dtype)
+        trees = candidates(rng, rows, size, dtype)
         slots = torch.tensor(rng.integers(-1, size, (rows, frontier)))
         slots = torch.where(trees.alive.gather(1, slots.clamp(min=0)), slots, -1)
         known = model(rng, rows * (size + frontier), rows * frontier)
         arguments = trees, slots, known, rng.random() * 2, rng.choice([None, 0, 3])
-        ours, twin = compiled_decide(*arguments), numpy_decide(*arguments)
+        ours, twin = compiled_select_nodes(*arguments), numpy_select_nodes(*arguments)
         assert plain(ours) == plain(twin)
         widths.add(ours.width)
     assert {0, 1, 2, 5} <= widths
@@ -58,7 +66,7 @@ def test_in_c_as_in_numpy(dtype: torch.dtype) -> None:
 def one_row(way, child: float, probability: float = 0.8, draft: float = 0.1, most: int | None = None) -> Decision:
     """A root with one child. A token costs 0.5 seconds to verify, beyond 1 second of any forward."""
     known = RoundModel(1 + 0.5 * np.arange(9), np.array([0.0, draft]), child / probability)
-    tree = Guesses(
+    tree = Candidates(
         torch.tensor([[1.0, probability]]).log(), torch.ones(1, 2, dtype=torch.bool), torch.tensor([[-1, 0]]), [1.0]
     )
     return way(tree, torch.tensor([[1]]), known, 0.0, most)
@@ -77,7 +85,7 @@ def test_a_node_is_kept_if_it_makes_the_round_faster(way) -> None:
     """1 token in 1.5 seconds without, 1 + p in 2 with it: p = 1 / 3."""
     assert one_row(way, 0.0, probability=0.32).keep.tolist() == [[True, False]]
     found = one_row(way, 0.0, probability=0.34)
-    assert (found.keep.tolist(), found.places.tolist(), found.size) == ([[True, True]], [[0, 1]], 2)
+    assert (found.keep.tolist(), found.order.tolist(), found.size) == ([[True, True]], [[0, 1]], 2)
     assert one_row(way, 0.0, probability=0.34, most=0).size == 1
 
 
@@ -88,9 +96,9 @@ def test_what_a_row_is_worth_counts(way) -> None:
     0.4 does, and of the second one not of 0.9."""
     known = RoundModel(1 + 0.5 * np.arange(9), np.zeros(3))
 
-    def kept(worth: list[float]) -> list[list[bool]]:
+    def kept(row_weights: list[float]) -> list[list[bool]]:
         own, parent = torch.tensor([[1.0, 0.4], [1.0, 0.9]]), torch.tensor([[-1, 0], [-1, 0]])
-        tree = Guesses(own.log(), torch.ones(2, 2, dtype=torch.bool), parent, worth)
+        tree = Candidates(own.log(), torch.ones(2, 2, dtype=torch.bool), parent, row_weights)
         return way(tree, parent[:, :0], known, 0.0, None).keep.tolist()
 
     assert kept([1.0, 1.0]) == [[True, False], [True, True]]
@@ -100,7 +108,7 @@ def test_what_a_row_is_worth_counts(way) -> None:
 @BOTH
 def test_without_slots_nothing_is_expanded(way) -> None:
     rng = np.random.default_rng(0)
-    trees = guesses(rng, 3, 6, torch.float32)
+    trees = candidates(rng, 3, 6, torch.float32)
     found = way(trees, trees.parent[:, :0], model(rng, 18, 1), 0.5, None)
     assert (found.width, found.expand.shape) == (0, (3, 0))
 
@@ -109,12 +117,12 @@ def test_no_node_is_above_its_parent() -> None:
     """A chain and a dead slot."""
     own = torch.tensor([[1.0, 0.5, 0.9, 0.2, 0.7]])
     alive = torch.tensor([[True, True, True, True, False]])
-    tree = Guesses(own.log(), alive, torch.tensor([[-1, 0, 1, 2, 0]]), [1.0])
+    tree = Candidates(own.log(), alive, torch.tensor([[-1, 0, 1, 2, 0]]), [1.0])
     assert probabilities(tree)[0] == figure([-1, 0.5, 0.5, 0.2, -1], 2, torch.float32)
 
 
 def test_c_is_used_where_it_is() -> None:
     rng = np.random.default_rng(1)
-    trees = guesses(rng, 2, 5, torch.float32)
+    trees = candidates(rng, 2, 5, torch.float32)
     arguments = trees, torch.tensor([[1], [-1]]), model(rng, 20, 2), 0.5, None
-    assert decide(*arguments).places.equal(numpy_decide(*arguments).places)
+    assert select_nodes(*arguments).order.equal(numpy_select_nodes(*arguments).order)

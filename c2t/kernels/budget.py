@@ -38,103 +38,107 @@ class RoundModel:
     @cached_property
     def in_c(self) -> ctypes.Structure:
         """The same for the C function."""
-        verify, draft = (pointer(torch.from_numpy(each), torch.float64) for each in (self.verify, self.draft))
+        verify, draft = (pointer(torch.from_numpy(array), torch.float64) for array in (self.verify, self.draft))
         return structs.RoundModel(verify, draft, self.child)
 
 
-class Guesses(NamedTuple):
+class Candidates(NamedTuple):
     """Columns of trees: the log of the joint probability of each slot under the draft, who is alive, and the parents;
-    and what a token of each row is worth, 1 on average."""
+    and the weight of a token of each row, 1 on average."""
 
     log_joint: Float[Tensor, "B n"]
     alive: Bool[Tensor, "B n"]
     parent: Int[Tensor, "B n"]
-    worth: Sequence[float]
+    row_weights: Sequence[float]
 
 
 class Decision(NamedTuple):
     """expand: which of the frontier's slots to expand, `width` in all. keep: what to verify if nothing is expanded,
-    roots included; places: each row's kept slots in their order, before the others; `size` tokens in the largest row.
+    roots included; order: each row's retained slots in their order, before the others; `size` tokens in the largest
+    row.
     """
 
     expand: Bool[Tensor, "B F"]
     width: int
     keep: Bool[Tensor, "B n"]
-    places: Int[Tensor, "B n"]
+    order: Int[Tensor, "B n"]
     size: int
 
 
-def decide(guesses: Guesses, slots: Int[Tensor, "B F"], model: RoundModel, spent: float, most: int | None) -> Decision:
+def select_nodes(
+    candidates: Candidates, slots: Int[Tensor, "B F"], model: RoundModel, spent: float, most: int | None
+) -> Decision:
     """Return what to expand of the slots (-1: none), and what to verify if that is nothing.
 
-    Without expanding, those nodes are verified whose probability to be accepted is worth most, as many as promise most
-    tokens per second. A slot is expanded if its child would be among the nodes to verify, and if the trees with all
-    such children promise more tokens per second than without. spent: seconds of the round up to here. most: nodes to
-    verify, None for any number.
+    Without expanding, those nodes are verified whose probability to be accepted has the largest weight, as many as
+    maximise the expected tokens per second. A slot is expanded if its child would be among the nodes to verify, and if
+    the trees with all such children have more expected tokens per second than without. spent: seconds of the round up
+    to here. most: nodes to verify, None for any number.
     """
-    if guesses.alive.device.type == "cpu" and kernels() is not None:
-        return compiled_decide(guesses, slots, model, spent, most)
-    return numpy_decide(guesses, slots, model, spent, most)
+    if candidates.alive.device.type == "cpu" and kernels() is not None:
+        return compiled_select_nodes(candidates, slots, model, spent, most)
+    return numpy_select_nodes(candidates, slots, model, spent, most)
 
 
-def probabilities(guesses: Guesses) -> Float[np.ndarray, "B n"]:
+def probabilities(candidates: Candidates) -> Float[np.ndarray, "B n"]:
     """Return the joint probability of each drafted node, -1 for roots and dead slots; none is above its parent's,
     whatever rounding does."""
-    joint = guesses.log_joint.detach().cpu().numpy().astype(np.float64)
-    found = np.where(guesses.alive.cpu().numpy(), np.exp(joint), -1.0)
-    found[:, 0] = np.inf  # which no child is above
-    parent = guesses.parent.clamp(min=0).cpu().numpy()
-    while (found > (least := np.minimum(found, np.take_along_axis(found, parent, 1)))).any():
-        found = least
-    found[:, 0] = -1.0
-    return found
+    joint = candidates.log_joint.detach().cpu().numpy().astype(np.float64)
+    probability = np.where(candidates.alive.cpu().numpy(), np.exp(joint), -1.0)
+    probability[:, 0] = np.inf  # which no child is above
+    parent = candidates.parent.clamp(min=0).cpu().numpy()
+    while (probability > (least := np.minimum(probability, np.take_along_axis(probability, parent, 1)))).any():
+        probability = least
+    probability[:, 0] = -1.0
+    return probability
 
 
-def worth_most(
+def heaviest(
     value: Float[np.ndarray, "B n"], probability: Float[np.ndarray, "B n"], count: int
 ) -> Bool[np.ndarray, "B n"]:
     """Return the roots and the `count` nodes of all rows with the largest values, which do not fall where a row's
     probabilities rise. Of equal ones the most probable are taken, and of these those of the first slots, so that
     parents come before their children."""
-    order = np.lexsort((-probability.T.ravel(), -value.T.ravel()))
+    by_weight = np.lexsort((-probability.T.ravel(), -value.T.ravel()))
     chosen = np.zeros(probability.size, dtype=bool)
-    chosen[order[: max(count, 0)]] = True
+    chosen[by_weight[: max(count, 0)]] = True
     chosen = chosen.reshape(probability.T.shape).T & (probability >= 0)
     chosen[:, 0] = True
     return chosen
 
 
-def numpy_decide(
-    guesses: Guesses, slots: Int[Tensor, "B F"], model: RoundModel, spent: float, most: int | None
+def numpy_select_nodes(
+    candidates: Candidates, slots: Int[Tensor, "B F"], model: RoundModel, spent: float, most: int | None
 ) -> Decision:
-    """Do `decide` in numpy."""
-    probability, wanted, worth = probabilities(guesses), slots.cpu().numpy(), np.array(guesses.worth)[:, None]
+    """Do `select_nodes` in numpy."""
+    probability, wanted = probabilities(candidates), slots.cpu().numpy()
+    row_weight = np.array(candidates.row_weights)[:, None]
     rows = len(probability)
-    value = np.where(probability >= 0, worth * probability, -1.0)
+    value = np.where(probability >= 0, row_weight * probability, -1.0)
     likely = falling(value[probability >= 0])
     count, rate = best(model, rows, spent, likely[:most])
 
     asked = wanted >= 0
-    children = model.child * (worth * np.take_along_axis(probability, wanted.clip(min=0), 1))[asked]
+    children = model.child * (row_weight * np.take_along_axis(probability, wanted.clip(min=0), 1))[asked]
 
-    def with_those(pays: Bool[np.ndarray, " a"]) -> tuple[Float[np.ndarray, " m"], int, float]:
-        promised = falling(np.concatenate([likely, children[pays]]))
-        return promised, *best(model, rows, spent + model.draft[pays.sum()], promised[:most])
+    def with_those(profitable: Bool[np.ndarray, " a"]) -> tuple[Float[np.ndarray, " m"], int, float]:
+        expected = falling(np.concatenate([likely, children[profitable]]))
+        return expected, *best(model, rows, spent + model.draft[profitable.sum()], expected[:most])
 
-    promised, verified, _ = with_those(np.ones(len(children), dtype=bool))
-    pays = children >= (promised[verified - 1] if verified else np.inf)
-    asked[asked] = pays & (with_those(pays)[2] > rate)
+    expected, verified, _ = with_those(np.ones(len(children), dtype=bool))
+    profitable = children >= (expected[verified - 1] if verified else np.inf)
+    asked[asked] = profitable & (with_those(profitable)[2] > rate)
 
-    keep = worth_most(value, probability, count)
-    places = np.argsort(~keep, axis=1, kind="stable")
-    expand, keep, places = (torch.from_numpy(each).to(slots.device) for each in (asked, keep, places))
-    return Decision(expand, int(asked.sum()), keep, places, int(keep.sum(1).max()))
+    keep = heaviest(value, probability, count)
+    order = np.argsort(~keep, axis=1, kind="stable")
+    expand, keep, order = (torch.from_numpy(array).to(slots.device) for array in (asked, keep, order))
+    return Decision(expand, int(asked.sum()), keep, order, int(keep.sum(1).max()))
 
 
 def best(model: RoundModel, rows: int, spent: float, likely: Float[np.ndarray, " m"]) -> tuple[int, float]:
-    """Return how many nodes to verify for most tokens per second, and that rate; likely: what nodes are worth, in the
+    """Return how many nodes to verify for most tokens per second, and that rate; likely: weights of nodes, in the
     order in which they are added. The curve of costs has steps, so all numbers are looked at, not only those up to the
-    first that does not pay."""
+    first that is not profitable."""
     tokens = np.full(1 + len(likely), float(rows))
     tokens[1:] += likely.cumsum()
     rates = tokens / (spent + model.verify[rows : rows + len(likely) + 1])
@@ -147,22 +151,22 @@ def falling(likely: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     return np.sort(likely)[::-1]
 
 
-def compiled_decide(
-    guesses: Guesses, slots: Int[Tensor, "B F"], model: RoundModel, spent: float, most: int | None
+def compiled_select_nodes(
+    candidates: Candidates, slots: Int[Tensor, "B F"], model: RoundModel, spent: float, most: int | None
 ) -> Decision:
-    """Do `decide` in C, on a CPU."""
+    """Do `select_nodes` in C, on a CPU."""
     log_joint, alive, parent, wanted = (
-        each.contiguous() for each in (guesses.log_joint, guesses.alive, guesses.parent, slots)
+        array.contiguous() for array in (candidates.log_joint, candidates.alive, candidates.parent, slots)
     )
     (rows, size), wide = log_joint.shape, log_joint.dtype == torch.float64
-    worth = (ctypes.c_double * rows)(*guesses.worth)
+    row_weights = (ctypes.c_double * rows)(*candidates.row_weights)
     expand, keep = torch.empty_like(wanted, dtype=torch.bool), torch.empty_like(alive)
-    places, found = torch.empty_like(parent), (ctypes.c_int64 * 2)()
-    if kernels().decide(
-        *(model.in_c, worth, rows, size, pointer(log_joint, torch.float64 if wide else torch.float32), wide),
+    order, counts = torch.empty_like(parent), (ctypes.c_int64 * 2)()
+    if kernels().select_nodes(
+        *(model.in_c, row_weights, rows, size, pointer(log_joint, torch.float64 if wide else torch.float32), wide),
         *(*pointers((alive, parent, wanted), (torch.bool, torch.int64, torch.int64)), wanted.shape[1]),
         *(spent, UNBOUNDED if most is None else most),
-        *(*pointers((expand, keep, places), (torch.bool, torch.bool, torch.int64)), found),
+        *(*pointers((expand, keep, order), (torch.bool, torch.bool, torch.int64)), counts),
     ):
         raise MemoryError(f"no memory to choose among {rows * size} nodes")
-    return Decision(expand, found[0], keep, places, found[1])
+    return Decision(expand, counts[0], keep, order, counts[1])
