@@ -17,7 +17,7 @@ from torch import Tensor
 from c2t.decoding import Committed, Step, cut, open_session, speculate
 from c2t.errors import InputError, check_kind, check_whole, whole
 from c2t.models.loading import Pair
-from c2t.playable import check_playable, check_rule
+from c2t.playable import check_compatible, check_rule
 from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.protocols import Policy, Session
 from c2t.sampling import Sampling, check_sequence
@@ -59,7 +59,7 @@ class Request:
             self.finish = "length"
 
 
-class News(NamedTuple):
+class Update(NamedTuple):
     """The tokens that one step has added to a request, none only where it failed; finish: as in `Request`, never
     "cancelled"."""
 
@@ -121,7 +121,7 @@ class BatchDecoder:
         self.pair, self.policy, self.rule = pair, policy, check_rule(policy, rule)
         self.max_rows, self.max_tokens, self.max_waiting = max_rows, max_tokens, max_waiting
         whole(self, "max_rows", "max_tokens", "max_waiting", least=1, most=2**62)
-        check_playable(policy, pair.target)
+        check_compatible(policy, pair.target)
         if policy.proposal == "target-initialised":
             raise InputError(f"{type(policy).__name__} decodes fixed batches only; use generate, or another policy")
         self.last: Step | None = None  # the round of the last step, for who counts what rounds cost and yield
@@ -184,8 +184,8 @@ class BatchDecoder:
                     waiting.remove(request)
 
     @torch.inference_mode()
-    def step(self) -> list[News]:
-        """Admit waiting requests, play one round, and return what it has added, one News for each request; an empty
+    def step(self) -> list[Update]:
+        """Admit waiting requests, play one round, and return what it has added, one Update for each request; an empty
         list if there is nothing to do.
 
         A request gets the token after its prompt and its first round in the step that admits it. If a round fails, each
@@ -277,13 +277,13 @@ class BatchDecoder:
                 self._queue.extendleft(reversed(self._tried))
                 self._tried.clear()
 
-    def _news(self, requests: list[Request]) -> Iterator[News]:
+    def _news(self, requests: list[Request]) -> Iterator[Update]:
         """Yield what requests have got since they were last asked."""
         for request in requests:
             new = request.tokens[request.reported :]
             if request.finish != "cancelled" and (new or request.finish):
                 request.reported = len(request.tokens)
-                yield News(request, new, request.finish)
+                yield Update(request, new, request.finish)
 
     def _play(self, arrived: list[Request]) -> None:
         """Play one round over the running requests and those that have just arrived."""

@@ -15,14 +15,14 @@ from c2t import display
 from c2t.batching import BatchDecoder, Request
 from c2t.classifier import TreeClassifier
 from c2t.costs.store import costs_of
-from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, plan_of
+from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, level_plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
 from c2t.decoding import Step, cut
 from c2t.errors import InputError, check_kind, check_truth, check_whole
 from c2t.models.chat_templates import conversation
 from c2t.models.loading import Pair, load_pair
 from c2t.models.target import Target
-from c2t.playable import check_playable
+from c2t.playable import check_compatible
 from c2t.policies.budget import Budget
 from c2t.policies.default import default_policy
 from c2t.policies.spec import parse
@@ -90,7 +90,7 @@ class SpeculativeDecoder:
             policy = with_budget(pair, policy, budget)
         check_whole("graph_tokens", graph_tokens, least=0)
         self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
-        check_playable(policy, pair.target)
+        check_compatible(policy, pair.target)
         if not policy.exact:
             warnings.warn(f"{type(policy).__name__} is not exact: its text is not the target's own", stacklevel=2)
         self._static: dict[int, Parts] = {}
@@ -254,7 +254,7 @@ class SpeculativeDecoder:
             if policy.size.tokens > SIZES[-1]:
                 most = f"trees of at most {SIZES[-1]:,} tokens, and this policy's may have {policy.size.tokens:,}"
                 raise InputError(f"CUDA graphs verify {most}; decode without graphs (graph_tokens = 0)")
-            draft = StaticDraft(self.pair.draft, plan_of(policy), rows, capacity)
+            draft = StaticDraft(self.pair.draft, level_plan_of(policy), rows, capacity)
             policy = StaticPolicy(policy)
         return Parts(StaticTarget(self.pair.target, rows, capacity), draft, policy)
 

@@ -9,7 +9,7 @@ BYTE = re.compile("<0x[0-9A-F]{2}>")  # tokens of SentencePiece, whose bytes are
 WINDOW = 8  # tokens that wait, before those that no further byte can change are put aside
 
 
-class Pieces:
+class IncrementalDetokenizer:
     """Splitter of a text into its tokens' parts, which joined with the rest are the text: bytes wait for the token that
     makes them a character."""
 

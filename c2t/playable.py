@@ -30,7 +30,7 @@ def check_policy(policy: Policy, vocabulary: int, positions: int) -> None:
         raise InputError(f"{type(policy).__name__}: trees of {policy.levels} levels; {most}")
 
 
-def check_playable(policy: Policy, target: Any) -> None:
+def check_compatible(policy: Policy, target: Any) -> None:
     """Raise InputError unless this target can play the policy: see `check_policy`, and what the policy itself asks of a
     target (`check_target`)."""
     check_policy(policy, target.config.vocab_size, target.max_positions)

@@ -14,7 +14,7 @@ from c2t.errors import plain
 
 MINUTE = 60.0  # seconds between the lines that stand for a bar in a log
 
-Tell = Callable[[int, int, str], None]  # takes what is done, of how much, and what comes now
+ProgressCallback = Callable[[int, int, str], None]  # takes what is done, of how much, and what comes now
 
 
 class _Log:
@@ -24,7 +24,7 @@ class _Log:
 
 
 @contextmanager
-def working(what: str, unit: str) -> Iterator[Tell]:
+def progress_bar(what: str, unit: str) -> Iterator[ProgressCallback]:
     """Yield a function to call with (done, of, doing) as the work goes on; `unit` names what is counted.
 
     The rate is the mean since the first call, so that what a resumed run finds done does not count. The bar is gone
@@ -38,7 +38,7 @@ def working(what: str, unit: str) -> Iterator[Tell]:
         task = bar.add_task(what, total=None, pace="", doing="")
         first: tuple[float, int] | None = None
 
-        def tell(done: int, of: int, doing: str) -> None:
+        def report(done: int, of: int, doing: str) -> None:
             nonlocal first
             now, doing = time.monotonic(), plain(doing)
             first = first or (now, done)
@@ -49,7 +49,7 @@ def working(what: str, unit: str) -> Iterator[Tell]:
                 _Log.last = now
                 typer.echo(", ".join(filter(None, (f"{what}: {done:,} of {of:,} {unit}", left, doing))), err=True)
 
-        yield tell
+        yield report
 
 
 def pace(done: int, of: int, unit: str, seconds: float, before: int = 0) -> str:

@@ -258,11 +258,11 @@ class Grown(NamedTuple):
     slots: Sequence[Int[Tensor, "B F"]]
 
 
-def grown_by(draft: Any, plan: Any, root: Root, **inputs: Any) -> Grown | None:
-    """Return what a draft grows by itself, see `c2t.models.draft.DraftSession.grow_by` for the arguments; None from
+def grow_tree_of(draft: Any, plan: Any, root: Root, **inputs: Any) -> Grown | None:
+    """Return what a draft grows by itself, see `c2t.models.draft.DraftSession.grow_tree` for the arguments; None from
     drafts that cannot."""
-    grow_by = getattr(draft, "grow_by", None)
-    return grow_by and grow_by(plan, root, **inputs)
+    grow_tree = getattr(draft, "grow_tree", None)
+    return grow_tree and grow_tree(plan, root, **inputs)
 
 
 class RecordingDraft:
@@ -286,9 +286,9 @@ class RecordingDraft:
             values.append(READ[name](rows))
         return rows
 
-    def grow_by(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
-        """See `c2t.models.draft.DraftSession.grow_by`; None where parts of the distributions are kept."""
-        grown = None if self.values else grown_by(self.draft, plan, root, **inputs)
+    def grow_tree(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
+        """See `c2t.models.draft.DraftSession.grow_tree`; None where parts of the distributions are kept."""
+        grown = None if self.values else grow_tree_of(self.draft, plan, root, **inputs)
         self.slots += grown.slots if grown else ()
         return grown
 

@@ -25,7 +25,7 @@ from c2t.models.loading import Pair, load_pair, with_ngrams
 from c2t.policies.plain import Plain
 from c2t.policies.spec import parse
 from c2t.printing import table, watched
-from c2t.progress import working
+from c2t.progress import progress_bar
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.storage.paths import CLASSIFIER as PART
 from c2t.storage.paths import DEFAULT_PAIR, find
@@ -157,7 +157,7 @@ def compare(pair: Pair, demo: Demo) -> None:
     files = default_prompts(pair.name, "bench")
     prompts = spread([prompt for file in files for prompt in read_prompts(file)], demo.prompts)
     runs: dict[str, list[Timed]] = {label: [] for label in ways}
-    with working("compare", "prompts") as report:
+    with progress_bar("compare", "prompts") as report:
         for number, prompt in enumerate(prompts):
             for label, (drafting, policy) in ways.items():
                 report(number, len(prompts), label)

@@ -106,7 +106,7 @@ class TimedDraft:
 class TimedSession:
     """Session of a TimedDraft; attributes that are not defined here are the inner session's."""
 
-    grow_by = None  # a fused draft phase has no separate stages
+    grow_tree = None  # a fused draft phase has no separate stages
 
     def __init__(self, session: DraftSession, clock: Clock):
         self._session, self._clock = session, clock

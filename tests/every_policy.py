@@ -29,7 +29,7 @@ from c2t.policies import (
     Talon,
 )
 from c2t.policies.medusa_tree import Accuracies
-from c2t.policies.round_costs import Curve, Profile, Rest, RoundCosts
+from c2t.policies.round_costs import Curve, Overhead, Profile, RoundCosts
 from c2t.protocols import Policy
 from tests.toys import toy_classifier
 
@@ -71,12 +71,12 @@ def _entropy(branching, nodes: int, levels: int = 4, **settings) -> Case:
     return Case(EntropyTree(branching, levels, **settings), nodes, levels)
 
 
-def toy_costs(levels: int, a_token: float = 0.05, a_level: float = 0.1) -> RoundCosts:
+def toy_costs(levels: int, a_token: float = 0.05, per_level: float = 0.1) -> RoundCosts:
     """Costs in units of a forward over one token; of a policy that accepts half of what it drafts on each level."""
     curve = Curve((1, 101), (1.0, 1.0 + 100 * a_token))
     accepted = tuple(tuple(min(nodes, 2 * levels) / 4 for nodes in range(9)) for levels in range(1, levels + 1))
     profile = Profile((1.0,) + (2.0,) * (levels - 1), tuple(map(float, range(9))), accepted)
-    return RoundCosts(curve, Curve((1,), (a_level,)), Rest(), profile)
+    return RoundCosts(curve, Curve((1,), (per_level,)), Overhead(), profile)
 
 
 EVERY_POLICY: dict[str, Case] = {

@@ -38,7 +38,7 @@ def test_nobody_asks_what_kind_a_policy_or_a_draft_is() -> None:
     """But its own package: of a policy c2t/policies, of a draft the file that defines it. Who needs to know asks for a
     property, which a new policy or draft can have as well."""
     trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in ROOT.glob("c2t/**/*.py")}
-    home = {policy.__name__: "c2t/policies/" for policy in POLICIES.values()} | {"Around": "c2t/policies/"}
+    home = {policy.__name__: "c2t/policies/" for policy in POLICIES.values()} | {"WrapperPolicy": "c2t/policies/"}
     for name, tree in trees.items():
         if name.startswith(("c2t/models/", "c2t/sessions/", "c2t/cuda_graphs/")):
             classes = (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))

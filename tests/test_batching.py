@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from c2t import batching
-from c2t.batching import BatchDecoder, Full, News, Refused, Request
+from c2t.batching import BatchDecoder, Full, Refused, Request, Update
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import cut
 from c2t.errors import InputError
@@ -114,7 +114,7 @@ def test_every_text_is_what_it_would_be_alone(name: str, plans: list[dict], max_
     assert decoder.tokens_in_use == 0
 
 
-def finish(decoder: BatchDecoder) -> list[list[News]]:
+def finish(decoder: BatchDecoder) -> list[list[Update]]:
     steps = []
     while news := decoder.step():
         steps.append(news)

@@ -20,7 +20,7 @@ from c2t.batching import BatchDecoder
 from c2t.classifier import ClassifierConfig
 from c2t.hf import TreeDecoding
 from c2t.models.loading import load_pair
-from c2t.policies import POLICIES, Budget, MedusaTree, Rehearsed
+from c2t.policies import POLICIES, Budget, Hierarchical, MedusaTree
 from c2t.policies.medusa_tree import Accuracies
 from c2t.sampling import Sampling
 
@@ -234,7 +234,7 @@ NEEDED = {
     MedusaTree: lambda given: {"accuracies": Accuracies(((0.5, 0.2), (0.4,)), "measured")},
     POLICIES["sequoia"]: lambda given: {"acceptance": (0.5, 0.2)},
     Budget: lambda given: {"policy": Eagle2(), "nodes": 8},
-    Rehearsed: lambda given: {"policy": Eagle2(K=2, levels=2, N=4)},
+    Hierarchical: lambda given: {"policy": Eagle2(K=2, levels=2, N=4)},
 }
 
 

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from c2t.models.loading import Pair
-from c2t.pieces import Pieces
+from c2t.pieces import IncrementalDetokenizer
 from c2t.storage.paths import find
 from tests.marks import needs_smollm2
 
@@ -35,7 +35,7 @@ def test_pieces_and_the_rest_are_the_text(tokenizer: PreTrainedTokenizerBase, da
     parts = tokenizer.encode("\U0001f600\u20ac", add_special_tokens=False)
     some = st.sampled_from(parts) | st.sampled_from(tokenizer.all_special_ids) | st.integers(0, len(tokenizer) - 1)
     tokens = data.draw(st.lists(some, max_size=40))
-    pieces = Pieces(tokenizer)
+    pieces = IncrementalDetokenizer(tokenizer)
     shown = "".join(pieces([token])[0] for token in tokens)
     whole = tokenizer.batch_decode([tokens], skip_special_tokens=True)[0]
     assert shown + pieces.rest() == whole
@@ -45,7 +45,7 @@ def test_pieces_are_the_text_where_characters_have_several_tokens(small_pair: Pa
     tokenizer = small_pair.tokenizer
     text = "The \u20ac of two \u2603 numbers\n\u00e9"
     tokens = tokenizer.encode(text, add_special_tokens=False)
-    pieces = Pieces(tokenizer)(tokens)
+    pieces = IncrementalDetokenizer(tokenizer)(tokens)
     assert "".join(pieces) == text
     assert "" in pieces, "some tokens are only a part of a character"
     assert "\ufffd" not in "".join(pieces)
@@ -53,7 +53,7 @@ def test_pieces_are_the_text_where_characters_have_several_tokens(small_pair: Pa
 
 def test_bytes_that_are_no_character_do_not_wait_forever(small_pair: Pair) -> None:
     [token] = small_pair.tokenizer.encode("\u20ac", add_special_tokens=False)[:1]
-    pieces = Pieces(small_pair.tokenizer)
+    pieces = IncrementalDetokenizer(small_pair.tokenizer)
     assert "".join(pieces([token] * 800)) == "\ufffd" * 799
     assert len(pieces.context + pieces.waiting) < 20, "each token costs the same"
     assert pieces.rest() == "\ufffd"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from c2t import progress
-from c2t.progress import duration, pace, working
+from c2t.progress import duration, pace
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_a_log_gets_a_line_a_minute(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("sweep", "bench"):  # the minute goes on from one piece of work to the next
-        with working(name, "prompts") as tell:
+        with progress.progress_bar(name, "prompts") as tell:
             for done in range(13):
                 tell(done, 100, f"c2t:beta=0.{done}\x1b[31m")
                 clock[0] += 10
@@ -40,7 +40,7 @@ def test_a_log_gets_a_line_a_minute(clock: list[float], capsys: pytest.CaptureFi
 
 
 def test_a_short_command_leaves_no_line(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    with working("bench", "prompts") as tell:
+    with progress.progress_bar("bench", "prompts") as tell:
         tell(0, 2, "")
         clock[0] += 59
         tell(2, 2, "")
@@ -65,8 +65,8 @@ def test_durations(seconds: float, words: str) -> None:
 def test_a_terminal_shows_a_bar_that_is_gone_at_the_end() -> None:
     code = """if True:
         import time
-        from c2t.progress import working
-        with working("sweep", "prompts") as tell:
+        from c2t.progress import progress_bar
+        with progress.progress_bar("sweep", "prompts") as tell:
             for done in range(4):
                 tell(done, 4, "[red]c2t")
                 time.sleep(0.2)"""

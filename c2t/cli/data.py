@@ -17,7 +17,7 @@ from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, ShardNumber
 from c2t.harvest.texts import JudgedTexts, judge, read_texts
 from c2t.models.loading import Pair
-from c2t.progress import working
+from c2t.progress import progress_bar
 from c2t.prompts import default_prompts, spread
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
@@ -106,7 +106,7 @@ def harvest(
             judged = _judged(texts, loaded, settings, number)
             chosen = [text.prompt for text in judged.texts]
         complete = how["resume"] and is_complete(unfinished(folder) or folder)
-        with working("harvest", "texts") as report:
+        with progress_bar("harvest", "texts") as report:
             if pool:
                 done = harvesting.harvest_by(pool, chosen, folder, settings, progress=report, **how)
             else:
@@ -126,7 +126,7 @@ def _shard(given: str | None) -> tuple[ShardNumber, str]:
 
 def _judged(file: Path, pair: Pair, settings: HarvestSettings, number: ShardNumber) -> JudgedTexts:
     """Read an engine's texts, let the target judge them, and print the counts."""
-    with working("read", "groups") as report:
+    with progress_bar("read", "groups") as report:
         judged = judge(pair, read_texts(file, pair), settings, number, report)
     terminal.say(str(judged), error=True)
     return judged
@@ -143,7 +143,7 @@ def _merge(shards: Path, out: Path | None, overwrite: bool, json: str | None, co
         facts = read_parts(shards)[0].harvest.provenance
         policy = "-mcsd+" * (facts["policy"] == "mcsd+")
         folder = checkpoints.harvest_of(checkpoints.check_name(facts["pair"], str(shards)) + policy)
-    with working("merge", "texts") as report:
+    with progress_bar("merge", "texts") as report:
         done = merge(shards, folder, overwrite=overwrite, progress=report)
     _harvested(done, json)
 
@@ -201,7 +201,7 @@ def train(
     settings = replace(MODELS[model], hidden=hidden, epochs=epochs, batch_size=batch_size, seed=seed, **chosen)
     folders = harvests(data, checkpoints.DEFAULT_PAIR + ("-mcsd+" if model.startswith("mcsd") else ""))
     folder = out or _local(folders, "" if model == "c2t" else f"-{model}")
-    with working("train", "steps") as report:
+    with progress_bar("train", "steps") as report:
         result = training.train(folders, folder, settings, logger, overwrite, progress=report)
     _trained("train", result, settings, folders, json)
 
@@ -246,7 +246,7 @@ def finetune(
     settings = TrainSettings(fraction=fraction, epochs=epochs, lr=lr, batch_size=batch_size, seed=seed)
     folders = harvests(data, checkpoints.DEFAULT_PAIR, source)
     folder = out or _local(folders, "-finetuned")
-    with working("finetune", "steps") as report:
+    with progress_bar("finetune", "steps") as report:
         result = training.finetune(folders, classifier, folder, settings, logger, overwrite, progress=report)
     _trained("finetune", result, settings, folders, json)
 

@@ -21,7 +21,7 @@ from c2t.errors import InputError
 from c2t.models.loading import Pair, with_ngrams
 from c2t.models.tensor_parallel import FirstProcessTrees, rank_and_world
 from c2t.policies.spec import describe, parse
-from c2t.progress import working
+from c2t.progress import progress_bar
 from c2t.prompt_ids import check_length
 from c2t.prompts import default_prompts
 from c2t.protocols import Policy
@@ -242,7 +242,7 @@ def bench(
     if several:
         _bench_batches(pair, compared, files, several, figure, json)
         return
-    with working("bench", "prompts") as report:
+    with progress_bar("bench", "prompts") as report:
         result = benchmark.bench(pair, compared, shared.read(files), settings, report)
     terminal.table(*reports.bench_table(result))
     terminal.say(reports.bench_remarks(result))
@@ -269,7 +269,7 @@ def _bench_batches(
     json: str | None,
 ) -> None:
     """Compare speeds over the batch size; show table and figure, and write the result line."""
-    with working("bench", "batches") as report:
+    with progress_bar("bench", "batches") as report:
         speeds = batching.measure(pair, policies, shared.read(files), settings, report)
     terminal.table(*reports.batches_table(speeds, settings))
     terminal.say(reports.batches_remarks(speeds, settings))

@@ -11,7 +11,7 @@ from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
 from c2t.errors import InputError
 from c2t.policies.spec import split
-from c2t.progress import working
+from c2t.progress import progress_bar
 from c2t.prompts import default_prompts
 from c2t.storage import paths as checkpoints
 from c2t.study import acceptance
@@ -92,7 +92,10 @@ def sweep(
     others = [file.with_suffix(".png"), *([Path(json)] if json else [])]
     if file.resolve() in [other.resolve() for other in others]:
         raise InputError(f"--out {file} is for the points: it cannot be the figure (.png) or --json's file too")
-    with shared.pool(ray, workers, make, loaded.target.device.type) as actors, working("sweep", "prompts") as report:
+    with (
+        shared.pool(ray, workers, make, loaded.target.device.type) as actors,
+        progress_bar("sweep", "prompts") as report,
+    ):
         result = sweeping.sweep(loaded, candidates, shared.read(files), settings, file, report, actors)
     _report(result, file, wanted, json, {"grid": grid, "oracle": oracle})
 

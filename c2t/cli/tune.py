@@ -15,7 +15,7 @@ from c2t.models.packed_llama import PackedLlama
 from c2t.playable import live_only
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, split
-from c2t.progress import working
+from c2t.progress import progress_bar
 from c2t.prompts import default_prompts
 from c2t.protocols import Policy
 from c2t.storage.results import check_place
@@ -119,7 +119,7 @@ def tune(
         candidates = [policy for policy in candidates if not live_only(policy)]
     if flags:
         engine_flags.check(flags, candidates)
-    with working("tune", "stages") as report:
+    with progress_bar("tune", "stages") as report:
         result = tuning.tune(loaded, candidates, turns, settings, progress=report)
     key = tuned.key(loaded, batch, temperature)
     configuration = {**key, "classifier": classifier or loaded.name, "prompts": [Path(path).name for path in files]}
@@ -175,7 +175,7 @@ def remarks(result: tuning.Tuning) -> str:
     """Say the costs behind the predictions, and what was chosen."""
     costs, settings = result.costs, result.settings
     target, level = (", ".join(f"{n}: {curve.at(n) * 1e3:.3g}" for n in SHOWN) for curve in (costs.verify, costs.draft))
-    rest = ", ".join(f"{name} {seconds * 1e3:.2g}" for name, seconds in costs.rest._asdict().items())
+    rest = ", ".join(f"{name} {seconds * 1e3:.2g}" for name, seconds in costs.overhead._asdict().items())
     lines = [
         f"ms of a target forward over n tokens of all prompts: {target}",
         f"ms of a draft forward over n tokens of all prompts: {level}",
@@ -191,7 +191,7 @@ def remarks(result: tuning.Tuning) -> str:
 
 def figures(result: tuning.Tuning) -> dict[str, Any]:
     """Return a tuning as JSON."""
-    costs = {name: getattr(result.costs, name)._asdict() for name in ("verify", "draft", "rest")}
+    costs = {name: getattr(result.costs, name)._asdict() for name in ("verify", "draft", "overhead")}
     rows = [
         {
             **{name: getattr(row, name) for name in FIGURES},

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from c2t.decoding import Step
 from c2t.kernels.budget import Candidates, probabilities
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.llama_layer import edges
 from c2t.kernels.select import SelectLimits
 from c2t.models.loading import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
-from c2t.policies.round_costs import Curve, Profile, Rest, RoundCosts, counts
-from c2t.protocols import Policy, Root, grown_by
+from c2t.policies.round_costs import Curve, Overhead, Profile, RoundCosts, counts
+from c2t.protocols import Policy, Root, grow_tree_of
 from c2t.replay.lockstep import Continuation, replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.target_verifier import generate, pad
@@ -47,7 +47,7 @@ LENGTHS = ("levels", "length")  # settings that say how deep a policy drafts
 Clock = Callable[[], float]
 
 
-class Excess(NamedTuple):
+class OverheadSample(NamedTuple):
     """Seconds that real rounds took beyond their forwards, at the quantile UNDISTURBED of `rounds` rounds of so many
     rows and draft forwards."""
 
@@ -73,7 +73,7 @@ def measure(
     texts = write_continuations(
         pair.target, prompts[:TEXTS], max_new_tokens=NEW_TOKENS, beyond=policy.levels + 1, sampling=Sampling()
     )
-    forwards = Forwards(Bench(pair, texts[0], clock, getattr(policy, "layered", None)))
+    forwards = Forwards(Bench(pair, texts[0], clock, getattr(policy, "level_plan", None)))
     played = [
         RealRounds(pair, each, batches(prompts, rows), repeats, clock)
         for rows in ROWS
@@ -83,8 +83,8 @@ def measure(
         forwards.time()
         for rounds in played:
             rounds.go_on()
-    costs = RoundCosts(forwards.curve("verify"), forwards.curve("draft"), Rest(), profile(pair, policy, texts))
-    return costs._replace(rest=fit([excess for rounds in played for excess in rounds.excesses(costs)]))
+    costs = RoundCosts(forwards.curve("verify"), forwards.curve("draft"), Overhead(), profile(pair, policy, texts))
+    return costs._replace(overhead=fit([excess for rounds in played for excess in rounds.excesses(costs)]))
 
 
 def batches(prompts: Sequence[Sequence[int]], rows: int) -> list[Sequence[Sequence[int]]]:
@@ -163,11 +163,11 @@ def envelope(seconds: Sequence[float]) -> tuple[float, ...]:
 
 
 class Bench:
-    """Forwards against the clock, behind the first half of a text. layered: a policy as numbers, whose trees the draft
+    """Forwards against the clock, behind the first half of a text. plan: a policy as numbers, whose trees the draft
     grows by itself, where it can."""
 
-    def __init__(self, pair: Pair, text: Continuation, clock: Clock, layered: Layered | None = None):
-        self.clock, self.layered = clock, layered
+    def __init__(self, pair: Pair, text: Continuation, clock: Clock, plan: LevelPlan | None = None):
+        self.clock, self.plan = clock, plan
         middle = (text.prompt + text.end) // 2
         tokens, _ = pad([text.tokens.tolist()], pair.target.device)
         self.lengths, self.root = tokens.new_tensor([middle]), tokens[:, middle]
@@ -189,7 +189,7 @@ class Bench:
     @torch.inference_mode()
     def draft(self, width: int) -> float:
         """Return the draft's seconds over a level of `width` tokens under the root."""
-        if self.layered is not None and (one := self._phase(width, 1)) is not None:
+        if self.plan is not None and (one := self._phase(width, 1)) is not None:
             return max(self._phase(width, 2) - one, sys.float_info.min)
         tree = regular(self.root, width + 1, width)
         session = self.drafted.fork(torch.zeros(len(tree.token), dtype=torch.long, device=self.root.device))
@@ -203,11 +203,11 @@ class Bench:
         """Return the seconds of trees that are drafted at once, the least of some: a difference of two is wanted, from
         which others' work would not only add. None where the draft does not."""
         session, root = self.drafted.fork(torch.zeros_like(self.lengths)), Root(self.root, None)
-        plan = self.layered._replace(K=width, width=width, levels=levels, limits=SelectLimits(0.0), reranked=None)
+        plan = self.plan._replace(K=width, width=width, levels=levels, limits=SelectLimits(0.0), reranked=None)
         seconds = []
         for _ in range(1 + OF_A_PHASE):  # the first time it makes its room
             start = self._now()
-            if grown_by(session, plan, root) is None:
+            if grow_tree_of(session, plan, root) is None:
                 return None
             seconds.append(self._now() - start)
         return min(seconds[1:])
@@ -264,14 +264,14 @@ class RealRounds:
                 if len(step.rows) == len(prompts):
                     yield len(prompts), widths, int(step.tree.sizes.sum()), seconds
 
-    def excesses(self, forwards: RoundCosts) -> Iterator[Excess]:
+    def excesses(self, forwards: RoundCosts) -> Iterator[OverheadSample]:
         """Yield the seconds beyond the forwards, by the number of rows and draft forwards."""
         groups: dict[tuple[int, int], list[float]] = {}
         for rows, widths, verified, seconds in self.timed:
             spent = seconds - forwards.seconds(rows, widths, verified)
             groups.setdefault((rows, len(widths)), []).append(spent)
         for (rows, levels), excess in groups.items():
-            yield Excess(rows, levels, len(excess), undisturbed(excess))
+            yield OverheadSample(rows, levels, len(excess), undisturbed(excess))
 
 
 def undisturbed(seconds: Sequence[float]) -> float:
@@ -279,14 +279,14 @@ def undisturbed(seconds: Sequence[float]) -> float:
     return float(np.quantile(seconds, UNDISTURBED))
 
 
-def fit(found: Sequence[Excess]) -> Rest:
+def fit(found: Sequence[OverheadSample]) -> Overhead:
     """Return the rest of a round that fits best, by least squares; no part of it is negative."""
     if not found:
-        return Rest()
+        return Overhead()
     weights = np.sqrt([each.rounds for each in found])
     columns = np.array([counts(each.rows, each.levels) for each in found], float) * weights[:, None]
     seconds = np.array([each.seconds for each in found]) * weights
-    best, least = Rest(), float((seconds**2).sum())
+    best, least = Overhead(), float((seconds**2).sum())
     for used in product((False, True), repeat=len(best)):  # the best fit without negative parts is one of these
         if any(used):
             solved, *_ = np.linalg.lstsq(columns[:, used], seconds, rcond=None)
@@ -294,7 +294,7 @@ def fit(found: Sequence[Excess]) -> Rest:
             if solved.min() >= 0 and error < least - 1e-9 * float((seconds**2).sum()):
                 parts = np.zeros(len(best))
                 parts[list(used)] = solved
-                best, least = Rest(*map(float, parts)), error
+                best, least = Overhead(*map(float, parts)), error
     return best
 
 

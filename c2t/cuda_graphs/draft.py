@@ -22,7 +22,7 @@ from c2t.cuda_graphs.candidates import candidates
 from c2t.cuda_graphs.graph import Flags, Graph
 from c2t.errors import InputError
 from c2t.kernels.compact import LONGEST
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.nodes import Blocks
 from c2t.kernels.rows import TopK, rank
 from c2t.kernels.select import select
@@ -42,7 +42,7 @@ class StaticDraft:
     """DraftModel for `StaticPolicy`, for at most `rows` rows and texts of at most `capacity` tokens. All generations
     use the same memory, so only one runs at a time. InputError for heads without a fused form."""
 
-    def __init__(self, draft: Any, plan: Layered, rows: int, capacity: int):
+    def __init__(self, draft: Any, plan: LevelPlan, rows: int, capacity: int):
         if not hasattr(draft, "fused"):
             raise InputError(
                 "CUDA graphs serve EAGLE-1/2 heads, without n-grams; decode without graphs (graph_tokens = 0)"
@@ -70,9 +70,9 @@ class StaticDraft:
             graph()
 
 
-def plan_of(policy) -> Layered:
+def level_plan_of(policy) -> LevelPlan:
     """Return a policy as numbers; InputError where they do not say it."""
-    plan = getattr(policy, "layered", None)
+    plan = getattr(policy, "level_plan", None)
     if plan is None:
         served = "eagle2 (not its ablations), chain, threshold, c2t with a classifier of two layers on a node's columns"
         raise InputError(
@@ -82,10 +82,10 @@ def plan_of(policy) -> Layered:
 
 
 class StaticPolicy:
-    """Layered policy whose whole plan the draft runs by itself."""
+    """LevelPlan policy whose whole plan the draft runs by itself."""
 
     def __init__(self, policy):
-        self.plan = plan_of(policy)
+        self.plan = level_plan_of(policy)
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 
     def __call__(self, draft: "StaticSession", root: Root) -> Tree:

@@ -20,8 +20,8 @@ from c2t.harvest.shards import WHOLE, PromptGroup, ShardNumber, grouped
 from c2t.harvest.texts import EngineText, JudgedTexts, continuations
 from c2t.models.chat_templates import conversation
 from c2t.models.loading import Pair
-from c2t.playable import check_playable
-from c2t.progress import Tell
+from c2t.playable import check_compatible
+from c2t.progress import ProgressCallback
 from c2t.prompts import Prompt
 from c2t.records.reader import describe
 from c2t.records.schema import ColumnType, Harvest
@@ -50,7 +50,7 @@ def harvest(
     texts: JudgedTexts | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    progress: Tell = lambda done, of, doing: None,
+    progress: ProgressCallback = lambda done, of, doing: None,
 ) -> Harvest:
     """Write the records of all prompts (every turn of a conversation is one text) into the folder `out`; return its
     facts. shard: write only those of its groups of prompts, for `c2t.harvest.merge`. texts: an engine's texts for the
@@ -81,7 +81,7 @@ def harvest_by(
     *,
     resume: bool = False,
     overwrite: bool = False,
-    progress: Tell = lambda done, of, doing: None,
+    progress: ProgressCallback = lambda done, of, doing: None,
 ) -> Harvest:
     """Write the harvest by actors that hold the pair, a group of prompts each at a time. Files and errors are those of
     `harvest`. progress(done, of, doing) counts the texts of all actors."""
@@ -153,7 +153,7 @@ def write(
     shard: ShardNumber = WHOLE,
     resume: bool = False,
     overwrite: bool = False,
-    progress: Tell = lambda done, of, doing: None,
+    progress: ProgressCallback = lambda done, of, doing: None,
 ) -> Harvest:
     """Write the groups of a shard, in order, and return the facts. rows(groups, report) yields the columns of each text
     of each group, None for one that is too long; it may call report(rows) with the number of rows so far."""
@@ -200,7 +200,7 @@ def entries(group: PromptGroup) -> list[dict[str, Any]]:
 def check(pair: Pair, settings: HarvestSettings, lengths: Sequence[int]) -> None:
     """Raise InputError for trees that the pair cannot draft, and if no conversation has room for an answer. lengths:
     tokens of each up to there."""
-    check_playable(settings.trees, pair.target)
+    check_compatible(settings.trees, pair.target)
     limit = pair.target.max_positions
     room = settings.room(limit)
     if room < 1:

@@ -26,7 +26,7 @@ from c2t.models.loading import load_draft
 from c2t.models.names import check_draft
 from c2t.models.stock import attends_by_softmax
 from c2t.models.target import ATTENTION, Target, TargetSession, check_attention, check_forward
-from c2t.playable import check_playable, check_policy
+from c2t.playable import check_compatible, check_policy
 from c2t.policies import C2T
 from c2t.policies.default import default_policy
 from c2t.policies.spec import parse
@@ -129,7 +129,7 @@ class TreeDecoding:
         loaded = self._loaded.get(model)
         if loaded is None or not loaded.of(model):
             loaded = Loaded.load(model, self.draft, self.trust_remote_code)
-            check_playable(self.policy, loaded.target)
+            check_compatible(self.policy, loaded.target)
             self._loaded[model] = loaded
         return loaded
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from c2t.kernels import budget, ngrams, oov_tokens
 from c2t.kernels.budget import RoundModel
 from c2t.kernels.layer_buffers import LayerBuffers
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, PackedReader
 from c2t.kernels.native import kernels, structs
 from c2t.kernels.network import COLUMNS
@@ -111,7 +111,7 @@ class GrownColumns(NamedTuple):
     slots: Int[Tensor, "L B F"]
 
 
-def serves(head: PhaseHead, plan: Layered) -> bool:
+def serves(head: PhaseHead, plan: LevelPlan) -> bool:
     """Return True if a phase of this plan can run on this head: on a CPU with a compiler, with an LM head of whole
     panels, rows of all tokens and a classifier that C can read, the same number of children for every node, and at most
     MOST candidates a level."""
@@ -125,7 +125,7 @@ def serves(head: PhaseHead, plan: Layered) -> bool:
 class DraftPhase:
     """A layered policy on a head, for one generation at a time: it reuses its memory from round to round."""
 
-    def __init__(self, head: PhaseHead, plan: Layered):
+    def __init__(self, head: PhaseHead, plan: LevelPlan):
         self.head, self.plan = head, plan
         self.entries = plan.width * (plan.levels - 1)  # slots of the cache that a row's tree takes
         self._room = torch.empty(0, dtype=_BYTE, device="cpu")
@@ -211,7 +211,7 @@ class DraftPhase:
         return 1 + plan.levels * plan.width * (plan.K if plan.reranked else 1)
 
 
-def _plan(plan: Layered) -> ctypes.Structure:
+def _plan(plan: LevelPlan) -> ctypes.Structure:
     entropy = -1 if plan.M is None else plan.M
     threshold, most, strict = plan.limits
     numbers = plan.K, plan.width, plan.levels, plan.reranked or 0, most, strict, entropy

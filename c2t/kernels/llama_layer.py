@@ -68,11 +68,11 @@ class Kind(IntEnum):
         return {Kind.INT8: 4, Kind.BF16: 2, Kind.BF16_AMX: 2}.get(self, 1)
 
     @classmethod
-    def of(cls, weight: Float[Tensor, "O I"], rounded: bool = False, coarse: bool = False) -> "Kind":
+    def of(cls, weight: Float[Tensor, "O I"], rounded: bool = False, int4: bool = False) -> "Kind":
         """Return the kind of a matrix with these weights. Those in bf16 ask for products in bf16. rounded: INT8 where
-        the processor and the shape allow it; coarse: INT4 then."""
+        the processor and the shape allow it; int4: INT4 then."""
         if rounded and rounds(weight.shape[1]):
-            return cls.INT4 if coarse else cls.INT8
+            return cls.INT4 if int4 else cls.INT8
         if weight.dtype == torch.bfloat16:
             fast = fastest_in_bf16()
             return fast if weight.shape[1] % fast.inputs == 0 else cls.BF16_STORED
@@ -241,7 +241,7 @@ class PackedNorm:
 class PackedLayers:
     """Decoder layers of one shape, of modules with Llama's parts; without an input norm where that is `nn.Identity`.
 
-    rounded, coarse: see `Kind.of`. width: floats of room that a state needs.
+    rounded, int4: see `Kind.of`. width: floats of room that a state needs.
     """
 
     def __init__(
@@ -251,9 +251,9 @@ class PackedLayers:
         kv_heads: int,
         dim: int,
         rounded: bool = False,
-        coarse: bool = False,
+        int4: bool = False,
     ):
-        self.heads, self.kv_heads, self.dim, self.rounded, self.coarse = heads, kv_heads, dim, rounded, coarse
+        self.heads, self.kv_heads, self.dim, self.rounded, self.int4 = heads, kv_heads, dim, rounded, int4
         self._packed_parts: list[Any] = []  # which the structures point to
         made = [self._packed(layer) for layer in layers]
         self.reads: PackedMatrix = self._packed_parts[0]  # the first layer's projections to queries, keys and values
@@ -277,7 +277,7 @@ class PackedLayers:
         weights = [(joined, torch.cat([linear.bias for linear in reading]) if biased else None)]
         others = (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
         weights += [(linear.weight, linear.bias) for linear in others]
-        matrices = [PackedMatrix(weight, bias, Kind.of(weight, self.rounded, self.coarse)) for weight, bias in weights]
+        matrices = [PackedMatrix(weight, bias, Kind.of(weight, self.rounded, self.int4)) for weight, bias in weights]
         read = None if isinstance(layer.input_layernorm, nn.Identity) else PackedNorm(layer.input_layernorm)
         norm = PackedNorm(layer.post_attention_layernorm)
         self._packed_parts += [*matrices, read, norm]

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from c2t.errors import InputError
 from c2t.kernels.entries import Columns, Entries, descend, follow
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.kv_cache import KVCache
 from c2t.protocols import DraftVocabulary, Grown, NextTokenDistributions, Root
 from c2t.ragged import Ragged, end_to_end, stretches, whole
@@ -181,7 +181,7 @@ class DraftSession(ABC):
         self.hidden = torch.cat([self.hidden, hidden], 1)
         return self._rows(hidden, rows)
 
-    def grow_by(self, plan: Layered, root: Root, **inputs: Any) -> Grown | None:
+    def grow_tree(self, plan: LevelPlan, root: Root, **inputs: Any) -> Grown | None:
         """Return the trees that a policy with this plan grows by `expand`, where the draft makes them all at once; None
         where it does not, and has done nothing.
 

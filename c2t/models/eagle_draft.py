@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from c2t.kernels.draft_phase import BudgetInput, DraftPhase, NgramInput, PhaseHead, Prefixes, serves
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.noise import Noise
 from c2t.kernels.oov_tokens import add_oov_tokens
 from c2t.kernels.tree_attention import grouped_attention
@@ -103,16 +103,16 @@ class EagleSession(DraftSession):
         if draft.all_rows is not None:
             self.oov = OutOfVocabulary(draft.token_set, draft.vocabulary.tokens.device)
 
-    def grow_by(
+    def grow_tree(
         self,
-        plan: Layered,
+        plan: LevelPlan,
         root: Root,
         *,
         raised: NgramInput | None = None,
         noise: Noise | None = None,
         budget_input: BudgetInput | None = None,
     ) -> Grown | None:
-        """See `DraftSession.grow_by`: fused where the head is packed."""
+        """See `DraftSession.grow_tree`: fused where the head is packed."""
         phase = self._phase_of(plan)
         if phase is None:
             return None
@@ -130,7 +130,7 @@ class EagleSession(DraftSession):
         self.expanded, self.passes = True, grown.passes
         return Grown(Tree.of(grown.blocks, capped=grown.capped), grown.slots)
 
-    def _phase_of(self, plan: Layered) -> DraftPhase | None:
+    def _phase_of(self, plan: LevelPlan) -> DraftPhase | None:
         """Return the phase of this plan, None where there is none: it is made again for another plan."""
         if type(self) is not EagleSession or self.packed is None or torch.is_grad_enabled():
             return None

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from c2t.errors import InputError, check_number
 from c2t.kernels.draft_phase import NgramInput
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.ngrams import Paths, Prior, Trust, mix, raise_followers, serves
 from c2t.models.draft import BaseDraft, DraftSession, WrappedDraft
 from c2t.models.registry import ENDINGS, TEXT, Ending
 from c2t.models.target import Target
-from c2t.protocols import Grown, NextTokenDistributions, Root, grown_by
+from c2t.protocols import Grown, NextTokenDistributions, Root, grow_tree_of
 from c2t.ragged import whole
 from c2t.sessions.wrapped import WrappedSession
 from c2t.storage.checksum import checksum
@@ -152,10 +152,10 @@ class NgramSession(WrappedSession):
         mixed, drafted = mix(paths, slots, rows.log_probs, self.prior), rows.vocabulary
         return NextTokenDistributions(mixed if drafted is None else drafted.part(mixed), rows.hidden, drafted)
 
-    def grow_by(self, plan: Layered, root: Root, **inputs: Any) -> Grown | None:
-        """See `DraftSession.grow_by`."""
+    def grow_tree(self, plan: LevelPlan, root: Root, **inputs: Any) -> Grown | None:
+        """See `DraftSession.grow_tree`."""
         boost = NgramInput(self.text, self.lengths.contiguous(), self.prior)
-        return grown_by(self.draft, plan, root, **inputs, raised=boost)
+        return grow_tree_of(self.draft, plan, root, **inputs, raised=boost)
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:
         """See `DraftSession.rewind`."""

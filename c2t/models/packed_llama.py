@@ -22,7 +22,7 @@ from c2t.ragged import Ragged
 
 class Decoder:
     """Decoder layers one after the other, and the rotations of their positions; `serves` says which can be packed.
-    rounded: in 8 bits, where they can be; coarse: in 4 then."""
+    rounded: in 8 bits, where they can be; int4: in 4 then."""
 
     @staticmethod
     def serves(layers: Iterable[nn.Module], rotary: nn.Module) -> bool:
@@ -34,11 +34,11 @@ class Decoder:
         packs = all(packable(layer, layer.self_attn.head_dim) for layer in layers)
         return packs and len({layer.mlp.down_proj.weight.shape for layer in layers}) == 1
 
-    def __init__(self, layers: Iterable[nn.Module], rotary: nn.Module, rounded: bool = False, coarse: bool = False):
+    def __init__(self, layers: Iterable[nn.Module], rotary: nn.Module, rounded: bool = False, int4: bool = False):
         layers = list(layers)
         config, dim = layers[0].self_attn.config, layers[0].self_attn.head_dim
         heads = config.num_attention_heads, config.num_key_value_heads
-        self.layers = PackedLayers(layers, *heads, dim, rounded, coarse)
+        self.layers = PackedLayers(layers, *heads, dim, rounded, int4)
         self.rotations = Rotations(rotary, dim)
 
     def __call__(
@@ -93,10 +93,10 @@ class PackedLlama:
         odd = [str(size) for size in sorted(sizes) if not rounds(size)]
         return f"some of its matrices have {', '.join(odd)} inputs, no multiple of {Kind.INT8.inputs}" if odd else None
 
-    def __init__(self, model: PreTrainedModel, rounded: bool = False, coarse: bool = False):
+    def __init__(self, model: PreTrainedModel, rounded: bool = False, int4: bool = False):
         base = model.base_model
         self._base = base
-        self.decoder = Decoder(layers_of(model), base.rotary_emb, rounded, coarse)
+        self.decoder = Decoder(layers_of(model), base.rotary_emb, rounded, int4)
         self.norm = PackedNorm(base.norm)
 
     def __call__(

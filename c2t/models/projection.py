@@ -35,7 +35,7 @@ class OneDNNMatrix:
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
 
 
-# (rounded, coarse) -> version of the weights, and their copy.
+# (rounded, int4) -> version of the weights, and their copy.
 _Forms = dict[tuple[bool, bool], tuple[Version, PackedMatrix | OneDNNMatrix]]
 _COPIES: WeakKeyDictionary[nn.Module, _Forms] = WeakKeyDictionary()
 
@@ -45,13 +45,13 @@ class Projection:
 
     The copy is made at the first call that can use it, once for all projections of a layer, and again when the weights
     have changed. Where gradients are recorded, on other devices and in other dtypes `linear` itself is called. rounded:
-    c2t's own copy may be in 8 bits (`Kind.of`); coarse: in 4 except for the largest outputs, where
+    c2t's own copy may be in 8 bits (`Kind.of`); int4: in 4 except for the largest outputs, where
     `c2t.kernels.rescored` serves the weights.
     """
 
-    def __init__(self, linear: nn.Module, rounded: bool = False, coarse: bool = False):
+    def __init__(self, linear: nn.Module, rounded: bool = False, int4: bool = False):
         self.linear, self.rounded = linear, rounded and rounds(linear.get_parameter("weight").shape[1])
-        self.coarse = coarse and self.rounded
+        self.int4 = int4 and self.rounded
         self._versions = Versions()
 
     def __call__(self, x: Float[Tensor, "*R F"]) -> Float[Tensor, "*R V"]:
@@ -69,7 +69,7 @@ class Projection:
         """Return the packed copy of the weights as they are now."""
         weight: Tensor = self.linear.weight
         version, copies = self._versions.of([weight]), _COPIES.setdefault(self.linear, {})
-        form = self.rounded, self.coarse
+        form = self.rounded, self.int4
         copy = copies.get(form)
         if copy is None or copy[0] != version:
             copy = copies[form] = version, self._made(kind, weight)
@@ -78,7 +78,7 @@ class Projection:
     def _made(self, kind: type[PackedMatrix] | type[OneDNNMatrix], weight: Tensor) -> PackedMatrix | OneDNNMatrix:
         if kind is not PackedMatrix:
             return kind(weight, self.linear.bias)
-        if self.coarse and rescored.serves(weight):
+        if self.int4 and rescored.serves(weight):
             return RescoredMatrix(weight, self.linear.bias)
         return PackedMatrix(weight, self.linear.bias, Kind.of(weight, self.rounded))
 

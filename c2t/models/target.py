@@ -94,13 +94,13 @@ def check_family(family: str, where: str = "") -> None:
 
 class Target:
     """Causal LM and the facts about it that the runtime needs. rounded: layers and LM head are computed in 8 bits;
-    coarse: in 4 then, except for the largest logits.
+    int4: in 4 then, except for the largest logits.
 
     InputError for a family that is not in FAMILIES, for attention that takes no mask of a tree, for a model that does
     more than its layers and its LM head (`check_forward`), and for what cannot be rounded here.
     """
 
-    def __init__(self, model: PreTrainedModel, rounded: bool = False, coarse: bool = False):
+    def __init__(self, model: PreTrainedModel, rounded: bool = False, int4: bool = False):
         check_family(model.config.model_type)
         check_attention(model)
         check_forward(model)
@@ -109,12 +109,12 @@ class Target:
         if rounded and (why := PackedLlama.why_not_rounded(model)):
             raise InputError(f"the target cannot be computed in int8: {why}; choose another dtype")
         model.eval()
-        self.rounded, self.coarse = rounded, coarse
+        self.rounded, self.int4 = rounded, int4
         self.model: Any = model  # not what eval() returns: the model may be a weak proxy
         self.lm_head = model.get_output_embeddings()
         self.embed_tokens: nn.Embedding = model.get_input_embeddings()
         self.config = model.config.get_text_config(decoder=True)
-        self._project = Projection(self.lm_head, rounded, coarse)
+        self._project = Projection(self.lm_head, rounded, int4)
         self.tapped: dict[int, Tensor | None] = {}  # inputs of the tapped layers in the last forward
         self._hooks: list[RemovableHandle] = []
         self._versions = Versions()
@@ -143,7 +143,7 @@ class Target:
         if version is None:
             return None
         if self._packed is None or self._packed[0] != version:
-            self._packed = version, PackedLlama(self.model, self.rounded, self.coarse)
+            self._packed = version, PackedLlama(self.model, self.rounded, self.int4)
             self._forget()
         return self._packed[1]
 
@@ -153,14 +153,14 @@ class Target:
         return self._project.packed()
 
     @cached_property
-    def rehearsal(self) -> "Target":
-        """The same model in 4 bits, except for the largest logits, for `c2t.policies.rehearsed`. InputError for one
+    def quantized(self) -> "Target":
+        """The same model in 4 bits, except for the largest logits, for `c2t.policies.hierarchical`. InputError for one
         that cannot be rounded here."""
         if why := PackedLlama.why_not_rounded(self.model):
             raise InputError(f"the target cannot draft in 4 bits: {why}; choose another policy")
         other = copy.copy(self)  # the constructor would change the caller's model
-        other.rounded = other.coarse = True
-        other._project, other._packed = Projection(self.lm_head, rounded=True, coarse=True), None
+        other.rounded = other.int4 = True
+        other._project, other._packed = Projection(self.lm_head, rounded=True, int4=True), None
         other.tapped, other._hooks, other.prefixes = {}, [], None
         return other
 
@@ -170,7 +170,7 @@ class Target:
         tensors = chain(self.model.parameters(), self.model.buffers())
         # Hooks of tapped layers hold the target that they report to.
         copies = {id(self): other, **{id(tensor): tensor for tensor in tensors}}
-        other.__init__(copy.deepcopy(self.model, copies), self.rounded, self.coarse)  # type: ignore[misc]
+        other.__init__(copy.deepcopy(self.model, copies), self.rounded, self.int4)  # type: ignore[misc]
         other.tapped = dict.fromkeys(self.tapped)
         return other
 
@@ -335,9 +335,9 @@ class TargetSession:
         self._lm_head = None if self.packed is None else target.packed_lm_head
 
     @cached_property
-    def rehearsal(self) -> "TargetSession":
-        """A session of the target's coarse form that goes on in this one's cache. InputError where there is none."""
-        session, target = copy.copy(self), self.target.rehearsal
+    def quantized(self) -> "TargetSession":
+        """A session of the target's int4 form that goes on in this one's cache. InputError where there is none."""
+        session, target = copy.copy(self), self.target.quantized
         if self.version is None and target.rounded:  # a stand-in for it, of any other kind, needs no packed form
             raise InputError(
                 "the target cannot draft in 4 bits: its layers have hooks or were changed; choose another policy"

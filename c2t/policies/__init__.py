@@ -14,11 +14,11 @@ from c2t.policies.ddd import DDD
 from c2t.policies.dyspec import DySpec, DySpecThreshold
 from c2t.policies.eagle2 import Eagle2
 from c2t.policies.entropy_tree import EntropyTree
+from c2t.policies.hierarchical import Hierarchical
 from c2t.policies.mcsd_plus import MCSDPlus
 from c2t.policies.medusa_tree import MedusaTree
 from c2t.policies.opt_tree import OptTree
 from c2t.policies.plain import Plain
-from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.sequoia import Sequoia
 from c2t.policies.static import Eagle1
 from c2t.policies.talon import Talon
@@ -47,7 +47,7 @@ POLICIES = {
     "dyspec": DySpec,
     "dyspec-threshold": DySpecThreshold,
     "budget": Budget,
-    "rehearsed": Rehearsed,
+    "hierarchical": Hierarchical,
 }
 
 __all__ = ["POLICIES", *sorted(policy.__name__ for policy in POLICIES.values())]

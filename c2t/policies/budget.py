@@ -10,10 +10,10 @@ import numpy as np
 from c2t.decoding import Verifier
 from c2t.errors import InputError, at_least_one
 from c2t.kernels.budget import Candidates, RoundModel, select_nodes
-from c2t.policies.around import Around
+from c2t.policies.early_stop import EarlyStopDraft, StopDrafting, kept
 from c2t.policies.limits import Size
-from c2t.policies.paying_levels import Enough, PayingLevels, kept
 from c2t.policies.round_costs import RoundCosts, RowCosts
+from c2t.policies.wrapper import WrapperPolicy
 from c2t.protocols import Draft, Root, Session
 from c2t.sessions.deferred import DeferredSession
 from c2t.sessions.stateless import NoDraft
@@ -23,13 +23,13 @@ from c2t.tree import Tree
 
 
 @dataclass(frozen=True)
-class Budget(Around):
+class Budget(WrapperPolicy):
     """Drafts trees by `policy`, and verifies those of their nodes, over all rows, that are most likely accepted. Where
     no text takes the place of one that ends, a token counts for as much as its text may still get (see `row_weights`).
 
     nodes: tokens verified in a round at most, of all rows together, roots included; every row keeps its root. costs:
-    of rounds on this machine. With them a level is drafted only if it pays (see `PayingLevels`), none at all where that
-    does not pay for so many rows, and as many nodes are verified as promise most tokens per second.
+    of rounds on this machine. With them a level is drafted only if it is profitable (see `EarlyStopDraft`), none at all
+    where no tree is for so many rows, and as many nodes are verified as have most expected tokens per second.
 
     Which tokens are verified depends on drafts, committed text, its limit and random numbers; the text does not. A
     row's tree depends on the other rows of its batch (`shared`); its text does not.
@@ -84,10 +84,10 @@ class Budget(Around):
         if not costs.drafts:
             return Tree.root(root.token)
         most = self.nodes and max(self.nodes - rows, 0)
-        levels = PayingLevels(draft, costs, most, row_weights(session, rows))
+        levels = EarlyStopDraft(draft, costs, most, row_weights(session, rows))
         try:
             return levels.finish(self.policy(levels, root))
-        except Enough as stopped:
+        except StopDrafting as stopped:
             return stopped.tree
 
     def _for_rows(self, rows: int) -> RowCosts:

@@ -9,9 +9,9 @@ from torch import Tensor
 from c2t.classifier import CONDITIONAL, TreeClassifier
 from c2t.errors import InputError, at_least_one, from_zero, short_repr
 from c2t.kernels.features import WIDE
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.select import SelectLimits
-from c2t.policies.growth import LevelSelection, at_once, grow
+from c2t.policies.growth import LevelSelection, grow, try_fused
 from c2t.policies.limits import Size, check_size, grown
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -77,7 +77,7 @@ class C2T:
         return grown(self.K, self.W or self.max_width, self.levels, self.max_nodes)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        if (tree := at_once(draft, root, self.layered)) is not None:
+        if (tree := try_fused(draft, root, self.level_plan)) is not None:
             return tree
 
         def confident(children: Nodes, parent_score: Tensor) -> LevelSelection:
@@ -102,12 +102,12 @@ class C2T:
         return confidence * parent_score if self.classifier.config.label == CONDITIONAL else confidence
 
     @property
-    def layered(self) -> Layered | None:
+    def level_plan(self) -> LevelPlan | None:
         """Return the policy as numbers; None for a classifier that is no `Network`, and for other confidences."""
         if (network := self.classifier.network) is None or type(self).confidence is not C2T.confidence:
             return None
         limits = SelectLimits(self.beta, self.max_nodes, strict=self.W is None)
-        return Layered(self.K, self.W or self.max_width, self.levels, limits, self._entropy_over, network)
+        return LevelPlan(self.K, self.W or self.max_width, self.levels, limits, self._entropy_over, network)
 
     @property
     def _entropy_over(self) -> int | None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from c2t.errors import at_least_one, probability
-from c2t.kernels.layered import Layered
-from c2t.policies.growth import LevelSelection, at_once, grow
+from c2t.kernels.level_plan import LevelPlan
+from c2t.policies.growth import LevelSelection, grow, try_fused
 from c2t.policies.limits import Size, check_size
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -47,7 +47,7 @@ class Chain:
     draft_length = levels  # what alpha is a share of
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        if (tree := at_once(draft, root, self.layered)) is not None:
+        if (tree := try_fused(draft, root, self.level_plan)) is not None:
             return tree
 
         def everyone(children: Nodes, _parent_score: Tensor) -> LevelSelection:
@@ -56,9 +56,9 @@ class Chain:
         return grow(draft, root, everyone, K=1, levels=self.length, width=1)
 
     @property
-    def layered(self) -> Layered:
+    def level_plan(self) -> LevelPlan:
         """Return the policy as numbers."""
-        return Layered(K=1, width=1, levels=self.length)
+        return LevelPlan(K=1, width=1, levels=self.length)
 
 
 @dataclass(frozen=True)

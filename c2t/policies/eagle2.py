@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 
 from c2t.errors import at_least_one, from_zero
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.select import SelectLimits
-from c2t.policies.growth import at_once
+from c2t.policies.growth import try_fused
 from c2t.policies.limits import Size, check_size, expanded
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -64,7 +64,7 @@ class Eagle2:
         return Size(min(self.N or 1 + candidates, 1 + candidates), candidates)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        if (tree := at_once(draft, root, self.layered)) is not None:
+        if (tree := try_fused(draft, root, self.level_plan)) is not None:
             return tree
         tree = Tree.root(root.token)
         frontier = torch.zeros_like(root.token)[:, None]
@@ -81,12 +81,12 @@ class Eagle2:
         return rerank(tree, self.N) if self.reranked and self.N else tree
 
     @property
-    def layered(self) -> Layered | None:
+    def level_plan(self) -> LevelPlan | None:
         """Return the policy as numbers; None for the ablations."""
         if not self.reranked or self.expand != "value":
             return None
         limits = SelectLimits(0.0, 1 + self.K * self.levels)  # all that are expanded
-        return Layered(self.K, self.K, self.levels, limits, self.M, reranked=self.size.tokens)
+        return LevelPlan(self.K, self.K, self.levels, limits, self.M, reranked=self.size.tokens)
 
 
 def rerank(tree: Tree, count: int) -> Tree:

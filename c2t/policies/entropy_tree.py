@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.errors import InputError, at_least_one
-from c2t.kernels.layered import Branching, Layered
+from c2t.kernels.level_plan import Branching, LevelPlan
 from c2t.kernels.select import SelectLimits
 from c2t.policies.growth import LevelSelection, grow
 from c2t.policies.limits import Size, check_size, grown
@@ -106,12 +106,12 @@ class EntropyTree:
         )
 
     @property
-    def layered(self) -> Layered | None:
+    def level_plan(self) -> LevelPlan | None:
         """Return the policy as numbers; None where some nodes are leaves."""
         if self.leaf_above != float("inf"):
             return None
         limits = SelectLimits(0.0, self.max_nodes, strict=True)
-        return Layered(self.K, self.max_width, self.levels, limits, M=None, branching=self._branching)
+        return LevelPlan(self.K, self.max_width, self.levels, limits, M=None, branching=self._branching)
 
     @property
     def _branching(self) -> Branching:

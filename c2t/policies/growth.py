@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.nodes import Limits
-from c2t.protocols import Draft, Root, grown_by
+from c2t.protocols import Draft, Root, grow_tree_of
 from c2t.tree import Nodes, Tree
 
 
@@ -26,10 +26,10 @@ class LevelSelection(NamedTuple):
 Select = Callable[[Nodes, Float[Tensor, "B n"]], LevelSelection]
 
 
-def at_once(draft: Draft, root: Root, layered: Layered | None) -> Tree | None:
+def try_fused(draft: Draft, root: Root, plan: LevelPlan | None) -> Tree | None:
     """Return the trees of a policy, where the draft grows them by itself, in fewer steps (`c2t.kernels.draft_phase`);
-    None elsewhere. layered: the policy as numbers, None if they do not say it."""
-    grown = layered and grown_by(draft, layered, root)
+    None elsewhere. plan: the policy as numbers, None if they do not say it."""
+    grown = plan and grow_tree_of(draft, plan, root)
     return grown and grown.tree
 
 

@@ -44,15 +44,15 @@ class Profile(NamedTuple):
     accepted: tuple[tuple[float, ...], ...]
 
 
-class Rest(NamedTuple):
+class Overhead(NamedTuple):
     """Seconds of a round outside its forwards: of any round and each of its rows; more if there are trees; for each
     draft forward, and for each row of it."""
 
-    a_round: float = 0.0
-    a_row: float = 0.0
+    per_round: float = 0.0
+    per_row: float = 0.0
     trees: float = 0.0
-    a_level: float = 0.0
-    a_level_row: float = 0.0
+    per_level: float = 0.0
+    per_level_row: float = 0.0
 
     def seconds(self, rows: int, levels: int) -> float:
         """Return the sum for so many rows and draft forwards."""
@@ -70,19 +70,20 @@ class RoundCosts(NamedTuple):
 
     verify: Curve
     draft: Curve
-    rest: Rest
+    overhead: Overhead
     profile: Profile
 
     def seconds(self, rows: int, widths: Sequence[int | float], verified: Any) -> Any:
         """Return the seconds of a round that verifies so many tokens of all rows, roots included, or of rounds (an
         array), after draft forwards over `widths` tokens of all rows."""
-        rest = self.rest.seconds(rows, len(widths))
+        rest = self.overhead.seconds(rows, len(widths))
         return rest + sum(self.draft.at(width) for width in widths) + self.verify.at(verified)
 
     def check(self) -> None:
         """Raise InputError for costs that no machine has, and for a profile whose parts do not fit each other."""
         times = [*self.verify.seconds, *self.draft.seconds]
-        if not all(0 < each < float("inf") for each in times) or not 0 <= min(self.rest) <= max(self.rest) < float(
+        overhead = min(self.overhead), max(self.overhead)
+        if not all(0 < seconds < float("inf") for seconds in times) or not 0 <= overhead[0] <= overhead[1] < float(
             "inf"
         ):
             raise InputError("the costs of a round must be positive numbers of seconds")
@@ -116,8 +117,8 @@ class RowCosts:
     """
 
     def __init__(self, costs: RoundCosts, rows: int):
-        self.costs, self.rows, rest = costs, rows, costs.rest
-        self.start = rest.a_round + rows * rest.a_row + rest.trees
+        self.costs, self.rows, overhead = costs, rows, costs.overhead
+        self.start = overhead.per_round + rows * overhead.per_row + overhead.trees
         self.drafts = best_gain(costs, rows) > 1 + DOUBT
         self._model = RoundModel(verify=np.zeros(0), draft=np.zeros(0))
 
@@ -128,11 +129,11 @@ class RowCosts:
     def model(self, drafted: int, width: int) -> RoundModel:
         """Return what decisions are made by, for trees of so many slots in all and a level of at most so many tokens
         more. Its arrays grow where more is asked for than before."""
-        known, most, rest = self._model, self.rows + drafted + width, self.costs.rest
+        known, most, overhead = self._model, self.rows + drafted + width, self.costs.overhead
         if most >= len(known.verify):
             known = replace(known, verify=self.costs.verify.at(np.arange(2.0 * most + 1)))
         if width >= len(known.draft):
-            a_level = rest.a_level + self.rows * rest.a_level_row
-            known = replace(known, draft=a_level + self.costs.draft.at(np.arange(2.0 * width + 1)))
+            per_level = overhead.per_level + self.rows * overhead.per_level_row
+            known = replace(known, draft=per_level + self.costs.draft.at(np.arange(2.0 * width + 1)))
         self._model = known
         return known

@@ -10,18 +10,19 @@ from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
 from c2t.policies import POLICIES
 from c2t.policies.budget import Budget
+from c2t.policies.hierarchical import Hierarchical
 from c2t.policies.medusa_tree import Accuracies
-from c2t.policies.rehearsed import Rehearsed
 from c2t.policies.round_costs import RoundCosts
 from c2t.storage.paths import is_name
 
 # What a brief description always names; other settings only where they are not the default.
 SHAPE = ("N", "beta", "threshold", "length", "config")  # always shown
 OF = "of="  # what the policy inside of another one follows, with its settings
-# Trees inside of a budget and a rehearsal, where nobody names others.
+RENAMED = {"rehearsed": "hierarchical"}  # files and scripts may still have the old name
+# Trees inside of a wrapping policy, unless others are named.
 INNER = {
     Budget: "c2t:beta=0.05,K=6,W=6,levels=6",
-    Rehearsed: "threshold:threshold=0.1,K=6,W=6,levels=3",
+    Hierarchical: "threshold:threshold=0.1,K=6,W=6,levels=3",
 }
 
 
@@ -57,8 +58,7 @@ def parse(
     costs: `costs(policy)` returns those of a budget without a number of nodes, `costs(policy, file)` those in a file.
     defaults: used for settings that the policy has and the text leaves out.
 
-    A budget names the policy that it cuts to size last, a rehearsal its own:
-    `budget:nodes=64,of=c2t:beta=0.1,K=6`.
+    A wrapping policy names its inner one last: `budget:nodes=64,of=c2t:beta=0.1,K=6`.
     """
     name, policy, settings, of = _parts(spec)
     within: dict[str, Any] = {}
@@ -101,6 +101,7 @@ def _parts(spec: str) -> tuple[str, Any, list[tuple[str, str]], str | None]:
     """Return a policy's name, its class, its settings as written, and the text of the policy inside of it (None: there
     is none in this class)."""
     name, _, settings = spec.partition(":")
+    name = RENAMED.get(name, name)
     if name not in POLICIES:
         raise InputError(f"no policy is called {name!r}; known: {', '.join(POLICIES)}")
     policy, of = POLICIES[name], None
@@ -130,7 +131,7 @@ def describe(policy: Any, brief: bool = False) -> str:
         and not (brief and field.name not in SHAPE and getattr(policy, field.name) == field.default)
     }
     texts = [f"{key}={_text(value)}" for key, value in values.items()]
-    if isinstance(policy, Rehearsed):
+    if isinstance(policy, Hierarchical):
         texts.append(f"{OF}{describe(policy.policy, brief)}")
     return name + ":" * bool(texts) + ",".join(texts)
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from c2t.errors import at_least_one, probability
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.select import SelectLimits
-from c2t.policies.growth import LevelSelection, at_once, grow
+from c2t.policies.growth import LevelSelection, grow, try_fused
 from c2t.policies.limits import Size, check_size, grown
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -47,7 +47,7 @@ class JointThreshold:
         return grown(self.K, self.W or self.max_width, self.levels, self.max_nodes)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        if (tree := at_once(draft, root, self.layered)) is not None:
+        if (tree := try_fused(draft, root, self.level_plan)) is not None:
             return tree
 
         def probable(children: Nodes, _parent_score: Tensor) -> LevelSelection:
@@ -65,7 +65,7 @@ class JointThreshold:
         )
 
     @property
-    def layered(self) -> Layered:
+    def level_plan(self) -> LevelPlan:
         """Return the policy as numbers."""
         limits = SelectLimits(self.threshold, self.max_nodes, strict=self.W is None)
-        return Layered(self.K, self.W or self.max_width, self.levels, limits)
+        return LevelPlan(self.K, self.W or self.max_width, self.levels, limits)

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from c2t.batching import BatchDecoder, News, Request
+from c2t.batching import BatchDecoder, Request, Update
 from c2t.decoding import Step
 from c2t.errors import one_line, plain
 from c2t.sampling import Sampling
@@ -27,7 +27,7 @@ class Ending(Exception):
 class Watch:
     """Observer of a front, called by the thread of the rounds; this one ignores everything."""
 
-    def stepped(self, updates: Sequence[News], step: Step | None, seconds: float) -> None:
+    def stepped(self, updates: Sequence[Update], step: Step | None, seconds: float) -> None:
         """Note a step of the decoder, and the round in it."""
 
     def began(self, seconds: float) -> None:
@@ -131,7 +131,7 @@ class AsyncFront:
                 self.decoder.cancel(request)
                 self.watch.ended(outcome)
 
-    def _deliver(self, update: News) -> None:
+    def _deliver(self, update: Update) -> None:
         """Hand new tokens to the client, if it is still there."""
         with self.changed:
             client = self.clients.get(update.request)
@@ -174,7 +174,7 @@ class _Client:
         self.loop, self.inbox = asyncio.get_running_loop(), asyncio.Queue()
         self.since, self.begun = time.monotonic(), False
 
-    def put(self, update: News | Exception | None) -> None:
+    def put(self, update: Update | Exception | None) -> None:
         """Add an update, from any thread."""
         try:
             self.loop.call_soon_threadsafe(self.inbox.put_nowait, update)

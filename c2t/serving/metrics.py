@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from c2t.batching import News
+from c2t.batching import Update
 from c2t.decoding import Step
 from c2t.serving.front import AsyncFront, Watch
 
@@ -49,7 +49,7 @@ class Metrics(Watch):
         """Return everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def stepped(self, updates: Sequence[News], step: Step | None, seconds: float) -> None:
+    def stepped(self, updates: Sequence[Update], step: Step | None, seconds: float) -> None:
         """See `Watch`."""
         self.busy.inc(seconds)
         self.new_tokens.inc(sum(len(update.tokens) for update in updates))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from c2t.pieces import Pieces
+from c2t.pieces import IncrementalDetokenizer
 
 
 class StoppableText:
@@ -16,7 +16,7 @@ class StoppableText:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()):
-        self.pieces, self.stop = Pieces(tokenizer), tuple(stop)
+        self.pieces, self.stop = IncrementalDetokenizer(tokenizer), tuple(stop)
         self.held = ""
         self.tokens, self.stopped = 0, False
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from c2t.kernels import noise as kernel
 from c2t.kernels.noise import Noise
-from c2t.protocols import DraftVocabulary, Grown, NextTokenDistributions, Policy, Root, Session, grown_by
+from c2t.protocols import DraftVocabulary, Grown, NextTokenDistributions, Policy, Root, Session, grow_tree_of
 from c2t.ragged import whole
 from c2t.sampling import gumbel, mix_in
 from c2t.sessions.wrapped import WrappedSession
@@ -53,9 +53,9 @@ class CoupledSession(WrappedSession):
             self.scaled = self._scaled()
         return rows if self.scaled is None else with_noise(rows, tree, slots, self.scaled)
 
-    def grow_by(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
-        """See `c2t.models.draft.DraftSession.grow_by`."""
-        return grown_by(self.draft, plan, root, **inputs, noise=self._scaled())
+    def grow_tree(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
+        """See `c2t.models.draft.DraftSession.grow_tree`."""
+        return grow_tree_of(self.draft, plan, root, **inputs, noise=self._scaled())
 
     def _scaled(self) -> Noise | None:
         noise = self.noise()

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.protocols import Grown, NextTokenDistributions, Root, Session, grown_by
+from c2t.protocols import Grown, NextTokenDistributions, Root, Session, grow_tree_of
 from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
 
@@ -43,10 +43,10 @@ class DeferredSession(WrappedSession):
         self._catch_up()
         return self.draft.expand(tree, slots)
 
-    def grow_by(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
-        """See `c2t.models.draft.DraftSession.grow_by`."""
+    def grow_tree(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
+        """See `c2t.models.draft.DraftSession.grow_tree`."""
         self._catch_up()
-        return grown_by(self.draft, plan, root, **inputs)
+        return grow_tree_of(self.draft, plan, root, **inputs)
 
     def fork(self, back: Int[Tensor, " B"]) -> WrappedSession:
         """See `c2t.models.draft.DraftSession.fork`."""

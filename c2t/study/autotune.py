@@ -9,7 +9,7 @@ from c2t.costs.measure import measure
 from c2t.errors import InputError, at_least_one
 from c2t.models.loading import Pair, with_ngrams
 from c2t.models.ngrams import NGRAMS
-from c2t.playable import check_playable, live_only
+from c2t.playable import check_compatible, live_only
 from c2t.policies.plain import Plain
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, tried_by
@@ -132,7 +132,7 @@ def tune(
     texts, the costs, every candidate, the race. Raises InputError for policies that cannot be replayed.
     """
     for policy in policies:
-        check_playable(policy, pair.target)
+        check_compatible(policy, pair.target)
         if policy.proposal == "sampled" or not policy.exact:
             raise InputError(f"{describe(policy, brief=True)} cannot be replayed, so not tuned; give ranked policies")
     by_clock = [policy for policy in policies if live_only(policy)]

@@ -10,7 +10,7 @@ import torch
 
 from c2t.errors import InputError
 from c2t.models.loading import Pair
-from c2t.playable import check_playable
+from c2t.playable import check_compatible
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe, split, tried_by
 from c2t.prompts import Prompt, spread
@@ -84,7 +84,7 @@ def bench(
 ) -> Bench:
     """Compare the policies on the same texts; `progress(done, of, doing)` counts prompts counted and timed."""
     for policy in policies:
-        check_playable(policy, pair.target)
+        check_compatible(policy, pair.target)
     sampling = settings.sampling
     encoded = encode(pair, spread(prompts, settings.limit), settings.max_new_tokens, sampling)
     ids = encoded.ids
@@ -97,7 +97,7 @@ def bench(
     counts = []
     for number, policy in enumerate(policies):
 
-        def tell(done: int, before: int = number * len(ids), label: str = describe(policy, brief=True)) -> None:
+        def report(done: int, before: int = number * len(ids), label: str = describe(policy, brief=True)) -> None:
             progress(before + done, of, f"counts {label}")
 
         counts.append(
@@ -110,7 +110,7 @@ def bench(
                 rule=settings.rule_of(policy),
                 live=settings.live,
                 texts=texts,
-                progress=tell,
+                progress=report,
             )
         )
     speeds = tokens_per_second(

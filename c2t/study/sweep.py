@@ -14,7 +14,7 @@ import torch
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, counted
 from c2t.models.loading import Pair
-from c2t.playable import check_playable
+from c2t.playable import check_compatible
 from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, parse, split, tried_by
@@ -134,7 +134,7 @@ def sweep(
     if not grid:
         raise InputError("the grid has no policies: name at least one, as in c2t:beta=0.1|0.3,eagle2:N=26|60")
     for one in grid:
-        check_playable(one.policy, pair.target)
+        check_compatible(one.policy, pair.target)
     stored = read_points(file) if file and file.exists() else {}
     chosen = spread(prompts, settings.limit)
     sampling = settings.sampling
@@ -149,7 +149,7 @@ def sweep(
     deepest = max((one.policy.levels for one in missing), default=0)
     done = old * len(encoded.ids)
 
-    def tell(more: int, label: str) -> None:
+    def report(more: int, label: str) -> None:
         nonlocal done
         progress(done + more, of, label)
 
@@ -157,7 +157,7 @@ def sweep(
         def finished(one: Candidate) -> None:
             nonlocal done
             done += len(encoded.ids)
-            tell(0, f"{len(pool.actors)} workers")
+            report(0, f"{len(pool.actors)} workers")
 
         return pool.map(partial(_count_on, encoded=encoded, settings=settings, deepest=deepest), missing, finished)
 
@@ -165,7 +165,7 @@ def sweep(
         nonlocal done
         texts = continuations(pair, encoded.ids, settings.max_new_tokens, deepest, sampling) if missing else []
         for one in missing:
-            yield _count(pair, one, encoded, settings, texts, partial(tell, label=one.label))
+            yield _count(pair, one, encoded, settings, texts, partial(report, label=one.label))
             done += len(encoded.ids)
 
     try:
@@ -223,7 +223,7 @@ def _point(one: Candidate, prompts: Iterator[Statistics]) -> Point:
 
 
 def _key(one: Candidate | Point) -> tuple[str, str, str | None]:
-    """Return the fields that tell points of one condition apart."""
+    """Return the fields that report points of one condition apart."""
     if isinstance(one, Point):
         return one.family, one.policy, one.classifier
     return one.family, one.text, _network(one.policy)

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from c2t.classifier import CONDITIONAL, TreeClassifier
 from c2t.decoding import Step, cut
-from c2t.pieces import Pieces
+from c2t.pieces import IncrementalDetokenizer
 from c2t.policies.c2t import C2T
 from c2t.policies.spec import describe
 from c2t.policies.threshold import JointThreshold
@@ -88,7 +88,7 @@ class RoundWriter:
     """Writer of the rounds of one text, which cuts the text where plain decoding ends."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, eos: frozenset[int]):
-        self.pieces = Pieces(tokenizer)
+        self.pieces = IncrementalDetokenizer(tokenizer)
         self.max_new_tokens, self.eos = max_new_tokens, eos
         self.written: list[int] = []
 

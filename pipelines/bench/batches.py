@@ -18,7 +18,7 @@ import typer
 from c2t.costs.store import costs_of
 from c2t.models.loading import Pair, load_pair
 from c2t.policies.spec import parse
-from c2t.progress import working
+from c2t.progress import progress_bar
 from c2t.prompts import Prompt, default_prompts, read_prompts
 from c2t.protocols import Policy
 from c2t.storage.paths import DEFAULT_PAIR
@@ -127,7 +127,7 @@ def main(
         for name, policies in field_of(loaded, partial(costs_of, loaded)).items()
     }
     most = max((settings.groups(size) * size for size in missing), default=0)
-    with working("batches", "batch sizes") as report:
+    with progress_bar("batches", "batch sizes") as report:
         for done, size in enumerate(missing):
             report(done, len(missing), f"{size} prompts together")
             mine, others = (shorter(loaded, prompts, most, settings) for prompts in (judging, choosing))

@@ -11,7 +11,7 @@ from transformers.generation import BaseStreamer
 
 from c2t.decoding import cut
 from c2t.models.loading import Pair
-from c2t.policies.rehearsed import Rehearsed
+from c2t.policies.hierarchical import Hierarchical
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Trace, total
@@ -182,7 +182,7 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy]
 
 def tree_of(policy: Policy) -> Policy:
     """Return the policy of the trees in hierarchical speculation, else the policy itself."""
-    return policy.policy if isinstance(policy, Rehearsed) else policy
+    return policy.policy if isinstance(policy, Hierarchical) else policy
 
 
 def stock(pair: Pair, dtype: str) -> PreTrainedModel:

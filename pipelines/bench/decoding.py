@@ -30,7 +30,7 @@ from c2t.models.loading import Pair, load_pair
 from c2t.models.ngrams import NGRAMS
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
-from c2t.progress import working
+from c2t.progress import progress_bar
 from c2t.prompt_ids import check_length
 from c2t.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.protocols import Policy
@@ -297,7 +297,7 @@ def main(
     }
     runs = Runs(json, {**configuration, "data": data, "sets": list(prompts_of)})
     comparisons: dict[str, Comparison] = {}
-    with ExitStack() as running, working("decoding", "runs") as report:
+    with ExitStack() as running, progress_bar("decoding", "runs") as report:
         field = contenders(ours, Plain(), chosen, partial(how, ours), batch)
         field.ours.extend(rounded)
         for program in programs:

@@ -32,7 +32,7 @@ from c2t.models.chat_templates import conversation
 from c2t.models.loading import Pair, load_pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
-from c2t.progress import working
+from c2t.progress import progress_bar
 from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.storage.paths import DEFAULT_PAIR
 from pipelines import terminal
@@ -299,7 +299,7 @@ def main(
     drafting, chosen = policy_of(loaded, policy, at_once)
     policies = [describe(Plain()), describe(chosen)]
     rows, bad = [], []
-    with working("serve", "requests") as report:
+    with progress_bar("serve", "requests") as report:
         done = 0
 
         def advance(doing: str) -> None:

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.cuda_graphs.draft import DraftGraph, StaticDraft
 from c2t.cuda_graphs.target import StaticTarget
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.models.eagle import EagleHead
 from c2t.models.eagle_draft import EagleDraft
 from c2t.models.target import Target
@@ -94,7 +94,7 @@ def with_prefixes(target: Target, rows: int, prefix: int, shapes: Shapes) -> Sta
     return static
 
 
-def phase_of(draft: EagleDraft, plan: Layered, rows: int, prefix: int) -> DraftGraph:
+def phase_of(draft: EagleDraft, plan: LevelPlan, rows: int, prefix: int) -> DraftGraph:
     """Return a draft phase of fixed shapes whose head has read prefixes."""
     static = StaticDraft(draft, plan, rows, prefix + 2 * plan.levels)
     like = next(draft.head.parameters())

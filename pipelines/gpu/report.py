@@ -19,7 +19,7 @@ import torch
 
 from c2t.cuda_graphs.draft import DraftGraph
 from c2t.cuda_graphs.graph import Graph
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.network import Network
 from c2t.kernels.rows import rank
 from c2t.kernels.select import SelectLimits, select
@@ -112,8 +112,8 @@ class Report:
         head -= draft.head.embed_tokens.weight.nbytes
         keys = 2 * prefix * self.shapes.hidden * self.shapes.dtype.itemsize
         level = (head + project + keys) / self.bytes_a_ms
-        same = C2T(classifier_until(9, self.device), K=10, W=10).layered
-        for name, plan in {"EAGLE-2, K=10": Eagle2(N=60).layered, "C2T, K=W=10": same}.items():
+        same = C2T(classifier_until(9, self.device), K=10, W=10).level_plan
+        for name, plan in {"EAGLE-2, K=10": Eagle2(N=60).level_plan, "C2T, K=W=10": same}.items():
             phase = phase_of(draft, plan, 1, prefix)
             phase.grow(phase.root)
 
@@ -123,15 +123,15 @@ class Report:
 
             yield Line("draft", f"{name}: one level, prefix {prefix}", self.timed(again), level)
             yield from self.parts(name, plan, draft)
-        plans = {"EAGLE-2, K=10, 6 levels": Eagle2(N=60).layered}
+        plans = {"EAGLE-2, K=10, 6 levels": Eagle2(N=60).level_plan}
         for depth in (2, 5, 9):
-            plan = C2T(classifier_until(depth, self.device)).layered
+            plan = C2T(classifier_until(depth, self.device)).level_plan
             plans[f"C2T, K=W=15, alive for {depth + 1} of 10 levels"] = plan
         batches = (1, 4, 16) if prefix == self.shapes.prefixes[0] else (1,)
         for (name, plan), rows in product(plans.items(), batches):
             yield self.whole(name, plan, draft, rows, prefix, level)
 
-    def whole(self, name: str, plan: Layered, draft: EagleDraft, rows: int, prefix: int, level: float) -> Line:
+    def whole(self, name: str, plan: LevelPlan, draft: EagleDraft, rows: int, prefix: int, level: float) -> Line:
         """Measure a round's whole draft phase: reading the committed tokens, all levels, reranking."""
         phase = phase_of(draft, plan, rows, prefix)
         count = torch.full((rows,), 2, device=self.device)
@@ -149,7 +149,7 @@ class Report:
         what = f"{name}: whole phase, {rows} rows, prefix {prefix}"
         return Line("draft", what, self.timed(run), passes * (level + more))
 
-    def parts(self, name: str, plan: Layered, draft: EagleDraft) -> Iterator[Line]:
+    def parts(self, name: str, plan: LevelPlan, draft: EagleDraft) -> Iterator[Line]:
         """Measure the parts of a level: LM head, rank and select."""
         vocabulary, width = self.shapes.vocabulary, plan.width
         hidden = torch.randn(1, width, self.shapes.hidden, device=self.device, dtype=self.shapes.dtype)

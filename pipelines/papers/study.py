@@ -23,7 +23,7 @@ from c2t.models.loading import Pair, load_pair
 from c2t.playable import check_rule
 from c2t.policies import C2T, Eagle2
 from c2t.policies.spec import describe
-from c2t.progress import working
+from c2t.progress import progress_bar
 from c2t.prompts import Encoded, Prompt, default_prompts, read_prompts, spread
 from c2t.protocols import Policy
 from c2t.records.reader import Harvest
@@ -154,7 +154,7 @@ class Study:
         if key not in self.counted:
             exact = policy.exact and (rule != "residual" or self.settings.temperature == 0)
             texts = self.texts(policy.levels) if exact else None
-            with working("count", "prompts") as report:
+            with progress_bar("count", "prompts") as report:
                 statistics = evaluate(
                     self.pair,
                     policy,
@@ -200,7 +200,7 @@ class Study:
         rows_of = _hash(harvesting.provenance(self.pair, prompts, wanted))
         name = f"{s.pair}-{Path(s.draft or 'eagle').name}-T{s.temperature:g}-{rows_of}"
         folder = checkpoints.harvest_of(name)
-        with alone(folder), working("harvest", "texts") as report:
+        with alone(folder), progress_bar("harvest", "texts") as report:
             return harvesting.harvest(self.pair, prompts, folder, wanted, resume=True, progress=report)
 
     def classifier(self, features: Sequence[str] = (P, H, D), training: str | None = None, **changes: Any):
@@ -222,7 +222,7 @@ class Study:
         key = _hash(rows.provenance, asdict(settings), start)
         if key not in self._classifiers:
             folder = checkpoints.root() / "checkpoints" / "local" / "papers" / f"{rows.folder.name}-{key}"
-            with alone(folder), working("train", "steps") as report:
+            with alone(folder), progress_bar("train", "steps") as report:
                 if folder.is_dir():
                     pass  # trained before, or by another process
                 elif source is None:

@@ -353,8 +353,8 @@ def test_info_of_a_pair_without_its_package(home: Path, monkeypatch: pytest.Monk
         ["c2t"],
         ["plain", "c2t"],
         ["budget:nodes=8,of=c2t"],
-        ["rehearsed:of=c2t"],
-        ["plain", "rehearsed:of=c2t"],
+        ["hierarchical:of=c2t"],
+        ["plain", "hierarchical:of=c2t"],
     ],
     ids=str,
 )

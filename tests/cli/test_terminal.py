@@ -82,7 +82,7 @@ BENCH = [
     "x plain",
     "x HF generate",
 ]
-SPECS = ["plain", "c2t:beta=0.1,K=6,W=6,levels=6", "rehearsed:rounds=4,of=threshold:threshold=0.2,K=6,W=6,levels=4"]
+SPECS = ["plain", "c2t:beta=0.1,K=6,W=6,levels=6", "hierarchical:rounds=4,of=threshold:threshold=0.2,K=6,W=6,levels=4"]
 FIGURES = ["yes", "2.35", "1.25", 1234567, "12.5", "1234", "1.25", "1.05"]
 
 

@@ -14,8 +14,8 @@ from c2t.costs import measure as measuring
 from c2t.costs import store
 from c2t.costs.measure import (
     Bench,
-    Excess,
     Forwards,
+    OverheadSample,
     envelope,
     fit,
     measure,
@@ -30,7 +30,7 @@ from c2t.models.draft import DraftSession
 from c2t.models.loading import Pair
 from c2t.models.target import TargetSession
 from c2t.policies import Budget, Chain, Eagle2, JointThreshold, Plain, SpecInfer
-from c2t.policies.round_costs import Curve, Rest
+from c2t.policies.round_costs import Curve, Overhead
 from c2t.prompts import Prompt
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
@@ -92,16 +92,16 @@ def test_a_busy_moment_does_not_bend_a_curve() -> None:
 
 
 def test_the_rest_is_fitted_without_negative_parts() -> None:
-    def excess(rows: int, levels: int, seconds: float) -> Excess:
-        return Excess(rows, levels, 5, seconds)
+    def excess(rows: int, levels: int, seconds: float) -> OverheadSample:
+        return OverheadSample(rows, levels, 5, seconds)
 
-    known = Rest(0.5, 0.25, 1.0, 2.0, 0.125)
+    known = Overhead(0.5, 0.25, 1.0, 2.0, 0.125)
     exact = [excess(rows, levels, known.seconds(rows, levels)) for rows in (1, 8) for levels in (0, 1, 3)]
     assert known.seconds(8, 3) == 0.5 + 8 * 0.25 + 1.0 + 3 * 2.0 + 24 * 0.125
     assert known.seconds(8, 0) == 2.5
     assert fit(exact) == figure(known)
-    assert fit([excess(1, 0, 1.0), excess(8, 0, 1.0), excess(8, 2, 0.5)]).a_level == 0
-    assert fit([excess(1, 0, -1.0)]) == fit([]) == Rest()
+    assert fit([excess(1, 0, 1.0), excess(8, 0, 1.0), excess(8, 2, 0.5)]).per_level == 0
+    assert fit([excess(1, 0, -1.0)]) == fit([]) == Overhead()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_every_forward_is_timed_(small_pair: Pair) -> None:
     costs = measure(small_pair, POLICY, ids, repeats=2, clock=lambda: float(next(ticks)))
     assert costs.verify == ((1, 2, 8), (1.0, 1.0, 1.0))
     assert costs.draft == ((1, 4), (1.0, 1.0))
-    assert costs.rest == Rest(), "a round took one tick, as its forward did"
+    assert costs.overhead == Overhead(), "a round took one tick, as its forward did"
     costs.check()
     assert len(costs.profile.accepted) == POLICY.levels
 
@@ -199,7 +199,7 @@ def test_costs_of_an_older_format_are_measured_anew(small_pair: Pair, monkeypatc
         (lambda text: text[:50], "no JSON"),
         (lambda text: text.replace('"policy"', '"law"'), "costs of another machine, pair or policy"),
         (lambda text: json.dumps({**json.loads(text), "costs": None}), "costs"),
-        (lambda text: text.replace('"a_row": ', '"a_row": -1'), "positive numbers of seconds"),
+        (lambda text: text.replace('"per_row": ', '"per_row": -1'), "positive numbers of seconds"),
     ],
 )
 def test_a_damaged_file_is_one_clear_line(small_pair: Pair, quick: Path, damage, message: str) -> None:

@@ -45,7 +45,7 @@ def test_text_is_plain_decodings(name: str, sampling: Sampling, target: Target) 
     expected, _ = run(target, None, Plain(), PROMPTS, sampling, new=14, eos=EOS)
     looped, steps = run(target, draft, policy, PROMPTS, sampling, new=14, eos=EOS)
     assert looped == expected
-    static, phase = StaticTarget(target, 5, 64), StaticDraft(draft, policy.layered, 5, 64)
+    static, phase = StaticTarget(target, 5, 64), StaticDraft(draft, policy.level_plan, 5, 64)
     for _ in range(2):
         found, replayed = run(static, phase, StaticPolicy(policy), PROMPTS, sampling, new=14, eos=EOS)
         assert found == expected
@@ -65,4 +65,4 @@ def test_a_draft_that_is_not_a_number_is_named(target: Target) -> None:
     draft, policy = draft_of(target), Eagle2(K=2, levels=4, N=8)
     draft.head.layers[0].mlp.down_proj.weight.data.fill_(float("nan"))
     with pytest.raises(InputError, match="the draft's logits contain NaN"):
-        run(target, StaticDraft(draft, policy.layered, 1, 64), StaticPolicy(policy), PROMPTS[:1], new=4)
+        run(target, StaticDraft(draft, policy.level_plan, 1, 64), StaticPolicy(policy), PROMPTS[:1], new=4)

@@ -35,7 +35,7 @@ def test_text_is_plain_decodings(family: str, sampling: Sampling) -> None:
     c2t = C2T(toy_classifier(), beta=0.4, K=4, W=5, levels=4)
     found = {
         "both": run(
-            static, StaticDraft(draft, c2t.layered, 5, 64), StaticPolicy(c2t), PROMPTS, sampling, new=14, eos=EOS
+            static, StaticDraft(draft, c2t.level_plan, 5, 64), StaticPolicy(c2t), PROMPTS, sampling, new=14, eos=EOS
         ),
         "target": run(static, draft, Eagle2(K=3, levels=3, N=12), PROMPTS, sampling, new=14, eos=EOS),
         "plain": run(static, None, Plain(), PROMPTS, sampling, new=14, eos=EOS),

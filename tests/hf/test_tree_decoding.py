@@ -32,7 +32,7 @@ from c2t.kernels.native import kernels
 from c2t.models.eagle3 import Eagle3Head
 from c2t.models.eagle_checkpoint import save_head
 from c2t.models.target import Target
-from c2t.policies import JointThreshold, MCSDPlus, Rehearsed, SpecInfer
+from c2t.policies import Hierarchical, JointThreshold, MCSDPlus, SpecInfer
 from c2t.sessions.coupled import NOISE_SCALE, scaled
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.marks import slow_except
@@ -193,8 +193,8 @@ def test_rehearsals_are_not_seen_by_what_reads_texts(name: str) -> None:
     model = language_model(FAMILIES["llama"])
     decoding = TreeDecoding(perturbed(Target(model)).model.model, policy=Plain())
     loaded = decoding._for(model)
-    vars(loaded.target)["rehearsal"] = perturbed(loaded.target, 0.03).model
-    decoding.policy = Rehearsed(TREE, 3)
+    vars(loaded.target)["quantized"] = perturbed(loaded.target, 0.03).model
+    decoding.policy = Hierarchical(TREE, 3)
     make: Callable[[], dict[str, Any]] = {
         **SETTINGS,
         "state": lambda: {"logits_processor": LogitsProcessorList([Counts()])},
@@ -233,7 +233,7 @@ def test_a_model_that_rehearses_is_afterwards_as_it_was() -> None:
     model = language_model(LlamaConfig(**sizes), spread=0.3).float()
     model.model.layers[0].mlp.train()
     before = state_of(model)
-    decoding = TreeDecoding(policy=Rehearsed(Plain(), 4))
+    decoding = TreeDecoding(policy=Hierarchical(Plain(), 4))
     for _ in range(2):
         own, trees = both(model, decoding, **BATCH)
         assert own.tolist() == trees.tolist()

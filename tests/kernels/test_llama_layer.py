@@ -367,7 +367,7 @@ def test_only_what_can_be_rounded_is(works: bool, monkeypatch: pytest.MonkeyPatc
     weight = torch.randn(40, 128)
     assert Kind.of(weight) == Kind.FP32
     assert Kind.of(weight, rounded=True) == (Kind.INT8 if works else Kind.FP32)
-    assert Kind.of(weight, rounded=True, coarse=True) == (Kind.INT4 if works else Kind.FP32)
+    assert Kind.of(weight, rounded=True, int4=True) == (Kind.INT4 if works else Kind.FP32)
     assert Kind.of(weight[:, 1:], rounded=True) == Kind.FP32  # no whole blocks
 
 

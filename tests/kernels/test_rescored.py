@@ -32,12 +32,12 @@ def states(*rows: int) -> torch.Tensor:
 def test_the_largest_of_4_bits_are_those_of_the_weights(rows: int, bias: bool, dtype: torch.dtype) -> None:
     linear, x = head(bias=bias, dtype=dtype), states(rows)
     found = RescoredMatrix(linear.weight, linear.bias)(x)
-    coarse = PackedMatrix(linear.weight, linear.bias, Kind.INT4)(x)
+    int4 = PackedMatrix(linear.weight, linear.bias, Kind.INT4)(x)
     whole = x.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
-    top = torch.zeros_like(coarse, dtype=torch.bool).scatter(1, coarse.topk(TOP_RESCORED).indices, True)
+    top = torch.zeros_like(int4, dtype=torch.bool).scatter(1, int4.topk(TOP_RESCORED).indices, True)
     assert (found[top] - whole[top]).abs().max() < 1e-4
-    assert found[~top].equal(coarse[~top])
-    assert (coarse[top] - whole[top]).abs().mean() > 0.1, "nothing was rounded, so that nothing was shown"
+    assert found[~top].equal(int4[~top])
+    assert (int4[top] - whole[top]).abs().mean() > 0.1, "nothing was rounded, so that nothing was shown"
 
 
 def test_the_most_probable_token_is_nearly_always_that_of_the_weights() -> None:
@@ -65,7 +65,7 @@ def test_a_few_tokens_are_all_rescored() -> None:
 
 def test_a_projection_has_it_where_it_is_coarse_and_again_when_weights_change() -> None:
     linear, x = head(), states(4)
-    project = Projection(linear, rounded=True, coarse=True)
+    project = Projection(linear, rounded=True, int4=True)
     assert project(x).equal(RescoredMatrix(linear.weight)(x))
     linear.weight.mul_(-1)
     assert project(x).equal(RescoredMatrix(linear.weight)(x))
@@ -77,4 +77,4 @@ def test_rows_that_cannot_be_read_as_they_are_stay_in_8_bits() -> None:
     linear, x = head(), states(4)
     linear.weight = nn.Parameter(torch.stack([linear.weight] * 2, 2).flatten(1)[:, ::2], requires_grad=False)
     assert not rescored.serves(linear.weight)
-    assert Projection(linear, rounded=True, coarse=True)(x).equal(Projection(linear, rounded=True)(x))
+    assert Projection(linear, rounded=True, int4=True)(x).equal(Projection(linear, rounded=True)(x))

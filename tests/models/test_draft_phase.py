@@ -19,7 +19,7 @@ from c2t.policies.budget import Budget
 from c2t.policies.c2t import C2T
 from c2t.policies.chain import Chain
 from c2t.policies.eagle2 import Eagle2
-from c2t.policies.round_costs import Curve, Profile, Rest, RoundCosts
+from c2t.policies.round_costs import Curve, Overhead, Profile, RoundCosts
 from c2t.policies.threshold import JointThreshold
 from c2t.protocols import NextTokenDistributions, RecordingDraft, Root
 from c2t.sampling import Sampling
@@ -39,8 +39,10 @@ VERIFY = Curve((1, 2, 200), (1.0, 1.05, 12.0))
 YIELDS = Profile((1.0,) * 3, (0.0, 4.0), ((0.0, 0.6), (0.0, 0.9), (0.0, 1.0)))
 
 
-def costs(a_level: float) -> RoundCosts:
-    return RoundCosts(VERIFY, Curve((1, 30), (a_level, 2 * a_level)), Rest(a_round=0.1, a_level=0.01), YIELDS)
+def costs(per_level: float) -> RoundCosts:
+    return RoundCosts(
+        VERIFY, Curve((1, 30), (per_level, 2 * per_level)), Overhead(per_round=0.1, per_level=0.01), YIELDS
+    )
 
 
 def conditional() -> TreeClassifier:
@@ -152,35 +154,35 @@ def check_text(name: str, temperature: float, pair: Pair) -> None:
     prompts = [pair.tokenizer(text).input_ids for text in TEXTS]
     verifier = TargetVerifier(pair.target, policy, prompts, max_new_tokens=64, sampling=Sampling(temperature))
     _, committed = verifier.prefill()
-    at_once, by_level = (open_session(pair.draft, policy, len(prompts), verifier) for _ in range(2))
+    fused, by_level = (open_session(pair.draft, policy, len(prompts), verifier) for _ in range(2))
     drafted = 0
     for number in range(6):
         if number == 3:  # rows end, and others change their places
             going = torch.tensor([2, 0])
             committed = committed.select(going)
-            for state in (at_once, by_level, verifier):
+            for state in (fused, by_level, verifier):
                 state.select(going)
-        tree = check_round(policy, verifier, committed, at_once, by_level)
+        tree = check_round(policy, verifier, committed, fused, by_level)
         drafted += tree.size - 1
         committed = verifier.verify(tree).committed
     assert (drafted > 0) == (name != "nothing")
 
 
-def check_round(policy, verifier: TargetVerifier, committed: Committed, at_once, by_level) -> Tree:
-    for draft in (at_once, by_level):
+def check_round(policy, verifier: TargetVerifier, committed: Committed, fused, by_level) -> Tree:
+    for draft in (fused, by_level):
         draft.observe(*committed)
     root = verifier.root()
-    recorded = RecordingDraft(at_once), RecordingDraft(LevelByLevel(by_level))
+    recorded = RecordingDraft(fused), RecordingDraft(LevelByLevel(by_level))
     found, expected = (policy(draft, root) for draft in recorded)
     widths = [[(slots >= 0).sum(1).tolist() for slots in draft.slots] for draft in recorded]
     assert widths[0] == widths[1]
-    assert inner(at_once)._phase is not None, "it was grown level by level"
+    assert inner(fused)._phase is not None, "it was grown level by level"
     assert torch.equal(found.alive, expected.alive)
     for column in COLUMNS:
         assert_equal(getattr(found, column)[found.alive], getattr(expected, column)[found.alive])
     assert torch.equal(found.ancestors()[found.alive], expected.ancestors()[found.alive])
     assert torch.equal(found.capped, expected.capped)
-    assert torch.equal(at_once.passes, by_level.passes)
+    assert torch.equal(fused.passes, by_level.passes)
     return found
 
 

@@ -10,7 +10,7 @@ from c2t.errors import InputError
 from c2t.kernels.budget import RoundModel
 from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, OptTree, Plain
 from c2t.policies.budget import BudgetSession, row_weights
-from c2t.policies.round_costs import DOUBT, Curve, Profile, Rest, RoundCosts, best_gain
+from c2t.policies.round_costs import DOUBT, Curve, Overhead, Profile, RoundCosts, best_gain
 from c2t.policies.spec import describe, parse, split
 from c2t.sampling import Sampling
 from c2t.study.sweep import expand
@@ -129,7 +129,7 @@ def test_nodes_bound_what_the_costs_would_add() -> None:
 
 def test_drafting_pays_up_to_a_number_of_rows() -> None:
     """And for every row the draft forwards become fewer."""
-    costs = toy_costs(6, a_token=0.02, a_level=0.2)
+    costs = toy_costs(6, a_token=0.02, per_level=0.2)
     pays = [best_gain(costs, rows) > 1 + DOUBT for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
     assert pays == sorted(pays, reverse=True)
     assert pays[0]
@@ -137,7 +137,7 @@ def test_drafting_pays_up_to_a_number_of_rows() -> None:
 
 
 def test_without_a_level_the_draft_is_not_asked() -> None:
-    dear = toy_costs(3, a_level=100.0)
+    dear = toy_costs(3, per_level=100.0)
     draft = table_draft()
     tree = Budget(INNER, costs=dear)(draft, root_of(1, 2))
     assert (tree.size, draft.expanded) == (1, [])
@@ -153,7 +153,7 @@ def certain_to(depth: int, rows: tuple[int, ...] = (0, 1)) -> TableDraft:
 def test_drafting_stops_where_the_draft_is_unsure(inner, depth: int) -> None:
     """A child promises most of what its parent is worth: below the certain path 1/12, less than a level costs."""
     draft = certain_to(depth)
-    tree = Budget(inner, costs=toy_costs(inner.levels, a_level=0.2))(draft, root_of(0, 1))
+    tree = Budget(inner, costs=toy_costs(inner.levels, per_level=0.2))(draft, root_of(0, 1))
     forwards = min(inner.levels, depth + 1)
     assert len(draft.expanded) == forwards
     assert tree.sizes.tolist() == [1 + min(depth, inner.levels)] * 2
@@ -162,8 +162,8 @@ def test_drafting_stops_where_the_draft_is_unsure(inner, depth: int) -> None:
 def test_a_level_is_drafted_if_its_promise_pays() -> None:
     """At the break-even point by hand, at 0.5 seconds a token: one row with one certain node, 2 tokens in 1.5 seconds
     and a level; its child, of probability CHILD, makes them 2.8 in 2 seconds and two levels: a level of 1/6 seconds."""
-    for a_level, forwards in ((0.17, 1), (0.16, 2)):
-        costs, draft = toy_costs(2, a_token=0.5, a_level=a_level), certain_to(9)
+    for per_level, forwards in ((0.17, 1), (0.16, 2)):
+        costs, draft = toy_costs(2, a_token=0.5, per_level=per_level), certain_to(9)
         profile = costs.profile._replace(accepted=((0.0, *[2.0] * 8),) * 2)
         Budget(Chain(2), costs=costs._replace(profile=profile))(draft, root_of(0))
         assert len(draft.expanded) == forwards
@@ -183,7 +183,7 @@ def test_only_nodes_whose_children_pay_are_expanded() -> None:
 def test_every_node_of_a_narrowed_tree_is_a_guess_of_the_draft(inner) -> None:
     """Its log-probability is that of its token after its path, so no child stands under a node that was left out."""
     table = random_table(12, seed=3)
-    tree = trees(Budget(inner, costs=toy_costs(inner.levels, a_token=0.01, a_level=0.02)))
+    tree = trees(Budget(inner, costs=toy_costs(inner.levels, a_token=0.01, per_level=0.02)))
     assert tree.size > 5
     for row in range(4):
         paths = nodes_of(tree, row)
@@ -214,7 +214,10 @@ def test_a_round_verifies_at_most_its_budget(nodes: int) -> None:
         (lambda: Budget(INNER, 0), "nodes = 0 must be at least 1"),
         (lambda: Budget(INNER), "give nodes, or costs that were measured"),
         (lambda: Budget(INNER, costs=toy_costs(4)), "measured with trees of 4 levels, and the policy drafts 3"),
-        (lambda: Budget(INNER, costs=toy_costs(3)._replace(rest=Rest(-1.0))), "must be positive numbers of seconds"),
+        (
+            lambda: Budget(INNER, costs=toy_costs(3)._replace(overhead=Overhead(-1.0))),
+            "must be positive numbers of seconds",
+        ),
         (lambda: Budget(INNER, costs=toy_costs(3)._replace(verify=Curve((2, 1), (1.0, 1.0)))), "rising sizes"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from c2t.decoding import Step, cut
-from c2t.policies import POLICIES, Rehearsed
+from c2t.policies import POLICIES, Hierarchical
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.target_verifier import generate
@@ -51,7 +51,7 @@ def plain(sampling: str) -> list[list[int]]:
 
 
 def test_no_policy_is_left_out() -> None:
-    rehearsed = {Rehearsed}  # needs a target to play on: tests/policies/rehearsed/
+    rehearsed = {Hierarchical}  # needs a target to play on: tests/policies/hierarchical/
     assert {type(case.policy) for case in EVERY_POLICY.values()} | rehearsed == set(POLICIES.values())
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from c2t.batching import BatchDecoder, Full, News, Request
+from c2t.batching import BatchDecoder, Full, Request, Update
 from c2t.sampling import Sampling
 from c2t.serving.front import Answer, AsyncFront, Ending, Failed, Watch
 
@@ -47,7 +47,7 @@ class Script(BatchDecoder):
     def waiting(self) -> int:
         return len(self.requests) - self.running
 
-    def step(self) -> list[News]:
+    def step(self) -> list[Update]:
         self.gate.acquire()
         self.steps += 1
         news = []
@@ -58,11 +58,11 @@ class Script(BatchDecoder):
             if request.prompt == [13]:
                 request.finish, request.error = "failed", RuntimeError("no luck\nwith 13")
                 self.failure = request.error
-                news.append(News(request, [], request.finish))
+                news.append(Update(request, [], request.finish))
                 continue
             request.tokens.append(len(request.tokens) + 1)
             request.finish = "length" if len(request.tokens) == request.max_new_tokens else None
-            news.append(News(request, request.tokens[-1:], request.finish))
+            news.append(Update(request, request.tokens[-1:], request.finish))
         self.requests = [request for request in self.requests if not request.finish]
         return news
 

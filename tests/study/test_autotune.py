@@ -9,8 +9,8 @@ import pytest
 from c2t.errors import InputError
 from c2t.models.loading import Pair, with_ngrams
 from c2t.models.ngrams import NgramDraft
-from c2t.policies import MCSD, Budget, Chain, Eagle2, Plain, Rehearsed
-from c2t.policies.round_costs import Curve, Rest, RoundCosts
+from c2t.policies import MCSD, Budget, Chain, Eagle2, Hierarchical, Plain
+from c2t.policies.round_costs import Curve, Overhead, RoundCosts
 from c2t.prompts import Prompt
 from c2t.sampling import Sampling
 from c2t.statistics import Statistics, Totals
@@ -29,13 +29,13 @@ SETTINGS = TuneSettings(limit=6, max_new_tokens=12, repeats=1, timed=2, compared
 FLAT = Curve((1,), (1.0,))
 
 
-def costs_of(verify: Curve, draft: Curve, rest: Rest = Rest()) -> RoundCosts:
-    return RoundCosts(verify, draft, rest, None)
+def costs_of(verify: Curve, draft: Curve, overhead: Overhead = Overhead()) -> RoundCosts:
+    return RoundCosts(verify, draft, overhead, None)
 
 
 def test_every_round_is_charged_at_its_own_size() -> None:
     """A convex curve: the mean size would give another price."""
-    convex = costs_of(Curve((1, 10, 20), (1.0, 1.0, 7.0)), Curve((1,), (0.5,)), Rest(0.25, a_level=0.125))
+    convex = costs_of(Curve((1, 10, 20), (1.0, 1.0, 7.0)), Curve((1,), (0.5,)), Overhead(0.25, per_level=0.125))
     rounds = [Round(1, 1, (1,), 1, 2), Round(1, 20, (2, 1), 2, 3)]
     seconds = (1.0 + 0.5 + 0.25 + 0.125) + (7.0 + 1.0 + 0.25 + 0.25)
     assert predict(convex, [rounds, rounds], 1) == figure((2 + 3) / seconds)
@@ -98,14 +98,14 @@ def test_where_drafting_is_free_the_tree_is_predicted_to_win_and_where_it_is_dea
 def test_a_rehearsal_competes_by_the_clock_alone(small_pair: Pair, made_up: Callable) -> None:
     made_up(Curve((1,), (0.0,)))
     target = copy.copy(small_pair.target)
-    vars(target)["rehearsal"] = small_pair.target
-    found = tune(replace(small_pair, target=target), [*POLICIES, Rehearsed(POLICIES[0], 3)], PROMPTS, SETTINGS)
+    vars(target)["quantized"] = small_pair.target
+    found = tune(replace(small_pair, target=target), [*POLICIES, Hierarchical(POLICIES[0], 3)], PROMPTS, SETTINGS)
     [row] = [row for row in found.rows if row.rounds is None]
     assert row.total.tau == row.policy.levels, "as the race counted them"
     assert row.predicted_there == row.measured
     assert row.corrected == figure(row.measured * found.plain.corrected / found.plain.measured)
     assert found.best is row
-    assert found.said.startswith("rehearsed:of=eagle2:K=4,levels=3,N=12, ")
+    assert found.said.startswith("hierarchical:of=eagle2:K=4,levels=3,N=12, ")
     assert "predicted" not in found.said
 
 
@@ -125,7 +125,7 @@ def test_a_race_of_real_texts(small_pair: Pair, monkeypatch: pytest.MonkeyPatch)
 def test_the_best_of_every_kind_is_raced() -> None:
     """Costs know forwards, and not what else a kind of policy does."""
     rows = [candidate(policy, 9.0 - n) for n, policy in enumerate((Chain(3), Chain(2), Eagle2(), Chain(1), Plain()))]
-    assert contestants([*rows, Candidate(Rehearsed(Eagle2()), None, Totals(0, 0, 0, 0), 0.0)], 1) == [0, 2, 4, 5]
+    assert contestants([*rows, Candidate(Hierarchical(Eagle2()), None, Totals(0, 0, 0, 0), 0.0)], 1) == [0, 2, 4, 5]
     assert contestants(rows, 2) == [0, 1, 2, 4]
     mixed = rows[0]._replace(ngrams=True)
     assert contestants([rows[0], mixed], 1) == [0, 1], "n-grams make another kind"

@@ -7,7 +7,7 @@ import pytest
 
 from c2t.errors import InputError
 from c2t.policies import Chain, Eagle2, EntropyTree, JointThreshold, Plain
-from c2t.policies.round_costs import Curve, Rest, RoundCosts
+from c2t.policies.round_costs import Curve, Overhead, RoundCosts
 from c2t.statistics import Totals
 from c2t.study.autotune import Candidate, TuneSettings, Tuning, predict
 from c2t.study.engine_flags import can_run, check, lines, schedule
@@ -24,7 +24,7 @@ def candidate(policy: object, tokens: int, new: float) -> Candidate:
 
 
 def tuning(verify: Curve, *candidates: Candidate) -> Tuning:
-    costs = RoundCosts(verify, Curve((1,), (0.01,)), Rest(), None)
+    costs = RoundCosts(verify, Curve((1,), (0.01,)), Overhead(), None)
     rows = [each._replace(predicted=predict(costs, each.rounds, 1)) for each in (candidate(Plain(), 1, 1), *candidates)]
     return Tuning(TuneSettings(), costs, rows)
 

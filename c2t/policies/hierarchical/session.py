@@ -14,8 +14,8 @@ from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
 
 
-class Rehearsal(NamedTuple):
-    """Texts that coarse rounds have written: each row's root and the tokens after it, count[r] in all. tail: trees
+class StageTokens(NamedTuple):
+    """Texts that int4 rounds have written: each row's root and the tokens after it, count[r] in all. tail: trees
     whose roots are the last of these tokens, without nodes in rows whose texts end before; None where all do."""
 
     tokens: Int[Tensor, "B m"]
@@ -23,7 +23,7 @@ class Rehearsal(NamedTuple):
     tail: Tree | None
 
 
-class RehearsingSession(WrappedSession):
+class QuantizedStage(WrappedSession):
     """Session of the inner draft, whose guesses the target in 4 bits accepts or not before the target sees them.
 
     verifier: a `c2t.target_verifier.TargetVerifier`, whose fork runs these rounds, on the target's own cache. The draft
@@ -40,13 +40,13 @@ class RehearsingSession(WrappedSession):
 
     @property
     def passes(self) -> Int[Tensor, " B"]:
-        """Draft forwards of the round, those of the coarse verifier included."""
+        """Draft forwards of the round, those of the int4 verifier included."""
         return self.draft.passes * self.going + self.before
 
-    def rehearse(self, policy: Policy, rounds: int) -> Rehearsal:
-        """Play at most so many coarse rounds with a policy's trees, fewer where all texts end before; else draft the
+    def run_rounds(self, policy: Policy, rounds: int) -> StageTokens:
+        """Play at most so many int4 rounds with a policy's trees, fewer where all texts end before; else draft the
         tree of one more. A row whose text has ended is beside the others with roots alone, which count for nothing."""
-        verifier = self.verifier.fork(self.verifier.session.rehearsal)
+        verifier = self.verifier.fork(self.verifier.session.quantized)
         cache, begin = verifier.session.cache, verifier.session.lengths
         self.going = torch.ones_like(begin, dtype=torch.bool)
         count = torch.ones_like(begin)
@@ -67,7 +67,7 @@ class RehearsingSession(WrappedSession):
                 tail, _ = guess(self.draft, guesses, verifier)
         cache.return_to(begin)
         tokens = joined(written).tokens[:, : int(count.max())]
-        return Rehearsal(tokens, count, tail)
+        return StageTokens(tokens, count, tail)
 
     def _follow(self, new: Observed) -> None:
         """Let the draft observe what a round has written."""
@@ -91,7 +91,7 @@ class RehearsingSession(WrappedSession):
 class _OfGoing:
     """A rehearsal's policy, which guesses nothing in rows whose texts have ended."""
 
-    def __init__(self, policy: Policy, session: RehearsingSession):
+    def __init__(self, policy: Policy, session: QuantizedStage):
         self.policy, self.session = policy, session
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 

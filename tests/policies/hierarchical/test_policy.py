@@ -19,7 +19,7 @@ from c2t.models.loading import Pair
 from c2t.models.ngrams import NgramDraft
 from c2t.models.oov_tokens import OutOfVocabulary
 from c2t.models.target import Target
-from c2t.policies import DDD, Budget, Chain, Eagle2, JointThreshold, Plain, Rehearsed, SpecInfer
+from c2t.policies import DDD, Budget, Chain, Eagle2, Hierarchical, JointThreshold, Plain, SpecInfer
 from c2t.protocols import Policy
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
@@ -55,7 +55,7 @@ SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(0.8, top_p=0.95, repetiti
 def rehearsing_target(noise: float = 0.03) -> Target:
     """The toy target with a rehearsal of its own; noise 0: that is the target itself."""
     target = Target(language_model(LlamaConfig(**SIZES)))
-    vars(target)["rehearsal"] = perturbed(target, noise).model if noise else target
+    vars(target)["quantized"] = perturbed(target, noise).model if noise else target
     return target
 
 
@@ -72,7 +72,7 @@ def rehearsed(
     policy: str, draft: str, sampling: str, rounds: int = 3, noise: float = 0.03, **settings
 ) -> tuple[list[list[int]], list[Step]]:
     drafter = None if policy == "plain" else drafts()[draft]
-    chosen = Rehearsed(INNER[policy], rounds)
+    chosen = Hierarchical(INNER[policy], rounds)
     return run(rehearsing_target(noise), drafter, chosen, PROMPTS, SAMPLINGS[sampling], new=NEW, **settings)
 
 
@@ -108,10 +108,10 @@ def test_text_is_that_of_plain_decoding_with_other_heads(draft: str) -> None:
     """The rehearsal brings the states that they read, and they forget them again."""
     known, drafter = deep_pairs()[draft]
     target = copy.copy(known)
-    vars(target)["rehearsal"] = perturbed(known, 0.02).model
-    target.rehearsal.tap(target.taps)
+    vars(target)["quantized"] = perturbed(known, 0.02).model
+    target.quantized.tap(target.taps)
     expected = run(target, None, Plain(), PROMPTS[:2], new=NEW)[0]
-    found, steps = run(target, drafter, Rehearsed(INNER["threshold"], 3), PROMPTS[:2], new=NEW)
+    found, steps = run(target, drafter, Hierarchical(INNER["threshold"], 3), PROMPTS[:2], new=NEW)
     assert found == expected
     assert sum(int(step.accepted.length.sum()) for step in steps[1:])
 
@@ -121,11 +121,11 @@ def test_a_block_drafter_forgets_as_well() -> None:
     head = randomise(BlockHead(LlamaConfig(**SIZES | {"num_hidden_layers": 1}), 4, 0, (0,)).double(), 8, 0.3)
     head.embed_tokens = target.embed_tokens
     tapped = Target(target.model)
-    for each in (tapped, rehearsing := Target(target.rehearsal.model)):
+    for each in (tapped, rehearsing := Target(target.quantized.model)):
         each.tap(head.taps(2))
-    vars(tapped)["rehearsal"] = rehearsing
+    vars(tapped)["quantized"] = rehearsing
     drafter = BlockDraft(head.requires_grad_(False).eval(), target.lm_head)
-    assert run(tapped, drafter, Rehearsed(INNER["threshold"], 3), PROMPTS, new=NEW)[0] == plain("greedy")
+    assert run(tapped, drafter, Hierarchical(INNER["threshold"], 3), PROMPTS, new=NEW)[0] == plain("greedy")
 
 
 def test_own_tokens_of_a_rehearsal_are_forgotten() -> None:
@@ -140,7 +140,7 @@ def test_own_tokens_of_a_rehearsal_are_forgotten() -> None:
 @pytest.mark.parametrize("inner", ["chain", "eagle2"])
 def test_a_tree_is_the_chain_of_all_rounds_with_the_tree_of_one_more_behind_it(inner: str) -> None:
     _, steps = rehearsed(inner, "perturbed", "greedy", rounds=4)
-    policy = Rehearsed(INNER[inner], 4)
+    policy = Hierarchical(INNER[inner], 4)
     assert policy.levels == 4 * 3 + 2
     written = set()
     for step in steps[1:]:
@@ -172,7 +172,7 @@ def test_a_rehearsal_ends_with_the_last_text(sampling: str) -> None:
     text, steps = run(
         rehearsing_target(0),
         drafts()["perturbed"],
-        Rehearsed(chain, 9),
+        Hierarchical(chain, 9),
         PROMPTS[:1],
         SAMPLINGS[sampling],
         new=NEW,
@@ -202,7 +202,7 @@ def test_a_row_of_a_batch_does_what_it_does_alone(policy: str, draft: str, sampl
     drafter = None if policy == "plain" else drafts()[draft]
     settings = {"new": NEW, "eos": eos, "sampling": SAMPLINGS[sampling]}
     for row, prompt in enumerate(PROMPTS):
-        _, steps = run(rehearsing_target(), drafter, Rehearsed(INNER[policy]), [prompt], sequences=[row], **settings)
+        _, steps = run(rehearsing_target(), drafter, Hierarchical(INNER[policy]), [prompt], sequences=[row], **settings)
         assert counted(steps, 1) == [batch[row]]
 
 
@@ -221,7 +221,7 @@ def counted(steps: list[Step], prompts: int) -> list[list[list[int]]]:
 def test_requests_that_come_and_go_have_the_text_that_they_would_have_alone(draft: str) -> None:
     pair = Pair("toy", rehearsing_target(), drafts()[draft], toy_tokenizer(), "", {})
     samplings = [SAMPLINGS["greedy"], SAMPLINGS["sampled"]] * 2
-    decoder = BatchDecoder(pair, Rehearsed(INNER["threshold"], 2), max_rows=3)
+    decoder = BatchDecoder(pair, Hierarchical(INNER["threshold"], 2), max_rows=3)
     requests = []
     for number, (prompt, sampling) in enumerate(zip(PROMPTS, samplings, strict=True)):
         requests.append(decoder.submit(prompt, NEW, sampling, sequence=number))
@@ -284,26 +284,26 @@ def guesses(session: DraftSession, root: torch.Tensor) -> torch.Tensor:
 )
 def test_a_policy_that_cannot_rehearse_is_refused(inner: Policy, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Rehearsed(inner)
+        Hierarchical(inner)
 
 
 @pytest.mark.parametrize("rounds", [0, -1, 100])
 def test_rounds_that_make_no_chain_are_refused(rounds: int) -> None:
     with pytest.raises(InputError, match="lower rounds" if rounds > 0 else "rounds = "):
-        Rehearsed(Eagle2(), rounds)
+        Hierarchical(Eagle2(), rounds)
 
 
 def test_replay_says_that_it_cannot() -> None:
     texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=4, beyond=9, sampling=Sampling())
     with pytest.raises(InputError, match="while it decodes"):
-        list(replay(toy_drafts()["eagle"], Rehearsed(DDD(), 2), texts, seed=0))
+        list(replay(toy_drafts()["eagle"], Hierarchical(DDD(), 2), texts, seed=0))
 
 
 def test_a_target_that_cannot_rehearse_says_so_at_once() -> None:
     pair = Pair("toy", Target(language_model(LlamaConfig(**SIZES))), toy_drafts()["eagle"], toy_tokenizer(), "", {})
     for decoder in (SpeculativeDecoder, BatchDecoder):
         with pytest.raises(InputError, match="cannot draft in 4 bits"):
-            decoder(pair, Rehearsed(Eagle2()))
+            decoder(pair, Hierarchical(Eagle2()))
 
 
 @pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")
@@ -313,9 +313,9 @@ def test_a_llama_in_four_bits_rehearses_for_itself(dtype: torch.dtype) -> None:
     sizes = {**SIZES, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
     model = language_model(LlamaConfig(**sizes), spread=0.3).to(dtype)
     target = Target(model)
-    assert target.rehearsal.packed.decoder.layers.coarse
-    assert isinstance(target.rehearsal.packed_lm_head, RescoredMatrix)
+    assert target.quantized.packed.decoder.layers.int4
+    assert isinstance(target.quantized.packed_lm_head, RescoredMatrix)
     expected = run(target, None, Plain(), PROMPTS, Sampling(), new=NEW)[0]
-    found, steps = run(target, None, Rehearsed(Plain(), 4), PROMPTS, Sampling(), new=NEW)
+    found, steps = run(target, None, Hierarchical(Plain(), 4), PROMPTS, Sampling(), new=NEW)
     assert found == expected
     assert sum(int(step.accepted.length.sum()) for step in steps[1:])

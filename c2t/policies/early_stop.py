@@ -11,13 +11,13 @@ from torch import Tensor
 
 from c2t.kernels.budget import Candidates, Decision, select_nodes
 from c2t.kernels.draft_phase import BudgetInput
-from c2t.kernels.layered import Layered
+from c2t.kernels.level_plan import LevelPlan
 from c2t.policies.round_costs import RowCosts
-from c2t.protocols import Draft, Grown, NextTokenDistributions, Root, grown_by
+from c2t.protocols import Draft, Grown, NextTokenDistributions, Root, grow_tree_of
 from c2t.tree import Tree
 
 
-class Enough(Exception):
+class StopDrafting(Exception):
     """Ends a policy's drafting, because no further level pays; `tree` is what to verify."""
 
     def __init__(self, tree: Tree):
@@ -25,9 +25,9 @@ class Enough(Exception):
         self.tree = tree
 
 
-class PayingLevels:
-    """Draft of one round that raises `Enough` before a level that does not pay, and expands only those nodes of a level
-    whose children pay (see `c2t.kernels.budget.select_nodes`).
+class EarlyStopDraft:
+    """Draft of one round that raises `StopDrafting` before a level that is not profitable, and expands only those nodes
+    of a level whose children are (see `c2t.kernels.budget.select_nodes`).
 
     What a level promises is a child of each such node, of a share of its probability (`CHILD`); what it takes are its
     draft forward and the verification of those children. The draft's guesses, the costs and what rows are worth
@@ -41,7 +41,7 @@ class PayingLevels:
         self.decided = False
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """See `Draft.expand`; raises `Enough`. The root is always expanded."""
+        """See `Draft.expand`; raises `StopDrafting`. The root is always expanded."""
         if not self.spent:
             self.spent = self.costs.start + self.costs.level(len(slots))
             return self.draft.expand(tree, slots)
@@ -49,16 +49,16 @@ class PayingLevels:
         possible = tree.log_joint.gather(1, slots.clamp(min=0)) > -math.inf
         found = self._decide(tree, torch.where(possible, slots, -1))
         if not found.width:
-            raise Enough(kept(tree, found))
+            raise StopDrafting(kept(tree, found))
         self.spent += self.costs.level(found.width)
         if found.width == slots.numel():
             return self.draft.expand(tree, slots)
-        return Narrowed(self.draft.expand(tree, torch.where(found.expand, slots, -1)), found.expand)
+        return MaskedDistributions(self.draft.expand(tree, torch.where(found.expand, slots, -1)), found.expand)
 
-    def grow_by(self, plan: Layered, root: Root, **inputs: Any) -> Grown | None:
-        """See `c2t.models.draft.DraftSession.grow_by`: the draft decides as `expand` and `finish` do."""
+    def grow_tree(self, plan: LevelPlan, root: Root, **inputs: Any) -> Grown | None:
+        """See `c2t.models.draft.DraftSession.grow_tree`: the draft decides as `expand` and `finish` do."""
         budget_input = BudgetInput(self.costs.start, self.costs.model, self.most, self.worth)
-        grown = grown_by(self.draft, plan, root, **inputs, budget_input=budget_input)
+        grown = grow_tree_of(self.draft, plan, root, **inputs, budget_input=budget_input)
         self.decided = grown is not None
         return grown
 
@@ -78,7 +78,7 @@ def kept(tree: Tree, found: Decision) -> Tree:
     return replace(tree, alive=found.keep).select(found.order[:, : found.size])
 
 
-class Narrowed(NextTokenDistributions):
+class MaskedDistributions(NextTokenDistributions):
     """Distributions of which only some slots were expanded: the others have no candidates, each of probability 0."""
 
     def __init__(self, found: NextTokenDistributions, expanded: Bool[Tensor, "B F"]):

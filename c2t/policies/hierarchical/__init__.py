@@ -6,6 +6,6 @@ weights here, as in QuantSpec (Tiwari et al. 2025). All that is particular to it
 the session with the 4-bit stage.
 """
 
-from c2t.policies.rehearsed.policy import ONLY, Rehearsed
+from c2t.policies.hierarchical.policy import ONLY, Hierarchical
 
-__all__ = ["ONLY", "Rehearsed"]
+__all__ = ["ONLY", "Hierarchical"]

@@ -13,7 +13,7 @@ from c2t.kernels.select import SelectLimits
 Branching = Callable[[Float[Tensor, "..."]], Int[Tensor, "..."]]  # entropies -> numbers of children
 
 
-class Layered(NamedTuple):
+class LevelPlan(NamedTuple):
     """A policy as numbers: K candidates per frontier node, of which the `width` best of a level, among those within
     `limits`, are expanded.
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from c2t.decoding import Verifier
 from c2t.errors import InputError, at_least_one
-from c2t.policies.around import Around
+from c2t.policies.hierarchical.session import QuantizedStage
 from c2t.policies.limits import Size, check_size
-from c2t.policies.rehearsed.session import RehearsingSession
+from c2t.policies.wrapper import WrapperPolicy
 from c2t.protocols import Draft, Root, Session
 from c2t.sessions.stateless import NoDraft
 from c2t.storage.checked import check_fields
@@ -28,7 +28,7 @@ NARROW = "of=threshold:threshold=0.2,K=6,W=6,levels=4"
 
 
 @dataclass(frozen=True)
-class Rehearsed(Around):
+class Hierarchical(WrapperPolicy):
     """Chains that the target in 4 bits has written, in so many `rounds` of its own with the trees of `policy`, and
     behind each chain the tree that the next round would have had.
 
@@ -68,19 +68,19 @@ class Rehearsed(Around):
 
     def check_target(self, target: Any) -> None:
         """Raise InputError unless this target has a form in 4 bits, which says what is missing."""
-        _ = target.rehearsal
+        _ = target.quantized
 
     def session(self, draft: Session, rows: int, verifier: Verifier) -> Session:
         """Return a session in which the verifier's target decodes in 4 bits with the draft's; see
         `c2t.protocols.Policy`."""
         inner = super().session(draft, rows, verifier) if self.policy.levels else NoDraft()
-        return RehearsingSession(inner, verifier) if verifier.live else inner
+        return QuantizedStage(inner, verifier) if verifier.live else inner
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        rehearse = getattr(draft, "rehearse", None)
-        if rehearse is None:
-            raise InputError(f"Rehearsed: {ONLY}")
-        tokens, count, tail = rehearse(self.policy, self.rounds)
+        run = getattr(draft, "run_rounds", None)
+        if run is None:
+            raise InputError(f"Hierarchical: {ONLY}")
+        tokens, count, tail = run(self.policy, self.rounds)
         chain = chains(tokens, count)
         return chain if tail is None else grafted(chain, count, tail)
 

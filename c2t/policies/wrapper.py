@@ -7,7 +7,7 @@ from c2t.errors import InputError
 from c2t.protocols import Session, check_is_policy, session_of
 
 
-class Around:
+class WrapperPolicy:
     """Policy around `policy`, which drafts."""
 
     policy: Any
