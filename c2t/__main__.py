@@ -5,7 +5,7 @@ import os
 import sys
 
 from c2t import __version__
-from c2t.stopping import ENDED, Stopped, Stopping, end
+from c2t.output.signals import ENDED, Stopped, Stopping, end
 
 
 def main() -> None:

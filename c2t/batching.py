@@ -16,12 +16,12 @@ from torch import Tensor
 
 from c2t.decoding import Committed, Step, cut, open_session, speculate
 from c2t.errors import InputError, check_kind, check_whole, whole
-from c2t.models.loading import Pair
-from c2t.playable import check_compatible, check_rule
-from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
+from c2t.models.loading.load import Pair
 from c2t.protocols import Policy, Session
 from c2t.sampling import Sampling, check_sequence
-from c2t.target_verifier import TargetVerifier
+from c2t.verification.compatibility import check_compatible, check_rule
+from c2t.verification.prompt_ids import check_length, check_new_tokens, checked_ids
+from c2t.verification.target_verifier import TargetVerifier
 
 
 class Refused(InputError):
@@ -100,7 +100,8 @@ class BatchDecoder:
 
     max_rows: requests that run at once. max_tokens: bound on the sum of prompt + max_new_tokens + policy.levels over
     them, so that memory has a bound too. max_waiting: requests that may wait for either. rule: how trees are verified,
-    see `c2t.playable.RULES`. Raises InputError for MCSD+, whose forks stay with the batch that they began in.
+    see `c2t.verification.compatibility.RULES`. Raises InputError for MCSD+, whose forks stay with the batch that they
+    began in.
 
     The order is first come, first served: a request that does not fit yet holds back all that came after it, so that
     none waits for ever. `step` must be called by one thread at a time; `submit` and `cancel` may be called by any

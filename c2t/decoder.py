@@ -11,26 +11,26 @@ from typing import Any, NamedTuple
 
 import torch
 
-from c2t import display
 from c2t.batching import BatchDecoder, Request
 from c2t.classifier import TreeClassifier
+from c2t.costs.statistics import Statistics, Trace, total
 from c2t.costs.store import costs_of
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, level_plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
 from c2t.decoding import Step, cut
 from c2t.errors import InputError, check_kind, check_truth, check_whole
-from c2t.models.chat_templates import conversation
-from c2t.models.loading import Pair, load_pair
-from c2t.models.target import Target
-from c2t.playable import check_compatible
+from c2t.models.loading.chat_templates import conversation
+from c2t.models.loading.load import Pair, load_pair
+from c2t.models.target.target import Target
+from c2t.output import tree_repr
 from c2t.policies.budget import Budget
 from c2t.policies.default import default_policy
 from c2t.policies.spec import parse
-from c2t.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
-from c2t.statistics import Statistics, Trace, total
-from c2t.target_verifier import generate
+from c2t.verification.compatibility import check_compatible
+from c2t.verification.prompt_ids import check_length, check_new_tokens, checked_ids
+from c2t.verification.target_verifier import generate
 
 SHOWN = 60  # characters of the first text that an Output prints
 
@@ -49,7 +49,7 @@ class Output:
     def __repr__(self) -> str:
         text = self.texts[0] if self.texts else ""
         shown = text if len(text) <= SHOWN else text[: SHOWN - 1] + "\u2026"
-        return f"Output({display.count(len(self.texts), 'text')}, {self.total.summary()}: {shown!r})"
+        return f"Output({tree_repr.count(len(self.texts), 'text')}, {self.total.summary()}: {shown!r})"
 
     @property
     def text(self) -> str:

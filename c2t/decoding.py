@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t import display
 from c2t.kernels.noise import Noise
+from c2t.output import tree_repr
 from c2t.protocols import Policy, RecordingDraft, Root, Session, session_of
 from c2t.sessions.coupled import coupled
 from c2t.sessions.stateless import NoDraft
@@ -115,11 +115,11 @@ class Step(NamedTuple):
     extra: Mapping[str, Any] = MappingProxyType({})
 
     def __repr__(self) -> str:
-        return display.round_line(self)
+        return tree_repr.round_line(self)
 
     def _repr_html_(self) -> str:
         """Return a drawing of the first row's tree; `c2t.show` draws other rows."""
-        return display.show(self)._repr_html_()
+        return tree_repr.show(self)._repr_html_()
 
     def by_row(self) -> list[tuple[int, list[int]]]:
         """Return the prompt that each row serves and the row's new tokens."""
@@ -165,8 +165,9 @@ def first_step(rows: Int[Tensor, " B"], position: Int[Tensor, " B"], root: Int[T
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Judge of which guesses are the target's own tokens: the target (`c2t.target_verifier.TargetVerifier`), or a text
-    that it has generated before (`c2t.replay.lockstep.TextVerifier`).
+    """Judge of which guesses are the target's own tokens: the target
+    (`c2t.verification.target_verifier.TargetVerifier`), or a text that it has generated before
+    (`c2t.replay.lockstep.TextVerifier`).
 
     live: the target itself runs. draws: it may sample, with random numbers that a draft can share.
     """

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from c2t.caches.ragged import Ragged
 from c2t.errors import InputError, short_repr
 from c2t.kernels.rows import rank
-from c2t.ragged import Ragged
 from c2t.tree import Tree
 
 
@@ -28,9 +28,8 @@ class Root(NamedTuple):
 class DraftVocabulary(NamedTuple):
     """The part of the target's vocabulary that a draft has: ids in rising order, out of `size` in all.
 
-    oov_ids: tokens of each row's text that are not among them (`c2t.models.oov_tokens`), whose logits stand behind the
-    others; -1, with a logit of -inf, where a text has fewer. None: no text has any.
-    """
+    oov_ids: tokens of each row's text that are not among them (`c2t.models.drafts.oov_tokens`), whose logits stand
+    behind the others; -1, with a logit of -inf, where a text has fewer. None: no text has any."""
 
     tokens: Int[Tensor, " v"]
     size: int
@@ -182,7 +181,7 @@ class Draft(Protocol):
 
 @runtime_checkable
 class Session(Protocol):
-    """`Draft` of B texts over one generation (`c2t.models.draft.DraftSession`), or what stands around it
+    """`Draft` of B texts over one generation (`c2t.models.drafts.session.DraftSession`), or what stands around it
     (`c2t.sessions.wrapped.WrappedSession`); by CUDA graphs it grows trees by itself.
 
     passes: for each row, the draft forwards of the present round that it took part in, the one over the prefix
@@ -229,7 +228,7 @@ class Policy(Protocol):
     asks the verifier (`c2t.decoding.Verifier`) what a tree does not say, or gives it a rule of its own.
     """
 
-    proposal: str  # where its candidates come from, a key of `c2t.playable.RULES`
+    proposal: str  # where its candidates come from, a key of `c2t.verification.compatibility.RULES`
     exact: bool  # whether the text keeps the target's law
     levels: int  # layers of drafted nodes at most
 
@@ -259,8 +258,8 @@ class Grown(NamedTuple):
 
 
 def grow_tree_of(draft: Any, plan: Any, root: Root, **inputs: Any) -> Grown | None:
-    """Return what a draft grows by itself, see `c2t.models.draft.DraftSession.grow_tree` for the arguments; None from
-    drafts that cannot."""
+    """Return what a draft grows by itself, see `c2t.models.drafts.session.DraftSession.grow_tree` for the arguments;
+    None from drafts that cannot."""
     grow_tree = getattr(draft, "grow_tree", None)
     return grow_tree and grow_tree(plan, root, **inputs)
 
@@ -287,7 +286,7 @@ class RecordingDraft:
         return rows
 
     def grow_tree(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
-        """See `c2t.models.draft.DraftSession.grow_tree`; None where parts of the distributions are kept."""
+        """See `c2t.models.drafts.session.DraftSession.grow_tree`; None where parts of the distributions are kept."""
         grown = None if self.values else grow_tree_of(self.draft, plan, root, **inputs)
         self.slots += grown.slots if grown else ()
         return grown

@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t import display
 from c2t.kernels import nodes as kernels
 from c2t.kernels.nodes import Blocks, Limits
+from c2t.output import tree_repr
 
 Kind = TypeVar("Kind", bound="Nodes")
 
@@ -48,9 +48,9 @@ class Nodes:
     alive: Bool[Tensor, "B n"]
 
     def __repr__(self) -> str:
-        rows = display.count(len(self.token), "row")
-        alive = display.few(self.alive.sum(1).tolist())
-        return f"{type(self).__name__}({rows}, {display.count(self.size, 'slot')}, alive: {alive})"
+        rows = tree_repr.count(len(self.token), "row")
+        alive = tree_repr.few(self.alive.sum(1).tolist())
+        return f"{type(self).__name__}({rows}, {tree_repr.count(self.size, 'slot')}, alive: {alive})"
 
     @property
     def size(self) -> int:
@@ -104,7 +104,7 @@ class Drawn:
     independent: bool
 
     def __repr__(self) -> str:
-        return f"Drawn({display.count(self.log_probs.shape[1], 'distribution')} for each of {len(self.row)} rows)"
+        return f"Drawn({tree_repr.count(self.log_probs.shape[1], 'distribution')} for each of {len(self.row)} rows)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +121,7 @@ class Tree(Nodes):
 
     def _repr_html_(self) -> str:
         """Return a drawing of the first row with token ids; `c2t.show` draws other rows, and token texts."""
-        return display.show(self)._repr_html_()
+        return tree_repr.show(self)._repr_html_()
 
     @classmethod
     def root(cls, token: Int[Tensor, " B"], dtype: torch.dtype = torch.float32) -> "Tree":

@@ -21,12 +21,12 @@ from c2t.classifier import TreeClassifier
 from c2t.cli.app import app
 from c2t.cli.stream import TextStream
 from c2t.decoder import Output, SpeculativeDecoder
-from c2t.models.loading import Pair, load_pair, with_ngrams
+from c2t.models.loading.load import Pair, load_pair, with_ngrams
+from c2t.output.progress import progress_bar
+from c2t.output.tables import table, watched
 from c2t.policies.plain import Plain
 from c2t.policies.spec import parse
-from c2t.printing import table, watched
-from c2t.progress import progress_bar
-from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.replay.prompts import default_prompts, read_prompts, spread
 from c2t.storage.paths import CLASSIFIER as PART
 from c2t.storage.paths import DEFAULT_PAIR, find
 from pipelines.terminal import errors_in_one_line

@@ -1,5 +1,5 @@
 """Learn the interpolation weights of n-grams: those, and the `Trust`, by which drafts of a kind, mixed with n-grams of
-the text (`c2t.models.ngrams`), explain the target's texts best.
+the text (`c2t.models.wrappers.ngrams`), explain the target's texts best.
 
     python -m pipelines.ngrams [--pair smollm2] [--draft eagle]
 
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from c2t.decoding import DraftModel
 from c2t.kernels.ngrams import FARTHEST, LONGEST, Paths, Prior, Trust, contexts, shares
-from c2t.models.loading import load_pair
-from c2t.models.ngrams import NgramDraft
-from c2t.prompts import default_prompts
+from c2t.models.loading.load import load_pair
+from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.protocols import NextTokenDistributions
 from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import forks
 from c2t.replay.lockstep import Continuation
+from c2t.replay.prompts import default_prompts
 from c2t.sampling import Sampling, noise_at
 from c2t.sessions.coupled import scaled, with_noise
 from c2t.sessions.wrapped import scale_of

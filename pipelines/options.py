@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from c2t.models.names import parts
+from c2t.models.loading.names import parts
 
 OF_REPORT = "the report's own"
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from c2t.decoding import DraftModel
-from c2t.models.draft import DraftSession
+from c2t.models.drafts.session import DraftSession
 from c2t.protocols import Draft, NextTokenDistributions, Policy, Root, Session, session_of
 from c2t.tree import Tree
 

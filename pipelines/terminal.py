@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError
-from c2t.printing import say, table
-from c2t.stopping import SIGNALS, Stopped, Stopping
+from c2t.output.signals import SIGNALS, Stopped, Stopping
+from c2t.output.tables import say, table
 
 __all__ = ["errors_in_one_line", "say", "table"]
 

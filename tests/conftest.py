@@ -24,7 +24,7 @@ HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 
-from c2t import progress  # noqa: E402
+from c2t.output import progress  # noqa: E402
 from tests import whole_float64  # noqa: E402  (it imports transformers, which reads the environment above)
 
 whole_float64.install()

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from c2t.models.draft import DraftSession
-from c2t.models.language_model import DraftLM
-from c2t.models.target import Target, Verified
+from c2t.caches.ragged import SlotLogits
+from c2t.models.drafts.language_model import DraftLM
+from c2t.models.drafts.session import DraftSession
+from c2t.models.target.target import Target, Verified
 from c2t.protocols import NextTokenDistributions
-from c2t.ragged import SlotLogits
 from c2t.tree import Tree
 
 VOCABULARY = 8

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from c2t.models.gguf_target import not_there
+from c2t.models.target.gguf_target import not_there
 from c2t.storage.paths import find
 
 needs_smollm2 = pytest.mark.skipif(find("smollm2", "target") is None, reason=f"no target of smollm2: {not_there()}")

@@ -10,9 +10,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from c2t.models.eagle import EagleHead
-from c2t.models.eagle_checkpoint import save_head
-from c2t.models.loading import Pair, load_pair
+from c2t.models.drafts.eagle import EagleHead
+from c2t.models.loading.eagle_checkpoint import save_head
+from c2t.models.loading.load import Pair, load_pair
 
 HIDDEN, VOCABULARY, POSITIONS = 32, 320, 768
 TEXT = "def add(a, b):\n    return a + b\n\nThe sum of two numbers is a number. You are a helpful assistant.\n" * 4

@@ -13,11 +13,11 @@ from c2t.batching import BatchDecoder, Full, Refused, Request, Update
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import cut
 from c2t.errors import InputError
-from c2t.models.loading import Pair
-from c2t.models.ngrams import NgramDraft
+from c2t.models.loading.load import Pair
+from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.policies import C2T, Budget, Eagle2, JointThreshold, MCSDPlus, Plain, SpecInfer
 from c2t.sampling import Sampling
-from c2t.target_verifier import TargetVerifier
+from c2t.verification.target_verifier import TargetVerifier
 from tests.every_policy import toy_costs
 from tests.marks import slow_except
 from tests.toys import PROMPTS, VOCABULARY, run, toy_classifier, toy_drafts, toy_target, toy_tokenizer

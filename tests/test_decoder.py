@@ -11,9 +11,9 @@ import torch
 from transformers import LlamaConfig
 
 from c2t import C2T, Eagle2, InputError, Plain, SpeculativeDecoder
+from c2t.costs.statistics import Statistics
 from c2t.kernels.native import kernels
 from c2t.policies import DySpec, JointThreshold, MCSDPlus, Sequoia
-from c2t.statistics import Statistics
 from c2t.storage import paths
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, save_language_model, toy_classifier

@@ -11,14 +11,14 @@ from transformers import (
 
 from c2t import decoding
 from c2t.decoding import cut
-from c2t.models.language_model import DraftLM
-from c2t.models.target import Target
+from c2t.models.drafts.language_model import DraftLM
+from c2t.models.target.target import Target
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.sampling import Sampling
 from c2t.sessions import coupled
-from c2t.target_sampler import TargetSampler
-from c2t.target_verifier import generate
 from c2t.tree import Tree
+from c2t.verification.sampler import TargetSampler
+from c2t.verification.target_verifier import generate
 from tests.toys import PROMPTS, perturbed, random_eagle, run, toy_classifier, toy_drafts, toy_target
 
 POLICIES = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from c2t import C2T, SpeculativeDecoder, TreeClassifier
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 from pipelines.docs import bars, tree
 from pipelines.docs.pages import ROOT, names, pages, render, typed_numbers
 from pipelines.docs.result_lines import lines

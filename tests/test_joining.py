@@ -5,12 +5,12 @@ import torch
 
 from c2t.decoding import Committed, DraftModel, Step, open_session, speculate
 from c2t.errors import InputError
-from c2t.models.ngrams import NgramDraft
-from c2t.models.reweighted import ReweightedDraft
+from c2t.models.wrappers.ngrams import NgramDraft
+from c2t.models.wrappers.reweighted import ReweightedDraft
 from c2t.policies import Eagle2, MCSDPlus, Plain, SpecInfer
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
-from c2t.target_verifier import TargetModel, TargetVerifier
+from c2t.verification.target_verifier import TargetModel, TargetVerifier
 from tests.marks import slow_except
 from tests.toys import PROMPTS, deep_pairs, toy_target
 

@@ -42,13 +42,7 @@ PARTS = re.compile(r"rehears|(?:^|_)(?:told|anew|behind|beside|pays|paying|loud|
 C = (".c", ".h")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 # Files that still speak the dialect: the list only gets shorter.
-NOT_YET = (
-    *("c2t/hf/tree_decoding.py", "c2t/policies/", "c2t/sessions/", "c2t/study/", "pipelines/docs/"),
-    *(f"c2t/models/{name}.py" for name in ("draft", "medusa", "target")),
-    *(f"c2t/kernels/{name}" for name in ("draft_phase.py")),
-    *("c2t/kernels/level_plan.py", "c2t/kernels/paying.py"),
-    *(f"c2t/{path.name}" for path in (ROOT / "c2t").glob("*.py")),
-)
+NOT_YET = ("c2t/hf/tree_decoding.py", "c2t/policies/", "c2t/study/", "pipelines/docs/")
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 

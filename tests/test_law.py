@@ -9,14 +9,15 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from c2t import decoding, target_verifier
+from c2t import decoding
 from c2t.decoding import Step
 from c2t.errors import InputError
 from c2t.policies import MCSD, Eagle2, SampledChain, SpecInfer
 from c2t.sampling import Sampling
-from c2t.target_sampler import TargetSampler
-from c2t.target_verifier import generate
 from c2t.tree import Tree
+from c2t.verification import target_verifier
+from c2t.verification.sampler import TargetSampler
+from c2t.verification.target_verifier import generate
 from tests.every_policy import EVERY_POLICY, EXACT, ONE_OF_EACH, SAMPLED, for_rows
 from tests.markov import VOCABULARY, MarkovDraft, MarkovTarget, tables
 from tests.marks import slow_except

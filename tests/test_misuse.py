@@ -19,7 +19,7 @@ from c2t import C2T, Eagle2, InputError, SpeculativeDecoder, TreeClassifier, sho
 from c2t.batching import BatchDecoder
 from c2t.classifier import ClassifierConfig
 from c2t.hf import TreeDecoding
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 from c2t.policies import POLICIES, Budget, Hierarchical, MedusaTree
 from c2t.policies.medusa_tree import Accuracies
 from c2t.sampling import Sampling

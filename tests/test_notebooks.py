@@ -12,8 +12,8 @@ import matplotlib
 import pytest
 import torch
 
-from c2t import prompts
 from c2t.harvest import harvest
+from c2t.replay import prompts
 from c2t.storage.paths import find
 
 FOLDER = Path(__file__).parents[1] / "notebooks"

@@ -31,7 +31,7 @@ PROMISES: dict[str, dict[str, str]] = {
         `requirements-dev.lock` (torch by its version alone, and the package of smollm2's target by the hash of its
         file),""": """
             tests/test_wheel.py::test_every_package_is_installed_by_version_and_hash
-            tests/models/test_gguf_target.py::test_make_setup_installs_the_pinned_package""",
+            tests/models/target/test_gguf_target.py::test_make_setup_installs_the_pinned_package""",
         """and the C compiler that `CC`, else the path, names (`gcc`, `cc`), which compiles c2t's own source at first
         use.""": """
             tests/kernels/test_compiled.py::test_cc_names_the_compiler
@@ -56,16 +56,16 @@ PROMISES: dict[str, dict[str, str]] = {
         """and a name in a file never becomes a path outside of c2t's own folders, nor a request to the Hub.""": """
             tests/storage/test_paths.py::test_names_never_leave_their_folder
             tests/cli/test_app.py::test_a_harvest_from_elsewhere_names_no_place
-            tests/models/test_pairs.py::test_a_pair_names_no_file_and_no_hub_id""",
+            tests/models/loading/test_load.py::test_a_pair_names_no_file_and_no_hub_id""",
         "A tuned policy that reads a file or a Hub id is played only if you name that again.": """
             tests/study/test_autotune_cache.py::test_a_policy_that_names_a_file_or_a_hub_id_is_not_the_users""",
         """Weights are read from safetensors or GGUF, or with torch's `weights_only` where a published model is a
         `.bin`; never by unpickling objects.""": """
             tests/hostile/test_foreign_code.py::test_no_file_is_unpickled
             tests/hostile/test_foreign_code.py::test_code_in_a_targets_pickle_is_not_run
-            tests/models/test_eagle_checkpoint.py::test_pickled_code_is_not_run
-            tests/models/test_published_medusa.py::test_damaged_files_and_pickled_code_are_refused
-            tests/models/test_gguf_target.py::test_another_file_is_refused_in_one_line""",
+            tests/models/loading/test_eagle_checkpoint.py::test_pickled_code_is_not_run
+            tests/models/drafts/test_published_medusa.py::test_damaged_files_and_pickled_code_are_refused
+            tests/models/target/test_gguf_target.py::test_another_file_is_refused_in_one_line""",
         """Code that comes with a checkpoint (`auto_map` in its configuration) is refused unless you say
         `--trust-remote-code`, also when nobody is at the keyboard.""": """
             tests/hostile/test_foreign_code.py::test_foreign_code_is_refused_though_stdin_says_yes
@@ -74,12 +74,12 @@ PROMISES: dict[str, dict[str, str]] = {
         "JSON is read against a schema, and what is read is bounded in size before it is parsed.": """
             tests/hostile/test_readers.py::test_schemas
             tests/storage/test_checked.py::test_what_has_no_end_or_more_than_64_mib_is_not_read
-            tests/test_prompts.py::test_what_has_no_end_or_is_too_large_is_refused_before_it_is_parsed""",
+            tests/replay/test_prompts.py::test_what_has_no_end_or_is_too_large_is_refused_before_it_is_parsed""",
         """A chat template is code, which transformers runs in jinja's sandbox. c2t runs it in a process of its own with
         at most 5 s of processor time a conversation and, on Linux, 1 GiB of memory; what it raises is one line.""": """
-            tests/models/test_chat_templates.py::test_whatever_a_template_raises_is_one_line
-            tests/models/test_chat_templates.py::test_a_template_that_goes_on_without_end_is_ended
-            tests/models/test_chat_templates.py::test_a_process_that_has_ended_is_started_again""",
+            tests/models/loading/test_chat_templates.py::test_whatever_a_template_raises_is_one_line
+            tests/models/loading/test_chat_templates.py::test_a_template_that_goes_on_without_end_is_ended
+            tests/models/loading/test_chat_templates.py::test_a_process_that_has_ended_is_started_again""",
         """a library is loaded only if c2t wrote it for this user, from the source, compiler and flags of now.""": """
             tests/kernels/test_compiled.py::test_a_library_is_compiled_once
             tests/kernels/test_compiled.py::test_cc_names_the_compiler
@@ -109,7 +109,7 @@ PROMISES: dict[str, dict[str, str]] = {
         "c2t downloads only the Hub ids that you name, through `huggingface_hub`. It sends nothing anywhere": """
             tests/hostile/test_places.py::test_commands_write_where_they_were_told_to_and_ask_no_network
             tests/storage/test_paths.py::test_separators_make_a_path_or_a_hub_id
-            tests/models/test_pairs.py::test_a_pair_names_no_file_and_no_hub_id""",
+            tests/models/loading/test_load.py::test_a_pair_names_no_file_and_no_hub_id""",
         "but what you ask for: `--logger wandb` sends a training's metrics.": """
             tests/training/test_fit.py::test_wandb_works_offline""",
         "It opens a port only for `c2t view --serve` and `c2t serve`, on 127.0.0.1.": """
@@ -206,7 +206,7 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/hostile/test_foreign_code.py::test_every_call_says_whether_it_trusts""",
         """A prompt file may have 256 MiB, 1,000,000 lines of 1 MiB, and 1,000 turns a conversation; other documents 64
         MiB. Pipes and devices are no files here.""": """
-            tests/test_prompts.py::test_what_has_no_end_or_is_too_large_is_refused_before_it_is_parsed
+            tests/replay/test_prompts.py::test_what_has_no_end_or_is_too_large_is_refused_before_it_is_parsed
             tests/storage/test_checked.py::test_what_has_no_end_or_more_than_64_mib_is_not_read
             tests/hostile/test_command_lines.py::test_options_that_name_a_place
             tests/hostile/test_command_lines.py::test_pipes_in_the_place_of_weights""",
@@ -239,16 +239,16 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/serving/test_app.py::test_a_body_that_is_too_long_is_refused_before_it_is_read""",
         "`--prefix-memory` MiB (256) cache what was computed of the last prompts.": """
             tests/cli/test_serve.py::test_without_options_it_serves_this_machine_alone
-            tests/models/test_prefixes.py::test_memory_is_bounded_and_what_was_not_used_for_longest_goes""",
+            tests/models/target/test_prefixes.py::test_memory_is_bounded_and_what_was_not_used_for_longest_goes""",
         """A prompt that begins like one of them has only the rest computed, with the same bits. Only Llamas on a CPU
         have this: elsewhere bits depend on what is computed at the same time.""": """
-            tests/models/test_prefixes.py::test_what_is_known_is_not_computed_and_all_bits_are_the_same
-            tests/models/test_prefixes.py::test_rounds_behind_a_known_beginning_go_on_as_ever
-            tests/models/test_prefixes.py::test_where_bits_depend_on_what_is_beside_nothing_is_kept
-            tests/models/test_prefixes.py::test_requests_that_share_a_beginning_have_the_texts_that_they_have_alone
+            tests/models/target/test_prefixes.py::test_what_is_known_is_not_computed_and_all_bits_are_the_same
+            tests/models/target/test_prefixes.py::test_rounds_behind_a_known_beginning_go_on_as_ever
+            tests/models/target/test_prefixes.py::test_where_bits_depend_on_what_is_beside_nothing_is_kept
+            tests/models/target/test_prefixes.py::test_requests_that_share_a_beginning_have_the_texts_that_they_have_alone
             tests/serving/test_app.py::test_a_prompt_that_begins_as_one_before_is_counted""",
-        "0 caches none. In Python: `pair.target.prefixes = Prefixes(bytes)` (`c2t.models.prefixes`).": """
-            tests/models/test_prefixes.py::test_no_memory_keeps_none
+        "0 caches none. In Python: `pair.target.prefixes = Prefixes(bytes)` (`c2t.models.target.prefixes`).": """
+            tests/models/target/test_prefixes.py::test_no_memory_keeps_none
             tests/serving/test_app.py::test_a_prompt_that_begins_as_one_before_is_counted""",
         "A client that goes away frees its row before the next round.": """
             tests/serving/test_app.py::test_who_goes_away_frees_the_row

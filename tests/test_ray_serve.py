@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from c2t.decoder import SpeculativeDecoder
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 from c2t.policies import Eagle2
 
 ROOT = Path(__file__).parents[1]

@@ -15,11 +15,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from c2t.caches.ragged import SlotLogits
 from c2t.errors import InputError
-from c2t.ragged import SlotLogits
 from c2t.sampling import Sampling, uniform
-from c2t.target_sampler import TargetSampler
 from c2t.tree import Tree
+from c2t.verification.sampler import TargetSampler
 from tests.rounding import assert_equal
 
 MASK, STEP = 2**64 - 1, 0x9E3779B97F4A7C15

@@ -14,11 +14,11 @@ from c2t.cli.app import app
 from c2t.decoder import SpeculativeDecoder
 from c2t.kernels import llama_layer
 from c2t.kernels.llama_layer import Kind
-from c2t.models.eagle_draft import EagleDraft
-from c2t.models.loading import Pair, load_pair
+from c2t.models.drafts.head_draft import EagleDraft
+from c2t.models.loading.load import Pair, load_pair
 from c2t.policies.plain import Plain
 from c2t.policies.threshold import JointThreshold
-from c2t.prompts import default_prompts, read_prompts
+from c2t.replay.prompts import default_prompts, read_prompts
 from c2t.storage.paths import DEFAULT_PAIR
 from tests.marks import needs_smollm2
 

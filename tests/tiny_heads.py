@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from c2t.models.eagle import Head
-from c2t.models.eagle3 import Eagle3Head
-from c2t.models.eagle_checkpoint import save_head
-from c2t.models.mtp import MTPHead
+from c2t.models.drafts.eagle import Head
+from c2t.models.drafts.eagle3 import Eagle3Head
+from c2t.models.drafts.mtp import MTPHead
+from c2t.models.loading.eagle_checkpoint import save_head
 from pipelines.pair.recipes import PAIRS
 from tests.toys import randomise
 

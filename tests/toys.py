@@ -28,20 +28,20 @@ from transformers import (
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.decoding import Step, cut
-from c2t.models.draft import BaseDraft
-from c2t.models.eagle import EagleHead
-from c2t.models.eagle3 import Eagle3Head
-from c2t.models.eagle_draft import EagleDraft
-from c2t.models.language_model import DraftLM
-from c2t.models.medusa import MedusaDraft, MedusaHead
-from c2t.models.mtp import MTPHead
-from c2t.models.published_medusa import PublishedMedusaDraft, PublishedMedusaHeads
-from c2t.models.target import Target
+from c2t.models.drafts.eagle import EagleHead
+from c2t.models.drafts.eagle3 import Eagle3Head
+from c2t.models.drafts.head_draft import EagleDraft
+from c2t.models.drafts.language_model import DraftLM
+from c2t.models.drafts.medusa import MedusaDraft, MedusaHead
+from c2t.models.drafts.mtp import MTPHead
+from c2t.models.drafts.published_medusa import PublishedMedusaDraft, PublishedMedusaHeads
+from c2t.models.drafts.session import BaseDraft
+from c2t.models.target.target import Target
 from c2t.policies.mcsd_plus import ForkSession
 from c2t.protocols import Draft, NextTokenDistributions, Root
 from c2t.sampling import Sampling
-from c2t.target_verifier import generate
 from c2t.tree import Tree
+from c2t.verification.target_verifier import generate
 
 VOCABULARY = 48
 PROMPTS = [[1, 5, 9, 40], [2, 3, 4, 5, 6, 7, 8, 9, 10], [3], [7, 7, 2, 30, 31, 5]]

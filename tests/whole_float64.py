@@ -20,7 +20,8 @@ def widen(kind: type, own) -> None:
     def forward(self, x: Tensor, *rest, **named):
         return own(self, x, *rest, **named) if x.dtype == torch.float64 else stock(self, x, *rest, **named)
 
-    # For c2t.models.stock it stays the class' own, which it is where models are packed: those are never in float64.
+    # For c2t.models.target.stock it stays the class' own, which it is where models are packed: those are never in
+    # float64.
     code = forward.__code__.replace(co_qualname=f"{kind.__qualname__}.forward")
     kind.forward = FunctionType(code, {**globals(), "__name__": kind.__module__}, "forward", None, forward.__closure__)
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from c2t.cli import reports, terminal
 from c2t.cli.stream import TextStream
+from c2t.costs.statistics import Statistics, Trace, total
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step
 from c2t.errors import InputError
-from c2t.models.chat_templates import conversation
-from c2t.models.prefixes import Prefixes
-from c2t.statistics import Statistics, Trace, total
-from c2t.stopping import Stopped, held_back
+from c2t.models.loading.chat_templates import conversation
+from c2t.models.target.prefixes import Prefixes
+from c2t.output.signals import Stopped, held_back
 
 MARK, EXIT = "> ", "/exit"
 

@@ -16,10 +16,10 @@ from c2t.errors import InputError
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, ShardNumber
 from c2t.harvest.texts import JudgedTexts, judge, read_texts
-from c2t.models.loading import Pair
-from c2t.progress import progress_bar
-from c2t.prompts import default_prompts, spread
+from c2t.models.loading.load import Pair
+from c2t.output.progress import progress_bar
 from c2t.records.schema import MANIFEST, Harvest
+from c2t.replay.prompts import default_prompts, spread
 from c2t.storage import paths as checkpoints
 from c2t.training.settings import FINETUNE, LOGGERS, MODELS, OLD_MODELS, TrainSettings
 

@@ -18,13 +18,12 @@ from c2t.cli.chat import converse
 from c2t.cli.stream import TextStream
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
-from c2t.models.loading import Pair, with_ngrams
-from c2t.models.tensor_parallel import FirstProcessTrees, rank_and_world
+from c2t.models.loading.load import Pair, with_ngrams
+from c2t.models.target.tensor_parallel import FirstProcessTrees, rank_and_world
+from c2t.output.progress import progress_bar
 from c2t.policies.spec import describe, parse
-from c2t.progress import progress_bar
-from c2t.prompt_ids import check_length
-from c2t.prompts import default_prompts
 from c2t.protocols import Policy
+from c2t.replay.prompts import default_prompts
 from c2t.storage.paths import DEFAULT_PAIR, is_name
 from c2t.storage.provenance import hardware
 from c2t.storage.results import check_place
@@ -33,6 +32,7 @@ from c2t.study import autotune_cache as tuning
 from c2t.study import batches as batching
 from c2t.study import bench as benchmark
 from c2t.study.autotune import TuneSettings
+from c2t.verification.prompt_ids import check_length
 
 BENCH = benchmark.BenchSettings()
 TUNED_AT = TuneSettings().temperature

@@ -15,12 +15,12 @@ from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
 from c2t.kernels.llama_layer import Kind, bf16_is_faster, fastest_in_bf16, int8_is_fastest, works
 from c2t.kernels.native import kernels
-from c2t.models import gguf_target
-from c2t.models.eagle_checkpoint import download_size, fetch, shared_layer
-from c2t.models.fingerprints import ending_files, fingerprint
-from c2t.models.language_model import is_language_model
-from c2t.models.names import drafts_of, parts
-from c2t.models.published_medusa import PICKLED, is_published
+from c2t.models.drafts.language_model import is_language_model
+from c2t.models.drafts.published_medusa import PICKLED, is_published
+from c2t.models.loading.eagle_checkpoint import download_size, fetch, shared_layer
+from c2t.models.loading.fingerprint import ending_files, fingerprint
+from c2t.models.loading.names import drafts_of, parts
+from c2t.models.target import gguf_target
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import from_json, read_file

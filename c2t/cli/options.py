@@ -10,11 +10,11 @@ import typer
 
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import COLUMNS
-from c2t.models.names import parts
-from c2t.models.ngrams import NGRAMS
-from c2t.models.path_correction import FIT
-from c2t.models.pmi_bigrams import BIGRAMS
-from c2t.models.uniform import LOOKUP
+from c2t.models.drafts.uniform import LOOKUP
+from c2t.models.loading.names import parts
+from c2t.models.wrappers.ngrams import NGRAMS
+from c2t.models.wrappers.path_correction import FIT
+from c2t.models.wrappers.pmi_bigrams import BIGRAMS
 from c2t.policies import POLICIES
 from c2t.storage.paths import DEFAULT_PAIR, usable
 from c2t.storage.results import check_place

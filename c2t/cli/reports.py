@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from c2t.costs.statistics import Statistics
 from c2t.kernels.features import WIDE
-from c2t.statistics import Statistics
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.batches import BatchSettings, Speed, best_rival
 from c2t.study.bench import Bench

@@ -7,9 +7,9 @@ import typer
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
 from c2t.decoder import SpeculativeDecoder
-from c2t.models.prefixes import LIMIT, Prefixes
+from c2t.models.target.prefixes import LIMIT, Prefixes
+from c2t.output.signals import Stopped
 from c2t.policies.spec import describe
-from c2t.stopping import Stopped
 from c2t.study import acceptance
 
 SERVER_PANEL = "Server"

@@ -15,13 +15,13 @@ from c2t.cli import terminal
 from c2t.cli.options import Models
 from c2t.costs.store import costs_of
 from c2t.errors import InputError
-from c2t.models.loading import Pair, load_pair
-from c2t.models.tensor_parallel import local_device
+from c2t.models.loading.load import Pair, load_pair
+from c2t.models.target.tensor_parallel import local_device
 from c2t.policies.default import FALLBACK, policy_of_pair
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import parse
-from c2t.prompts import Prompt, read_prompts
 from c2t.protocols import Policy
+from c2t.replay.prompts import Prompt, read_prompts
 from c2t.storage import paths as checkpoints
 
 WORKERS = 2  # default number of Ray actors
@@ -48,7 +48,7 @@ def pool(address: str | None, workers: int, make: Callable[[], Pair], device: st
     each actor gets a GPU where the cluster has any."""
     if address is None:
         return nullcontext()
-    from c2t.ray_pool import RayPool  # noqa: PLC0415 - needs an extra
+    from c2t.harvest.ray_pool import RayPool  # noqa: PLC0415 - needs an extra
 
     return RayPool(make, address, workers, None if device is None else int(device.startswith("cuda")))
 

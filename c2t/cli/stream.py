@@ -8,7 +8,7 @@ from rich.console import Console
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step, cut
 from c2t.errors import plain
-from c2t.pieces import IncrementalDetokenizer
+from c2t.output.detokenizer import IncrementalDetokenizer
 
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # controls but tab and line end: a terminal would obey them
 ACCEPTED = "green"  # colour of tokens that the draft guessed; the target's own have none

@@ -10,9 +10,9 @@ import typer
 from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
 from c2t.errors import InputError
+from c2t.output.progress import progress_bar
 from c2t.policies.spec import split
-from c2t.progress import progress_bar
-from c2t.prompts import default_prompts
+from c2t.replay.prompts import default_prompts
 from c2t.storage import paths as checkpoints
 from c2t.study import acceptance
 from c2t.study import pareto as fronts

@@ -1,5 +1,5 @@
 """Commands on a terminal: wrong input in one line on stderr, results as JSON; `say`, `table` and `facts` are those of
-`c2t.printing`."""
+`c2t.output.tables`."""
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping
@@ -12,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 from typer.core import TyperGroup
 
 from c2t.errors import InputError, installed_by, one_line, plain
-from c2t.printing import facts, say, table
+from c2t.output.tables import facts, say, table
 from c2t.storage.results import append_line, result_line
 
 # Packages that only some commands import, and the extra of c2t that brings them.

@@ -10,19 +10,19 @@ from c2t.cli import options as o
 from c2t.cli import shared, terminal
 from c2t.costs.store import costs_of, measure_and_keep
 from c2t.errors import InputError
-from c2t.models.ngrams import NGRAMS
-from c2t.models.packed_llama import PackedLlama
-from c2t.playable import live_only
+from c2t.models.target.packed_llama import PackedLlama
+from c2t.models.wrappers.ngrams import NGRAMS
+from c2t.output.progress import progress_bar
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, split
-from c2t.progress import progress_bar
-from c2t.prompts import default_prompts
 from c2t.protocols import Policy
+from c2t.replay.prompts import default_prompts
 from c2t.storage.results import check_place
 from c2t.study import autotune as tuning
 from c2t.study import autotune_cache as tuned
 from c2t.study import engine_flags
 from c2t.study.evaluate import room
+from c2t.verification.compatibility import live_only
 
 TUNE = tuning.TuneSettings()
 SHOWN = (1, 8, 16, 32, 64, 128)  # tokens of the forwards whose costs are told

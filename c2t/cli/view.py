@@ -8,8 +8,8 @@ import typer
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
 from c2t.errors import InputError
+from c2t.output.signals import Stopped
 from c2t.sampling import Sampling
-from c2t.stopping import Stopped
 from c2t.storage.atomic import write_text
 from c2t.storage.results import check_place
 from c2t.study import acceptance

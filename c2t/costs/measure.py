@@ -19,15 +19,15 @@ from c2t.kernels.budget import Candidates, probabilities
 from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.llama_layer import edges
 from c2t.kernels.select import SelectLimits
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.plain import Plain
 from c2t.policies.round_costs import Curve, Overhead, Profile, RoundCosts, counts
 from c2t.protocols import Policy, Root, grow_tree_of
 from c2t.replay.lockstep import Continuation, replay, write_continuations
 from c2t.sampling import Sampling
-from c2t.target_verifier import generate, pad
 from c2t.tree import Nodes, Tree
+from c2t.verification.target_verifier import generate, pad
 
 TEXTS, NEW_TOKENS = 16, 24  # texts that costs are measured on, and new tokens of each
 ROWS = (1, 4, 16)  # texts decoded together in timed rounds

@@ -13,13 +13,13 @@ import torch
 
 from c2t.costs.measure import REPEATS, TEXTS, measure
 from c2t.errors import InputError
-from c2t.models.chat_templates import conversation
-from c2t.models.loading import Pair
+from c2t.models.loading.chat_templates import conversation
+from c2t.models.loading.load import Pair
 from c2t.policies.budget import Budget
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe
-from c2t.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.protocols import Policy
+from c2t.replay.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.storage.atomic import write_text
 from c2t.storage.checked import CLOSED, from_json, read_file
 from c2t.storage.checksum import checksum

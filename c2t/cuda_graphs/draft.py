@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from c2t.caches.padded import StaticKVCache
 from c2t.cuda_graphs.candidates import candidates
 from c2t.cuda_graphs.graph import Flags, Graph
 from c2t.errors import InputError
@@ -29,10 +30,9 @@ from c2t.kernels.select import select
 from c2t.kernels.static_tree import StaticTree
 from c2t.kernels.tree_attention import tree_attention
 from c2t.kernels.tree_mask import WORD, TreeMask, ancestor_bits
-from c2t.kv_cache import StaticKVCache
-from c2t.models.attention import check_heads
-from c2t.models.draft import DraftSession, refuse_nan
-from c2t.models.eagle_draft import EagleSession
+from c2t.models.drafts.head_draft import EagleSession
+from c2t.models.drafts.session import DraftSession, refuse_nan
+from c2t.models.target.attention import check_heads
 from c2t.policies.eagle2 import rerank
 from c2t.protocols import Root
 from c2t.tree import COLUMNS, Tree

@@ -9,12 +9,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from c2t.caches.padded import StaticKVCache
+from c2t.caches.ragged import SlotLogits
 from c2t.cuda_graphs.graph import Graph
 from c2t.errors import InputError
 from c2t.kernels.tree_mask import TreeMask
-from c2t.kv_cache import StaticKVCache
-from c2t.models.target import Target, TargetSession, Verified
-from c2t.ragged import SlotLogits
+from c2t.models.target.target import Target, TargetSession, Verified
 from c2t.tree import Tree
 
 SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # tokens that a tree is padded to

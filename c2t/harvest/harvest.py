@@ -18,23 +18,23 @@ from c2t.harvest.extra_columns import extra_columns, recorded, types
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, PromptGroup, ShardNumber, grouped
 from c2t.harvest.texts import EngineText, JudgedTexts, continuations
-from c2t.models.chat_templates import conversation
-from c2t.models.loading import Pair
-from c2t.playable import check_compatible
-from c2t.progress import ProgressCallback
-from c2t.prompts import Prompt
+from c2t.models.loading.chat_templates import conversation
+from c2t.models.loading.load import Pair
+from c2t.output.progress import ProgressCallback
 from c2t.records.reader import describe
 from c2t.records.schema import ColumnType, Harvest
 from c2t.records.writer import ShardWriter, open_folder, sole_writer
 from c2t.replay.cache import cached_continuations
 from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import Continuation, replay
+from c2t.replay.prompts import Prompt
 from c2t.storage.checksum import checksum
 from c2t.storage.provenance import environment
-from c2t.target_verifier import generate
+from c2t.verification.compatibility import check_compatible
+from c2t.verification.target_verifier import generate
 
 if TYPE_CHECKING:  # Ray is an extra
-    from c2t.ray_pool import RayPool
+    from c2t.harvest.ray_pool import RayPool
 
 Columns = dict[str, Any]  # name -> values of a text's nodes
 NOTHING = "nothing to record: the target ended every text with its first token"

@@ -10,7 +10,7 @@ from c2t.policies.eagle2 import Eagle2
 from c2t.policies.limits import MOST_LEVELS, MOST_TOKENS
 from c2t.policies.mcsd_plus import MCSDPlus
 from c2t.protocols import Policy
-from c2t.settings import RunSettings
+from c2t.replay.settings import RunSettings
 
 MOST_CHILDREN, MOST_NODES = 256, MOST_TOKENS - 1  # the column rank counts to 255, the root is no drafted node
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from c2t.errors import InputError
-from c2t.prompts import Prompt
+from c2t.replay.prompts import Prompt
 
 # Variables that number the processes of a run from 0, and count them: torchrun's (and accelerate's), then Slurm's.
 VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))

@@ -13,11 +13,11 @@ from torch import Tensor
 from c2t.errors import InputError
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, ShardNumber, grouped
-from c2t.models.chat_templates import check_text, conversation, encodable, token_ids
-from c2t.models.loading import Pair
-from c2t.prompts import Prompt, json_lines
+from c2t.models.loading.chat_templates import check_text, conversation, encodable, token_ids
+from c2t.models.loading.load import Pair
 from c2t.replay.cache import cached_continuations
 from c2t.replay.lockstep import Continuation
+from c2t.replay.prompts import Prompt, json_lines
 from c2t.storage.checked import OPEN
 
 NEAR = 0.25  # logits closer than this are a near-tie: bfloat16 counts logits of 16 to 32 in steps of 0.125

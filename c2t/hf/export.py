@@ -12,8 +12,8 @@ import c2t
 from c2t.errors import InputError, installed_by
 from c2t.hf.hub import packed
 from c2t.hf.tree_decoding import TreeDecoding
-from c2t.models.ngrams import NGRAMS
-from c2t.models.uniform import LOOKUP
+from c2t.models.drafts.uniform import LOOKUP
+from c2t.models.wrappers.ngrams import NGRAMS
 from c2t.policies.spec import describe
 from c2t.protocols import Policy
 from c2t.storage import paths as checkpoints

@@ -17,7 +17,7 @@ from transformers import (
 from c2t.errors import InputError
 from c2t.hf.texts import GeneratedTexts
 from c2t.sampling import Sampling
-from c2t.target_sampler import Path
+from c2t.verification.sampler import Path
 
 # Those of transformers by name, for versions that lack some. These read the scores alone, ...
 OF_SCORES = {

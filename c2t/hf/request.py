@@ -10,7 +10,7 @@ from transformers import DynamicCache, GenerationConfig
 from transformers.generation import GenerationMode
 
 from c2t.errors import InputError
-from c2t.prompt_ids import check_length
+from c2t.verification.prompt_ids import check_length
 
 READ = ("attention_mask", "position_ids", "past_key_values")
 WITHOUT_EFFECT = ("use_cache", "logits_to_keep", "cache_position")  # on the text: c2t has a cache of its own

@@ -20,20 +20,20 @@ from c2t.errors import InputError, check_truth, short_repr
 from c2t.hf.processors import TextProcessors
 from c2t.hf.request import check_arguments, check_config, check_streaming, prompts_of
 from c2t.hf.texts import GeneratedTexts
-from c2t.models.draft import BaseDraft
-from c2t.models.language_model import DraftLM, check_vocabulary
-from c2t.models.loading import load_draft
-from c2t.models.names import check_draft
-from c2t.models.stock import attends_by_softmax
-from c2t.models.target import ATTENTION, Target, TargetSession, check_attention, check_forward
-from c2t.playable import check_compatible, check_policy
+from c2t.models.drafts.language_model import DraftLM, check_vocabulary
+from c2t.models.drafts.session import BaseDraft
+from c2t.models.loading.load import load_draft
+from c2t.models.loading.names import check_draft
+from c2t.models.target.stock import attends_by_softmax
+from c2t.models.target.target import ATTENTION, Target, TargetSession, check_attention, check_forward
 from c2t.policies import C2T
 from c2t.policies.default import default_policy
 from c2t.policies.spec import parse
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
-from c2t.target_verifier import TargetVerifier
+from c2t.verification.compatibility import check_compatible, check_policy
+from c2t.verification.target_verifier import TargetVerifier
 
 
 class TreeDecoding:

@@ -10,7 +10,8 @@ from torch import Tensor
 from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer, pointers
 
-NAMES = ("number", "row", "slot", "place", "sizes", "spans")  # columns of `c2t.ragged.Ragged`, which says what they are
+# Columns of `c2t.caches.ragged.Ragged`, which says what they are.
+NAMES = ("number", "row", "slot", "place", "sizes", "spans")
 Layout = tuple[Tensor, Tensor, Tensor, Tensor, list[int], list[int]]
 
 

@@ -1,5 +1,5 @@
-"""Logits of out-of-vocabulary tokens, which a text has and its draft's vocabulary lacks (`c2t.models.oov_tokens`):
-appended to those of the vocabulary, in C on a CPU (oov_tokens.c), else in torch."""
+"""Logits of out-of-vocabulary tokens, which a text has and its draft's vocabulary lacks
+(`c2t.models.drafts.oov_tokens`): appended to those of the vocabulary, in C on a CPU (oov_tokens.c), else in torch."""
 
 import torch
 from jaxtyping import Float, Int

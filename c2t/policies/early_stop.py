@@ -56,7 +56,7 @@ class EarlyStopDraft:
         return MaskedDistributions(self.draft.expand(tree, torch.where(found.expand, slots, -1)), found.expand)
 
     def grow_tree(self, plan: LevelPlan, root: Root, **inputs: Any) -> Grown | None:
-        """See `c2t.models.draft.DraftSession.grow_tree`: the draft decides as `expand` and `finish` do."""
+        """See `c2t.models.drafts.session.DraftSession.grow_tree`: the draft decides as `expand` and `finish` do."""
         budget_input = BudgetInput(self.costs.start, self.costs.model, self.most, self.worth)
         grown = grow_tree_of(self.draft, plan, root, **inputs, budget_input=budget_input)
         self.decided = grown is not None

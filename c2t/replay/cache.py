@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from c2t.errors import one_line
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.replay.lockstep import Continuation, read_continuations, write_continuations
 from c2t.sampling import Sampling
 from c2t.storage.atomic import TEMPORARY, new_file

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from c2t.decoding import DraftModel, Step, speculate
-from c2t.models.draft import DraftSession
+from c2t.models.drafts.session import DraftSession
 from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation, TextVerifier
 from c2t.sessions.coupled import coupled

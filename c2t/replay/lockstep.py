@@ -14,13 +14,13 @@ from torch import Tensor
 
 from c2t.decoding import Committed, DraftModel, Step, Verdict, append, cut, decode, first_step
 from c2t.kernels.noise import Noise
-from c2t.models.target import Target, check_logits
+from c2t.models.target.target import Target, check_logits
 from c2t.policies.plain import Plain
 from c2t.protocols import Policy, Root
 from c2t.sampling import Sampling, noise_at, stream_key
-from c2t.target_sampler import DRAFT, number
-from c2t.target_verifier import generate, pad
 from c2t.tree import Tree
+from c2t.verification.sampler import DRAFT, number
+from c2t.verification.target_verifier import generate, pad
 from c2t.verify import target_only
 
 

@@ -20,7 +20,7 @@ from c2t import __version__
 from c2t.batching import Full
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError, plain
-from c2t.models.chat_templates import dialogue
+from c2t.models.loading.chat_templates import dialogue
 from c2t.serving.fields import ChatCompletion, Completion, Fields
 from c2t.serving.front import LOG, Answer, AsyncFront, Ending, Failed
 from c2t.serving.lengths import Checked, characters_of_a_token

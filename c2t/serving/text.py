@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from c2t.pieces import IncrementalDetokenizer
+from c2t.output.detokenizer import IncrementalDetokenizer
 
 
 class StoppableText:

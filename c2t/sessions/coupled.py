@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from c2t.caches.ragged import whole
 from c2t.kernels import noise as kernel
 from c2t.kernels.noise import Noise
 from c2t.protocols import DraftVocabulary, Grown, NextTokenDistributions, Policy, Root, Session, grow_tree_of
-from c2t.ragged import whole
 from c2t.sampling import gumbel, mix_in
 from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
@@ -54,7 +54,7 @@ class CoupledSession(WrappedSession):
         return rows if self.scaled is None else with_noise(rows, tree, slots, self.scaled)
 
     def grow_tree(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
-        """See `c2t.models.draft.DraftSession.grow_tree`."""
+        """See `c2t.models.drafts.session.DraftSession.grow_tree`."""
         return grow_tree_of(self.draft, plan, root, **inputs, noise=self._scaled())
 
     def _scaled(self) -> Noise | None:

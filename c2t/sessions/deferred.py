@@ -44,12 +44,12 @@ class DeferredSession(WrappedSession):
         return self.draft.expand(tree, slots)
 
     def grow_tree(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
-        """See `c2t.models.draft.DraftSession.grow_tree`."""
+        """See `c2t.models.drafts.session.DraftSession.grow_tree`."""
         self._catch_up()
         return grow_tree_of(self.draft, plan, root, **inputs)
 
     def fork(self, back: Int[Tensor, " B"]) -> WrappedSession:
-        """See `c2t.models.draft.DraftSession.fork`."""
+        """See `c2t.models.drafts.session.DraftSession.fork`."""
         self._catch_up()
         fork: DeferredSession = super().fork(back)
         fork.backlog = []  # its own

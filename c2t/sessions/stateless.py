@@ -22,7 +22,7 @@ class StatelessSession:
         self.passes = torch.zeros_like(count)
 
     def fork(self, back: Int[Tensor, " B"]) -> "StatelessSession":
-        """See `c2t.models.draft.DraftSession.fork`."""
+        """See `c2t.models.drafts.session.DraftSession.fork`."""
         fork = copy.copy(self)
         fork.passes = torch.zeros_like(back)
         return fork

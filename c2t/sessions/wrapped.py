@@ -45,11 +45,11 @@ class WrappedSession:
         self.draft.end(step)
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:
-        """See `c2t.models.draft.DraftSession.rewind`."""
+        """See `c2t.models.drafts.session.DraftSession.rewind`."""
         self.draft.rewind(back)
 
     def fork(self, back: Int[Tensor, " B"]) -> "WrappedSession":
-        """See `c2t.models.draft.DraftSession.fork`."""
+        """See `c2t.models.drafts.session.DraftSession.fork`."""
         fork = copy.copy(self)
         fork.draft = self.draft.fork(back)
         return fork

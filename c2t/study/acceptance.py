@@ -11,13 +11,13 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from c2t.errors import InputError
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.policies.configured import MCSD
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
 from c2t.storage.atomic import write_text
 from c2t.storage.checked import EXTENSIBLE, from_json, read_file
-from c2t.target_verifier import generate
+from c2t.verification.target_verifier import generate
 
 FILE = "acceptance.json"
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from c2t.costs.measure import measure
+from c2t.costs.statistics import Counts, Totals, total
 from c2t.errors import InputError, at_least_one
-from c2t.models.loading import Pair, with_ngrams
-from c2t.models.ngrams import NGRAMS
-from c2t.playable import check_compatible, live_only
+from c2t.models.loading.load import Pair, with_ngrams
+from c2t.models.wrappers.ngrams import NGRAMS
 from c2t.policies.plain import Plain
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, tried_by
-from c2t.prompts import Prompt, spread
 from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation
-from c2t.settings import RunSettings
-from c2t.statistics import Counts, Totals, total
+from c2t.replay.prompts import Prompt, spread
+from c2t.replay.settings import RunSettings
 from c2t.study.batches import Entrant, Group, Run, race
 from c2t.study.evaluate import continuations, encode
 from c2t.study.rounds import Round, replayed, together
+from c2t.verification.compatibility import check_compatible, live_only
 
 MOST_REPEATS = 10_000  # of each forward; a median needs no more
 DEFAULT_CANDIDATES = tried_by("tune")

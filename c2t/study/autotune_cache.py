@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from c2t.costs.store import key as key_of
 from c2t.errors import InputError
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.policies.spec import check_own
 from c2t.storage.atomic import write_text
 from c2t.storage.checked import CLOSED, from_json, read_file

@@ -8,17 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from c2t.costs.measure import now
+from c2t.costs.statistics import Statistics, Trace, total
 from c2t.errors import InputError, at_least_one
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
-from c2t.prompts import Prompt, spread
 from c2t.protocols import Policy
-from c2t.settings import RunSettings
-from c2t.statistics import Statistics, Trace, total
+from c2t.replay.prompts import Prompt, spread
+from c2t.replay.settings import RunSettings
 from c2t.study.evaluate import encode
 from c2t.study.interval import Figures, Interval, Sums, bootstrap
-from c2t.target_verifier import generate
+from c2t.verification.target_verifier import generate
 
 WARM_UP_TOKENS = 4
 AT_ONCE = 256  # rows of all policies that take turns, at most

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 import torch
 
+from c2t.costs.statistics import Statistics, total
 from c2t.errors import InputError
-from c2t.models.loading import Pair
-from c2t.playable import check_compatible
+from c2t.models.loading.load import Pair
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe, split, tried_by
-from c2t.prompts import Prompt, spread
 from c2t.protocols import Policy
+from c2t.replay.prompts import Prompt, spread
 from c2t.sampling import Sampling
-from c2t.statistics import Statistics, total
 from c2t.study.evaluate import StudySettings, continuations, encode, evaluate, share_of_loops
-from c2t.target_verifier import generate
+from c2t.verification.compatibility import check_compatible
+from c2t.verification.target_verifier import generate
 
 DEFAULT_POLICIES = (
     "plain,eagle2:N=26,eagle2:N=60,eagle2:N=100,c2t,c2t:beta=0.3,c2t:beta=0.5,c2t:beta=0.65,c2t:beta=0.85"

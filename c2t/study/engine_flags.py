@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from c2t.display import count
 from c2t.errors import InputError
+from c2t.output.tree_repr import count
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import name_of
 from c2t.protocols import Policy

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from c2t.costs.statistics import Statistics, Trace
 from c2t.decoding import DraftModel, Step, cut
 from c2t.errors import InputError, at_least_one
-from c2t.models.loading import Pair
-from c2t.playable import check_rule, live_only
-from c2t.prompts import Encoded, Prompt, encode_all
+from c2t.models.loading.load import Pair
 from c2t.protocols import Policy
 from c2t.replay.cache import cached_continuations
 from c2t.replay.lockstep import Continuation, replay
+from c2t.replay.prompts import Encoded, Prompt, encode_all
+from c2t.replay.settings import RunSettings
 from c2t.sampling import Sampling
-from c2t.settings import RunSettings
-from c2t.statistics import Statistics, Trace
-from c2t.target_verifier import generate
+from c2t.verification.compatibility import check_rule, live_only
+from c2t.verification.target_verifier import generate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from c2t.decoding import DraftModel
 from c2t.errors import at_least_one, probability
-from c2t.models.target import Target, TargetSession
+from c2t.models.target.target import Target, TargetSession
 from c2t.policies.eagle2 import Eagle2
 from c2t.protocols import Root
 from c2t.sampling import Sampling

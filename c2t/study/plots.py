@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from c2t import figures
-from c2t.models.loading import NGRAMS
+from c2t.models.loading.load import NGRAMS
+from c2t.output import plot_style
 from c2t.study.autotune import Candidate, Tuning
 from c2t.study.batches import Speed
 from c2t.study.interval import Interval
@@ -20,7 +20,7 @@ PANEL, HEIGHTS = (6.4, 6.0), (3, 1)  # inches; of the fronts and of the ratio be
 COLUMNS = 2
 SPEEDS = 6.4, 4.4  # inches
 STEPS = 25  # taus at which the ratio is drawn
-BEST, OTHER = figures.COLOURS[1], figures.COLOURS[2:]
+BEST, OTHER = plot_style.COLOURS[1], plot_style.COLOURS[2:]
 THICK, THIN, TOP = 2.4, 1.0, 10
 
 
@@ -29,7 +29,7 @@ def plot_fronts(conditions: Mapping[Condition, Sequence[Point]], path: Path) -> 
     written."""
     columns = min(COLUMNS, len(conditions))
     rows = -(-len(conditions) // columns)
-    with figures.style():
+    with plot_style.style():
         figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
         panels = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=HEIGHTS * rows)
         places = [divmod(number, columns) for number in range(rows * columns)]
@@ -42,14 +42,14 @@ def plot_fronts(conditions: Mapping[Condition, Sequence[Point]], path: Path) -> 
         for panel in [*fronts[len(conditions) :], *ratios[len(conditions) :]]:
             panel.set_visible(False)
         _name(figure, fronts, ends)
-        return figures.save(figure, path)
+        return plot_style.save(figure, path)
 
 
 def _name(figure: Figure, panels: Sequence[Any], ends: Sequence[list[tuple[str, float, float, str]]]) -> None:
     """Write names beside lines; the layout then makes room for them."""
     figure.draw_without_rendering()  # which gives the panels their places
     for panel, names in zip(panels, ends, strict=False):
-        figures.name_lines(panel, names)
+        plot_style.name_lines(panel, names)
 
 
 def headline(points: Sequence[Point]) -> str:
@@ -82,13 +82,13 @@ def draw_panel(panel: Any, points: Sequence[Point]) -> list[tuple[str, float, fl
     for family, group in families(points).items():
         special = family in (SUBJECT, best)
         if family == SUBJECT:
-            colour, marker = figures.COLOURS[0], figures.MARKERS[0]
+            colour, marker = plot_style.COLOURS[0], plot_style.MARKERS[0]
         elif family == best:
-            colour, marker = BEST, figures.MARKERS[1]
+            colour, marker = BEST, plot_style.MARKERS[1]
         elif family == LIMIT:
-            colour, marker = figures.INK, "."
+            colour, marker = plot_style.INK, "."
         else:
-            colour, marker = OTHER[number % len(OTHER)], figures.MARKERS[2 + number % len(OTHER)]
+            colour, marker = OTHER[number % len(OTHER)], plot_style.MARKERS[2 + number % len(OTHER)]
             number += 1
         line = front(group)
         gammas, taus = [p.gamma for p in line], [p.tau for p in line]
@@ -125,8 +125,8 @@ def draw_ratio(panel: Any, points: Sequence[Point]) -> None:
     taus = [each.tau for each in ratios]
     estimate, low, high = (np.array([getattr(each.ratio, name) for each in ratios], float) for name in Interval._fields)
     panel.axhline(1, color=BEST, marker="", linewidth=THICK)
-    panel.plot(taus, estimate, color=figures.COLOURS[0], marker="", linewidth=THICK)
-    panel.fill_between(taus, low, high, color=figures.COLOURS[0], alpha=0.18, linewidth=0)
+    panel.plot(taus, estimate, color=plot_style.COLOURS[0], marker="", linewidth=THICK)
+    panel.fill_between(taus, low, high, color=plot_style.COLOURS[0], alpha=0.18, linewidth=0)
     panel.set_xlabel("tau")
     panel.set_ylabel(f"gamma of {SUBJECT} over\n{compared.strongest}'s (95 %)", parse_math=False)
 
@@ -138,19 +138,19 @@ def plot_speeds(found: Tuning, path: Path) -> Path:
     for row in found.rows:
         if row is not found.plain:
             kinds.setdefault(row.name.removesuffix(NGRAMS), []).append(row)
-    with figures.style():
+    with plot_style.style():
         figure = Figure(figsize=SPEEDS, layout="constrained")
         panel = figure.subplots()
-        panel.axhline(found.plain.predicted, color=figures.INK, linestyle="--", marker="", linewidth=THIN)
-        names = [("plain", max(row.total.gamma for row in found.rows), found.plain.predicted, figures.INK)]
+        panel.axhline(found.plain.predicted, color=plot_style.INK, linestyle="--", marker="", linewidth=THIN)
+        names = [("plain", max(row.total.gamma for row in found.rows), found.plain.predicted, plot_style.INK)]
         for number, (kind, rows) in enumerate(kinds.items()):  # no lines: neighbours differ in more than their size
-            colour, marker = (cycle[number % len(cycle)] for cycle in (figures.COLOURS, figures.MARKERS))
+            colour, marker = (cycle[number % len(cycle)] for cycle in (plot_style.COLOURS, plot_style.MARKERS))
             gammas, speeds = [row.total.gamma for row in rows], [row.predicted for row in rows]
             panel.plot(gammas, speeds, color=colour, marker=marker, linestyle="", markersize=6, label=kind)
             names.append((kind, *max(zip(gammas, speeds, strict=True)), colour))
         for row in (row for row in found.rows if row.measured):
-            panel.plot(row.total.gamma, row.measured, "o", color="none", markeredgecolor=figures.INK, markersize=10)
-            panel.vlines(row.total.gamma, *sorted((row.predicted, row.measured)), color=figures.INK, linewidth=0.8)
+            panel.plot(row.total.gamma, row.measured, "o", color="none", markeredgecolor=plot_style.INK, markersize=10)
+            panel.vlines(row.total.gamma, *sorted((row.predicted, row.measured)), color=plot_style.INK, linewidth=0.8)
         panel.set_xscale("log")
         panel.set_ylim(bottom=0)
         panel.set_xlabel("gamma: verified tokens per round, root included")
@@ -158,13 +158,13 @@ def plot_speeds(found: Tuning, path: Path) -> Path:
         conditions = f"batch size {found.settings.batch}, T = {found.settings.temperature:g}"
         panel.set_title(f"{found.said}\n{conditions}", parse_math=False)
         _name(figure, [panel], [names])
-        return figures.save(figure, path)
+        return plot_style.save(figure, path)
 
 
 def plot_batches(rows: Sequence[Speed], title: str, path: Path) -> Path:
     """Draw the tokens/s of each policy over the batch size, with 95 % intervals, and write a PNG. InputError if it
     cannot be written."""
-    with figures.style():
+    with plot_style.style():
         figure = Figure(figsize=SPEEDS, layout="constrained")
         panel = figure.subplots()
         names: list[tuple[str, float, float, str]] = []
@@ -172,12 +172,12 @@ def plot_batches(rows: Sequence[Speed], title: str, path: Path) -> Path:
             mine = sorted((row for row in rows if row.label == label), key=lambda row: row.batch)
             kind = label.partition(":")[0]
             plain, subject = kind == "plain", kind == "budget"
-            colour = figures.INK if plain else figures.COLOURS[number % len(figures.COLOURS)]
+            colour = plot_style.INK if plain else plot_style.COLOURS[number % len(plot_style.COLOURS)]
             batches = [row.batch for row in mine]
             speeds, low, high = zip(*(row.tokens_per_second for row in mine), strict=True)
             width = THICK if subject else THIN
             style = "--" if plain else "-"
-            marker = figures.MARKERS[number % len(figures.MARKERS)]
+            marker = plot_style.MARKERS[number % len(plot_style.MARKERS)]
             panel.plot(batches, speeds, color=colour, linewidth=width, linestyle=style, marker=marker, label=label)
             if None not in (*low, *high):
                 panel.fill_between(batches, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -191,4 +191,4 @@ def plot_batches(rows: Sequence[Speed], title: str, path: Path) -> Path:
         panel.set_ylabel("tokens/s of all prompts")
         panel.set_title(title, parse_math=False)
         _name(figure, [panel], [names])
-        return figures.save(figure, path)
+        return plot_style.save(figure, path)

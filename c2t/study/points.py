@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from c2t.costs.statistics import Totals
 from c2t.errors import InputError
-from c2t.statistics import Totals
 from c2t.storage.atomic import new_file
 from c2t.storage.checked import CLOSED, OPEN, from_json, read_file
 from c2t.storage.results import append_line, result_line

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from c2t.decoding import Step
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation, replay
 from c2t.study.evaluate import BATCH

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from c2t.classifier import TreeClassifier
+from c2t.costs.statistics import Statistics
 from c2t.errors import InputError, counted
-from c2t.models.loading import Pair
-from c2t.playable import check_compatible
+from c2t.models.loading.load import Pair
 from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, parse, split, tried_by
-from c2t.prompts import Encoded, Prompt, spread
 from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation
-from c2t.statistics import Statistics
+from c2t.replay.prompts import Encoded, Prompt, spread
 from c2t.study.evaluate import StudySettings, continuations, encode, evaluate
 from c2t.study.oracle import Oracle, OracleDraft
 from c2t.study.pareto import LIMIT
 from c2t.study.points import Condition, Point, append_point, drop_unfinished_line, read_points
+from c2t.verification.compatibility import check_compatible
 
 if TYPE_CHECKING:  # Ray is an extra
-    from c2t.ray_pool import RayPool
+    from c2t.harvest.ray_pool import RayPool
 
 DEFAULT_GRID = tried_by(
     "sweep"

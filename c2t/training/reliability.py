@@ -7,7 +7,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from c2t import figures
+from c2t.output import plot_style
 from c2t.training.metrics import Validation
 
 BINS, RESAMPLES, LEVEL = 10, 1000, 0.95
@@ -47,15 +47,17 @@ def reliability(probability: Float[Tensor, " v"], validation: Validation, seed: 
 
 def picture(result: Reliability, name: str) -> Figure:
     """Plot the bins with their intervals and the diagonal, on logarithmic axes."""
-    with figures.style():
+    with plot_style.style():
         figure = Figure(figsize=(4.6, 4.2), layout="constrained")
         panel = figure.subplots()
         x, y = result.probability.numpy(), result.accepted.numpy()
         low, high = (y - result.low.numpy()).clip(0), (result.high.numpy() - y).clip(0)
         least = max(min(x.min(), y[y > 0].min(initial=1.0)) / 2, 1e-6)
-        panel.plot([least, 1], [least, 1], color=figures.PALE, marker="", linewidth=1)
-        panel.text(0.3, 0.12, "calibrated", color=figures.PALE, rotation=45, fontsize="small", ha="center", va="center")
-        panel.errorbar(x, y, (low, high), color=figures.COLOURS[0], marker="o", capsize=2)
+        panel.plot([least, 1], [least, 1], color=plot_style.PALE, marker="", linewidth=1)
+        panel.text(
+            0.3, 0.12, "calibrated", color=plot_style.PALE, rotation=45, fontsize="small", ha="center", va="center"
+        )
+        panel.errorbar(x, y, (low, high), color=plot_style.COLOURS[0], marker="o", capsize=2)
         panel.set(xscale="log", yscale="log", xlim=(least, 1.2), ylim=(least, 1.2), aspect="equal")
         panel.set(xlabel=f"probability by {name}", ylabel="share accepted (95 % interval)")
         panel.set_title(f"Off by {result.error:.4f} on average")

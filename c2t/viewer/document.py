@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from c2t.classifier import CONDITIONAL, TreeClassifier
 from c2t.decoding import Step, cut
-from c2t.pieces import IncrementalDetokenizer
+from c2t.output.detokenizer import IncrementalDetokenizer
 from c2t.policies.c2t import C2T
 from c2t.policies.spec import describe
 from c2t.policies.threshold import JointThreshold

@@ -5,12 +5,12 @@ from typing import Any
 
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
-from c2t.models.loading import Pair
-from c2t.playable import check_rule
-from c2t.prompt_ids import check_length
+from c2t.models.loading.load import Pair
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
-from c2t.target_verifier import generate
+from c2t.verification.compatibility import check_rule
+from c2t.verification.prompt_ids import check_length
+from c2t.verification.target_verifier import generate
 from c2t.viewer.document import VERSION, RoundWriter, TokenTexts, policy_document
 from c2t.viewer.recording import RecordingPolicy
 

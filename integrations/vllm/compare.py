@@ -19,11 +19,11 @@ from c2t_vllm.estimator import accepted_given_parent, distribution
 from c2t_vllm.network import Network
 from torch import Tensor
 
-from c2t.models.loading import Pair, load_pair
+from c2t.models.loading.load import Pair, load_pair
 from c2t.policies.limits import Size
-from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.protocols import Draft, Root
 from c2t.replay.lockstep import replay
+from c2t.replay.prompts import default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.storage.paths import CLASSIFIER, resolve, root
 from c2t.storage.results import append_line, result_line

@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import typer
 
 from c2t.costs.store import costs_of
-from c2t.models.loading import Pair, load_pair
+from c2t.models.loading.load import Pair, load_pair
+from c2t.output.progress import progress_bar
 from c2t.policies.spec import parse
-from c2t.progress import progress_bar
-from c2t.prompts import Prompt, default_prompts, read_prompts
 from c2t.protocols import Policy
+from c2t.replay.prompts import Prompt, default_prompts, read_prompts
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.batches import BatchSettings, Entrant, Group, Speed, figures, first_turns, grouped, race, speed
 from pipelines import terminal

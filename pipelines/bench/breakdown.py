@@ -14,21 +14,21 @@ from unittest.mock import patch
 
 import typer
 
+from c2t.costs.statistics import Statistics, Trace, total
 from c2t.errors import InputError
-from c2t.models.chat_templates import conversation
-from c2t.models.draft import BaseDraft
-from c2t.models.loading import Pair, load_pair
-from c2t.models.target import TargetSession
+from c2t.models.drafts.session import BaseDraft
+from c2t.models.loading.chat_templates import conversation
+from c2t.models.loading.load import Pair, load_pair
+from c2t.models.target.target import TargetSession
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
-from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.protocols import NextTokenDistributions, Policy, Session, session_of
+from c2t.replay.prompts import default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.sessions.wrapped import WrappedSession
-from c2t.statistics import Statistics, Trace, total
 from c2t.storage.paths import DEFAULT_PAIR
-from c2t.target_sampler import TargetSampler
-from c2t.target_verifier import generate
+from c2t.verification.sampler import TargetSampler
+from c2t.verification.target_verifier import generate
 from pipelines import terminal
 from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import PolicyText, policy_of

@@ -9,13 +9,13 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation import BaseStreamer
 
+from c2t.costs.statistics import Statistics, Trace, total
 from c2t.decoding import cut
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.policies.hierarchical import Hierarchical
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
-from c2t.statistics import Statistics, Trace, total
-from c2t.target_verifier import generate
+from c2t.verification.target_verifier import generate
 
 PLAIN, TREE, HIERARCHICAL = "c2t, plain", "c2t, tree", "c2t, hierarchical"
 INT8, INT8_PLAIN, INT8_TREE = "c2t in int8", "c2t in int8, plain", "c2t in int8, tree"

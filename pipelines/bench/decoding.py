@@ -24,20 +24,20 @@ import numpy as np
 import torch
 import typer
 
+from c2t.costs.statistics import total
 from c2t.errors import InputError
-from c2t.models.chat_templates import conversation
-from c2t.models.loading import Pair, load_pair
-from c2t.models.ngrams import NGRAMS
+from c2t.models.loading.chat_templates import conversation
+from c2t.models.loading.load import Pair, load_pair
+from c2t.models.wrappers.ngrams import NGRAMS
+from c2t.output.progress import progress_bar
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
-from c2t.progress import progress_bar
-from c2t.prompt_ids import check_length
-from c2t.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.protocols import Policy
+from c2t.replay.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
-from c2t.statistics import total
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.interval import Interval, Sums, bootstrap
+from c2t.verification.prompt_ids import check_length
 from pipelines import terminal
 from pipelines.bench import llama_cpp, upstream_eagle
 from pipelines.bench.contenders import (

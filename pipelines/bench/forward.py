@@ -15,10 +15,10 @@ import torch
 import typer
 from transformers import DynamicCache, PreTrainedModel
 
+from c2t.caches.ragged import Ragged
 from c2t.costs.measure import BRANCHING, regular
-from c2t.models.loading import Pair, load_pair
-from c2t.models.target import TargetSession
-from c2t.ragged import Ragged
+from c2t.models.loading.load import Pair, load_pair
+from c2t.models.target.target import TargetSession
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.tree import Tree
 from pipelines import terminal

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.storage.results import append_line, check_place, result_line
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from c2t.errors import InputError
-from c2t.models import gguf_target
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
+from c2t.models.target import gguf_target
 from c2t.storage.paths import checkout
 from pipelines.bench.contenders import LOOKED_UP, Contender
 from pipelines.bench.programs import Program, started

@@ -7,7 +7,7 @@ import typer
 
 from c2t.classifier import TreeClassifier
 from c2t.costs.store import costs_of
-from c2t.models.loading import Pair, with_ngrams
+from c2t.models.loading.load import Pair, with_ngrams
 from c2t.policies.spec import parse
 from c2t.protocols import Policy
 from c2t.study import autotune_cache as tuning

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from c2t.costs.statistics import Statistics
 from c2t.errors import InputError
-from c2t.statistics import Statistics
 from c2t.storage.checked import from_json, read_file
 from c2t.storage.provenance import environment
 from c2t.storage.results import append_line

@@ -28,12 +28,12 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 
 from c2t.decoder import SpeculativeDecoder
-from c2t.models.chat_templates import conversation
-from c2t.models.loading import Pair, load_pair
+from c2t.models.loading.chat_templates import conversation
+from c2t.models.loading.load import Pair, load_pair
+from c2t.output.progress import progress_bar
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
-from c2t.progress import progress_bar
-from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.replay.prompts import default_prompts, read_prompts, spread
 from c2t.storage.paths import DEFAULT_PAIR
 from pipelines import terminal
 from pipelines.bench.lines import Json, append, computed

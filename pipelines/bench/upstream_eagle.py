@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from c2t.models.eagle import EagleHead
-from c2t.models.eagle_draft import EagleDraft
-from c2t.models.loading import Pair
+from c2t.models.drafts.eagle import EagleHead
+from c2t.models.drafts.head_draft import EagleDraft
+from c2t.models.loading.load import Pair
 from c2t.storage.paths import checkout
 from pipelines.bench.contenders import DTYPES, Contender
 from pipelines.bench.programs import Program, started

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from c2t.statistics import Statistics
+from c2t.costs.statistics import Statistics
 from c2t.study.batches import Speed
 from c2t.study.interval import Interval
 from pipelines.docs.result_lines import RESULTS, computed, interval, lines, source, table

@@ -1,7 +1,7 @@
 """Tables of docs/platforms.md: which machines and which families of targets are fast, exact, or run."""
 
-from c2t.models import stock
-from c2t.models.target import FAMILIES
+from c2t.models.target import stock
+from c2t.models.target.target import FAMILIES
 from pipelines.docs.heads import table
 
 NAMES = {
@@ -33,7 +33,8 @@ def machines() -> str:
 
 
 def families() -> str:
-    """Return the table of families of targets, by the models that c2t.models.target and c2t.models.stock list."""
+    """Return the table of families of targets, by the models that c2t.models.target.target and c2t.models.target.stock
+    list."""
     rows = [(NAMES[kind], f"`{kind}`", FAST if kind in stock.FAMILIES else RUNS) for kind in FAMILIES]
     assert len(rows) == len(NAMES) == 1 + 10
     return table(("family", "`model_type`", "on a CPU with GCC"), rows)

@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from c2t import C2T, Eagle2, TreeClassifier
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 from c2t.sampling import Sampling
 from c2t.viewer.page import page
 from c2t.viewer.view import Viewer

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from c2t import C2T, SpeculativeDecoder, TreeClassifier
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 from c2t.protocols import Draft, NextTokenDistributions, Root
 from c2t.tree import Tree
 

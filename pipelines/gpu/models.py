@@ -10,9 +10,9 @@ from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.cuda_graphs.draft import DraftGraph, StaticDraft
 from c2t.cuda_graphs.target import StaticTarget
 from c2t.kernels.level_plan import LevelPlan
-from c2t.models.eagle import EagleHead
-from c2t.models.eagle_draft import EagleDraft
-from c2t.models.target import Target
+from c2t.models.drafts.eagle import EagleHead
+from c2t.models.drafts.head_draft import EagleDraft
+from c2t.models.target.target import Target
 from c2t.tree import Tree
 from pipelines.papers.tree_blocks import random_trees
 

@@ -24,8 +24,8 @@ from c2t.kernels.network import Network
 from c2t.kernels.rows import rank
 from c2t.kernels.select import SelectLimits, select
 from c2t.kernels.static_tree import StaticTree
-from c2t.models.eagle_draft import EagleDraft
-from c2t.models.target import Target
+from c2t.models.drafts.head_draft import EagleDraft
+from c2t.models.target.target import Target
 from c2t.policies import C2T, Eagle2
 from c2t.storage.provenance import hardware
 from c2t.storage.results import append_line, result_line

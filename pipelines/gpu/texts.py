@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 
 from c2t.classifier import TreeClassifier
+from c2t.costs.statistics import total
 from c2t.decoder import SpeculativeDecoder
-from c2t.models.loading import Pair, load_pair
+from c2t.models.loading.load import Pair, load_pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain
-from c2t.prompts import default_prompts, read_prompts, spread
 from c2t.protocols import Policy
+from c2t.replay.prompts import default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
-from c2t.statistics import total
 from pipelines.bench.contenders import Task, Transformers, Written
 
 GRAPH_TOKENS = 512

@@ -6,9 +6,9 @@ from typing import Annotated
 import torch
 import typer
 
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 from c2t.policies import Sequoia
-from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.replay.prompts import default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.study.acceptance import acceptance_by_rank, key, local_file, store
 from c2t.study.evaluate import encode

@@ -10,8 +10,8 @@ from typing import Annotated
 import torch
 import typer
 
-from c2t.models.loading import load_pair
-from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.models.loading.load import load_pair
+from c2t.replay.prompts import default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
 from c2t.study.accuracies import accuracies, write

@@ -15,9 +15,9 @@ import typer
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from c2t.models.eagle import Head
-from c2t.models.eagle_checkpoint import load_head
-from c2t.models.medusa import MedusaHead
+from c2t.models.drafts.eagle import Head
+from c2t.models.drafts.medusa import MedusaHead
+from c2t.models.loading.eagle_checkpoint import load_head
 from pipelines.pair import corpus
 from pipelines.pair.card import log, write_card
 from pipelines.pair.prompts import write_prompts

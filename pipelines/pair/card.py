@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from c2t import figures
+from c2t.output import plot_style
 from pipelines.pair import corpus
 from pipelines.pair.report import table
 
@@ -124,7 +124,7 @@ def log(folder: Path) -> list[dict[str, float]]:
 
 def plot_losses(lines: list[dict[str, float]], title: str, path: Path) -> None:
     """Plot a run's losses over its steps."""
-    with figures.style():
+    with plot_style.style():
         figure = Figure(figsize=(3.5, 3), layout="constrained")
         axis = figure.subplots()
         for key in (key for key in LOSSES if key in lines[0]):
@@ -132,7 +132,7 @@ def plot_losses(lines: list[dict[str, float]], title: str, path: Path) -> None:
             axis.plot(steps, losses, marker="", label=key.replace("_", " "))
         axis.set(title=title, xlabel="step")
         axis.legend()
-        figures.save(figure, path, dpi=90)
+        plot_style.save(figure, path, dpi=90)
 
 
 def models(stages: dict[str, Any]) -> str:

@@ -18,12 +18,12 @@ import typer
 from sklearn.metrics import average_precision_score
 
 from c2t.classifier import TreeClassifier
+from c2t.costs.statistics import total
 from c2t.decoder import SpeculativeDecoder
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 from c2t.policies import C2T, Eagle2, Plain
-from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.replay.prompts import default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
-from c2t.statistics import total
 from c2t.storage import paths as checkpoints
 from c2t.study.evaluate import continuations, evaluate
 from c2t.training.data import NodeData

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
-from c2t.models.eagle import EagleHead, Head
-from c2t.models.medusa import MedusaHead
+from c2t.models.drafts.eagle import EagleHead, Head
+from c2t.models.drafts.medusa import MedusaHead
 from pipelines.pair.corpus import QUOTA
 from pipelines.pair.train_head import medusa_loss, upstream_loss
 

@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from c2t.models.loading import Pair, load_pair
-from c2t.models.names import parts
+from c2t.costs.statistics import total
+from c2t.models.loading.load import Pair, load_pair
+from c2t.models.loading.names import parts
 from c2t.policies.eagle2 import Eagle2
-from c2t.prompts import read_prompts
 from c2t.replay.lockstep import Continuation
+from c2t.replay.prompts import read_prompts
 from c2t.sampling import Sampling
-from c2t.statistics import total
 from c2t.study.evaluate import continuations, evaluate, share_of_loops
 
 NEW_TOKENS = 96

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
-from c2t.models.eagle import Head
-from c2t.models.eagle3 import Eagle3Head
-from c2t.models.eagle_checkpoint import save_head
-from c2t.models.medusa import MedusaHead
+from c2t.models.drafts.eagle import Head
+from c2t.models.drafts.eagle3 import Eagle3Head
+from c2t.models.drafts.medusa import MedusaHead
+from c2t.models.loading.eagle_checkpoint import save_head
 from pipelines.pair.train_lm import Progress, rate
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from c2t.errors import InputError
-from c2t.stopping import Stopped
+from c2t.output.signals import Stopped
 from c2t.storage.results import check_place
 from pipelines import options as o
 from pipelines import terminal

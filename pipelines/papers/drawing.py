@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from c2t import figures
+from c2t.output import plot_style
 
 PANEL = 4.4, 3.5  # inches
 DPI = 80  # keeps a figure of several panels below 80 kB
@@ -25,7 +25,7 @@ def panels(count: int, columns: int = 3, **settings: Any) -> tuple[Figure, list[
     """Return a figure of `count` panels in rows of `columns`; settings of each panel as in matplotlib."""
     columns = min(columns, count)
     rows = -(-count // columns)
-    with figures.style():
+    with plot_style.style():
         figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
         return figure, [figure.add_subplot(rows, columns, number, **settings) for number in range(1, count + 1)]
 
@@ -52,7 +52,7 @@ def heatmap(
 
 def curves(panel: Axes, lines: dict[str, Sequence[float]], start: int = 0, label: str = "epoch") -> None:
     """Draw one line for each name over `start`, `start` + 1, ..."""
-    for (name, values), marker in zip(lines.items(), cycle(figures.MARKERS), strict=False):
+    for (name, values), marker in zip(lines.items(), cycle(plot_style.MARKERS), strict=False):
         panel.plot(range(start, start + len(values)), values, marker=marker, label=name)
     panel.set_xlabel(label)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -61,7 +61,7 @@ def curves(panel: Axes, lines: dict[str, Sequence[float]], start: int = 0, label
 
 def fronts(panel: Axes, families: dict[str, Sequence[tuple[float, float]]]) -> None:
     """Draw (tau, gamma) of each family's settings, with tau on the x-axis as in the papers."""
-    for (name, points), marker in zip(families.items(), cycle(figures.MARKERS), strict=False):
+    for (name, points), marker in zip(families.items(), cycle(plot_style.MARKERS), strict=False):
         tau, gamma = zip(*sorted(points), strict=True)
         panel.plot(tau, gamma, marker=marker, label=name)
     panel.set(xlabel="tau", ylabel="gamma, all tokens verified", yscale="log")
@@ -88,7 +88,7 @@ def stacks(panel: Axes, bars: dict[str, dict[str, float]]) -> None:
             heights,
             bottom=below,
             label=part,
-            color=figures.COLOURS[number % len(figures.COLOURS)],
+            color=plot_style.COLOURS[number % len(plot_style.COLOURS)],
             width=0.6,
         )
         below += heights
@@ -103,4 +103,4 @@ def parts_of(bars: dict[str, dict[str, float]]) -> Iterator[str]:
 
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure as a PNG. InputError if it cannot be written."""
-    return figures.save(figure, path, DPI)
+    return plot_style.save(figure, path, DPI)

@@ -9,8 +9,8 @@ tables 1 to 3 have trees of 64 tokens, its table 4 of 768. tau counts the bonus 
 from dataclasses import replace
 
 from c2t.policies import DySpec, Sequoia, SpecInfer
-from c2t.prompts import read_prompts, spread
 from c2t.protocols import Policy
+from c2t.replay.prompts import read_prompts, spread
 from c2t.study.acceptance import acceptance_by_rank
 from c2t.study.evaluate import encode
 from pipelines.papers.report import Report, Reproduction, Row, of_policies

@@ -6,8 +6,8 @@ from typing import Any
 
 from c2t.classifier import TreeClassifier
 from c2t.policies import MCSD, Chain, MCSDPlus, Plain
-from c2t.prompts import default_prompts, read_prompts
 from c2t.protocols import Policy
+from c2t.replay.prompts import default_prompts, read_prompts
 from c2t.study.bench import Bench, BenchSettings, bench
 from c2t.study.bench import Row as Benched
 from c2t.training.settings import MODELS

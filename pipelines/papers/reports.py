@@ -84,7 +84,7 @@ def make_by_actors(
     names: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any], done: Done, address: str, workers: int
 ) -> Iterator[Made | None]:
     """Yield the same, each report made by one of `workers` actors of the Ray cluster at this address."""
-    from c2t.ray_pool import RayPool  # noqa: PLC0415 - needs an extra
+    from c2t.harvest.ray_pool import RayPool  # noqa: PLC0415 - needs an extra
 
     device = given.get("device")
     gpus = None if device is None else int(device.startswith("cuda"))

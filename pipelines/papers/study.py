@@ -18,23 +18,23 @@ import torch
 from filelock import FileLock
 
 from c2t.classifier import TreeClassifier
+from c2t.costs.statistics import Statistics, total
 from c2t.harvest import harvest as harvesting
-from c2t.models.loading import Pair, load_pair
-from c2t.playable import check_rule
+from c2t.models.loading.load import Pair, load_pair
+from c2t.output.progress import progress_bar
 from c2t.policies import C2T, Eagle2
 from c2t.policies.spec import describe
-from c2t.progress import progress_bar
-from c2t.prompts import Encoded, Prompt, default_prompts, read_prompts, spread
 from c2t.protocols import Policy
 from c2t.records.reader import Harvest
 from c2t.replay.lockstep import Continuation
+from c2t.replay.prompts import Encoded, Prompt, default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
-from c2t.statistics import Statistics, total
 from c2t.storage import paths as checkpoints
 from c2t.study.evaluate import continuations, encode, evaluate
 from c2t.study.points import Point
 from c2t.training.data import TrainSettings
 from c2t.training.fit import FINETUNE, finetune, train
+from c2t.verification.compatibility import check_rule
 from pipelines import terminal
 from pipelines.pair.build import build, stages_of
 from pipelines.pair.recipes import PAIRS

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from c2t.costs.measure import Bench, Forwards, now
-from c2t.models.loading import Pair
+from c2t.costs.statistics import Trace, total
+from c2t.models.loading.load import Pair
 from c2t.policies import C2T, Eagle2
 from c2t.policies.round_costs import Curve
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
-from c2t.statistics import Trace, total
-from c2t.target_verifier import generate
+from c2t.verification.target_verifier import generate
 from pipelines.papers import drawing
 from pipelines.papers.report import Report, Reproduction
 from pipelines.papers.study import Study

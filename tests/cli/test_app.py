@@ -31,8 +31,8 @@ from c2t.costs import measure
 from c2t.decoder import SpeculativeDecoder
 from c2t.harvest import harvest as harvesting
 from c2t.harvest.harvest import HarvestSettings
-from c2t.models import gguf_target
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
+from c2t.models.target import gguf_target
 from c2t.policies.spec import describe as describe_policy
 from c2t.records import writer as shards
 from c2t.records.reader import describe, read_columns

@@ -17,8 +17,8 @@ from c2t.cli.stream import TextStream
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step
 from c2t.errors import InputError
-from c2t.models.chat_templates import conversation
-from c2t.models.loading import load_pair
+from c2t.models.loading.chat_templates import conversation
+from c2t.models.loading.load import load_pair
 from c2t.policies import Eagle2
 
 SHORT = Settings(max_new_tokens=12, temperature=0.0, seed=0, rule=None)

@@ -8,8 +8,8 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from c2t.cli.info import info
-from c2t.models import eagle_checkpoint
-from c2t.models.chat_templates import conversation
+from c2t.models.loading import eagle_checkpoint
+from c2t.models.loading.chat_templates import conversation
 from c2t.storage.published import PUBLISHED
 from tests.toys import toy_tokenizer
 

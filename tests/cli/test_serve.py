@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from c2t.cli import shared
 from c2t.cli.app import app
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 
 REQUEST = {"model": "tiny", "prompt": "def add(a, b):", "max_tokens": 8, "temperature": 0}
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - the warning of it is what is tested

@@ -5,12 +5,12 @@ import re
 import pytest
 
 from c2t.cli.stream import TextStream
+from c2t.costs.statistics import Statistics
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step
-from c2t.models.loading import Pair, load_pair
+from c2t.models.loading.load import Pair, load_pair
 from c2t.policies import Eagle2, Plain
 from c2t.protocols import Policy
-from c2t.statistics import Statistics
 
 PROMPT = "def read_lines(path):\n    "
 GREEN = re.compile("\x1b\\[32m(.*?)\x1b\\[0m", re.DOTALL)

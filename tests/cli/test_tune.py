@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from c2t.cli import terminal
 from c2t.cli.app import app
 from c2t.costs import measure
-from c2t.stopping import Stopped
+from c2t.output.signals import Stopped
 from c2t.storage import paths as checkpoints
 from c2t.study.autotune import DEFAULT_CANDIDATES, TuneSettings
 from tests.cli.test_app import c2t, good, refused

@@ -26,13 +26,13 @@ from c2t.costs.measure import (
 from c2t.costs.store import costs_of, measure_and_keep, path_of, read_costs
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
-from c2t.models.draft import DraftSession
-from c2t.models.loading import Pair
-from c2t.models.target import TargetSession
+from c2t.models.drafts.session import DraftSession
+from c2t.models.loading.load import Pair
+from c2t.models.target.target import TargetSession
 from c2t.policies import Budget, Chain, Eagle2, JointThreshold, Plain, SpecInfer
 from c2t.policies.round_costs import Curve, Overhead
-from c2t.prompts import Prompt
 from c2t.replay.lockstep import replay, write_continuations
+from c2t.replay.prompts import Prompt
 from c2t.sampling import Sampling
 from c2t.study.evaluate import continuations
 from tests.every_policy import toy_costs

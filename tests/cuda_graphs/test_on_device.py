@@ -9,9 +9,9 @@ from transformers import LlamaConfig
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.cuda_graphs.target import StaticTarget
 from c2t.errors import InputError
-from c2t.models.eagle import EagleHead
-from c2t.models.eagle_draft import EagleDraft
-from c2t.models.target import Target
+from c2t.models.drafts.eagle import EagleHead
+from c2t.models.drafts.head_draft import EagleDraft
+from c2t.models.target.target import Target
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.sampling import Sampling
 from tests.cuda_graphs.test_draft import POLICIES

@@ -7,7 +7,7 @@ from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Conf
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.cuda_graphs.target import StaticTarget, compile_small_operations
 from c2t.errors import InputError
-from c2t.models.target import Target
+from c2t.models.target.target import Target
 from c2t.policies import C2T, Eagle2, Plain, Sequoia
 from c2t.sampling import Sampling
 from tests.marks import slow_except

@@ -12,16 +12,16 @@ from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import types
 from c2t.harvest.harvest import HarvestSettings, harvest
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.policies import C2T, Plain
 from c2t.policies.spec import describe, parse
-from c2t.prompts import Prompt
 from c2t.records.reader import read_columns, read_records
 from c2t.records.schema import COLUMNS, Harvest
+from c2t.replay.prompts import Prompt
 from c2t.sampling import Sampling
-from c2t.target_verifier import generate
 from c2t.training.fit import train
 from c2t.training.settings import LABELS, MODELS
+from c2t.verification.target_verifier import generate
 from tests.rounding import NETWORK, assert_within, figure, growth
 from tests.small_pair import TURNS
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from c2t.classifier import features
+from c2t.costs.statistics import Trace
 from c2t.errors import InputError
 from c2t.harvest import harvest as harvesting
 from c2t.harvest.harvest import HarvestSettings, harvest, run
 from c2t.kernels.features import FEATURES, WIDE
-from c2t.models.loading import Pair
-from c2t.prompts import Prompt
+from c2t.models.loading.load import Pair
 from c2t.records.reader import read_columns, read_records, read_shards
 from c2t.records.schema import COLUMNS, Harvest
 from c2t.records.writer import ShardWriter
-from c2t.statistics import Trace
+from c2t.replay.prompts import Prompt
 from c2t.tree import Tree
 from tests.rounding import assert_within, growth
 from tests.small_pair import TURNS

@@ -8,10 +8,10 @@ import pytest
 from c2t.harvest.harvest import harvest
 from c2t.harvest.settings import HarvestSettings
 from c2t.kernels.native import kernels
-from c2t.models.loading import load_pair
-from c2t.prompts import default_prompts, read_prompts, spread
+from c2t.models.loading.load import load_pair
 from c2t.records.reader import read_columns
 from c2t.records.schema import COLUMNS
+from c2t.replay.prompts import default_prompts, read_prompts, spread
 from tests.marks import needs_smollm2
 from tests.rounding import assert_same_sums
 

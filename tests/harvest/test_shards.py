@@ -21,11 +21,11 @@ from c2t.harvest.harvest import harvest
 from c2t.harvest.merge import merge
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, ShardNumber, grouped
-from c2t.models.chat_templates import conversation
-from c2t.models.loading import Pair
-from c2t.prompts import Prompt
+from c2t.models.loading.chat_templates import conversation
+from c2t.models.loading.load import Pair
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.records.writer import ShardWriter
+from c2t.replay.prompts import Prompt
 from c2t.storage.checksum import checksum
 from tests.small_pair import TURNS
 

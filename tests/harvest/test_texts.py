@@ -15,11 +15,11 @@ from c2t.harvest.harvest import harvest
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import ShardNumber
 from c2t.harvest.texts import JudgedTexts, judge, read_texts
-from c2t.models.loading import Pair
-from c2t.prompts import Prompt
+from c2t.models.loading.load import Pair
 from c2t.records.reader import read_columns
 from c2t.records.schema import COLUMNS
 from c2t.replay.lockstep import write_continuations
+from c2t.replay.prompts import Prompt
 from tests.small_pair import TURNS
 
 PROMPTS = [Prompt(number, "known", [turn], "texts.jsonl") for number, turn in enumerate(TURNS[:6])]

@@ -11,7 +11,7 @@ from c2t import C2T, Eagle2, InputError, TreeClassifier
 from c2t.cli.app import app
 from c2t.hf.export import export, shared_draft
 from c2t.hf.hub import packed, unpacked
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 from c2t.policies import MCSDPlus
 from tests.toys import toy_classifier
 

@@ -11,7 +11,7 @@ from transformers import AutoConfig, LlamaConfig, PreTrainedModel
 
 from c2t import Eagle2
 from c2t.hf import TreeDecoding
-from c2t.models.target import Target
+from c2t.models.target.target import Target
 from c2t.policies import SpecInfer
 from tests.marks import slow_except
 from tests.test_law import chi_square, p_value

@@ -29,9 +29,9 @@ from c2t import C2T, Eagle2, InputError, Plain
 from c2t.hf import TreeDecoding
 from c2t.kernels.llama_layer import Kind, works
 from c2t.kernels.native import kernels
-from c2t.models.eagle3 import Eagle3Head
-from c2t.models.eagle_checkpoint import save_head
-from c2t.models.target import Target
+from c2t.models.drafts.eagle3 import Eagle3Head
+from c2t.models.loading.eagle_checkpoint import save_head
+from c2t.models.target.target import Target
 from c2t.policies import Hierarchical, JointThreshold, MCSDPlus, SpecInfer
 from c2t.sessions.coupled import NOISE_SCALE, scaled
 from tests.eagle_reference import CONFIG, head_state, write_head
@@ -580,7 +580,7 @@ def test_the_usual_policy() -> None:
 
 @pytest.mark.parametrize("draft", slow_except(["tiny", "tiny+ngrams"], "tiny"))
 def test_the_embedded_pair_by_name(draft: str) -> None:
-    from c2t.models.loading import load_pair  # noqa: PLC0415
+    from c2t.models.loading.load import load_pair  # noqa: PLC0415
 
     pair = load_pair("tiny")
     model = pair.target.model

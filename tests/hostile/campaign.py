@@ -35,9 +35,9 @@ import c2t.training.fit
 from c2t.__main__ import main as c2t
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
+from c2t.output.signals import Stopping
 from c2t.records.reader import read_columns
 from c2t.records.schema import COLUMNS
-from c2t.stopping import Stopping
 from c2t.storage.atomic import NEW, OLD, TEMPORARY, TRASH
 from tests.hostile.forgeries import forge_file
 from tests.hostile.mutations import damage_file

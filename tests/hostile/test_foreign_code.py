@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from c2t.cli.app import app
 from c2t.errors import InputError
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 
 ROOT = Path(__file__).parents[2]
 CODE = """

@@ -14,11 +14,11 @@ from torch import nn
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.cli.info import parameters
 from c2t.errors import InputError
-from c2t.models.checkpoint_files import Generation, Sizes, Tokenizer, check_files
-from c2t.models.eagle_checkpoint import load_head
+from c2t.models.loading.checkpoint_files import Generation, Sizes, Tokenizer, check_files
+from c2t.models.loading.eagle_checkpoint import load_head
 from c2t.policies.spec import parse, split
-from c2t.prompts import read_prompts
 from c2t.records.schema import Manifest, Shard
+from c2t.replay.prompts import read_prompts
 from c2t.storage.checked import from_json
 from c2t.study import acceptance, autotune_cache, points, sweep
 from tests.eagle_reference import CONFIG, head_state, write_head

@@ -13,12 +13,13 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from c2t import __version__, stopping
+from c2t import __version__
 from c2t.classifier import TreeClassifier
 from c2t.cli.app import app
+from c2t.output import signals
+from c2t.output.signals import SIGNALS, Stopped, Stopping
 from c2t.records.reader import describe, read_columns, read_shards
 from c2t.records.schema import COLUMNS
-from c2t.stopping import SIGNALS, Stopped, Stopping
 from tests.harvests import make_harvest
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ DRIVER = """if True:
                     strike()
         sys.meta_path.insert(0, Finder())
     else:
-        import c2t.stopping
+        import c2t.output.signals
         place = importlib.import_module(module)
         for part in name.split(".")[:-1]:
             place = getattr(place, part)
@@ -97,9 +98,9 @@ def test_during_imports(small_home: Path, package: str, number: int) -> None:
 def test_a_second_signal_ends_a_command_at_once_after_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, it is the first one sent twice."""
     now, ended = [100.0], []
-    monkeypatch.setattr(stopping.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(stopping, "end", lambda code, line: ended.append((code, line)))
+    monkeypatch.setattr(signals.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(signals, "end", lambda code, line: ended.append((code, line)))
     heard = Stopping()
     heard.at_once = None  # a command runs
     with pytest.raises(Stopped):

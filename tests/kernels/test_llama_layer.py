@@ -24,7 +24,7 @@ from c2t.kernels.llama_layer import (
     to_int8,
 )
 from c2t.kernels.native import kernels
-from c2t.models.rotations import Rotations
+from c2t.models.target.rotations import Rotations
 from tests.rounding import assert_same_sums, assert_within, dot_bound, growth
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")

@@ -1,4 +1,5 @@
-"""The function in C against the twin in torch, which tests/models/test_ngrams.py holds against the definition."""
+"""The function in C against the twin in torch, which tests/models/wrappers/test_ngrams.py holds against the
+definition."""
 
 from typing import NamedTuple
 
@@ -6,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from c2t.caches.ragged import Ragged
 from c2t.kernels.native import kernels
 from c2t.kernels.ngrams import Paths, Prior, Trust, mix, raise_followers, serves
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
-from c2t.ragged import Ragged
 from c2t.tree import Tree
 from tests.rounding import assert_same_sums
 

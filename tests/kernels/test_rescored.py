@@ -7,7 +7,7 @@ from torch import nn
 from c2t.kernels import rescored
 from c2t.kernels.llama_layer import Kind, PackedMatrix, works
 from c2t.kernels.rescored import TOP_RESCORED, RescoredMatrix
-from c2t.models.projection import Projection
+from c2t.models.packing.projection import Projection
 
 pytestmark = pytest.mark.skipif(Kind.INT4 not in works(), reason="this processor has no products of bytes")
 TOKENS, HIDDEN = 1003, 128  # no whole number of panels

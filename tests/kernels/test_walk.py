@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from c2t.caches.ragged import Ragged, SlotLogits
 from c2t.errors import InputError
 from c2t.kernels import walk
 from c2t.kernels.native import kernels
-from c2t.mixed_sampler import MixedSampler
-from c2t.ragged import Ragged, SlotLogits
 from c2t.sampling import Sampling, gumbel_max
-from c2t.target_sampler import TargetSampler, accept_greedily
 from c2t.tree import Tree
+from c2t.verification.mixed_sampler import MixedSampler
+from c2t.verification.sampler import TargetSampler, accept_greedily
 from tests.test_tree import trees
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")

@@ -13,8 +13,8 @@ from c2t.errors import InputError
 from c2t.kernels import llama_layer
 from c2t.kernels.llama_layer import Kind
 from c2t.kernels.native import kernels
-from c2t.models.eagle_draft import EagleDraft, EagleSession
-from c2t.models.loading import Pair, load_pair, with_ngrams
+from c2t.models.drafts.head_draft import EagleDraft, EagleSession
+from c2t.models.loading.load import Pair, load_pair, with_ngrams
 from c2t.policies.budget import Budget
 from c2t.policies.c2t import C2T
 from c2t.policies.chain import Chain
@@ -24,8 +24,8 @@ from c2t.policies.threshold import JointThreshold
 from c2t.protocols import NextTokenDistributions, RecordingDraft, Root
 from c2t.sampling import Sampling
 from c2t.sessions.wrapped import WrappedSession
-from c2t.target_verifier import TargetVerifier
 from c2t.tree import COLUMNS, Tree
+from c2t.verification.target_verifier import TargetVerifier
 from tests.marks import slow_except
 from tests.rounding import assert_equal
 from tests.tiny_heads import saved

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from c2t import ragged
+from c2t.caches import ragged
 from c2t.kernels.native import kernels
-from c2t.models.draft import DraftSession
-from c2t.models.eagle_draft import EagleDraft
-from c2t.models.language_model import DraftLM
-from c2t.models.target import Target, Verified
+from c2t.models.drafts.head_draft import EagleDraft
+from c2t.models.drafts.language_model import DraftLM
+from c2t.models.drafts.session import DraftSession
+from c2t.models.target.target import Target, Verified
 from c2t.policies import Eagle2
 from c2t.replay.lockstep import read_continuations
 from c2t.sampling import Sampling
-from c2t.target_verifier import pad
 from c2t.tree import Tree
-from tests.models.test_packed_llama import HEADS, head_of, target_of
+from c2t.verification.target_verifier import pad
+from tests.models.target.test_packed_llama import HEADS, head_of, target_of
 from tests.rounding import assert_same_network
 from tests.toys import FAMILIES, VOCABULARY, deep_pairs, language_model, root_of
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from c2t.prompts import default_prompts, read_prompts
+from c2t.replay.prompts import default_prompts, read_prompts
 from pipelines import demo
 
 SHORT = demo.DEMOS["tiny"]._replace(

@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from c2t.kernels.ngrams import Prior, Trust
-from c2t.models.loading import load_pair
-from c2t.models.ngrams import NgramDraft
+from c2t.models.loading.load import load_pair
+from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.replay.every_position import forks
 from c2t.replay.lockstep import read_continuations
 from c2t.sampling import Sampling, noise_at
 from c2t.sessions.coupled import scaled, with_noise
 from c2t.tree import Tree
 from pipelines.ngrams import LEAST_P, LEVELS, Evidence, evidence, fitted, joined, nats, rises
-from tests.models.test_oov_tokens import narrow_draft
+from tests.models.drafts.test_oov_tokens import narrow_draft
 from tests.rounding import assert_same_sums
 
 PRIOR = Prior(2, (9.0, 5.0, 4.0, 3.0, 2.0, 2.0, 1.0), Trust(0.8, 0.3, 0.2))

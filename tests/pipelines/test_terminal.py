@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from c2t.errors import InputError
-from c2t.stopping import Stopped
+from c2t.output.signals import Stopped
 from pipelines.papers import __main__ as papers
 from pipelines.terminal import errors_in_one_line
 

@@ -14,8 +14,8 @@ from c2t.policies.round_costs import DOUBT, Curve, Overhead, Profile, RoundCosts
 from c2t.policies.spec import describe, parse, split
 from c2t.sampling import Sampling
 from c2t.study.sweep import expand
-from c2t.target_verifier import generate
 from c2t.tree import Tree
+from c2t.verification.target_verifier import generate
 from tests.every_policy import toy_costs
 from tests.rounding import figure
 from tests.toys import PROMPTS, TableDraft, random_table, root_of, toy_classifier, toy_drafts, toy_target

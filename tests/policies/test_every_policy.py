@@ -10,8 +10,8 @@ from c2t.decoding import Step, cut
 from c2t.policies import POLICIES, Hierarchical
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
-from c2t.target_verifier import generate
 from c2t.tree import Tree
+from c2t.verification.target_verifier import generate
 from tests.every_policy import EVERY_POLICY, EXACT, ONE_OF_EACH, SAMPLED, SHARED
 from tests.marks import slow_except
 from tests.replay.test_lockstep import assert_same

@@ -97,4 +97,5 @@ def test_wrong_settings_say_what_would_be_right(text: str, message: str) -> None
 def test_the_old_name_of_a_policy_is_read() -> None:
     """Provenance files, result lines and scripts have it."""
     old, new = (parse(f"{name}:rounds=2,of=eagle2:N=8", classifier) for name in ("rehearsed", "hierarchical"))
-    assert old == new and describe(old).startswith("hierarchical:rounds=2,")
+    assert old == new
+    assert describe(old).startswith("hierarchical:rounds=2,")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.replay import cache as text_cache
 from c2t.replay.cache import cached_continuations, folder
 from c2t.replay.lockstep import Continuation

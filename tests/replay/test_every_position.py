@@ -13,7 +13,7 @@ from c2t.replay import every_position as positions
 from c2t.replay.every_position import replay_all
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
-from c2t.target_verifier import generate
+from c2t.verification.target_verifier import generate
 from tests import toys
 from tests.rounding import assert_same_column
 from tests.toys import deep_pairs, toy_classifier

@@ -5,11 +5,11 @@ from itertools import product
 import pytest
 import torch
 
+from c2t.costs.statistics import Trace, total
 from c2t.decoding import Step, cut
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
-from c2t.statistics import Trace, total
 from tests.marks import slow_except
 from tests.rounding import assert_same_column, assert_same_network
 from tests.toys import PROMPTS, emitted, run, toy_classifier, toy_drafts, toy_target

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from openai import OpenAI
 
 from c2t.decoder import SpeculativeDecoder
-from c2t.models.loading import Pair, load_pair
-from c2t.models.prefixes import Prefixes
+from c2t.models.loading.load import Pair, load_pair
+from c2t.models.target.prefixes import Prefixes
 from c2t.policies import Eagle2, Plain
 from c2t.serving.app import BODY
 from c2t.serving.server import Server

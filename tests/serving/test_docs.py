@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from c2t.decoder import SpeculativeDecoder
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 from c2t.policies import Eagle2
 from c2t.serving.fields import REFUSED
 from c2t.serving.server import Server

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 from c2t.serving.lengths import characters_of_a_token
 
 TINY = load_pair("tiny").tokenizer

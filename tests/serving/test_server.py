@@ -16,7 +16,7 @@ import uvicorn
 
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
-from c2t.models.loading import Pair, load_pair
+from c2t.models.loading.load import Pair, load_pair
 from c2t.policies import Budget, Eagle2, Plain
 from c2t.serving import connections
 from c2t.serving import server as serving

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.serving.text import StoppableText
 
 WORDS = "def add(a, b):\n    return a + b \u20ac\n\nThe sum of two numbers"

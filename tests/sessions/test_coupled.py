@@ -13,17 +13,17 @@ from c2t.decoding import Step
 from c2t.kernels import noise as kernel
 from c2t.kernels.native import kernels
 from c2t.kernels.noise import Noise
-from c2t.mixed_sampler import MixedSampler
-from c2t.models.medusa import AtDepth, ByDepth
-from c2t.models.ngrams import NgramDraft
-from c2t.models.target import Target
+from c2t.models.drafts.medusa import AtDepth, ByDepth
+from c2t.models.target.target import Target
+from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.policies import Chain, Eagle2, JointThreshold, Plain, SampledChain
 from c2t.protocols import DraftVocabulary, NextTokenDistributions, Policy
 from c2t.sampling import Sampling
 from c2t.sessions import coupled
 from c2t.sessions.coupled import CoupledSession, scaled, with_noise
-from c2t.target_verifier import TargetVerifier
 from c2t.tree import Tree
+from c2t.verification.mixed_sampler import MixedSampler
+from c2t.verification.target_verifier import TargetVerifier
 from tests.rounding import assert_equal, assert_same_sums, figure
 from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, language_model, run, toy_drafts, toy_target
 

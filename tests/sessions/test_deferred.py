@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from c2t.decoding import open_session
-from c2t.models.ngrams import NgramDraft
+from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.policies import Budget, Eagle2, Plain
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.sessions.deferred import DeferredSession, Observed, joined
 from c2t.sessions.stateless import NoDraft
-from c2t.target_verifier import TargetVerifier, generate
 from c2t.tree import Tree
+from c2t.verification.target_verifier import TargetVerifier, generate
 from tests.every_policy import toy_costs
 from tests.replay.test_lockstep import assert_same
 from tests.rounding import assert_same_network

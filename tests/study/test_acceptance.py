@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from c2t.errors import InputError
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.policies import Sequoia
 from c2t.policies.spec import parse
 from c2t.sampling import Sampling

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from c2t.costs.statistics import Statistics, Totals
 from c2t.errors import InputError
-from c2t.models.loading import Pair, with_ngrams
-from c2t.models.ngrams import NgramDraft
+from c2t.models.loading.load import Pair, with_ngrams
+from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.policies import MCSD, Budget, Chain, Eagle2, Hierarchical, Plain
 from c2t.policies.round_costs import Curve, Overhead, RoundCosts
-from c2t.prompts import Prompt
+from c2t.replay.prompts import Prompt
 from c2t.sampling import Sampling
-from c2t.statistics import Statistics, Totals
 from c2t.study import autotune as tuning
 from c2t.study.autotune import Candidate, TuneSettings, contestants, counted, group, predict, tune
 from c2t.study.batches import Entrant, Group, Run

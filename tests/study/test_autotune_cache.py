@@ -9,7 +9,7 @@ import torch
 
 from c2t.costs import store as costs
 from c2t.errors import InputError
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.study.autotune_cache import Tuned, key, lookup, path_of, store
 
 FOUND = Tuned("eagle2:K=4", "tiny", 123.5, {"temperature": 0.4})

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from c2t.cli import reports
+from c2t.costs.statistics import Statistics
 from c2t.errors import InputError
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.policies import Budget, Eagle2, Plain
-from c2t.prompts import Prompt
-from c2t.statistics import Statistics
+from c2t.replay.prompts import Prompt
 from c2t.study import batches
 from c2t.study.batches import (
     BatchSettings,

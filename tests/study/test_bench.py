@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from c2t.cli import reports
+from c2t.costs.statistics import total
 from c2t.errors import InputError
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.policies import MCSD, Eagle2, MCSDPlus, Plain
-from c2t.prompts import Prompt
+from c2t.replay.prompts import Prompt
 from c2t.sampling import Sampling
-from c2t.statistics import total
 from c2t.storage.results import append_line, result_line
 from c2t.study import bench as benchmark
 from c2t.study.bench import BenchSettings, bench, configuration, figures

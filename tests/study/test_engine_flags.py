@@ -5,10 +5,10 @@ import re
 
 import pytest
 
+from c2t.costs.statistics import Totals
 from c2t.errors import InputError
 from c2t.policies import Chain, Eagle2, EntropyTree, JointThreshold, Plain
 from c2t.policies.round_costs import Curve, Overhead, RoundCosts
-from c2t.statistics import Totals
 from c2t.study.autotune import Candidate, TuneSettings, Tuning, predict
 from c2t.study.engine_flags import can_run, check, lines, schedule
 from c2t.study.rounds import Round

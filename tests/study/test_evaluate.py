@@ -2,11 +2,11 @@
 
 import pytest
 
-from c2t.models.loading import Pair
+from c2t.costs.statistics import total
+from c2t.models.loading.load import Pair
 from c2t.policies import C2T, Budget, Eagle2, Plain
-from c2t.prompts import Prompt
+from c2t.replay.prompts import Prompt
 from c2t.sampling import Sampling
-from c2t.statistics import total
 from c2t.study.evaluate import BATCH, continuations, encode, evaluate, loops, share_of_loops
 from tests.small_pair import TURNS
 from tests.toys import toy_classifier

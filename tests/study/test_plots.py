@@ -7,10 +7,10 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from c2t import figures
+from c2t.costs.statistics import Totals
 from c2t.errors import InputError
+from c2t.output import plot_style
 from c2t.policies import Eagle2, Plain
-from c2t.statistics import Totals
 from c2t.study import pareto
 from c2t.study.autotune import Candidate, TuneSettings, Tuning
 from c2t.study.plots import draw_panel, draw_ratio, headline, plot_fronts, plot_speeds
@@ -85,7 +85,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_speeds_say_prediction_and_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Figure] = []
-    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure) or path)
+    monkeypatch.setattr(plot_style, "save", lambda figure, path: drawn.append(figure) or path)
     rows = [
         Candidate(Eagle2(), [], TOTALS[6], 75.0, 75.0, 60.0),
         Candidate(Eagle2(N=8), [], TOTALS[30], 20.0),
@@ -102,10 +102,10 @@ def test_speeds_say_prediction_and_clock(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("heights", [[0.0, 0.01, 0.02, 0.5], [0.3] * 5, [0.1, 0.9]])
 def test_names_keep_their_distance_and_order(heights: list[float]) -> None:
-    placed = figures.spread(heights, 0.1)
+    placed = plot_style.spread(heights, 0.1)
     assert np.diff(placed).min() > 0.1 - 1e-9
     assert np.mean(placed) == figure(np.mean(heights))
-    assert figures.spread([0.1, 0.9], 0.1) == [0.1, 0.9]
+    assert plot_style.spread([0.1, 0.9], 0.1) == [0.1, 0.9]
 
 
 def luminance(colour: str) -> float:
@@ -117,13 +117,13 @@ def luminance(colour: str) -> float:
 
 def test_colours_can_be_read_on_the_card_and_the_first_two_in_grey() -> None:
     """Contrast of 3 is what WCAG asks of lines."""
-    contrasts = [1.05 / (luminance(colour) + 0.05) for colour in figures.COLOURS]
+    contrasts = [1.05 / (luminance(colour) + 0.05) for colour in plot_style.COLOURS]
     assert min(contrasts) > 3
     assert contrasts[0] / contrasts[1] > 1.8
 
 
 def test_an_old_picture_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = figures.save(Figure(), tmp_path / "one.png")
+    path = plot_style.save(Figure(), tmp_path / "one.png")
     before = path.read_bytes()
 
     draw = Image.Image.save
@@ -137,8 +137,8 @@ def test_an_old_picture_stays_until_the_new_one_is_whole(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Image.Image, "save", full)
     with pytest.raises(InputError, match="no space left"):
-        figures.save(Figure(), path)
+        plot_style.save(Figure(), path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["one.png"]
     with pytest.raises(InputError, match="it is no plain file"):
-        figures.save(Figure(), tmp_path)
+        plot_style.save(Figure(), tmp_path)

@@ -5,19 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 
+from c2t.caches.ragged import Ragged
 from c2t.classifier import TreeClassifier
-from c2t.models.draft import DraftSession
-from c2t.models.loading import Pair
-from c2t.models.ngrams import NgramDraft
-from c2t.models.uniform import UniformDraft
+from c2t.costs.statistics import total
+from c2t.models.drafts.session import DraftSession
+from c2t.models.drafts.uniform import UniformDraft
+from c2t.models.loading.load import Pair
+from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.policies import C2T, Budget, Chain, Eagle2, Plain
-from c2t.ragged import Ragged
 from c2t.replay.lockstep import Continuation
 from c2t.sampling import Sampling
-from c2t.statistics import total
 from c2t.study.evaluate import continuations, evaluate
 from c2t.study.rounds import RECORD, Round, by_prompt, replayed, together
-from c2t.target_verifier import generate
+from c2t.verification.target_verifier import generate
 from tests.every_policy import toy_costs
 from tests.small_pair import TURNS
 

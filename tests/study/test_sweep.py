@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from c2t.classifier import TreeClassifier
+from c2t.costs.statistics import Statistics, total
 from c2t.errors import InputError
-from c2t.models.loading import Pair
-from c2t.prompts import Prompt, spread
+from c2t.models.loading.load import Pair
+from c2t.replay.prompts import Prompt, spread
 from c2t.sampling import Sampling
-from c2t.statistics import Statistics, total
 from c2t.study import sweep as sweeping
 from c2t.study.evaluate import encode, evaluate
 from c2t.study.pareto import LIMIT

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.viewer.view import Viewer

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
-from c2t.models.loading import Pair, load_pair
+from c2t.models.loading.load import Pair, load_pair
 from c2t.policies import C2T, Eagle2, JointThreshold, Plain
 from c2t.protocols import NextTokenDistributions, Policy, Root
 from c2t.tree import Nodes, Tree

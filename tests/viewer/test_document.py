@@ -11,7 +11,7 @@ from c2t.classifier import TreeClassifier
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step
 from c2t.errors import InputError
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.policies import C2T, Eagle2, Plain
 from c2t.sampling import Sampling
 from c2t.viewer.document import SCHEMA, RoundWriter, TokenTexts, policy_document

@@ -26,9 +26,9 @@ class StageTokens(NamedTuple):
 class QuantizedStage(WrappedSession):
     """Session of the inner draft, whose guesses the target in 4 bits accepts or not before the target sees them.
 
-    verifier: a `c2t.target_verifier.TargetVerifier`, whose fork runs these rounds, on the target's own cache. The draft
-    observes what they commit; once the target has spoken it forgets that again. ahead: how much that is, in tokens of
-    each row. before: passes of the rounds so far. going: the rows whose sequences go on after them.
+    verifier: a `c2t.verification.target_verifier.TargetVerifier`, whose fork runs these rounds, on the target's own
+    cache. The draft observes what they commit; once the target has spoken it forgets that again. ahead: how much that
+    is, in tokens of each row. before: passes of the rounds so far. going: the rows whose sequences go on after them.
     """
 
     def __init__(self, draft: Session, verifier: Any):

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from c2t.caches.ragged import SlotLogits
 from c2t.errors import InputError
 from c2t.protocols import Session
-from c2t.ragged import SlotLogits
 from c2t.sampling import Sampling, gumbel, stream_key
 from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
@@ -23,7 +23,7 @@ CANDIDATES = -2  # the number in `stream_key` of the target's further candidates
 
 @runtime_checkable
 class Sampler(Protocol):
-    """The part of the target's sampler that forks use; see `c2t.target_sampler.TargetSampler`."""
+    """The part of the target's sampler that forks use; see `c2t.verification.sampler.TargetSampler`."""
 
     sampling: Sampling
     sequence: Int[Tensor, " B"]
@@ -44,7 +44,7 @@ class Sampler(Protocol):
 
 class ForkSession(WrappedSession):
     """Session of the inner draft, which also tells tokens of the target's own, and gives its verifier the rule that
-    keeps the longest fork. verifier: a `c2t.target_verifier.TargetVerifier`, before its first round."""
+    keeps the longest fork. verifier: a `c2t.verification.target_verifier.TargetVerifier`, before its first round."""
 
     def __init__(self, draft: Session, verifier: Any):
         super().__init__(draft)
@@ -59,8 +59,8 @@ class ForkSession(WrappedSession):
 
 
 class Forks:
-    """The rule of the longest fork (`c2t.target_verifier.Rule`), which keeps the target's logits after the coming root,
-    from which the next forks start."""
+    """The rule of the longest fork (`c2t.verification.target_verifier.Rule`), which keeps the target's logits after the
+    coming root, from which the next forks start."""
 
     def __init__(self, sampler: Sampler):
         self.sampler = sampler

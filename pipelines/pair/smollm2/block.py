@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from c2t.kv_cache import KVCache
-from c2t.models.block import BlockHead
-from c2t.models.eagle3 import default_taps
+from c2t.caches.padded import KVCache
+from c2t.models.drafts.block import BlockHead
+from c2t.models.drafts.eagle3 import default_taps
 from pipelines.pair.smollm2.epochs import train_epochs
 from pipelines.pair.smollm2.losses import DEEPER
 from pipelines.pair.smollm2.shards import Rows

@@ -15,12 +15,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from c2t.errors import InputError
-from c2t.models import pmi_bigrams
-from c2t.models.eagle import Head
-from c2t.models.eagle3 import Eagle3Head
-from c2t.models.eagle_checkpoint import load_head
-from c2t.models.gguf_target import install
-from c2t.models.head_drafts import PARTS
+from c2t.models.drafts.eagle import Head
+from c2t.models.drafts.eagle3 import Eagle3Head
+from c2t.models.drafts.heads import PARTS
+from c2t.models.loading.eagle_checkpoint import load_head
+from c2t.models.target.gguf_target import install
+from c2t.models.wrappers import pmi_bigrams
 from c2t.storage import paths
 from pipelines.pair.smollm2 import earlier, rounds
 from pipelines.pair.smollm2.block import new_block, train_block

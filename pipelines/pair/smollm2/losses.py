@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
 
-from c2t.models.eagle import EagleHead, Head
-from c2t.models.eagle3 import Eagle3Head
-from c2t.models.medusa import MedusaHead
+from c2t.models.drafts.eagle import EagleHead, Head
+from c2t.models.drafts.eagle3 import Eagle3Head
+from c2t.models.drafts.medusa import MedusaHead
 from pipelines.pair.smollm2.shards import Rows
 from pipelines.pair.train_head import noisy
 

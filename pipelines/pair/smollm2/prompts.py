@@ -16,7 +16,7 @@ import typer
 from safetensors import safe_open
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from c2t.models.gguf_target import home, install
+from c2t.models.target.gguf_target import home, install
 from c2t.storage import paths
 from pipelines.pair.smollm2.questions import questions
 from pipelines.pair.smollm2.shards import HELD, Text

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from c2t.errors import InputError
 from c2t.kernels.llama_layer import bf16_is_faster
-from c2t.models.eagle import Head
-from c2t.models.eagle3 import Eagle3Head
+from c2t.models.drafts.eagle import Head
+from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.storage.atomic import new_file
 from pipelines.pair.smollm2.heads import FREQUENT, HeadRecipe
 from pipelines.pair.smollm2.losses import index_in_text

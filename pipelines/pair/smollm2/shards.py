@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from c2t.models.gguf_target import END
+from c2t.models.target.gguf_target import END
 
 TEMPLATE = 24  # tokens that all texts begin with: the system's turn, and the beginning of the user's
 HELD = 24  # one question in so many is for validation, with every answer to it

@@ -16,12 +16,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from c2t.models.default_dtype import default_dtype
-from c2t.models.eagle3 import default_taps
-from c2t.models.gguf_target import END, install
-from c2t.models.target import Target, TargetSession
+from c2t.models.drafts.eagle3 import default_taps
+from c2t.models.target.default_dtype import default_dtype
+from c2t.models.target.gguf_target import END, install
+from c2t.models.target.target import Target, TargetSession
 from c2t.storage import paths
-from c2t.target_verifier import pad
+from c2t.verification.target_verifier import pad
 from pipelines.pair.smollm2.questions import BENCH, BenchFilter, first_turns, questions
 
 BATCH = 64

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from c2t.policies import Budget, Chain, Eagle2, Plain
 from c2t.storage.results import append_line, result_line
 from c2t.study.batches import BatchSettings, Entrant, grouped

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from c2t.models.loading import Pair, load_pair
-from c2t.models.target import TargetSession
+from c2t.models.loading.load import Pair, load_pair
+from c2t.models.target.target import TargetSession
 from c2t.policies.eagle2 import Eagle2
 from c2t.policies.plain import Plain
 from c2t.sampling import Sampling

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from c2t.costs.statistics import Statistics
 from c2t.errors import InputError
 from c2t.kernels.llama_layer import Kind, works
 from c2t.policies import Plain
 from c2t.policies.spec import describe
 from c2t.sampling import Sampling
-from c2t.statistics import Statistics
 from pipelines.bench.__main__ import app
 from pipelines.bench.contenders import Contenders, Task, Written
 from pipelines.bench.decoding import Batch, Comparison, Result, calls, compare, figures, in_int8

@@ -2,7 +2,7 @@
 
 import torch
 
-from c2t.models.loading import Pair
+from c2t.models.loading.load import Pair
 from pipelines.bench.forward import Ours, Stock, measure
 
 

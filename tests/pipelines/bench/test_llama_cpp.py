@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from c2t.errors import InputError
-from c2t.models import gguf_target
-from c2t.models.loading import Pair, load_pair
+from c2t.models.loading.load import Pair, load_pair
+from c2t.models.target import gguf_target
 from c2t.sampling import Sampling
 from pipelines.bench import llama_cpp as module
 from pipelines.bench.contenders import Task

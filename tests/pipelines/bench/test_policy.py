@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from c2t.errors import InputError
-from c2t.models.loading import Pair
-from c2t.models.ngrams import NgramDraft
+from c2t.models.loading.load import Pair
+from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.policies.budget import Budget
 from c2t.policies.spec import describe
 from c2t.protocols import Policy

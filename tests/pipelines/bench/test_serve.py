@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from c2t.decoder import SpeculativeDecoder
-from c2t.models.chat_templates import conversation
-from c2t.models.loading import load_pair
+from c2t.models.loading.chat_templates import conversation
+from c2t.models.loading.load import load_pair
 from c2t.policies import Eagle2
-from c2t.prompts import default_prompts, read_prompts
+from c2t.replay.prompts import default_prompts, read_prompts
 from pipelines.bench.serve import Load, Planned, Seen, measure, miscounted, plan, texts_alone, wrong
 from tests.rounding import mean_bound, within
 from tests.serving.served import serving

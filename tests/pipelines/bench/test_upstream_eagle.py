@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from c2t.models import gguf_target
-from c2t.models.loading import Pair, load_pair
+from c2t.models.loading.load import Pair, load_pair
+from c2t.models.target import gguf_target
 from c2t.policies.plain import Plain
 from c2t.sampling import Sampling
 from pipelines.bench import upstream_eagle

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from c2t.costs.statistics import Statistics
 from c2t.policies import Plain
-from c2t.statistics import Statistics
 from pipelines.bench.contenders import Written
 from pipelines.gpu import report as gpu_report
 from pipelines.gpu import texts

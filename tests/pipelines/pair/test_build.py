@@ -8,8 +8,8 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
-from c2t.models.loading import load_pair
-from c2t.models.medusa import MedusaHead
+from c2t.models.drafts.medusa import MedusaHead
+from c2t.models.loading.load import load_pair
 from pipelines.pair import corpus, recipes
 from pipelines.pair.__main__ import Stage
 from pipelines.pair.build import CORPUS, STAGES, begin_from, build, new_head, stages_of

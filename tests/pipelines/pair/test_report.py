@@ -5,9 +5,9 @@ import math
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from c2t.models.language_model import DraftLM
-from c2t.models.loading import Pair
-from c2t.models.target import Target
+from c2t.models.drafts.language_model import DraftLM
+from c2t.models.loading.load import Pair
+from c2t.models.target.target import Target
 from c2t.sampling import Sampling
 from c2t.study.evaluate import continuations
 from pipelines.pair.recipes import PAIRS

@@ -13,14 +13,14 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from c2t.errors import InputError
-from c2t.models import pmi_bigrams
-from c2t.models.block import BlockDraft
-from c2t.models.eagle import Head
-from c2t.models.eagle_checkpoint import load_head, save_head
-from c2t.models.gguf_target import END
-from c2t.models.path_correction import PathCorrection
-from c2t.models.pmi_bigrams import PmiBigrams
-from c2t.models.target import Target
+from c2t.models.drafts.block import BlockDraft
+from c2t.models.drafts.eagle import Head
+from c2t.models.loading.eagle_checkpoint import load_head, save_head
+from c2t.models.target.gguf_target import END
+from c2t.models.target.target import Target
+from c2t.models.wrappers import pmi_bigrams
+from c2t.models.wrappers.path_correction import PathCorrection
+from c2t.models.wrappers.pmi_bigrams import PmiBigrams
 from pipelines.pair import train_head
 from pipelines.pair.smollm2 import block, build, earlier, fit, heads, losses, rounds, shards, texts
 from pipelines.pair.smollm2.questions import RUN, BenchFilter, code_tasks, functions

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from c2t.models.eagle import EagleHead
-from c2t.models.medusa import MedusaHead
+from c2t.models.drafts.eagle import EagleHead
+from c2t.models.drafts.medusa import MedusaHead
 from pipelines.pair.train_head import (
     Batch,
     FeatureRows,

@@ -9,7 +9,7 @@ import pytest
 from c2t.decoding import cut
 from c2t.protocols import Policy
 from c2t.study import interval
-from c2t.target_verifier import generate
+from c2t.verification.target_verifier import generate
 from pipelines.papers import study as paper
 from pipelines.papers.report import METHOD, Report
 from pipelines.papers.study import Study

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from c2t.costs.statistics import Statistics
 from c2t.errors import InputError
 from c2t.policies import C2T, Chain, Eagle2, SampledChain
-from c2t.statistics import Statistics
 from c2t.study.interval import Interval
 from c2t.study.points import Point
 from pipelines.papers import study as paper

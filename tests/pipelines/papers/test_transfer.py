@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from c2t.models.loading import load_pair
+from c2t.models.loading.load import load_pair
 from c2t.policies import C2T, Eagle2
 from pipelines.papers import study as paper
 from pipelines.papers import transfer

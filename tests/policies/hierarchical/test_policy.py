@@ -13,12 +13,12 @@ from c2t.decoding import Step, cut
 from c2t.errors import InputError
 from c2t.kernels.llama_layer import Kind, works
 from c2t.kernels.rescored import RescoredMatrix
-from c2t.models.block import BlockDraft, BlockHead
-from c2t.models.draft import DraftSession
-from c2t.models.loading import Pair
-from c2t.models.ngrams import NgramDraft
-from c2t.models.oov_tokens import OutOfVocabulary
-from c2t.models.target import Target
+from c2t.models.drafts.block import BlockDraft, BlockHead
+from c2t.models.drafts.oov_tokens import OutOfVocabulary
+from c2t.models.drafts.session import DraftSession
+from c2t.models.loading.load import Pair
+from c2t.models.target.target import Target
+from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.policies import DDD, Budget, Chain, Eagle2, Hierarchical, JointThreshold, Plain, SpecInfer
 from c2t.protocols import Policy
 from c2t.replay.lockstep import replay, write_continuations

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
-from c2t.playable import check_rule
 from c2t.policies import Eagle2, MCSDPlus, Plain
 from c2t.policies.mcsd_plus import topology
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
+from c2t.verification.compatibility import check_rule
 from tests.markov import VOCABULARY, MarkovDraft, MarkovTarget
 from tests.rounding import assert_within, growth, log_prob_bound
 from tests.test_law import DRAFT, PROMPT, SAMPLINGS, TARGET, chi_square, following, p_of_texts, p_value, steps_of

@@ -1,0 +1,1 @@
+"""Keys and values, and rows of different sizes packed into one."""

@@ -1,0 +1,1 @@
+"""Drafts: heads, language models and a uniform draft, each a file that registers itself."""

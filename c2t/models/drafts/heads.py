@@ -1,0 +1,46 @@
+"""Drafts made of a head: EAGLE heads, MTP layers, Medusa-style and published Medusa heads, block drafters."""
+
+from pathlib import Path
+
+from c2t.errors import InputError
+from c2t.models.drafts.head_draft import draft_of
+from c2t.models.drafts.published_medusa import PublishedMedusaDraft, is_published, load_heads
+from c2t.models.drafts.session import BaseDraft
+from c2t.models.loading import eagle_checkpoint
+from c2t.models.loading.eagle_checkpoint import load_head
+from c2t.models.loading.registry import DRAFTS, DraftKind, DraftRequest
+from c2t.models.target.offloaded import check_in_memory
+
+PARTS = {
+    "eagle": "draft",
+    "distilled": "draft_distilled",
+    "eagle3": "draft_eagle3",
+    "medusa": "draft_medusa",
+    "block": "draft_block",
+    "mtp": "draft_mtp",
+}
+
+
+def load(folder: Path, request: DraftRequest) -> BaseDraft:
+    """Load a head and tap the target's layers that it reads; InputError for another target's head."""
+    target, taps = request.target, request.taps
+    check_in_memory(target.embed_tokens, "embedding")
+    if is_published(folder):
+        if taps is not None:
+            raise InputError(f"{folder}: Medusa's heads read the last layer; leave +taps= out")
+        target.tap(())
+        return PublishedMedusaDraft(load_heads(folder, target.embed_tokens), target.lm_head)
+    learns = target.embed_tokens.weight.requires_grad
+    head = load_head(folder, target.embed_tokens, target.lm_head, taps).requires_grad_(False)
+    target.embed_tokens.requires_grad_(learns)  # the head shares it, but it is the target's
+    target.tap(head.taps(target.num_layers))
+    return draft_of(head, target.lm_head, request.rounded)
+
+
+def has_eagle_layer(folder: Path) -> bool:
+    """Return True for the folder of a head on an EAGLE layer made of Llama's."""
+    return not is_published(folder) and eagle_checkpoint.has_eagle_layer(folder)
+
+
+for _name, _part in PARTS.items():
+    DRAFTS[_name] = DraftKind(load, _part, eagle_layer=has_eagle_layer, trained=True)

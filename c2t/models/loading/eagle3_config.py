@@ -1,0 +1,186 @@
+"""The configs and weights of published EAGLE-3 heads in one form: SafeAILab's, which SpecForge, lmsys and AngelSlim
+share ("flat"), and speculators' (RedHatAI).
+
+What changes the computation is read, or refused by its name. Engines differ in what a field means if it is left out;
+where they do, it must be there.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedConfig
+
+from c2t.errors import InputError
+from c2t.models.drafts.eagle3 import Eagle3Variant
+
+KIND = "speculators_model_type"
+ARCHITECTURES = [["LlamaForCausalLMEagle3"], ["Eagle3LlamaForCausalLM"], ["Eagle3Speculator"], ["Eagle3DraftModel"]]
+MODEL_TYPES = ("llama", "qwen3")
+IDS = "eagle_aux_hidden_state_layer_ids"
+SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+MOST_TAPS = 5
+
+# Fields that are read, besides SWITCHES and IDS.
+READ = {
+    *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act"),
+    *("num_hidden_layers", "rms_norm_eps", "vocab_size", "max_position_embeddings", "max_sequence_length"),
+    *("rope_theta", "rope_scaling", "rope_parameters", "draft_vocab_size", "target_hidden_size", "model_type", KIND),
+    *("attention_bias", "mlp_bias", "bias", "num_aux_hidden_states", "use_aux_hidden_state", "use_aux_norm"),
+    *("architectures", "target_rows", "taps"),
+}
+# Fields that change the computation, with the only value that c2t computes.
+ONLY = {
+    "logit_scale": 1,
+    "partial_rotary_factor": 1,
+    "use_sliding_window": False,
+    "is_causal": True,
+    "parallel_drafting": False,
+    "parallel_draft_step": 1,
+    "use_input_layernorm_in_first_layer": True,  # this and the next three as NVIDIA's ModelOpt writes them
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+    "next_layer_regular": True,
+}
+# Fields of training, of generation and of bookkeeping. The weights decide about tie_word_embeddings: a head's file has
+# its LM head, or is refused. sliding_window does nothing where layer_types and use_sliding_window ask for none.
+IGNORED = {
+    *PreTrainedConfig().to_dict(),
+    *GenerationConfig().to_dict(),
+    *("speculators_version", "speculators_config", "auto_map", "torch_dtype", "initializer_range", "pretraining_tp"),
+    *("attention_dropout", "has_lm_head", "sliding_window", "max_window_layers", "embed_requires_grad"),
+    *("enable_sp_ulysses", "has_no_defaults_at_init", "parallel_draft_heads_num_layers", "mask_token_id", "ttt_steps"),
+    *("decoder_start_token_id", "sep_token_id", "unk_token_id", "tie_word_embeddings", "is_decoder", "torchscript"),
+    *("add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder", "finetuning_task", "prefix"),
+    *("pruned_heads", "task_specific_params", "tokenizer_class", "use_bfloat16", "tf_legacy_loss", "use_cache"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "embd_pdrop", "resid_pdrop"),
+}
+
+
+def is_eagle3(raw: dict[str, Any]) -> bool:
+    """Return True for the config.json of an EAGLE-3 head."""
+    return KIND in raw or "draft_vocab_size" in raw or _has_class(raw)
+
+
+def _has_class(raw: dict[str, Any]) -> bool:
+    named = raw.get("architectures")
+    return isinstance(named, list) and named[:1] in ARCHITECTURES
+
+
+def flattened(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the config of an EAGLE-3 head as one flat document without nulls. InputError that names a field which
+    c2t does not compute, or whose meaning depends on the engine."""
+    if raw.get(KIND) not in (None, "eagle3"):
+        raise InputError(f"{path}: a speculators head of the kind {raw[KIND]!r} is not supported; eagle3 is")
+    nested = ("transformer_layer_config", "eagle_config")
+    parts = [raw.get(name) or {} for name in nested]
+    if not all(isinstance(part, dict) for part in parts):
+        raise InputError(f"{path}: {' and '.join(nested)} must be objects")
+    layer, eagle = (_without_nulls(part) for part in parts)
+    outer = _without_nulls({name: value for name, value in raw.items() if name not in nested})
+    twice = [name for name in eagle if name in outer and outer[name] != eagle[name]]
+    if twice:
+        raise InputError(f"{path}: {twice[0]} is there twice, with different values")
+    flat = layer | outer | eagle
+    # A flat config of EAGLE's own class has Llama's layers, whatever model_type it took over from its target.
+    by_class = KIND not in raw and _has_class(raw)
+    if KIND in raw:
+        flat |= {"model_type": layer.get("model_type", "llama")}
+    if not flat.get("rope_scaling") and not flat.get("rope_parameters"):
+        flat.pop("original_max_position_embeddings", None)  # Phi-3's, used by a scaled RoPE only
+    for name, value in flat.items():
+        if name != "model_type" or not by_class:
+            _check_field(name, value, path)
+    if KIND in raw and "norm_before_residual" not in flat:
+        raise InputError(
+            f"{path}: norm_before_residual is missing, which speculators takes as false and vLLM as true; write the "
+            "one that the head was trained with"
+        )
+    rope = flat.get("rope_parameters")
+    if isinstance(rope, dict) and isinstance(rope.get("full_attention"), dict):  # one for each type of layers
+        flat["rope_parameters"] = rope["full_attention"]
+    flat.setdefault("draft_vocab_size", flat.get("vocab_size"))
+    return flat
+
+
+def _without_nulls(part: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if value is not None}
+
+
+def _check_field(name: str, value: Any, path: Path) -> None:
+    if name == "model_type":
+        if value not in (*MODEL_TYPES, "speculators"):
+            raise InputError(f"{path}: layers of the type {value!r} are not supported; {', '.join(MODEL_TYPES)} are")
+    elif name == "layer_types":
+        if not isinstance(value, list) or any(kind != "full_attention" for kind in value):
+            raise InputError(f"{path}: layer_types = {value}: heads with other than full_attention are not supported")
+    elif name in ONLY:
+        if value != ONLY[name]:
+            raise InputError(f"{path}: {name} = {value} is not supported, only {ONLY[name]}")
+    elif name not in READ | IGNORED and name not in SWITCHES and name != IDS:
+        raise InputError(
+            f"{path}: {name} = {str(value)[:60]} is not known to c2t, and may change what the head computes; if "
+            "it does not, remove it from the file"
+        )
+
+
+def variant_of(flat: dict[str, Any], path: Path) -> Eagle3Variant:
+    """Return what a flattened config says about the head's form. InputError for entries that contradict each other."""
+    ids = tuple(sorted(flat[IDS])) if IDS in flat else None  # engines collect states in the order of the layers
+    inputs = tuple(flat["taps"]) if "taps" in flat else None
+    if KIND in flat and inputs is None:
+        inputs, ids = ids, None  # speculators counts inputs, as vLLM does
+    given = inputs or ids
+    taps = flat.get("num_aux_hidden_states", len(given) if given else 3)
+    if not flat.get("use_aux_hidden_state", True):
+        taps = 0
+    elif given is None and taps != 3:
+        raise InputError(f"{path}: {taps} states are read, but {IDS} does not say which")
+    elif given is not None and len(given) != taps:
+        raise InputError(f"{path}: {IDS} has {len(given)} layers, num_aux_hidden_states is {taps}")
+    switches = {name: flat.get(name, False) for name in SWITCHES}
+    switches["fc_norm"] |= flat.get("use_aux_norm", False)  # its old name
+    if switches["fc_norm"] and switches["norm_before_fc"]:
+        raise InputError(f"{path}: fc_norm and norm_before_fc exclude each other")
+    other_width = flat.get("target_hidden_size", flat["hidden_size"]) != flat["hidden_size"]
+    if not taps and (switches["fc_norm"] or switches["norm_before_fc"] or other_width):
+        raise InputError(f"{path}: use_aux_hidden_state is false, so there is no fc for norms or another width")
+    return Eagle3Variant(taps, inputs, ids, flat.get("bias", False) and taps > 0, **switches)
+
+
+def renamed(state: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """Return weights under SafeAILab's names. InputError for one that is there under two names."""
+    weights: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        new = _name(name)
+        if new in weights:
+            raise InputError(f"{folder}: {new} is there twice, as {name} too")
+        if new:
+            weights[new] = tensor
+    return weights
+
+
+def _name(name: str) -> str:
+    """Return SafeAILab's name of a tensor, "" for one that no forward reads."""
+    name = name.removeprefix("model.")
+    if name in ("verifier_lm_head.weight", "verifier_norm.weight") or name.endswith("rotary_emb.inv_freq"):
+        return ""
+    for number, old in enumerate(("low", "mid", "high")):
+        name = name.replace(f"aux_norm_{old}.", f"fc_norm.{number}.")
+    return "midlayer." + name.removeprefix("layers.0.") if name.startswith("layers.0.") else name
+
+
+def with_maps(state: dict[str, Tensor], vocabulary: int, folder: Path) -> dict[str, Tensor]:
+    """Return the weights with both maps of the draft's vocabulary, of which t2d may be missing: it says nothing that
+    d2t does not say. InputError for maps that name no rising tokens of the target, or different ones."""
+    if "d2t" not in state:
+        return state
+    d2t = state["d2t"].long()
+    tokens = torch.arange(len(d2t), device=d2t.device) + d2t if d2t.dim() == 1 else d2t.new_zeros(0)
+    if not len(tokens) or tokens[0] < 0 or tokens[-1] >= vocabulary or not (tokens[1:] > tokens[:-1]).all():
+        raise InputError(f"{folder}: d2t does not name rising tokens of the target's {vocabulary}; copy the file again")
+    t2d = torch.zeros(vocabulary, dtype=torch.bool, device=d2t.device).index_fill(0, tokens, True)
+    if "t2d" in state and not torch.equal(state["t2d"].bool(), t2d):
+        raise InputError(f"{folder}: d2t and t2d name different tokens; copy the file again")
+    return state | {"d2t": d2t, "t2d": t2d}

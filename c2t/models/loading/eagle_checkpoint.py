@@ -1,0 +1,459 @@
+"""Reading and writing of draft heads, EAGLE's in upstream's formats: `config.json` and one file of weights, or an index
+and shards."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import LlamaConfig, Qwen3Config
+
+from c2t.errors import InputError, one_line
+from c2t.models.drafts import block
+from c2t.models.drafts.block import BlockHead
+from c2t.models.drafts.eagle import EagleHead, Head
+from c2t.models.drafts.eagle3 import Eagle3Head
+from c2t.models.drafts.medusa import MedusaHead
+from c2t.models.drafts.mtp import MTPHead
+from c2t.models.drafts.stock_heads import llama_layers
+from c2t.models.loading import eagle3_config
+from c2t.models.loading.checkpoint_files import Layers, Positions, Size
+from c2t.storage.checked import OPEN, from_json, read_file
+
+# Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
+_DEFAULTS = {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}
+# Types of RoPE and their settings.
+ROPES: dict[str, set[str]] = {
+    "default": set(),
+    "linear": {"factor"},
+    "dynamic": {"factor"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
+    "yarn": {"factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "original_max_position_embeddings"},
+}
+TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t, which upstream ignores
+_Layer = Annotated[int, Field(ge=0, le=1024)]  # of the target
+_Layers = Annotated[list[_Layer], Field(min_length=1, max_length=eagle3_config.MOST_TAPS)] | None
+PATTERNS = ("*.json", "*.safetensors", "*.bin", "medusa_lm_head*.pt")  # files of a head on the Hub
+TOKENIZER = ("*.model", "*.txt", "*.jinja")  # further files of a language model
+SUBFOLDERS = "*/*"  # of a repository: other formats, training states
+_OUT_OF_REACH = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)
+_NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+
+
+def download_size(hub_id: str, model: bool) -> int | None:
+    """Return the bytes that loading a Hub repository would download, a language model or a head: 0 if all is on this
+    machine, None if that cannot be known because the Hub is not within reach."""
+    patterns = [*PATTERNS, *TOKENIZER] if model else list(PATTERNS)
+    try:
+        files = snapshot_download(hub_id, allow_patterns=patterns, ignore_patterns=[SUBFOLDERS], dry_run=True)
+    except _OUT_OF_REACH:
+        return None
+    if model and any(file.filename.endswith(".safetensors") for file in files):  # transformers reads these only
+        files = [file for file in files if not file.filename.endswith(".bin")]
+    return sum(file.file_size or 0 for file in files if file.will_download)
+
+
+def fetch(path_or_id: str | Path, patterns: tuple[str, ...] = PATTERNS) -> Path:
+    """Return the local folder of a checkpoint: the folder itself, or the downloaded Hub repository of that id.
+    InputError if it is neither."""
+    if Path(path_or_id).is_dir():
+        return Path(path_or_id)
+    try:
+        return Path(snapshot_download(str(path_or_id), allow_patterns=list(patterns), ignore_patterns=[SUBFOLDERS]))
+    except _OUT_OF_REACH as error:
+        raise InputError(
+            f"{path_or_id}: neither a folder nor a Hub repository within reach ({type(error).__name__})"
+        ) from error
+
+
+def load_head(
+    path_or_id: str | Path,
+    embed_tokens: nn.Embedding,
+    lm_head: nn.Module | None = None,
+    taps: tuple[int, ...] | None = None,
+) -> Head:
+    """Load a head (EAGLE-1/2, EAGLE-3, MTP, Medusa-style or DFlash, by its config) onto the target's embedding, device
+    and dtype.
+
+    Reads `model.safetensors` or `pytorch_model.bin`, whole or in shards, in fp32, fp16 or bf16, with or without
+    embed_tokens. lm_head: the
+    target's, for EAGLE-3 heads that store none of its rows. taps: layers of the target whose inputs an EAGLE-3 head
+    reads, in place of those that its config names. Raises InputError for a head whose hidden size or
+    vocabulary differs from the target's, for entries of an EAGLE-3 config that c2t does not compute, and for missing,
+    unexpected or unreadable weights.
+    """
+    folder = fetch(path_or_id)
+    raw, layer = _read_config(folder), shared_layer(folder)
+    vocabulary, hidden = embed_tokens.weight.shape
+    width = "target_hidden_size" if raw.get("target_hidden_size") else "hidden_size"
+    for name, mine, theirs in ((width, raw[width], hidden), ("vocab_size", raw["vocab_size"], vocabulary)):
+        if mine != theirs:
+            raise InputError(
+                f"{folder}: the draft head has {name} {mine}, the target {theirs}; take the head of this target"
+            )
+    state = read_weights(folder)
+    if eagle3_config.is_eagle3(raw):
+        state = eagle3_config.with_maps(eagle3_config.renamed(state, folder), vocabulary, folder)
+        if eagle3_config.KIND not in raw:  # code that reads flat configs looks at the weights, not at model_type
+            raw["model_type"] = "qwen3" if "midlayer.self_attn.q_norm.weight" in state else "llama"
+    embedding = state.pop("embed_tokens.weight", None)
+    if taps is not None:
+        if not eagle3_config.is_eagle3(raw):
+            raise InputError(f"{folder}: no EAGLE-3 head, so it reads no layers that taps could name")
+        count = eagle3_config.variant_of(raw, folder / "config.json").taps
+        if len(taps) != count:
+            raise InputError(f"{folder}: taps = {','.join(map(str, taps))}: the head reads {count} states")
+        raw["taps"] = list(taps)
+    if embedding is None and raw["hidden_size"] != hidden:
+        raise InputError(f"{folder}: embed_tokens.weight is missing, and the target's is of another width, {hidden}")
+    if raw.get("target_rows") and raw["hidden_size"] != hidden:
+        raise InputError(f"{folder}: its LM head has the target's rows, which are {hidden} wide, and not its own width")
+    if embedding is not None and embedding.shape != (vocabulary, raw["hidden_size"]):
+        raise InputError(f"{folder}: its embedding is {tuple(embedding.shape)}, not {(vocabulary, raw['hidden_size'])}")
+    if raw.get("draft_vocab_size") == raw["vocab_size"]:
+        state = {name: tensor for name, tensor in state.items() if name not in ("d2t", "t2d")}
+    with torch.device("meta"):  # which takes no memory: a config's sizes are true only if the weights have them
+        empty = _build(raw, folder)
+        _check_names(folder, _stored(empty), state)
+        if layer is not None and isinstance(empty, MedusaHead):
+            state |= _read_layer(folder, layer, empty)
+    head = _build(raw, folder).to(embed_tokens.weight.dtype)  # before, so that torch's default rounds no weight
+    head.load_state_dict(state, strict=False)
+    if isinstance(head, Eagle3Head) and head.shares_lm_head:
+        if lm_head is None:
+            raise InputError(f"{folder}: this head stores no LM head; load it with the target's")
+        head.take_rows(lm_head)
+    head.embed_tokens = _embedding(embedding, embed_tokens)
+    if (folder / TOKENS).exists():
+        head.tokens = _read_tokens(folder / TOKENS, vocabulary).to(embed_tokens.weight.device)
+    return head.to(embed_tokens.weight.device, embed_tokens.weight.dtype).eval()
+
+
+def has_eagle_layer(folder: Path) -> bool:
+    """Return True for the folder of an EAGLE head made of Llama's layers, or of a Medusa-style one on such a layer;
+    InputError for a config that is not clear."""
+    with torch.device("meta"):
+        head = _build(_read_config(folder), folder)
+    return bool(llama_layers(head))
+
+
+def _build(raw: dict, folder: Path) -> Head:
+    """Return the head of a config, with random weights; InputError for sizes that do not go together."""
+    try:
+        return _head(raw, folder / "config.json")
+    except Exception as error:  # transformers and torch have many for what they cannot build
+        raise InputError(f"{folder / 'config.json'}: no head can be built of it ({one_line(error)})") from error
+
+
+def _head(raw: dict, path: Path) -> Head:
+    if eagle3_config.is_eagle3(raw):
+        width, target_rows = raw.get("target_hidden_size"), raw.get("target_rows", False)
+        variant = eagle3_config.variant_of(raw, path)
+        return Eagle3Head(_config(raw), raw["draft_vocab_size"], width, target_rows, variant)
+    if block.is_block(raw):
+        return block.build_head(raw, _config(raw), path)
+    if "medusa_num_heads" in raw:
+        return MedusaHead(_config(raw), raw["medusa_num_heads"], raw.get("layer_of"))
+    if raw.get("architectures") == [MTPHead.__name__]:
+        return MTPHead(_config(raw))
+    return EagleHead(_config(raw), bias=raw.get("bias", True), qkv_bias=bool(raw.get("qkv_bias", False)))
+
+
+def save_head(head: Head, folder: str | Path, embed_tokens: bool = False) -> None:
+    """Write a head under upstream's names; with `embed_tokens` also a copy of the target's embedding, which upstream's
+    strict loaders need."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.contiguous() for name, tensor in _stored(head).items()}
+    if embed_tokens:
+        state["embed_tokens.weight"] = head.embed_tokens.weight.detach().clone()
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(_raw(head), indent=2) + "\n")
+    if head.tokens is not None and not isinstance(head, Eagle3Head):
+        save_file({"tokens": head.tokens.int().contiguous()}, folder / TOKENS)
+
+
+def _read_tokens(path: Path, vocabulary: int) -> Tensor:
+    """Return the ids of a head's tokens; InputError unless they rise within the target's vocabulary."""
+    try:
+        tokens = load_file(path)["tokens"].long()
+    except (SafetensorError, OSError, KeyError) as error:
+        raise InputError(f"{path}: the head's tokens cannot be read; copy the file again, or remove it") from error
+    inside = tokens.dim() == 1 and len(tokens) and tokens[0] >= 0 and tokens[-1] < vocabulary
+    if not inside or not (tokens[1:] > tokens[:-1]).all():
+        raise InputError(f"{path}: not a list of rising ids below {vocabulary}; remove the file to draft all tokens")
+    return tokens
+
+
+def _stored(head: Head) -> dict[str, Tensor]:
+    """Return the head's own weights: no embedding, no rows that are the target's, no layer that is another head's."""
+    others = {"embed_tokens.weight"}
+    if isinstance(head, Eagle3Head) and head.shares_lm_head:
+        others.add("lm_head.weight")
+    if isinstance(head, MedusaHead) and head.layer_of:
+        others |= _layer(head).keys()
+    return {name: tensor for name, tensor in head.state_dict().items() if name not in others}
+
+
+def _layer(head: MedusaHead) -> dict[str, Tensor]:
+    """Return the weights of the head's EAGLE layer."""
+    return {name: tensor for name, tensor in head.state_dict().items() if not name.startswith("heads.")}
+
+
+def _read_layer(folder: Path, source: Path, head: MedusaHead) -> dict[str, Tensor]:
+    """Return the weights of the layer that a head in `folder` shares with the one in `source`."""
+    if not source.is_dir():
+        raise InputError(f"{folder}: its layer is that of the head {source}, which is not there; get both")
+    state = read_weights(source)
+    state.pop("embed_tokens.weight", None)
+    _check_names(
+        source, {name: weight for name, weight in _layer(head).items() if name != "embed_tokens.weight"}, state
+    )
+    return state
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Entry of config.json that names the head whose layer this one has."""
+
+    __pydantic_config__ = OPEN
+    layer_of: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = None  # a folder's name, no path
+
+
+def shared_layer(folder: Path) -> Path | None:
+    """Return the folder, next to a head's, of the head that it shares its layer with; None if it shares none."""
+    config = folder / "config.json"
+    shared = from_json(_Shared, read_file(config), config).layer_of if config.is_file() else None
+    return shared and folder.resolve().parent / shared
+
+
+# Entries of config.json that are those of transformers' config.
+_COPIED = ("hidden_act", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+_COPIED += ("num_key_value_heads", "rms_norm_eps", "max_position_embeddings")
+
+
+def _raw(head: Head) -> dict:
+    """Return the content of the head's config.json."""
+    config = head.config
+    rope = config.rope_parameters
+    raw = {
+        "architectures": [_architecture(head)],
+        "model_type": "llama",
+        **{name: getattr(config, name) for name in _COPIED},
+        "rope_theta": rope["rope_theta"],
+        "vocab_size": config.vocab_size,
+    }
+    if rope["rope_type"] != "default":
+        others = {name: value for name, value in rope.items() if name not in ("rope_type", "rope_theta")}
+        raw["rope_scaling"] = {"type": rope["rope_type"], **others}
+    if isinstance(head, EagleHead):
+        raw["bias"] = head.bias
+    if isinstance(head, EagleHead) and head.qkv_bias:
+        raw["qkv_bias"] = True
+    if isinstance(head, Eagle3Head):
+        raw["draft_vocab_size"] = head.lm_head.out_features
+        raw["target_hidden_size"] = head.target_width
+        raw |= _variant(head)
+    if isinstance(head, BlockHead):
+        raw |= block.raw_of(head)
+    if isinstance(head, MedusaHead):
+        raw["medusa_num_heads"] = len(head.heads)
+        if head.layer_of:
+            raw["layer_of"] = head.layer_of
+    return raw
+
+
+def _architecture(head: Head) -> str:
+    if isinstance(head, BlockHead):
+        return block.KIND
+    return type(head).__name__ if isinstance(head, MTPHead | MedusaHead) else "LlamaForCausalLM"
+
+
+def _variant(head: Eagle3Head) -> dict:
+    """Return the entries of config.json in which a head differs from SafeAILab's."""
+    variant, config = head.variant, head.config
+    raw: dict[str, Any] = {name: True for name in eagle3_config.SWITCHES if getattr(variant, name)}
+    if head.shares_lm_head:
+        raw["target_rows"] = True
+    if variant.fc_bias:
+        raw["bias"] = True
+    if not variant.taps:
+        raw["use_aux_hidden_state"] = False
+    if variant.inputs is not None:
+        raw["taps"] = list(variant.inputs)
+    if variant.layer_ids is not None:
+        raw[eagle3_config.IDS] = list(variant.layer_ids)
+    if config.head_dim != config.hidden_size // config.num_attention_heads:
+        raw["head_dim"] = config.head_dim
+    return raw | {name: True for name in ("attention_bias", "mlp_bias") if getattr(config, name, False)}
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Entries of a head's config.json that `_build` reads."""
+
+    __pydantic_config__ = OPEN
+    hidden_size: Size
+    intermediate_size: Size
+    num_attention_heads: Size
+    vocab_size: Size
+    num_hidden_layers: Layers = 1
+    num_key_value_heads: Size | None = None
+    hidden_act: str = "silu"
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: dict[str, Any] | None = None
+    max_position_embeddings: Positions | None = None
+    max_sequence_length: Positions | None = None
+    draft_vocab_size: Size = 1
+    target_hidden_size: Size | None = None
+    target_rows: bool = False
+    medusa_num_heads: Annotated[int, Field(ge=1, le=64)] = 1
+    bias: bool = True
+    qkv_bias: bool = False
+    head_dim: Size | None = None
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    rope_parameters: dict[str, Any] | None = None
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    use_aux_norm: bool = False
+    use_aux_hidden_state: bool = True
+    num_aux_hidden_states: Annotated[int, Field(ge=1, le=eagle3_config.MOST_TAPS)] = 3
+    eagle_aux_hidden_state_layer_ids: _Layers = None
+    taps: _Layers = None
+
+
+def _read_config(folder: Path) -> dict:
+    path = folder / "config.json"
+    if not path.exists():
+        raise InputError(f"{folder}: no config.json; an EAGLE head is a folder of config.json and its weights")
+    text = read_file(path)
+    raw = from_json(dict[str, Any], text, path)
+    if eagle3_config.is_eagle3(raw):
+        raw = eagle3_config.flattened(raw, path)
+        text = json.dumps(raw)
+    missing = [name for name in _NEEDED if name not in raw]
+    if missing:
+        raise InputError(f"{path}: {', '.join(missing)} missing; this is not the config of an EAGLE head")
+    from_json(_Sizes, text, path)
+    if eagle3_config.is_eagle3(raw):
+        eagle3_config.variant_of(raw, path)
+    rope = _rope(raw)
+    kind = rope["rope_type"]
+    if not isinstance(kind, str) or kind not in ROPES:
+        raise InputError(f"{path}: RoPE of the type {kind!r} is not supported; known: {', '.join(ROPES)}")
+    unknown = sorted(rope.keys() - ROPES[kind] - {"rope_type", "rope_theta"})
+    if unknown:
+        raise InputError(f"{path}: {unknown[0]} is not supported in RoPE of the type {kind}")
+    return raw
+
+
+def _rope(raw: dict) -> dict[str, Any]:
+    """Return RoPE's settings as transformers 5 has them, from the two forms of a config."""
+    settings = {"rope_theta": raw.get("rope_theta", _DEFAULTS["rope_theta"])}
+    given = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    settings |= {name: value for name, value in given.items() if value is not None}
+    kind = settings.pop("type", None)
+    return settings | {"rope_type": settings.get("rope_type") or kind or "default"}
+
+
+def _config(raw: dict) -> LlamaConfig | Qwen3Config:
+    positions = raw.get("max_position_embeddings", raw.get("max_sequence_length", _DEFAULTS["max_position_embeddings"]))
+    qwen3 = eagle3_config.is_eagle3(raw) and raw.get("model_type") == "qwen3"
+    mlp_bias = {"mlp_bias": raw["mlp_bias"]} if "mlp_bias" in raw and eagle3_config.is_eagle3(raw) else {}
+    return (Qwen3Config if qwen3 else LlamaConfig)(
+        hidden_size=raw["hidden_size"],
+        intermediate_size=raw["intermediate_size"],
+        num_hidden_layers=raw.get("num_hidden_layers", _DEFAULTS["num_hidden_layers"]),
+        num_attention_heads=raw["num_attention_heads"],
+        num_key_value_heads=raw.get("num_key_value_heads", raw["num_attention_heads"]),
+        hidden_act=raw.get("hidden_act", "silu"),
+        rms_norm_eps=raw.get("rms_norm_eps", _DEFAULTS["rms_norm_eps"]),
+        max_position_embeddings=positions,
+        rope_parameters=_rope(raw),
+        vocab_size=raw["vocab_size"],
+        pad_token_id=None,
+        head_dim=raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
+        attention_bias=eagle3_config.is_eagle3(raw) and raw.get("attention_bias", False),
+        **mlp_bias,
+    )
+
+
+def read_weights(
+    folder: Path, safe: str = "model.safetensors", pickled: str = "pytorch_model.bin"
+) -> dict[str, Tensor]:
+    """Return the tensors of a folder's file of weights, or of the shards that its index names; of a pickle no code is
+    run. InputError where there is neither file, or one that cannot be read."""
+    for name in (safe, pickled):
+        if (folder / name).exists():
+            return _read_table(folder / name)
+        if (folder / f"{name}{INDEX}").exists():
+            return _read_shards(folder / f"{name}{INDEX}")
+    raise InputError(f"{folder}: neither {safe} nor {pickled}")
+
+
+INDEX = ".index.json"  # added to the name of a file that is stored in shards
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Index of shards: tensor -> file in the same folder."""
+
+    __pydantic_config__ = OPEN
+    weight_map: Annotated[dict[str, Annotated[str, Field(pattern=r"^[\w.-]+$")]], Field(min_length=1)]  # no path
+
+
+def _read_shards(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of all shards of an index; InputError unless they are those that it names."""
+    files, state = from_json(_Index, read_file(path), path).weight_map, {}
+    for name in sorted(set(files.values())):
+        if not (path.parent / name).is_file():
+            raise InputError(f"{path}: {name} is not there; copy all of its files")
+        shard = _read_table(path.parent / name)
+        if shard.keys() != {tensor for tensor, file in files.items() if file == name}:
+            raise InputError(f"{path}: {name} holds other weights than it says; copy all of its files again")
+        state |= shard
+    return state
+
+
+def _read_table(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of one file."""
+    try:
+        if path.suffix == ".safetensors":
+            state = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # an unpickler has any
+        raise InputError(f"{path.parent}: weights cannot be read ({one_line(error)}); copy the file again") from error
+    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise InputError(f"{path.parent}: weights cannot be read (not a table of tensors); copy the file again")
+    return {str(name): tensor for name, tensor in state.items()}
+
+
+def _check_names(folder: Path, expected: dict[str, Tensor], actual: dict[str, Tensor]) -> None:
+    missing, unexpected = sorted(expected.keys() - actual.keys()), sorted(actual.keys() - expected.keys())
+    if missing or unexpected:
+        eagle3 = "midlayer.hidden_norm.weight" in actual
+        kind = "EAGLE-3 weights need draft_vocab_size in the config" if eagle3 else "another kind of head?"
+        raise InputError(f"{folder}: missing weights {missing}, unexpected weights {unexpected} ({kind})")
+    for name, tensor in expected.items():
+        if tensor.shape != actual[name].shape:
+            raise InputError(f"{folder}: {name} is {tuple(actual[name].shape)}, the config says {tuple(tensor.shape)}")
+
+
+def _embedding(weight: Tensor | None, target: nn.Embedding) -> nn.Embedding:
+    """Return the checkpoint's embedding if it has one that differs, else the target's, which is then shared.
+    Heads read it as it is stored, also where the target's forward scales it (Gemma)."""
+    if weight is None or (weight.shape == target.weight.shape and torch.equal(weight.to(target.weight), target.weight)):
+        return target if type(target) is nn.Embedding else nn.Embedding.from_pretrained(target.weight, freeze=True)
+    return nn.Embedding.from_pretrained(weight.to(target.weight), freeze=True)

@@ -1,0 +1,101 @@
+"""Language models and their tokenizers from folders or the Hub."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from c2t.errors import InputError, one_line, refusing
+from c2t.models.loading.checkpoint_files import check_files
+from c2t.models.target.default_dtype import default_dtype, has_bf16
+from c2t.models.target.packed_llama import PackedLlama
+from c2t.models.target.target import Target
+from c2t.models.target.tensor_parallel import distributed_config, gather_shared
+
+Dtype = torch.dtype | str
+DEFAULT = "default"  # dtype of a target that `default_dtype` chooses; "auto" is transformers' word for the checkpoint's
+
+
+def load_target(
+    source: str,
+    device: torch.device,
+    dtype: Dtype,
+    device_map: str | dict | None,
+    trust_remote_code: bool,
+    tensor_parallel: bool = False,
+) -> Target:
+    """Load a language model; arguments are those of `c2t.models.loading.load.load_pair`. InputError for one that cannot
+    be loaded, or that c2t does not run."""
+    check_files(source, trust_remote_code)
+    where: dict[str, Any] = {"device_map": device_map} if device_map else {}
+    if dtype == torch.float64:
+        where["experts_implementation"] = "eager"  # of mixtures of experts; torch's grouped products take no float64
+    try:
+        kind = default_dtype(source, trust_remote_code) if dtype == DEFAULT else dtype
+        kind = torch.float32 if kind == torch.int8 else kind  # which it is rounded from
+        if tensor_parallel:
+            where["distributed_config"] = distributed_config(source, trust_remote_code)
+        with _no_report():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=kind,
+                output_loading_info=True,
+                trust_remote_code=trust_remote_code,
+                **where,
+            )
+    except InputError:
+        raise
+    except Exception as error:  # of many libraries, each with its own exceptions for wrong files
+        raise InputError(f"{source}: the language model cannot be loaded ({one_line(error)})") from error
+    model, loading = loaded
+    model.requires_grad_(False)
+    if loading["missing_keys"]:  # transformers would fill them with random numbers
+        names = ", ".join(sorted(loading["missing_keys"])[:3])
+        raise InputError(
+            f"{source}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again"
+        )
+    if tensor_parallel:
+        gather_shared(model)
+    if (dtype, kind) == (DEFAULT, torch.bfloat16) and not PackedLlama.serves(model):
+        model = model.float()  # torch is slower in bf16, and rounds a tree and plain decoding apart
+    if model.dtype == torch.bfloat16 and device.type == "cpu" and not has_bf16():
+        how = "torch imitates it slowly: float32 is faster here"
+        if PackedLlama.serves(model):
+            how = "c2t's kernels compute in float32, on weights that stay in bf16"
+        warnings.warn(f"{source}: this processor has no bf16 arithmetic; {how}", stacklevel=3)
+    return Target(model if device_map or tensor_parallel else model.to(device), rounded=dtype == torch.int8)
+
+
+@contextmanager
+def _no_report() -> Iterator[None]:
+    """Silence transformers' table of missing weights: they are refused in one line instead."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+
+
+def read_tokenizer(source: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    """Load a tokenizer; InputError for one that cannot be."""
+    with refusing(f"{source}: no tokenizer can be loaded"):
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+
+
+def load_tokenizer(source: str, target: Target, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    """Load a target's tokenizer; InputError for one that does not work, or has more tokens than the target."""
+    tokenizer = read_tokenizer(source, trust_remote_code)
+    # its steps come out of its file, and run for the first time
+    with refusing(f"{source}: the tokenizer does not work"):
+        tokenizer.decode(tokenizer("a b").input_ids)
+    if len(tokenizer) > target.config.vocab_size:
+        raise InputError(
+            f"{source}: the tokenizer has {len(tokenizer)} tokens, the target {target.config.vocab_size}; "
+            "take the tokenizer that the target was trained with"
+        )
+    return tokenizer

@@ -1,0 +1,1 @@
+"""Copies of weights in other forms, and when they are made again."""

@@ -1,0 +1,1 @@
+"""Targets: stock causal language models of transformers, and Llamas packed for CPUs."""

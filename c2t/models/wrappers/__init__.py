@@ -1,0 +1,1 @@
+"""Wrappers around a draft: n-grams of the text, and corrections by the path."""

@@ -1,0 +1,1 @@
+"""What a terminal, a notebook and a figure show."""

@@ -1,0 +1,218 @@
+"""The target as the verifier of its own trees, and `generate`, the loop with it."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from c2t.caches.ragged import SlotLogits
+from c2t.decoding import Committed, DraftModel, Step, Verdict, append, decode, first_step
+from c2t.kernels.noise import Noise
+from c2t.models.target.target import TargetSession
+from c2t.protocols import Policy, Root
+from c2t.sampling import Sampling
+from c2t.tree import Tree
+from c2t.verification.compatibility import check_rule
+from c2t.verification.mixed_sampler import MixedSampler
+from c2t.verification.sampler import Processors, TargetSampler
+from c2t.verify import Accepted
+
+
+@runtime_checkable
+class TargetModel(Protocol):
+    """A target: `c2t.models.target.target.Target`, or the same by CUDA graphs."""
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def session(self) -> TargetSession: ...
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """A policy's own way of verifying its trees (`TargetVerifier.judge`); it goes with the rows of the batch."""
+
+    def accept(self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"]) -> Accepted:
+        """Return the accepted paths; root: the positions of the roots."""
+        ...
+
+    def select(self, rows: Int[Tensor, " b"]) -> None: ...
+
+    def join(self, other: Any) -> None: ...
+
+
+class TargetVerifier:
+    """The target itself verifies: one forward over each round's trees, which commits the path that it chooses.
+
+    A sequence ends with the round in which it emits an `eos` token or its `max_new_tokens`-th token; that round's
+    tokens may run past the cut (see `cut`). sequences: numbers of the rows' random streams (default 0, 1, ...). rule:
+    how trees are verified (see `c2t.verification.compatibility`). processors: what the target's logits go through
+    first. keep_logits: verdicts carry the target's logits (B, n, V) of every slot as "logits". judge: a rule that the
+    policy's session has set, in place of the sampler's.
+
+    max_new_tokens, eos and sampling may be lists, with an entry for each prompt. Rows can `join` a verifier only if
+    both were given lists of samplings.
+    """
+
+    live = True
+
+    def __init__(
+        self,
+        target: TargetModel,
+        policy: Policy,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int | list[int],
+        sampling: Sampling | list[Sampling],
+        eos: frozenset[int] | list[frozenset[int]] = frozenset(),
+        sequences: Sequence[int] | None = None,
+        rule: str | None = None,
+        processors: Processors | None = None,
+        keep_logits: bool = False,
+    ):
+        self.rule, self.keep_logits = check_rule(policy, rule), keep_logits
+        self.sampled = policy.proposal == "sampled"
+        count = len(prompts)
+        self.max_new_tokens, self.eos = of_each(max_new_tokens, count), of_each(eos, count)
+        self.session = target.session()
+        self.prompts, self.lengths = pad(prompts, target.device)
+        vocabulary = target.config.vocab_size
+        texts = self.prompts, self.lengths, sequences
+        self.sampler: TargetSampler | MixedSampler
+        self.fixed = isinstance(sampling, Sampling)  # no row joins later
+        if isinstance(sampling, Sampling):
+            self.sampler = TargetSampler(sampling, vocabulary, *texts, processors)
+        else:
+            assert processors is None, "rows with settings of their own have no processors"
+            self.sampler = MixedSampler(sampling, vocabulary, *texts)
+        self.judge: Rule | None = None
+        self.rows, self.emitted = torch.arange(count, device=target.device), [0] * count
+        self.token = self.rows.new_zeros(0)  # the coming root of each row, sampled by `prefill` and each round
+
+    @property
+    def draws(self) -> bool:
+        """See `c2t.decoding.Verifier`."""
+        return not self.fixed or self.sampler.draws
+
+    def prefill(self) -> tuple[Step, Committed]:
+        """Run the prompts and sample the first roots."""
+        verified = self.session.prefill(self.prompts, self.lengths)
+        self.token = self.sampler.sample(verified.logits.values, self.lengths)
+        tokens = append(self.prompts, self.token, self.lengths)
+        return first_step(self.rows, self.lengths, self.token), Committed(tokens, verified.features, self.lengths)
+
+    def root(self) -> Root:
+        """Return the root of the coming round."""
+        return Root(self.token, self.sampler.key(self.session.lengths) if self.sampled else None)
+
+    def noise(self) -> Noise | None:
+        """See `c2t.decoding.Verifier.noise`."""
+        return self.sampler.noise(self.session.lengths) if self.sampler.draws else None
+
+    def left(self) -> list[int] | None:
+        """See `c2t.decoding.Verifier.left`."""
+        if not self.fixed:
+            return None
+        return [most - new for most, new in zip(self.max_new_tokens, self.emitted, strict=True)]
+
+    def verify(self, tree: Tree) -> Verdict:
+        """Run the target over the trees, accept the path that it chooses, and keep that path in its cache."""
+        position = self.session.lengths
+        verified = self.session.verify(tree)
+        if self.judge is None:
+            accepted = self.sampler.accept(tree, verified.logits, position, self.rule)
+        else:
+            accepted = self.judge.accept(tree, verified.logits, position)
+        committed = Committed.along(tree, verified.features, accepted)
+        self.session.commit(accepted.slots, committed.count)
+        self.token = accepted.bonus  # the target's next token is the new root
+        extra = {"logits": verified.logits.padded()} if self.keep_logits else {}
+        return Verdict(self.rows, position, accepted, committed, extra)
+
+    def fork(self, session: TargetSession) -> "TargetVerifier":
+        """Return a verifier that goes on from here by another session over the same cache, with the same random
+        numbers, and which is told alone of what it commits. That is to be taken back before this one goes on: the
+        cache must return to where it was."""
+        fork = copy.copy(self)
+        fork.session, fork.sampler = session, self.sampler.fork()
+        fork.emitted, fork.keep_logits = list(self.emitted), False
+        return fork
+
+    def unfinished(self, step: Step) -> list[int]:
+        """Count the step's new tokens; return the batch rows whose sequences go on after them."""
+        going = []
+        for row, (_, tokens) in enumerate(step.by_row()):
+            self.emitted[row] += len(tokens)
+            if self.emitted[row] < self.max_new_tokens[row] and self.eos[row].isdisjoint(tokens):
+                going.append(row)
+        return going
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Go on with these rows of the batch only."""
+        self.rows, self.token = self.rows[rows], self.token[rows]
+        for column in ("max_new_tokens", "eos", "emitted"):
+            values = getattr(self, column)
+            setattr(self, column, [values[row] for row in rows.tolist()])
+        for state in (self.session, self.sampler, self.judge):
+            if state is not None:
+                state.select(rows)
+
+    def join(self, other: "TargetVerifier") -> None:
+        """Append the rows of another verifier of the same target and policy behind one's own; they keep the numbers
+        that they have in `rows`. InputError where the policy's own rule takes no more rows."""
+        if self.judge is not None:
+            self.judge.join(other.judge)
+        self.rows, self.token = torch.cat([self.rows, other.rows]), torch.cat([self.token, other.token])
+        self.max_new_tokens = self.max_new_tokens + other.max_new_tokens  # not in place: the lists are the caller's
+        self.eos, self.emitted = self.eos + other.eos, self.emitted + other.emitted
+        self.session.join(other.session)
+        self.sampler.join(other.sampler)
+
+
+def generate(
+    target: TargetModel,
+    drafter: DraftModel | None,
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int | list[int],
+    sampling: Sampling,
+    eos: frozenset[int] = frozenset(),
+    sequences: Sequence[int] | None = None,
+    rule: str | None = None,
+    record: Sequence[str] = (),
+) -> Iterator[Step]:
+    """Decode prompts with the target itself; see `TargetVerifier` for what the arguments mean, and `decode`. record may
+    name "logits" too, the target's (B, n, V) of every slot."""
+    verifier = TargetVerifier(
+        target,
+        policy,
+        prompts,
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        eos=eos,
+        sequences=sequences,
+        rule=rule,
+        keep_logits="logits" in record,
+    )
+    return decode(verifier, drafter, policy, [name for name in record if name != "logits"])
+
+
+def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Tensor, "B P"], Int[Tensor, " B"]]:
+    """Return prompts as one tensor, padded on the right, and their lengths."""
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    tokens = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long, device=device)
+    for row, prompt in enumerate(prompts):
+        tokens[row, : len(prompt)] = torch.tensor(list(prompt), device=device)
+    return tokens, lengths
+
+
+def of_each(value: Any, count: int) -> list[Any]:
+    """Return a list as it is, and any other value `count` times."""
+    return value if isinstance(value, list) else [value] * count

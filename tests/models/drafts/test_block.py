@@ -1,0 +1,187 @@
+"""Block drafter: its distributions against the definition, DFlash's files, exact decoding, and what is refused."""
+
+import copy
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig
+
+from c2t.errors import InputError
+from c2t.models.drafts.block import BlockDraft, BlockHead
+from c2t.models.loading.eagle_checkpoint import load_head, save_head
+from c2t.models.loading.load import load_draft
+from c2t.models.wrappers.ngrams import NgramDraft
+from c2t.policies import Eagle2, Plain
+from c2t.protocols import Root
+from c2t.replay.every_position import replay_all
+from c2t.replay.lockstep import replay, write_continuations
+from c2t.sampling import Sampling
+from tests.models.drafts.test_medusa import assert_law_is_kept
+from tests.replay.test_every_position import assert_same, visited
+from tests.rounding import assert_same_sums
+from tests.test_joining import EAGLE2, GREEDY, assert_join_is_seamless
+from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, randomise, run
+
+SIZE, READ = 4, (1, 3, 4)  # positions of a block; layers of the target whose outputs it reads
+CONFIG = LlamaConfig(**SIZES | {"num_hidden_layers": 2, "head_dim": 8})
+
+
+def tapped():
+    """A target whose features are the drafter's, and the drafter."""
+    target = copy.deepcopy(deep_pairs()["eagle3"][0])  # of its own: other tests have theirs tapped elsewhere
+    head = randomise(BlockHead(CONFIG, SIZE, 7, READ).double(), seed=9, spread=0.3).requires_grad_(False).eval()
+    head.embed_tokens = target.embed_tokens
+    target.tap(head.taps(7))
+    return target, BlockDraft(head, target.lm_head)
+
+
+TARGET, DRAFT = tapped()
+
+
+def normed(x: Tensor, weight: Tensor) -> Tensor:
+    return x / (x.pow(2).mean(-1, keepdim=True) + CONFIG.rms_norm_eps).sqrt() * weight
+
+
+def turned(x: Tensor, position: int) -> Tensor:
+    """Rotate the two halves of a head's vector, as RoPE does."""
+    half = len(x) // 2
+    angle = position * CONFIG.rope_parameters["rope_theta"] ** (-torch.arange(half).double() / half)
+    first, second = x[:half], x[half:]
+    return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()])
+
+
+def by_definition(head: BlockHead, states: Tensor, root: int) -> Tensor:
+    """States of the masks, token by token and head by head, as DFlash computes them."""
+    context = normed(states @ head.fc.weight.T, head.hidden_norm.weight)
+    start, dim = len(states), head.layers[0].self_attn.head_dim
+    hidden = head.embed_tokens.weight[[root, *[head.mask_token] * (head.size - 1)]].double()
+    for layer in head.layers:
+        attention, x = layer.self_attn, normed(hidden, layer.input_layernorm.weight)
+        read = torch.cat([context, x])
+        attended = torch.zeros_like(x @ attention.q_proj.weight.T)
+        groups = CONFIG.num_attention_heads // CONFIG.num_key_value_heads
+        for number in range(CONFIG.num_attention_heads):
+            own = slice(number * dim, (number + 1) * dim)
+            shared = slice(number // groups * dim, (number // groups + 1) * dim)
+            keys = normed(read @ attention.k_proj.weight[shared].T, attention.k_norm.weight)
+            keys = torch.stack([turned(key, position) for position, key in enumerate(keys)])
+            values = read @ attention.v_proj.weight[shared].T
+            queries = normed(x @ attention.q_proj.weight[own].T, attention.q_norm.weight)
+            for place, query in enumerate(queries):
+                weights = (keys @ turned(query, start + place) / math.sqrt(dim)).softmax(0)
+                attended[place, own] = weights @ values
+        hidden = hidden + attended @ attention.o_proj.weight.T
+        inner = normed(hidden, layer.post_attention_layernorm.weight)
+        gate = torch.nn.functional.silu(inner @ layer.mlp.gate_proj.weight.T)
+        hidden = hidden + (gate * (inner @ layer.mlp.up_proj.weight.T)) @ layer.mlp.down_proj.weight.T
+    return normed(hidden, head.norm.weight)[1:]
+
+
+def read_by(text: list[int]) -> Tensor:
+    """Outputs of the target's layers READ at the text's positions."""
+    states = TARGET.model(torch.tensor([text]), output_hidden_states=True).hidden_states
+    return torch.cat([states[layer + 1][0] for layer in READ], -1)
+
+
+@torch.no_grad()
+def test_distributions_are_those_of_the_definition() -> None:
+    """In two rows of different lengths, in their second round, and below the last mask."""
+    texts, head = [PROMPTS[1], PROMPTS[1][:5]], DRAFT.head
+    states = [read_by(text) for text in texts]
+    session = DRAFT.session()
+    first = [len(text) - 2 for text in texts]
+
+    def observe(begins: list[int], ends: list[int]) -> None:
+        wide = max(end - begin for begin, end in zip(begins, ends, strict=True))
+        tokens = torch.zeros(2, wide + 1, dtype=torch.long)
+        features = torch.zeros(2, wide, states[0].shape[1], dtype=torch.float64)
+        for row, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+            tokens[row, : end - begin + 1] = torch.tensor(texts[row][begin : end + 1])
+            features[row, : end - begin] = states[row][begin:end]
+        session.observe(tokens, features, torch.tensor(ends) - torch.tensor(begins))
+
+    def roots(place: int) -> Root:
+        return Root(torch.tensor([text[place] for text in texts]), None)
+
+    observe([0, 0], first)
+    Eagle2(K=2, levels=1, N=None)(session, roots(-2))
+    observe(first, [len(text) - 1 for text in texts])
+    tree = Eagle2(K=2, levels=SIZE + 1, N=None)(session, roots(-1))
+    for depth in range(-1, SIZE):
+        slots = (tree.depth[0] == depth).nonzero()[:, 0].expand(2, -1)
+        rows = session.expand(tree, slots)
+        for row in range(2):
+            wanted = by_definition(head, states[row][:-1], texts[row][-1])
+            state = wanted[depth + 1] if depth + 1 < SIZE - 1 else torch.zeros_like(wanted[0])
+            assert_same_sums(rows.hidden[row].float(), state.expand(slots.shape[1], -1), 100)  # norms are in float32
+            logits = TARGET.lm_head.weight @ state
+            assert_same_sums(rows.logits[row].float(), logits.expand(slots.shape[1], -1), 100)
+    assert session.passes.tolist() == [1, 1]
+
+
+@pytest.mark.slow
+def test_greedy_text_is_the_targets_and_replay_its_rounds() -> None:
+    plain, _ = run(TARGET, None, Plain(), PROMPTS, new=12)
+    policy = Eagle2(K=12, levels=3, N=40)  # a random drafter is seldom right
+    for draft in (DRAFT, NgramDraft(DRAFT)):
+        texts, steps = run(TARGET, draft, policy, PROMPTS, new=12)
+        assert texts == plain
+        assert len(set(torch.cat([step.accepted.length for step in steps[1:]]).tolist())) > 1
+        assert all(set(step.draft_passes.tolist()) == {1} for step in steps[1:])
+        written = write_continuations(
+            TARGET, PROMPTS, max_new_tokens=12, beyond=policy.levels + 1, sampling=Sampling(temperature=0.0)
+        )
+        assert_same(steps, list(replay(draft, policy, written)))
+        assert_same(replay(draft, policy, written), visited(replay_all(draft, policy, written)))
+
+
+@pytest.mark.slow
+def test_sampled_trees_keep_the_law() -> None:
+    assert_law_is_kept(DRAFT, TARGET)
+
+
+@pytest.mark.slow
+def test_rows_that_join_go_on_as_alone() -> None:
+    assert_join_is_seamless(TARGET, DRAFT, EAGLE2, [GREEDY] * 4)
+
+
+def test_files_are_dflashs(tmp_path: Path) -> None:
+    save_head(DRAFT.head, tmp_path)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    assert raw["architectures"] == ["DFlashDraftModel"]
+    assert raw["dflash_config"] == {"mask_token_id": 7, "target_layer_ids": list(READ)}
+    again = load_head(tmp_path, TARGET.embed_tokens)
+    attention = {f"layers.0.self_attn.{part}.weight" for part in ("q_proj", "k_proj", "o_proj", "q_norm", "k_norm")}
+    assert attention | {"fc.weight", "hidden_norm.weight", "layers.1.mlp.up_proj.weight"} <= {*again.state_dict()}
+    assert isinstance(again, BlockHead)
+    assert again.size == SIZE
+    assert all(again.state_dict()[name].float().equal(w.float()) for name, w in DRAFT.head.state_dict().items())
+    loaded = load_draft(str(tmp_path), copy.deepcopy(deep_pairs()["eagle"][0]))
+    assert isinstance(loaded, BlockDraft)
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"block_size": 1}, "block_size"),
+        ({"block_size": "4"}, "block_size"),
+        ({"dflash_config": None}, "dflash_config"),
+        ({"dflash_config": {"mask_token_id": 7}}, "target_layer_ids is missing"),
+        ({"dflash_config": {"mask_token_id": VOCABULARY, "target_layer_ids": [1, 3, 4]}}, "mask_token_id = 48 must be"),
+        ({"dflash_config": {"mask_token_id": 7, "target_layer_ids": [1, 3, 4], "causal": True}}, "causal is not known"),
+        ({"dflash_config": {"mask_token_id": 7, "target_layer_ids": [1, 3, 6]}}, "must rise, up to 5"),
+        ({"dflash_config": {"mask_token_id": 7, "target_layer_ids": [3, 1, 4]}}, "must rise"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
+        ({"attention_bias": True}, "bias"),
+    ],
+)
+def test_what_is_not_computed_is_refused_by_name(changed: dict, line: str, tmp_path: Path) -> None:
+    save_head(DRAFT.head, tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changed))
+    with pytest.raises(InputError, match=line):
+        load_draft(str(tmp_path), TARGET)

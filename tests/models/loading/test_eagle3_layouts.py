@@ -1,0 +1,306 @@
+"""EAGLE-3 heads in every published layout, against plain torch; what is not understood is refused by its name."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig
+
+from c2t.errors import InputError
+from c2t.models.drafts.eagle3 import default_taps
+from c2t.models.drafts.head_draft import EagleDraft
+from c2t.models.loading.eagle_checkpoint import load_head, save_head
+from c2t.models.loading.load import load_pair
+from c2t.models.target.target import Target
+from c2t.policies import Eagle2, Plain
+from tests.eagle3_reference import LAYOUTS, REDUCED, SPECULATORS, Math, draft, file, flat, speculators, weights
+from tests.eagle_reference import CONFIG, head_state, write_head
+from tests.rounding import assert_same_network
+from tests.toys import FAMILIES, PROMPTS, SIZES, VOCABULARY, language_model, path_of, root_of, run, save_language_model
+
+LAYERS, TEXT = 8, [3, 1, 4, 1, 5, 9, 2]
+
+
+def deep_target() -> Target:
+    return Target(language_model(LlamaConfig(**{**SIZES, "num_hidden_layers": LAYERS}), spread=0.2))
+
+
+def embedding() -> nn.Embedding:
+    table = torch.randn(VOCABULARY, 32, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return nn.Embedding.from_pretrained(table)
+
+
+def write(folder: Path, config: dict, maths: Math, names: dict, **changes) -> Path:
+    state = file(weights(maths), **names)
+    return write_head(folder, config, {k: v for k, v in (state | changes).items() if v is not None})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@torch.no_grad()
+def test_drafts_are_those_of_the_published_code(layout: str, tmp_path: Path) -> None:
+    """A session over a text and two levels of a tree; written and read again, the head is the same."""
+    config, maths, names = LAYOUTS[layout]
+    first = load_head(write(tmp_path / "published", config, maths, names), embedding())
+    save_head(first, tmp_path / "written")
+    width = maths.width * (maths.taps or 1)
+    features = torch.randn(len(TEXT) - 1, width, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    for head in (first, load_head(tmp_path / "written", embedding())):
+        assert head.taps(LAYERS) == first.taps(LAYERS)
+        session = EagleDraft(head, nn.Linear(32, VOCABULARY, bias=False)).session()
+        session.observe(torch.tensor([TEXT]), features[None], torch.tensor([len(TEXT) - 1]))
+        tree = Eagle2(K=3, levels=2, N=None)(session, root_of(TEXT[-1]))
+        slots = [4, 8, 12]
+        found = session.expand(tree, torch.tensor([slots])).logits[0]
+        state = weights(maths)
+        kept = state.get("kept", torch.arange(VOCABULARY))
+        for slot, logits in zip(slots, found, strict=True):
+            path = path_of(tree, 0, slot)
+            assert len(path) == 2
+            wanted = draft(maths, state, embedding().weight, features, TEXT[1:], path)
+            assert_same_network(logits[kept], wanted)
+            assert logits.isfinite().sum() == maths.reduced
+
+
+@torch.no_grad()
+def test_a_head_narrower_than_its_target_brings_its_embedding(tmp_path: Path) -> None:
+    maths, wide = Math(width=48), nn.Embedding(VOCABULARY, 48).double()
+    config = flat(target_hidden_size=48)
+    own = torch.randn(VOCABULARY, 32)
+    head = load_head(write(tmp_path / "own", config, maths, {}, **{"embed_tokens.weight": own}), wide)
+    features = torch.randn(len(TEXT), 3 * 48, dtype=torch.float64)
+    hidden = head(head.read(features[None]), torch.tensor([TEXT]))
+    wanted = draft(maths, weights(maths), own.double(), features, TEXT, [])
+    assert_same_network(head.lm_head(head.readable(hidden))[0, -1], wanted)
+    with pytest.raises(InputError, match=r"embed_tokens\.weight is missing, and the target's is of another width, 48"):
+        load_head(write(tmp_path / "none", config, maths, {}), wide)
+
+
+@torch.no_grad()
+def test_a_head_reads_the_embedding_as_it_is_stored(tmp_path: Path) -> None:
+    """Gemma's embedding is multiplied in its own forward; engines give heads the table."""
+
+    class Scaled(nn.Embedding):
+        def forward(self, tokens):
+            return 7 * super().forward(tokens)
+
+    head = load_head(write(tmp_path, flat(), Math(), {}), Scaled.from_pretrained(embedding().weight))
+    assert head.embed_tokens(torch.tensor([5])).equal(embedding()(torch.tensor([5])))
+
+
+TAKEN_OVER = {  # entries that heads' configs have from their targets'
+    "phi4": {"model_type": "phi3", "embd_pdrop": 0.0, "resid_pdrop": 0.0, "partial_rotary_factor": 1.0}
+    | {"original_max_position_embeddings": 16384},
+    "qwq": {"model_type": "qwen2", "use_sliding_window": False, "max_window_layers": 64, "sliding_window": 32768},
+}
+
+
+@pytest.mark.parametrize("name", TAKEN_OVER)
+def test_the_class_says_what_layers_a_flat_head_has(name: str, tmp_path: Path) -> None:
+    """Not model_type, which many heads have from their targets."""
+    table = embedding()
+    plain = load_head(write(tmp_path / "plain", flat(), Math(), {}), table)
+    other = load_head(write(tmp_path / name, flat(**TAKEN_OVER[name]), Math(), {}), table)
+    features = torch.randn(len(TEXT), 3 * 32, dtype=torch.float64)
+    one, two = (head(head.read(features[None]), torch.tensor([TEXT])) for head in (plain, other))
+    assert one.equal(two)
+
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+@pytest.mark.parametrize(
+    ("config", "layers", "taps"),
+    [
+        (flat(), 36, (2, 18, 33)),
+        (flat(**{IDS: [2, 18, 33]}), 36, (2, 18, 33)),  # SGLang's default, written down
+        (flat(**{IDS: [33, 2, 18]}), 36, (2, 18, 33)),  # engines collect them in the order of the layers
+        (flat(**{IDS: [1, 17, 33]}), 36, (2, 18, 34)),  # SpecForge: outputs
+        (flat(eagle_config={IDS: [1, 17, 32]}), 36, (2, 18, 33)),  # ModelOpt's default
+        (flat(**{IDS: [24, 30, 36]}), 36, (24, 30, 36)),  # nvidia/gpt-oss-120b-Eagle3-v3: the end of the last layer
+        (flat(**{IDS: [1, 17, 35]}), 36, (2, 18, 36)),
+        (speculators(**{IDS: None}), 36, (2, 18, 33)),
+        (speculators(**{IDS: [1, 17, 33]}), 36, (1, 17, 33)),  # speculators counts inputs
+        (speculators(**{IDS: [5, 9, 13]}), 36, (5, 9, 13)),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else str(value),
+)
+def test_taps_are_those_of_the_config(config: dict, layers: int, taps: tuple, tmp_path: Path) -> None:
+    names = SPECULATORS if "speculators_model_type" in config else {}
+    assert load_head(write(tmp_path, config, Math(), names), embedding()).taps(layers) == taps
+
+
+@pytest.mark.parametrize(
+    ("config", "layers", "message"),
+    [
+        (flat(**{IDS: [5, 9, 13]}), 36, r"= 5,9,13 may count inputs \(vLLM\) or outputs of layers \(SGLang\)"),
+        (flat(**{IDS: [1, 17, 33]}), 28, "taps = 2,18,34: a target of 28 layers has the states 0 to 28"),
+        (speculators(**{IDS: [2, 18, 40]}), 36, "taps = 2,18,40: a target of 36 layers"),
+        (flat(), 6, "a target of 6 has too few"),
+    ],
+)
+def test_taps_that_the_target_lacks_are_refused(config: dict, layers: int, message: str, tmp_path: Path) -> None:
+    names = SPECULATORS if "speculators_model_type" in config else {}
+    head = load_head(write(tmp_path, config, Math(), names), embedding())
+    with pytest.raises(InputError, match=message) as caught:
+        head.taps(layers)
+    assert "\n" not in str(caught.value)
+
+
+@torch.no_grad()
+def test_states_are_tapped_up_to_the_end_of_the_last_layer() -> None:
+    """The last one comes before the final norm; tapping again forgets what was tapped before."""
+    target = deep_target()
+    target.tap(default_taps(LAYERS))
+    target.tap((0, 3, LAYERS))
+    tokens = torch.tensor([PROMPTS[1]])
+    features = target.session().prefill(tokens, torch.tensor([tokens.shape[1]])).features
+    states = target.model(tokens, output_hidden_states=True).hidden_states
+    low, middle, high = features.chunk(3, -1)
+    assert_same_network(low, states[0])
+    assert_same_network(middle, states[3])
+    assert_same_network(target.model.model.norm(high), states[-1])
+    assert target.taps == (0, 3, LAYERS)
+    target.tap(())
+    assert not any(module._forward_pre_hooks for module in target.model.modules())
+    assert_same_network(target.session().prefill(tokens, torch.tensor([tokens.shape[1]])).features, states[-1])
+
+
+@pytest.mark.parametrize("layout", ["several layers", "one tap", "speculators of 2026"])
+def test_text_is_the_targets(layout: str, tmp_path: Path) -> None:
+    target = deep_target()
+    head = load_head(write(tmp_path, *LAYOUTS[layout]), target.embed_tokens).requires_grad_(False)
+    target.tap(head.taps(LAYERS))
+    plain, _ = run(target, None, Plain(), PROMPTS, new=12)
+    texts, _ = run(target, EagleDraft(head, target.lm_head), Eagle2(K=3, levels=3, N=10), PROMPTS, new=12)
+    assert texts == plain
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (flat(hidden_size=64), "hidden_size 64, the target 32"),
+        (flat(target_hidden_size=64), "target_hidden_size 64, the target 32"),
+        (flat(vocab_size=100), "vocab_size 100, the target 48"),
+        (flat(new_gate=0.5), "new_gate = 0.5 is not known to c2t"),
+        (flat(eagle_config={"new_gate": 0.5}), "new_gate = 0.5 is not known to c2t"),
+        (flat(logit_scale=0.5), "logit_scale = 0.5 is not supported, only 1"),
+        (flat(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5 is not supported"),
+        (flat(quantization_config={"bits": 4}), "quantization_config = .* is not known"),
+        (flat(layer_types=["sliding_attention"]), "layer_types = .*full_attention"),
+        (flat(layer_types=3), "layer_types = 3"),
+        (speculators({"use_sliding_window": True, "sliding_window": 4}), "use_sliding_window = True is not supported"),
+        (flat(eagle_config={"use_mtp_layernorm": True}), "use_mtp_layernorm = True is not supported"),
+        (flat(eagle_config={"draft_vocab_size": 9}), "draft_vocab_size is there twice"),
+        (flat(eagle_config=[1]), "eagle_config must be objects"),
+        (flat(model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"]), "layers of the type 'deepseek_v3'"),
+        (
+            flat(original_max_position_embeddings=64, rope_scaling={"type": "yarn"}),
+            "original_max_position_embeddings = 64",
+        ),
+        (speculators({"model_type": "gemma2"}), "layers of the type 'gemma2'"),
+        (speculators(speculators_model_type="dflash"), "a speculators head of the kind 'dflash'"),
+        (speculators(norm_before_residual="left out"), "norm_before_residual is missing, which speculators takes"),
+        (flat(norm_before_residual="yes"), "norm_before_residual = 'yes'"),
+        (flat(fc_norm=True, norm_before_fc=True), "exclude each other"),
+        (flat(num_aux_hidden_states=4), f"4 states are read, but {IDS} does not say which"),
+        (flat(num_aux_hidden_states=4, **{IDS: [1, 2, 3]}), "has 3 layers, num_aux_hidden_states is 4"),
+        (flat(**{IDS: [1, 2, 3, 4, 5, 6]}), IDS),
+        (flat(**{IDS: [1, -2, 3]}), IDS),
+        (flat(rope_scaling={"rope_type": "spiral", "factor": 2.0}), "RoPE of the type 'spiral'"),
+        (flat(rope_scaling={"mrope_section": [1, 1, 2]}), "mrope_section is not supported in RoPE of the type default"),
+        (flat(rope_scaling={"type": "linear", "factor": 2.0, "mscale": 1.0}), "mscale is not supported in RoPE of the"),
+        (flat(rope_parameters={"partial_rotary_factor": 0.5}), "partial_rotary_factor is not supported in RoPE"),
+        (flat(rope_scaling={"rope_type": ["yarn"]}), r"RoPE of the type \['yarn'\]"),
+        (flat(rope_scaling={"rope_type": "llama3", "factor": 2.0}), "no head can be built"),
+        (flat(eagle_config={"use_aux_hidden_state": False}, fc_norm=True), "there is no fc for norms"),
+        (flat(architectures=3, draft_vocab_size={}), "draft_vocab_size = {} must be"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_not_understood_is_refused_by_name(config: dict, message: str, tmp_path: Path) -> None:
+    names = SPECULATORS if "speculators_model_type" in config else {}
+    with pytest.raises(InputError, match=message) as caught:
+        load_head(write(tmp_path, config, Math(), names), embedding())
+    assert "\n" not in str(caught.value)
+
+
+MAP = torch.arange(REDUCED) - torch.arange(REDUCED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d2t": MAP + VOCABULARY}, "d2t does not name rising tokens of the target's 48"),
+        ({"d2t": -torch.arange(REDUCED)}, "d2t does not name rising tokens"),
+        ({"t2d": torch.zeros(VOCABULARY, dtype=torch.bool)}, "d2t and t2d name different tokens"),
+        ({"d2t": None, "t2d": None}, r"missing weights \['d2t', 't2d'\]"),
+        ({"fc.weight": torch.zeros(32, 64)}, r"fc.weight is \(32, 64\), the config says \(32, 96\)"),
+        ({"layers.0.hidden_norm.weight": torch.ones(32)}, "hidden_norm.weight is there twice"),
+        ({"input_norm.weight": torch.ones(96)}, r"unexpected weights \['input_norm.weight'\]"),
+        ({"embed_tokens.weight": torch.zeros(VOCABULARY, 48)}, r"its embedding is \(48, 48\), not \(48, 32\)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ",".join(value),
+)
+def test_weights_that_do_not_fit_are_refused(changes: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        load_head(write(tmp_path, flat(), Math(), {}, **changes), embedding())
+
+
+def test_tensors_that_no_forward_reads_are_left_out(tmp_path: Path) -> None:
+    more = {"verifier_norm.weight": torch.ones(32), "verifier_lm_head.weight": torch.ones(REDUCED, 32), "t2d": None}
+    more["midlayer.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    plain, head = (
+        load_head(write(tmp_path / name, flat(), Math(), {}, **changes), embedding())
+        for name, changes in (("plain", {}), ("more", more))
+    )
+    assert plain.state_dict().keys() == head.state_dict().keys()
+    assert all(head.state_dict()[name].equal(tensor) for name, tensor in plain.state_dict().items())
+    assert int(head.t2d.sum()) == REDUCED
+
+
+def test_taps_may_be_named_behind_the_draft(tmp_path: Path) -> None:
+    """As inputs of layers, where a config does not say what it counts; what the draft was is kept with the pair."""
+    target = save_language_model(tmp_path / "target", language_model(LlamaConfig(**{**SIZES, "num_hidden_layers": 16})))
+    head = write(tmp_path / "head", flat(**{IDS: [5, 9, 13]}), Math(), {})
+    with pytest.raises(InputError, match=r"after the draft, as \+taps=5,9,13 or with each one more"):
+        load_pair(target=target, draft=head)
+    pair = load_pair(target=target, draft=f"{head}+taps=6,10,14")
+    assert pair.target.taps == (6, 10, 14)
+    place, version = pair.sources["draft"]
+    assert (place, version.partition("+")[2]) == (f"{head}+taps=6,10,14", "taps=6,10,14")
+    mixed = load_pair(target=target, draft=f"{head}+taps=5,9,13+ngrams=2")
+    assert mixed.target.taps == (5, 9, 13)
+    assert mixed.sources["draft"][0] == f"{head}+taps=5,9,13+ngrams=2"
+
+
+@pytest.mark.parametrize(
+    ("taps", "message"),
+    [
+        ("", "with the numbers of layers between commas"),
+        ("2,x", "with the numbers of layers between commas"),
+        ("2,-4,5", "with the numbers of layers between commas"),
+        ("2,4", "taps = 2,4: the head reads 3 states"),
+        ("5,4,2", "taps = 5,4,2: a target of 8 layers has the states 0 to 8"),
+        ("2,4,9", "taps = 2,4,9: a target of 8 layers"),
+    ],
+)
+def test_taps_of_no_sense_are_refused(taps: str, message: str, tmp_path: Path) -> None:
+    target = save_language_model(tmp_path / "target", deep_target().model)
+    with pytest.raises(InputError, match=message) as caught:
+        load_pair(target=target, draft=f"{write(tmp_path / 'head', flat(), Math(), {})}+taps={taps}")
+    assert "\n" not in str(caught.value)
+
+
+def test_only_eagle3_heads_have_taps(tmp_path: Path) -> None:
+    target = save_language_model(tmp_path / "target", deep_target().model)
+    other = write_head(tmp_path / "head", CONFIG, head_state(CONFIG))
+    with pytest.raises(InputError, match="no EAGLE-3 head, so it reads no layers"):
+        load_pair(target=target, draft=f"{other}+taps=2,4,5")
+    with pytest.raises(InputError, match="a language model drafts without taps"):
+        load_pair(target=target, draft=f"{target}+taps=2,4,5")
+    gpt2 = save_language_model(tmp_path / "gpt2", language_model(FAMILIES["gpt2"]))
+    with pytest.raises(InputError, match="too few"):
+        load_pair(target=gpt2, draft=write(tmp_path / "eagle3", flat(), Math(), {}))
+    with pytest.raises(InputError, match="gpt2 has no layers that an EAGLE-3 head could read"):
+        load_pair(target=gpt2, draft=f"{tmp_path / 'eagle3'}+taps=0,1,2")

