@@ -1,1 +1,1 @@
-"""What a terminal, a notebook and a figure show."""
+"""Tables, progress, figures and trees, as a terminal, a notebook and a page show them."""
