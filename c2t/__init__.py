@@ -24,13 +24,13 @@ __all__ = [
     "load_pair",
     "show",
 ]
-# Imported when they are asked for: torch takes seconds, in which the command line must already hear signals.
-PLACES = {name: "c2t.policies" for name in ("C2T", "POLICIES", "Eagle2", "Plain")}
-PLACES |= {"Output": "c2t.decoder", "SpeculativeDecoder": "c2t.decoder", "load_pair": "c2t.models.loading.load"}
-PLACES |= {"show": "c2t.output.tree_repr", "InputError": "c2t.errors", "TreeClassifier": "c2t.classifier"}
+# Imported at their first use: torch takes seconds, and the command line must handle signals before that.
+MODULES = {name: "c2t.policies" for name in ("C2T", "POLICIES", "Eagle2", "Plain")}
+MODULES |= {"Output": "c2t.decoder", "SpeculativeDecoder": "c2t.decoder", "load_pair": "c2t.models.loading.load"}
+MODULES |= {"show": "c2t.output.tree_repr", "InputError": "c2t.errors", "TreeClassifier": "c2t.classifier"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in PLACES:
+    if name not in MODULES:
         raise AttributeError(f"module 'c2t' has no attribute {name!r}")
-    return getattr(import_module(PLACES[name]), name)
+    return getattr(import_module(MODULES[name]), name)

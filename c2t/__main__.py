@@ -1,4 +1,4 @@
-"""The entry of the command line, which hears signals before the imports that take seconds."""
+"""The entry of the command line. It handles signals before it imports torch, which takes seconds."""
 
 import atexit
 import os
@@ -9,11 +9,15 @@ from c2t.output.signals import ENDED, Stopped, Stopping, end
 
 
 def main() -> None:
-    """Run a command of c2t and end the process with its exit code; after a signal with 128 + its number, and one line
-    that says what is on disk and how to go on."""
+    """Run a command of c2t and end the process with its exit code.
+
+    After a signal the code is 128 + its number, and one line says what is on disk and how to go on.
+    """
     stopping, code = Stopping(), 1  # of a programmer's error, after its traceback
-    atexit.register(lambda: end(code))  # the last of them, for Python itself then forgets how to hear signals
-    if sys.argv[1:] == ["--version"]:  # as the command line below answers, but without those imports
+    atexit.register(
+        lambda: end(code)
+    )  # registered first, so it runs last: at its end Python restores the default signal handlers
+    if sys.argv[1:] == ["--version"]:  # the same answer as the command line's, without those imports
         sys.stdout.write(f"c2t {__version__}\n")
         end(0)
     sleep_soon()
@@ -26,23 +30,22 @@ def main() -> None:
 
     try:
         try:
-            stopping.at_once = None
+            stopping.note = None
             app(prog_name="c2t")
         except SystemExit as done:
             code = done.code
             raise
         finally:
-            stopping.at_once = ENDED
+            stopping.note = ENDED
     except Stopped as stopped:
         end(128 + stopped.number, f"c2t: {stopped}")
 
 
 def sleep_soon() -> None:
-    """Let OpenMP's threads look 1,000 times for what they wait for before they sleep, unless the environment says how
-    long they look. It is read when torch is loaded.
+    """Let waiting OpenMP threads spin 1,000 times before they sleep, unless the environment sets another number.
 
-    By itself GCC's OpenMP looks 300,000 times, for milliseconds, in which a thread keeps its core from others that
-    share it: beside a busy thread smollm2 generates 18 tokens a second so, and 97 with 1,000.
+    It must be called before torch is imported, which reads the setting. By default GCC's OpenMP spins 300,000 times, a
+    few milliseconds. On a core that a busy process shares, smollm2 then generates 18 tokens/s; with 1,000 spins, 97.
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = "1000"

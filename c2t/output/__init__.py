@@ -1,1 +1,1 @@
-"""Tables, progress, figures and trees, as a terminal, a notebook and a page show them."""
+"""Output for people: text, tables, progress bars, figures, trees, and messages after signals."""

@@ -1,17 +1,21 @@
-"""A text that is written token by token, in parts that can be shown as they come."""
+"""Incremental detokenization: the text of each token as soon as its characters are complete."""
 
 import re
 
 from transformers import PreTrainedTokenizerBase
 
-INCOMPLETE = "\ufffd"  # what a tokenizer writes for bytes that are no whole character, or not yet
-BYTE = re.compile("<0x[0-9A-F]{2}>")  # tokens of SentencePiece, whose bytes are characters only if all in a row are
-WINDOW = 8  # tokens that wait, before those that no further byte can change are put aside
+INCOMPLETE = "\ufffd"  # the tokenizer's text for bytes that are no complete character
+BYTE = re.compile(
+    "<0x[0-9A-F]{2}>"
+)  # byte tokens of SentencePiece: a run of them decodes to characters only as a whole
+WINDOW = 8  # waiting tokens at most; then those that no further byte can change become context
 
 
 class IncrementalDetokenizer:
-    """Splitter of a text into its tokens' parts, which joined with the rest are the text: bytes wait for the token that
-    makes them a character."""
+    """Splits a text into the parts of its tokens; joined, with `rest` at the end, they are the text.
+
+    Bytes wait for the token that completes their character.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer, self.special = tokenizer, frozenset(tokenizer.all_special_ids)
@@ -22,14 +26,16 @@ class IncrementalDetokenizer:
         return [self._next(token) for token in tokens]
 
     def rest(self) -> str:
-        """Return the text of the tokens that still wait, at the end of the text."""
-        left = self._behind()[self.out :]
+        """Return the text of the tokens that still wait; call it at the end of the text."""
+        left = self._waiting_text()[self.out :]
         self._begin([], [], 0)
         return left
 
     def _begin(self, context: list[int], waiting: list[int], out: int) -> None:
-        """Go on behind `context`, whose text is out; some tokenizers write a first token without its space. Of the text
-        of `waiting` so many characters are out."""
+        """Continue after `context`, whose text was returned; some tokenizers strip the space of a first token.
+
+        out: number of characters of the text of `waiting` that were returned.
+        """
         self.context, self.waiting, self.out = context, waiting, out
         self.before = len(self._decode(context))
 
@@ -39,28 +45,28 @@ class IncrementalDetokenizer:
         self.waiting.append(token)
         if BYTE.fullmatch(str(self.tokenizer.convert_ids_to_tokens(token))):
             return ""
-        text = self._behind()
+        text = self._waiting_text()
         whole = not text.endswith(INCOMPLETE)
-        piece = text[self.out :] if whole else text[self.out : -1]  # at most the last one can become a character
+        piece = text[self.out :] if whole else text[self.out : -1]  # at most the last character is incomplete
         self.out += len(piece)
-        if whole and text:  # behind a token without text it still begins
+        if whole and text:  # a token without text does not end the start of the text
             self._begin(self.waiting, [], 0)
         elif len(self.waiting) >= WINDOW:
             self._put_aside(text)
         return piece
 
     def _put_aside(self, text: str) -> None:
-        """Move to the context what later tokens cannot change: a character has at most four bytes, so the boundary is
-        near the end."""
+        """Move the tokens that later ones cannot change to the context. A character has at most four bytes, so the
+        boundary is near the end."""
         whole = self._decode(self.waiting)
-        for place in range(len(self.waiting) - 1, len(self.waiting) - 5, -1):
-            context, waiting = self.waiting[:place], self.waiting[place:]
+        for boundary in range(len(self.waiting) - 1, len(self.waiting) - 5, -1):
+            context, waiting = self.waiting[:boundary], self.waiting[boundary:]
             left, right = self._decode(context), self._decode(waiting)
             if left and right and left + right == whole:
                 self._begin(context, waiting, self.out - len(text) + len(right))
                 return
 
-    def _behind(self) -> str:
+    def _waiting_text(self) -> str:
         """Return the text of the waiting tokens."""
         return self._decode(self.context + self.waiting)[self.before :]
 

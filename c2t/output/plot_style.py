@@ -1,5 +1,7 @@
-"""One look for every figure: a white card, which light and dark pages can show; colours and markers that print in grey
-keeps apart; names beside the lines in place of a legend."""
+"""One style for all figures: a white background for light and dark pages, and colours and markers that differ in grey.
+
+The lines' names are at their ends; there is no legend.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from c2t.errors import InputError, one_line
 from c2t.storage.atomic import new_file
 
 INK, PALE, GRID = "#1f2328", "#9aa1ab", "#e4e7eb"
-# The first two are what a figure is about and what it is held against; lightness goes up and down between neighbours.
+# The first is for a figure's subject, the second for its baseline; lightness alternates between neighbours.
 COLOURS = ("#0b4f9e", "#d1570a", "#1a7f4b", "#b04fb0", "#7a5a1e", "#1f8f9f", "#c2255c", "#6b7280")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE = {
@@ -43,20 +45,20 @@ STYLE = {
     "legend.frameon": False,
     "legend.fontsize": "small",
 }
-PALETTE = 256  # colours of a file: a tenth of the bytes, and nothing to see of it
+PALETTE = 256  # colours of a file: a tenth of the bytes, without a visible difference
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw what is made in the block in this look."""
+    """Draw the figures of a block in this style."""
     with matplotlib.rc_context(STYLE):
         yield
 
 
 def name_lines(panel: Any, names: Sequence[tuple[str, float, float, str]]) -> None:
-    """Write each line's name at the right edge, at the height of the line's end, apart from each other.
+    """Write each line's name at the right edge, near the height of the line's end, without overlaps.
 
-    names: (name, x, y, colour), with x and y the end of the line in the panel's own units.
+    names: (name, x, y, colour), with x and y the end of the line in data coordinates.
     """
     if not names:
         return
@@ -64,12 +66,12 @@ def name_lines(panel: Any, names: Sequence[tuple[str, float, float, str]]) -> No
     apart = 1.25 * matplotlib.rcParams["font.size"] * 0.9 * panel.figure.dpi / 72 / height
     to_axes = panel.transData + panel.transAxes.inverted()
     ends = sorted(((to_axes.transform((x, y)), name, colour) for name, x, y, colour in names), key=lambda e: e[0][1])
-    places = spread([float(end[1]) for end, _, _ in ends], apart)
-    for (end, name, colour), place in zip(ends, places, strict=True):
+    heights = spread([float(end[1]) for end, _, _ in ends], apart)
+    for (end, name, colour), height_of_name in zip(ends, heights, strict=True):
         panel.annotate(
             name,
             xy=(float(end[0]), float(end[1])),
-            xytext=(1.03, place),
+            xytext=(1.03, height_of_name),
             xycoords="axes fraction",
             textcoords="axes fraction",
             color=colour,
@@ -81,8 +83,7 @@ def name_lines(panel: Any, names: Sequence[tuple[str, float, float, str]]) -> No
 
 
 def spread(heights: Sequence[float], apart: float) -> list[float]:
-    """Return rising heights moved so that neighbours are at least `apart`, in the same order, as a block about where
-    they were."""
+    """Return ascending heights, moved as little as possible so that neighbours are at least `apart`."""
     groups: list[tuple[float, int]] = []  # centre and size of blocks that touch
     for height in heights:
         centre, size = height, 1
@@ -90,15 +91,15 @@ def spread(heights: Sequence[float], apart: float) -> list[float]:
             other, more = groups.pop()
             centre, size = (other * more + centre * size) / (more + size), more + size
         groups.append((centre, size))
-    return [centre + apart * (place - (size - 1) / 2) for centre, size in groups for place in range(size)]
+    return [centre + apart * (index - (size - 1) / 2) for centre, size in groups for index in range(size)]
 
 
 def save(figure: Figure, path: Path, dpi: int = 120) -> Path:
-    """Write the figure as a small PNG; an older one stays until the new one is whole. InputError if it cannot be
+    """Write the figure as a small PNG, which replaces an older one only when it is complete. InputError if it cannot be
     written."""
     drawn = BytesIO()
     figure.savefig(drawn, dpi=dpi, format="png")
-    if path.exists() and not path.is_file():  # a folder, or a device, whose place a file would take
+    if path.exists() and not path.is_file():  # a folder, or a device, which a file would replace
         raise InputError(f"cannot write a figure to {path}: it is no plain file")
     small = Image.open(drawn).convert("RGB").quantize(PALETTE, Image.Quantize.MAXCOVERAGE)
     try:

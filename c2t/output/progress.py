@@ -1,5 +1,5 @@
-"""Long work on stderr: a bar on a terminal, elsewhere a line a minute. Both say what is done, how fast, and the time
-left."""
+"""Progress of long work on stderr: a bar on a terminal, elsewhere a line per minute. Both show what is done, the rate,
+and the time left."""
 
 import sys
 import time
@@ -14,11 +14,11 @@ from c2t.errors import plain
 
 MINUTE = 60.0  # seconds between the lines that stand for a bar in a log
 
-ProgressCallback = Callable[[int, int, str], None]  # takes what is done, of how much, and what comes now
+ProgressCallback = Callable[[int, int, str], None]  # takes the amount done, the total, and the current item
 
 
 class _Log:
-    """Time of the last line of this process, whatever it worked on: many short pieces of work are one long one."""
+    """Time of the last line of this process, for all its bars: many short tasks count as one long one."""
 
     last = time.monotonic()
 
@@ -27,11 +27,11 @@ class _Log:
 def progress_bar(what: str, unit: str) -> Iterator[ProgressCallback]:
     """Yield a function to call with (done, of, doing) as the work goes on; `unit` names what is counted.
 
-    The rate is the mean since the first call, so that what a resumed run finds done does not count. The bar is gone
-    when the work ends, and a command that ends within a minute leaves no line in a log.
+    The rate is the mean since the first call, so that work done before a resumed run does not count. The bar disappears
+    at the end, and a command that ends within a minute leaves no line in a log.
     """
     console = Console(stderr=True)
-    # Texts that come from outside, such as policies, are no markup.
+    # Names from files, such as policies, are no markup.
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     columns += [TextColumn("{task.fields[pace]}", markup=False), TextColumn("{task.fields[doing]}", markup=False)]
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -53,7 +53,7 @@ def progress_bar(what: str, unit: str) -> Iterator[ProgressCallback]:
 
 
 def pace(done: int, of: int, unit: str, seconds: float, before: int = 0) -> str:
-    """Return rate and time left in words; "" as long as nothing is known. before: what was done when time began."""
+    """Return rate and time left in words; "" before the first progress. before: the amount done at the first call."""
     if done <= before or seconds <= 0:
         return ""
     rate = (done - before) / seconds

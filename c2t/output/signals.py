@@ -1,5 +1,5 @@
-"""Signals that end the command line, as one exception: what runs puts its files in order, and one line says how to go
-on."""
+"""Signals that end the command line, as one exception. The running code leaves its files whole, and one line says how
+to go on."""
 
 import os
 import signal
@@ -12,34 +12,36 @@ from types import FrameType
 from typing import NoReturn
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-PATIENCE = 5.0  # seconds after which a second signal ends the process at once; before, it is the first one sent twice
+PATIENCE = (
+    5.0  # seconds; a second signal after them ends the process immediately, an earlier one is taken as a repetition
+)
 BEGINNING = "nothing has begun; run the command again"
 ENDED = "the command had ended before, and what it writes is written"
 
 
 class Stopped(BaseException):
-    """A signal has arrived. No KeyboardInterrupt, which Lightning and Typer would take for their own.
+    """A signal has arrived. It is no KeyboardInterrupt, which Lightning and Typer handle themselves.
 
-    Who writes a file adds a note that says what is on disk and how to go on."""
+    Code that writes a file adds a note that says what is on disk and how to go on.
+    """
 
     def __init__(self, number: int):
         super().__init__(number)
         self.number = number
 
     def __str__(self) -> str:
-        known = getattr(self, "__notes__", ["no file is half-written; run the command again"])
-        return f"stopped by {signal.Signals(self.number).name}: {'; '.join(known)}"
+        notes = getattr(self, "__notes__", ["no file is half-written; run the command again"])
+        return f"stopped by {signal.Signals(self.number).name}: {'; '.join(notes)}"
 
 
 class Stopping:
-    """Handler of the signals. It raises Stopped in the main thread; where nothing is at stake it ends the process at
-    once.
+    """Handler of the signals. While a command runs it raises Stopped in the main thread; otherwise it ends the process.
 
-    at_once: what the line then says; None while a command runs.
+    note: the note of the line that it then prints; None while a command runs.
     """
 
     def __init__(self):
-        self.at_once: str | None = BEGINNING
+        self.note: str | None = BEGINNING
         self.since: float | None = None
         for name in SIGNALS:
             number = getattr(signal, name, None)  # Windows lacks one
@@ -50,9 +52,9 @@ class Stopping:
         if self.since is not None:
             if time.monotonic() - self.since > PATIENCE:
                 end(128 + number, f"c2t: {Stopped(number)}")
-        elif self.at_once is not None:
+        elif self.note is not None:
             stopped = Stopped(number)
-            stopped.add_note(self.at_once)
+            stopped.add_note(self.note)
             end(128 + number, f"c2t: {stopped}")
         else:
             self.since = time.monotonic()
@@ -61,7 +63,7 @@ class Stopping:
 
 @contextmanager
 def held_back() -> Iterator[threading.Event]:
-    """Yield an Event that Ctrl-C sets, in place of ending the command: who works looks at it where he can stop."""
+    """Yield an Event that Ctrl-C sets instead of ending the command; the caller stops where it can."""
     event = threading.Event()
     before = signal.getsignal(signal.SIGINT)
     if before != signal.SIG_IGN:
@@ -73,12 +75,14 @@ def held_back() -> Iterator[threading.Event]:
 
 
 def end(code: int, line: str = "") -> NoReturn:
-    """End the process with a line on stderr, and nothing of what Python does at its end, which a signal could
-    interrupt. The exit code is not 0 where output got lost."""
+    """End the process with a line on stderr, without Python's own shutdown, which a signal could interrupt.
+
+    The exit code is not 0 if output was lost.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError, RuntimeError):  # a full disk, nobody reads it, or it is just being written to
+        except (OSError, ValueError, RuntimeError):  # a full disk, a closed pipe, or a write that was interrupted
             code = code or 1
     if line:
         with suppress(OSError):  # a terminal that is closed

@@ -1,4 +1,4 @@
-"""Lines and tables on a terminal, in a pipe and in a file; names from outside are texts in them and nothing else."""
+"""Lines and tables on a terminal, in a pipe and in a file. Names from files are escaped, and never read as markup."""
 
 import re
 import sys
@@ -13,8 +13,8 @@ from rich.text import Text
 
 from c2t.errors import plain
 
-PADDING, EDGES = 3, 2  # columns of a terminal between two columns of a table, and around it
-UNLIMITED = 100_000  # columns of a file or a pipe; a table takes what it needs of them
+PADDING, EDGES = 3, 2  # characters between two columns of a table, and around it
+UNLIMITED = 100_000  # width of a file or a pipe
 
 
 def say(text: str, error: bool = False) -> None:
@@ -27,8 +27,10 @@ def _lines(text: str) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table; all columns but the first are figures. Where they do not fit beside each other, the table goes on
-    below, behind the first column again."""
+    """Print a table of names and figures: the first column, and all others.
+
+    If it is too wide, the columns are split into several tables, each with the first column.
+    """
     console, cells = _console(), [[cell(value) for value in row] for row in rows]
     names, *figures = ([plain(column), *below] for column, *below in zip(columns, *cells, strict=True))
     _print(
@@ -39,7 +41,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
 
 
 def _blocks(names: list[str], figures: list[list[str]], width: int) -> list[tuple[list[list[str]], int]]:
-    """Return the columns of figures that stand beside each other, and the width that they leave for the names."""
+    """Return the columns of figures of each table, and the width that is left for its names."""
     if sum(max(map(len, column)) + PADDING for column in (names, *figures)) <= width:
         return [(figures, width)]
     least = max(width // 3, min(width // 2, max(len(piece) for name in names for piece in pieces(name)))) + PADDING
@@ -48,8 +50,8 @@ def _blocks(names: list[str], figures: list[list[str]], width: int) -> list[tupl
         needed = max(map(len, [*header.split(), *below]))
         if not blocks or blocks[-1][1] - needed - PADDING < least:
             blocks.append(([], width))
-        beside, left = blocks[-1]
-        blocks[-1] = [*beside, [broken(header, needed), *below]], left - needed - PADDING
+        block, left = blocks[-1]
+        blocks[-1] = [*block, [broken(header, needed), *below]], left - needed - PADDING
     return blocks
 
 
@@ -66,13 +68,13 @@ def _block(names: list[str], figures: list[list[str]], width: int) -> Table:
 
 
 def pieces(text: str) -> list[str]:
-    """Return the parts of a text between which a line may end: behind a blank, and behind a comma, a colon or a slash
-    that no number goes on behind."""
+    """Return the parts of a text between which a line may break: after a blank, and after a comma, a colon or a slash
+    before anything but a digit."""
     return re.split(r"(?<= )|(?<=[,:/])(?=[^\d ])", text)
 
 
 def broken(text: str, width: int) -> str:
-    """Return a text in lines of at most so many characters; only a part that is longer itself is left as it is."""
+    """Return a text in lines of at most `width` characters; only a longer part without a break exceeds it."""
     lines = [""]
     for piece in pieces(text):
         if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
@@ -93,19 +95,19 @@ def facts(title: str, values: Mapping[str, Any]) -> None:
 
 
 def _console() -> Console:
-    """Return a console as wide as the terminal, or as wide as anything needs it where a file or a pipe takes it."""
+    """Return a console as wide as the terminal; without limit for a file or a pipe."""
     return Console() if sys.stdout.isatty() else Console(width=UNLIMITED)
 
 
 def _print(console: Console, title: str, *drawn: Table) -> None:
-    """Print a title and tables. Names from outside are Text, which Rich does not search for markup such as [red]."""
+    """Print a title and tables, as Text, in which Rich reads no markup such as [red]."""
     console.print(Text(_lines(title), style="table.title"))
     for part in drawn:
         console.print(part)
 
 
 def cell(value: Any) -> str:
-    """Return four significant digits, thousands apart; nothing for None; names as `plain` shows them."""
+    """Return a value in a table: four significant digits, thousands separators, "" for None, names by `plain`."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -116,5 +118,5 @@ def cell(value: Any) -> str:
 
 
 def watched() -> bool:
-    """Return True if somebody looks at the output while it is made."""
+    """Return True if the output is a terminal."""
     return Console().is_terminal

@@ -1,6 +1,6 @@
-"""How trees and rounds look in a notebook (a small drawing) and in a REPL (an indented list).
+"""Trees and rounds in a notebook (a small drawing) and in a REPL (an indented list).
 
-A tree knows token ids only; `show` names them by a tokenizer. Token texts are escaped: a model wrote them.
+A tree holds only token ids; `show` names them by a tokenizer. Token texts come from a model, so they are escaped.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 from c2t.errors import InputError, check_whole, plain, short_repr
 
-MOST_NODES = 64  # drawn of a tree; EAGLE-2's full ones have 1011
-MOST_ROWS = 4  # of a batch that a line names one by one
-LONGEST = 14  # characters of a token's text
+MOST_NODES = 64  # nodes that are drawn of one tree; EAGLE-2's full trees have 1011
+MOST_ROWS = 4  # rows of a batch that a line lists one by one
+LONGEST = 14  # characters that are shown of a token
 LETTER, LINE, GAP, MARGIN = 7.3, 19, 34, 10  # pixels: width of a letter, height of a leaf, between columns, around all
-GREEN = "#1b9150"  # of accepted tokens: readable on white and on black; they are bold as well, for print in grey
+GREEN = "#1b9150"  # colour of accepted tokens: readable on white and on black; they are also bold, for print in grey
 VISIBLE = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u2192"}
 
 
 class Node(NamedTuple):
-    """One drawn node. parent: its place in the drawing, -1 for the root; accepted: it is on the accepted path."""
+    """One drawn node. parent: its index in the drawing, -1 for the root. accepted: True on the accepted path."""
 
     text: str
     parent: int
@@ -55,11 +55,11 @@ class Picture:
         return [f"and {self.left_out:,} less probable nodes"] if self.left_out else []
 
     def _svg(self) -> str:
-        """Draw the tree from left to right, in the colour of the text around it, so that any theme can be read."""
+        """Draw the tree from left to right, in the colour of the surrounding text, for light and dark themes."""
         heights, columns = self._heights(), self._columns()
         lines, words = [], []
-        for place, node in enumerate(self.nodes):
-            x, y = columns[node.depth + 1], MARGIN + LINE * (heights[place] + 0.5)
+        for index, node in enumerate(self.nodes):
+            x, y = columns[node.depth + 1], MARGIN + LINE * (heights[index] + 0.5)
             style = f'fill="{GREEN}" font-weight="700"' if node.accepted else 'fill="currentColor"'
             said = (
                 f"probability {node.probability:.3f}, of its path {node.joint:.3g}" if node.depth >= 0 else "the root"
@@ -83,17 +83,17 @@ class Picture:
         )
 
     def _heights(self) -> list[float]:
-        """Return each node's line: leaves stand one below the other, a parent in the middle of its children."""
+        """Return each node's vertical position: leaves one per line, a parent in the middle of its children."""
         children: list[list[int]] = [[] for _ in self.nodes]
-        for place, node in enumerate(self.nodes[1:], 1):
-            children[node.parent].append(place)
+        for index, node in enumerate(self.nodes[1:], 1):
+            children[node.parent].append(index)
         heights, leaf = [0.0] * len(self.nodes), 0
-        for place, below in enumerate(children):
+        for index, below in enumerate(children):
             if not below:
-                heights[place], leaf = float(leaf), leaf + 1
-        for place in reversed(range(len(self.nodes))):  # children stand behind their parent
-            if below := children[place]:
-                heights[place] = (heights[below[0]] + heights[below[-1]]) / 2
+                heights[index], leaf = float(leaf), leaf + 1
+        for index in reversed(range(len(self.nodes))):  # children come after their parent
+            if below := children[index]:
+                heights[index] = (heights[below[0]] + heights[below[-1]]) / 2
         return heights
 
     def _columns(self) -> list[float]:
@@ -108,8 +108,8 @@ class Picture:
 def show(shown: Any, tokenizer: Any = None, row: int = 0) -> Picture:
     """Return a drawing of one row of a Tree or a Step: an image in a notebook, an indented list in a REPL.
 
-    tokenizer: names the tokens; without one they are ids, or what the Step itself knows. Raises InputError for a row
-    that is not there, and for what is neither a Tree nor a Step.
+    tokenizer: names the tokens; by default the Step's, or none, which shows ids. Raises InputError for a row that does
+    not exist, and for what is neither a Tree nor a Step.
     """
     step = shown if hasattr(shown, "accepted") and hasattr(shown, "tokens") else None
     tree = step.tree if step is not None else shown
@@ -140,14 +140,14 @@ def show(shown: Any, tokenizer: Any = None, row: int = 0) -> Picture:
 def nodes_of(tree: Any, row: int, path: Collection[int], name: Callable[[int], str]) -> tuple[Node, ...]:
     """Return the nodes to draw: the accepted path and the most probable others, MOST_NODES at most, depth first."""
     columns = ("token", "parent", "depth", "log_prob", "log_joint", "alive")
-    token, parent, depth, own, joint, alive = (getattr(tree, column)[row] for column in columns)
+    token, parent, depth, probability, joint, alive = (getattr(tree, column)[row] for column in columns)
     token, parent, depth, alive = (column.tolist() for column in (token, parent, depth, alive))
-    own, joint = own.double().exp().tolist(), joint.double().exp().tolist()
-    places = sorted(
+    probability, joint = (logs.double().exp().tolist() for logs in (probability, joint))
+    by_joint = sorted(
         (slot for slot in range(len(token)) if alive[slot]), key=lambda slot: (slot not in path, -joint[slot])
     )
     chosen = {0}
-    for slot in places:
+    for slot in by_joint:
         if len(chosen) < MOST_NODES and parent[slot] in chosen:
             chosen.add(slot)
     below: dict[int, list[int]] = {}
@@ -159,20 +159,20 @@ def nodes_of(tree: Any, row: int, path: Collection[int], name: Callable[[int], s
         slot = waiting.pop()
         numbers[slot] = len(nodes)
         up = numbers[parent[slot]]
-        nodes.append(Node(name(token[slot]), up, depth[slot], own[slot], joint[slot], slot in path))
+        nodes.append(Node(name(token[slot]), up, depth[slot], probability[slot], joint[slot], slot in path))
         waiting += below.get(slot, [])
     return tuple(nodes)
 
 
 def namer(tokenizer: Any) -> Callable[[int], str]:
-    """Return a function that names a token id: its text with visible blanks, or the number without a tokenizer."""
+    """Return a function that names a token id: its text with visible blanks; without a tokenizer, the number."""
     if tokenizer is None:
         return str
     return lambda token: label(tokenizer.decode([token]))
 
 
 def label(text: str) -> str:
-    """Return a token's text on one line: blanks visible, controls as escapes, its end cut off if it is long."""
+    """Return a token's text on one line: visible blanks, escaped control characters, at most LONGEST characters."""
     text = plain("".join(VISIBLE.get(character, character) for character in text))
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "\u2026"
 
@@ -189,7 +189,7 @@ def round_line(step: Any) -> str:
 
 
 def few(values: Sequence[int]) -> str:
-    """Return the numbers of a batch's rows; of many rows the smallest and the largest."""
+    """Return the values of a batch's rows in words; for many rows, the smallest and the largest."""
     if len(values) > 1 and min(values) == max(values):
         return f"{values[0]} each"
     if len(values) <= MOST_ROWS:

@@ -102,7 +102,7 @@ def test_a_second_signal_ends_a_command_at_once_after_five_seconds(monkeypatch: 
     monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(signals, "end", lambda code, line: ended.append((code, line)))
     heard = Stopping()
-    heard.at_once = None  # a command runs
+    heard.note = None  # a command runs
     with pytest.raises(Stopped):
         heard(signal.SIGTERM, None)
     now[0] = 105.0
