@@ -103,8 +103,11 @@ def arithmetic() -> str:
 
 
 def parameters(folder: Path) -> int:
-    """Return the number of weights in a folder's safetensors and in the layer that it shares, without integers, which
-    are ids, and without what only an ending of a draft's name brings in. InputError for a damaged file."""
+    """Return the number of weights of a draft: those in its folder's safetensors and in the layer that it shares.
+
+    Integers, which are token ids, do not count, nor do the weights of suffixes of the draft's name.
+    InputError for a damaged file.
+    """
     total, layer = 0, shared_layer(folder)
     for path in [*folder.glob("*.safetensors"), *(layer.glob("*.safetensors") if layer else [])]:
         if path.name in ending_files():

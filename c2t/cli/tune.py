@@ -1,4 +1,4 @@
-"""The command that finds the fastest policy of this machine: tune."""
+"""The command that finds the fastest policy on this machine: tune."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +25,7 @@ from c2t.study.evaluate import room
 from c2t.verification.compatibility import live_only
 
 TUNE = tuning.TuneSettings()
-SHOWN = (1, 8, 16, 32, 64, 128)  # tokens of the forwards whose costs are told
+SHOWN = (1, 8, 16, 32, 64, 128)  # tokens of the forwards whose costs are reported
 FIGURES = ("label", "predicted", "predicted_there", "measured", "corrected", "ngrams")
 
 
@@ -143,7 +143,7 @@ def tune(
     try:
         if figure:
             terminal.say(f"figure: {plots.plot_speeds(result, figure)}")
-    finally:  # a picture that cannot be written takes no figures with it
+    finally:  # figures are written even if the plot cannot be
         terminal.result(json, "tune", figures(result) | ({"flags": options} if flags else {}), configuration)
 
 
@@ -172,14 +172,14 @@ def table(result: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
 
 
 def remarks(result: tuning.Tuning) -> str:
-    """Say the costs behind the predictions, and what was chosen."""
+    """Return the costs of the predictions and the chosen policy, in lines."""
     costs, settings = result.costs, result.settings
     target, level = (", ".join(f"{n}: {curve.at(n) * 1e3:.3g}" for n in SHOWN) for curve in (costs.verify, costs.draft))
-    rest = ", ".join(f"{name} {seconds * 1e3:.2g}" for name, seconds in costs.overhead._asdict().items())
+    overhead = ", ".join(f"{name} {seconds * 1e3:.2g}" for name, seconds in costs.overhead._asdict().items())
     lines = [
         f"ms of a target forward over n tokens of all prompts: {target}",
         f"ms of a draft forward over n tokens of all prompts: {level}",
-        f"ms of the rest of a round: {rest}",
+        f"ms of the rest of a round: {overhead}",
         f"error: of the prediction for the measured prompts ({settings.timed} batches at most). "
         "corrected: the prediction for all prompts without it",
     ]

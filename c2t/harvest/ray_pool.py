@@ -1,7 +1,7 @@
-"""One function mapped over many items by Ray actors, each of which holds what the function needs, such as a pair.
+"""A function mapped over many items by Ray actors, each of which holds an object that the function needs, such as a
+pair.
 
-An actor that dies is started again, and its item is given to it again: every item has one result, and results come in
-the order of the items.
+An actor that dies is restarted with the same item. So every item has one result, and results are in the order of items.
 """
 
 import socket
@@ -14,9 +14,9 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from c2t.errors import InputError, one_line
 
-RETRIES = 3  # further times that an item is tried whose actor has died
-COMPARED = ("c2t", "torch", "transformers")  # packages whose versions results depend on
-QUIET: Any = {"log_to_driver": False, "logging_level": "ERROR"}
+RETRIES = 3  # retries of an item whose actor has died
+COMPARED = ("c2t", "torch", "transformers")  # packages whose versions can change results
+NO_LOGS: Any = {"log_to_driver": False, "logging_level": "ERROR"}
 LOCAL = "local"  # in place of an address: a cluster of this machine alone, which ends with the pool
 
 Item = TypeVar("Item")
@@ -24,10 +24,10 @@ Result = TypeVar("Result")
 
 
 class _Worker:
-    """Actor: the held object, made again whenever the actor starts."""
+    """An actor, which makes its object whenever it starts."""
 
     def __init__(self, make: Callable[[], Any]):
-        self.wrong: InputError | None = None  # kept for `about`: raised here it would not arrive as itself
+        self.wrong: InputError | None = None  # for `about` to raise: from here Ray would wrap it in another error
         try:
             self.held = make()
         except InputError as error:
@@ -40,12 +40,12 @@ class _Worker:
         return socket.gethostname(), versions()
 
     def call(self, function: Callable, arguments: tuple) -> Any:
-        """Return the function of the held object and these arguments."""
+        """Return function(object, *arguments)."""
         return function(self.held, *arguments)
 
 
 def _knock(address: str) -> None:
-    """Raise OSError where nobody listens at HOST:PORT, which Ray itself tries for many minutes."""
+    """Raise OSError unless something listens at HOST:PORT. Ray itself would retry for minutes."""
     host, colon, port = address.rpartition("//")[2].rpartition(":")
     if colon:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -57,11 +57,11 @@ def versions() -> dict[str, str]:
 
 
 class RayPool:
-    """Pool of `workers` actors in a Ray cluster; a context, at whose end the actors end.
+    """Pool of `workers` actors in a Ray cluster; a context manager, which ends the actors.
 
-    address: of a running cluster, or LOCAL. make: makes what each actor holds; it runs in the actor. gpus: how many of
-    them each actor gets; None: one, where the cluster has any. Raises InputError for a cluster that does not answer or
-    is too small, for workers of other versions, and as `make` does.
+    address: of a running cluster, or LOCAL. make: returns the object of an actor; it runs in the actor. gpus: GPUs per
+    actor; None: one if the cluster has any. Raises InputError for a cluster that does not answer or is too small, for
+    workers of other versions, and for an InputError of `make`.
     """
 
     def __init__(self, make: Callable[[], Any], address: str, workers: int, gpus: int | None = 0):
@@ -70,11 +70,11 @@ class RayPool:
         self.address = address
         try:
             if address == LOCAL:
-                ray.init("local", num_cpus=workers, include_dashboard=False, **QUIET)
+                ray.init("local", num_cpus=workers, include_dashboard=False, **NO_LOGS)
             else:
                 _knock(address)
-                ray.init(address, **QUIET)
-        except Exception as error:  # Ray itself raises that, where a node does not start in time
+                ray.init(address, **NO_LOGS)
+        except Exception as error:  # Ray raises a plain Exception if a node does not start in time
             what = "Ray does not start here" if address == LOCAL else f"no Ray cluster answers at {address}"
             raise InputError(f"{what} ({one_line(error)}): try again, or give the address of a cluster") from error
         try:
@@ -94,11 +94,11 @@ class RayPool:
         self.close()
 
     def close(self) -> None:
-        """End the actors, and a local cluster."""
+        """End the actors and a local cluster."""
         ray.shutdown()
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return function(held, *arguments), computed by one of the actors."""
+        """Return function(object, *arguments), computed by one of the actors."""
         return _get(self.actors[0].call.remote(function, arguments))
 
     def map(
@@ -107,9 +107,12 @@ class RayPool:
         items: Iterable[Item],
         finished: Callable[[Item], None] = lambda item: None,
     ) -> Iterator[Result]:
-        """Yield function(held, item) for all items, in their order. finished(item) is called as soon as any result is
-        there. Only a few items are on their way at once, so that memory does not grow with their number."""
-        waiting, free = enumerate(items), [*self.actors, *self.actors]  # each has one at work, and one to go on with
+        """Yield function(object, item) for all items, in their order.
+
+        finished(item) is called when the item's result arrives, in any order. The number of items in flight is limited,
+        so that memory does not grow with the number of items.
+        """
+        waiting, free = enumerate(items), [*self.actors, *self.actors]  # each actor has one item running and one queued
         running: dict[Any, tuple[int, Item, Any]] = {}
         results: dict[int, Result] = {}
         following = 0
@@ -130,30 +133,30 @@ class RayPool:
                 return
 
     def _check_size(self, workers: int, gpus: int | None) -> int:
-        """Return the number of GPUs of each actor. InputError if the cluster has not enough."""
-        there = ray.cluster_resources()
-        gpus = int(there.get("GPU", 0) >= 1) if gpus is None else gpus
-        for name, each in (("GPU", gpus), ("CPU", 1)):
-            if there.get(name, 0) < each * workers:
+        """Return the number of GPUs of each actor. InputError if the cluster is too small."""
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0) >= 1) if gpus is None else gpus
+        for name, per_actor in (("GPU", gpus), ("CPU", 1)):
+            if resources.get(name, 0) < per_actor * workers:
                 raise InputError(
-                    f"the Ray cluster {self.address} has {there.get(name, 0):g} {name}s, and {workers} workers need "
-                    f"{each * workers}: use fewer --workers" + (", or --device cpu" if name == "GPU" else "")
+                    f"the Ray cluster {self.address} has {resources.get(name, 0):g} {name}s, and {workers} workers "
+                    f"need {per_actor * workers}: use fewer --workers" + (", or --device cpu" if name == "GPU" else "")
                 )
         return gpus
 
     def _check_versions(self) -> None:
-        own = versions()
-        for host, theirs in _get([actor.about.remote() for actor in self.actors]):
+        here = versions()
+        for host, there in _get([actor.about.remote() for actor in self.actors]):
             for name in COMPARED:
-                if theirs.get(name) != own[name]:
+                if there.get(name) != here[name]:
                     raise InputError(
-                        f"the Ray worker on {host} has {name} {theirs.get(name)}, this process {own[name]}: install "
+                        f"the Ray worker on {host} has {name} {there.get(name)}, this process {here[name]}: install "
                         "the same on all machines"
                     )
 
 
 def _get(results: Any) -> Any:
-    """Wait for results. InputError for those of the actors, and for actors that die again and again."""
+    """Wait for results. InputError for those that actors raise, and for an actor that dies RETRIES + 1 times."""
     try:
         return ray.get(results)
     except RayTaskError as error:

@@ -38,15 +38,18 @@ from c2t.verification.target_verifier import TargetVerifier
 
 class TreeDecoding:
     """Decoding method for generate: `model.generate(**inputs, custom_generate=TreeDecoding(draft=...))` returns the
-    text of the model alone.
+    model's own text.
 
-    draft: folder or Hub id of a draft head or a language model with the same tokens, the name of a pair, "lookup" for
-    the text alone, or a loaded language model; None for a policy without one. policy: how trees are built. classifier:
-    instead of a policy, for C2T with this classifier (folder, Hub id or the name of a pair); beta is its threshold.
-    Without either: `default_policy` of the pair that the draft is named by. seed: of sampled texts; None takes one from
-    torch's global generator, which is what torch.manual_seed sets. streamer: gets the text token by token.
+    draft: folder or Hub id of a draft head, or of a language model with the same tokens. It may also be the name of a
+    pair, "lookup" for n-grams of the text, or a loaded language model. None is for policies without a draft.
 
-    What is loaded for a model is cached as long as the model lives. Raises InputError for what cannot be served.
+    policy: the tree construction. classifier: instead of a policy, C2T with this classifier (folder, Hub id or name of
+    a pair); beta: its threshold. Without either the policy is `default_policy` of the pair that `draft` names.
+
+    seed: of sampled texts; None takes one from torch's global generator (torch.manual_seed). streamer: gets the text
+    token by token.
+
+    What is loaded for a model is cached as long as the model exists. Raises InputError for unsupported arguments.
     """
 
     def __init__(
@@ -70,12 +73,12 @@ class TreeDecoding:
         if draft is not None and not isinstance(draft, PreTrainedModel):
             check_draft(draft)
         self.policy = policy if policy is not None else _policy_of(draft, classifier, beta)
-        check_policy(self.policy, sys.maxsize, sys.maxsize)  # what a model has room for is seen when it is there
+        check_policy(self.policy, sys.maxsize, sys.maxsize)  # a model's own limits are checked in `__call__`
         if not self.policy.exact:
             raise InputError(f"{type(policy).__name__} is not exact: its text would not be the model's own")
         if draft is None and getattr(self.policy, "policy", self.policy).levels:
             raise InputError("draft: give a folder, a Hub id, the name of a pair, lookup, or a loaded language model")
-        Sampling(seed=0 if seed is None else seed)  # which refuses what is no seed
+        Sampling(seed=0 if seed is None else seed)  # raises InputError for an invalid seed
         self.draft, self.seed, self.streamer, self.trust_remote_code = draft, seed, streamer, trust_remote_code
         self._loaded: weakref.WeakKeyDictionary[PreTrainedModel, Loaded] = weakref.WeakKeyDictionary()
 
@@ -88,7 +91,7 @@ class TreeDecoding:
         generation_config: GenerationConfig,
         **model_kwargs: Any,
     ) -> Int[Tensor, "B L"] | GenerateDecoderOnlyOutput:
-        """Decode what generate has prepared; generate calls it."""
+        """Decode the inputs that generate has prepared; generate calls it."""
         check_config(generation_config)
         check_arguments(model_kwargs | {"assistant_model": _given_to_generate("assistant_model")})
         pad, eos = _special_tokens(generation_config)
@@ -109,7 +112,7 @@ class TreeDecoding:
                 processors=TextProcessors(logits_processor, texts, eos),
                 texts=texts,
             )
-            if self.streamer is not None:  # generate has put the prompt only into its own
+            if self.streamer is not None:  # generate has given the prompt to its own streamer only
                 streamer.put(input_ids.cpu())
             for step in decode(verifier, loaded.draft, self.policy):
                 texts.add(step)
@@ -118,7 +121,7 @@ class TreeDecoding:
         return texts.result(generation_config.return_dict_in_generate)
 
     def _sampling(self, config: GenerationConfig) -> Sampling:
-        """Return greedy choice, or sampling from what generate's own processors leave."""
+        """Return greedy settings, or sampling from the logits that generate's processors return."""
         if not config.do_sample:
             return Sampling()
         seed = int(torch.randint(2**62, (), device="cpu")) if self.seed is None else self.seed
@@ -135,7 +138,7 @@ class TreeDecoding:
 
 
 class Loaded(NamedTuple):
-    """A caller's model as target, which is held weakly, the draft loaded for it, and the layers that it reads."""
+    """A caller's model as target (a weak reference), the draft loaded for it, and the layers that the draft reads."""
 
     target: Target
     draft: BaseDraft | None
@@ -160,13 +163,13 @@ class Loaded(NamedTuple):
                 target.tap(())
 
     def of(self, model: PreTrainedModel) -> bool:
-        """Return True if it was loaded for the modules that the model now has."""
+        """Return True if the model still has the modules that this was loaded for."""
         embeddings = self.target.embed_tokens, self.target.lm_head
         return embeddings == (model.get_input_embeddings(), model.get_output_embeddings())
 
 
 class CallerVerifier(TargetVerifier):
-    """Verification by the caller's model, of texts that end where generate's end."""
+    """Verifier with the caller's model, for texts that end by generate's criteria."""
 
     texts: GeneratedTexts | None
 
@@ -175,7 +178,7 @@ class CallerVerifier(TargetVerifier):
         self.texts = texts
 
     def fork(self, session: TargetSession) -> "CallerVerifier":
-        """See `TargetVerifier.fork`; what will be taken back does not reach the texts."""
+        """See `TargetVerifier.fork`; tokens that will be rolled back are not added to the texts."""
         fork: CallerVerifier = super().fork(session)
         fork.texts = None
         return fork
@@ -190,7 +193,7 @@ class CallerVerifier(TargetVerifier):
 
 @contextmanager
 def borrowed(loaded: Loaded) -> Iterator[None]:
-    """Use the models of a call as trees need them; afterwards they are as they were."""
+    """Set the models of a call up for trees; restore them afterwards."""
     target, draft = loaded.target, loaded.draft
     _check_hooks(target)
     models = [target.model, *(draft.language_models if draft else ())]
@@ -208,15 +211,17 @@ def borrowed(loaded: Loaded) -> Iterator[None]:
 
 
 def _take_masks(model: PreTrainedModel) -> None:
-    """Let a model attend by SDPA, or eagerly if it has none, where its attention is one of transformers' own that take
-    no mask of a tree, such as a flash kernel."""
+    """Switch a model to SDPA (or to eager attention) if its attention is one of transformers' that takes no tree mask.
+
+    A flash kernel is an example.
+    """
     if model.config._attn_implementation not in ATTENTION and attends_by_softmax(model):
         model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
 
 
 @contextmanager
 def _unchanged(*models: PreTrainedModel) -> Iterator[None]:
-    """Put the models' training flags and attention back at the end."""
+    """Restore the models' training flags and attention at the end of the block."""
     training = [module for model in models for module in model.modules() if module.training]
     attention = [model.config._attn_implementation for model in models]
     try:
@@ -230,7 +235,7 @@ def _unchanged(*models: PreTrainedModel) -> Iterator[None]:
 
 
 def _check_hooks(target: Target) -> None:
-    """Raise InputError where the model itself or its LM head has hooks, which a tree's forward does not pass."""
+    """Raise InputError if the model itself or its LM head has hooks, which a tree's forward would skip."""
     inside = set(target.model.base_model.modules())
     hooked = [module for module in target.model.modules() if module._forward_hooks or module._forward_pre_hooks]
     if outside := [module for module in hooked if module not in inside]:
@@ -238,10 +243,10 @@ def _check_hooks(target: Target) -> None:
 
 
 def _policy_of(draft: Any, classifier: str | Path | TreeClassifier | None, beta: float | None) -> Any:
-    """Return C2T with this classifier; without, `default_policy` of the pair that the draft is named by."""
+    """Return C2T with this classifier; without one, `default_policy` of the pair that `draft` names."""
     name = draft.partition("+")[0] if isinstance(draft, str) else ""
     if classifier is None and beta is None:
-        return parse(default_policy(name), lambda other=name: TreeClassifier.from_pretrained(other))
+        return parse(default_policy(name), lambda pair=name: TreeClassifier.from_pretrained(pair))
     if classifier is None:
         if not name or not checkpoints.is_name(name) or not checkpoints.find(name, checkpoints.CLASSIFIER):
             raise InputError(f"beta = {beta} is a classifier's threshold: give the classifier too")
@@ -252,14 +257,16 @@ def _policy_of(draft: Any, classifier: str | Path | TreeClassifier | None, beta:
 
 
 def _special_tokens(config: GenerationConfig) -> tuple[int | None, frozenset[int]]:
-    """Return the token that generate pads with, and those that end a text."""
+    """Return generate's padding token and the tokens that end a text."""
     pad, eos = config._pad_token_tensor, config._eos_token_tensor
     return None if pad is None else int(pad), frozenset([] if eos is None else eos.tolist())
 
 
 def _given_to_generate(name: str) -> Any:
-    """Return an argument of generate that it keeps from callables: a streamer, which it would never end, or a draft
-    model, which it would silently leave unused."""
+    """Return an argument of generate that it does not pass to decoding methods.
+
+    Without this, generate would never end a streamer, and would ignore a draft model without a message.
+    """
     frame, code = inspect.currentframe(), inspect.unwrap(GenerationMixin.generate).__code__
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back

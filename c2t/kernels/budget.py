@@ -1,8 +1,7 @@
-"""One decision of a budget over all rows: which nodes to expand, and which ones to verify if none is (in C on a CPU,
-else in numpy).
+"""One decision of a budget over all rows: the nodes to expand, and those to verify if none is expanded.
 
-A round makes two or three of these decisions between two forwards, when no code is in the processor's caches. numpy's
-small arrays took about a fifth of a millisecond for each.
+It runs in C on a CPU, else in numpy. A round makes two or three such decisions between forwards, with cold processor
+caches; in numpy each took about 0.2 ms.
 """
 
 import ctypes
@@ -20,16 +19,18 @@ from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer, pointers
 
 UNBOUNDED = 2**31
-# By replay of held-out texts at the costs of two processors (smollm2, 1 to 16 prompts) 1 is within 3 % of it, and
-# tables of what children of nodes of each probability had on other texts win nothing over it.
+# In replays of out-of-domain texts at the costs of two processors (smollm2, 1 to 16 prompts) a value of 1 is within 3 %
+# of this one. Tables of children's measured probabilities are no better.
 CHILD = 0.8
 
 
 @dataclass(eq=False)
 class RoundModel:
-    """Costs and a promise, by which decisions are made. verify, draft: seconds of a forward by the number of tokens of
-    all rows, the parts of a round that come with it included. child: share of an expanded node's probability that its
-    child is taken to have."""
+    """Costs of a round, and the expected probability of a child.
+
+    verify, draft: seconds of a forward by the number of tokens of all rows, with the overhead of the forward. child: a
+    child's expected joint probability, as a share of its parent's.
+    """
 
     verify: Float[np.ndarray, " v"]
     draft: Float[np.ndarray, " d"]
@@ -37,14 +38,16 @@ class RoundModel:
 
     @cached_property
     def in_c(self) -> ctypes.Structure:
-        """The same for the C function."""
+        """The model as the C function's argument."""
         verify, draft = (pointer(torch.from_numpy(array), torch.float64) for array in (self.verify, self.draft))
         return structs.RoundModel(verify, draft, self.child)
 
 
 class Candidates(NamedTuple):
-    """Columns of trees: the log of the joint probability of each slot under the draft, who is alive, and the parents;
-    and the weight of a token of each row, 1 on average."""
+    """Columns of the trees that a budget reads. log_joint: log of each slot's joint probability under the draft.
+
+    row_weights: weight of a token in each row, 1 on average.
+    """
 
     log_joint: Float[Tensor, "B n"]
     alive: Bool[Tensor, "B n"]
@@ -53,9 +56,10 @@ class Candidates(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """expand: which of the frontier's slots to expand, `width` in all. keep: what to verify if nothing is expanded,
-    roots included; order: each row's retained slots in their order, before the others; `size` tokens in the largest
-    row.
+    """A budget's decision. expand: the frontier's slots to expand. width: their number.
+
+    keep: the slots to verify if none is expanded, roots included. order: each row's slots, those to verify first, in
+    their order. size: number of tokens to verify in the largest row.
     """
 
     expand: Bool[Tensor, "B F"]
@@ -68,12 +72,13 @@ class Decision(NamedTuple):
 def select_nodes(
     candidates: Candidates, slots: Int[Tensor, "B F"], model: RoundModel, spent: float, most: int | None
 ) -> Decision:
-    """Return what to expand of the slots (-1: none), and what to verify if that is nothing.
+    """Return the slots to expand (slots of -1 are padding), and the nodes to verify if none is expanded.
 
-    Without expanding, those nodes are verified whose probability to be accepted has the largest weight, as many as
-    maximise the expected tokens per second. A slot is expanded if its child would be among the nodes to verify, and if
-    the trees with all such children have more expected tokens per second than without. spent: seconds of the round up
-    to here. most: nodes to verify, None for any number.
+    Without expansion, the nodes with the largest weighted joint probabilities are verified, as many as maximise the
+    expected tokens per second. A slot is expanded on two conditions: its child would be among the nodes to verify, and
+    the trees with all such children have more expected tokens per second.
+
+    spent: seconds of the round so far. most: limit on the nodes to verify, None for no limit.
     """
     if candidates.alive.device.type == "cpu" and kernels() is not None:
         return compiled_select_nodes(candidates, slots, model, spent, most)
@@ -81,11 +86,11 @@ def select_nodes(
 
 
 def probabilities(candidates: Candidates) -> Float[np.ndarray, "B n"]:
-    """Return the joint probability of each drafted node, -1 for roots and dead slots; none is above its parent's,
-    whatever rounding does."""
+    """Return the joint probability of each drafted node, at most its parent's in spite of rounding; -1 for roots and
+    dead slots."""
     joint = candidates.log_joint.detach().cpu().numpy().astype(np.float64)
     probability = np.where(candidates.alive.cpu().numpy(), np.exp(joint), -1.0)
-    probability[:, 0] = np.inf  # which no child is above
+    probability[:, 0] = np.inf  # no child exceeds it
     parent = candidates.parent.clamp(min=0).cpu().numpy()
     while (probability > (least := np.minimum(probability, np.take_along_axis(probability, parent, 1)))).any():
         probability = least
@@ -96,9 +101,11 @@ def probabilities(candidates: Candidates) -> Float[np.ndarray, "B n"]:
 def heaviest(
     value: Float[np.ndarray, "B n"], probability: Float[np.ndarray, "B n"], count: int
 ) -> Bool[np.ndarray, "B n"]:
-    """Return the roots and the `count` nodes of all rows with the largest values, which do not fall where a row's
-    probabilities rise. Of equal ones the most probable are taken, and of these those of the first slots, so that
-    parents come before their children."""
+    """Return the roots, and the `count` nodes of all rows with the largest values.
+
+    Values must be monotonic in the probability within a row. Ties go to the most probable node, then to the first slot,
+    so that parents are selected before their children.
+    """
     by_weight = np.lexsort((-probability.T.ravel(), -value.T.ravel()))
     chosen = np.zeros(probability.size, dtype=bool)
     chosen[by_weight[: max(count, 0)]] = True
@@ -136,9 +143,11 @@ def numpy_select_nodes(
 
 
 def best(model: RoundModel, rows: int, spent: float, likely: Float[np.ndarray, " m"]) -> tuple[int, float]:
-    """Return how many nodes to verify for most tokens per second, and that rate; likely: weights of nodes, in the
-    order in which they are added. The curve of costs has steps, so all numbers are looked at, not only those up to the
-    first that is not profitable."""
+    """Return the number of nodes to verify with the most expected tokens per second, and that rate.
+
+    likely: the nodes' weights, in the order in which they are added. All numbers are compared, because the costs have
+    steps: a number after an unprofitable one can be profitable.
+    """
     tokens = np.full(1 + len(likely), float(rows))
     tokens[1:] += likely.cumsum()
     rates = tokens / (spent + model.verify[rows : rows + len(likely) + 1])
@@ -147,7 +156,7 @@ def best(model: RoundModel, rows: int, spent: float, likely: Float[np.ndarray, "
 
 
 def falling(likely: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Return these probabilities, the largest first."""
+    """Return these values in descending order."""
     return np.sort(likely)[::-1]
 
 

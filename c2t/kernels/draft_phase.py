@@ -1,8 +1,8 @@
 """A round's fused draft phase: a layered policy on an EAGLE head on a CPU.
 
-Level by level (`c2t.policies.growth`, `c2t.policies.eagle2`) it takes a dozen calls a level, and after a target's
-forward the code of each is cold: of a round of four levels that was 2 ms in 18. The same functions in C compute
-here. So the trees are the same, except a candidate within an ulp of the threshold, or as confident as another row's.
+Level by level in Python (`c2t.policies.growth`, `c2t.policies.eagle2`) a policy makes a dozen calls per level, with
+cold processor caches. In a round of four levels they took 2 ms of 18 ms. The fused phase calls the same functions in C.
+So the trees are the same, except for candidates within an ulp of the threshold, or with ties between rows.
 """
 
 import ctypes
@@ -26,13 +26,16 @@ from c2t.kernels.noise import Noise
 from c2t.kernels.pointer import pointer, pointers, weights
 
 _WHOLE, _REAL, _FLAG, _BYTE = torch.int64, torch.float32, torch.bool, torch.uint8
-MOST = 10_000  # candidates of a level
-UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # what the function in C returns instead of a size
+MOST = 10_000  # candidates of a level at most
+UNKNOWN, NO_MEMORY, NAN = -1, -2, -3  # error codes of the C function, in place of a size
 
 
 class ResidualInput(IntEnum):
-    """Input of a head's first layer, to which it adds: token and state as fc joined them (EAGLE-1/2), or, with queries,
-    keys and values that are read from both, the state (EAGLE-3), or the state normalised."""
+    """The residual input of a head's first layer.
+
+    JOINED: token and state, joined by fc (EAGLE-1/2). STATE: the state (EAGLE-3), whose queries, keys and values read
+    token and state. NORMED: the normalised state.
+    """
 
     JOINED, STATE, NORMED = range(3)
 
@@ -40,8 +43,8 @@ class ResidualInput(IntEnum):
 class HeadLayers(NamedTuple):
     """A head without its LM head: the reader of token and state, the residual's input, the layers, the embeddings.
 
-    norm: of the outputs, if they have one. normed: the normalised outputs are also the states, not only the LM head's
-    inputs.
+    norm: of the outputs; None for none. normed: True if the normalised outputs are also the states, and not only the LM
+    head's inputs.
     """
 
     reader: PackedReader
@@ -53,8 +56,8 @@ class HeadLayers(NamedTuple):
 
 
 class PhaseHead(NamedTuple):
-    """Parts of a head: its layers, the LM head, the tokens that this one is of, in rising order (None: all), and the LM
-    head of all tokens (None: texts have none of their own)."""
+    """Parts of a head. tokens: those of the LM head, in ascending order (None: all). all_rows: the LM head of all
+    tokens, for out-of-vocabulary tokens of texts (None: there are none)."""
 
     layers: HeadLayers
     lm_head: PackedMatrix
@@ -63,11 +66,13 @@ class PhaseHead(NamedTuple):
 
 
 class Prefixes(NamedTuple):
-    """Prefixes of B trees: root tokens, the draft's states after them, and the lengths of the texts before them. Their
-    keys and values are in the first slots of `buffers`, followed by room for those of the trees (`DraftPhase.entries`).
+    """Prefixes of B trees: root tokens, the draft's states after them, and the lengths of the texts before them.
+
+    Their keys and values are in the first slots of `buffers`. Room for those of the trees follows
+    (`DraftPhase.entries`).
 
     text_slots: slots of the longest text. step: slots of a row in all heads. turns: cosines and sines of all positions.
-    oov_ids: tokens of each text that the head's vocabulary lacks, -1 for none.
+    oov_ids: tokens of each text that are not in the head's vocabulary, -1 for none.
     """
 
     root: Int[Tensor, " B"]
@@ -81,7 +86,7 @@ class Prefixes(NamedTuple):
 
 
 class NgramInput(NamedTuple):
-    """N-grams that the draft is mixed with; see `c2t.kernels.ngrams`."""
+    """N-grams to mix into the draft; see `c2t.kernels.ngrams`."""
 
     text: Int[Tensor, "B L"]
     lengths: Int[Tensor, " B"]
@@ -91,8 +96,9 @@ class NgramInput(NamedTuple):
 class BudgetInput(NamedTuple):
     """Costs of a round, by which a budget decides after every level (`c2t.kernels.budget`).
 
-    start: seconds of a round with trees without its forwards. model(drafted, width): for trees of so many slots in all
-    and levels of at most so many. most: nodes to verify, None for any number. row_weights: of a token of each row.
+    start: seconds of a round with trees, without its forwards. model(drafted, width): returns the costs for up to
+    `drafted` slots in all and `width` slots per level. most: limit on the nodes to verify, None for no limit.
+    row_weights: weight of a token in each row.
     """
 
     start: float
@@ -102,8 +108,10 @@ class BudgetInput(NamedTuple):
 
 
 class GrownColumns(NamedTuple):
-    """The trees' columns; for each row the nodes that only a limit excluded, and the draft's forwards. slots: those
-    that each level drafted from, as they were numbered then; -1 fills rows that have fewer."""
+    """The trees' columns. capped: for each row, the nodes that only a limit excluded. passes: its draft forwards.
+
+    slots: the expanded slots of each level, by their numbers at that time; -1 pads rows that have fewer.
+    """
 
     blocks: Blocks
     capped: Int[Tensor, " B"]
@@ -112,9 +120,11 @@ class GrownColumns(NamedTuple):
 
 
 def serves(head: PhaseHead, plan: LevelPlan) -> bool:
-    """Return True if a phase of this plan can run on this head: on a CPU with a compiler, with an LM head of whole
-    panels, rows of all tokens and a classifier that C can read, the same number of children for every node, and at most
-    MOST candidates a level."""
+    """Return True if the fused phase supports this head and plan.
+
+    It needs a compiler, an LM head of whole panels, and matrices and a classifier in the kernels' form. The plan must
+    have the same number of children for every node, and at most MOST candidates per level.
+    """
     whole = head.lm_head.outputs == head.lm_head.struct.outputs
     named = head.all_rows is None or oov_tokens.serves(head.all_rows)
     read = plan.network is None or plan.network.in_c is not None
@@ -123,7 +133,7 @@ def serves(head: PhaseHead, plan: LevelPlan) -> bool:
 
 
 class DraftPhase:
-    """A layered policy on a head, for one generation at a time: it reuses its memory from round to round."""
+    """The fused phase of a head and a plan, for one generation at a time; it reuses its memory from round to round."""
 
     def __init__(self, head: PhaseHead, plan: LevelPlan):
         self.head, self.plan = head, plan
@@ -145,13 +155,13 @@ class DraftPhase:
         self,
         text: Prefixes,
         raised: NgramInput | None,
-        drawn: Noise | None,
+        target_noise: Noise | None,
         budget_input: BudgetInput | None,
         refuse_nan: Callable[[], None],
     ) -> GrownColumns:
-        """Return the trees, with a budget those of their nodes that it verifies. drawn: noise of the target's samples.
+        """Return the trees; with a budget, only the nodes that it selects. target_noise: Gumbel noise of the target.
 
-        refuse_nan() is called, and raises, if a distribution of the draft is NaN. IndexError for a token that has no
+        refuse_nan() is called, and must raise, if a distribution of the draft is NaN. IndexError for a token without an
         embedding, and for positions beyond `turns`.
         """
         root, hidden, lengths, buffers, text_slots, step, (cosine, sine), oov_ids = text
@@ -179,7 +189,7 @@ class DraftPhase:
         slots = root.new_full((self.plan.levels, count, self.plan.width), -1)
         columns = self._room, whole, real, score, alive, capped, passes, slots
         made = pointers(columns, (_BYTE, _WHOLE, _REAL, _REAL, _FLAG, _WHOLE, _WHOLE, _WHOLE))
-        noisy = [column.contiguous() for column in drawn or ()]  # referenced until the call is over
+        noisy = [column.contiguous() for column in target_noise or ()]  # referenced until the call is over
         noise = structs.noise(*(pointers(noisy, (_REAL, _WHOLE, _WHOLE)) if noisy else ()))
         chances = _ngrams(raised), noise, self._budget_input(budget_input, count)
         n = kernels().draft_phase(self._plan, self._head, of_text, *chances, *made, threads)
@@ -206,7 +216,7 @@ class DraftPhase:
         return struct
 
     def _most(self) -> int:
-        """Return the nodes of a tree at most, before it is reranked."""
+        """Return the maximum number of nodes of a tree before reranking."""
         plan = self.plan
         return 1 + plan.levels * plan.width * (plan.K if plan.reranked else 1)
 

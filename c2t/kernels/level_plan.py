@@ -1,5 +1,8 @@
-"""A layered policy as numbers, by which a draft can grow its trees without asking it after every level: in one call in
-C on a CPU (`c2t.kernels.draft_phase`), in fixed shapes on a GPU (`c2t.cuda_graphs.draft`)."""
+"""A layered policy as a static plan, by which a draft grows trees without a call of the policy after every level.
+
+On a CPU the plan runs as one fused call in C (`c2t.kernels.draft_phase`), on a GPU in fixed shapes
+(`c2t.cuda_graphs.draft`).
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,12 +17,12 @@ Branching = Callable[[Float[Tensor, "..."]], Int[Tensor, "..."]]  # entropies ->
 
 
 class LevelPlan(NamedTuple):
-    """A policy as numbers: K candidates per frontier node, of which the `width` best of a level, among those within
-    `limits`, are expanded.
+    """A static plan of a policy: K candidates per frontier node; the `width` best of a level within `limits` are
+    expanded.
 
-    M: entropy over the M most probable tokens (None: all; 0: not computed). network: whose confidence ranks candidates
-    (None: the joint probability). branching: how many of the K candidates there are. reranked: all candidates join, and
-    the tree is the so many most probable of them, root included (EAGLE-2).
+    M: entropy is over the M most probable tokens (None: all; 0: not computed). network: its confidence ranks candidates
+    (None: the joint probability does). branching: number of candidates per node, up to K (None: K). reranked: all
+    candidates join, and the final tree has this many of the most probable ones, root included (EAGLE-2).
     """
 
     K: int

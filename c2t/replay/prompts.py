@@ -13,12 +13,12 @@ from c2t.models.loading.chat_templates import conversation
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import OPEN, from_json, read_file
 
-# Beyond what any real set of prompts has; a hostile one would take memory and hours before anything else is said.
+# More than any real set of prompts has; a hostile file would take memory and hours before any other check.
 MOST_BYTES, MOST_LINES, MOST_LINE_BYTES, MOST_TURNS = 256 * 2**20, 1_000_000, 2**20, 1000
 
 
 class Prompt(NamedTuple):
-    """One conversation: the user's turns. file: name of the prompt file that it comes from."""
+    """One conversation. turns: those of the user. file: name of its prompt file."""
 
     question_id: int
     category: str
@@ -27,8 +27,8 @@ class Prompt(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Texts to continue: the token ids of each, the prompt that it is a turn of, and the number of turns left out
-    because they do not fit the target's positions."""
+    """Texts to continue. ids: tokens of each. prompts: the conversation of each. skipped: number of turns left out,
+    which do not fit the target's positions."""
 
     ids: list[list[int]]
     prompts: list[Prompt]
@@ -36,8 +36,8 @@ class Encoded(NamedTuple):
 
 
 def read_prompts(path: str | Path) -> list[Prompt]:
-    """Return the prompts of one JSONL file, which has an object a line with `turns` (a list of texts), `question_id`
-    and `category`.
+    """Return the prompts of a JSONL file, with one object per line: `turns` (a list of texts), `question_id`,
+    `category`.
 
     Raises InputError, with the number of the line, for anything else, and for more than MOST_BYTES, MOST_LINES,
     MOST_LINE_BYTES or MOST_TURNS.
@@ -52,11 +52,11 @@ def read_prompts(path: str | Path) -> list[Prompt]:
 
 
 def json_lines(path: str | Path, kind: Any, what: str) -> Iterator[tuple[int, Any]]:
-    """Yield the lines of a JSONL file as `kind`, with their numbers from 1; empty ones are left out. InputError, with
+    """Yield the lines of a JSONL file as `kind`, with their numbers from 1; skip empty ones. InputError, with
     the number of the line, for anything else, and for more than MOST_BYTES, MOST_LINES or MOST_LINE_BYTES."""
     path = checkpoints.usable(path)
     text = read_file(path, what, MOST_BYTES)
-    # not splitlines: a text may hold U+2028 and other line ends of Unicode; a BOM is Windows' habit
+    # not splitlines: a text may contain U+2028 and other line ends of Unicode; files of Windows may have a BOM
     for number, line in enumerate(io.BytesIO(text.removeprefix(b"\xef\xbb\xbf")), 1):
         if number > MOST_LINES:
             raise InputError(f"{path}: more than {MOST_LINES:,} lines; split the file")
@@ -79,8 +79,7 @@ class _Line:
 
 
 def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
-    """Return at most `limit` prompts, from every file and category in turn, in the order of each. InputError for a
-    limit below 1."""
+    """Return at most `limit` prompts, taken from every file and category in turn. InputError for a limit below 1."""
     if limit is not None:
         check_whole("limit", limit, least=1)
     if limit is None or limit >= len(prompts):
@@ -88,13 +87,13 @@ def spread(prompts: Sequence[Prompt], limit: int | None) -> list[Prompt]:
     groups: dict[tuple[str, str], list[Prompt]] = {}
     for prompt in prompts:
         groups.setdefault((prompt.file, prompt.category), []).append(prompt)
-    ranked = sorted((place, group, p) for group, ps in enumerate(groups.values()) for place, p in enumerate(ps))
+    ranked = sorted((index, group, p) for group, ps in enumerate(groups.values()) for index, p in enumerate(ps))
     return [prompt for _, _, prompt in ranked[:limit]]
 
 
 def default_prompts(pair: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
-    """Return the prompt files that come with a pair; those for harvest and for bench have different sources. InputError
-    if there are none."""
+    """Return the prompt files of a pair; those for harvest and for bench have different sources. InputError if there
+    are none."""
     paths = checkpoints.prompts_of(pair, purpose)
     if not paths:
         raise InputError(f"no prompts come with the pair {pair}: give them with --prompts FILE (Spec-Bench JSONL)")
@@ -110,11 +109,11 @@ def encode_all(
 ) -> Encoded:
     """Return every turn of every prompt as token ids, at most `longest` of them: first turns first, then second ones.
 
-    answer(ids): writes the target's answers, which later turns refer to. A turn that does not fit is left out together
-    with the turns after it; InputError if no turn is left.
+    answer(ids): returns the target's answers, which later turns refer to. A turn that does not fit is left out together
+    with the turns after it. InputError if no turn fits.
     """
     ids: list[list[int]] = []
-    kept: list[Prompt] = []
+    included: list[Prompt] = []
     histories: list[tuple[Prompt, list[str]]] = [(prompt, []) for prompt in prompts]
     while histories:
         turn = len(histories[0][1])
@@ -123,10 +122,10 @@ def encode_all(
             raise InputError("a prompt has no tokens: give at least one to continue")
         fitting = [(e, *h) for e, h in zip(encoded, histories, strict=True) if len(e) <= longest]
         ids += [e for e, _, _ in fitting]
-        kept += [prompt for _, prompt, _ in fitting]
-        going = [(e, prompt, answers) for e, prompt, answers in fitting if len(prompt.turns) > turn + 1]
-        written = answer([e for e, _, _ in going]) if going else []
-        histories = [(prompt, [*answers, new]) for (_, prompt, answers), new in zip(going, written, strict=True)]
+        included += [prompt for _, prompt, _ in fitting]
+        unfinished = [(e, prompt, answers) for e, prompt, answers in fitting if len(prompt.turns) > turn + 1]
+        replies = answer([e for e, _, _ in unfinished]) if unfinished else []
+        histories = [(prompt, [*answers, new]) for (_, prompt, answers), new in zip(unfinished, replies, strict=True)]
     if not ids:
         raise InputError(f"all {len(prompts)} prompts are longer than {longest} tokens, what the target has room for")
-    return Encoded(ids, kept, sum(len(prompt.turns) for prompt in prompts) - len(ids))
+    return Encoded(ids, included, sum(len(prompt.turns) for prompt in prompts) - len(ids))
