@@ -1,7 +1,7 @@
-"""Continuous batching: requests that come and go while others are being decoded.
+"""Continuous batching: requests join and leave the batch between rounds.
 
-Rows of a batch do not see each other, and random numbers belong to (seed, sequence, position). So a request's text is
-what it would be alone, whatever was decoded beside it.
+Rows of a batch do not attend to each other, and random numbers depend only on (seed, sequence, position). So a
+request's text does not depend on the other requests of the batch.
 """
 
 import threading
@@ -25,19 +25,19 @@ from c2t.verification.target_verifier import TargetVerifier
 
 
 class Refused(InputError):
-    """A request that could never be decoded within the limits of this decoder."""
+    """A request that exceeds the limits of this decoder."""
 
 
 class Full(InputError):
-    """A request that came while as many as allowed were waiting: it may come again later."""
+    """A request for which the queue has no room; it may be submitted again later."""
 
 
 @dataclass(eq=False)  # two requests with the same prompt are two requests
 class Request:
-    """One prompt to continue, and what has been written of it so far.
+    """One prompt to continue, and its new tokens so far.
 
-    tokens: the new tokens, cut where the text ends. finish: None while it waits or runs, then "stop" (an EOS token),
-    "length" (max_new_tokens), "cancelled", or "failed", by `error`.
+    tokens: the new tokens, cut at the end of the text. finish: None while it waits or runs, then "stop" (an EOS token),
+    "length" (max_new_tokens), "cancelled", or "failed" (see `error`).
     """
 
     prompt: list[int]
@@ -51,7 +51,7 @@ class Request:
     reported: int = 0  # tokens that steps have returned
 
     def add(self, tokens: list[int]) -> None:
-        """Append what a round has written, cut where the text ends, and note the end."""
+        """Append the tokens of a round, cut at the end of the text, and set `finish` there."""
         self.tokens = cut(self.tokens + tokens, self.max_new_tokens, self.eos)
         if self.tokens[-1] in self.eos:
             self.finish = "stop"
@@ -60,7 +60,7 @@ class Request:
 
 
 class Update(NamedTuple):
-    """The tokens that one step has added to a request, none only where it failed; finish: as in `Request`, never
+    """The tokens that one step has added to a request; empty only if it failed. finish: as in `Request`, but never
     "cancelled"."""
 
     request: Request
@@ -70,7 +70,7 @@ class Update(NamedTuple):
 
 @dataclass
 class Running:
-    """The requests that are decoded, one a row; committed: what the draft has not observed yet."""
+    """The requests of the batch, one per row. committed: tokens that the draft has not observed yet."""
 
     requests: list[Request]
     verifier: TargetVerifier
@@ -78,7 +78,7 @@ class Running:
     committed: Committed
 
     def observe(self) -> None:
-        """Let the draft observe what is committed, so that it can be joined and expanded."""
+        """Let the draft observe the committed tokens, so that it can be joined and expanded."""
         self.draft.observe(*self.committed)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
@@ -89,23 +89,21 @@ class Running:
         self.draft.select(rows)
 
     def join(self, other: "Running") -> None:
-        """Append the rows of another batch behind one's own. The drafts of both have just observed."""
+        """Append the rows of another batch. The drafts of both must have just observed."""
         self.requests += other.requests
         self.verifier.join(other.verifier)
         self.draft.join(other.draft)
 
 
 class BatchDecoder:
-    """Decodes requests that may be submitted and cancelled at any time, in rounds over all that run.
+    """Decodes requests, which may be submitted and cancelled at any time, in rounds over all running ones.
 
-    max_rows: requests that run at once. max_tokens: bound on the sum of prompt + max_new_tokens + policy.levels over
-    them, so that memory has a bound too. max_waiting: requests that may wait for either. rule: how trees are verified,
-    see `c2t.verification.compatibility.RULES`. Raises InputError for MCSD+, whose forks stay with the batch that they
-    began in.
+    max_rows: maximum number of running requests. max_tokens: limit on the sum of their prompt + max_new_tokens +
+    policy.levels, which limits memory. max_waiting: maximum length of the queue. rule: verification rule of the trees,
+    see `c2t.verification.compatibility.RULES`. Raises InputError for MCSD+, whose forks cannot join a batch.
 
-    The order is first come, first served: a request that does not fit yet holds back all that came after it, so that
-    none waits for ever. `step` must be called by one thread at a time; `submit` and `cancel` may be called by any
-    thread, also during a step.
+    Requests are served in their order of arrival. One that does not fit yet delays all later ones, so that none waits
+    for ever. Only one thread at a time may call `step`; any thread may call `submit` and `cancel`, also during a step.
     """
 
     def __init__(
@@ -125,13 +123,13 @@ class BatchDecoder:
         check_compatible(policy, pair.target)
         if policy.proposal == "target-initialised":
             raise InputError(f"{type(policy).__name__} decodes fixed batches only; use generate, or another policy")
-        self.last: Step | None = None  # the round of the last step, for who counts what rounds cost and yield
-        self.failure: Exception | None = None  # what the last step raised inside, if anything
+        self.last: Step | None = None  # the round of the last step, for statistics
+        self.failure: Exception | None = None  # the error inside the last step, if any
         self._queue: deque[Request] = deque()
-        self._suspects: deque[Request] = deque()  # of a round that failed, each of which is tried alone
-        self._tried: deque[Request] = deque()  # of them, those whose round alone went well
+        self._suspects: deque[Request] = deque()  # requests of a failed round, each of which runs one round alone
+        self._tried: deque[Request] = deque()  # those of them whose round alone succeeded
         self._running: Running | None = None
-        self._lock = threading.Lock()  # of the queue and of the requests' ends
+        self._lock = threading.Lock()  # guards the queue and the requests' `finish`
 
     def submit(
         self,
@@ -143,9 +141,11 @@ class BatchDecoder:
     ) -> Request:
         """Put a request in the queue and return it; the next step admits it, if there is room.
 
-        prompt: token ids. sequence: number of its random stream. eos: tokens that end the text, the target's by
-        default. Raises InputError for an empty prompt, ids outside the vocabulary, a max_new_tokens below 1, or a
-        request that the target has no positions for; Refused for one that exceeds max_tokens; Full where too many wait.
+        prompt: token ids. sequence: number of its random stream. eos: tokens that end the text, by default the
+        target's.
+
+        Raises InputError for an empty prompt, ids outside the vocabulary, a max_new_tokens below 1, or a request longer
+        than the target's positions. Raises Refused for a request that exceeds max_tokens, and Full for a full queue.
         """
         target = self.pair.target
         ids = checked_ids(prompt, target.config.vocab_size)
@@ -170,12 +170,12 @@ class BatchDecoder:
         return request
 
     def room(self, prompt: int) -> int:
-        """Return how many new tokens a prompt of so many tokens may have at most; 0 or less where it has no room."""
+        """Return the largest max_new_tokens for a prompt of this many tokens; 0 or less if the prompt does not fit."""
         return min(self.pair.target.max_positions, self.max_tokens - self.policy.levels) - prompt
 
     def cancel(self, request: Request) -> None:
-        """End a request, whose row is free before the next round; its tokens so far stay. One that has ended stays as
-        it is."""
+        """End a request and free its row before the next round. Its tokens remain; a request that has ended stays as it
+        is."""
         check_kind("request", request, Request, "what submit has returned")
         with self._lock:
             if request.finish is None:
@@ -186,13 +186,11 @@ class BatchDecoder:
 
     @torch.inference_mode()
     def step(self) -> list[Update]:
-        """Admit waiting requests, play one round, and return what it has added, one Update for each request; an empty
-        list if there is nothing to do.
+        """Admit waiting requests and run one round. Return one Update per request, or an empty list if there are none.
 
-        A request gets the token after its prompt and its first round in the step that admits it. If a round fails, each
-        of its requests plays the next one alone, from its prompt and the tokens that it has: one that fails again has
-        ended as "failed", and the others go on together with the text that they would have had. Raises what fails for
-        no request in particular; those that wait can go on.
+        The step that admits a request also runs its prompt and its first round. If a round fails, each of its requests
+        runs one round alone, from its prompt and the tokens so far. A request that fails alone ends as "failed"; the
+        others continue together, with unchanged texts. Raises an error that concerns no request; waiting ones remain.
         """
         self.last = self.failure = None
         requests = [*self._requests]
@@ -201,7 +199,7 @@ class BatchDecoder:
             trial = bool(self._suspects)
             arrived = self._admit()
             requests = [*self._requests, *arrived]
-            self._play(arrived)
+            self._run_round(arrived)
             if trial:
                 self._end_trial()
         except Exception as error:
@@ -214,39 +212,39 @@ class BatchDecoder:
                 self.cancel(request)
             raise
         with self._lock:
-            return [*self._news(requests)]
+            return [*self._updates(requests)]
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait."""
+        """Number of waiting requests."""
         return len(self._queue) + len(self._suspects) + len(self._tried)
 
     @property
     def running(self) -> int:
-        """Number of requests that run; a cancelled one is among them until the next step."""
+        """Number of running requests; a cancelled one counts until the next step."""
         return len(self._requests)
 
     @property
     def tokens_in_use(self) -> int:
-        """Part of max_tokens that the running requests have set aside."""
+        """Part of max_tokens that the running requests use."""
         return sum(map(self._needed, self._requests))
 
     @property
     def _requests(self) -> list[Request]:
-        running = self._running  # read once: another thread may ask while a step ends
+        running = self._running  # read once: another thread may read it while a step ends
         return running.requests if running else []
 
     def _needed(self, request: Request) -> int:
-        """Return the places of the cache that a request takes at most: the last tree may stand beyond its end."""
+        """Return the maximum number of cache slots of a request; its last tree may extend past its end."""
         return len(request.prompt) + request.max_new_tokens + self.policy.levels
 
     def _drop_cancelled(self) -> None:
-        going = [row for row, request in enumerate(self._requests) if request.finish is None]
-        if len(going) < len(self._requests):
-            self._running = self._kept(self._running, going)
+        unfinished = [row for row, request in enumerate(self._requests) if request.finish is None]
+        if len(unfinished) < len(self._requests):
+            self._running = self._retain(self._running, unfinished)
 
     def _admit(self) -> list[Request]:
-        """Take requests out of the queue, in their order, as long as the next one fits; or one that is suspect."""
+        """Take requests off the queue, in their order, as long as the next one fits; or one suspect alone."""
         admitted: list[Request] = []
         rows, tokens = self.max_rows - self.running, self.max_tokens - self.tokens_in_use
         with self._lock:
@@ -258,19 +256,19 @@ class BatchDecoder:
         return admitted
 
     def _isolate(self, requests: list[Request], error: Exception) -> None:
-        """Note the failure of a round that was one request's own; suspect each of several, if it goes on."""
+        """Handle a failed round: end its request as "failed" if it was alone, else suspect each of them."""
         self.failure, self._running = error, None
         with self._lock:
-            going = [request for request in requests if request.finish is None]
+            unfinished = [request for request in requests if request.finish is None]
             if len(requests) > 1:
-                self._suspects.extendleft(reversed(going))
+                self._suspects.extendleft(reversed(unfinished))
                 return
-            for request in going:
+            for request in unfinished:
                 request.finish, request.error = "failed", error
         self._end_trial()
 
     def _end_trial(self) -> None:
-        """Set the request that was tried aside, if it goes on, and let all go on together after the last trial."""
+        """Set aside the request that ran alone; after the last one, put all of them back into the queue."""
         with self._lock:
             self._tried.extend(request for request in self._requests if request.finish is None)
             self._running = None
@@ -278,16 +276,16 @@ class BatchDecoder:
                 self._queue.extendleft(reversed(self._tried))
                 self._tried.clear()
 
-    def _news(self, requests: list[Request]) -> Iterator[Update]:
-        """Yield what requests have got since they were last asked."""
+    def _updates(self, requests: list[Request]) -> Iterator[Update]:
+        """Yield the tokens of each request since its last Update."""
         for request in requests:
             new = request.tokens[request.reported :]
             if request.finish != "cancelled" and (new or request.finish):
                 request.reported = len(request.tokens)
                 yield Update(request, new, request.finish)
 
-    def _play(self, arrived: list[Request]) -> None:
-        """Play one round over the running requests and those that have just arrived."""
+    def _run_round(self, arrived: list[Request]) -> None:
+        """Run one round over the running requests and those that have just arrived."""
         if self._running:
             self._running.observe()
         if arrived and (new := self._prefill(arrived)):
@@ -301,11 +299,11 @@ class BatchDecoder:
             self.last, self._running = step, self._hand_out(running, step)
 
     def _prefill(self, arrived: list[Request]) -> Running | None:
-        """Run the prompts in one batch of their own; None if all texts end with their first token."""
+        """Run these prompts as a separate batch; return None if all texts end with their first token."""
         verifier = TargetVerifier(
             self.pair.target,
             self.policy,
-            [request.prompt + request.tokens for request in arrived],  # tokens: of one that was suspect
+            [request.prompt + request.tokens for request in arrived],  # a suspect has tokens already
             max_new_tokens=[request.max_new_tokens - len(request.tokens) for request in arrived],
             sampling=[request.sampling for request in arrived],
             eos=[request.eos for request in arrived],
@@ -317,14 +315,14 @@ class BatchDecoder:
         return self._hand_out(Running(arrived, verifier, draft, committed), step)
 
     def _hand_out(self, running: Running, step: Step) -> Running | None:
-        """Give each request the tokens of its row; return the rows whose texts go on."""
+        """Add each row's tokens to its request; return the rows whose texts have not ended."""
         with self._lock:
             for request, (_, tokens) in zip(running.requests, step.by_row(), strict=True):
                 if request.finish is None:
                     request.add(tokens)
-        return self._kept(running, running.verifier.unfinished(step))
+        return self._retain(running, running.verifier.unfinished(step))
 
-    def _kept(self, running: Running, rows: list[int]) -> Running | None:
+    def _retain(self, running: Running, rows: list[int]) -> Running | None:
         """Return these rows only; None if there are none."""
         if not rows:
             return None

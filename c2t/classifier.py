@@ -33,8 +33,8 @@ CARD = Path(__file__).with_name("classifier_card.md")  # a template of Jinja
 
 
 def features(nodes: Any, names: Sequence[str]) -> Float[Tensor, "... F"]:
-    """Return the network's inputs, in the order of `names`, from an object with a node's columns: a Tree, Nodes or
-    Records; InputError for any other."""
+    """Return the network's inputs, in the order of `names`, from a Tree, Nodes or Records; InputError for other
+    objects."""
     try:
         values = {name: FEATURES[name](nodes).float() for name in known_features(names)}
     except AttributeError as error:
@@ -128,8 +128,8 @@ class TreeClassifier(
     """
 
     name = "unnamed"
-    # As it was last asked for, and the settings and places of weights that it is of; it keeps these places from others.
-    _known_network: tuple[tuple[ClassifierConfig, list[int]], Network] | None = None
+    # The network that was built last, and the settings and weight addresses that it was built from.
+    _cached_network: tuple[tuple[ClassifierConfig, list[int]], Network] | None = None
 
     def __init__(self, config: ClassifierConfig = ClassifierConfig()):
         super().__init__()
@@ -171,20 +171,20 @@ class TreeClassifier(
 
     @property
     def network(self) -> Network | None:
-        """The classifier as kernels read it; None for one that they cannot: of more layers, with other modules in their
-        place, or with inputs that are no `Column` of COLUMNS."""
+        """The classifier in the kernels' form; None if they cannot run it: more than two layers, layers that were
+        replaced, or inputs that are no `Column` of COLUMNS."""
         layers, columns = (self.hidden, self.output), [FEATURES[name] for name in self.config.features]
-        own = type(self) is TreeClassifier and all(type(layer) is nn.Linear for layer in layers)
-        if not own or self.config.layers != 2 or not all(map(_readable, columns)):
+        unchanged = type(self) is TreeClassifier and all(type(layer) is nn.Linear for layer in layers)
+        if not unchanged or self.config.layers != 2 or not all(map(_readable, columns)):
             return None
-        now = self.config, [each.data_ptr() for layer in layers for each in (layer.weight, layer.bias)]
-        if self._known_network is None or self._known_network[0] != now:
-            self._known_network = now, self._as_network(columns)
-        return self._known_network[1]
+        now = self.config, [weights.data_ptr() for layer in layers for weights in (layer.weight, layer.bias)]
+        if self._cached_network is None or self._cached_network[0] != now:
+            self._cached_network = now, self._as_network(columns)
+        return self._cached_network[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy is made of: not the addresses of these weights."""
-        return {**vars(self), "_known_network": None}
+        """Return the state of a copy, without the addresses of these weights."""
+        return {**vars(self), "_cached_network": None}
 
     def _as_network(self, columns: Sequence[Any]) -> Network:
         return Network(
@@ -200,11 +200,13 @@ class TreeClassifier(
     def from_pretrained(
         cls, reference: str | Path, *, device: str | torch.device = "cpu", **hub: Any
     ) -> "TreeClassifier":
-        """Load by NAME, from a folder, or from the Hub (`hub`: revision, token, ... of `hf_hub_download`). Raises
-        InputError if it is missing or damaged."""
+        """Load a classifier by NAME, from a folder, or from the Hub; InputError if it is missing or damaged.
+
+        hub: `revision`, `token` and other arguments of `hf_hub_download`.
+        """
         device = checked_device(device)
-        place = checkpoints.resolve(reference, checkpoints.CLASSIFIER)
-        config_file, weights_file = _download(place, hub) if isinstance(place, str) else [place / f for f in FILES]
+        folder = checkpoints.resolve(reference, checkpoints.CLASSIFIER)
+        config_file, weights_file = _download(folder, hub) if isinstance(folder, str) else [folder / f for f in FILES]
         saved = _read_config(config_file)
         model = cls(ClassifierConfig(**{f.name: getattr(saved, f.name) for f in fields(ClassifierConfig)}))
         model.name = str(reference)
@@ -220,13 +222,13 @@ class TreeClassifier(
         """Save weights, config.json with a checksum of both, and the model card in a folder. `how`: as of
         PyTorchModelHubMixin. Raises OSError."""
         try:
-            told = super().save_pretrained(save_directory, **how)
+            url = super().save_pretrained(save_directory, **how)
         except SafetensorError as error:  # of a full disk
             raise OSError(f"{save_directory}: {one_line(error)}") from error
         config, weights = (Path(save_directory) / name for name in FILES)
         document = json.loads(config.read_text()) | {"sha256": _checksum(config, weights)}
         config.write_text(json.dumps(document, sort_keys=True, indent=2))
-        return told
+        return url
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """Return a model card with settings, metrics, and how to load the classifier with and without c2t."""
@@ -283,11 +285,11 @@ def _load_weights(model: TreeClassifier, path: Path) -> None:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} is missing or damaged: {one_line(error)}") from error
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    if found != expected:
+    if shapes != expected:
         size = f"{model.config.inputs} features and hidden {model.config.hidden}"
-        raise InputError(f"{path} does not fit its config.json ({size}): {found} instead of {expected}")
+        raise InputError(f"{path} does not fit its config.json ({size}): {shapes} instead of {expected}")
     if not all(tensor.isfinite().all() for tensor in weights.values()):
         raise InputError(f"{path} holds weights that are not finite")
     model.float().load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""The decoder that people load in their own code: a pair, a policy, and `generate`."""
+"""The decoder for use in Python code: a pair, a policy, and `generate`."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,16 +72,17 @@ class Parts(NamedTuple):
 
 
 class SpeculativeDecoder:
-    """Decodes with a pair and a policy: the target's own text, in fewer target forwards (a policy that is not exact is
-    warned of).
+    """Decodes with a pair and a policy: the target's own text, in fewer target forwards.
 
-    graph_tokens: decode by CUDA graphs, for which memory is set aside for texts of so many tokens, prompt included
-    (0: no graphs). Experimental: one H100 has run it, see docs/gpu.md. They serve EAGLE-1/2 heads without n-grams, with
-    EAGLE-2, C2T, joint-threshold and entropy trees, chains, and plain decoding; InputError for others.
+    A policy that is not exact gives a warning.
 
-    budget: tokens verified in a round at most, over all prompts together, the most confident ones of the policy's
-    trees; "auto": as many as pay on this machine, by costs that are measured at the first use (or given as a file). See
-    `c2t.policies.budget`.
+    graph_tokens: decode by CUDA graphs, with memory for texts of this many tokens, prompt included (0: no graphs).
+    Experimental: one H100 has run it, see docs/gpu.md. Graphs support EAGLE-1/2 heads without n-grams, with EAGLE-2,
+    C2T, joint-threshold and entropy trees, chains, and plain decoding; InputError for others.
+
+    budget: maximum number of tokens that a round verifies, over all prompts. The most confident nodes of the policy's
+    trees are selected. "auto" chooses the number for the most tokens per second on this machine, by costs that are
+    measured at the first use; a file gives other costs. See `c2t.policies.budget`.
     """
 
     def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0, budget: int | str | Path | None = None):
@@ -95,7 +96,7 @@ class SpeculativeDecoder:
             warnings.warn(f"{type(policy).__name__} is not exact: its text is not the target's own", stacklevel=2)
         self._static: dict[int, Parts] = {}
         if graph_tokens:
-            self._static[1] = self._by_graphs(1)  # which says at once what they do not serve
+            self._static[1] = self._by_graphs(1)  # raises InputError early for what graphs do not support
 
     @classmethod
     def from_pretrained(
@@ -112,8 +113,11 @@ class SpeculativeDecoder:
         budget: int | str | Path | None = None,
         trust_remote_code: bool = False,
     ) -> "SpeculativeDecoder":
-        """Load a pair (see `load_pair`); the policy defaults to `default_policy`: what the pair names, C2T with its
-        classifier, or a threshold on the joint probability, which needs no training."""
+        """Load a pair (see `load_pair`) and return its decoder.
+
+        The policy defaults to `default_policy`: the one that the pair names, C2T with the pair's classifier, or a
+        threshold on the joint probability, which needs no training.
+        """
         loaded = load_pair(
             pair,
             target=target,
@@ -131,8 +135,10 @@ class SpeculativeDecoder:
         return cls(loaded, policy, graph_tokens, budget)
 
     def warm_up(self, rows: int = 1) -> None:
-        """Decode two tokens, so that what is made at the first use is there when a text is asked for: weights in the
-        kernels' layout, costs of a budget, graphs for so many prompts together."""
+        """Decode two tokens, so that the first request need not wait for what is built at the first use.
+
+        These are packed weights, costs of a budget, and CUDA graphs for `rows` prompts.
+        """
         check_whole("rows", rows, least=1)
         if not self.graph_tokens:
             self.generate([[0]], max_new_tokens=2)
@@ -160,12 +166,12 @@ class SpeculativeDecoder:
     ) -> Output:
         """Answer or continue one prompt or several, given as text or token ids, in one batch.
 
-        prompts: a text is the user's turn of a conversation of its own where the pair has a chat template, and is
-        continued as it stands where it has none; chat=False continues it as it stands always. Token ids are taken as
-        they are. A list of texts is a list of independent prompts.
+        prompts: with a chat template each text is the user's turn of a new conversation. Without a template, or with
+        chat=False, it is continued as it is. Token ids are used unchanged. A list of texts is a list of independent
+        prompts.
 
-        Each row is what it would be alone: rows have trees of their own size and end at their own time, with an EOS
-        token or after `max_new_tokens`. `sequences` number the prompts' random streams (default 0, 1, ...).
+        A prompt's text does not depend on the other prompts. Rows have trees of different sizes and end independently,
+        with an EOS token or after `max_new_tokens`. sequences: numbers of the random streams (default 0, 1, ...).
 
         rule: how policies that sample their candidates are verified, "residual" (the default) or "target-only" (see
         `c2t.verify`). Both keep the target's law; under target-only, which is the rule of all others, the same seed
@@ -214,13 +220,13 @@ class SpeculativeDecoder:
         max_rows: int = 16,
         max_tokens: int = 16384,
     ) -> Iterator[tuple[int, list[int]]]:
-        """Answer or continue prompts as `generate` does, and yield the number of a prompt and its next tokens, round by
-        round.
+        """Answer or continue prompts as `generate` does. Yield, round by round, a prompt's number and its next tokens.
 
-        prompts: as in `generate`, or an iterator, from which a prompt is taken when there is room for it: at most
-        `max_rows` are decoded at once, and a prompt takes the row of one that has ended. max_tokens: see
-        `BatchDecoder`, which is for prompts with settings of their own. A prompt's number is its place, and that of its
-        random stream. Raises InputError as `generate` does, of a prompt that is too long when its turn comes; and with
+        prompts: as in `generate`, or an iterator. At most `max_rows` prompts are decoded together; the next prompt is
+        taken when a row is free. A prompt's number is its position, and the number of its random stream. max_tokens:
+        see `BatchDecoder`, which also takes settings per prompt.
+
+        Raises InputError as `generate` does, for a prompt that is too long only when it is taken. Also raises it with
         CUDA graphs, whose batches are fixed.
         """
         if self.graph_tokens:
@@ -237,7 +243,7 @@ class SpeculativeDecoder:
         return _stream(batch, enumerate(ids), max_new_tokens, sampling)
 
     def _parts(self, rows: int) -> "Parts":
-        """Return what decodes `rows` prompts; graphs are made for 1, 4, 16, ... of them."""
+        """Return target, draft and policy for `rows` prompts; graphs are made for 1, 4, 16, ... of them."""
         if not self.graph_tokens:
             return Parts(self.pair.target, self.pair.draft, self.policy)
         size = 1
@@ -265,7 +271,7 @@ class SpeculativeDecoder:
     def encode(
         self, prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]], chat: bool = True
     ) -> list[list[int]]:
-        """Return the token ids of each prompt, its chat template included as `generate` says.
+        """Return the token ids of each prompt, with the chat template as in `generate`.
 
         Raises InputError for an empty prompt or an id outside the vocabulary.
         """
@@ -295,22 +301,22 @@ class SpeculativeDecoder:
 def _stream(
     batch: BatchDecoder, prompts: Iterator[tuple[int, list[int]]], max_new_tokens: int, sampling: Sampling
 ) -> Iterator[tuple[int, list[int]]]:
-    """Decode numbered prompts, which are taken only as rows become free."""
+    """Decode numbered prompts; take the next one only when a row is free."""
     numbers: dict[Request, int] = {}
     while True:
         for number, ids in islice(prompts, batch.max_rows - batch.running - batch.waiting):
             numbers[batch.submit(ids, max_new_tokens, sampling, sequence=number)] = number
-        news = batch.step()
-        if not news:
+        updates = batch.step()
+        if not updates:
             return
-        for request, tokens, finish in news:
+        for request, tokens, finish in updates:
             yield (numbers[request] if finish is None else numbers.pop(request)), tokens
 
 
 def with_budget(pair: Pair, policy: Policy, budget: int | str | Path) -> Budget:
-    """Return the budget over a policy: of so many nodes, or by costs ("auto", or their file)."""
+    """Return the policy with a budget: a number of nodes, or costs ("auto" or a file)."""
     check_kind("budget", budget, Integral | str | Path, "a number of tokens, auto, or a file of costs")
     if isinstance(budget, Integral):
         return Budget(policy, budget)
-    Budget(policy, nodes=1)  # which refuses a policy before anything is measured for it
+    Budget(policy, nodes=1)  # raises InputError for a policy without budgets before measuring costs
     return Budget(policy, costs=costs_of(pair, policy, None if budget == "auto" else budget))

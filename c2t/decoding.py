@@ -1,17 +1,17 @@
-"""Tree speculative decoding: a draft guesses, a policy shapes the guesses into a tree, and the target verifies it.
+"""Tree speculative decoding: a draft proposes tokens, a policy shapes them into a tree, and the target verifies it.
 
-    the target reads the prompt, and generates its first token: the root     Verifier.prefill
+    the target runs the prompt and generates the first token, the root       Verifier.prefill
     until the sequence ends:
-        the draft reads what was committed                                   draft.observe
-        a tree of cheap guesses grows under the root                         guess
-        one forward of the target over all nodes: which of them would it     Verifier.verify
-            have generated itself? Their path is accepted and committed,
-            with the target's next token after it, the new root
+        the draft observes the committed tokens                              draft.observe
+        the policy grows a tree of drafted tokens under the root             guess
+        one target forward over all nodes finds the path that the target     Verifier.verify
+            accepts; the path is committed, and the target's next token
+            after it is the new root
 
-Where candidates are ranked, the accepted path is the target's own choice at every step, so the text is exactly what the
-target alone would have generated; where they are sampled, it is so by its distribution (`c2t.verify`). A good tree only
-makes rounds fewer. The loop knows no policy and no model: a policy that needs more than a draft and a root brings a
-session of its own (`open_session`).
+With ranked candidates every accepted token is the target's own choice, so the text equals plain decoding token for
+token. With sampled candidates the text has the target's distribution (`c2t.verify`). Trees change only the number of
+rounds. The loop depends on no policy and no model. A policy that needs more than a draft and a root brings its own
+session (`open_session`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,22 +34,22 @@ from c2t.verify import Accepted
 def decode(
     verifier: "Verifier", drafter: "DraftModel | None", policy: Policy, record: Sequence[str] = ()
 ) -> Iterator["Step"]:
-    """Decode all sequences of the verifier as one batch and yield a Step per round, the prefill first.
+    """Decode all sequences of the verifier as one batch. Yield a Step for the prefill, then one per round.
 
-    A row leaves the batch with the round in which its sequence ends. record: what Steps carry besides of the draft, see
-    `RecordingDraft`. Without a drafter only policies work that draft nothing.
+    A row leaves the batch after the round in which its sequence ends. drafter: None is for policies that draft nothing.
+    record: names of the draft's values that Steps carry, see `RecordingDraft`.
     """
-    with torch.inference_mode():  # never around a yield: what the caller does between two rounds is its own
-        step, committed = verifier.prefill()  # the prompt, and the first root, which no tree has guessed
+    with torch.inference_mode():  # never around a yield: between two rounds the caller may use gradients
+        step, committed = verifier.prefill()  # the prompt and the first root
         draft = open_session(drafter, policy, len(step.rows), verifier)
     while True:
         yield step
-        going = verifier.unfinished(step)
-        if not going:
+        unfinished = verifier.unfinished(step)
+        if not unfinished:
             return
         with torch.inference_mode():
-            if len(going) < len(step.rows):  # some sequences have ended, and their rows leave
-                rows = torch.tensor(going, device=step.rows.device)
+            if len(unfinished) < len(step.rows):  # some sequences have ended, and their rows leave
+                rows = torch.tensor(unfinished, device=step.rows.device)
                 committed = committed.select(rows)
                 draft.select(rows)
                 verifier.select(rows)
@@ -58,8 +58,8 @@ def decode(
 
 
 def open_session(drafter: "DraftModel | None", policy: Policy, rows: int, verifier: "Verifier") -> Session:
-    """Return a new session of the draft for at most so many rows, as the policy takes it (`c2t.protocols.Policy`); a
-    stand-in where nothing is drafted."""
+    """Return a new draft session for up to `rows` rows, wrapped by the policy's session if it has one
+    (`c2t.protocols.Policy`). For a policy that drafts nothing it is a stand-in."""
     draft = drafter.session() if drafter is not None and policy.levels else NoDraft()
     return session_of(policy, coupled(draft, policy, verifier), rows, verifier)
 
@@ -67,20 +67,20 @@ def open_session(drafter: "DraftModel | None", policy: Policy, rows: int, verifi
 def speculate(
     draft: Session, policy: Policy, verifier: "Verifier", record: Sequence[str] = ()
 ) -> tuple["Step", "Committed"]:
-    """Run one round: guess a tree and let the target verify it. Return the round's Step, and what it has committed,
-    which the draft is to observe."""
-    tree, shown = guess(draft, policy, verifier, record)
-    verdict = verifier.verify(tree)  # one target forward over all nodes, and the path that it accepts
+    """Run one round: draft a tree and let the verifier verify it. Return the Step and the committed tokens, which the
+    draft must observe before the next round."""
+    tree, recorder = guess(draft, policy, verifier, record)
+    verdict = verifier.verify(tree)  # one target forward over all nodes
     committed = verdict.committed
     step = Step(
         rows=verdict.rows,
         position=verdict.position,
         tree=tree,
         accepted=verdict.accepted,
-        tokens=committed.tokens[:, 1:],  # without the root, which the round before has committed
+        tokens=committed.tokens[:, 1:],  # without the root, a token of the previous round
         count=committed.count,
         draft_passes=draft.passes,
-        extra={**verdict.extra, "draft": shown} if record else verdict.extra,
+        extra={**verdict.extra, "draft": recorder} if record else verdict.extra,
     )
     draft.end(step)
     return step, committed
@@ -89,20 +89,21 @@ def speculate(
 def guess(
     draft: Session, policy: Policy, verifier: "Verifier", record: Sequence[str] = ()
 ) -> tuple[Tree, Session | RecordingDraft]:
-    """Return a tree of guesses under the verifier's root, and the draft as the policy was shown it."""
-    shown = RecordingDraft(draft, record) if record else draft
-    tree = policy(shown, verifier.root())  # the draft's forwards are in here, one a level of the tree
-    draft.refuse_nan()  # once a round, when the tree is there: a look at every level would wait for the device
-    return tree, shown
+    """Return the policy's tree under the verifier's root, and the draft that it expanded: a `RecordingDraft` with
+    `record`."""
+    recorder = RecordingDraft(draft, record) if record else draft
+    tree = policy(recorder, verifier.root())  # runs the draft's forwards, one per level of the tree
+    draft.refuse_nan()  # once per round: a check at every level would wait for the device each time
+    return tree, recorder
 
 
 class Step(NamedTuple):
     """The result of one round for each of its B rows.
 
-    rows: which prompt each row serves. position: the root's absolute position (committed tokens without the root).
-    tree, accepted: what was verified and which path of it was accepted; both None for the prefill, which samples the
-    first root. tokens: the new tokens, count[r] real ones in row r (accepted ones, then the bonus token).
-    draft_passes: draft forwards of the round. extra: what `record` asked for; the "tokenizer" where a decoder has one.
+    rows: each row's prompt, by number. position: the root's absolute position (committed tokens without the root).
+    tree, accepted: the verified tree and its accepted path; both None for the prefill, which samples the first root.
+    tokens: the new tokens, accepted ones and then the bonus token; row r has count[r], the others are padding.
+    draft_passes: draft forwards of the round. extra: the recorded values; "tokenizer", if a decoder has one.
     """
 
     rows: Int[Tensor, " B"]
@@ -118,19 +119,22 @@ class Step(NamedTuple):
         return tree_repr.round_line(self)
 
     def _repr_html_(self) -> str:
-        """Return a drawing of the first row's tree; `c2t.show` draws other rows."""
+        """Return a picture of the first row's tree; `c2t.show` can show other rows."""
         return tree_repr.show(self)._repr_html_()
 
     def by_row(self) -> list[tuple[int, list[int]]]:
-        """Return the prompt that each row serves and the row's new tokens."""
-        # In one piece: each look at a tensor waits for the device.
+        """Return each row's prompt number and new tokens."""
+        # One copy to the host instead of three: each waits for the device.
         together = torch.cat([self.rows[:, None], self.count[:, None], self.tokens], 1).tolist()
         return [(prompt, tokens[:count]) for prompt, count, *tokens in together]
 
 
 class Committed(NamedTuple):
-    """The tokens that a round has committed, for the draft to observe: the previous root and the count[r] tokens after
-    it, the new root last; the target's features of all of them but the new root."""
+    """Tokens that a round has committed, for the draft to observe.
+
+    tokens: the previous root, then count[r] tokens, of which the last is the new root. features: the target's hidden
+    states of all these tokens except the new root, which it has not run yet.
+    """
 
     tokens: Int[Tensor, "B m+1"]
     features: Float[Tensor, "B m H"]
@@ -138,7 +142,7 @@ class Committed(NamedTuple):
 
     @classmethod
     def along(cls, tree: Tree, features: Float[Tensor, "B n H"], accepted: Accepted) -> "Committed":
-        """Read tokens and features off the accepted path, and put the bonus token after it."""
+        """Return tokens and features of the accepted path, with the bonus token after it."""
         path, count = accepted.slots.clamp(min=0), accepted.length + 1
         tokens = append(tree.token.gather(1, path), accepted.bonus, count)
         return cls(tokens, features.gather(1, path[..., None].expand(-1, -1, features.shape[2])), count)
@@ -149,7 +153,7 @@ class Committed(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A verifier's answer to a round's trees. position: of their roots; extra: joins the Step's."""
+    """A verifier's result for one round. position: of the roots. extra: values that the Step carries."""
 
     rows: Int[Tensor, " B"]
     position: Int[Tensor, " B"]
@@ -159,48 +163,59 @@ class Verdict(NamedTuple):
 
 
 def first_step(rows: Int[Tensor, " B"], position: Int[Tensor, " B"], root: Int[Tensor, " B"]) -> Step:
-    """Return the Step of the prefill, which samples the first roots and belongs to no round."""
+    """Return the Step of the prefill, which samples the first roots."""
     return Step(rows, position, None, None, root[:, None], torch.ones_like(root), torch.zeros_like(root))
 
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Judge of which guesses are the target's own tokens: the target
-    (`c2t.verification.target_verifier.TargetVerifier`), or a text that it has generated before
-    (`c2t.replay.lockstep.TextVerifier`).
+    """Verifies the trees of a batch.
 
-    live: the target itself runs. draws: it may sample, with random numbers that a draft can share.
+    Trees are verified by the target (`c2t.verification.target_verifier.TargetVerifier`), or against a text that the
+    target has generated before (`c2t.replay.lockstep.TextVerifier`).
+
+    live: True if the target runs. stochastic: True if it may sample, by random numbers that a draft can share.
     """
 
     live: bool
-    draws: bool
+    stochastic: bool
 
-    def prefill(self) -> tuple[Step, Committed]: ...
+    def prefill(self) -> tuple[Step, Committed]:
+        """Run the prompts and sample the first roots."""
+        ...
 
-    def root(self) -> Root: ...
+    def root(self) -> Root:
+        """Return the roots of the next round's trees."""
+        ...
 
     def noise(self) -> Noise | None:
-        """Return the noise of the coming round's draws; None where all rows are greedy."""
+        """Return the Gumbel noise of the next round's samples; None if all rows are greedy."""
         ...
 
     def left(self) -> Sequence[int] | None:
-        """Return how many tokens each row may still get; None where other rows take the places of those that end."""
+        """Return how many tokens each row may still get; None if new rows replace those that end."""
         ...
 
-    def verify(self, tree: Tree) -> Verdict: ...
+    def verify(self, tree: Tree) -> Verdict:
+        """Verify one round's trees and commit the accepted paths."""
+        ...
 
     def unfinished(self, step: Step) -> list[int]:
-        """Take in the step's new tokens, once; return the batch rows whose sequences go on after them."""
+        """Count the step's new tokens; return the rows whose sequences have not ended. Call it once per Step."""
         ...
 
-    def select(self, rows: Int[Tensor, " b"]) -> None: ...
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Keep only these rows of the batch, in this order."""
+        ...
 
 
 @runtime_checkable
 class DraftModel(Protocol):
     """A draft model; see `c2t.models`."""
 
-    def session(self) -> Session: ...
+    def session(self) -> Session:
+        """Return a new session for one batch."""
+        ...
 
 
 def append(tokens: Int[Tensor, "B m"], last: Int[Tensor, " B"], count: Int[Tensor, " B"]) -> Int[Tensor, "B m+1"]:
@@ -210,7 +225,7 @@ def append(tokens: Int[Tensor, "B m"], last: Int[Tensor, " B"], count: Int[Tenso
 
 
 def cut(tokens: list[int], max_new_tokens: int, eos: frozenset[int]) -> list[int]:
-    """Return new tokens up to where plain decoding ends: the first `eos` token, or max_new_tokens."""
+    """Return the new tokens up to the end of plain decoding: the first `eos` token, or max_new_tokens."""
     tokens = tokens[:max_new_tokens]
     ends = [index for index, token in enumerate(tokens) if token in eos]
     return tokens[: ends[0] + 1] if ends else tokens

@@ -1,4 +1,4 @@
-"""The one exception for users' errors, and checks that raise it; no module of c2t stands below this one."""
+"""The exception for users' errors, and checks that raise it. It imports no other module of c2t."""
 
 import unicodedata
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ class InputError(ValueError):
     """Wrong input: a path, a name, a file or a setting.
 
     The message is one line that says what is wrong and what would be right. The command line prints it and exits with
-    code 2; everything else that goes wrong is a programmer's error and keeps its traceback.
+    code 2. Any other exception is a programmer's error and shows its traceback.
     """
 
     def __init__(self, message: str):
@@ -21,8 +21,10 @@ class InputError(ValueError):
 
 
 def plain(text: str) -> str:
-    """Return a text in one line, without what a terminal would obey or cannot show: control characters and halves of
-    surrogate pairs become Python's escapes. Names and labels come from outside."""
+    """Return a text in one line that is safe on a terminal; use it for names and labels from files.
+
+    Control characters and lone surrogates become Python's escapes.
+    """
     return "".join(
         character.encode("unicode_escape").decode() if unicodedata.category(character) in UNSEEN else character
         for character in text
@@ -37,8 +39,10 @@ def one_line(error: BaseException) -> str:
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Raise InputError, with `what` and the reason, for whatever a library raises that reads somebody's file, panics of
-    one in Rust included."""
+    """Raise InputError, with `what` and the reason, for any error of a library that reads a user's file.
+
+    A panic of a library in Rust counts as such an error.
+    """
     try:
         yield
     except InputError:
@@ -50,18 +54,18 @@ def refusing(what: str) -> Iterator[None]:
 
 
 def counted(number: int) -> str:
-    """Return a number as messages show it, without the digits of those that nobody reads."""
+    """Return a number for a message; one of more than 15 digits is shortened."""
     return f"{number:,}" if abs(number) < 10**15 else "more than 10^15"
 
 
 def installed_by(extra: str = "") -> str:
     """Return the command that installs c2t with an extra: from a clone, since no package index has it."""
-    place = f"'.[{extra}]'" if extra else "."
-    return f"pip install {place} in a clone of c2t"
+    target = f"'.[{extra}]'" if extra else "."
+    return f"pip install {target} in a clone of c2t"
 
 
 def short_repr(value: object) -> str:
-    """Return a value as messages show it, without the middle of a long one."""
+    """Return a value for a message, without the middle of a long one."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:40]} ... {text[-15:]}"
 
@@ -89,7 +93,7 @@ def check_truth(name: str, value: Any) -> None:
 
 
 def check_kind(name: str, value: Any, kind: Any, right: str) -> None:
-    """Raise InputError unless a value is of a kind, a class or several; `right` says what would be right."""
+    """Raise InputError unless a value is of a type (or a union of types). right: the correct value, in words."""
     if not isinstance(value, kind):
         raise InputError(f"{name} = {short_repr(value)} must be {right}")
 

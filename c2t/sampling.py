@@ -1,12 +1,12 @@
-"""From logits to the next token: processors in Hugging Face generate's order, and the Gumbel-max trick.
+"""From logits to the next token: processors in the order of Hugging Face generate, then the Gumbel-max trick.
 
-The draw at absolute position i of sequence s depends on (seed, s, i) and on the distribution only. So the same seed
-gives the same text for every tree construction, plain decoding included, at any batch size, live or replayed.
+The sample at absolute position i of sequence s depends only on (seed, s, i) and on the distribution. So the same seed
+gives the same text with every tree and with plain decoding, at any batch size, live or replayed.
 
-Each token has its own random number there, so two distributions that are close draw the same token nearly always: with
-a probability of at least (1 - d) / (1 + d), d their total variation distance (Daliri, Musco and Suresh 2024, "Coupling
-without Communication and Drafter-Invariant Speculative Decoding"). A point of the cumulative distribution would not do:
-rounding shifts the bounds of all tokens behind the one that it changes.
+At each position every token has its own random number, so similar distributions almost always give the same token. The
+probability is at least (1 - d) / (1 + d) at a total variation distance of d. See Daliri, Musco and Suresh 2024,
+"Coupling without Communication and Drafter-Invariant Speculative Decoding". Inverting the cumulative distribution has
+no such bound: a rounding error in one token's probability shifts the intervals of all tokens after it.
 """
 
 from dataclasses import dataclass
@@ -21,15 +21,17 @@ from c2t.kernels import walk
 from c2t.kernels.argmax import argmax
 from c2t.kernels.noise import Noise
 
-DRAWS = 3  # it rises when a seed draws other texts, or other trees grow along them
-CACHED, ON_DEVICE = 2**16, 2**25  # noisy logits at once: what fits a core's cache; 256 MB of a GPU's memory
-LEAST = 1e-4  # of temperatures and penalties; the largest is 1 / LEAST: beyond, logits overflow or are rounded alike
+VERSION = 3  # of sampled texts and their trees: it rises when the same seed gives others
+CACHED, ON_DEVICE = 2**16, 2**25  # logits that get noise together: those that fit a core's cache; 256 MB on a GPU
+LEAST = 1e-4  # smallest temperature and penalty, 1 / LEAST the largest: outside, logits overflow or round to ties
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of the target's sampling: temperature 0 is greedy; top_k 0 and top_p 1 keep every token. InputError for
-    values out of range."""
+    """Sampling settings of the target. temperature 0 is greedy; top_k 0, top_p 1 and repetition_penalty 1 are off.
+
+    Raises InputError for values out of range.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
@@ -53,19 +55,21 @@ class Sampling:
 
     @property
     def filters(self) -> bool:
-        """True if tokens are excluded, whose logits have to be sorted for it."""
+        """True if top-k or top-p is on."""
         return bool(self.top_k) or self.top_p < 1
 
     @property
-    def draws(self) -> int:
-        """Version of how texts are drawn, and trees grown along them: DRAWS where random numbers are in it, else 1."""
-        return DRAWS if self.temperature else 1
+    def version(self) -> int:
+        """Version of the sampled texts and their trees: VERSION, or 1 for greedy ones."""
+        return VERSION if self.temperature else 1
 
     def process(self, logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"] | None = None) -> Float[Tensor, "B V"]:
-        """Return logits after repetition penalty (over the tokens `seen`), temperature, top-k and top-p; excluded
-        tokens have -inf."""
+        """Return the logits after repetition penalty, temperature, top-k and top-p; -inf for excluded tokens.
+
+        seen: tokens that the repetition penalty applies to.
+        """
         if logits.dtype in (torch.float16, torch.bfloat16):
-            logits = logits.float()  # as generate does; half precision would round the processors' results into ties
+            logits = logits.float()  # as generate does; half precision would round the results to ties
         if seen is not None and self.repetition_penalty != 1:
             penalised = torch.where(logits < 0, logits * self.repetition_penalty, logits / self.repetition_penalty)
             logits = torch.where(seen, penalised, logits)
@@ -82,17 +86,16 @@ class Sampling:
             logits = logits.masked_fill(outside.scatter(1, order, outside), float("-inf"))
         return logits
 
-    def draw(
+    def sample(
         self,
         logits: Float[Tensor, "B V"],
         sequence: Int[Tensor, " B"],
         position: Int[Tensor, " B"],
         seen: Bool[Tensor, "B V"] | None = None,
     ) -> Int[Tensor, " B"]:
-        """Draw the token at `position` of each `sequence`.
+        """Sample the token at `position` of each `sequence`.
 
-        It is the argmax at temperature 0 (lowest id among equals), else that of the logits plus that position's Gumbel
-        noise.
+        It is the argmax of the logits, with Gumbel noise unless temperature is 0; the lowest id of equal ones.
         """
         logits = self.process(logits, seen)
         if self.temperature == 0:
@@ -102,47 +105,48 @@ class Sampling:
 
 
 def gumbel_max(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """Return tokens drawn from these distributions: the largest logit once each has Gumbel noise of its own. Tokens of
-    -inf are never drawn."""
+    """Return tokens sampled from these distributions: the argmax of the logits plus Gumbel noise. A token of -inf is
+    never sampled."""
     ids = torch.arange(logits.shape[1], device=key.device)
-    at_once = max(1, (ON_DEVICE if logits.is_cuda else CACHED) // len(ids))
-    parts = zip(logits.split(at_once), key.split(at_once), strict=True)
-    return torch.cat([(some.double() + gumbel(its, ids)).argmax(-1) for some, its in parts])
+    rows = max(1, (ON_DEVICE if logits.is_cuda else CACHED) // len(ids))
+    parts = zip(logits.split(rows), key.split(rows), strict=True)
+    return torch.cat([(part.double() + gumbel(keys, ids)).argmax(-1) for part, keys in parts])
 
 
 def gumbel(key: Int[Tensor, "..."], ids: Int[Tensor, "... n"]) -> Float[Tensor, "... n"]:
-    """Return the float64 Gumbel noise of tokens in the draw with this key."""
-    # Of small uniforms, which win, every bit counts; of those near 1 some are lost.
+    """Return the float64 Gumbel noise of these token ids for the sample with this key."""
+    # Small uniforms win the argmax, so log1p preserves all of their bits; those near 1 lose some.
     return -(-torch.log1p(-uniforms_at(key, ids + 1))).log()
 
 
 def invert(probs: Float[Tensor, "... V"], uniforms: Float[Tensor, "... n"]) -> Int[Tensor, "... n"]:
-    """Return the tokens at these points of the float64 cumulative distributions, in token order; `probs` need not sum
-    to 1."""
+    """Return tokens by inverting the float64 cumulative distribution at these uniforms; `probs` need not sum to 1."""
     cumulative = probs.cumsum(-1)
-    # right=True lands on the first token whose cumulative mass exceeds the point, so probability 0 is never drawn.
+    # right=True gives the first token whose cumulative mass exceeds the point, so probability 0 is never sampled.
     return torch.searchsorted(cumulative, uniforms * cumulative[..., -1:], right=True).clamp(max=probs.shape[-1] - 1)
 
 
-@lru_cache(maxsize=1024)  # a server's requests have seeds without end
+@lru_cache(maxsize=1024)  # bounded, because each request of a server may have a new seed
 def hashed(seed: int) -> int:
-    """Return a well mixed int64 for a seed of any size, which `stream_key` begins with."""
+    """Return the hash of a seed of any size as an int64, the start of `stream_key`."""
     wrapped = (int(seed) + (1 << 63)) % (1 << 64) - (1 << 63)
     return int(_mix(torch.tensor(wrapped, device="cpu")))
 
 
 def check_sequence(number: int) -> None:
-    """Raise InputError for a number of a random stream that is no whole number of 64 bits."""
+    """Raise InputError unless the number of a random stream is a whole number of 64 bits."""
     check_whole("sequence", number, least=-(2**63), most=2**63 - 1)
 
 
-def stream_key(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], draw: int = 0) -> Int[Tensor, " B"]:
-    """Return 64 random bits for draw number `draw` at this position of this sequence, from a counter hash: SplitMix64's
-    finaliser once per coordinate.
+def stream_key(
+    seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], number: int = 0
+) -> Int[Tensor, " B"]:
+    """Return 64 random bits for each position of a sequence, from a counter-based hash (SplitMix64's finaliser, once
+    per coordinate).
 
-    Draw 0 is the target's own choice, positive ones decide on sampled candidates, -1 is the draft's.
+    number: 0 for the target's own sample, 1, 2, ... for decisions on sampled candidates, -1 for the draft's samples.
     """
-    return mix_in(mix_in(stream_of(seed, sequence), position), torch.full_like(position, draw))
+    return mix_in(mix_in(stream_of(seed, sequence), position), torch.full_like(position, number))
 
 
 def stream_of(seed: int, sequence: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
@@ -151,14 +155,16 @@ def stream_of(seed: int, sequence: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
 
 
 def noise_at(root: Int[Tensor, " B"], temperature: float, seed: int, sequence: Int[Tensor, " B"]) -> Noise:
-    """Return the noise of the draws behind roots at these positions of these sequences."""
-    of_rows = torch.full(root.shape, temperature, dtype=torch.float32, device=root.device)
-    return Noise(of_rows, stream_of(seed, sequence), root)
+    """Return the noise of the samples after roots at these positions of these sequences."""
+    temperatures = torch.full(root.shape, temperature, dtype=torch.float32, device=root.device)
+    return Noise(temperatures, stream_of(seed, sequence), root)
 
 
-def uniform(seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], draw: int = 0) -> Float[Tensor, " B"]:
+def uniform(
+    seed: int, sequence: Int[Tensor, " B"], position: Int[Tensor, " B"], number: int = 0
+) -> Float[Tensor, " B"]:
     """Return float64 uniforms in [0, 1); arguments as in `stream_key`."""
-    return _unit(stream_key(seed, sequence, position, draw))
+    return _unit(stream_key(seed, sequence, position, number))
 
 
 def uniforms(key: Int[Tensor, "..."], count: int) -> Float[Tensor, "... n"]:
@@ -167,13 +173,13 @@ def uniforms(key: Int[Tensor, "..."], count: int) -> Float[Tensor, "... n"]:
 
 
 def uniforms_at(key: Int[Tensor, "..."], number: Int[Tensor, "... n"]) -> Float[Tensor, "... n"]:
-    """Return the float64 uniforms in (0, 1) of each key that have these numbers."""
-    found = _unit(_mix(key[..., None] + number * -0x61C8864680B583EB)) + 2.0**-54
-    return found.clamp(max=1 - 2.0**-53)  # the largest would be rounded to 1
+    """Return the uniforms number `number` of each key, float64 in (0, 1)."""
+    values = _unit(_mix(key[..., None] + number * -0x61C8864680B583EB)) + 2.0**-54
+    return values.clamp(max=1 - 2.0**-53)  # the largest would round to 1
 
 
 def mix_in(key: Int[Tensor, "..."], value: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """Return a key that depends on `value` too."""
+    """Return a new key, hashed from a key and a value."""
     return _mix(key + (value + 1) * -0x61C8864680B583EB)
 
 

@@ -1,13 +1,15 @@
 """Verification: which drafted tokens the target accepts.
 
-Target-only rule (EntropyTree, Algorithm 1; the law of EAGLE's sequential rule): the target draws its own next token. If
-a child of the current node holds it, descend; else it is the round's bonus token. Greedy is the case T = 0. The target
-draws by random numbers that belong to the positions of the text (`c2t.sampling`), so its tokens are the same whatever
-the tree holds, and every tree keeps its law; a tree may even be grown with these numbers (`c2t.sessions.coupled`).
+Target-only rule (EntropyTree, Algorithm 1; the same distribution as EAGLE's sequential rule): the target samples its
+own next token. If a child of the current node holds this token, the walk descends to that child. If none does, the
+token is the round's bonus token. Greedy decoding is the case T = 0. The target's random numbers depend on the positions
+of the text only (`c2t.sampling`), so its tokens are the same for every tree. A tree may therefore be grown with these
+numbers (`c2t.sessions.coupled`).
 
-Residual rule (DySpec, Algorithm 3; SpecInfer): for children that were sampled from the draft. Each one is accepted with
-probability min(1, R[y] / D[y]); a rejection leaves the residual R <- norm(max(R - D, 0)) to its siblings and, if all
-fail, to the bonus token. Lossless only if the children were really drawn from D, so ranked trees are refused.
+Residual rule (DySpec, Algorithm 3; SpecInfer): for children that were sampled from the draft's distribution D. With the
+target's distribution R, child y is accepted with probability min(1, R[y] / D[y]). After a rejection R becomes the
+residual norm(max(R - D, 0)) for the siblings and, if all are rejected, for the bonus token. The rule is lossless only
+if the children were sampled from D, so it refuses ranked trees.
 
 The third rule, MCSD+'s longest fork, is in `c2t.policies.mcsd_plus`.
 """
@@ -24,14 +26,15 @@ from c2t.sampling import invert
 from c2t.tree import Tree
 
 Choose = Callable[[Int[Tensor, " b"], Int[Tensor, " b"]], Int[Tensor, " b"]]  # rows, their slots -> tokens
-TINY = 1e-300  # keeps an empty distribution at zero where nothing is left to offer
+TINY = 1e-300  # keeps an empty distribution at 0, where 0 / 0 would be NaN
 
 
 class Accepted(NamedTuple):
-    """Accepted path of each row.
+    """The accepted path of each row.
 
-    slots: root first, -1 beyond the path. length: drafted tokens on it. bonus: the token that the target adds, the next
-    root. agreed: for a longest fork, the nodes of all forks that would have been accepted if their fork had been kept.
+    slots: root first, then -1 after the end. length: drafted tokens on the path. bonus: the target's next token after
+    the path, which is the next root. agreed: under the longest-fork rule, the nodes that agree with the target in any
+    fork, the discarded forks included.
     """
 
     slots: Int[Tensor, "B m"]
@@ -43,20 +46,20 @@ class Accepted(NamedTuple):
 def target_only(tree: Tree, choose: Choose) -> Accepted:
     """Walk from the root along the target's choices; return the accepted path.
 
-    choose(rows, slots): the target's next token after one slot of each of these rows. It is called along the path only,
-    root first, for the rows that go on.
+    choose(rows, slots): returns the target's next token after one slot of each of these rows. It is called once per
+    depth, root first, for the rows whose walk continues.
     """
     slot = torch.zeros_like(tree.token[:, 0])
     token = choose(torch.arange(len(slot), device=slot.device), slot)
     path = [slot]
     while True:
-        child = tree.child(slot, token)  # -1 in a row that has ended, each time again
-        going = (child >= 0).nonzero()[:, 0]
-        if not len(going):
+        child = tree.child(slot, token)  # stays -1 in a row whose walk has ended
+        active = (child >= 0).nonzero()[:, 0]
+        if not len(active):
             break
         path.append(child)
         slot = torch.where(child >= 0, child, slot)
-        token = token.index_copy(0, going, choose(going, child[going]))
+        token = token.index_copy(0, active, choose(active, child[active]))
     slots = torch.stack(path, 1)
     return Accepted(slots, (slots >= 0).sum(1) - 1, token)
 
@@ -66,42 +69,42 @@ def residual(
     target: Callable[[Int[Tensor, " B"]], Float[Tensor, "B V"]],
     uniform: Callable[[Int[Tensor, " B"], int], Float[Tensor, " B"]],
 ) -> Accepted:
-    """Walk from the root, offering each node's sampled children in the order in which they were drawn; return the
-    accepted path.
+    """Walk from the root by the residual rule, trying children in the order of their ranks; return the accepted path.
 
-    target(slots): the target's processed probabilities (float64) after these slots, called along the path as in
-    `target_only`. uniform(slots, number): uniforms for decision `number` (1, 2, ...) at these slots; 0 is for the bonus
-    token. Children drawn independently leave D as it is, so a token drawn twice is tried twice; drawn without
-    replacement, a rejected token leaves D.
+    target(slots): returns the target's processed probabilities (float64) after these slots. It is called once per
+    depth. uniform(slots, number): returns uniform random numbers at these slots, number 0 for the bonus token and 1, 2,
+    ... for the children. A rejected token leaves D if children were sampled without replacement; with replacement D
+    stays the same, and a token that was sampled twice is tried twice. Raises InputError for a tree without `proposals`.
     """
-    if tree.drawn is None:
+    if tree.proposals is None:
         raise InputError(
             "the residual rule needs a tree of sampled candidates; verify ranked trees by the target alone"
         )
     slot = torch.zeros_like(tree.token[:, 0])
-    bonus, going = torch.full_like(slot, -1), torch.ones_like(slot, dtype=torch.bool)
+    bonus, active = torch.full_like(slot, -1), torch.ones_like(slot, dtype=torch.bool)
     path = [slot]
     while True:
-        child, rest = _try_children(tree, slot, target(slot), uniform)
-        ending = going & (child < 0)
-        bonus = torch.where(ending, invert(rest, uniform(slot, 0)[:, None])[:, 0], bonus)
-        going = going & (child >= 0)
-        if not going.any():
+        child, remaining = _try_children(tree, slot, target(slot), uniform)
+        ending = active & (child < 0)
+        bonus = torch.where(ending, invert(remaining, uniform(slot, 0)[:, None])[:, 0], bonus)
+        active = active & (child >= 0)
+        if not active.any():
             break
-        slot = torch.where(going, child, slot)
-        path.append(torch.where(going, slot, -1))
+        slot = torch.where(active, child, slot)
+        path.append(torch.where(active, slot, -1))
     slots = torch.stack(path, 1)
     return Accepted(slots, (slots >= 0).sum(1) - 1, bonus)
 
 
 def _try_children(
-    tree: Tree, slot: Int[Tensor, " B"], rest: Float[Tensor, "B V"], uniform: Callable
+    tree: Tree, slot: Int[Tensor, " B"], remaining: Float[Tensor, "B V"], uniform: Callable
 ) -> tuple[Int[Tensor, " B"], Float[Tensor, "B V"]]:
-    """Return the first child of each row's slot that is accepted (-1: none), and the distribution that is left."""
-    drawn = tree.drawn
-    row = drawn.row.gather(1, slot[:, None])
-    draft = drawn.log_probs.gather(1, row.clamp(min=0)[..., None].expand(-1, 1, rest.shape[1]))[:, 0].double().exp()
-    draft = draft / draft.sum(1, keepdim=True)  # float32 log-probabilities sum to 1 only nearly
+    """Return the first accepted child of each row's slot (-1: none), and the residual distribution."""
+    proposals = tree.proposals
+    row = proposals.row.gather(1, slot[:, None])
+    rows = row.clamp(min=0)[..., None].expand(-1, 1, remaining.shape[1])
+    draft = proposals.log_probs.gather(1, rows)[:, 0].double().exp()
+    draft = draft / draft.sum(1, keepdim=True)  # float32 probabilities sum to 1 only approximately
     accepted = torch.full_like(slot, -1)
     offered = (tree.parent == slot[:, None]) & (row >= 0)
     for rank in range(int(tree.rank.max()) + 1):
@@ -110,16 +113,16 @@ def _try_children(
         if not real.any():
             break
         token = tree.token.gather(1, candidate.int().argmax(1, keepdim=True))
-        ratio = rest.gather(1, token) / draft.gather(1, token)
+        ratio = remaining.gather(1, token) / draft.gather(1, token)
         passed = real & (uniform(slot, rank + 1) < ratio[:, 0])
-        # A token drawn again is dead; the target verified its twin.
+        # A repeated token is a dead slot; the target has verified its twin.
         accepted = torch.where(passed, tree.child(slot, token[:, 0]), accepted)
         rejected = (real & ~passed)[:, None]
-        left = (rest - draft).clamp(min=0)
-        some = left.sum(1, keepdim=True)
-        # Nothing is left only where D is R up to rounding, and then the rejection was rounding too.
-        rest = torch.where(rejected & (some > 0), left / some.clamp(min=TINY), rest)
-        if not drawn.independent:
+        residue = (remaining - draft).clamp(min=0)
+        mass = residue.sum(1, keepdim=True)
+        # The residue is empty only where D equals R up to rounding, and then the rejection was rounding too.
+        remaining = torch.where(rejected & (mass > 0), residue / mass.clamp(min=TINY), remaining)
+        if not proposals.independent:
             without = draft.scatter(1, token, 0.0)
             draft = torch.where(rejected, without / without.sum(1, keepdim=True).clamp(min=TINY), draft)
-    return accepted, rest
+    return accepted, remaining

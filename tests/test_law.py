@@ -143,21 +143,21 @@ class RankedAsSampled(Wrong):
 
     def change(self, tree: Tree, draft) -> Tree:
         slots = torch.where(tree.depth < 1, torch.arange(tree.size), -1)
-        return tree.drawing(slots, draft.after(tree, slots.clamp(min=0)).log_softmax(-1), independent=False)
+        return tree.with_proposals(slots, draft.after(tree, slots.clamp(min=0)).log_softmax(-1), independent=False)
 
 
 class Renormalised(Wrong):
     """Takes a rejected token out of D although it could have been drawn again."""
 
     def change(self, tree: Tree, draft) -> Tree:
-        return replace(tree, drawn=replace(tree.drawn, independent=False))
+        return replace(tree, proposals=replace(tree.proposals, independent=False))
 
 
 class NotRenormalised(Wrong):
     """Leaves a rejected token in D although it could not be drawn again."""
 
     def change(self, tree: Tree, draft) -> Tree:
-        return replace(tree, drawn=replace(tree.drawn, independent=True))
+        return replace(tree, proposals=replace(tree.proposals, independent=True))
 
 
 class Choosy(Wrong):
@@ -179,8 +179,8 @@ class Warmer(Wrong):
     """Names another temperature than the tokens were drawn at."""
 
     def change(self, tree: Tree, draft) -> Tree:
-        log_probs = (tree.drawn.log_probs * 0.6).log_softmax(-1)
-        return replace(tree, drawn=replace(tree.drawn, log_probs=log_probs))
+        log_probs = (tree.proposals.log_probs * 0.6).log_softmax(-1)
+        return replace(tree, proposals=replace(tree.proposals, log_probs=log_probs))
 
 
 WRONG = [
@@ -210,7 +210,7 @@ class RawBonus(TargetSampler):
         leaf = ~((tree.parent == last) & (tree.rank >= 0)).any(1)
         raw = Sampling(temperature=1.0, seed=self.sampling.seed)
         unprocessed = logits.at(torch.arange(len(last)), last[:, 0])
-        bonus = raw.draw(unprocessed, self.sequence, position + right.length + 1)
+        bonus = raw.sample(unprocessed, self.sequence, position + right.length + 1)
         return right._replace(bonus=torch.where(leaf, bonus, right.bonus))
 
 

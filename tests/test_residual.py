@@ -30,8 +30,8 @@ def plain(tree: Tree, row: int, target, uniform) -> tuple[list[int], int]:
     while True:
         node = path[-1]
         R = target(row, node)
-        number = int(tree.drawn.row[row, node])
-        D = tree.drawn.log_probs[row, number].exp().tolist() if number >= 0 else []
+        number = int(tree.proposals.row[row, node])
+        D = tree.proposals.log_probs[row, number].exp().tolist() if number >= 0 else []
         offers = [
             s for s in range(1, tree.size) if number >= 0 and tree.parent[row, s] == node and tree.rank[row, s] >= 0
         ]
@@ -43,7 +43,7 @@ def plain(tree: Tree, row: int, target, uniform) -> tuple[list[int], int]:
                 break
             R = [max(r - d, 0.0) for r, d in zip(R, D, strict=True)]
             R = [r / sum(R) for r in R]
-            if not tree.drawn.independent:
+            if not tree.proposals.independent:
                 D[y] = 0.0
                 D = [d / sum(D) for d in D] if sum(D) else D
         else:

@@ -97,7 +97,7 @@ def test_a_draw_is_the_largest_logit_with_the_noise_of_its_token(dtype: torch.dt
         uniforms = [((splitmix((key + i * STEP) & MASK) >> 11) + 0.5) / 2**53 for i in range(1, 31)]
         noisy = [x - math.log(-math.log1p(-u)) for x, u in zip(row, uniforms, strict=True)]
         expected.append(noisy.index(max(noisy)))
-    assert sampling.draw(logits, sequence, position).tolist() == expected
+    assert sampling.sample(logits, sequence, position).tolist() == expected
 
 
 @pytest.mark.parametrize("off", [0.02, 0.2])
@@ -107,7 +107,7 @@ def test_distributions_that_are_close_draw_the_same_token(off: float) -> None:
     logits, rows = torch.randn(2000) * 2, torch.arange(5000)
     other = logits + torch.randn(2000) * off
     distance = (logits.softmax(-1) - other.softmax(-1)).abs().sum().item() / 2
-    one, two = (Sampling(temperature=1.0).draw(each.expand(5000, -1), rows, rows) for each in (logits, other))
+    one, two = (Sampling(temperature=1.0).sample(each.expand(5000, -1), rows, rows) for each in (logits, other))
     same = int((one == two).sum())
     bound = (1 - distance) / (1 + distance)
     assert stats.binomtest(same, 5000, bound, alternative="less").pvalue > 1e-3
@@ -117,7 +117,7 @@ def test_distributions_that_are_close_draw_the_same_token(off: float) -> None:
 def test_draws_follow_the_law_and_never_hit_an_excluded_token() -> None:
     logits = torch.tensor([2.0, float("-inf"), 1.0, 0.0, -1.0]).expand(20_000, -1)
     rows = torch.arange(20_000)
-    drawn = Sampling(temperature=1.0, seed=1).draw(logits, rows, torch.full_like(rows, 3))
+    drawn = Sampling(temperature=1.0, seed=1).sample(logits, rows, torch.full_like(rows, 3))
     counts = torch.bincount(drawn, minlength=5).numpy()
     law = logits[0].double().softmax(-1).numpy()
     assert counts[1] == 0
@@ -134,14 +134,14 @@ def test_what_logits_cannot_be_divided_by_is_refused(name: str, value: float) ->
 def test_greedy_takes_the_lowest_of_equal_tokens() -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0]])
     zeros = torch.zeros(2, dtype=torch.long)
-    assert Sampling().draw(logits, zeros, zeros).tolist() == [1, 0]
+    assert Sampling().sample(logits, zeros, zeros).tolist() == [1, 0]
 
 
 def test_a_row_is_drawn_as_if_alone() -> None:
     sampling = Sampling(temperature=1.0, top_k=20, seed=2)
     logits, rows = torch.randn(9, 40), torch.arange(9)
-    together = sampling.draw(logits, rows, rows + 5)
-    alone = [sampling.draw(logits[i : i + 1], rows[i : i + 1], rows[i : i + 1] + 5) for i in range(9)]
+    together = sampling.sample(logits, rows, rows + 5)
+    alone = [sampling.sample(logits[i : i + 1], rows[i : i + 1], rows[i : i + 1] + 5) for i in range(9)]
     assert together.tolist() == torch.cat(alone).tolist()
 
 
@@ -207,8 +207,8 @@ def test_rows_that_have_ended_are_not_drawn_for_again(monkeypatch: pytest.Monkey
         slots = tree.size + torch.arange(nodes.size).expand(rows, -1)
         tree = tree.extend(nodes)
     logits, root = torch.randn(rows, tree.size, vocabulary), torch.arange(rows)
-    draw = Sampling.draw
-    monkeypatch.setattr(Sampling, "draw", lambda self, *of: drawn.append(len(of[0])) or draw(self, *of))
+    sample = Sampling.sample
+    monkeypatch.setattr(Sampling, "sample", lambda self, *of: drawn.append(len(of[0])) or sample(self, *of))
 
     def accept(some: slice):
         tokens = torch.zeros(rows, 1, dtype=torch.long)[some]

@@ -1,1 +1,1 @@
-"""Keys and values, and rows of different sizes packed into one."""
+"""Key-value caches, and packed batches of rows of different sizes."""

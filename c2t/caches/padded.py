@@ -1,7 +1,7 @@
-"""A preallocated key-value cache in which every row of a batch keeps its own path of a tree.
+"""A preallocated key-value cache in which every row of a batch commits a different path of its tree.
 
-Row r owns the slots [0, lengths[r]). Forwards append at [length, length + pending) in every row, where length is that
-of the longest row. Then `keep` moves the accepted part to each row's own end, or `drop` forgets it.
+Row r has the committed slots [0, lengths[r]). Forwards append at [length, length + pending) in every row, where length
+is that of the longest row. Then `keep` moves the accepted slots to the end of each row, or `drop` discards them.
 """
 
 from functools import lru_cache
@@ -20,7 +20,7 @@ class KVCache:
     """Keys and values: one buffer (2, B, kv_heads, capacity, head_dim) per layer, on that layer's device.
 
     Stock transformers models accept it as `past_key_values`, because their layers only call `update`. It grows by
-    doubling, so `capacity` is a hint.
+    doubling, so `capacity` is only the first size.
     """
 
     def __init__(self, layers: int, capacity: int = 64):
@@ -34,7 +34,7 @@ class KVCache:
     def update(
         self, keys: Float[Tensor, "B H n D"], values: Float[Tensor, "B H n D"], layer: int, *_args, **_kwargs
     ) -> tuple[Float[Tensor, "B H t D"], Float[Tensor, "B H t D"]]:
-        """Append one layer's keys and values; return views of all slots that a query may attend to."""
+        """Append one layer's keys and values; return views of all slots so far."""
         buffer, start = self.append(layer, keys, *keys.shape)
         end = start + keys.shape[2]
         buffer[0, :, :, start:end] = keys
@@ -42,8 +42,11 @@ class KVCache:
         return buffer[0, :, :, :end], buffer[1, :, :, :end]
 
     def append(self, layer: int, like: Tensor, rows: int, heads: int, new: int, dim: int) -> tuple[Tensor, int]:
-        """Append `new` slots to one layer, for the caller to write; return the layer's buffer and the first of them.
-        like: a tensor of the keys' dtype and device."""
+        """Append `new` slots to one layer, which the caller must write. Return the layer's buffer and the first new
+        slot.
+
+        like: a tensor of the keys' dtype and device.
+        """
         start = self.length + self.pending
         buffer = self._room(layer, like, (2, rows, heads, dim), start + new)
         if layer == len(self.buffers) - 1:
@@ -53,8 +56,7 @@ class KVCache:
         return buffer, start
 
     def positions(self, new: Int[Tensor, "B n"]) -> Int[Tensor, "B t"]:
-        """Return the absolute positions of all slots after tokens at positions `new` are appended: the place of a
-        committed slot, the remembered position of a pending one.
+        """Return the absolute positions of all slots, including tokens to be appended at positions `new`.
 
         Only sliding windows need it. It must be called before every append, or never.
         """
@@ -63,19 +65,19 @@ class KVCache:
         return torch.cat([committed, *self._pending_positions], 1)
 
     def keep(self, index: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
-        """Keep, in row r, the pending slots index[r, :count[r]], in that order; forget everything else pending."""
+        """Commit, in row r, the pending slots index[r, :count[r]], in that order; discard the other pending slots."""
         self._compact(index, count)
         self.lengths = self.lengths + count
         self.length = int(self.lengths.max())
         self.drop()
 
     def drop(self) -> None:
-        """Forget the pending slots; nothing is written."""
+        """Discard the pending slots; nothing is written."""
         self.pending = 0
         self._pending_positions = []
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:
-        """Forget the last back[r] committed slots of row r, and everything pending; nothing is written."""
+        """Discard the last back[r] committed slots of row r, and all pending ones; nothing is written."""
         self.lengths = self.lengths - back
         self.length = int(self.lengths.max())
         self.drop()
@@ -86,14 +88,14 @@ class KVCache:
         compact(self.buffers, index, count, rows + self.length, rows + self.lengths)
 
     def firsts(self, rows: int) -> Int[Tensor, " B"]:
-        """Return each row's first slot in its first head, counted from the buffer's."""
+        """Return the offset of each row's first slot in the buffer, in slots."""
         if self.lengths.device.type == "cpu":
             return _multiples(self.step, rows)
         return self.step * torch.arange(rows, device=self.lengths.device)  # not cached: a CUDA graph may hold it
 
     @property
     def step(self) -> int:
-        """Slots of a row in all heads."""
+        """Number of slots of a row, over all heads."""
         heads, capacity = self.buffers[0].shape[2:4]
         return heads * capacity
 
@@ -106,7 +108,7 @@ class KVCache:
         self.length = int(self.lengths.max()) if len(rows) else 0
 
     def join(self, other: "KVCache") -> None:
-        """Append the rows of another cache of the same model behind one's own; neither has pending slots."""
+        """Append the rows of another cache of the same model; neither may have pending slots."""
         assert self.pending == other.pending == 0
         self.capacity = max(self.capacity, other.capacity)
         for layer, pair in enumerate(zip(self.buffers, other.buffers, strict=True)):
@@ -117,11 +119,10 @@ class KVCache:
         self.length = max(self.length, other.length)
 
     def fork(self, lengths: Int[Tensor, " B"]) -> "KVCache":
-        """Return a cache of B rows, of which row r owns the first lengths[r] slots of this one's only row.
+        """Return a cache of B rows; row r has the first lengths[r] slots of this cache's only row.
 
-        Nothing is copied before the first append, which copies the prefix into every row. Stock attention needs prefix
-        and new slots side by side; joining them in every forward was measured to be no faster, and three times slower
-        for long prefixes.
+        The first append copies the prefix into every row, because stock attention needs prefix and new slots in one
+        tensor. Concatenating them in every forward was not faster, and three times slower for long prefixes.
         """
         longest = int(lengths.max())
         fork = KVCache(len(self.buffers), longest)
@@ -135,7 +136,7 @@ class KVCache:
         return self.buffers[layer][:, row, :, : int(self.lengths[row])]
 
     def visible(self) -> Bool[Tensor, "B t"]:
-        """Return a mask of the slots [0, length) that each row owns."""
+        """Return a mask of the committed slots of each row among [0, length)."""
         return torch.arange(self.length, device=self.lengths.device) < self.lengths[:, None]
 
     def get_seq_length(self, _layer: int = 0) -> int:
@@ -143,7 +144,7 @@ class KVCache:
         return self.length + self.pending
 
     def _room(self, layer: int, like: Tensor, shape: tuple[int, int, int, int], needed: int) -> Tensor:
-        """Return the layer's buffer, made or enlarged so that it has `needed` slots; `shape` is its, without them."""
+        """Return the layer's buffer, allocated or enlarged to `needed` slots. shape: its other dimensions."""
         old = self.buffers[layer]
         if layer == 0 and needed > self.capacity:
             self.capacity = max(needed, 2 * self.capacity)
@@ -158,20 +159,22 @@ class KVCache:
 
 @lru_cache(maxsize=64)
 def _multiples(step: int, count: int) -> Int[Tensor, " n"]:
-    with torch.inference_mode(False):  # kept for whoever comes next
+    with torch.inference_mode(False):  # cached for callers with and without gradients
         return step * torch.arange(count, device="cpu")
 
 
 class StaticKVCache(KVCache):
-    """Cache whose addresses and shapes never change, so that CUDA graphs can hold them: prefixes of up to `capacity`
-    slots, and pending slots from slot `capacity` on in every row."""
+    """Cache whose addresses and shapes never change, as CUDA graphs need it.
+
+    Each row has prefixes of up to `capacity` slots; its pending slots begin at slot `capacity`.
+    """
 
     def __init__(self, layers: int, capacity: int, room: int):
         super().__init__(layers, capacity + room)
         self.length = capacity
 
     def adopt(self, cache: KVCache | KVPool) -> None:
-        """Copy another cache's prefixes into the first rows of this one, which has at least as many rows."""
+        """Copy another cache's prefixes into the first rows of this one, which must have at least as many rows."""
         rows = len(cache.lengths)
         for layer, row in product(range(len(self.buffers)), range(rows)):
             prefix = cache.prefix(layer, row)
@@ -180,7 +183,7 @@ class StaticKVCache(KVCache):
         self.lengths[:rows] = cache.lengths
 
     def allocate(self, like: KVCache | KVPool, rows: int) -> None:
-        """Make buffers for `rows` rows, with the heads and dimensions of the other cache."""
+        """Allocate buffers for `rows` rows, with the heads and dimensions of another cache."""
         for layer, buffer in enumerate(like.buffers):
             shape = (2, rows, buffer.shape[-3], self.capacity, buffer.shape[-1])
             self.buffers[layer] = buffer.new_zeros(shape)
@@ -194,9 +197,9 @@ class StaticKVCache(KVCache):
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Move these rows to the front, in this order; the others become empty."""
-        kept = len(rows)
+        count = len(rows)
         for buffer in self.buffers:
-            buffer[:, :kept] = buffer[:, rows]
+            buffer[:, :count] = buffer[:, rows]
         lengths = self.lengths[rows]
         self.lengths.zero_()
-        self.lengths[:kept] = lengths
+        self.lengths[:count] = lengths

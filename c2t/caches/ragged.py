@@ -1,6 +1,6 @@
-"""Rows of different sizes without padding: the real slots of a batch, laid end to end.
+"""Packed batches: the real slots of rows of different sizes, without padding.
 
-A forward costs what it computes. With trees of 1, 5 and 60 tokens in a batch, it computes 66 and not 180.
+A forward over trees of 1, 5 and 60 tokens computes 66 tokens instead of 180.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,30 +15,30 @@ from c2t.kernels.layout import lay_out
 
 
 class Ragged(NamedTuple):
-    """The S real ones of a batch's slots (B, n), row after row.
+    """The S real slots among a batch's slots (B, n), row after row.
 
-    number, row, slot: where each of them stands, among all slots of the batch and as row and slot. place: for each slot
-    of the batch its number among them; that of some other one for a slot which is not real. sizes: how many each row
-    has. spans: the slots of each row up to its last real one. full: every slot of the batch is real.
+    number, row, slot: of each real slot, the index among all B n slots, the row, and the slot in the row.
+    packed_index: for each slot of the batch its index among the S real ones; any index for a slot that is not real.
+    sizes: real slots of each row. spans: slots of each row up to its last real one. full: True if all slots are real.
     """
 
     number: Int[Tensor, " S"]
     row: Int[Tensor, " S"]
     slot: Int[Tensor, " S"]
-    place: Int[Tensor, "B n"]
+    packed_index: Int[Tensor, "B n"]
     sizes: list[int]
     spans: list[int]
     full: bool
 
     @classmethod
     def of(cls, real: Bool[Tensor, "B n"]) -> "Ragged":
-        """Return the real slots; waits for the device, whose answer decides shapes."""
+        """Return the real slots. This waits for the device, because shapes depend on the values."""
         flags = real.cpu()
-        if 0 not in flags.numpy().tobytes():  # most rounds: what is known of them is kept
+        if 0 not in flags.numpy().tobytes():  # most rounds, whose layouts are cached
             return whole(*real.shape, real.device)
-        *places, sizes, spans = lay_out(flags)
-        number, row, slot, place = (each.to(real.device) for each in places)
-        return cls(number, row, slot, place, sizes, spans, full=False)
+        *indices, sizes, spans = lay_out(flags)
+        number, row, slot, packed_index = (index.to(real.device) for index in indices)
+        return cls(number, row, slot, packed_index, sizes, spans, full=False)
 
     def take(self, values: Shaped[Tensor, "B n ..."]) -> Shaped[Tensor, "S ..."]:
         """Return the real slots' values."""
@@ -46,75 +46,74 @@ class Ragged(NamedTuple):
         return values if self.full else values.index_select(0, self.number)
 
     def back(self, values: Shaped[Tensor, "S ..."]) -> Shaped[Tensor, "B n ..."]:
-        """Return values in their slots; slots that are not real get those of some other one, or 0 if there is none."""
+        """Return values in the slots of the batch; other slots get some real slot's values, or 0 if there is none."""
         if not len(values):
-            return values.new_zeros(*self.place.shape, *values.shape[1:])
-        found = values if self.full else values.index_select(0, self.place.flatten())
-        return found.view(*self.place.shape, *values.shape[1:])
+            return values.new_zeros(*self.packed_index.shape, *values.shape[1:])
+        padded = values if self.full else values.index_select(0, self.packed_index.flatten())
+        return padded.view(*self.packed_index.shape, *values.shape[1:])
 
 
-KEPT = 256  # slots of a batch whose layout is kept at most: a level's or a tree's, not a prompt's
+CACHED = 256  # largest batch, in slots, whose layout is cached: that of a level or of a tree, not of a prompt
 
 
-def kept_if_small(maxsize: int) -> Callable[[Callable], Callable]:
-    """Return a decorator that keeps what a function of (rows, slots of each, ...) returned for the `maxsize` last
-    batches of at most KEPT slots."""
+def cached_if_small(maxsize: int) -> Callable[[Callable], Callable]:
+    """Return a decorator for functions of (rows, n, ...) that caches the last `maxsize` results with rows * n up to
+    CACHED."""
 
-    def keeping(make: Callable) -> Callable:
-        kept = lru_cache(maxsize)(make)
-        return wraps(make)(lambda rows, n, *others: (kept if rows * n <= KEPT else make)(rows, n, *others))
+    def decorate(make: Callable) -> Callable:
+        cached = lru_cache(maxsize)(make)
+        return wraps(make)(lambda rows, n, *rest: (cached if rows * n <= CACHED else make)(rows, n, *rest))
 
-    return keeping
+    return decorate
 
 
-@kept_if_small(256)  # most levels of most drafts are such
+@cached_if_small(256)  # most levels of most drafts have no padding
 def whole(rows: int, n: int, device: torch.device) -> Ragged:
-    """Return all slots of a batch as real ones."""
-    with torch.inference_mode(False):  # kept for whoever comes next, with gradients or without
+    """Return the layout of a batch without padding."""
+    with torch.inference_mode(False):  # cached for callers with and without gradients
         number = torch.arange(rows * n, device=device)
         return Ragged(number, number // n, number % n, number.view(rows, n), [n] * rows, [n] * rows, full=True)
 
 
-AT_ONCE = 512  # tokens of a text that are read in one forward, whose masks so grow with the text, not with its square
+CHUNK = 512  # tokens of a text per forward, so that masks grow linearly with the text
 
 
-def stretches(count: Int[Tensor, " B"], *columns: Shaped[Tensor, "B _ ..."]) -> Iterator[tuple[Tensor, ...]]:
-    """Yield texts of count[r] real tokens in row r, AT_ONCE columns at a time: how many of these are real, then the
-    columns themselves."""
+def chunks(count: Int[Tensor, " B"], *columns: Shaped[Tensor, "B _ ..."]) -> Iterator[tuple[Tensor, ...]]:
+    """Yield (count, *columns) of each CHUNK of columns, for texts of count[r] real tokens in row r."""
     n = columns[0].shape[1]
-    if n <= AT_ONCE:  # all rounds of decoding, and short prompts
+    if n <= CHUNK:  # all rounds of decoding, and short prompts
         yield count, *columns
         return
-    for start in range(0, n, AT_ONCE):
-        part = (column[:, start : start + AT_ONCE] for column in columns)
-        yield (count - start).clamp(0, AT_ONCE), *part
+    for start in range(0, n, CHUNK):
+        part = (column[:, start : start + CHUNK] for column in columns)
+        yield (count - start).clamp(0, CHUNK), *part
 
 
-def end_to_end(parts: Sequence[Shaped[Tensor, "B _ ..."]]) -> Shaped[Tensor, "B n ..."]:
-    """Return what was found for each of the stretches as one tensor."""
+def concatenated(parts: Sequence[Shaped[Tensor, "B _ ..."]]) -> Shaped[Tensor, "B n ..."]:
+    """Return the results of all chunks as one tensor."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
 
 
 class SlotLogits(NamedTuple):
-    """Logits after the slots of a batch: those of slot s in row r are values[place[r, s]]. A slot that is not real has
-    some other one's."""
+    """Packed logits after the slots of a batch: those of slot s in row r are values[packed_index[r, s]]. A slot that is
+    not real has those of some real slot."""
 
     values: Float[Tensor, "S V"]
-    place: Int[Tensor, "B n"]
+    packed_index: Int[Tensor, "B n"]
 
     @classmethod
     def of(cls, logits: Float[Tensor, "B n V"]) -> "SlotLogits":
-        """Return the logits of a batch whose slots are all real."""
-        return cls(logits.flatten(0, 1), whole(*logits.shape[:2], logits.device).place)
+        """Return the logits of a batch without padding."""
+        return cls(logits.flatten(0, 1), whole(*logits.shape[:2], logits.device).packed_index)
 
     def at(self, rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Float[Tensor, "b V"]:
         """Return the logits after one slot of each of these rows."""
-        return self.values[self.place[rows, slots]]
+        return self.values[self.packed_index[rows, slots]]
 
     def padded(self) -> Float[Tensor, "B n V"]:
         """Return the logits after every slot."""
-        return self.values[self.place]
+        return self.values[self.packed_index]
 
     def select(self, rows: Int[Tensor, " b"] | slice) -> "SlotLogits":
         """Return the logits of these rows."""
-        return SlotLogits(self.values, self.place[rows])
+        return SlotLogits(self.values, self.packed_index[rows])

@@ -144,8 +144,8 @@ class StaticTargetSession(TargetSession):
         graph()
         logits, features = padded.out
         padded_logits = SlotLogits.of(logits)
-        slots = padded_logits.place[: self.rows, : tree.size]
-        return Verified(padded_logits._replace(place=slots), features[: self.rows, : tree.size])
+        slots = padded_logits.packed_index[: self.rows, : tree.size]
+        return Verified(padded_logits._replace(packed_index=slots), features[: self.rows, : tree.size])
 
     def commit(self, slots: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
         """See `TargetSession.commit`."""

@@ -219,7 +219,7 @@ def provenance(pair: Pair, prompts: Sequence[Prompt], settings: HarvestSettings)
         "sources": pair.sources,
         "policy": {"eagle2": "eagle2, full tree"}.get(settings.policy, settings.policy),
         **fixed,
-        **({"draws": settings.sampling.draws} if settings.temperature else {}),
+        **({"draws": settings.sampling.version} if settings.temperature else {}),
         "dtype": pair.arithmetic,
         "prompts": _mark([prompt._asdict() for prompt in prompts]),
         "environment": varying,

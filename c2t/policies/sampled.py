@@ -47,7 +47,7 @@ def draw(
     repeated = (token[..., :, None] == token[..., None, :]).tril(-1).any(-1).flatten(1)
     children = replace(children, alive=children.alive & ~repeated)
     absent = (frontier < 0)[..., None] | (log_prob == float("-inf"))
-    return tree.drawing(frontier, log_probs, independent), undrawn(children, absent.flatten(1))
+    return tree.with_proposals(frontier, log_probs, independent), undrawn(children, absent.flatten(1))
 
 
 def undrawn(nodes: Nodes, stop: Bool[Tensor, "B n"]) -> Nodes:

@@ -90,7 +90,7 @@ def _key(pair: Pair, ids: Sequence[Sequence[int]], settings: dict[str, Any], sam
         "prompts": [list(prompt) for prompt in ids],
         "template": pair.template,
         "sampling": asdict(sampling),
-        "draws": sampling.draws,
+        "draws": sampling.version,
         "device": target.device.type,
         "versions": [version(name) for name in ("torch", "transformers")],
         **settings,

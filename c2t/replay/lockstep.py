@@ -192,13 +192,13 @@ class TextVerifier:
         return Root(self._token(self.position), stream_key(self.seed, self.sequence, self.position, DRAFT))
 
     @property
-    def draws(self) -> bool:
+    def stochastic(self) -> bool:
         """See `c2t.decoding.Verifier`."""
         return self.temperature > 0
 
     def noise(self) -> Noise | None:
         """See `c2t.decoding.Verifier.noise`."""
-        return noise_at(self.position, self.temperature, self.seed, self.sequence) if self.draws else None
+        return noise_at(self.position, self.temperature, self.seed, self.sequence) if self.stochastic else None
 
     def left(self) -> list[int] | None:
         """See `c2t.decoding.Verifier.left`."""

@@ -1,1 +1,1 @@
-"""Sessions around a draft's own: what a round knows besides the draft. `wrapped` is how to write one."""
+"""Sessions that wrap a draft's session, to change its logits or its inputs. `wrapped` is the base class."""

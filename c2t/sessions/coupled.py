@@ -1,10 +1,9 @@
-"""Gumbel coupling: a draft that ranks tokens by the random numbers with which the target will draw them.
+"""Gumbel coupling: the draft's logits get the Gumbel noise with which the target will sample.
 
-The target takes the largest of its logits once each has Gumbel noise, times the temperature (`c2t.sampling`). A seed
-fixes this noise before the target has seen a token. A draft whose own logits get the same noise, scaled by NOISE_SCALE,
-guesses the token that will be drawn, and not merely one that is probable: at temperature 0 the two are the same. The
-text is what it is without, because the target draws it with these numbers whatever the tree holds (Daliri, Musco and
-Suresh 2024 call a text that no draft can change drafter-invariant).
+The target's sample is the argmax of its logits plus Gumbel noise, times the temperature (`c2t.sampling`). The seed
+fixes this noise in advance. A draft whose logits get the same noise, scaled by NOISE_SCALE, predicts the token that
+will be sampled, and not merely a probable one. The text stays the same, because the target uses the same random numbers
+for every tree (drafter invariance: Daliri, Musco and Suresh 2024).
 """
 
 from collections.abc import Callable
@@ -22,29 +21,32 @@ from c2t.sampling import gumbel, mix_in
 from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
 
-# Below 1, because a calibrated draft's probability of a rare token is a mean over texts: in a few of them the token is
-# likely, in most others the target's logit is lower, and needs more noise to win. Measured on prompts of harvests:
-# trees are smallest with 0.85 to 0.95, by the draft and the temperature.
+# Below 1, because a calibrated draft's probability of a rare token is a mean over texts. In a few of them the token is
+# probable; in most others the target's logit is lower and needs more noise to win. On the prompts of harvests trees are
+# smallest at 0.85 to 0.95, depending on the draft and the temperature.
 NOISE_SCALE = 0.9
 
 
 def coupled(draft: Session, policy: Policy, verifier: Any) -> Session:
-    """Return the session with the noise of the verifier's draws in its logits; as it is where no token is drawn, or
-    where the policy draws its candidates by random numbers of its own. verifier: a `c2t.decoding.Verifier`."""
-    shares = verifier.draws and policy.proposal == "ranked" and getattr(draft, "takes_noise", True)
+    """Return the session with the verifier's Gumbel noise in its logits.
+
+    The session is unchanged if the verifier is greedy, or if the policy samples its candidates with other random
+    numbers. verifier: a `c2t.decoding.Verifier`.
+    """
+    shares = verifier.stochastic and policy.proposal == "ranked" and getattr(draft, "takes_noise", True)
     return CoupledSession(draft, verifier.noise) if shares else draft
 
 
 class CoupledSession(WrappedSession):
-    """Session of the inner draft, whose logits have the noise of the target's draws, scaled by NOISE_SCALE.
+    """Session of the inner draft, whose logits get the target's Gumbel noise, scaled by NOISE_SCALE.
 
-    noise(): returns that of the coming round's draws; None where all of its rows are greedy.
+    noise(): returns the noise of the next round; None if all of its rows are greedy.
     """
 
     def __init__(self, draft: Session, noise: Callable[[], Noise | None]):
         super().__init__(draft)
         self.noise = noise
-        self.scaled: Noise | None = None  # of the present round
+        self.scaled: Noise | None = None  # of the current round
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
         """See `c2t.protocols.Draft.expand`."""
@@ -63,21 +65,23 @@ class CoupledSession(WrappedSession):
 
 
 def scaled(noise: Noise, scale: float = 1.0) -> Noise:
-    """Return the noise at NOISE_SCALE, for logits that were multiplied by `scale`."""
+    """Return the noise scaled by NOISE_SCALE, for logits that were multiplied by `scale`."""
     return noise._replace(temperature=NOISE_SCALE * scale * noise.temperature)
 
 
 def with_noise(
     rows: NextTokenDistributions, tree: Tree, slots: Int[Tensor, "B F"], noise: Noise
 ) -> NextTokenDistributions:
-    """Return a draft's distributions after these slots, which nobody has read yet, with the noise of the draws there;
-    in place on a CPU."""
+    """Return a draft's distributions after these slots with the noise of their positions, in place on a CPU.
+
+    Nothing may have been computed from `rows` before.
+    """
     real = rows.rows or whole(*slots.shape, slots.device)
     position = noise.root[real.row] + real.take(tree.depth.gather(1, slots.clamp(min=0))) + 2
     vocabulary = rows.vocabulary
     if kernel.serves(rows.drafted):
-        ids, own = (vocabulary.tokens, vocabulary.oov_ids) if vocabulary else (None, None)
-        kernel.add_noise(rows.drafted, ids, own, real.row, position, noise)
+        ids, oov_ids = (vocabulary.tokens, vocabulary.oov_ids) if vocabulary else (None, None)
+        kernel.add_noise(rows.drafted, ids, oov_ids, real.row, position, noise)
         return rows
     logits = rows.drafted.flatten(0, -2)
     noisy = (logits + noise_of(logits, vocabulary, real.row, position, noise)).view(rows.drafted.shape)
@@ -91,7 +95,7 @@ def noise_of(
     position: Int[Tensor, " S"],
     noise: Noise,
 ) -> Float[Tensor, "S w"]:
-    """Return the noise, times the temperature, that draws at these positions of these rows' texts have."""
+    """Return the noise, times the temperature, of samples at these positions of these rows."""
     key = mix_in(mix_in(noise.stream[row], position), torch.zeros_like(position))
     if vocabulary is None:
         ids = torch.arange(logits.shape[1], device=row.device).expand(len(row), -1)

@@ -1,4 +1,5 @@
-"""A draft that reads committed text only when it is asked for a guess: rounds without a tree do not pay for it."""
+"""A draft that runs over committed tokens only before it drafts again, so that rounds without a tree have no draft
+forward."""
 
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ class Observed(NamedTuple):
 
 
 class DeferredSession(WrappedSession):
-    """Session of the inner draft, which takes in what was committed since its last guess in one forward.
+    """Session of the inner draft, which observes the tokens committed since it last drafted in one forward.
 
-    backlog: what it has not seen yet, one entry a round.
+    backlog: what it has not observed yet, one entry per round.
     """
 
     def __init__(self, draft: Session):
@@ -31,11 +32,11 @@ class DeferredSession(WrappedSession):
 
     @property
     def passes(self) -> Int[Tensor, " B"]:
-        """Draft forwards of the round: none as long as there is a backlog."""
+        """Draft forwards of the round: 0 while there is a backlog."""
         return torch.zeros_like(self.backlog[-1].count) if self.backlog else self.draft.passes
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
-        """Keep committed text for the next guess; see `c2t.protocols.Session.observe`."""
+        """Add committed tokens to the backlog; see `c2t.protocols.Session.observe`."""
         self.backlog.append(Observed(tokens, features, count))
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
@@ -52,17 +53,17 @@ class DeferredSession(WrappedSession):
         """See `c2t.models.drafts.session.DraftSession.fork`."""
         self._catch_up()
         fork: DeferredSession = super().fork(back)
-        fork.backlog = []  # its own
+        fork.backlog = []  # not the original's list
         return fork
 
     def refuse_nan(self) -> None:
-        """See `c2t.protocols.Session.refuse_nan`; a round without a guess has nothing to refuse."""
+        """See `c2t.protocols.Session.refuse_nan`; a round that drafted nothing has no NaN."""
         if not self.backlog:
             self.draft.refuse_nan()
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
-        self.backlog = [Observed(*(part[rows] for part in each)) for each in self.backlog]
+        self.backlog = [Observed(*(part[rows] for part in observed)) for observed in self.backlog]
         self.draft.select(rows)
 
     def join(self, other: "DeferredSession") -> None:
@@ -72,26 +73,26 @@ class DeferredSession(WrappedSession):
         super().join(other)
 
     def _catch_up(self) -> None:
-        """Let the draft observe the whole backlog at once."""
+        """Let the draft observe the whole backlog in one forward."""
         if self.backlog:
             self.draft.observe(*joined(self.backlog))
             self.backlog = []
 
 
 def joined(backlog: list[Observed]) -> Observed:
-    """Return several calls of `observe` as one: every row's tokens and features end to end, padded on the right."""
+    """Return several calls of `observe` as one: each row's tokens and features concatenated, padded on the right."""
     if len(backlog) == 1:
         return backlog[0]
-    counts = torch.stack([each.count for each in backlog])
+    counts = torch.stack([observed.count for observed in backlog])
     count, starts = counts.sum(0), counts.cumsum(0) - counts
     longest = int(count.max())
-    room = longest + max(each.tokens.shape[1] for each in backlog)  # for the padding behind a row's last tokens
+    room = longest + max(observed.tokens.shape[1] for observed in backlog)  # for the padding after a row's last tokens
     first = backlog[0]
     tokens = first.tokens.new_zeros(len(count), room)
     features = first.features.new_zeros(len(count), room, first.features.shape[2])
-    for start, each in zip(starts, backlog, strict=True):
-        # A round's first token is the last one of the round before, and its padding is overwritten by the round after.
-        places = start[:, None] + torch.arange(each.tokens.shape[1], device=start.device)
-        tokens.scatter_(1, places, each.tokens)
-        features.scatter_(1, places[:, :-1, None].expand_as(each.features), each.features)
+    for start, observed in zip(starts, backlog, strict=True):
+        # A round's first token is the last one of the previous round, and its padding is overwritten by the next round.
+        index = start[:, None] + torch.arange(observed.tokens.shape[1], device=start.device)
+        tokens.scatter_(1, index, observed.tokens)
+        features.scatter_(1, index[:, :-1, None].expand_as(observed.features), observed.features)
     return Observed(tokens[:, : longest + 1], features[:, :longest], count)

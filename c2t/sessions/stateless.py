@@ -1,4 +1,4 @@
-"""Sessions that remember nothing and make no forward."""
+"""Sessions without state and without a forward."""
 
 import copy
 from typing import Any
@@ -13,7 +13,7 @@ from c2t.tree import Tree
 
 
 class StatelessSession:
-    """Session of a draft that remembers nothing and makes no forward; a subclass brings `expand`."""
+    """Session of a draft without state and without a forward; subclasses define `expand`."""
 
     passes: Int[Tensor, " B"]
 
@@ -41,7 +41,7 @@ class StatelessSession:
 
 
 class NoDraft(StatelessSession):
-    """Stand-in for a draft where nothing is drafted, so that plain decoding is the same loop."""
+    """Stand-in for a draft, so that plain decoding runs the same loop."""
 
     takes_noise = False  # there are no logits
 

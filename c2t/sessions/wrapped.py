@@ -1,4 +1,4 @@
-"""Session around another one, for drafts and for policies that bring a session of their own."""
+"""Session around another one, the base class of the sessions of wrapper drafts and of policies."""
 
 import copy
 from typing import Any, TypeVar
@@ -13,10 +13,10 @@ Kind = TypeVar("Kind")
 
 
 class WrappedSession:
-    """Session around another one, to which it hands on all that a subclass does not change."""
+    """Session around another one; it forwards every call that a subclass does not override."""
 
     def __init__(self, draft: Session):
-        self.draft: Any = draft  # which has fork and rewind, too, where this one is asked for them
+        self.draft: Any = draft  # with fork and rewind too, if those of this session are called
 
     @property
     def passes(self) -> Int[Tensor, " B"]:
@@ -25,7 +25,7 @@ class WrappedSession:
 
     @property
     def scale(self) -> float:
-        """Return what the draft's logits were multiplied by."""
+        """Factor by which the draft's logits were multiplied."""
         return scale_of(self.draft)
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
@@ -64,12 +64,12 @@ class WrappedSession:
 
 
 def find(draft: Draft | None, kind: type[Kind]) -> Kind | None:
-    """Return the session of this kind that a round's draft is, or is wrapped around; None if there is none."""
+    """Return the session of this type among a draft and the sessions that it wraps; None if there is none."""
     while draft is not None and not isinstance(draft, kind):
         draft = getattr(draft, "draft", None)
     return draft
 
 
 def scale_of(draft: object) -> float:
-    """Return what a draft's logits were multiplied by, and noise that is added to them has to be; 1 unless it says."""
+    """Return the factor of a draft's logits, which noise added to them needs too; 1 if it has no `scale`."""
     return getattr(draft, "scale", 1.0)

@@ -21,7 +21,7 @@ class Condition:
     """Facts that all points of a comparison share.
 
     target, draft: fingerprints. draft_name: name of the draft's folder. texts: hash of the prompts' token ids. prompts:
-    their number, each with all of its turns. draws: `c2t.sampling.DRAWS` of sampled texts.
+    their number, each with all of its turns. draws: `c2t.sampling.VERSION` of sampled texts.
     """
 
     __pydantic_config__ = CLOSED

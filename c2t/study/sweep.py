@@ -258,5 +258,5 @@ def _condition(pair: Pair, chosen: Sequence[Prompt], encoded: Encoded, settings:
         files=tuple(dict.fromkeys(prompt.file for prompt in chosen)),
         prompts=len({id(prompt) for prompt in encoded.prompts}),
         texts=hashlib.sha256(repr(encoded.ids).encode()).hexdigest()[:16],
-        draws=settings.sampling.draws,
+        draws=settings.sampling.version,
     )

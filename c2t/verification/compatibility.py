@@ -1,13 +1,13 @@
-"""Checks of a policy: can a target play it, and by which rule are its trees verified (`c2t.verify`)?"""
+"""Checks of a policy: whether a target supports it, and which rules may verify its trees (`c2t.verify`)."""
 
 from typing import Any
 
 from c2t.errors import InputError, check_kind
 from c2t.protocols import Policy, check_is_policy
 
-# What a policy's candidates are -> the rules that they can be verified by, the default first. Ranked ones are the
-# draft's most probable tokens, sampled ones were drawn from its distribution, and target-initialised ones grow under
-# several tokens of the target's own.
+# Kind of a policy's candidates -> rules that may verify them, the default first. Ranked candidates are the draft's most
+# probable tokens, sampled ones are sampled from its distribution, and target-initialised ones grow under several tokens
+# of the target.
 RULES = {
     "ranked": ("target-only",),
     "sampled": ("residual", "target-only"),
@@ -16,8 +16,7 @@ RULES = {
 
 
 def check_policy(policy: Policy, vocabulary: int, positions: int) -> None:
-    """Raise InputError for what is no policy, and for one that asks for more tokens than the vocabulary has, or for
-    more levels than the target has positions for."""
+    """Raise InputError unless this is a policy whose K fits the vocabulary, and whose levels fit the positions."""
     check_is_policy(policy)
     name = "K" if hasattr(policy, "K") else "W"
     k = getattr(policy, name, 1)
@@ -31,27 +30,27 @@ def check_policy(policy: Policy, vocabulary: int, positions: int) -> None:
 
 
 def check_compatible(policy: Policy, target: Any) -> None:
-    """Raise InputError unless this target can play the policy: see `check_policy`, and what the policy itself asks of a
-    target (`check_target`)."""
+    """Raise InputError unless this target supports the policy: by `check_policy`, and by the policy's own
+    `check_target`, if it has one."""
     check_policy(policy, target.config.vocab_size, target.max_positions)
     if hasattr(policy, "check_target"):
         policy.check_target(target)
 
 
 def live_only(policy: Policy) -> bool:
-    """Return True for a policy whose trees come from the running target itself: no replay has them."""
+    """Return True for a policy whose trees need the running target, which a replay does not have."""
     return getattr(policy, "live_only", False)
 
 
 def check_rule(policy: Policy, rule: str | None) -> str:
-    """Return the verification rule to use; InputError for an unknown one and for unsound pairings."""
+    """Return the verification rule to use; InputError for an unknown rule, and for one that does not fit the policy."""
     check_is_policy(policy)
     check_kind("rule", rule, str | None, "the name of a verification rule")
     name, sound = type(policy).__name__, RULES[policy.proposal]
     rule = sound[0] if rule is None else rule
-    known = list(dict.fromkeys(rule for rules in RULES.values() for rule in rules))
-    if rule not in known:
-        raise InputError(f"no verification rule is called {rule!r}; known: {', '.join(known)}")
+    names = list(dict.fromkeys(rule for rules in RULES.values() for rule in rules))
+    if rule not in names:
+        raise InputError(f"no verification rule is called {rule!r}; known: {', '.join(names)}")
     if rule == "residual" and policy.proposal == "ranked":
         raise InputError(f"{name} ranks its candidates: the residual rule would change the text's law; use target-only")
     if rule not in sound:

@@ -1,4 +1,4 @@
-"""The target's sampler where rows of one batch have different settings: their forward is one, their draws are not."""
+"""The target's sampler for a batch whose rows have different sampling settings; all rows share one forward."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -18,10 +18,10 @@ Rows = Int[Tensor, " b"] | slice
 
 
 class MixedSampler:
-    """A `TargetSampler` for each different `Sampling`, over the rows of the batch that have it.
+    """One `TargetSampler` for each different `Sampling`, over the rows of the batch that have it.
 
-    samplers, rows: the samplers, and the rows of each, in rising order. order: the place of each row of the batch
-    among the rows of all samplers, one sampler's after the other's.
+    samplers, rows: the samplers, and the rows of each in ascending order. order: each row's index in the concatenation
+    of `rows`.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class MixedSampler:
         self.samplers: list[TargetSampler] = []
         self.rows: list[Int[Tensor, " b"]] = []
         for sampling in dict.fromkeys(samplings):
-            rows = [row for row, its in enumerate(samplings) if its == sampling]
-            own = [sequence[row] for row in rows]
-            self.samplers.append(TargetSampler(sampling, vocabulary, tokens[rows], lengths[rows], own))
+            rows = [row for row, setting in enumerate(samplings) if setting == sampling]
+            numbers = [sequence[row] for row in rows]
+            self.samplers.append(TargetSampler(sampling, vocabulary, tokens[rows], lengths[rows], numbers))
             self.rows.append(torch.tensor(rows, device=device))
         self._sort()
 
@@ -58,16 +58,16 @@ class MixedSampler:
         return Accepted(*(torch.cat(column)[self.order] for column in columns))
 
     @property
-    def draws(self) -> bool:
-        """See `TargetSampler.draws`."""
-        return any(sampler.draws for sampler in self.samplers)
+    def stochastic(self) -> bool:
+        """See `TargetSampler.stochastic`."""
+        return any(sampler.stochastic for sampler in self.samplers)
 
     def key(self, root: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
         """See `TargetSampler.key`."""
         return torch.cat([sampler.key(root[rows]) for sampler, rows in self._parts()])[self.order]
 
     def noise(self, root: Int[Tensor, " B"]) -> Noise:
-        """See `TargetSampler.noise`; of greedy rows the temperature is 0."""
+        """See `TargetSampler.noise`; greedy rows have temperature 0."""
         parts = [sampler.noise(root[rows]) for sampler, rows in self._parts()]
         return Noise(*(torch.cat(column)[self.order] for column in zip(*parts, strict=True)))
 
@@ -79,23 +79,23 @@ class MixedSampler:
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
-        places = [rows[:, None] == own for own in self.rows]
-        self.rows = [place.any(1).nonzero()[:, 0] for place in places]
-        for sampler, place, own in zip(self.samplers, places, self.rows, strict=True):
-            sampler.select(place[own].int().argmax(1))
-        self.samplers = [sampler for sampler, own in zip(self.samplers, self.rows, strict=True) if len(own)]
-        self.rows = [own for own in self.rows if len(own)]
+        matches = [rows[:, None] == old for old in self.rows]
+        self.rows = [match.any(1).nonzero()[:, 0] for match in matches]
+        for sampler, match, selected in zip(self.samplers, matches, self.rows, strict=True):
+            sampler.select(match[selected].int().argmax(1))
+        self.samplers = [sampler for sampler, selected in zip(self.samplers, self.rows, strict=True) if len(selected)]
+        self.rows = [selected for selected in self.rows if len(selected)]
         self._sort()
 
     def join(self, other: "MixedSampler") -> None:
-        """Append the rows of another sampler behind one's own."""
+        """Append the rows of another sampler."""
         count = sum(map(len, self.rows))
-        known = [sampler.sampling for sampler in self.samplers]
+        samplings = [sampler.sampling for sampler in self.samplers]
         for sampler, rows in zip(other.samplers, other.rows, strict=True):
-            if sampler.sampling in known:
-                place = known.index(sampler.sampling)
-                self.samplers[place].join(sampler)
-                self.rows[place] = torch.cat([self.rows[place], rows + count])
+            if sampler.sampling in samplings:
+                index = samplings.index(sampler.sampling)
+                self.samplers[index].join(sampler)
+                self.rows[index] = torch.cat([self.rows[index], rows + count])
             else:
                 self.samplers.append(sampler)
                 self.rows.append(rows + count)
@@ -105,7 +105,7 @@ class MixedSampler:
         self.order = torch.cat(self.rows).argsort()
 
     def _parts(self) -> Iterator[tuple[TargetSampler, Rows]]:
-        """Yield the samplers and their rows; a sampler that has all rows takes them as they are, without a copy."""
+        """Yield the samplers and their rows; a single sampler gets a slice of all rows, which copies nothing."""
         whole = len(self.samplers) == 1
         for sampler, rows in zip(self.samplers, self.rows, strict=True):
             yield sampler, slice(None) if whole else rows

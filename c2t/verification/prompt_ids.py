@@ -1,4 +1,4 @@
-"""Checks of a prompt: token ids of the target's vocabulary, and no more of them than its positions."""
+"""Checks of a prompt: its token ids are in the target's vocabulary, and its length fits the positions."""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -7,8 +7,8 @@ from c2t.errors import InputError, check_whole
 
 
 def checked_ids(prompt: Sequence[int], vocabulary: int) -> list[int]:
-    """Return token ids as plain numbers; InputError for an empty prompt, an id outside the vocabulary, and what else
-    int() would read."""
+    """Return token ids as Python ints; InputError for an empty prompt, an id outside the vocabulary, and values that
+    are no whole numbers."""
     values = prompt.tolist() if hasattr(prompt, "tolist") else prompt
     listed = isinstance(values, Sequence) and not isinstance(values, bytes)
     if not listed or not all(isinstance(v, Integral) and not isinstance(v, bool) for v in values):
@@ -21,7 +21,7 @@ def checked_ids(prompt: Sequence[int], vocabulary: int) -> list[int]:
 
 
 def check_new_tokens(count: int) -> None:
-    """Raise InputError for a number of new tokens that is no whole number of at least 1."""
+    """Raise InputError unless max_new_tokens is a whole number of at least 1."""
     check_whole("max_new_tokens", count, least=1)
 
 

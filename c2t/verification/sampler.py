@@ -1,4 +1,4 @@
-"""The target's side of a generation: drawing its own tokens, and accepting a path of a tree."""
+"""The target's sampler: it samples the target's tokens, and accepts a path of each tree."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -24,9 +24,11 @@ Path = Callable[[int], Int[Tensor, " d"]]  # row of the batch -> tokens from the
 
 @runtime_checkable
 class Processors(Protocol):
-    """Logits processors of the caller's, which read the text before a token. sequence: the number of each row's random
-    stream. path: none (no tokens) for the first token of all. temperature: what they divide logits by. of_scores():
-    those of them that read logits alone."""
+    """The caller's logits processors, which may depend on the text before a token.
+
+    sequence: number of each row's random stream. path: see `Path`; no tokens before the first root. temperature: by
+    which they divide the logits. of_scores(): returns those of them that depend on the logits alone.
+    """
 
     temperature: float
 
@@ -37,14 +39,14 @@ class Processors(Protocol):
     def of_scores(self) -> "Processors": ...
 
 
-DRAFT = -1  # the draft's number in `stream_key`: its draws are independent of the target's
+DRAFT = -1  # the draft's number in `stream_key`: its samples are independent of the target's
 
 
 class TargetSampler:
-    """Sampler of the target's next tokens: the sampling rule, each row's random stream, and the tokens it has seen.
+    """Samples the target's next tokens, with one random stream per row.
 
-    seen: tokens of the committed text without the root, for the repetition penalty; None without one. processors: what
-    the logits go through before the sampling rule.
+    seen: tokens of the committed text without the root, for the repetition penalty; None without one. processors:
+    applied to the logits before the sampling settings.
     """
 
     def __init__(
@@ -60,33 +62,33 @@ class TargetSampler:
         self.sequence = number(len(tokens), sequences, tokens.device)
         self.seen: Bool[Tensor, "B V"] | None = None
         if sampling.repetition_penalty != 1:
-            # Padding repeats the row's first token, which it has seen anyway.
+            # Padding counts as the row's first token, which is in the text anyway.
             real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
             self.seen = torch.zeros(len(tokens), vocabulary, dtype=torch.bool, device=tokens.device)
             self.observe(torch.where(real, tokens, tokens[:, :1]))
 
     def sample(self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """Draw the token at `position`, given the logits before it."""
+        """Sample the token at `position` from the logits before it."""
         if self.processors:
             logits = self._processed(logits, self.sequence, lambda row: self.sequence[:0])
-        return self.draw(logits, self.sequence, position, self.seen)
+        return self.sample_at(logits, self.sequence, position, self.seen)
 
-    def draw(
+    def sample_at(
         self,
         logits: Float[Tensor, "b V"],
         sequence: Int[Tensor, " b"],
         position: Int[Tensor, " b"],
         seen: Bool[Tensor, "b V"] | None,
     ) -> Int[Tensor, " b"]:
-        """Draw the tokens at `position` of these random streams; InputError where a distribution is NaN or infinite."""
+        """Sample the tokens at `position` of these random streams; InputError for logits of NaN or infinity."""
         check_logits(logits, "target")
-        return self.sampling.draw(logits, sequence, position, seen)
+        return self.sampling.sample(logits, sequence, position, seen)
 
     def accept(self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"], rule: str) -> Accepted:
-        """Return the accepted paths of verified trees, and count their tokens as seen. At temperature 0 both rules are
-        the greedy one.
+        """Return the accepted paths of verified trees, and add their tokens to `seen`. root: the positions of the
+        roots.
 
-        root: the positions of the roots.
+        At temperature 0 both rules are the greedy one.
         """
         if self.processors is None and self.seen is None:
             if self.sampling.temperature == 0:
@@ -94,79 +96,78 @@ class TargetSampler:
             if rule == "target-only" and not self.sampling.filters and walk.serves(logits.values):
                 return walked(tree, logits, self.noise(root))
             if rule == "target-only" and walk.on_device(logits.values):
-                return walked_on_device(tree, logits, lambda values: self._drawn(tree, values, root))
-        everyone = torch.arange(len(tree.token), device=root.device)
+                return walked_on_device(tree, logits, lambda values: self._sampled(tree, values, root))
+        every_row = torch.arange(len(tree.token), device=root.device)
         ancestors = cache(tree.ancestors)
 
         def read(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Float[Tensor, "b V"]:
-            found = logits.at(rows, slots)
+            values = logits.at(rows, slots)
             if not self.processors:
-                return found
+                return values
 
             def along(number: int) -> Int[Tensor, " d"]:
                 row = rows[number]
                 return tree.token[row, ancestors()[row, slots[number]]]
 
-            return self._processed(found, self.sequence[rows], along)
+            return self._processed(values, self.sequence[rows], along)
 
         def position(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
             return root[rows] + tree.depth[rows, slots] + 2
 
         def seen(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Bool[Tensor, "b V"] | None:
-            """Tokens seen after these slots: those of the text, and of the path from the root."""
+            """Return the tokens seen after these slots: those of the text and of the path from the root."""
             if self.seen is None:
                 return None
             path, tokens = ancestors()[rows, slots], tree.token[rows]
             return self.seen[rows].scatter(1, torch.where(path, tokens, tokens[:, :1]), True)
 
         def choose(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-            return self.draw(read(rows, slots), self.sequence[rows], position(rows, slots), seen(rows, slots))
+            return self.sample_at(read(rows, slots), self.sequence[rows], position(rows, slots), seen(rows, slots))
 
         def probs(slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
-            processed = self.sampling.process(read(everyone, slots), seen(everyone, slots))
+            processed = self.sampling.process(read(every_row, slots), seen(every_row, slots))
             check_logits(processed, "target")
             return processed.double().softmax(-1)
 
-        def uniforms(slots: Int[Tensor, " B"], draw: int) -> Float[Tensor, " B"]:
-            return uniform(self.sampling.seed, self.sequence, position(everyone, slots), draw)
+        def uniforms(slots: Int[Tensor, " B"], number: int) -> Float[Tensor, " B"]:
+            return uniform(self.sampling.seed, self.sequence, position(every_row, slots), number)
 
         if rule == "target-only" or self.sampling.temperature == 0:
             accepted = target_only(tree, choose)
         else:
             accepted = residual(tree, probs, uniforms)
-        self.observe(tree.token.gather(1, accepted.slots.clamp(min=0)))  # beyond a path stands the root, which is on it
+        self.observe(tree.token.gather(1, accepted.slots.clamp(min=0)))  # after its end a path is padded by the root
         return accepted
 
-    def _drawn(self, tree: Tree, logits: Float[Tensor, "S V"], root: Int[Tensor, " B"]) -> Int[Tensor, " S"]:
-        """Draw the target's token after every slot: most are on no path, but to ask which are would wait for the
-        device. Where a distribution is not a number the draw means nothing, and the walk says so."""
+    def _sampled(self, tree: Tree, logits: Float[Tensor, "S V"], root: Int[Tensor, " B"]) -> Int[Tensor, " S"]:
+        """Sample the target's token after every slot. Most slots are on no path, but reading which are would wait for
+        the device. A sample from logits of NaN is meaningless; the walk reports it."""
         position = (root[:, None] + tree.depth + 2).flatten()
         sequence = self.sequence[:, None].expand_as(tree.token).flatten()
-        parts = (each.split(max(1, ON_DEVICE // logits.shape[1])) for each in (logits, sequence, position))
-        return torch.cat([self.sampling.draw(*part) for part in zip(*parts, strict=True)])
+        parts = (column.split(max(1, ON_DEVICE // logits.shape[1])) for column in (logits, sequence, position))
+        return torch.cat([self.sampling.sample(*part) for part in zip(*parts, strict=True)])
 
     @property
-    def draws(self) -> bool:
-        """Return True if tokens are drawn at random."""
+    def stochastic(self) -> bool:
+        """Return True if tokens are sampled at random."""
         return self.sampling.temperature > 0
 
     def key(self, root: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """Return the random bits of a policy that draws its candidates; root: the positions of the roots."""
+        """Return the random bits of a policy that samples its candidates; root: the positions of the roots."""
         return stream_key(self.sampling.seed, self.sequence, root, DRAFT)
 
     def noise(self, root: Int[Tensor, " B"]) -> Noise:
-        """Return the noise that this round's draws will have; root: the positions of the roots."""
+        """Return the Gumbel noise of this round's samples; root: the positions of the roots."""
         temperature = self.sampling.temperature * (self.processors.temperature if self.processors else 1)
         return noise_at(root, temperature, self.sampling.seed, self.sequence)
 
     def observe(self, tokens: Int[Tensor, "B m"]) -> None:
-        """Count these tokens as seen."""
+        """Add these tokens to `seen`."""
         if self.seen is not None:
             self.seen = self.seen.scatter(1, tokens, True)
 
     def fork(self) -> "TargetSampler":
-        """Return a sampler that stands where this one stands, and draws for a text that will be taken back: processors
-        that read texts are not told of it."""
+        """Return a copy for tokens that will be rolled back. It has no processors that read texts, which cannot be."""
         other = copy.copy(self)
         other.processors = self.processors and self.processors.of_scores()
         return other
@@ -177,13 +178,13 @@ class TargetSampler:
         self.seen = None if self.seen is None else self.seen[rows]
 
     def join(self, other: "TargetSampler") -> None:
-        """Append the rows of another sampler with the same settings behind one's own."""
-        assert self.processors is None, "processors know the texts of their own batch only"
+        """Append the rows of another sampler with the same settings."""
+        assert self.processors is None, "processors hold the texts of one batch only"
         self.sequence = torch.cat([self.sequence, other.sequence])
         self.seen = None if self.seen is None else torch.cat([self.seen, other.seen])
 
     def _processed(self, logits: Float[Tensor, "b V"], sequence: Int[Tensor, " b"], path: Path) -> Float[Tensor, "b V"]:
-        """Return the logits after the caller's processors; InputError where no token is left."""
+        """Return the logits after the caller's processors; InputError if they exclude every token."""
         check_logits(logits, "target")
         processed = self.processors(logits, sequence, path)
         if not processed.amax(-1).isfinite().all():
@@ -192,15 +193,14 @@ class TargetSampler:
 
 
 def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
-    """Return the paths of the most probable tokens: the target's choices at temperature 0, where nothing changes its
-    logits."""
+    """Return the paths of the target's most probable tokens, for temperature 0 and unprocessed logits."""
     if walk.serves(logits.values):
         return walked(tree, logits)
     if walk.on_device(logits.values):
         return walked_on_device(tree, logits, argmax)
 
     def choose(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        token, largest = argmax_at(logits.values, logits.place[rows, slots])
+        token, largest = argmax_at(logits.values, logits.packed_index[rows, slots])
         check_finite(largest, "target")
         return token
 
@@ -208,23 +208,23 @@ def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
 
 
 def walked(tree: Tree, logits: SlotLogits, noise: Noise | None = None) -> Accepted:
-    """Return the paths of the target's tokens; see `c2t.kernels.walk`."""
-    return checked(walk.walk(logits.values, logits.place, tree.token, tree.parent, tree.alive, noise))
+    """Return the accepted paths of the target-only rule; see `c2t.kernels.walk`."""
+    return checked(walk.walk(logits.values, logits.packed_index, tree.token, tree.parent, tree.alive, noise))
 
 
 def walked_on_device(
     tree: Tree, logits: SlotLogits, choose: Callable[[Float[Tensor, "S V"]], Int[Tensor, " S"]]
 ) -> Accepted:
-    """Return the paths along the tokens that the target chooses after the slots: choose(logits of all of them)."""
-    values = logits.values[logits.place.flatten()]  # without those of rows that are not these, or of no row
-    place = torch.arange(len(values), device=values.device).view_as(logits.place)
-    return checked(walk.triton_walk(values, choose(values), place, tree.token, tree.parent, tree.alive))
+    """Return the accepted paths; choose(logits of all slots) returns the target's token after each slot."""
+    values = logits.values[logits.packed_index.flatten()]  # of these rows only
+    index = torch.arange(len(values), device=values.device).view_as(logits.packed_index)
+    return checked(walk.triton_walk(values, choose(values), index, tree.token, tree.parent, tree.alive))
 
 
-def checked(found: walk.Walk) -> Accepted:
-    """Return the paths of a walk; InputError where it met a logit that is not finite."""
-    check_finite(found.largest.tolist(), "target")
-    return Accepted(found.slots, found.length, found.bonus)
+def checked(result: walk.Walk) -> Accepted:
+    """Return the paths of a walk; InputError if a largest logit on it is not finite."""
+    check_finite(result.largest.tolist(), "target")
+    return Accepted(result.slots, result.length, result.bonus)
 
 
 def number(count: int, sequences: Sequence[int] | None, device: torch.device) -> Int[Tensor, " B"]:

@@ -1,4 +1,4 @@
-"""The target as the verifier of its own trees, and `generate`, the loop with it."""
+"""The target as the verifier of trees, and `generate`, the decoding loop with it."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from c2t.verify import Accepted
 
 @runtime_checkable
 class TargetModel(Protocol):
-    """A target: `c2t.models.target.target.Target`, or the same by CUDA graphs."""
+    """A target: `c2t.models.target.target.Target`, or its form for CUDA graphs."""
 
     @property
     def config(self) -> Any: ...
@@ -36,7 +36,7 @@ class TargetModel(Protocol):
 
 @runtime_checkable
 class Rule(Protocol):
-    """A policy's own way of verifying its trees (`TargetVerifier.judge`); it goes with the rows of the batch."""
+    """A policy's own verification rule (`TargetVerifier.judge`), with state for each row of the batch."""
 
     def accept(self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"]) -> Accepted:
         """Return the accepted paths; root: the positions of the roots."""
@@ -48,16 +48,17 @@ class Rule(Protocol):
 
 
 class TargetVerifier:
-    """The target itself verifies: one forward over each round's trees, which commits the path that it chooses.
+    """Verifies trees with one target forward per round, and commits the accepted paths.
 
-    A sequence ends with the round in which it emits an `eos` token or its `max_new_tokens`-th token; that round's
-    tokens may run past the cut (see `cut`). sequences: numbers of the rows' random streams (default 0, 1, ...). rule:
-    how trees are verified (see `c2t.verification.compatibility`). processors: what the target's logits go through
-    first. keep_logits: verdicts carry the target's logits (B, n, V) of every slot as "logits". judge: a rule that the
-    policy's session has set, in place of the sampler's.
+    A sequence ends after the round in which it gets an `eos` token or its `max_new_tokens`-th token. That round's
+    tokens may extend past the end (see `c2t.decoding.cut`).
 
-    max_new_tokens, eos and sampling may be lists, with an entry for each prompt. Rows can `join` a verifier only if
-    both were given lists of samplings.
+    sequences: numbers of the rows' random streams (default 0, 1, ...). rule: see `c2t.verification.compatibility`.
+    processors: applied to the target's logits. keep_logits: each Verdict has the target's logits (B, n, V) of every
+    slot as "logits". judge: a policy's own rule, which its session may set; None: that of the sampler.
+
+    max_new_tokens, eos and sampling may be lists with an entry per prompt. Rows can `join` a verifier only if both have
+    a list of samplings.
     """
 
     live = True
@@ -85,7 +86,7 @@ class TargetVerifier:
         vocabulary = target.config.vocab_size
         texts = self.prompts, self.lengths, sequences
         self.sampler: TargetSampler | MixedSampler
-        self.fixed = isinstance(sampling, Sampling)  # no row joins later
+        self.fixed = isinstance(sampling, Sampling)  # True if no row can join later
         if isinstance(sampling, Sampling):
             self.sampler = TargetSampler(sampling, vocabulary, *texts, processors)
         else:
@@ -93,12 +94,12 @@ class TargetVerifier:
             self.sampler = MixedSampler(sampling, vocabulary, *texts)
         self.judge: Rule | None = None
         self.rows, self.emitted = torch.arange(count, device=target.device), [0] * count
-        self.token = self.rows.new_zeros(0)  # the coming root of each row, sampled by `prefill` and each round
+        self.token = self.rows.new_zeros(0)  # each row's next root, sampled by `prefill` and by each round
 
     @property
-    def draws(self) -> bool:
+    def stochastic(self) -> bool:
         """See `c2t.decoding.Verifier`."""
-        return not self.fixed or self.sampler.draws
+        return not self.fixed or self.sampler.stochastic
 
     def prefill(self) -> tuple[Step, Committed]:
         """Run the prompts and sample the first roots."""
@@ -108,21 +109,21 @@ class TargetVerifier:
         return first_step(self.rows, self.lengths, self.token), Committed(tokens, verified.features, self.lengths)
 
     def root(self) -> Root:
-        """Return the root of the coming round."""
+        """Return the roots of the next round's trees."""
         return Root(self.token, self.sampler.key(self.session.lengths) if self.sampled else None)
 
     def noise(self) -> Noise | None:
         """See `c2t.decoding.Verifier.noise`."""
-        return self.sampler.noise(self.session.lengths) if self.sampler.draws else None
+        return self.sampler.noise(self.session.lengths) if self.sampler.stochastic else None
 
     def left(self) -> list[int] | None:
         """See `c2t.decoding.Verifier.left`."""
         if not self.fixed:
             return None
-        return [most - new for most, new in zip(self.max_new_tokens, self.emitted, strict=True)]
+        return [limit - new for limit, new in zip(self.max_new_tokens, self.emitted, strict=True)]
 
     def verify(self, tree: Tree) -> Verdict:
-        """Run the target over the trees, accept the path that it chooses, and keep that path in its cache."""
+        """Run the target over the trees, accept a path of each, and commit it to the cache."""
         position = self.session.lengths
         verified = self.session.verify(tree)
         if self.judge is None:
@@ -136,25 +137,27 @@ class TargetVerifier:
         return Verdict(self.rows, position, accepted, committed, extra)
 
     def fork(self, session: TargetSession) -> "TargetVerifier":
-        """Return a verifier that goes on from here by another session over the same cache, with the same random
-        numbers, and which is told alone of what it commits. That is to be taken back before this one goes on: the
-        cache must return to where it was."""
+        """Return a copy that continues with another session over the same cache, and with the same random numbers.
+
+        What the copy commits does not change this verifier, but it does change the cache. Roll the cache back to its
+        lengths before this verifier continues.
+        """
         fork = copy.copy(self)
         fork.session, fork.sampler = session, self.sampler.fork()
         fork.emitted, fork.keep_logits = list(self.emitted), False
         return fork
 
     def unfinished(self, step: Step) -> list[int]:
-        """Count the step's new tokens; return the batch rows whose sequences go on after them."""
-        going = []
+        """Count the step's new tokens; return the rows whose sequences have not ended."""
+        unfinished = []
         for row, (_, tokens) in enumerate(step.by_row()):
             self.emitted[row] += len(tokens)
             if self.emitted[row] < self.max_new_tokens[row] and self.eos[row].isdisjoint(tokens):
-                going.append(row)
-        return going
+                unfinished.append(row)
+        return unfinished
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
-        """Go on with these rows of the batch only."""
+        """Keep only these rows of the batch, in this order."""
         self.rows, self.token = self.rows[rows], self.token[rows]
         for column in ("max_new_tokens", "eos", "emitted"):
             values = getattr(self, column)
@@ -164,8 +167,8 @@ class TargetVerifier:
                 state.select(rows)
 
     def join(self, other: "TargetVerifier") -> None:
-        """Append the rows of another verifier of the same target and policy behind one's own; they keep the numbers
-        that they have in `rows`. InputError where the policy's own rule takes no more rows."""
+        """Append the rows of another verifier of the same target and policy; their numbers in `rows` stay the same.
+        InputError if the policy's own rule takes no further rows."""
         if self.judge is not None:
             self.judge.join(other.judge)
         self.rows, self.token = torch.cat([self.rows, other.rows]), torch.cat([self.token, other.token])
@@ -188,8 +191,10 @@ def generate(
     rule: str | None = None,
     record: Sequence[str] = (),
 ) -> Iterator[Step]:
-    """Decode prompts with the target itself; see `TargetVerifier` for what the arguments mean, and `decode`. record may
-    name "logits" too, the target's (B, n, V) of every slot."""
+    """Decode prompts with the target as verifier; see `TargetVerifier` and `decode` for the arguments.
+
+    record: may also name "logits", the target's logits (B, n, V) of every slot.
+    """
     verifier = TargetVerifier(
         target,
         policy,

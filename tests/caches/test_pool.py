@@ -19,10 +19,10 @@ def append(pool: KVPool, real: torch.Tensor, numbers: torch.Tensor) -> None:
     for layer in range(LAYERS):
         entries = rows.take(numbers)[None, None, :, None].double().expand(-1, HEADS, -1, DIM) + 1000 * layer
         keys, values = pool.update(entries, -entries, layer)
-        for row, places in enumerate(pool.places[rows.row == r] for r in range(len(rows.sizes))):
+        for row, places in enumerate(pool.token_slots[rows.row == r] for r in range(len(rows.sizes))):
             assert set(places.tolist()) <= set(range(*pool.row(row, rows.spans[row]).indices(pool.slots)))
-        assert keys[0, :, pool.places].equal(entries[0])
-        assert values[0, :, pool.places].equal(-entries[0])
+        assert keys[0, :, pool.token_slots].equal(entries[0])
+        assert values[0, :, pool.token_slots].equal(-entries[0])
 
 
 def stored(pool: KVPool, row: int) -> list[int]:

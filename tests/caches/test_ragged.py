@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from c2t.caches.ragged import KEPT, Ragged, whole
+from c2t.caches.ragged import CACHED, Ragged, whole
 from c2t.kernels import layout
 from c2t.models.drafts.packed_heads import slots_of_all
 
@@ -33,7 +33,7 @@ def test_real_slots_are_found_row_after_row(name: str, compiled: bool, monkeypat
     assert rows.number.equal(real.flatten().nonzero()[:, 0])
     assert rows.row.equal(row)
     assert rows.slot.equal(slot)
-    assert rows.place[real].equal(torch.arange(len(row)))
+    assert rows.packed_index[real].equal(torch.arange(len(row)))
     assert rows.sizes == real.sum(1).tolist()
     assert rows.spans == [max((n + 1 for n, one in enumerate(each) if one), default=0) for each in MASKS[name]]
     assert all(part.is_contiguous() for part in rows[:4])
@@ -52,6 +52,6 @@ def test_values_go_there_and_back(name: str) -> None:
 @pytest.mark.parametrize("make", [lambda rows, n: whole(rows, n, CPU), lambda rows, n: slots_of_all(rows, n, 4096)])
 def test_layouts_of_levels_are_kept_and_those_of_prompts_are_not(make: Callable) -> None:
     assert make(3, 20) is make(3, 20)
-    gone = weakref.ref(make(3, KEPT)[0])
+    gone = weakref.ref(make(3, CACHED)[0])
     gc.collect()
     assert gone() is None

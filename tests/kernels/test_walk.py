@@ -36,7 +36,7 @@ def test_draws_after_every_slot_are_those_along_the_path(
     rows = Ragged.of(tree.alive)
     logits = torch.randn(len(rows.row) + 3, 5, generator=random)  # and slots of no row
     tree.token.copy_(torch.randint(0, 5, tree.token.shape, generator=random))
-    first, verified, count = tree.token[:, :1], SlotLogits(logits, rows.place), len(tree.token)
+    first, verified, count = tree.token[:, :1], SlotLogits(logits, rows.packed_index), len(tree.token)
     root, ones = torch.randint(0, 1000, (count,), generator=random), torch.ones(count, dtype=torch.long)
     sampling = Sampling(temperature, top_k=top_k if temperature else 0, seed=5)
     if mixed:
@@ -60,8 +60,8 @@ def test_paths_are_those_of_torch(tree: Tree, vocabulary: int, seed: int) -> Non
     logits = torch.randint(-2, 3, (len(rows.row), vocabulary), generator=random).float()
     logits[:, : vocabulary // 2] -= 9  # the first of the largest is anywhere
     tree.token.copy_(torch.randint(0, 2, tree.token.shape, generator=random) + vocabulary // 2)
-    whole = SlotLogits(logits, rows.place)
-    wide = SlotLogits(logits.double(), rows.place)  # which torch walks along
+    whole = SlotLogits(logits, rows.packed_index)
+    wide = SlotLogits(logits.double(), rows.packed_index)  # which torch walks along
     assert walk.serves(whole.values)
     assert not walk.serves(wide.values)
     found, expected = accept_greedily(tree, whole), accept_greedily(tree, wide)
@@ -80,7 +80,7 @@ def test_the_kernels_paths_are_those_of_c(tree: Tree, seed: int, broken: float |
     if broken is not None:
         logits[torch.randint(len(logits), (1,), generator=random)] = broken
     tree.token.copy_(torch.randint(0, 3, tree.token.shape, generator=random))
-    trees = rows.place, tree.token, tree.parent, tree.alive
+    trees = rows.packed_index, tree.token, tree.parent, tree.alive
     expected = walk.walk(logits, *trees)
     there = (column.to(DEVICE) for column in (logits, logits.argmax(-1), *trees))
     found = walk.Walk(*(column.cpu() for column in walk.triton_walk(*there)))
@@ -111,7 +111,7 @@ def test_sampled_paths_are_those_of_torch(
     logits = torch.randn(len(rows.row), vocabulary, generator=random) * 3
     logits[:, :2] += 4  # tokens of the tree, so that paths are long
     tree.token.copy_(torch.randint(0, 2, tree.token.shape, generator=random))
-    first, verified = tree.token[:, :1], SlotLogits(logits, rows.place)
+    first, verified = tree.token[:, :1], SlotLogits(logits, rows.packed_index)
     root = torch.randint(0, 1000, (len(first),), generator=random)
     sampler = TargetSampler(
         Sampling(temperature, seed=seed), vocabulary, first, torch.ones_like(root), range(3, 3 + len(first))

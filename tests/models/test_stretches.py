@@ -44,7 +44,7 @@ class LargestMask(TorchDispatchMode):
 def ways(monkeypatch: pytest.MonkeyPatch, read: Callable) -> list:
     """What is read at once, and what is read in stretches of five tokens."""
     whole = read()
-    monkeypatch.setattr(ragged, "AT_ONCE", 5)
+    monkeypatch.setattr(ragged, "CHUNK", 5)
     return [whole, read()]
 
 
@@ -149,7 +149,7 @@ READERS: dict[str, Callable[[], Callable[[], object]]] = {
 def test_masks_grow_with_the_text(reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
     again = READERS[reader]()
     again()  # what is packed once is no mask
-    monkeypatch.setattr(ragged, "AT_ONCE", 2)
+    monkeypatch.setattr(ragged, "CHUNK", 2)
     with LargestMask() as seen:
         again()
     rows, longest, shared = len(TEXTS), max(LENGTHS), 2  # query heads that share keys, for which a mask is repeated

@@ -50,7 +50,7 @@ def test_absent_slots_draw_nothing(independent: bool) -> None:
     tree, children = draw(Tree.root(ROOT.token), DRAFT, ROOT, frontier, 2, 1.0, independent)
     assert (children.rank[1::2] == -1).all()
     assert not children.alive[1::2].any()
-    assert tree.drawn.row[:, 0].tolist() == [0, -1] * (ROWS // 2)
+    assert tree.proposals.row[:, 0].tolist() == [0, -1] * (ROWS // 2)
 
 
 def test_impossible_tokens_are_not_drawn() -> None:
@@ -60,7 +60,7 @@ def test_impossible_tokens_are_not_drawn() -> None:
     tree, children = draw(Tree.root(root.token), draft, root, torch.zeros(50, 1, dtype=torch.long), 4, 1.0)
     assert children.rank.tolist() == [[0, 1, -1, -1]] * 50
     assert children.alive.sum(1).tolist() == [2] * 50
-    assert torch.isfinite(tree.drawn.log_probs).sum(-1).flatten().tolist() == [2] * 50
+    assert torch.isfinite(tree.proposals.log_probs).sum(-1).flatten().tolist() == [2] * 50
 
 
 @pytest.mark.parametrize(

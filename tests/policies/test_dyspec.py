@@ -141,7 +141,7 @@ def test_distributions_of_the_tree_are_those_drawn_from() -> None:
         for slot in tree.alive[row].nonzero()[:, 0].tolist():
             if (tree.parent[row] == slot).any():
                 expected = Dice(logits, row).distribution(tuple(path_of(tree, row, slot)))
-                stored = tree.drawn.log_probs[row, tree.drawn.row[row, slot]].exp().tolist()
+                stored = tree.proposals.log_probs[row, tree.proposals.row[row, slot]].exp().tolist()
                 assert stored == figure(expected)
 
 

@@ -144,16 +144,16 @@ def check_trees(tree: Tree, nodes: int, levels: int) -> None:
     assert (tree.ancestors().sum(2) == tree.depth + 2)[tree.alive].all()
     assert int(tree.sizes.max()) <= nodes
     assert int(tree.depth.max()) < max(levels, 1)
-    placed = (tree.alive | (tree.rank >= 0 if tree.drawn else tree.alive)) & inner
+    placed = (tree.alive | (tree.rank >= 0 if tree.proposals else tree.alive)) & inner
     assert (tree.depth == tree.depth.gather(1, parent) + 1)[placed].all()
     for row in range(len(tree.token)):
         paths = paths_of(tree, row)
         assert len(paths) == len(set(paths))
-        if tree.drawn:
+        if tree.proposals:
             for slot in tree.alive[row].nonzero()[:, 0].tolist():
                 ranks = tree.rank[row][(tree.parent[row] == slot) & (tree.rank[row] >= 0) & inner].tolist()
                 assert sorted(ranks) == list(range(len(ranks)))
-                assert not ranks or tree.drawn.row[row, slot] >= 0
+                assert not ranks or tree.proposals.row[row, slot] >= 0
 
 
 def paths_of(tree: Tree, row: int) -> list[tuple[int, ...]]:

@@ -1,10 +1,10 @@
-"""A Medusa-style parallel draft: one forward over the committed text gives the tokens of all depths.
+"""A Medusa-style parallel draft: one forward over the committed text gives the distributions of all depths.
 
     h_0 = EAGLE layer at the root;  h_k = h_0 + SiLU(W_k h_0 + b_k);  logits of depth k = target.lm_head(h_k)
 
-Medusa's heads read the target's feature, which the root does not have before it is verified; here they read what an
-EAGLE layer predicts in its place from the root's token and the features before it. A depth's distribution is the same
-on every path (a product of marginals), so expanding slots costs no forward. Below the last head all tokens are equal.
+Medusa's heads read the target's feature, which the root does not have before the target runs it. Here they read an
+EAGLE layer's prediction of that feature, from the root's token and the earlier features. A depth's distribution is the
+same on every path (a product of marginals), so expanding slots costs no forward. Below the last head it is uniform.
 """
 
 from functools import cached_property
@@ -25,9 +25,9 @@ from c2t.tree import Tree
 
 class MedusaHead(EagleHead):
     """EAGLE layer with `num_heads` residual blocks on top, each for one more token (Medusa's ResBlock).
-    `forward` is the layer's; blocks start as the identity.
+    `forward` runs the layer only; blocks are initialised to the identity.
 
-    layer_of: the folder, next to the head's, of the EAGLE-1/2 head whose layer this is; None: its own.
+    layer_of: folder, next to the head's, of the EAGLE-1/2 head that has the layer; None: this head's folder.
     """
 
     def __init__(self, config: LlamaConfig, num_heads: int, layer_of: str | None = None):
@@ -39,18 +39,18 @@ class MedusaHead(EagleHead):
             nn.init.zeros_(block.bias)
 
     def at(self, hidden: Float[Tensor, "*B H"], depth: int) -> Float[Tensor, "*B H"]:
-        """Return the state of a depth from the layer's outputs, which are depth 0's."""
+        """Return the state of a depth from the layer's outputs, which are the state of depth 0."""
         return hidden + F.silu(self.heads[depth - 1](hidden)) if depth else hidden
 
-    def ahead(self, hidden: Float[Tensor, "*B H"]) -> Float[Tensor, "*B D H"]:
+    def states(self, hidden: Float[Tensor, "*B H"]) -> Float[Tensor, "*B D H"]:
         """Return the states of all depths, D = 1 + the number of heads, from the layer's outputs."""
         return torch.stack([self.at(hidden, depth) for depth in range(len(self.heads) + 1)], -2)
 
 
 @draft_of.register(MedusaHead)
 class MedusaDraft(BaseDraft):
-    """Draft made of a Medusa-style head and the target's LM head, with one session per generation. rounded: layer and
-    LM head, see `EagleDraft`."""
+    """Draft made of a Medusa-style head and the target's LM head, with one session per generation. rounded: see
+    `EagleDraft`."""
 
     reads_path = False
 
@@ -68,30 +68,32 @@ class MedusaDraft(BaseDraft):
 
 
 class MedusaSession(EagleSession):
-    """Draft session whose slots are expanded without a forward."""
+    """Draft session that expands slots without a forward."""
 
     def __init__(self, draft: MedusaDraft):
         super().__init__(draft.layer)
         self.head = draft.head
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """See `c2t.protocols.Draft.expand`; only the root takes part in a forward."""
+        """See `c2t.protocols.Draft.expand`; only the root has a forward."""
         if not self.expanded:
             self.expanded = True
             self.passes = self.passes + tree.alive[:, 0]
             # a packed layer's outputs are in float32 whatever the head's dtype
-            states = self.head.ahead(self.hidden[:, 0].to(self.dtype)).to(self.hidden)
-            states = F.pad(states, (0, 0, 0, 1))  # below the last head: the LM head gives zeros for a zero
+            states = self.head.states(self.hidden[:, 0].to(self.dtype)).to(self.hidden)
+            states = F.pad(
+                states, (0, 0, 0, 1)
+            )  # below the last head: a zero state, for which the LM head's logits are zeros
             text = torch.arange(len(states), device=states.device).repeat_interleave(states.shape[1])
             logits, vocabulary = self._drafted(states.flatten(0, 1), text)
-            self.ahead = ByDepth(logits.unflatten(0, states.shape[:2]), states, vocabulary)
-            self.log_norms.append(self.ahead.log_norm)
+            self.by_depth = ByDepth(logits.unflatten(0, states.shape[:2]), states, vocabulary)
+            self.log_norms.append(self.by_depth.log_norm)
         depth = tree.depth.gather(1, slots.clamp(min=0)) + 1
-        return AtDepth(self.ahead, depth.clamp(0, len(self.head.heads) + 1))
+        return AtDepth(self.by_depth, depth.clamp(0, len(self.head.heads) + 1))
 
 
 class ByDepth(NextTokenDistributions):
-    """Distributions of all depths of a round (F is the number of depths), computed once."""
+    """Distributions of all depths of a round, computed once; F is the number of depths."""
 
     def __init__(
         self, logits: Float[Tensor, "B D v"], hidden: Float[Tensor, "B D H"], vocabulary: DraftVocabulary | None
@@ -107,30 +109,31 @@ class ByDepth(NextTokenDistributions):
 
 
 class AtDepth(NextTokenDistributions):
-    """Distributions after slots, each of which has its depth's, as long as nobody has asked for their logits."""
+    """Distributions after slots. Each slot shares its depth's distribution until `drafted` makes copies of the
+    logits."""
 
-    def __init__(self, ahead: ByDepth, depth: Int[Tensor, "B F"]):
-        self.ahead, self.depth, self.vocabulary = ahead, depth, ahead.vocabulary
-        self.hidden = self._at(ahead.hidden)
+    def __init__(self, by_depth: ByDepth, depth: Int[Tensor, "B F"]):
+        self.by_depth, self.depth, self.vocabulary = by_depth, depth, by_depth.vocabulary
+        self.hidden = self._at(by_depth.hidden)
 
     @cached_property
     def _drafted(self) -> Float[Tensor, "B F v"]:
-        return self._at(self.ahead._drafted)
+        return self._at(self.by_depth._drafted)
 
     @property
     def _as_drafted(self) -> bool:
-        """Return True as long as these are the depths' distributions: who gets `drafted` may change them."""
+        """True while no caller has read `drafted`, whose logits may be changed in place."""
         return "drafted" not in vars(self)
 
     @cached_property
     def _norm(self) -> Float[Tensor, "B F"]:
-        return self._at(self.ahead.log_norm)[..., 0] if self._as_drafted else rank(self.drafted, 0, 0).log_norm
+        return self._at(self.by_depth.log_norm)[..., 0] if self._as_drafted else rank(self.drafted, 0, 0).log_norm
 
     def topk_entropy(self, k: int, m: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """See `NextTokenDistributions.topk_entropy`."""
         if not self._as_drafted:
             return super().topk_entropy(k, m)
-        tokens, log_probs, entropy = self.ahead.topk_entropy(k, m)
+        tokens, log_probs, entropy = self.by_depth.topk_entropy(k, m)
         return self._at(tokens), self._at(log_probs), self._at(entropy[..., None])[..., 0]
 
     def _at(self, values: Shaped[Tensor, "B D n"]) -> Shaped[Tensor, "B F n"]:

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.caches.padded import KVCache
-from c2t.caches.ragged import Ragged, kept_if_small, whole
+from c2t.caches.ragged import Ragged, cached_if_small, whole
 from c2t.kernels.draft_phase import HeadLayers, ResidualInput
 from c2t.kernels.llama_layer import Kind, PackedMatrix, PackedNorm, PackedReader, Sight
 from c2t.models.drafts.eagle import EagleHead, Head
@@ -44,7 +44,7 @@ class PackedHead(ABC):
         """See `EagleHead.forward`; only the slots in `rows` are computed."""
         tokens, features, positions, mask = map(rows.take, (tokens, features, positions, mask))
         x, read = self._read(tokens, features)
-        batch, new = rows.place.shape
+        batch, new = rows.packed_index.shape
         layers = self.decoder.layers
         for number in range(len(layers)):
             _, begin = cache.append(number, x, batch, layers.kv_heads, new, layers.dim)
@@ -121,7 +121,7 @@ def slots_of(rows: Ragged, step: int) -> tuple[Int[Tensor, " S"], Int[Tensor, " 
     return first, torch.zeros_like(first), first + rows.slot
 
 
-@kept_if_small(64)
+@cached_if_small(64)
 def slots_of_all(batch: int, new: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return `slots_of` a batch whose slots are all real."""
     with torch.inference_mode(False):  # cached for callers in any mode

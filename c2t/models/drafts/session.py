@@ -1,4 +1,4 @@
-"""A draft, and its side of one generation: the committed prefix, the slots expanded in a round, and their ancestors."""
+"""A draft model, and its session: the committed prefix, the slots expanded in a round, and their ancestors."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from c2t.caches.padded import KVCache
-from c2t.caches.ragged import Ragged, end_to_end, stretches, whole
+from c2t.caches.ragged import Ragged, chunks, concatenated, whole
 from c2t.errors import InputError
 from c2t.kernels.entries import Columns, Entries, descend, follow
 from c2t.kernels.level_plan import LevelPlan
@@ -22,12 +22,12 @@ from c2t.tree import Tree
 
 
 class BaseDraft(ABC):
-    """A draft, which starts a session for every generation; what others need to know about it are attributes.
+    """A draft model, which starts a session for every generation, and its properties.
 
-    hidden_size: width of its states; 0 for none. vocabulary: tokens that it can name, None for all. reads_path: its
-    distributions depend on a path's tokens; False for a parallel draft, whose depths have one each. uniform: it knows
-    nothing. has_ngrams: n-grams of the text are mixed in. has_graphs: its forwards can be recorded as CUDA graphs.
-    language_models: those that it runs.
+    hidden_size: width of its hidden states, 0 for none. vocabulary: tokens that it can propose, None for all.
+    reads_path: True if its distributions depend on a path's tokens; False for a parallel draft, with one distribution
+    per depth. uniform: True if all tokens are equally probable. has_ngrams: True if n-grams of the text are mixed in.
+    has_graphs: True if CUDA graphs can record its forwards. language_models: the language models that it runs.
     """
 
     hidden_size: int
@@ -45,8 +45,10 @@ class BaseDraft(ABC):
 
 @dataclass(frozen=True)
 class WrappedDraft(BaseDraft):
-    """Draft around another one, which has the attributes of the inner one that a subclass does not change. mark: what
-    tells it from other wrappers of its kind, without a file of its own."""
+    """Draft that wraps another one and has the inner draft's properties, unless a subclass overrides them.
+
+    mark: a text that identifies its settings, if they are not stored in a file.
+    """
 
     draft: BaseDraft
 
@@ -80,13 +82,13 @@ class WrappedDraft(BaseDraft):
 
 
 class DraftSession(ABC):
-    """Keys and values of the draft for B rows, and `expand` over them; subclasses bring the forward.
+    """The draft's keys and values for B rows, and `expand` over them; subclasses define the forward.
 
-    Slots expanded in a round are numbered in that order ("entries"). Entry 0 is the root, whose forward is the last one
-    over the prefix. An entry sees the prefix, its ancestors among the entries, and itself.
+    Slots are numbered in the order of their expansion in a round ("entries"). Entry 0 is the root, whose forward is the
+    last one over the prefix. An entry attends to the prefix, to its ancestors among the entries, and to itself.
 
-    passes: for each row, the draft forwards of the current round that it took part in, the one over the prefix
-    included. vocabulary: tokens that `_logits` gives, None for all. entries: the round's own. hidden: their states.
+    passes: for each row, its draft forwards in the current round, the one over the prefix included. vocabulary: tokens
+    of `_logits`, None for all. entries: those of the current round. hidden: their states.
     """
 
     def __init__(self, layers: int, vocabulary: DraftVocabulary | None = None):
@@ -103,8 +105,8 @@ class DraftSession(ABC):
         mask: Bool[Tensor, "B F t"],
         rows: Ragged,
     ) -> Float[Tensor, "B F H"]:
-        """Run one draft forward behind the cache; return hidden states, which `_logits` reads and children take as
-        features. Those of slots that are not in `rows` are not used."""
+        """Run one draft forward after the cached tokens. Return hidden states, for `_logits` and as features of
+        children; those of slots outside `rows` are ignored."""
 
     @abstractmethod
     def _logits(self, hidden: Float[Tensor, "B F H"]) -> Float[Tensor, "B F v"]: ...
@@ -114,10 +116,10 @@ class DraftSession(ABC):
         """See `c2t.protocols.Session.observe`."""
 
     def _observe(self, tokens: Tensor, features: Tensor, count: Tensor) -> None:
-        """Run committed tokens through the draft and make the last real one of each row the root's entry."""
+        """Run committed tokens through the draft; the last real one of each row becomes the root's entry."""
         self.cache.drop()
-        found, full = zip(*(self._read(*part) for part in stretches(count, tokens, features)), strict=True)
-        hidden = self.observed = end_to_end(found)
+        states, full = zip(*(self._read(*part) for part in chunks(count, tokens, features)), strict=True)
+        hidden = self.observed = concatenated(states)
         if not all(full):
             hidden = hidden[torch.arange(len(count), device=count.device), count - 1][:, None]
         self._begin(hidden[:, -1:])
@@ -125,19 +127,19 @@ class DraftSession(ABC):
     def _read(
         self, count: Int[Tensor, " B"], tokens: Int[Tensor, "B n"], features: Float[Tensor, "B _ D"]
     ) -> tuple[Float[Tensor, "B n H"], bool]:
-        """Run the next count[r] tokens of row r through the draft in one forward, and commit them; return whether all
-        tokens are real, too."""
+        """Run the next count[r] tokens of row r through the draft in one forward, and commit them. Return their states,
+        and True if all tokens are real."""
         rows, steps = tokens.shape
         lengths = self.cache.lengths if self.cache.lengths is not None else torch.zeros_like(count)
         positions, sight, real = follow(lengths, self.cache.length, count, steps)
         full = real == tokens.numel()
         if full:
-            places = whole(rows, steps, tokens.device)  # kept, where it is small
-            step = places.slot.view(rows, steps)
+            packed = whole(rows, steps, tokens.device)  # cached if it is small
+            step = packed.slot.view(rows, steps)
         else:
             step = torch.arange(steps, device=tokens.device).expand(rows, -1)
-            places = Ragged.of(step < count[:, None])
-        hidden = self._forward(tokens, features, positions, sight, places)
+            packed = Ragged.of(step < count[:, None])
+        hidden = self._forward(tokens, features, positions, sight, packed)
         self.cache.keep(step, count)
         return hidden, full
 
@@ -151,16 +153,17 @@ class DraftSession(ABC):
         self.log_norms: list[Float[Tensor, "B F 1"]] = []
 
     def fork(self, back: Int[Tensor, " B"]) -> "DraftSession":
-        """Return a session of B rows, where row r is in the state of a session that has observed the text without its
-        last back[r] tokens. This session must have observed the text in one call, as its only row."""
+        """Return a session of B rows, where row r has observed the text without its last back[r] tokens.
+
+        This session must have a single row, which one call of `observe` has filled.
+        """
         fork = copy.copy(self)
         fork.cache = self.cache.fork(self.cache.lengths - back)
         fork._begin(self.observed[0, fork.cache.lengths - 1][:, None])
         return fork
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:
-        """Forget the last back[r] tokens that row r has observed; what it observes next stands in their place, and has
-        to come before it is asked for a guess."""
+        """Discard the last back[r] tokens that row r has observed. It must observe others before it expands a slot."""
         self.cache.rewind(back)
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
@@ -171,22 +174,23 @@ class DraftSession(ABC):
             self.entries = Entries(torch.zeros_like(slots), self.cache.visible()[:, None])
             self.passes = self.passes + (used & tree.alive[:, :1])[:, 0]
             return self._rows(self.hidden, computed(used))
-        assert self.entries is not None, "a tree that was grown at once has no entries to go on from"
-        known, columns = self.entries, Columns(tree.token, tree.parent, tree.depth, tree.alive)
-        self.entries, level = descend(known, self.hidden, columns, slots, self.cache.lengths)
+        assert self.entries is not None, "a tree from a fused draft phase cannot be expanded further"
+        earlier, columns = self.entries, Columns(tree.token, tree.parent, tree.depth, tree.alive)
+        self.entries, level = descend(earlier, self.hidden, columns, slots, self.cache.lengths)
         self.passes = self.passes + level.asked
         rows = whole(*slots.shape, slots.device) if level.used == slots.numel() else computed(slots >= 0)
-        sight = self.entries.sight[:, known.slots.shape[1] :]
+        sight = self.entries.sight[:, earlier.slots.shape[1] :]
         hidden = self._forward(level.tokens, level.features, level.positions, sight, rows)
         self.hidden = torch.cat([self.hidden, hidden], 1)
         return self._rows(hidden, rows)
 
     def grow_tree(self, plan: LevelPlan, root: Root, **inputs: Any) -> Grown | None:
-        """Return the trees that a policy with this plan grows by `expand`, where the draft makes them all at once; None
-        where it does not, and has done nothing.
+        """Return the trees that a policy with this plan would grow by `expand`, from one fused draft phase.
 
-        inputs: what wrappers around the draft add to it (see `c2t.kernels.draft_phase`): `raised`, n-grams that it is
-        mixed with; `noise` of the target's draws; `budget_input` of a budget, which decides about every level.
+        Return None, without any change, if the draft has no fused phase for this plan.
+
+        inputs: of wrapper drafts and policies (see `c2t.kernels.draft_phase`). `raised`: n-grams to mix in. `noise`:
+        the target's Gumbel noise. `budget_input`: costs, by which a budget decides after every level.
         """
         return None
 
@@ -196,7 +200,7 @@ class DraftSession(ABC):
         if self.log_norms:
             refuse_nan(torch.cat(self.log_norms, 1).isnan().any())
 
-    def end(self, step: Any) -> None:  # noqa: B027 - most drafts do nothing
+    def end(self, step: Any) -> None:  # noqa: B027 - most drafts do nothing here
         """See `c2t.protocols.Session.end`."""
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
@@ -217,28 +221,29 @@ class DraftSession(ABC):
     def _drafted(
         self, states: Float[Tensor, "S H"], row: Int[Tensor, " S"]
     ) -> tuple[Float[Tensor, "S w"], DraftVocabulary | None]:
-        """Return the logits behind states of these rows, and the tokens that they are of."""
+        """Return the logits of states of these rows, and their tokens."""
         return self._logits(states[None])[0], self.vocabulary
 
     def _take_log_norms(self) -> None:
-        """Keep the log-norms of the latest distributions, which were found when they were ranked, and let go of the
-        rest."""
+        """Store the log-norms of the latest distributions, which ranking has computed, and release their logits."""
         if self.latest is not None:
             self.log_norms.append(self.latest.log_norm)
             self.latest = None
 
 
-DraftSession.register(WrappedSession)  # around a session of any draft
+DraftSession.register(WrappedSession)  # it wraps a session of any draft
 DraftSession.register(StatelessSession)
 
 
 def computed(used: Bool[Tensor, "B F"]) -> Ragged:
-    """Return the slots of a level that are computed: on a CPU the used ones, on CUDA all, because to ask which are used
-    waits for the device, and a level's few tokens cost it nothing."""
+    """Return the slots of a level to compute: the used ones on a CPU, all of them on CUDA.
+
+    On CUDA, reading which slots are used would wait for the device, and a few more tokens cost almost nothing.
+    """
     return whole(*used.shape, used.device) if used.is_cuda else Ragged.of(used)
 
 
 def refuse_nan(broken: Bool[Tensor, ""] | bool) -> None:
-    """Raise InputError if `broken` is True: one of the draft's distributions was NaN."""
+    """Raise InputError if `broken`, which says that a distribution of the draft was NaN."""
     if broken:
         raise InputError("the draft's logits contain NaN; check its checkpoint, or load it in a wider dtype")

@@ -115,4 +115,4 @@ class PackedLlama:
         embedded, layers = self._base.embed_tokens(tokens).float(), self.decoder.layers
         buffers = cache.layers(embedded.new_empty(0, dtype=layers.cached), layers.kv_heads, layers.dim)
         end = cache.longest + max(rows.spans)
-        return self.norm(self.decoder(embedded, positions, cache.places, sight, buffers, tapped, end))
+        return self.norm(self.decoder(embedded, positions, cache.token_slots, sight, buffers, tapped, end))

@@ -1,7 +1,7 @@
-"""The target: any stock causal LM of transformers, verifying a tree in one forward.
+"""The target: a stock causal LM of transformers, which verifies a tree in one forward.
 
-The stock attention gets a 4-D mask and explicit positions; the cache is ours. It works with families whose attention is
-softmax over one growing cache, with sinks or without; sliding windows go into the mask.
+The stock attention gets a 4-D mask, explicit positions, and a cache of c2t. This works for families with softmax
+attention over one growing cache, with or without sinks. Sliding windows become part of the mask.
 """
 
 import copy
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from c2t.caches.padded import KVCache
 from c2t.caches.pool import KVPool
-from c2t.caches.ragged import Ragged, SlotLogits, end_to_end, stretches
+from c2t.caches.ragged import Ragged, SlotLogits, chunks, concatenated
 from c2t.errors import InputError
 from c2t.kernels.llama_layer import PackedMatrix
 from c2t.kernels.tree_mask import TreeMask
@@ -35,7 +35,7 @@ from c2t.models.target.stock import attends_by_softmax, is_transformers_own, mak
 from c2t.models.target.taps import Tap
 from c2t.tree import Tree
 
-# Tested: tree forward = forward of every path.
+# Families for which tests compare a tree's forward with the forward of each path.
 FAMILIES = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"),
     *("gpt_oss", "gemma3_text", "phi3", "olmo2", "gpt2"),
@@ -46,10 +46,10 @@ ATTENTION = ("sdpa", "eager", TREE_ATTENTION)
 
 
 class Verified(NamedTuple):
-    """Result of one target forward: logits of the next token after every slot, and the features that the draft reads.
+    """Result of one target forward: logits of the next token after every slot, and features for the draft.
 
-    Features are the post-final-norm hidden states, which the LM head reads too, unless `Target.tap` chose others; those
-    of slots that are not real mean nothing.
+    Features are the hidden states after the final norm, unless `Target.tap` chose others. Those of slots that are not
+    real are meaningless.
     """
 
     logits: SlotLogits
@@ -57,8 +57,7 @@ class Verified(NamedTuple):
 
 
 def check_attention(model: PreTrainedModel) -> None:
-    """Raise InputError for attention that takes no mask of a tree, or whose masks are not transformers' own: a tree's
-    forward brings its own."""
+    """Raise InputError unless the model's attention takes a tree mask, and transformers itself makes its masks."""
     name = model.config._attn_implementation
     if name not in ATTENTION:
         raise InputError(
@@ -71,8 +70,11 @@ def check_attention(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def check_forward(model: PreTrainedModel) -> None:
-    """Raise InputError unless a model's logits are what its LM head makes of its base model's states, which is all that
-    a tree's forward runs. Models of transformers' own classes pass; others are run on a few tokens."""
+    """Raise InputError unless a model's logits are its LM head of its base model's states: a tree's forward runs no
+    more.
+
+    Models of transformers' own classes pass; others are run on a few tokens.
+    """
     if is_transformers_own(model):
         return
     head: Any = model.get_output_embeddings()
@@ -93,11 +95,12 @@ def check_family(family: str, where: str = "") -> None:
 
 
 class Target:
-    """Causal LM and the facts about it that the runtime needs. rounded: layers and LM head are computed in 8 bits;
-    int4: in 4 then, except for the largest logits.
+    """A causal LM, and the facts about it that decoding needs.
 
-    InputError for a family that is not in FAMILIES, for attention that takes no mask of a tree, for a model that does
-    more than its layers and its LM head (`check_forward`), and for what cannot be rounded here.
+    rounded: compute layers and LM head in int8. int4: with `rounded`, in int4 except for the largest logits.
+
+    Raises InputError for a family not in FAMILIES, for attention that takes no tree mask, and for a model that cannot
+    be rounded here. Also raises it for one that runs more than its layers and its LM head (`check_forward`).
     """
 
     def __init__(self, model: PreTrainedModel, rounded: bool = False, int4: bool = False):
@@ -110,7 +113,7 @@ class Target:
             raise InputError(f"the target cannot be computed in int8: {why}; choose another dtype")
         model.eval()
         self.rounded, self.int4 = rounded, int4
-        self.model: Any = model  # not what eval() returns: the model may be a weak proxy
+        self.model: Any = model  # not the result of eval(): the model may be a weak proxy
         self.lm_head = model.get_output_embeddings()
         self.embed_tokens: nn.Embedding = model.get_input_embeddings()
         self.config = model.config.get_text_config(decoder=True)
@@ -119,12 +122,12 @@ class Target:
         self._hooks: list[RemovableHandle] = []
         self._versions = Versions()
         self._packed: tuple[Version, PackedLlama] | None = None
-        self.prefixes: Prefixes | None = None  # beginnings of prompts, where a server or a conversation caches them
+        self.prefixes: Prefixes | None = None  # cached beginnings of prompts, for a server or a conversation
 
     @property
     def version(self) -> Version | None:
-        """Version of the weights that the packed form is made of; None if the model has no such form. InputError if
-        one in int8 has none any more."""
+        """Version of the weights of the packed form; None if the model has no packed form. InputError if an int8 target
+        has lost it."""
         if self.has_tree_attention or self.is_split or not PackedLlama.serves(self.model):
             if self.rounded:
                 raise InputError(
@@ -139,7 +142,7 @@ class Target:
         return self.packed_of(self.version)
 
     def packed_of(self, version: Version | None) -> PackedLlama | None:
-        """Return the packed form of weights of this version, made again if it was of others."""
+        """Return the packed form of the weights of this version, repacked if they have changed."""
         if version is None:
             return None
         if self._packed is None or self._packed[0] != version:
@@ -149,13 +152,13 @@ class Target:
 
     @property
     def packed_lm_head(self) -> PackedMatrix | None:
-        """The packed copy of the LM head's weights as they are now; None if it has none."""
+        """Packed copy of the LM head's current weights; None if it has none."""
         return self._project.packed()
 
     @cached_property
     def quantized(self) -> "Target":
-        """The same model in 4 bits, except for the largest logits, for `c2t.policies.hierarchical`. InputError for one
-        that cannot be rounded here."""
+        """The same model in int4, except for the largest logits, for `c2t.policies.hierarchical`. InputError if it
+        cannot be rounded here."""
         if why := PackedLlama.why_not_rounded(self.model):
             raise InputError(f"the target cannot draft in 4 bits: {why}; choose another policy")
         other = copy.copy(self)  # the constructor would change the caller's model
@@ -165,10 +168,10 @@ class Target:
         return other
 
     def sharing_weights(self) -> "Target":
-        """Return a target with these tensors, but with its own modules and settings."""
+        """Return a target with the same tensors, but with separate modules and settings."""
         other = object.__new__(Target)
         tensors = chain(self.model.parameters(), self.model.buffers())
-        # Hooks of tapped layers hold the target that they report to.
+        # Hooks of tapped layers refer to their target, so it is replaced in the copy.
         copies = {id(self): other, **{id(tensor): tensor for tensor in tensors}}
         other.__init__(copy.deepcopy(self.model, copies), self.rounded, self.int4)  # type: ignore[misc]
         other.tapped = dict.fromkeys(self.tapped)
@@ -176,17 +179,17 @@ class Target:
 
     @property
     def is_split(self) -> bool:
-        """True if each process of a run has a part of the weights (`c2t.models.target.tensor_parallel`)."""
+        """True if the weights are split over processes (`c2t.models.target.tensor_parallel`)."""
         return (getattr(self.model, "tp_size", None) or 1) > 1
 
     @property
     def num_layers(self) -> int:
-        """Layers that the model runs, each with keys and values. InputError: see `layers_of`."""
+        """Number of layers, each with keys and values. InputError: see `layers_of`."""
         return len(layers_of(self.model))
 
     @property
     def max_positions(self) -> int:
-        """Positions that a text may have; see `positions_of`."""
+        """Maximum number of positions of a text; see `positions_of`."""
         return positions_of(self.config)
 
     @property
@@ -209,8 +212,10 @@ class Target:
         return tuple(self.tapped)
 
     def use_tree_attention(self) -> None:
-        """Verify trees with c2t's own kernel, which skips the empty blocks of a tree's mask, instead of SDPA with a
-        dense mask. Raises InputError for head dimensions that it has no blocks for, and for attention with sinks."""
+        """Verify trees with c2t's kernel, which skips empty blocks of the tree mask, instead of SDPA with a dense mask.
+
+        Raises InputError for head dimensions that the kernel has no blocks for, and for attention with sinks.
+        """
         if self.model.config.model_type == "gpt_oss":
             raise InputError("tree attention has no sinks, which gpt_oss needs; decode without it")
         if self.rounded:
@@ -225,8 +230,11 @@ class Target:
         return self.model.config._attn_implementation == TREE_ATTENTION
 
     def tap(self, layers: tuple[int, ...]) -> None:
-        """Take the inputs of these layers, side by side, as features (EAGLE-3); the number of layers stands for the
-        input of the final norm. None of them: the post-norm state. InputError for a family without such layers."""
+        """Use the inputs of these layers, concatenated, as features (EAGLE-3). InputError for a family without layers.
+
+        The index after the last layer is the input of the final norm. Without layers, features are the states after
+        the final norm.
+        """
         for hook in self._hooks:
             hook.remove()
         base = self.model.base_model
@@ -238,12 +246,12 @@ class Target:
         self._hooks = [modules[index].register_forward_pre_hook(Tap(self, index), with_kwargs=True) for index in layers]
 
     def _forget(self) -> None:
-        """Forget prompts that other weights have read, or of which a draft read other features."""
+        """Clear cached prompts, because weights or features have changed."""
         if self.prefixes is not None:
             self.prefixes.clear()
 
     def features(self, hidden: Float[Tensor, "B n H"]) -> Float[Tensor, "B n D"]:
-        """Return the features that the draft reads. Call it right after the forward that returned `hidden`."""
+        """Return the draft's features. Call it right after the forward that returned `hidden`."""
         if not self.tapped:
             return hidden
         return torch.cat([state.to(self.device) for state in self.tapped.values()], -1)
@@ -255,15 +263,15 @@ class Target:
         mask: Bool[Tensor, "B n t"] | TreeMask,
         cache: KVCache,
     ) -> Float[Tensor, "B n H"]:
-        """Append n tokens to the cache and return their post-norm states; `mask` says which of the t slots each of them
-        sees."""
+        """Append n tokens to the cache and return their states after the final norm. mask: slots that each token
+        attends to."""
         if isinstance(mask, TreeMask):
             masks = tree_arguments(mask)
         else:
             masks = {"attention_mask": self._masks(mask, positions, cache)}
         hidden = self.model.base_model(
             input_ids=tokens,
-            position_ids=within(positions, self.config),  # past whose end a text's last tree may reach
+            position_ids=within(positions, self.config),  # a text's last tree may extend past its last position
             past_key_values=cache,
             use_cache=True,
             **masks,
@@ -279,13 +287,17 @@ class Target:
         cache: KVPool,
         tree: Tree | None = None,
     ) -> Float[Tensor, "R H"]:
-        """Run R tokens of rows of different sizes, which the cache has slots for, and return their post-norm states.
-        Each sees its row's committed slots, and of the row's n new ones those that `sees` marks. tree: what they are,
-        for tree attention."""
+        """Run R tokens of a packed batch, whose slots the cache has assigned; return their states after the final norm.
+
+        Each token attends to its row's committed slots, and to those of the row's n new ones that `sees` marks. tree:
+        the trees, for tree attention.
+        """
         with RowAttention(self.model, positions, sees, rows, cache, tree) as attention:
             hidden = self.model.base_model(
                 input_ids=tokens[None],
-                position_ids=within(positions, self.config)[None],  # past whose end a text's last tree may reach
+                position_ids=within(positions, self.config)[
+                    None
+                ],  # a text's last tree may extend past its last position
                 past_key_values=cache,
                 use_cache=True,
                 **attention,
@@ -297,8 +309,8 @@ class Target:
         return self._project(hidden).to(self.device)
 
     def _masks(self, mask: Tensor, positions: Tensor, cache: KVCache) -> Tensor | dict[str, Tensor]:
-        """Return the 4-D mask as the model's attention takes it, cut at the sliding window if there is one: a mask for
-        each kind of layer where a model mixes kinds."""
+        """Return the 4-D mask for the model's attention, limited to its sliding window if it has one. A model with
+        several kinds of layers gets a mask for each kind."""
         kinds = set(getattr(self.config, "layer_types", None) or ())
         window = getattr(self.config, "sliding_window", None)
         full = self._as_taken(mask[:, None])
@@ -309,7 +321,7 @@ class Target:
         return {"full_attention": full, "sliding_attention": sliding} if len(kinds) > 1 else sliding
 
     def _as_taken(self, mask: Bool[Tensor, "B 1 n t"]) -> Tensor:
-        """Return a mask as it is, except for eager attention, which would add True to the scores as a 1."""
+        """Return a mask for the model's attention: eager attention adds it to the scores."""
         if self.model.config._attn_implementation != "eager":
             return mask
         dtype = self.model.dtype
@@ -319,9 +331,8 @@ class Target:
 class TargetSession:
     """One generation of B rows; the cache holds the committed prefix without the root.
 
-    A forward computes the real slots of all rows, packed, so that it costs what the trees hold. On a CPU a
-    Llama runs in its packed form: sums in float32 whatever the weights' dtype, and every token's logits are the same
-    bits in a tree and in plain decoding.
+    A forward computes the real slots of all rows as one packed batch. On a CPU a Llama runs in its packed form: it sums
+    in float32 for every dtype of weights. A token's logits then have the same bits in a tree and in plain decoding.
     """
 
     def __init__(self, target: Target):
@@ -330,19 +341,19 @@ class TargetSession:
         self.cache = KVPool(target.num_layers)
 
     def _take(self, target: Target) -> None:
-        """Go on with this target: with layers of the session's version, and the LM head as it is now."""
+        """Use this target: its layers of the session's version, and its current LM head."""
         self.target, self.packed = target, target.packed_of(self.version)
         self._lm_head = None if self.packed is None else target.packed_lm_head
 
     @cached_property
     def quantized(self) -> "TargetSession":
-        """A session of the target's int4 form that goes on in this one's cache. InputError where there is none."""
+        """A session of the target's int4 form over the same cache. InputError if the target has none."""
         session, target = copy.copy(self), self.target.quantized
-        if self.version is None and target.rounded:  # a stand-in for it, of any other kind, needs no packed form
+        if self.version is None and target.rounded:  # a target that is not rounded needs no packed form
             raise InputError(
                 "the target cannot draft in 4 bits: its layers have hooks or were changed; choose another policy"
             )
-        target.tapped = dict.fromkeys(self.target.taps)  # which a packed form fills without hooks
+        target.tapped = dict.fromkeys(self.target.taps)  # the packed form fills it without hooks
         session._take(target)
         return session
 
@@ -354,8 +365,11 @@ class TargetSession:
         rows: Ragged,
         tree: Tree | None = None,
     ) -> Float[Tensor, "R H"]:
-        """Append the real ones of n slots of each row to the cache and return their post-norm states. Each sees its
-        row's committed prefix, and the row's new slots that `sees` marks. tree: what they are, if it is a tree."""
+        """Append the real ones of n slots of each row to the cache; return their states after the final norm.
+
+        Each slot attends to its row's committed prefix, and to the row's new slots that `sees` marks. tree: the trees,
+        if the slots are nodes of trees.
+        """
         tokens, positions, sees = map(rows.take, (tokens, positions, sees))
         if self.packed is not None:
             return self.packed(tokens, positions, sees, rows, self.cache, self.target.tapped)
@@ -370,10 +384,10 @@ class TargetSession:
     def read(
         self, tokens: Int[Tensor, "B n"], count: Int[Tensor, " B"]
     ) -> tuple[Float[Tensor, "B n H"], Float[Tensor, "B n D"]]:
-        """Read the next count[r] tokens of row r's text and commit them; return their post-norm states, and the
-        features that the draft reads. After a row's last token both mean nothing."""
-        hidden, features = zip(*(self._read(part, real) for real, part in stretches(count, tokens)), strict=True)
-        return end_to_end(hidden), end_to_end(features)
+        """Run the next count[r] tokens of row r's text and commit them; return their states after the final norm, and
+        the draft's features. Both are meaningless after a row's last token."""
+        hidden, features = zip(*(self._read(part, real) for real, part in chunks(count, tokens)), strict=True)
+        return concatenated(hidden), concatenated(features)
 
     def _read(
         self, tokens: Int[Tensor, "B n"], count: Int[Tensor, " B"]
@@ -388,9 +402,9 @@ class TargetSession:
         return rows.back(hidden), rows.back(self.target.features(hidden[None])[0])
 
     def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
-        """Run prompts, padded on the right; return logits after each row's last token only, as if it were the row's
-        only slot, and features of all tokens. What is cached of a prompt (`Target.prefixes`) is not computed again."""
-        # Only where a token's bits do not depend on the rest of the batch: else texts might change.
+        """Run prompts, padded on the right; return features of all tokens, and logits after each row's last token, as
+        the row's only slot. A beginning of a prompt that is cached (`Target.prefixes`) is not computed again."""
+        # Only the packed form: its results do not depend on the rest of the batch, so texts cannot change.
         prefixes = None if self.packed is None else self.target.prefixes
         prompts = [] if prefixes is None else unpadded(tokens, lengths)
         cached = [prefixes.longest(prompt) for prompt in prompts]
@@ -409,12 +423,12 @@ class TargetSession:
     def verify(self, tree: Tree) -> Verified:
         """Run one forward over the trees; nothing is committed until `commit`."""
         real = tree.alive
-        if self.packed is None and self.target.has_tree_attention:  # queries are a row's first slots, without holes
+        if self.packed is None and self.target.has_tree_attention:  # its kernel takes a row's first slots, without gaps
             real = real.flip(1).cummax(1).values.flip(1)
         rows = Ragged.of(real)
         hidden = self.forward(tree.token, tree.positions(self.cache.lengths), tree.ancestors(), rows, tree)
         features = rows.back(self.target.features(hidden[None])[0])
-        return Verified(SlotLogits(self.logits(hidden), rows.place), features)
+        return Verified(SlotLogits(self.logits(hidden), rows.packed_index), features)
 
     def logits(self, hidden: Float[Tensor, "R H"]) -> Float[Tensor, "R V"]:
         """Return the LM head's logits for these states."""
@@ -427,7 +441,7 @@ class TargetSession:
         return logits
 
     def commit(self, slots: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
-        """Keep the accepted path of the tree just verified: slots[r, :count[r]], root first."""
+        """Commit the accepted path of the tree just verified: slots[r, :count[r]], root first."""
         self.cache.keep(slots, count)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
@@ -435,17 +449,18 @@ class TargetSession:
         self.cache.select(rows)
 
     def join(self, other: "TargetSession") -> None:
-        """Append the rows of another session of the same target; neither has a tree to commit."""
+        """Append the rows of another session of the same target; neither may have an uncommitted tree."""
         self.cache.join(other.cache)
 
 
 def check_logits(logits: Float[Tensor, "B V"], who: str) -> None:
-    """Raise InputError if a row of logits has NaN or +inf, or only -inf: a broken checkpoint or too narrow a dtype."""
+    """Raise InputError if a row of logits has NaN or +inf, or only -inf: the checkpoint is broken or the dtype too
+    narrow."""
     check_finite(logits.amax(-1).tolist(), who)
 
 
 def check_finite(largest: list[float], who: str) -> None:
-    """Raise InputError unless the largest logit of each row is finite: NaN counts as the largest."""
+    """Raise InputError unless the largest logit of each row is finite; NaN counts as the largest."""
     if not all(map(isfinite, largest)):  # also where all are -inf or one is +inf
         raise InputError(
             f"the {who}'s logits contain NaN or infinity; check its checkpoint, or load it in a wider dtype"

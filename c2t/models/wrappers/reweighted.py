@@ -82,6 +82,6 @@ def rescored(rows: NextTokenDistributions, k: int, score: Rescore) -> NextTokenD
     (scores, factor), log_norm, real = score(tokens, log_probs), rows.log_norm, rows.rows
     if real is not None:
         tokens, scores, factor, log_norm = map(real.take, (tokens, scores, factor, log_norm))
-    index = tokens if rows.vocabulary is None else rows.vocabulary.places(tokens, real and real.row)
+    index = tokens if rows.vocabulary is None else rows.vocabulary.indices(tokens, real and real.row)
     logits = (rows.drafted - (log_norm - factor)).scatter(-1, index, scores.to(rows.drafted))
     return NextTokenDistributions(logits, rows.hidden, rows.vocabulary, real)

@@ -31,7 +31,7 @@ class Sampler(Protocol):
 
     def sample(self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"]) -> Int[Tensor, " B"]: ...
 
-    def draw(
+    def sample_at(
         self,
         logits: Float[Tensor, "b V"],
         sequence: Int[Tensor, " b"],
@@ -80,7 +80,7 @@ class Forks:
         if sampler.seen is not None:
             path = tree.ancestors().float() @ torch.nn.functional.one_hot(tree.token, logits.shape[2]).float()
             seen = (sampler.seen[:, None] | (path > 0)).flatten(0, 1)
-        chosen = sampler.draw(logits.flatten(0, 1), sequence.flatten(), position.flatten(), seen)
+        chosen = sampler.sample_at(logits.flatten(0, 1), sequence.flatten(), position.flatten(), seen)
         accepted = longest_fork(tree, chosen.unflatten(0, position.shape))
         end = tree.child(accepted.slots.gather(1, accepted.length[:, None])[:, 0], accepted.bonus)
         sampler.observe(tree.token.gather(1, accepted.slots.clamp(min=0)))  # beyond a path stands the root

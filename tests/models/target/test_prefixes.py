@@ -42,7 +42,7 @@ def read(target: Target, *prompts: list[int]) -> tuple[TargetSession, list[torch
     verified = session.prefill(tokens, lengths)
     found = []
     for row, prompt in enumerate(prompts):
-        found += [verified.logits.values[verified.logits.place[row, 0]], verified.features[row, : len(prompt)]]
+        found += [verified.logits.values[verified.logits.packed_index[row, 0]], verified.features[row, : len(prompt)]]
         found += [session.cache.prefix(layer, row) for layer in range(len(session.cache.buffers))]
     return session, found
 
